@@ -1,0 +1,137 @@
+//! What stands between the rollout core and an inference server.
+//!
+//! The core speaks token ids in flat buffers and knows nothing of JSON, HTTP or simulation: it holds an
+//! [`Engine`] and a server's name from its permit. [`http`] speaks to real servers, [`simulated`] to a
+//! simulated fleet in the same process, on real or virtual time.
+//!
+//! # Invariants
+//! - **Architecture Invariant:** nothing outside [`http`] parses or writes an engine's wire format.
+//! - Dropping the future of [`Engine::generate`] gives the engine's slots back: the HTTP implementation closes
+//!   the connection, the simulation frees the sequences.
+//! - A [`Generation`] that is returned has passed every check of its bytes; what fails one is an
+//!   [`EngineError`] with a reason, never a sample with holes.
+//!
+//! # Deliberately absent
+//! Retries: who may try again, where and how often is the rollout core's business (it owns attempts and
+//! permits). The engine only says what is safe, by [`EngineError::admission`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+
+mod error;
+pub mod http;
+pub mod simulated;
+
+pub use error::{Admission, EngineError, ErrorClass};
+
+/// Sampling parameters, as the field and the engines name them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SamplingParams {
+    /// Softmax temperature; 0 is greedy.
+    pub temperature: f32,
+    /// Nucleus mass in (0, 1].
+    pub top_p: f32,
+    /// Number of candidates kept; -1 keeps all.
+    pub top_k: i32,
+    /// Token ids that end a response besides the model's own.
+    pub stop_token_ids: Vec<u32>,
+}
+
+/// One request for `n` samples of one prompt.
+///
+/// Sample `i` of the answer is drawn with seed `seed + i`, which is how the engine derives the seeds of a
+/// request with `n > 1`; so one request of n and n requests of one give the same samples.
+#[derive(Debug, Clone)]
+pub struct GenerateRequest {
+    /// Unique over the run and all its dispatches; the engine can abort by it.
+    pub request_id: Arc<str>,
+    /// The prompt; shared by the samples of a group.
+    pub prompt_ids: Arc<[u32]>,
+    /// The prompt as text, for servers that take no ids.
+    pub prompt_text: Arc<str>,
+    /// Number of samples asked for.
+    pub n: u32,
+    /// Seed of the first sample.
+    pub seed: u64,
+    /// Most tokens a sample may have.
+    pub max_tokens: u32,
+    /// Shared by every request of a step.
+    pub sampling: Arc<SamplingParams>,
+}
+
+/// Why a sample ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FinishReason {
+    /// An end-of-sequence or stop token; it is the last of `response_ids`.
+    Stop,
+    /// The token limit.
+    Length,
+}
+
+impl FinishReason {
+    /// The engine's own word for it, as stored in the queue.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+        }
+    }
+}
+
+/// A run of tokens that one weight version generated: `start..end` in `response_ids`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VersionSpan {
+    /// The engine's label, as set by `/update_weight_version` ("default" until then).
+    pub version: Arc<str>,
+    /// First token.
+    pub start: u32,
+    /// One past the last token.
+    pub end: u32,
+}
+
+/// One finished sample.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SampleOutput {
+    /// Token ids, the stop token included.
+    pub response_ids: Vec<u32>,
+    /// Log-probability of each token of `response_ids`; empty only from a text-only server.
+    pub logprobs: Vec<f32>,
+    /// Why it ended.
+    pub finish_reason: FinishReason,
+    /// Spans that cover all tokens, or none where the dialect does not report them.
+    pub version_spans: Vec<VersionSpan>,
+}
+
+/// The samples of one request, in order of their index: exactly `n`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Generation {
+    /// One per requested sample.
+    pub samples: Vec<SampleOutput>,
+}
+
+/// A fleet of servers that generate.
+///
+/// Servers are named by the name they have in the load balancer, so that membership has one owner.
+pub trait Engine: Send + Sync + 'static {
+    /// Runs one request to its end on the server called `server`.
+    ///
+    /// Cancel-safe: dropping the future frees what the request holds on the engine. There is no time-out in
+    /// here but the connect time-out; deadline and stall are the caller's.
+    fn generate<'a>(
+        &'a self,
+        server: &'a str,
+        request: GenerateRequest,
+    ) -> BoxFuture<'a, Result<Generation, EngineError>>;
+
+    /// Says that the request's future was dropped: aborts it by id where the engine offers that.
+    ///
+    /// Returns at once; whatever it starts is bounded in number and time and ends with the engine's scope.
+    fn cancelled(&self, server: &str, request_id: &Arc<str>);
+
+    /// Waits until the aborts that [`Engine::cancelled`] started have ended, at most `limit`.
+    ///
+    /// Cancel-safe.
+    fn settle(&self, limit: Duration) -> BoxFuture<'_, ()>;
+}

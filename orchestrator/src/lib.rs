@@ -1,0 +1,7 @@
+//! Rolldock's orchestrator: from a recipe and a data set to accepted groups in a transfer queue.
+
+pub mod cli;
+pub mod data;
+pub mod engine;
+pub mod recipe;
+pub mod rollout;
