@@ -5,3 +5,4 @@ pub mod data;
 pub mod engine;
 pub mod recipe;
 pub mod rollout;
+pub mod scope;

@@ -1,0 +1,274 @@
+//! Any order of events must keep the invariants: random schedules are played against the board.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::data::PromptUid;
+use crate::engine::FinishReason;
+use crate::rollout::{Sample, Spent, invariants};
+
+fn prompt(row: u64) -> Prompt {
+    Prompt {
+        uid: PromptUid(row),
+        row,
+        visit: 0,
+        ids: vec![1, 2, 3].into(),
+        text: "1 + 1".into(),
+        answer: "2".into(),
+        source: "test".into(),
+        difficulty: None,
+        fields: Default::default(),
+    }
+}
+
+fn group(dispatch: &Dispatch, version: u64) -> Box<Group> {
+    let sample = Sample {
+        index: 0,
+        attempt: dispatch.first_attempt,
+        response_ids: vec![1],
+        logprobs: vec![-0.5],
+        finish_reason: FinishReason::Stop,
+        version_spans: Vec::new(),
+        policy_version_min: version,
+        policy_version_max: version,
+        server: "s0".into(),
+        score: 1.0,
+        acc: 1.0,
+        overlong_penalty: 0.0,
+        reward: 1.0,
+        prediction: None,
+        advantage: 0.0,
+        spent: Spent::default(),
+    };
+    Box::new(Group {
+        dispatch: dispatch.id,
+        number: dispatch.number,
+        prompt: Arc::clone(&dispatch.prompt),
+        samples: vec![sample],
+        dispatched_at: Duration::ZERO,
+        ended_at: Duration::ZERO,
+    })
+}
+
+fn config(early_stop: EarlyStop, on_stop: OnStop, launch: Launch) -> BoardConfig {
+    BoardConfig {
+        early_stop,
+        on_stop,
+        launch,
+        gen_batch_size: 8,
+        max_gen_batches: 4,
+        max_staleness: 1,
+        ledger_entries_max: 16,
+    }
+}
+
+fn feed(board: &mut Board, next_row: &mut u64) {
+    let wanted = board.draw_wanted();
+    let prompts = (0..wanted).map(|i| prompt(*next_row + i as u64)).collect();
+    *next_row += wanted as u64;
+    board.add_prompts(wanted, prompts);
+}
+
+fn run_all(board: &mut Board, next_row: &mut u64) -> Vec<Dispatch> {
+    feed(board, next_row);
+    let mut started = Vec::new();
+    while let Next::Run(dispatch) = board.next() {
+        started.push(dispatch);
+        feed(board, next_row);
+    }
+    started
+}
+
+fn accepted(board: &mut Board) -> Vec<u64> {
+    std::iter::from_fn(|| board.take_accepted()).map(|group| group.number).collect()
+}
+
+#[test]
+fn fifo_accepts_the_shortest_prefix_whatever_ends_first() {
+    let mut board = Board::new(config(EarlyStop::Fifo, OnStop::Requeue, Launch::Batch));
+    let mut row = 0;
+    board.begin_step(1, 2, 0);
+    feed(&mut board, &mut row);
+    let started: Vec<Dispatch> = (0..5)
+        .map(|_| match board.next() {
+            Next::Run(dispatch) => dispatch,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    for late in [4, 3] {
+        board.end(started[late].id, started[late].number, GroupEnd::Valid(group(&started[late], 0)));
+    }
+    assert!(!board.is_stopped(), "two valid groups, but nothing before them has ended");
+    board.end(started[0].id, 0, GroupEnd::Filtered("no_variance"));
+    board.end(started[1].id, 1, GroupEnd::Valid(group(&started[1], 0)));
+    assert_eq!(accepted(&mut board), [1]);
+    board.end(started[2].id, 2, GroupEnd::Failed("lost".into()));
+    assert_eq!(accepted(&mut board), [3], "the prefix 0..=3 holds two valid groups");
+    assert!(board.is_stopped() && board.is_finished());
+    board.end_step().unwrap();
+    assert_eq!(board.ledger().step_totals().held, 1);
+    board.begin_step(2, 1, 0);
+    assert_eq!(accepted(&mut board), [4], "the held group is first in the next step");
+}
+
+#[test]
+fn a_held_group_waits_for_requeued_ones_before_it() {
+    let mut board = Board::new(config(EarlyStop::Fifo, OnStop::Requeue, Launch::Batch));
+    let mut row = 0;
+    board.begin_step(1, 1, 0);
+    let started = run_all(&mut board, &mut row);
+    board.end(started[2].id, 2, GroupEnd::Valid(group(&started[2], 0)));
+    board.end(started[0].id, 0, GroupEnd::Valid(group(&started[0], 0)));
+    assert!(board.is_stopped());
+    for cut in started.iter().filter(|dispatch| ![0, 2].contains(&dispatch.number)) {
+        board.end(cut.id, cut.number, GroupEnd::Cancelled);
+    }
+    board.end_step().unwrap();
+    assert_eq!(accepted(&mut board), [0]);
+
+    board.begin_step(2, 2, 0);
+    assert_eq!(accepted(&mut board), [] as [u64; 0]);
+    let Next::Run(again) = board.next() else { panic!("number 1 is queued") };
+    assert_eq!((again.number, again.first_attempt), (1, 0), "same number, same draw");
+    board.end(again.id, 1, GroupEnd::Valid(group(&again, 0)));
+    assert_eq!(accepted(&mut board), [1, 2]);
+    board.stop();
+    board.end_step().unwrap();
+}
+
+#[test]
+fn a_held_group_beyond_the_staleness_bound_is_drawn_again() {
+    let mut board = Board::new(config(EarlyStop::First, OnStop::Requeue, Launch::Batch));
+    let mut row = 0;
+    board.begin_step(1, 1, 0);
+    let started = run_all(&mut board, &mut row);
+    board.end(started[0].id, 0, GroupEnd::Valid(group(&started[0], 0)));
+    board.end(started[1].id, 1, GroupEnd::Valid(group(&started[1], 0)));
+    for cut in &started[2..] {
+        board.end(cut.id, cut.number, GroupEnd::Cancelled);
+    }
+    board.end_step().unwrap();
+    board.begin_step(2, 1, 2);
+    assert_eq!(board.ledger().step_totals().stale, 1);
+    let Next::Run(again) = board.next() else { panic!("it is queued") };
+    assert_eq!((again.number, again.first_attempt), (1, 1), "a new draw, the old one was used");
+}
+
+#[test]
+fn off_awaits_everything_and_hands_on_exactly_the_target() {
+    let mut board = Board::new(config(EarlyStop::Off, OnStop::Requeue, Launch::Batch));
+    let mut row = 0;
+    board.begin_step(1, 3, 0);
+    let started = run_all(&mut board, &mut row);
+    assert_eq!(started.len(), 8, "one generation batch");
+    for dispatch in started.iter().rev() {
+        assert!(!board.is_finished());
+        board.end(dispatch.id, dispatch.number, GroupEnd::Valid(group(dispatch, 0)));
+    }
+    assert_eq!(accepted(&mut board), [0, 1, 2]);
+    assert!(board.is_finished());
+    board.end_step().unwrap();
+    assert_eq!(board.ledger().step_totals().held, 5);
+}
+
+#[test]
+fn generation_batches_have_an_end() {
+    let mut board = Board::new(config(EarlyStop::Fifo, OnStop::Requeue, Launch::Batch));
+    let mut row = 0;
+    board.begin_step(1, 3, 0);
+    let started = run_all(&mut board, &mut row);
+    assert_eq!(started.len(), 32, "8 x 4");
+    for dispatch in &started {
+        board.end(dispatch.id, dispatch.number, GroupEnd::Filtered("no_variance"));
+    }
+    assert!(board.is_finished() && !board.is_stopped());
+    assert_eq!(board.counts().batches_opened, 4);
+    board.end_step().unwrap();
+}
+
+#[test]
+fn on_demand_sends_out_what_the_accept_rate_asks_for() {
+    let mut board = Board::new(config(EarlyStop::Fifo, OnStop::Requeue, Launch::OnDemand));
+    let mut row = 0;
+    board.begin_step(1, 4, 0);
+    let started = run_all(&mut board, &mut row);
+    assert!((8..=16).contains(&started.len()), "4 groups at an unknown rate: {}", started.len());
+    for dispatch in &started {
+        board.end(dispatch.id, dispatch.number, GroupEnd::Filtered("no_variance"));
+    }
+    assert!(!run_all(&mut board, &mut row).is_empty(), "none was valid: more are needed");
+}
+
+#[test]
+fn a_second_end_changes_nothing() {
+    let mut board = Board::new(config(EarlyStop::First, OnStop::Discard, Launch::Batch));
+    let mut row = 0;
+    board.begin_step(1, 2, 0);
+    let started = run_all(&mut board, &mut row);
+    let first = &started[0];
+    board.end(first.id, 0, GroupEnd::Valid(group(first, 0)));
+    board.end(first.id, 0, GroupEnd::Cancelled);
+    board.end(first.id, 0, GroupEnd::Valid(group(first, 0)));
+    assert_eq!(accepted(&mut board), [0]);
+    assert_eq!(board.ledger().step_totals().cancelled, 0);
+}
+
+fn modes() -> impl Strategy<Value = (EarlyStop, OnStop, Launch)> {
+    (
+        prop_oneof![Just(EarlyStop::First), Just(EarlyStop::Fifo), Just(EarlyStop::Off)],
+        prop_oneof![Just(OnStop::Discard), Just(OnStop::Requeue)],
+        prop_oneof![Just(Launch::Batch), Just(Launch::OnDemand)],
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+    #[test]
+    fn any_schedule_keeps_the_invariants(
+        (early_stop, on_stop, launch) in modes(),
+        targets in prop::collection::vec(0_usize..12, 1..5),
+        choices in prop::collection::vec((any::<prop::sample::Index>(), 0_u8..10), 400),
+        version_steps in prop::collection::vec(0_u64..3, 5),
+    ) {
+        let mut board = Board::new(config(early_stop, on_stop, launch));
+        let mut row = 0;
+        let mut version = 0;
+        let mut seen = BTreeSet::new();
+        let mut choices = choices.into_iter();
+        for (step, target) in targets.into_iter().enumerate() {
+            version += version_steps[step];
+            board.begin_step(step as u64 + 1, target, version);
+            let mut running: Vec<Dispatch> = Vec::new();
+            loop {
+                running.extend(run_all(&mut board, &mut row));
+                if board.is_finished() { break; }
+                prop_assert!(!running.is_empty(), "nothing runs and the step is not finished: a hang");
+                let (which, what) = choices.next().unwrap_or((running_index(), 9));
+                let dispatch = running.swap_remove(which.index(running.len()));
+                let end = match what {
+                    _ if board.is_stopped() && what % 2 == 0 => GroupEnd::Cancelled,
+                    0..=2 => GroupEnd::Filtered("no_variance"),
+                    3 => GroupEnd::Failed("lost".into()),
+                    _ => GroupEnd::Valid(group(&dispatch, version)),
+                };
+                board.end(dispatch.id, dispatch.number, end);
+                prop_assert_eq!(board.ledger().check(), Ok(()));
+            }
+            let numbers = accepted(&mut board);
+            prop_assert_eq!(invariants::accepted_once(&numbers, target, &mut seen), Ok(()));
+            if early_stop != EarlyStop::First {
+                prop_assert_eq!(invariants::in_dispatch_order(&numbers), Ok(()));
+            }
+            prop_assert_eq!(board.end_step(), Ok(()));
+        }
+    }
+}
+
+fn running_index() -> prop::sample::Index {
+    use proptest::strategy::{Strategy, ValueTree};
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    any::<prop::sample::Index>().new_tree(&mut runner).map(|tree| tree.current()).unwrap()
+}

@@ -1,0 +1,40 @@
+//! Why a step could not be carried out.
+
+use crate::data::DataError;
+use crate::engine::ErrorClass;
+use crate::rollout::invariants::Violation;
+
+/// Errors of the rollout core. What goes wrong with a single group is its fate, not an error.
+#[derive(Debug, thiserror::Error)]
+pub enum RolloutError {
+    /// The data set cannot be read any further.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// A task of ours died; its groups were cut off.
+    #[error("a worker died: {reason}")]
+    WorkerDied {
+        /// The panic's message.
+        reason: String,
+    },
+    /// The channel for accepted groups cannot hold a step.
+    #[error("the channel holds capacity={capacity} groups, the step hands on expected={expected}")]
+    NarrowChannel {
+        /// Groups it holds.
+        capacity: usize,
+        /// Groups of a step.
+        expected: usize,
+    },
+    /// A defect of ours; the run must not go on.
+    #[error(transparent)]
+    Invariant(#[from] Violation),
+}
+
+impl RolloutError {
+    /// What a caller may do about it.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::Data(_) | Self::NarrowChannel { .. } => ErrorClass::Client,
+            Self::WorkerDied { .. } | Self::Invariant(_) => ErrorClass::Fault,
+        }
+    }
+}

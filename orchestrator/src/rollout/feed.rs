@@ -1,0 +1,46 @@
+//! Prompts for the manager, drawn off the I/O threads.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::data::{DataError, Prompt, PromptSource};
+use crate::rollout::RolloutError;
+use crate::scope::Scope;
+
+/// A prompt source that steps share. Drawing reads and tokenises, so it runs on the blocking pool.
+#[derive(Clone)]
+pub struct PromptFeed {
+    source: Arc<Mutex<Box<dyn PromptSource>>>,
+}
+
+impl PromptFeed {
+    /// Wraps a source.
+    pub fn new(source: Box<dyn PromptSource>) -> Self {
+        Self { source: Arc::new(Mutex::new(source)) }
+    }
+
+    /// Up to `count` prompts; fewer at the end of the data. Not cancel-safe: prompts on their way are lost.
+    pub(crate) async fn draw(&self, count: usize, scope: &Scope) -> Result<Vec<Prompt>, RolloutError> {
+        let source = Arc::clone(&self.source);
+        let drawn = scope.spawn_blocking(move || draw_from(&mut **source.lock(), count)).await;
+        match drawn {
+            Ok(prompts) => Ok(prompts?),
+            Err(error) => Err(RolloutError::WorkerDied { reason: error.to_string() }),
+        }
+    }
+
+    /// Gives access to the source between steps, for its position and reports.
+    pub fn with_source<T>(&self, read: impl FnOnce(&mut dyn PromptSource) -> T) -> T {
+        read(&mut **self.source.lock())
+    }
+}
+
+fn draw_from(source: &mut dyn PromptSource, count: usize) -> Result<Vec<Prompt>, DataError> {
+    let mut prompts = Vec::with_capacity(count);
+    while prompts.len() < count {
+        let Some(prompt) = source.next()? else { break };
+        prompts.push(prompt);
+    }
+    Ok(prompts)
+}

@@ -1,0 +1,85 @@
+//! A prompt's finished samples: the unit of filtering and of acceptance.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::data::Prompt;
+use crate::engine::{FinishReason, VersionSpan};
+use crate::rollout::DispatchId;
+
+/// One scored response.
+#[derive(Debug, Clone)]
+pub struct Sample {
+    /// Place in the group, `0..samples_per_prompt`.
+    pub index: u32,
+    /// How many attempts came before this one.
+    pub attempt: u32,
+    /// Token ids, the stop token included.
+    pub response_ids: Vec<u32>,
+    /// One log-probability per token; empty only from a text-only server.
+    pub logprobs: Vec<f32>,
+    /// Why it ended.
+    pub finish_reason: FinishReason,
+    /// Engine-reported spans, or one span with the client's version.
+    pub version_spans: Vec<VersionSpan>,
+    /// Oldest policy version of its tokens.
+    pub policy_version_min: u64,
+    /// Newest policy version of its tokens.
+    pub policy_version_max: u64,
+    /// The server that generated it.
+    pub server: Arc<str>,
+    /// What the scorer said.
+    pub score: f32,
+    /// Whether the answer is right, 1 or 0.
+    pub acc: f32,
+    /// Zero or negative; see the reward room's overlong shaping.
+    pub overlong_penalty: f32,
+    /// `score + overlong_penalty`: what the advantage is computed from.
+    pub reward: f32,
+    /// The answer the scorer found.
+    pub prediction: Option<String>,
+    /// Relative to the group; filled in when the group is complete.
+    pub advantage: f32,
+    /// Where its time went.
+    pub spent: Spent,
+}
+
+/// Where the time of a sample went.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// Waiting for a permit.
+    pub permit: Duration,
+    /// On the engine, queueing there included; of all attempts.
+    pub engine: Duration,
+    /// In the scorer.
+    pub reward: Duration,
+}
+
+/// A prompt with all of its samples.
+#[derive(Debug, Clone)]
+pub struct Group {
+    /// The dispatch that completed it.
+    pub dispatch: DispatchId,
+    /// Its place in dispatch order.
+    pub number: u64,
+    /// The data-set row.
+    pub prompt: Arc<Prompt>,
+    /// In order of their index.
+    pub samples: Vec<Sample>,
+    /// Since the start of the run.
+    pub dispatched_at: Duration,
+    /// Since the start of the run.
+    pub ended_at: Duration,
+}
+
+impl Group {
+    /// Response tokens of all samples.
+    pub fn tokens(&self) -> u64 {
+        self.samples.iter().map(|sample| sample.response_ids.len() as u64).sum()
+    }
+
+    /// Oldest policy version in the group.
+    pub fn policy_version_min(&self) -> u64 {
+        self.samples.iter().map(|sample| sample.policy_version_min).min().unwrap_or(0)
+    }
+}

@@ -1,0 +1,110 @@
+//! Mean response length from observations of which some were cut off.
+//!
+//! A cancelled sample was at least as long as it had become. Leaving it out would count short answers only;
+//! counting it at its cut would call it short. The Kaplan-Meier estimator (Kaplan and Meier 1958) uses it for
+//! what it says: a survivor up to its cut. Mean = area under the survival curve, up to the token limit.
+
+/// Bins over `0..=limit`: bounded memory, and a resolution of a quarter of a per cent of the limit.
+const BINS: usize = 400;
+
+/// A histogram of finished and of censored lengths.
+#[derive(Debug, Clone)]
+pub(crate) struct Survival {
+    width: f64,
+    finished: Vec<f64>,
+    censored: Vec<f64>,
+}
+
+impl Survival {
+    /// For lengths up to `limit` tokens.
+    pub(crate) fn new(limit: u32) -> Self {
+        let width = (f64::from(limit.max(1)) / BINS as f64).max(1.0);
+        Self { width, finished: vec![0.0; BINS + 1], censored: vec![0.0; BINS + 1] }
+    }
+
+    fn bin(&self, tokens: f64) -> usize {
+        ((tokens / self.width) as usize).min(BINS)
+    }
+
+    pub(crate) fn finished(&mut self, tokens: f64) {
+        let bin = self.bin(tokens);
+        self.finished[bin] += 1.0;
+    }
+
+    pub(crate) fn censored(&mut self, tokens: f64) {
+        let bin = self.bin(tokens);
+        self.censored[bin] += 1.0;
+    }
+
+    /// Forgets a share of what is known, so that the estimate follows a policy whose answers grow longer.
+    pub(crate) fn age(&mut self, kept: f64) {
+        for count in self.finished.iter_mut().chain(&mut self.censored) {
+            *count *= kept;
+        }
+    }
+
+    /// Mean length in tokens; `None` before the first finished sample.
+    pub(crate) fn mean(&self) -> Option<f64> {
+        let finished: f64 = self.finished.iter().sum();
+        if finished <= 0.0 {
+            return None;
+        }
+        let mut at_risk = finished + self.censored.iter().sum::<f64>();
+        let mut surviving = 1.0;
+        let mut mean = 0.0;
+        for (finished, censored) in self.finished.iter().zip(&self.censored) {
+            let ended = if at_risk > 0.0 { finished / at_risk } else { 1.0 };
+            // Ends lie on average in the middle of their bin.
+            mean += self.width * surviving * (1.0 - ended / 2.0);
+            surviving *= 1.0 - ended.min(1.0);
+            at_risk -= finished + censored;
+            if surviving <= 0.0 || at_risk <= 0.0 {
+                break;
+            }
+        }
+        Some(mean)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Survival;
+
+    #[test]
+    fn without_censoring_it_is_the_plain_mean() {
+        let mut lengths = Survival::new(400);
+        for tokens in [10.0, 20.0, 30.0, 340.0] {
+            lengths.finished(tokens);
+        }
+        let mean = lengths.mean().unwrap();
+        assert!((mean - 100.5).abs() < 1e-9, "mean={mean}: 100 and half a bin");
+    }
+
+    #[test]
+    fn cut_samples_pull_the_mean_up_to_where_it_was() {
+        let mut whole = Survival::new(1000);
+        let mut cut = Survival::new(1000);
+        let mut without = Survival::new(1000);
+        // Lengths 0..1000; every other one may run for 500 tokens only.
+        for tokens in 0..1000 {
+            let tokens = f64::from(tokens);
+            whole.finished(tokens);
+            if (tokens as u32).is_multiple_of(2) && tokens > 500.0 {
+                cut.censored(500.0);
+            } else {
+                cut.finished(tokens);
+                without.finished(tokens);
+            }
+        }
+        let (whole, cut, without) = (whole.mean().unwrap(), cut.mean().unwrap(), without.mean().unwrap());
+        assert!((cut / whole - 1.0).abs() < 0.02, "cut={cut} whole={whole}");
+        assert!(without / whole < 0.9, "leaving them out is biased: {without} of {whole}");
+    }
+
+    #[test]
+    fn nothing_finished_means_nothing_known() {
+        let mut lengths = Survival::new(100);
+        lengths.censored(50.0);
+        assert_eq!(lengths.mean(), None);
+    }
+}

@@ -1,0 +1,169 @@
+//! An agent-loop worker: keeps `max_concurrent_prompts` groups running and starts the next one only when one
+//! ends, so that the samples of a prompt run close together and finish close together.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use futures::FutureExt;
+use futures::stream::{FuturesUnordered, StreamExt};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use crate::recipe::RequestShape;
+use crate::rollout::Group;
+use crate::rollout::board::{Board, Dispatch, GroupEnd, Next};
+use crate::rollout::sample::{SampleRequest, StepContext};
+
+/// What the workers and the manager of a step share.
+pub(crate) struct StepState {
+    pub(crate) board: Arc<Mutex<Board>>,
+    /// The board has changed: there may be something to start, or nothing more to do.
+    pub(crate) changed: Notify,
+    /// Cuts running groups off.
+    pub(crate) stop: CancellationToken,
+    /// Holds as many groups as the step may accept, so that handing one on never waits.
+    pub(crate) accepted: mpsc::Sender<Group>,
+}
+
+impl StepState {
+    /// Hands on what has been accepted and tells everybody about the change.
+    pub(crate) fn publish(&self, context: &StepContext, board: &mut Board) {
+        while let Some(group) = board.take_accepted() {
+            context.meter.group_accepted(&group);
+            if let Err(error) = self.accepted.try_send(group) {
+                // The receiver is gone only when the step was dropped, and with it whoever wanted its groups.
+                tracing::error!(%error, "an accepted group had nobody to take it");
+            }
+        }
+        if board.is_stopped() {
+            self.stop.cancel();
+        }
+        self.changed.notify_waiters();
+    }
+
+    fn end(&self, context: &StepContext, dispatch: &Dispatch, end: GroupEnd) {
+        let mut board = self.board.lock();
+        board.end(dispatch.id, dispatch.number, end);
+        self.publish(context, &mut board);
+    }
+}
+
+/// See the module's documentation.
+pub(crate) struct AgentLoopWorker {
+    pub(crate) context: Arc<StepContext>,
+    pub(crate) state: Arc<StepState>,
+}
+
+impl AgentLoopWorker {
+    /// Runs until the step has nothing more to do and every group of this worker has ended.
+    pub(crate) async fn run(self) {
+        let mut running = FuturesUnordered::new();
+        loop {
+            // Registered before the board is read, so that no change between the two is missed.
+            let changed = self.state.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let done = loop {
+                if running.len() >= self.context.config.max_concurrent_prompts {
+                    break false;
+                }
+                let next = self.state.board.lock().next();
+                match next {
+                    Next::Run(dispatch) => running.push(self.run_group(dispatch)),
+                    Next::Wait => break false,
+                    Next::Done => break true,
+                }
+            };
+            if done && running.is_empty() {
+                return;
+            }
+            tokio::select! {
+                biased;
+                Some((dispatch, end)) = running.next(), if !running.is_empty() => {
+                    self.state.end(&self.context, &dispatch, end);
+                }
+                () = &mut changed => {}
+            }
+        }
+    }
+
+    /// Runs a group to its end. A panic in it is its fate, not the worker's.
+    async fn run_group(&self, dispatch: Dispatch) -> (Dispatch, GroupEnd) {
+        let end = {
+            let work = AssertUnwindSafe(collect(&self.context, &dispatch)).catch_unwind();
+            tokio::select! {
+                biased;
+                end = work => end.unwrap_or_else(|panic| GroupEnd::Failed(panic_message(&*panic))),
+                () = self.state.stop.cancelled() => GroupEnd::Cancelled,
+            }
+        };
+        (dispatch, end)
+    }
+}
+
+/// Collects the samples of a group, filters it and computes its advantages.
+async fn collect(context: &StepContext, dispatch: &Dispatch) -> GroupEnd {
+    let config = &context.config;
+    let dispatched_at = context.epoch.elapsed();
+    let count_per_request = match config.request {
+        RequestShape::Sample => 1,
+        RequestShape::Group => config.samples_per_prompt,
+    };
+    let group_started = AtomicBool::new(false);
+    let requests: Vec<SampleRequest<'_>> = (0..config.samples_per_prompt)
+        .step_by(count_per_request as usize)
+        .map(|first| SampleRequest {
+            context,
+            dispatch,
+            group_started: &group_started,
+            first,
+            count: count_per_request,
+        })
+        .collect();
+    let mut pending: FuturesUnordered<_> = requests.iter().map(SampleRequest::run).collect();
+    let mut samples = Vec::with_capacity(config.samples_per_prompt as usize);
+    while let Some(finished) = pending.next().await {
+        match finished {
+            Ok(finished) => samples.extend(finished),
+            // Dropping the rest cancels it: a group with a hole teaches nothing.
+            Err(reason) => return GroupEnd::Failed(reason),
+        }
+    }
+    samples.sort_by_key(|sample| sample.index);
+    let group = Group {
+        dispatch: dispatch.id,
+        number: dispatch.number,
+        prompt: Arc::clone(&dispatch.prompt),
+        samples,
+        dispatched_at,
+        ended_at: context.epoch.elapsed(),
+    };
+    judge(context, group)
+}
+
+/// The filter's verdict, and the advantages of a group that passes.
+fn judge(context: &StepContext, mut group: Group) -> GroupEnd {
+    let rewards: Vec<f32> = group.samples.iter().map(|sample| sample.reward).collect();
+    let accs: Vec<f32> = group.samples.iter().map(|sample| sample.acc).collect();
+    if let Err(reason) = context.config.filter.check(&accs, &rewards) {
+        context.meter.group_filtered(group.tokens());
+        return GroupEnd::Filtered(reason.as_str());
+    }
+    let advantages = context.config.advantage.of_group(&rewards);
+    for (sample, advantage) in group.samples.iter_mut().zip(advantages) {
+        sample.advantage = advantage;
+    }
+    context.meter.group_valid(&group);
+    GroupEnd::Valid(Box::new(group))
+}
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let message = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("no message");
+    format!("panicked: {message}")
+}
