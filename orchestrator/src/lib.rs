@@ -4,5 +4,7 @@ pub mod cli;
 pub mod data;
 pub mod engine;
 pub mod recipe;
+pub mod report;
 pub mod rollout;
+pub mod rows;
 pub mod scope;

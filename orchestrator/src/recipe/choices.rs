@@ -1,0 +1,169 @@
+//! The recipe's words that are one of a few.
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! choice {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum $name { $($(#[$variant_doc])* $variant),+ }
+    };
+}
+
+choice!(
+    /// When a step ends; see [`crate::rollout`].
+    EarlyStop {
+        /// At the target, whoever is first: the published recipe, biased to short answers.
+        First,
+        /// When the shortest prefix of dispatch order holds the target.
+        #[default]
+        Fifo,
+        /// When everything that was sent out has ended.
+        Off,
+    }
+);
+choice!(
+    /// What becomes of running groups at an early stop.
+    OnStop {
+        /// Thrown away.
+        Discard,
+        /// Their prompts go first in the next step.
+        #[default]
+        Requeue,
+        /// Their tokens are kept and resumed.
+        Carry,
+    }
+);
+choice!(
+    /// How many prompts are sent out.
+    Launch {
+        /// Generation batches of a fixed size.
+        #[default]
+        Batch,
+        /// What the measured accept rate says is still needed.
+        OnDemand,
+    }
+);
+choice!(
+    /// What one request asks for.
+    RequestShape {
+        /// One sample.
+        #[default]
+        Sample,
+        /// All samples of a group.
+        Group,
+    }
+);
+choice!(
+    /// What becomes of prompts above the limit.
+    OverlongPrompts {
+        /// Left out and counted.
+        #[default]
+        Drop,
+        /// Their first tokens are cut.
+        TruncateLeft,
+        /// The run ends.
+        Error,
+    }
+);
+choice!(
+    /// What becomes of exact duplicates.
+    Duplicates {
+        /// Rows of their own.
+        #[default]
+        Keep,
+        /// Only the first one stays.
+        Drop,
+    }
+);
+choice!(
+    /// Which server gets the next permit.
+    RoutingPolicy {
+        /// The smallest share of its permits out.
+        #[default]
+        LeastLoad,
+        /// The less loaded of two at random.
+        PowerOfTwo,
+        /// In turn.
+        RoundRobin,
+        /// Any.
+        Random,
+    }
+);
+choice!(
+    /// How the embedded fleet is reached.
+    Transport {
+        /// A function call.
+        #[default]
+        InProcess,
+        /// Loopback sockets.
+        Http,
+    }
+);
+choice!(
+    /// What an acknowledged put survives.
+    Durability {
+        /// Nothing.
+        None,
+        /// The death of the process.
+        Os,
+        /// The death of the machine.
+        #[default]
+        Fsync,
+    }
+);
+choice!(
+    /// What a put does when the partition is full.
+    OnFull {
+        /// Waits.
+        #[default]
+        Block,
+        /// Fails.
+        Refuse,
+        /// Drops the oldest ready group.
+        DropOldest,
+    }
+);
+choice!(
+    /// What a step short of its target does to the run.
+    OnShort {
+        /// It is reported and the run goes on.
+        #[default]
+        Short,
+        /// The run ends with an error.
+        Error,
+    }
+);
+choice!(
+    /// From rewards to advantages.
+    AdvantageEstimator {
+        /// Relative to the group's mean, in units of its standard deviation.
+        #[default]
+        Grpo,
+        /// Relative to the group's mean.
+        GrpoNoStd,
+    }
+);
+choice!(
+    /// How far generation runs ahead.
+    PolicyMode {
+        /// Not at all.
+        #[default]
+        Sync,
+        /// One step.
+        OneStepOff,
+        /// As far as the staleness bound allows.
+        FullyAsync,
+    }
+);
+choice!(
+    /// Whose variance the filter looks at.
+    FilterMetric {
+        /// Right or wrong.
+        #[default]
+        Acc,
+        /// The reward, shaping included.
+        Reward,
+    }
+);

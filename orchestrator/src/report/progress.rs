@@ -1,0 +1,83 @@
+//! The live line. Drawn on standard error and only on a terminal; logs are printed above it.
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tokio_util::sync::CancellationToken;
+
+use crate::rollout::RolloutView;
+
+/// How often the line is redrawn: often enough to look alive, rarely enough to cost nothing.
+const REDRAW: Duration = Duration::from_millis(250);
+
+/// Owns the terminal's last line; clones share it.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    bars: MultiProgress,
+}
+
+impl Progress {
+    /// A display; `visible = false` draws nothing.
+    pub fn new(visible: bool) -> Self {
+        let target = if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        Self { bars: MultiProgress::with_draw_target(target) }
+    }
+
+    /// Shows a step until `done` is cancelled. Cancel-safe.
+    pub async fn follow(&self, step: u64, view: RolloutView, done: CancellationToken) {
+        let bar = self.bars.add(ProgressBar::new(0));
+        // The template is a constant; an error in it leaves the default style.
+        if let Ok(style) = ProgressStyle::with_template("{prefix} [{bar:28}] {pos}/{len} valid  {msg}") {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.set_prefix(format!("step {step}"));
+        let started_at = tokio::time::Instant::now();
+        loop {
+            let counts = view.counts();
+            let totals = view.totals();
+            let costs = view.costs();
+            let phases = view.phases();
+            let seconds = started_at.elapsed().as_secs_f64().max(1e-3);
+            bar.set_length(counts.target as u64);
+            bar.set_position(counts.valid as u64);
+            bar.set_message(format!(
+                "{} groups running ({} samples on engines, {} waiting), {:.0} tokens/s, {} filtered, {} cancelled",
+                counts.running,
+                phases.engine.load(Ordering::Relaxed),
+                phases.permit.load(Ordering::Relaxed),
+                costs.tokens as f64 / seconds,
+                totals.filtered,
+                totals.cancelled + totals.requeued,
+            ));
+            tokio::select! {
+                biased;
+                () = done.cancelled() => break,
+                () = tokio::time::sleep(REDRAW) => {}
+            }
+        }
+        bar.finish_and_clear();
+    }
+
+    /// A writer for logs that keeps the live line below them.
+    pub fn log_writer(&self) -> LogWriter {
+        LogWriter { bars: self.bars.clone() }
+    }
+}
+
+/// Writes to standard error above the live line.
+#[derive(Clone, Debug)]
+pub struct LogWriter {
+    bars: MultiProgress,
+}
+
+impl io::Write for LogWriter {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.bars.suspend(|| io::stderr().write(text))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}

@@ -1,0 +1,180 @@
+//! The table at the end of a step.
+
+use std::time::Duration;
+
+use comfy_table::{Table, presets};
+
+use crate::rollout::{StepEnd, StepMetrics};
+
+/// Servers listed one by one; a larger fleet is summarised.
+const SERVERS_LISTED_MAX: usize = 16;
+
+fn share(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return "-".to_owned();
+    }
+    format!("{:.1} %", 100.0 * part as f64 / whole as f64)
+}
+
+/// 1234567 as "1,234,567".
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn per_sample(total: Duration, samples: u64) -> String {
+    format!("{:.2} s", total.as_secs_f64() / samples.max(1) as f64)
+}
+
+fn ending(end: StepEnd) -> &'static str {
+    match end {
+        StepEnd::Reached => "target reached",
+        StepEnd::OutOfBatches => "SHORT: every generation batch is used up (rollout.max_gen_batches)",
+        StepEnd::OutOfPrompts => "SHORT: the data set has no more prompts",
+        StepEnd::Interrupted => "interrupted",
+    }
+}
+
+/// What a step did, for a terminal.
+pub fn step_table(metrics: &StepMetrics) -> String {
+    let totals = &metrics.totals;
+    let costs = &metrics.costs;
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header(vec![format!("step {}", metrics.step), ending(metrics.end).to_owned()]);
+    let seconds = metrics.elapsed.as_secs_f64();
+    let rate = costs.tokens as f64 / seconds.max(1e-9);
+    table.add_row(vec!["time".to_owned(), format!("{seconds:.2} s, {} tokens/s", grouped(rate as u64))]);
+    table.add_row(vec![
+        "groups".to_owned(),
+        format!(
+            "{} accepted of {} wanted, {} dispatched, {} generation batches",
+            totals.accepted, metrics.counts.target, totals.dispatched, metrics.counts.batches_opened
+        ),
+    ]);
+    let reasons: Vec<String> =
+        totals.filtered_by_reason.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+    table.add_row(vec![
+        "filtered".to_owned(),
+        format!("{} ({})", totals.filtered, or_dash(&reasons.join(", "))),
+    ]);
+    table.add_row(vec![
+        "other fates".to_owned(),
+        format!(
+            "{} held, {} requeued, {} cancelled, {} stale, {} failed",
+            totals.held, totals.requeued, totals.cancelled, totals.stale, totals.failed
+        ),
+    ]);
+    let all_tokens = costs.tokens + costs.tokens_cancelled;
+    table.add_row(vec![
+        "tokens".to_owned(),
+        format!(
+            "{} accepted, {} filtered, {} wasted on cancelled samples (estimated, {})",
+            grouped(costs.tokens_accepted),
+            grouped(costs.tokens_filtered),
+            grouped(costs.tokens_cancelled),
+            share(costs.tokens_cancelled, all_tokens)
+        ),
+    ]);
+    table.add_row(vec![
+        "samples".to_owned(),
+        format!(
+            "{} finished, {} truncated, {} cancelled, {} new attempts, {} replays",
+            grouped(costs.samples),
+            share(costs.truncated, costs.samples),
+            grouped(costs.samples_cancelled),
+            costs.attempts_extra,
+            costs.replays
+        ),
+    ]);
+    table.add_row(vec![
+        "time a sample".to_owned(),
+        format!(
+            "permit {}, engine {}, reward {}",
+            per_sample(costs.spent.permit, costs.samples),
+            per_sample(costs.spent.engine, costs.samples),
+            per_sample(costs.spent.reward, costs.samples)
+        ),
+    ]);
+    if let Some(bias) = metrics.length_bias {
+        table.add_row(vec![
+            "length bias".to_owned(),
+            format!(
+                "{:.2} (accepted {:.0} / dispatched {:.0} tokens)",
+                bias.ratio(),
+                bias.accepted,
+                bias.dispatched
+            ),
+        ]);
+    }
+    table.add_row(vec!["servers".to_owned(), server_lines(metrics)]);
+    table.to_string()
+}
+
+fn or_dash(text: &str) -> &str {
+    if text.is_empty() { "-" } else { text }
+}
+
+fn server_lines(metrics: &StepMetrics) -> String {
+    let servers = &metrics.costs.servers;
+    if servers.len() > SERVERS_LISTED_MAX {
+        let tokens = || servers.values().map(|load| load.tokens);
+        return format!(
+            "{} servers, {} to {} tokens each",
+            servers.len(),
+            grouped(tokens().min().unwrap_or(0)),
+            grouped(tokens().max().unwrap_or(0))
+        );
+    }
+    let lines: Vec<String> = servers
+        .iter()
+        .map(|(name, load)| {
+            format!(
+                "{name}: {} samples, {} tokens, {} cancelled, {} failures",
+                load.samples,
+                grouped(load.tokens),
+                load.cancelled,
+                load.failures
+            )
+        })
+        .collect();
+    or_dash(&lines.join("\n")).to_owned()
+}
+
+/// One line for a validation: mean accuracy over all samples, and the share of prompts with a right one.
+pub fn validation_line(step: u64, samples_per_prompt: u32, accs: &[Vec<f32>]) -> String {
+    let samples: Vec<f32> = accs.iter().flatten().copied().collect();
+    let mean = samples.iter().sum::<f32>() / samples.len().max(1) as f32;
+    let solved = accs.iter().filter(|group| group.iter().any(|acc| *acc > 0.0)).count();
+    format!(
+        "validation after step {step}: {} prompts, mean@{samples_per_prompt} {mean:.3}, best@{samples_per_prompt} {:.3}",
+        accs.len(),
+        solved as f32 / accs.len().max(1) as f32
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{grouped, validation_line};
+
+    #[test]
+    fn digits_are_grouped_by_three() {
+        assert_eq!(grouped(0), "0");
+        assert_eq!(grouped(999), "999");
+        assert_eq!(grouped(1000), "1,000");
+        assert_eq!(grouped(1_234_567), "1,234,567");
+    }
+
+    #[test]
+    fn validation_counts_samples_and_prompts() {
+        let line = validation_line(10, 2, &[vec![1.0, 0.0], vec![0.0, 0.0]]);
+        assert_eq!(line, "validation after step 10: 2 prompts, mean@2 0.250, best@2 0.500");
+    }
+}
