@@ -1,1 +1,40 @@
-//! TODO-stub
+//! Permits, routing and health for a fleet of inference servers.
+//!
+//! A caller that wants to send a request of n samples [acquires](LoadBalancer::acquire) a [`Permit`] of weight n. The
+//! permit names a server; while it lives, the server has n places less. Everything else follows from where the
+//! permit is when it ends: dropped (cancelled), or [finished](Permit::finish) with an [`Outcome`] that feeds the
+//! server's breaker.
+//!
+//! # Invariants
+//! [`invariants`] has them as functions.
+//! - Permits out of a server never exceed its capacity, and a permit is returned exactly once, whatever happens to
+//!   its holder: it is an RAII guard, and a grant that meets a cancelled waiter returns by itself.
+//! - A server that dies starts a new [`Epoch`]. Permits of the old one are [revoked](Permit::revoked), and returning
+//!   them changes nothing in the new one.
+//! - A permit of weight n is granted whole. Whoever waits first and fits nowhere keeps the places that it could use:
+//!   later and lighter requests do not overtake it there.
+//! - Waiting is bounded in number ([`BalancerConfig::waiting_max`]) and in time ([`PermitRequest::deadline`]).
+//!
+//! # Deliberately absent
+//! Sending requests (the caller does), retries (the caller owns its attempts), and any task of its own: the
+//! [`Monitor`] runs where its owner spawns it.
+
+mod balancer;
+mod config;
+pub mod control;
+mod error;
+pub mod invariants;
+mod monitor;
+mod permit;
+mod policy;
+mod server;
+mod snapshot;
+
+pub use balancer::LoadBalancer;
+pub use config::{BalancerConfig, PermitRequest, Policy, Priority, ServerSpec};
+pub use control::{ControlError, EngineControl, EngineLoad, ServerRef};
+pub use error::{BalancerError, ErrorClass};
+pub use monitor::{Monitor, MonitorConfig};
+pub use permit::{Outcome, Permit};
+pub use server::{Epoch, ServerId, ServerState};
+pub use snapshot::{FleetSnapshot, Outcomes, ServerSnapshot};

@@ -1,0 +1,37 @@
+//! What must hold of the balancer at every moment; used by debug assertions, property tests and the simulation.
+
+use crate::FleetSnapshot;
+
+/// A broken invariant, in words that name the numbers.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("broken invariant: {0}")]
+pub struct Violation(pub String);
+
+/// No server has more permits out than places.
+pub fn within_capacity(fleet: &FleetSnapshot) -> Result<(), Violation> {
+    for server in &fleet.servers {
+        if server.in_use > server.capacity {
+            return Err(Violation(format!(
+                "server={} has permits={} out of capacity={}",
+                server.name, server.in_use, server.capacity
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The waiting list is bounded.
+pub fn waiting_bounded(fleet: &FleetSnapshot, waiting_max: usize) -> Result<(), Violation> {
+    if fleet.waiting <= waiting_max {
+        return Ok(());
+    }
+    Err(Violation(format!("waiting={} above waiting_max={waiting_max}", fleet.waiting)))
+}
+
+/// When nobody holds a permit, none is out.
+pub fn all_returned(fleet: &FleetSnapshot) -> Result<(), Violation> {
+    match fleet.servers.iter().find(|server| server.in_use > 0) {
+        None => Ok(()),
+        Some(server) => Err(Violation(format!("server={} still has permits={} out", server.name, server.in_use))),
+    }
+}

@@ -1,0 +1,63 @@
+//! The fleet at one moment, for people and metrics.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::{Epoch, ServerId, ServerState};
+
+/// How requests to a server went, over the life of the balancer.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Outcomes {
+    /// Answers.
+    pub success: u64,
+    /// Response tokens of them.
+    pub tokens: u64,
+    /// Requests that were wrong.
+    pub client_error: u64,
+    /// 503 and 429.
+    pub backpressure: u64,
+    /// Failures.
+    pub fault: u64,
+    /// Requests whose callers lost interest.
+    pub cancelled: u64,
+}
+
+/// One server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ServerSnapshot {
+    /// Its number.
+    pub id: ServerId,
+    /// Its name.
+    pub name: Arc<str>,
+    /// See [`ServerState`].
+    pub state: ServerState,
+    /// Why it is dead.
+    pub reason: Option<Arc<str>>,
+    /// Its life.
+    pub epoch: Epoch,
+    /// Places.
+    pub capacity: u32,
+    /// Places taken.
+    pub in_use: u32,
+    /// Permits granted ever.
+    pub granted_total: u64,
+    /// See [`Outcomes`].
+    pub outcomes: Outcomes,
+}
+
+/// The whole fleet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FleetSnapshot {
+    /// In order of their numbers.
+    pub servers: Vec<ServerSnapshot>,
+    /// Requests that wait for a permit.
+    pub waiting: usize,
+}
+
+impl FleetSnapshot {
+    /// Places taken over all servers.
+    pub fn in_use(&self) -> u64 {
+        self.servers.iter().map(|server| u64::from(server.in_use)).sum()
+    }
+}
