@@ -1,1 +1,31 @@
-//! TODO-stub
+//! What a response is worth, which groups teach nothing, and how far each sample is from its group.
+//!
+//! Scorers are exact to the field's reference implementations, quirks included: a model that was trained against
+//! the reference must not see another reward because the code is in another language. Where Python's idea of text
+//! differs from Rust's (code points, white space, digits) this crate follows Python; see [`python_text`].
+//!
+//! # Invariants
+//! - Scoring is total and deterministic: any text gives a score, the same one every time, in time linear in the
+//!   part of the text that counts.
+//! - Nothing in here waits, locks, or does I/O.
+//!
+//! # Deliberately absent
+//! Running code, calling judges, and deciding when to score: callers own threads and deadlines.
+
+pub mod advantage;
+pub mod filter;
+pub mod invariants;
+pub mod overlong;
+pub mod policy_loss;
+pub mod python_text;
+pub mod scorer;
+
+mod error;
+
+pub use advantage::Advantage;
+pub use error::{ErrorClass, RewardError};
+pub use filter::{FilterMetric, FilterReason, GroupFilter};
+pub use overlong::Overlong;
+pub use scorer::{
+    Gsm8k, Gsm8kMethod, Math, MathDapo, Routed, Score, ScoreInput, Scorer, ScorerConfig, Variant,
+};

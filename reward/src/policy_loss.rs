@@ -1,0 +1,96 @@
+//! The clipped policy loss, for trainers that want to check theirs: PPO's clip with separate bounds (clip-higher,
+//! DAPO) and the dual clip for negative advantages (Ye et al. 2020).
+
+/// How token losses become one number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Aggregation {
+    /// Mean over all tokens of the batch.
+    TokenMean,
+    /// Sum over a sequence's tokens, mean over sequences.
+    SeqMeanTokenSum,
+    /// Mean over a sequence's tokens, mean over sequences.
+    SeqMeanTokenMean,
+}
+
+/// Bounds of the probability ratio.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Clip {
+    /// `1 - low` is the lower bound.
+    pub low: f64,
+    /// `1 + high` is the upper bound.
+    pub high: f64,
+    /// Upper bound of the ratio's weight for negative advantages.
+    pub c: f64,
+}
+
+/// One sequence; all lists have the same length.
+#[derive(Debug, Clone, Copy)]
+pub struct Sequence<'a> {
+    /// Log-probabilities under the policy that generated.
+    pub old_log_prob: &'a [f64],
+    /// Log-probabilities under the policy that is trained.
+    pub log_prob: &'a [f64],
+    /// Advantages.
+    pub advantages: &'a [f64],
+    /// 1 for tokens that count.
+    pub mask: &'a [f64],
+}
+
+/// The loss and what monitors it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PolicyLoss {
+    /// To be minimised.
+    pub loss: f64,
+    /// Share of tokens at the ratio's bounds.
+    pub clip_fraction: f64,
+    /// Share of tokens at the dual clip.
+    pub clip_fraction_lower: f64,
+    /// Mean of `old_log_prob - log_prob`.
+    pub kl: f64,
+}
+
+/// Log ratios beyond this say nothing more; the reference clamps there.
+const LOG_RATIO_MAX: f64 = 20.0;
+
+/// The loss over a batch.
+pub fn policy_loss(batch: &[Sequence<'_>], clip: Clip, aggregation: Aggregation) -> PolicyLoss {
+    let (mut tokens, mut clipped, mut clipped_lower, mut kl) = (0.0, 0.0, 0.0, 0.0);
+    let (mut loss_sum, mut sequence_losses) = (0.0, Vec::with_capacity(batch.len()));
+    for sequence in batch {
+        let (mut sequence_loss, mut sequence_tokens) = (0.0, 0.0);
+        let log_probs = sequence.old_log_prob.iter().zip(sequence.log_prob);
+        for ((old, new), (advantage, mask)) in log_probs.zip(sequence.advantages.iter().zip(sequence.mask)) {
+            let log_ratio = (new - old).clamp(-LOG_RATIO_MAX, LOG_RATIO_MAX);
+            let ratio = log_ratio.exp();
+            let plain = -advantage * ratio;
+            let bounded = -advantage * ratio.clamp(1.0 - clip.low, 1.0 + clip.high);
+            let pessimistic = plain.max(bounded);
+            let dual = -advantage * clip.c;
+            let loss = if *advantage < 0.0 { pessimistic.min(dual) } else { pessimistic };
+            sequence_loss += loss * mask;
+            sequence_tokens += mask;
+            kl -= log_ratio * mask;
+            clipped += f64::from(bounded > plain) * mask;
+            clipped_lower += f64::from(pessimistic > dual && *advantage < 0.0) * mask;
+        }
+        loss_sum += sequence_loss;
+        tokens += sequence_tokens;
+        sequence_losses.push((sequence_loss, sequence_tokens));
+    }
+    let sequences = sequence_losses.len().max(1) as f64;
+    let loss = match aggregation {
+        Aggregation::TokenMean => loss_sum / tokens.max(1.0),
+        Aggregation::SeqMeanTokenSum => loss_sum / sequences,
+        Aggregation::SeqMeanTokenMean => {
+            sequence_losses.iter().map(|(loss, tokens)| loss / f64::max(*tokens, 1.0)).sum::<f64>()
+                / sequences
+        }
+    };
+    let share = |count: f64| count / tokens.max(1.0);
+    PolicyLoss {
+        loss,
+        clip_fraction: share(clipped),
+        clip_fraction_lower: share(clipped_lower),
+        kl: share(kl),
+    }
+}

@@ -1,0 +1,89 @@
+//! GSM8K: the number behind `####`, or the last number at all.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Score, ScoreInput, Scorer};
+use crate::RewardError;
+use crate::python_text::tail;
+
+/// Code points of a response's end that are looked at.
+const TAIL: usize = 300;
+
+/// Which number counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gsm8kMethod {
+    /// The last one behind `#### `.
+    #[default]
+    Strict,
+    /// The last one.
+    Flexible,
+}
+
+/// Compares the number with the ground truth, as text: 1 or 0.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Gsm8k {
+    /// See [`Gsm8kMethod`].
+    pub method: Gsm8kMethod,
+}
+
+/// The longest run of `[0-9.,]+`, with a minus before it, at the start of `text`.
+fn number_at(text: &str) -> Option<&str> {
+    let sign = usize::from(text.starts_with('-'));
+    let digits = text[sign..].bytes().take_while(|byte| matches!(byte, b'0'..=b'9' | b'.' | b',')).count();
+    (digits > 0).then(|| &text[..sign + digits])
+}
+
+impl Gsm8k {
+    /// The answer that a response gives.
+    pub fn extract(&self, response: &str) -> Option<String> {
+        let end = tail(response, TAIL);
+        match self.method {
+            Gsm8kMethod::Strict => {
+                // From the right: the first that is followed by a number is the last one.
+                let mut found = end
+                    .rmatch_indices("#### ")
+                    .filter_map(|(at, marker)| number_at(&end[at + marker.len()..]));
+                found.next().map(|number| number.replace(',', ""))
+            }
+            Gsm8kMethod::Flexible => {
+                let numbers = numbers_in(end);
+                let sound = numbers.iter().rev().find(|number| **number != ".");
+                sound.or(numbers.first()).map(|number| (*number).to_owned())
+            }
+        }
+    }
+}
+
+fn numbers_in(text: &str) -> Vec<&str> {
+    let mut numbers = Vec::new();
+    let mut at = 0;
+    while let Some(step) = text[at..].find(|c: char| matches!(c, '-' | '0'..='9' | '.' | ',')) {
+        at += step;
+        match number_at(&text[at..]) {
+            Some(number) => {
+                numbers.push(number);
+                at += number.len();
+            }
+            None => at += 1,
+        }
+    }
+    numbers
+}
+
+impl Scorer for Gsm8k {
+    fn name(&self) -> &'static str {
+        "gsm8k"
+    }
+
+    fn tail_code_points(&self) -> Option<usize> {
+        Some(TAIL)
+    }
+
+    fn score(&self, input: &ScoreInput<'_>) -> Result<Score, RewardError> {
+        let pred = self.extract(input.response);
+        let right = pred.as_deref() == Some(input.ground_truth);
+        let score = f64::from(right);
+        Ok(Score { score, acc: score, pred })
+    }
+}
