@@ -1,0 +1,89 @@
+//! What the simulated model knows about prompts: the right answer, a wrong one, and how hard it is.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Tokens hashed at a time by [`prompt_hash`].
+const HASH_TOKENS: usize = 64;
+
+/// The identity of a prompt: a hash of its token ids, the same on every machine.
+pub fn prompt_hash(prompt_ids: &[u32]) -> u64 {
+    let mut bytes = [0_u8; HASH_TOKENS * 4];
+    let mut hash = prompt_ids.len() as u64;
+    for chunk in prompt_ids.chunks(HASH_TOKENS) {
+        hash = hash_tokens(chunk, hash, &mut bytes);
+    }
+    hash
+}
+
+/// Hashes at most `buffer.len() / 4` tokens after what `seed` stands for.
+pub(crate) fn hash_tokens(tokens: &[u32], seed: u64, buffer: &mut [u8]) -> u64 {
+    for (slot, token) in buffer.chunks_exact_mut(4).zip(tokens) {
+        slot.copy_from_slice(&token.to_le_bytes());
+    }
+    let length = (tokens.len() * 4).min(buffer.len());
+    xxh3_64_with_seed(&buffer[..length], seed)
+}
+
+/// How responses to one prompt end. Both endings are without the end-of-sequence token.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    /// Last tokens of a right response, as a rule those of `"\nAnswer: <truth>"`.
+    pub right_ids: Arc<[u32]>,
+    /// Last tokens of a wrong response: the same with another number.
+    pub wrong_ids: Arc<[u32]>,
+    /// From 0 (always solved) to 1 (never solved); none is drawn from the prompt's hash.
+    pub difficulty: Option<f32>,
+}
+
+/// Finds the answer to a prompt by [`prompt_hash`].
+pub trait AnswerKey: Send + Sync + 'static {
+    /// The endings, or none: then responses end in filler and the end-of-sequence token.
+    fn answer(&self, prompt_hash: u64) -> Option<Answer>;
+}
+
+/// A key that knows no prompt.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoAnswers;
+
+impl AnswerKey for NoAnswers {
+    fn answer(&self, _prompt_hash: u64) -> Option<Answer> {
+        None
+    }
+}
+
+/// A key in memory, filled by whoever knows the data set and the tokenizer; as large as the data set.
+#[derive(Debug, Clone, Default)]
+pub struct AnswerTable {
+    answers: HashMap<u64, Answer>,
+}
+
+impl AnswerTable {
+    /// An empty table.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds the answer to the prompt of these tokens; a later answer to the same tokens wins.
+    pub fn insert(&mut self, prompt_ids: &[u32], answer: Answer) {
+        self.answers.insert(prompt_hash(prompt_ids), answer);
+    }
+
+    /// Number of prompts known.
+    pub fn len(&self) -> usize {
+        self.answers.len()
+    }
+
+    /// Whether no prompt is known.
+    pub fn is_empty(&self) -> bool {
+        self.answers.is_empty()
+    }
+}
+
+impl AnswerKey for AnswerTable {
+    fn answer(&self, prompt_hash: u64) -> Option<Answer> {
+        self.answers.get(&prompt_hash).cloned()
+    }
+}

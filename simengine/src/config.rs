@@ -1,0 +1,132 @@
+//! The size and the speed of one simulated server.
+
+use serde::{Deserialize, Serialize};
+
+use crate::SimError;
+
+/// One server. The default is roughly one H100 that serves an 8-billion-parameter model in bfloat16.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ServerConfig {
+    /// Names the server in logs, metrics and errors, and seeds its faults.
+    pub name: String,
+    /// The model it says it serves.
+    pub model: String,
+    /// Most tokens of prompt and response together.
+    pub max_model_len: u32,
+    /// Most sequences in one batch.
+    pub max_num_seqs: u32,
+    /// Most prompt tokens computed in one engine step; a longer prompt has a step to itself.
+    pub max_num_batched_tokens: u32,
+    /// KV-cache size, in blocks; must hold one sequence of `max_model_len`.
+    pub kv_blocks: u32,
+    /// Tokens per KV block.
+    pub block_tokens: u32,
+    /// Whether full prompt blocks are shared between sequences and kept after them.
+    pub prefix_caching: bool,
+    /// Cost of one prompt token that is not cached, in ns.
+    pub prefill_ns_per_token: u64,
+    /// Cost of a decode step for its own sake (reading the weights), in ns.
+    pub decode_base_ns: u64,
+    /// Cost of a decode step per sequence in the batch, in ns.
+    pub decode_ns_per_seq: u64,
+    /// Cost of a decode step per token of KV cache that it reads, in ns.
+    pub decode_ns_per_kv_token: u64,
+    /// Divides every cost: 2.0 is a server twice as fast.
+    pub speed: f64,
+    /// Most samples waiting, held and running before 503; none is vLLM's default, and means
+    /// [`SEQUENCES_MAX`].
+    pub queue_max: Option<u32>,
+    /// Real seconds per simulated second; 0.01 runs a hundred times faster than real servers would.
+    pub time_scale: f64,
+    /// Whether the token-in, token-out endpoints are on.
+    pub scale_out: bool,
+    /// An abort by id within so many simulated ms of its request is lost, as the real one mostly is.
+    pub abort_race_ms: u64,
+    /// Streams are flushed at least so often, in simulated ms; one timer serves them all.
+    pub stream_interval_ms: u64,
+    /// Asked of `/v1` and `/inference` as a bearer token, if set.
+    pub api_key: Option<String>,
+    /// Largest HTTP request body taken, in bytes.
+    pub body_bytes_max: usize,
+}
+
+/// Most samples a server holds when `queue_max` sets no smaller bound.
+pub const SEQUENCES_MAX: u32 = 1 << 20;
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            name: "sim-0".to_owned(),
+            model: "rolldock-sim".to_owned(),
+            max_model_len: 32_768,
+            max_num_seqs: 256,
+            max_num_batched_tokens: 8_192,
+            // About 55 GB of cache at 147 kB per token.
+            kv_blocks: 24_000,
+            block_tokens: 16,
+            prefix_caching: true,
+            prefill_ns_per_token: 32_000,
+            decode_base_ns: 5_500_000,
+            decode_ns_per_seq: 12_000,
+            decode_ns_per_kv_token: 44,
+            speed: 1.0,
+            queue_max: None,
+            time_scale: 1.0,
+            scale_out: true,
+            abort_race_ms: 10,
+            stream_interval_ms: 50,
+            api_key: None,
+            body_bytes_max: 32 << 20,
+        }
+    }
+}
+
+impl ServerConfig {
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// [`SimError::Config`] with the first key that no engine could run with.
+    pub fn validate(&self) -> Result<(), SimError> {
+        let positive = [
+            ("max_model_len", self.max_model_len),
+            ("max_num_seqs", self.max_num_seqs),
+            ("max_num_batched_tokens", self.max_num_batched_tokens),
+            ("kv_blocks", self.kv_blocks),
+            ("block_tokens", self.block_tokens),
+        ];
+        for (key, value) in positive {
+            if value == 0 {
+                return Err(config_error(key, "must be at least 1"));
+            }
+        }
+        if !(self.speed.is_finite() && self.speed > 0.0) {
+            return Err(config_error("speed", "must be a positive number"));
+        }
+        if !(self.time_scale.is_finite() && self.time_scale >= 1e-6 && self.time_scale <= 1e6) {
+            return Err(config_error("time_scale", "must be between 1e-6 and 1e6"));
+        }
+        if self.decode_base_ns == 0 {
+            return Err(config_error("decode_base_ns", "must be at least 1: a step takes time"));
+        }
+        if self.stream_interval_ms == 0 {
+            return Err(config_error("stream_interval_ms", "must be at least 1"));
+        }
+        let cache_tokens = u64::from(self.kv_blocks) * u64::from(self.block_tokens);
+        // One more token than the model's length: a step allocates for the token it is about to write.
+        if cache_tokens <= u64::from(self.max_model_len) {
+            return Err(SimError::Config {
+                key: "kv_blocks",
+                reason: format!(
+                    "must hold more than max_model_len={} tokens, holds tokens={cache_tokens}",
+                    self.max_model_len
+                ),
+            });
+        }
+        Ok(())
+    }
+}
+
+fn config_error(key: &'static str, reason: &str) -> SimError {
+    SimError::Config { key, reason: reason.to_owned() }
+}

@@ -1,0 +1,154 @@
+//! The sequences that decode together, and when the next of them ends or needs a block.
+//!
+//! Time here is the engine's step count: every member gets one token per step, so that a member's place is
+//! the difference of two counts and nothing is touched per token.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Debug, Clone, Copy)]
+struct Member {
+    joined_at: u64,
+    kv_tokens_joined: u64,
+    finishes_at: u64,
+}
+
+/// What a sequence had when it left the batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Departure {
+    /// Tokens decoded since it joined.
+    pub(crate) decoded: u64,
+    /// Tokens it has in the cache.
+    pub(crate) kv_tokens: u64,
+}
+
+/// The running sequences, by their number (which is their order of arrival).
+#[derive(Debug)]
+pub(crate) struct Batch {
+    step: u64,
+    members: BTreeMap<u64, Member>,
+    finishes: BTreeSet<(u64, u64)>,
+    /// Members that need a block at steps of each residue modulo the block size.
+    block_phases: Vec<u64>,
+    kv_tokens: u64,
+}
+
+impl Batch {
+    pub(crate) fn new(block_tokens: u32) -> Self {
+        Self {
+            step: 0,
+            members: BTreeMap::new(),
+            finishes: BTreeSet::new(),
+            block_phases: vec![0; block_tokens as usize],
+            kv_tokens: 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.members.len() as u64
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Tokens in the cache over all members.
+    pub(crate) fn kv_tokens(&self) -> u64 {
+        self.kv_tokens
+    }
+
+    /// Adds a sequence that has `kv_tokens` and ends after `remaining` more steps.
+    pub(crate) fn join(&mut self, number: u64, kv_tokens: u64, remaining: u64) {
+        let member =
+            Member { joined_at: self.step, kv_tokens_joined: kv_tokens, finishes_at: self.step + remaining };
+        let phase = self.phase_of(&member);
+        self.block_phases[phase] += 1;
+        self.finishes.insert((member.finishes_at, number));
+        self.members.insert(number, member);
+        self.kv_tokens += kv_tokens;
+    }
+
+    /// Takes a sequence out; none if it is no member.
+    pub(crate) fn leave(&mut self, number: u64) -> Option<Departure> {
+        let member = self.members.remove(&number)?;
+        let phase = self.phase_of(&member);
+        self.block_phases[phase] -= 1;
+        self.finishes.remove(&(member.finishes_at, number));
+        let decoded = self.step - member.joined_at;
+        let departure = Departure { decoded, kv_tokens: member.kv_tokens_joined + decoded };
+        self.kv_tokens -= departure.kv_tokens;
+        Some(departure)
+    }
+
+    /// Tokens that a member has decoded since it joined.
+    pub(crate) fn decoded(&self, number: u64) -> Option<u64> {
+        self.members.get(&number).map(|member| self.step - member.joined_at)
+    }
+
+    /// Lets every member decode `steps` tokens. The caller has taken the blocks.
+    pub(crate) fn advance(&mut self, steps: u64) {
+        self.step += steps;
+        self.kv_tokens += steps * self.len();
+    }
+
+    /// Blocks that the next `steps` steps take.
+    pub(crate) fn blocks_needed(&self, steps: u64) -> u64 {
+        let period = self.block_phases.len() as u64;
+        let partial: u64 = (0..steps % period).map(|ahead| self.phase_count(ahead)).sum();
+        (steps / period) * self.len() + partial
+    }
+
+    /// The most of `limit` steps that `blocks` blocks are enough for.
+    pub(crate) fn steps_within(&self, blocks: u64, limit: u64) -> u64 {
+        if self.is_empty() {
+            return limit;
+        }
+        let period = self.block_phases.len() as u64;
+        let rounds = blocks / self.len();
+        if rounds >= limit / period + 1 {
+            return limit;
+        }
+        let mut left = blocks - rounds * self.len();
+        let mut steps = rounds * period;
+        for ahead in 0..period {
+            let need = self.phase_count(ahead);
+            if need > left {
+                break;
+            }
+            left -= need;
+            steps += 1;
+        }
+        steps.min(limit)
+    }
+
+    /// Steps until the first member ends.
+    pub(crate) fn steps_to_finish(&self) -> Option<u64> {
+        self.finishes.first().map(|(finishes_at, _)| finishes_at - self.step)
+    }
+
+    /// A member that has all its tokens.
+    pub(crate) fn finished(&self) -> Option<u64> {
+        self.finishes.first().filter(|(finishes_at, _)| *finishes_at <= self.step).map(|(_, number)| *number)
+    }
+
+    /// The member that arrived last: the first to be preempted.
+    pub(crate) fn latest(&self) -> Option<u64> {
+        self.members.last_key_value().map(|(number, _)| *number)
+    }
+
+    /// All members, in order of arrival.
+    pub(crate) fn numbers(&self) -> Vec<u64> {
+        self.members.keys().copied().collect()
+    }
+
+    fn phase_count(&self, ahead: u64) -> u64 {
+        let period = self.block_phases.len() as u64;
+        self.block_phases[((self.step + ahead) % period) as usize]
+    }
+
+    /// The residue of the steps at whose start the member's last block is full.
+    fn phase_of(&self, member: &Member) -> usize {
+        let period = self.block_phases.len() as u64;
+        let behind = member.kv_tokens_joined % period;
+        ((member.joined_at + period - behind) % period) as usize
+    }
+}

@@ -1,0 +1,238 @@
+//! What an operator does to an engine: pause, resume, versions, sleep, death.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use super::cost::StepCost;
+use super::kv::KvCache;
+use super::{Activity, Core, NS_PER_MS, Place};
+use crate::SimError;
+use crate::fault::Faults;
+use crate::request::FinishReason;
+use crate::server::PauseMode;
+use crate::stats::SimStats;
+
+/// How long a server with a dead engine still answers.
+const DEATH_MS: u64 = 3_000;
+
+/// Whether there is a process, and how it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Life {
+    Serving,
+    EngineDead { gone_at_ns: u64 },
+    Gone,
+    Stopped,
+}
+
+/// The pause in force.
+#[derive(Debug, Default)]
+pub(crate) struct PauseState {
+    pub(crate) mode: Option<PauseMode>,
+    pub(crate) sleep_level: u8,
+    drain_waiters: Vec<oneshot::Sender<()>>,
+}
+
+impl PauseState {
+    /// Whether new requests are held back.
+    pub(crate) fn holds_new(&self) -> bool {
+        self.mode.is_some()
+    }
+}
+
+impl Core {
+    pub(crate) fn life(&self) -> Life {
+        self.life
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.pause.mode.is_some()
+    }
+
+    pub(crate) fn sleep_level(&self) -> u8 {
+        self.pause.sleep_level
+    }
+
+    pub(crate) fn version(&self) -> Arc<str> {
+        Arc::clone(&self.version)
+    }
+
+    /// Pauses; the receiver is told when what the mode waits for has happened.
+    pub(crate) fn pause(&mut self, mode: PauseMode, now_ns: u64) -> oneshot::Receiver<()> {
+        self.settle(now_ns);
+        let (done, drained) = oneshot::channel();
+        self.pause.drain_waiters.push(done);
+        self.pause.mode = Some(mode);
+        if mode == PauseMode::Abort {
+            let numbers: Vec<u64> = self.requests.keys().copied().collect();
+            for number in numbers {
+                self.stats.success_abort_total += self.sequences_of(number).count() as u64;
+                self.end_request(number, FinishReason::Abort);
+            }
+        }
+        if mode != PauseMode::Keep {
+            self.kv.reset_prefixes();
+        }
+        self.refreeze(now_ns);
+        self.notice_drained();
+        self.replan(now_ns);
+        drained
+    }
+
+    /// Lets held requests in and running ones go on; nothing if not paused.
+    pub(crate) fn resume(&mut self, now_ns: u64) {
+        self.settle(now_ns);
+        self.pause.mode = None;
+        self.release_held();
+        self.tell_drain_waiters();
+        self.refreeze(now_ns);
+        self.replan(now_ns);
+    }
+
+    /// Sleeps, which pauses in this mode; level 0 only pauses.
+    pub(crate) fn sleep(&mut self, level: u8, mode: PauseMode, now_ns: u64) -> oneshot::Receiver<()> {
+        let drained = self.pause(mode, now_ns);
+        self.pause.sleep_level = level;
+        self.kv.reset_prefixes();
+        drained
+    }
+
+    /// Wakes up and resumes.
+    pub(crate) fn wake(&mut self, now_ns: u64) {
+        self.pause.sleep_level = 0;
+        self.resume(now_ns);
+    }
+
+    /// Tokens from now on are `version`'s.
+    pub(crate) fn update_version(&mut self, version: Arc<str>, now_ns: u64) {
+        self.settle(now_ns);
+        let former = std::mem::replace(&mut self.version, version);
+        let marks: Vec<(u64, u32)> = self
+            .sequences
+            .iter()
+            .map(|(number, sequence)| (*number, self.tokens_of(*number, sequence)))
+            .collect();
+        for (number, tokens) in marks {
+            if let Some(sequence) = self.sequences.get_mut(&number) {
+                sequence.versions.mark(&former, tokens);
+            }
+        }
+    }
+
+    /// Empties the prefix cache; with `recompute`, running sequences give up their blocks too. False if
+    /// blocks are still held.
+    pub(crate) fn reset_prefix_cache(&mut self, recompute: bool, now_ns: u64) -> bool {
+        self.settle(now_ns);
+        if recompute {
+            for number in self.batch.numbers() {
+                self.preempt(number);
+            }
+        }
+        let success = self.kv.reset_prefixes();
+        self.replan(now_ns);
+        success
+    }
+
+    /// The engine dies under its requests.
+    pub(super) fn die(&mut self, now_ns: u64) {
+        self.life = Life::EngineDead { gone_at_ns: now_ns + DEATH_MS * NS_PER_MS };
+        self.fail_all(|server| SimError::EngineDead { server });
+    }
+
+    /// Stops for good.
+    pub(crate) fn stop(&mut self) {
+        self.life = Life::Stopped;
+        self.fail_all(|server| SimError::Stopped { server });
+        self.tell_drain_waiters();
+    }
+
+    /// Ends every fault. A server that was dead or gone begins a new life: its counters, its cache and its
+    /// weight version are those of a fresh process, and what was still open on it is reset.
+    pub(crate) fn heal(&mut self, now_ns: u64) {
+        self.settle(now_ns);
+        self.faults = Faults::default();
+        self.cost = StepCost::new(&self.config, self.faults.slow_factor);
+        if matches!(self.life, Life::EngineDead { .. } | Life::Gone) {
+            self.fail_all(|server| SimError::ConnectionReset { server });
+            self.life = Life::Serving;
+            self.stats = SimStats::default();
+            self.tokens_ended = 0;
+            self.kv = KvCache::new(self.config.kv_blocks);
+            self.version = Arc::from("default");
+            self.pause.mode = None;
+            self.pause.sleep_level = 0;
+            self.activity = Activity::Idle;
+            self.tell_drain_waiters();
+        }
+        self.refreeze(now_ns);
+        self.replan(now_ns);
+    }
+
+    /// The process of a dead engine goes in its time.
+    pub(super) fn pass_death(&mut self, now_ns: u64) {
+        if let Life::EngineDead { gone_at_ns } = self.life
+            && now_ns >= gone_at_ns
+        {
+            self.life = Life::Gone;
+        }
+    }
+
+    /// Stops or restarts the engine's time, as pause, faults and life demand. The caller has settled.
+    pub(super) fn refreeze(&mut self, now_ns: u64) {
+        let keeps = matches!(self.pause.mode, Some(PauseMode::Keep | PauseMode::Abort));
+        let frozen = keeps || self.faults.stalled || self.life != Life::Serving;
+        match (frozen, self.frozen_since_ns) {
+            (true, None) => self.frozen_since_ns = Some(now_ns),
+            (false, Some(since_ns)) => {
+                self.frozen_since_ns = None;
+                self.thaw(now_ns.saturating_sub(since_ns));
+            }
+            _ => {}
+        }
+    }
+
+    /// Moves what was under way by the time it stood still; the caller plans anew.
+    fn thaw(&mut self, still_ns: u64) {
+        self.clock_ns += still_ns;
+        if let Activity::Mixed { end_ns } = &mut self.activity {
+            *end_ns += still_ns;
+        }
+    }
+
+    fn release_held(&mut self) {
+        for number in std::mem::take(&mut self.held) {
+            if let Some(sequence) = self.sequences.get_mut(&number) {
+                sequence.place = Place::Waiting;
+                self.waiting.insert(number);
+            }
+        }
+    }
+
+    /// Tells those who wait for a pause when nothing is left that the pause does not hold.
+    pub(super) fn notice_drained(&mut self) {
+        let is_done = match self.pause.mode {
+            Some(PauseMode::Wait) => self.sequences.len() == self.held.len(),
+            _ => true,
+        };
+        if is_done {
+            self.tell_drain_waiters();
+        }
+    }
+
+    fn tell_drain_waiters(&mut self) {
+        for waiter in self.pause.drain_waiters.drain(..) {
+            // Whoever asked may have gone; the pause stands all the same.
+            let _ = waiter.send(());
+        }
+    }
+
+    fn fail_all(&mut self, error: impl Fn(String) -> SimError) {
+        let numbers: Vec<u64> = self.requests.keys().copied().collect();
+        for number in numbers {
+            if let Some(request) = self.drop_request(number) {
+                // A caller that has gone needs no error.
+                let _ = request.reply.send(Err(error(self.config.name.clone())));
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Requests and their samples while they are on the engine.
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::SimError;
+use crate::fault::Spoil;
+use crate::request::{FinishReason, SimChunk, VersionSpan};
+use crate::workload::Plan;
+
+/// A request as the engine takes it: everything that could be computed outside its lock has been.
+pub(crate) struct Admission {
+    pub(crate) request_id: Arc<str>,
+    pub(crate) prompt_tokens: u32,
+    pub(crate) chain: Arc<[u64]>,
+    /// One per choice.
+    pub(crate) plans: Vec<Plan>,
+    pub(crate) stream: Option<mpsc::Sender<SimChunk>>,
+    pub(crate) reply: oneshot::Sender<Outcome>,
+}
+
+/// How a request ended.
+pub(crate) type Outcome = Result<Completion, SimError>;
+
+/// A request that ended by itself or by an abort. Its tokens are made by whoever waits for it.
+#[derive(Debug)]
+pub(crate) struct Completion {
+    pub(crate) endings: Vec<Ending>,
+    pub(crate) cached_tokens: u32,
+    pub(crate) queue_ns: u64,
+    pub(crate) first_token_ns: u64,
+    pub(crate) total_ns: u64,
+    pub(crate) spoil: Option<Spoil>,
+}
+
+/// How a sample ended.
+#[derive(Debug)]
+pub(crate) struct Ending {
+    pub(crate) index: u32,
+    pub(crate) plan: Plan,
+    pub(crate) tokens: u32,
+    pub(crate) finish_reason: FinishReason,
+    pub(crate) version_spans: Vec<VersionSpan>,
+}
+
+/// Where a sequence is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    Held,
+    Waiting,
+    Prefilling,
+    Running,
+}
+
+/// One sample on the engine.
+#[derive(Debug)]
+pub(crate) struct Sequence {
+    /// The request's number, which is that of its first sequence.
+    pub(crate) request: u64,
+    pub(crate) index: u32,
+    pub(crate) plan: Plan,
+    pub(crate) prompt_tokens: u32,
+    pub(crate) chain: Arc<[u64]>,
+    pub(crate) place: Place,
+    /// Tokens generated before it last joined the batch.
+    pub(crate) tokens_joined: u32,
+    /// Tokens sent to the stream.
+    pub(crate) streamed: u32,
+    pub(crate) versions: Versions,
+    pub(crate) was_scheduled: bool,
+}
+
+/// Which weight version generated which tokens.
+#[derive(Debug, Default)]
+pub(crate) struct Versions {
+    spans: Vec<VersionSpan>,
+}
+
+impl Versions {
+    /// Tokens up to `end` that are not marked yet are `version`'s.
+    pub(crate) fn mark(&mut self, version: &Arc<str>, end: u32) {
+        let start = self.spans.last().map_or(0, |span| span.end);
+        if end <= start {
+            return;
+        }
+        match self.spans.last_mut() {
+            Some(last) if last.version == *version => last.end = end,
+            _ => self.spans.push(VersionSpan { version: Arc::clone(version), start, end }),
+        }
+    }
+
+    pub(crate) fn into_spans(self) -> Vec<VersionSpan> {
+        self.spans
+    }
+}
+
+/// A request on the engine.
+pub(crate) struct Request {
+    pub(crate) request_id: Arc<str>,
+    pub(crate) submitted_ns: u64,
+    pub(crate) live: u32,
+    pub(crate) endings: Vec<Ending>,
+    pub(crate) samples: u32,
+    pub(crate) cached_tokens: Option<u32>,
+    pub(crate) queue_ns: Option<u64>,
+    pub(crate) first_token_ns: Option<u64>,
+    pub(crate) stream: Option<mpsc::Sender<SimChunk>>,
+    pub(crate) reply: oneshot::Sender<Outcome>,
+    pub(crate) loses_answer: bool,
+    pub(crate) spoil: Option<Spoil>,
+}

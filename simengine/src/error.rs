@@ -1,0 +1,109 @@
+//! What a simulated server refuses or fails with.
+
+/// What a caller may do about an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorClass {
+    /// Safe to send again: the request was not admitted.
+    Retryable,
+    /// The server is full; try elsewhere or later.
+    Backpressure,
+    /// The request or the configuration is wrong.
+    Client,
+    /// The server failed, possibly after it had admitted the request.
+    Fault,
+    /// The server was told to stop.
+    Cancelled,
+}
+
+/// Errors of this crate.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum SimError {
+    /// The request breaks a rule; the words and `param` are vLLM's.
+    #[error("bad request: {message}")]
+    BadRequest {
+        /// vLLM's words.
+        message: String,
+        /// The parameter that vLLM names, if it names one.
+        param: Option<&'static str>,
+    },
+    /// Waiting and running requests have reached `queue_max`, or the fault of that name is injected.
+    #[error("server={server} is busy with requests={requests}")]
+    Busy {
+        /// The server's name.
+        server: String,
+        /// Samples waiting, held and running.
+        requests: usize,
+    },
+    /// The process is gone: a real client sees its connection refused.
+    #[error("server={server} is unreachable")]
+    Unreachable {
+        /// The server's name.
+        server: String,
+    },
+    /// The engine process died under the request, or before the server noticed.
+    #[error("the engine of server={server} is dead")]
+    EngineDead {
+        /// The server's name.
+        server: String,
+    },
+    /// An injected internal error (status 500).
+    #[error("internal error on server={server}")]
+    Internal {
+        /// The server's name.
+        server: String,
+    },
+    /// The work was done, and the connection was lost before the answer.
+    #[error("server={server} reset the connection")]
+    ConnectionReset {
+        /// The server's name.
+        server: String,
+    },
+    /// The server's cancellation token was cancelled.
+    #[error("server={server} was stopped")]
+    Stopped {
+        /// The server's name.
+        server: String,
+    },
+    /// A configuration that no engine could run.
+    #[error("bad configuration: {key} {reason}")]
+    Config {
+        /// The key at fault.
+        key: &'static str,
+        /// What was expected.
+        reason: String,
+    },
+    /// A tokenizer file that cannot be used.
+    #[error("bad tokenizer: {reason}")]
+    Tokenizer {
+        /// The library's words.
+        reason: String,
+    },
+    /// The listening socket failed.
+    #[error("cannot listen at addr={addr}: {reason}")]
+    Listen {
+        /// The address.
+        addr: String,
+        /// The operating system's words.
+        reason: String,
+    },
+}
+
+impl SimError {
+    /// What a caller may do about it.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::Unreachable { .. } => ErrorClass::Retryable,
+            Self::Busy { .. } => ErrorClass::Backpressure,
+            Self::BadRequest { .. } | Self::Config { .. } | Self::Tokenizer { .. } => ErrorClass::Client,
+            Self::EngineDead { .. }
+            | Self::Internal { .. }
+            | Self::ConnectionReset { .. }
+            | Self::Listen { .. } => ErrorClass::Fault,
+            Self::Stopped { .. } => ErrorClass::Cancelled,
+        }
+    }
+
+    pub(crate) fn bad_request(param: Option<&'static str>, message: String) -> Self {
+        Self::BadRequest { message, param }
+    }
+}

@@ -1,0 +1,177 @@
+//! What the simulated model says: a pure function of who asks.
+//!
+//! A sample is identified by (simulation seed, prompt, sample seed). Its length, its correctness, its tokens
+//! and its log-probabilities follow from that identity alone: never from the server, the time, the batch or
+//! the order of arrival. So a scheduler's effect on the data can be measured exactly.
+//!
+//! Lengths are log-normal, with a median that grows with the prompt's difficulty and once more for wrong
+//! responses. The chance that a response is right is `u^k / (u^k + (1 - u)^k)`, where `1 - u` is the
+//! difficulty: uniform over prompts for k = 1, U-shaped above it, so that many prompts are solved always or
+//! never.
+//!
+//! # Deliberately absent
+//! Text: filler comes from a list of token ids by a hash stream, at about a nanosecond per token. Sampling
+//! parameters do not change what is said.
+
+use std::f64::consts::TAU;
+
+use serde::{Deserialize, Serialize};
+
+use crate::answer::{Answer, AnswerKey, prompt_hash};
+
+mod plan;
+
+pub(crate) use plan::{Plan, PlanRequest};
+
+/// How long responses are, in tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LengthConfig {
+    /// Median length of a right response to the easiest prompt.
+    pub median_easy: f64,
+    /// Median length of a right response to the hardest prompt.
+    pub median_hard: f64,
+    /// Standard deviation of the logarithm of the length.
+    pub sigma: f64,
+    /// Wrong responses are so many times as long in the median.
+    pub wrong_factor: f64,
+    /// Shortest response.
+    pub min: u32,
+    /// Longest response.
+    pub max: u32,
+}
+
+impl Default for LengthConfig {
+    fn default() -> Self {
+        Self { median_easy: 400.0, median_hard: 3_000.0, sigma: 0.6, wrong_factor: 1.25, min: 8, max: 65_536 }
+    }
+}
+
+/// The simulated model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WorkloadConfig {
+    /// The simulation seed.
+    pub seed: u64,
+    /// The end-of-sequence token.
+    pub eos_id: u32,
+    /// Number of token ids the model has; a prompt with an id beyond is refused.
+    pub vocab_size: u32,
+    /// What responses consist of before their answer; not empty.
+    pub filler_ids: Vec<u32>,
+    /// Response lengths.
+    pub length: LengthConfig,
+    /// The exponent k of the module's formula.
+    pub pass_sharpness: f64,
+}
+
+impl Default for WorkloadConfig {
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            eos_id: 0,
+            vocab_size: 1 << 18,
+            filler_ids: (256..1280).collect(),
+            length: LengthConfig::default(),
+            pass_sharpness: 2.0,
+        }
+    }
+}
+
+/// What was drawn for one sample.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Draw {
+    /// Tokens it has when nothing cuts it, with its answer and the end-of-sequence token.
+    pub length: u32,
+    /// Whether it ends in the right answer.
+    pub correct: bool,
+    pub(crate) identity: u64,
+}
+
+/// The simulated model, ready to draw from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Workload {
+    config: WorkloadConfig,
+}
+
+impl Workload {
+    /// Takes the configuration as it is; an empty list of filler is taken as the end-of-sequence token.
+    pub fn new(mut config: WorkloadConfig) -> Self {
+        if config.filler_ids.is_empty() {
+            config.filler_ids.push(config.eos_id);
+        }
+        Self { config }
+    }
+
+    /// What it was made from.
+    pub fn config(&self) -> &WorkloadConfig {
+        &self.config
+    }
+
+    /// Draws the sample of `seed`: for choice `i` of a request that is the request's seed plus `i`.
+    ///
+    /// A request's `max_tokens` cuts the sample after that: it is then `min(length, max_tokens)` tokens long,
+    /// and has no answer where `length > max_tokens`.
+    pub fn draw(&self, prompt_ids: &[u32], seed: u64, key: &dyn AnswerKey) -> Draw {
+        let hash = prompt_hash(prompt_ids);
+        self.draw_hashed(hash, seed, key.answer(hash).as_ref())
+    }
+
+    /// [`Workload::draw`] for a caller that has the prompt's hash and answer at hand.
+    pub fn draw_hashed(&self, prompt_hash: u64, seed: u64, answer: Option<&Answer>) -> Draw {
+        let identity = mix(mix(self.config.seed ^ mix(prompt_hash)) ^ seed);
+        let difficulty = self.difficulty(prompt_hash, answer);
+        let correct = unit(mix(identity ^ 0xC0)) < self.pass_chance(difficulty);
+        let length = self.draw_length(identity, difficulty, correct);
+        let tail = answer.map_or(0, |known| known.ending(correct).len());
+        let shortest = u32::try_from(tail + 1).unwrap_or(u32::MAX);
+        Draw { length: length.max(shortest), correct, identity }
+    }
+
+    /// From 0 (always solved) to 1 (never solved).
+    pub fn difficulty(&self, prompt_hash: u64, answer: Option<&Answer>) -> f64 {
+        match answer.and_then(|known| known.difficulty) {
+            Some(difficulty) if difficulty.is_finite() => f64::from(difficulty).clamp(0.0, 1.0),
+            _ => unit(mix(self.config.seed ^ mix(prompt_hash ^ 0xD1F))),
+        }
+    }
+
+    /// The chance that a response to a prompt of this difficulty is right.
+    pub fn pass_chance(&self, difficulty: f64) -> f64 {
+        let solved = (1.0 - difficulty).powf(self.config.pass_sharpness);
+        let unsolved = difficulty.powf(self.config.pass_sharpness);
+        solved / (solved + unsolved)
+    }
+
+    fn draw_length(&self, identity: u64, difficulty: f64, correct: bool) -> u32 {
+        let config = &self.config.length;
+        let right_median = config.median_easy * (config.median_hard / config.median_easy).powf(difficulty);
+        let median = if correct { right_median } else { right_median * config.wrong_factor };
+        // Box-Muller; 1 - u keeps the logarithm finite.
+        let radius = (-2.0 * (1.0 - unit(mix(identity ^ 0xA1))).ln()).sqrt();
+        let normal = radius * (TAU * unit(mix(identity ^ 0xA2))).cos();
+        let length = (median * (config.sigma * normal).exp()).round();
+        let longest = f64::from(config.max.max(config.min));
+        // In range by the clamp, so that the cast cannot cut.
+        length.clamp(f64::from(config.min), longest) as u32
+    }
+}
+
+impl Answer {
+    pub(crate) fn ending(&self, correct: bool) -> &std::sync::Arc<[u32]> {
+        if correct { &self.right_ids } else { &self.wrong_ids }
+    }
+}
+
+/// A bijection of 64-bit words with good avalanche (the finaliser of SplitMix64).
+pub(crate) fn mix(word: u64) -> u64 {
+    let mut mixed = word.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
+}
+
+/// A number in [0, 1) from a hash.
+pub(crate) fn unit(hash: u64) -> f64 {
+    (hash >> 11) as f64 / (1_u64 << 53) as f64
+}

@@ -1,0 +1,138 @@
+//! One sample as it will be said: where it ends, why, and its tokens on demand.
+
+use std::sync::Arc;
+
+use super::{Draw, Workload, mix};
+use crate::answer::Answer;
+use crate::fault::Spoil;
+use crate::request::{FinishReason, StopScan};
+
+/// The log-probability that vLLM's generate endpoint writes for what is not a number.
+pub(crate) const POISON_LOGPROB: f32 = -9999.0;
+
+/// What a request says about the end of its samples.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PlanRequest<'a> {
+    pub(crate) max_tokens: u32,
+    pub(crate) min_tokens: u32,
+    pub(crate) ignore_eos: bool,
+    pub(crate) stop_token_ids: &'a [u32],
+    pub(crate) stop_scan: Option<&'a StopScan>,
+}
+
+/// One sample. Tokens are made when they are needed: a plan is what a running sample costs in memory.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    workload: Arc<Workload>,
+    identity: u64,
+    ending: Option<Arc<[u32]>>,
+    /// Length with ending and end-of-sequence token, if it were let run; none never ends by itself.
+    natural: Option<u32>,
+    /// Tokens it will have.
+    pub(crate) total: u32,
+    pub(crate) finish_reason: FinishReason,
+    pub(crate) stop_token_id: Option<u32>,
+}
+
+impl Plan {
+    pub(crate) fn new(
+        workload: &Arc<Workload>,
+        draw: Draw,
+        answer: Option<&Answer>,
+        request: PlanRequest<'_>,
+    ) -> Self {
+        let natural = (!request.ignore_eos).then_some(draw.length.max(request.min_tokens).max(1));
+        let (total, finish_reason) = match natural {
+            Some(length) if length <= request.max_tokens => (length, FinishReason::Stop),
+            _ => (request.max_tokens, FinishReason::Length),
+        };
+        let mut plan = Self {
+            workload: Arc::clone(workload),
+            identity: draw.identity,
+            ending: answer.map(|known| Arc::clone(known.ending(draw.correct))),
+            natural,
+            total,
+            finish_reason,
+            stop_token_id: None,
+        };
+        plan.cut_at_stop(request);
+        plan
+    }
+
+    fn cut_at_stop(&mut self, request: PlanRequest<'_>) {
+        if request.stop_token_ids.is_empty() && request.stop_scan.is_none() {
+            return;
+        }
+        let tokens = self.token_ids(0, self.total);
+        let first = request.min_tokens.saturating_sub(1) as usize;
+        let stops_here = |token: &u32| request.stop_token_ids.contains(token);
+        let at_token = tokens.iter().skip(first).position(stops_here).map(|place| place + first);
+        let at_text = request.stop_scan.and_then(|scan| (scan.0)(&tokens)).map(|kept| kept.max(1) as usize);
+        let token_end = at_token.map(|place| place + 1);
+        let end = match (token_end, at_text) {
+            (Some(by_token), Some(by_text)) => by_token.min(by_text),
+            (Some(by_token), None) => by_token,
+            (None, Some(by_text)) => by_text,
+            (None, None) => return,
+        };
+        let last_natural = self.finish_reason == FinishReason::Stop && end >= tokens.len();
+        let last_token = tokens.get(end - 1).copied();
+        // The model's own end-of-sequence token is no stop token to vLLM, even where it is listed as one.
+        if last_natural && last_token == Some(self.workload.config().eos_id) {
+            return;
+        }
+        self.stop_token_id = if token_end == Some(end) { last_token } else { None };
+        self.total = u32::try_from(end).unwrap_or(u32::MAX).min(self.total);
+        self.finish_reason = FinishReason::Stop;
+    }
+
+    /// Tokens `start..end` of the sample.
+    pub(crate) fn token_ids(&self, start: u32, end: u32) -> Vec<u32> {
+        let mut tokens = Vec::with_capacity(end.saturating_sub(start) as usize);
+        let ending: &[u32] = self.ending.as_deref().unwrap_or_default();
+        let filler_end = match self.natural {
+            Some(natural) => natural.saturating_sub(1).saturating_sub(ending.len() as u32),
+            None => u32::MAX,
+        };
+        let filler = &self.workload.config().filler_ids;
+        let mut word = 0;
+        for position in start..end.min(filler_end) {
+            // One hash gives four tokens of 16 bits each.
+            if position % 4 == 0 || position == start {
+                word = mix(self.identity ^ u64::from(position / 4) ^ 0xF1 << 56);
+            }
+            let bits = (word >> (16 * (position % 4))) & 0xFFFF;
+            tokens.push(filler[(bits as usize * filler.len()) >> 16]);
+        }
+        for position in start.max(filler_end)..end {
+            let place = (position - filler_end) as usize;
+            tokens.push(ending.get(place).copied().unwrap_or(self.workload.config().eos_id));
+        }
+        tokens
+    }
+
+    /// Log-probabilities of tokens `start..end`: negative, mostly near zero, deterministic.
+    pub(crate) fn logprobs(&self, start: u32, end: u32) -> Vec<f32> {
+        let mut logprobs = Vec::with_capacity(end.saturating_sub(start) as usize);
+        let mut word = 0;
+        for position in start..end {
+            if position % 4 == 0 || position == start {
+                word = mix(self.identity ^ u64::from(position / 4) ^ 0x1F << 56);
+            }
+            let bits = (word >> (16 * (position % 4))) & 0xFFFF;
+            let share = (bits as f32 + 0.5) / 65_536.0;
+            logprobs.push(-4.0 * share * share * share);
+        }
+        logprobs
+    }
+
+    /// Both lists, as an injected fault left them.
+    pub(crate) fn outputs(&self, start: u32, end: u32, spoil: Option<Spoil>) -> (Vec<u32>, Vec<f32>) {
+        let length = end.saturating_sub(start) as usize;
+        match spoil {
+            None => (self.token_ids(start, end), self.logprobs(start, end)),
+            Some(Spoil::Nan) => (vec![0; length], vec![f32::NAN; length]),
+            Some(Spoil::Poison) => (vec![0; length], vec![POISON_LOGPROB; length]),
+        }
+    }
+}
