@@ -1,0 +1,392 @@
+//! A JSON tokenizer that is fed a body chunk by chunk.
+//!
+//! [`Scanner::feed`] takes any split of the body and calls a [`Sink`] for what it finds, without a tree and
+//! without a copy: names, strings and numbers are slices of the chunk, and only one that straddles two chunks
+//! is put together in a small buffer. The sink answers each name with [`Interest`]; what it skips is walked
+//! over without a call.
+//!
+//! # Invariants
+//! - The calls depend on the bytes alone, never on how they were split.
+//! - Memory is one bit per level, [`DEPTH_MAX`] levels, and one straddling token of at most the body's bound.
+//!
+//! # Deliberately absent
+//! Inside skipped values only structure is checked: quotes, brackets, commas and colons have to fit, but a
+//! number's digits, a string's escapes and its UTF-8 are not looked at. What the sink is given, it parses and
+//! so checks itself.
+
+use memchr::{memchr, memchr2};
+
+/// Most containers inside one another; an engine's answer has seven.
+pub(super) const DEPTH_MAX: u32 = 64;
+
+/// Why bytes are not JSON.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ScanError {
+    /// A byte that cannot stand where it does.
+    #[error("invalid json at byte={at}: unexpected byte={byte:#04x}")]
+    Unexpected { at: u64, byte: u8 },
+    /// More than [`DEPTH_MAX`] levels.
+    #[error("invalid json at byte={at}: nested deeper than depth_max={DEPTH_MAX}")]
+    Deep { at: u64 },
+    /// The bytes ended inside the document.
+    #[error("truncated json after bytes={at}")]
+    Truncated { at: u64 },
+}
+
+/// What a sink wants to see of the value after a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Interest {
+    /// Every call.
+    Read,
+    /// None.
+    Skip,
+}
+
+/// The two kinds of containers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Container {
+    Object,
+    Array,
+}
+
+/// The three values that are words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Word {
+    Null,
+    True,
+    False,
+}
+
+/// Takes what a [`Scanner`] finds, in the order of the document.
+pub(super) trait Sink {
+    /// What ends the scan early; a scanner's own errors become one.
+    type Error: From<ScanError>;
+
+    /// A member's name, still escaped, without quotes.
+    fn name(&mut self, raw: &[u8]) -> Result<Interest, Self::Error>;
+    /// A container begins.
+    fn begin(&mut self, container: Container) -> Result<(), Self::Error>;
+    /// The innermost container ends.
+    fn end(&mut self) -> Result<(), Self::Error>;
+    /// A string, still escaped, without quotes.
+    fn string(&mut self, raw: &[u8]) -> Result<(), Self::Error>;
+    /// The bytes of a number; that they are one is for the sink to check.
+    fn number(&mut self, raw: &[u8]) -> Result<(), Self::Error>;
+    /// `null`, `true` or `false`.
+    fn word(&mut self, word: Word) -> Result<(), Self::Error>;
+}
+
+/// What may come next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Expect {
+    Value,
+    ValueOrEnd,
+    Name,
+    NameOrEnd,
+    Colon,
+    CommaOrEnd,
+    Nothing,
+}
+
+/// A token of which the last chunk held only the beginning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Open {
+    No,
+    /// `escaped`: the chunk ended after a backslash.
+    Text {
+        is_name: bool,
+        escaped: bool,
+    },
+    Number,
+    Word {
+        word: Word,
+        matched: usize,
+    },
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Scanner {
+    expect: Expect,
+    open: Open,
+    /// Beginning of an open string or number, unless it is skipped.
+    carry: Vec<u8>,
+    /// Bit `i` is set when container `i + 1`, counted from the outside, is an object.
+    objects: u64,
+    depth: u32,
+    /// Depth of the skipped container, or 0.
+    skipped_depth: u32,
+    skip_next: bool,
+    /// Bytes of earlier chunks.
+    seen: u64,
+}
+
+impl Scanner {
+    /// At the start of a document.
+    pub(super) fn new() -> Self {
+        Self {
+            expect: Expect::Value,
+            open: Open::No,
+            carry: Vec::new(),
+            objects: 0,
+            depth: 0,
+            skipped_depth: 0,
+            skip_next: false,
+            seen: 0,
+        }
+    }
+
+    /// Scans the next bytes of the document. After an error the scanner is of no further use.
+    pub(super) fn feed<S: Sink>(&mut self, chunk: &[u8], sink: &mut S) -> Result<(), S::Error> {
+        let mut at = self.resume(chunk, sink)?;
+        while let Some(&byte) = chunk.get(at) {
+            if matches!(byte, b' ' | b'\n' | b'\t' | b'\r') {
+                at += 1;
+                continue;
+            }
+            at = match (self.expect, byte) {
+                (Expect::CommaOrEnd, b',') => self.comma(at),
+                (Expect::Name | Expect::NameOrEnd, b'"') => self.text(chunk, at, true, sink)?,
+                (Expect::Colon, b':') => {
+                    self.expect = Expect::Value;
+                    at + 1
+                }
+                (Expect::Value | Expect::ValueOrEnd, b'"') => self.text(chunk, at, false, sink)?,
+                (Expect::Value | Expect::ValueOrEnd, b'-' | b'0'..=b'9') => self.number(chunk, at, sink)?,
+                (Expect::Value | Expect::ValueOrEnd, b'{') => self.begin(Container::Object, at, sink)?,
+                (Expect::Value | Expect::ValueOrEnd, b'[') => self.begin(Container::Array, at, sink)?,
+                (Expect::Value | Expect::ValueOrEnd, b'n') => self.word(Word::Null, 0, chunk, at, sink)?,
+                (Expect::Value | Expect::ValueOrEnd, b't') => self.word(Word::True, 0, chunk, at, sink)?,
+                (Expect::Value | Expect::ValueOrEnd, b'f') => self.word(Word::False, 0, chunk, at, sink)?,
+                (Expect::CommaOrEnd | Expect::NameOrEnd, b'}') if self.in_object() => self.end(at, sink)?,
+                (Expect::CommaOrEnd | Expect::ValueOrEnd, b']') if !self.in_object() => self.end(at, sink)?,
+                _ => return Err(self.unexpected(at, byte).into()),
+            };
+        }
+        self.seen += chunk.len() as u64;
+        Ok(())
+    }
+
+    /// Says that the document has ended.
+    pub(super) fn finish(&self) -> Result<(), ScanError> {
+        if self.expect == Expect::Nothing {
+            return Ok(());
+        }
+        Err(ScanError::Truncated { at: self.seen })
+    }
+
+    /// Goes on with the token that the last chunk broke off; returns where the next one begins.
+    fn resume<S: Sink>(&mut self, chunk: &[u8], sink: &mut S) -> Result<usize, S::Error> {
+        match self.open {
+            Open::No => Ok(0),
+            Open::Text { is_name, escaped } => self.text_body(chunk, 0, is_name, escaped, sink),
+            Open::Number => self.number(chunk, 0, sink),
+            Open::Word { word, matched } => self.word(word, matched, chunk, 0, sink),
+        }
+    }
+
+    fn in_object(&self) -> bool {
+        // Only asked where a container is open.
+        self.depth > 0 && (self.objects >> (self.depth - 1)) & 1 == 1
+    }
+
+    /// Whether the value that begins now is not for the sink.
+    fn is_skipped(&self) -> bool {
+        self.skipped_depth > 0 || self.skip_next
+    }
+
+    fn unexpected(&self, at: usize, byte: u8) -> ScanError {
+        ScanError::Unexpected { at: self.seen + at as u64, byte }
+    }
+
+    fn comma(&mut self, at: usize) -> usize {
+        self.expect = if self.in_object() { Expect::Name } else { Expect::Value };
+        at + 1
+    }
+
+    fn value_ended(&mut self) {
+        self.skip_next = false;
+        self.expect = if self.depth == 0 { Expect::Nothing } else { Expect::CommaOrEnd };
+    }
+
+    fn begin<S: Sink>(&mut self, container: Container, at: usize, sink: &mut S) -> Result<usize, S::Error> {
+        if self.depth == DEPTH_MAX {
+            return Err(ScanError::Deep { at: self.seen + at as u64 }.into());
+        }
+        let bit = 1 << self.depth;
+        self.depth += 1;
+        self.expect = match container {
+            Container::Object => {
+                self.objects |= bit;
+                Expect::NameOrEnd
+            }
+            Container::Array => {
+                self.objects &= !bit;
+                Expect::ValueOrEnd
+            }
+        };
+        if self.skip_next {
+            self.skipped_depth = self.depth;
+            self.skip_next = false;
+        }
+        if self.skipped_depth == 0 {
+            sink.begin(container)?;
+        }
+        Ok(at + 1)
+    }
+
+    fn end<S: Sink>(&mut self, at: usize, sink: &mut S) -> Result<usize, S::Error> {
+        if self.skipped_depth == 0 {
+            sink.end()?;
+        } else if self.skipped_depth == self.depth {
+            self.skipped_depth = 0;
+        }
+        self.depth -= 1;
+        self.value_ended();
+        Ok(at + 1)
+    }
+
+    fn text<S: Sink>(
+        &mut self,
+        chunk: &[u8],
+        at: usize,
+        is_name: bool,
+        sink: &mut S,
+    ) -> Result<usize, S::Error> {
+        self.carry.clear();
+        self.text_body(chunk, at + 1, is_name, false, sink)
+    }
+
+    /// From inside a string to its closing quote, or to the end of the chunk.
+    fn text_body<S: Sink>(
+        &mut self,
+        chunk: &[u8],
+        start: usize,
+        is_name: bool,
+        escaped: bool,
+        sink: &mut S,
+    ) -> Result<usize, S::Error> {
+        let mut from = start + usize::from(escaped);
+        let quote = loop {
+            // An escape can end right at the end of the chunk.
+            let Some(rest) = chunk.get(from..) else { break None };
+            match memchr2(b'"', b'\\', rest) {
+                None => break None,
+                Some(offset) if rest[offset] == b'"' => break Some(from + offset),
+                Some(offset) => from += offset + 2,
+            }
+        };
+        let skipped = if is_name { self.skipped_depth > 0 } else { self.is_skipped() };
+        let Some(quote_at) = quote else {
+            if !skipped {
+                self.carry.extend_from_slice(&chunk[start..]);
+            }
+            self.open = Open::Text { is_name, escaped: from > chunk.len() };
+            return Ok(chunk.len());
+        };
+        self.open = Open::No;
+        let piece = &chunk[start..quote_at];
+        if is_name {
+            self.expect = Expect::Colon;
+        }
+        if !skipped {
+            let carried = std::mem::take(&mut self.carry);
+            let joined;
+            let raw = if carried.is_empty() {
+                piece
+            } else {
+                joined = [&carried, piece].concat();
+                &joined
+            };
+            if is_name {
+                self.skip_next = sink.name(raw)? == Interest::Skip;
+            } else {
+                sink.string(raw)?;
+            }
+        }
+        if !is_name {
+            self.value_ended();
+        }
+        Ok(quote_at + 1)
+    }
+
+    /// A number from its first byte or, when resumed, from its continuation.
+    fn number<S: Sink>(&mut self, chunk: &[u8], start: usize, sink: &mut S) -> Result<usize, S::Error> {
+        let resumed = self.open == Open::Number;
+        if !resumed {
+            self.carry.clear();
+        }
+        let mut end = start;
+        while chunk
+            .get(end)
+            .is_some_and(|byte| matches!(byte, b'0'..=b'9' | b'.' | b'-' | b'+' | b'e' | b'E'))
+        {
+            end += 1;
+        }
+        let piece = &chunk[start..end];
+        let skipped = self.is_skipped();
+        // Without the byte after it, a number may go on.
+        if end == chunk.len() {
+            if !skipped {
+                self.carry.extend_from_slice(piece);
+            }
+            self.open = Open::Number;
+            return Ok(end);
+        }
+        self.open = Open::No;
+        if skipped {
+            // Nobody looks.
+        } else if resumed {
+            self.carry.extend_from_slice(piece);
+            sink.number(&self.carry)?;
+        } else {
+            sink.number(piece)?;
+        }
+        self.value_ended();
+        Ok(end)
+    }
+
+    /// A word of which `matched` bytes have been seen.
+    fn word<S: Sink>(
+        &mut self,
+        word: Word,
+        matched: usize,
+        chunk: &[u8],
+        start: usize,
+        sink: &mut S,
+    ) -> Result<usize, S::Error> {
+        let wanted: &[u8] = match word {
+            Word::Null => b"null",
+            Word::True => b"true",
+            Word::False => b"false",
+        };
+        let mut at = start;
+        for (index, expected) in wanted.iter().enumerate().skip(matched) {
+            let Some(byte) = chunk.get(at) else {
+                self.open = Open::Word { word, matched: index };
+                return Ok(at);
+            };
+            if byte != expected {
+                return Err(self.unexpected(at, *byte).into());
+            }
+            at += 1;
+        }
+        self.open = Open::No;
+        if !self.is_skipped() {
+            sink.word(word)?;
+        }
+        self.value_ended();
+        Ok(at)
+    }
+}
+
+/// The text of a raw string; `None` when its escapes, its bytes or its UTF-8 are not JSON's.
+pub(super) fn unescape(raw: &[u8]) -> Option<String> {
+    let plain = memchr(b'\\', raw).is_none() && raw.iter().all(|byte| *byte >= 0x20);
+    if plain {
+        return std::str::from_utf8(raw).ok().map(str::to_owned);
+    }
+    // Rare enough to quote it again and let the full parser judge.
+    let quoted = [b"\"", raw, b"\""].concat();
+    serde_json::from_slice(&quoted).ok()
+}
