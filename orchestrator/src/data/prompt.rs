@@ -1,0 +1,171 @@
+//! A prompt and where prompts come from.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::value::RawValue;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::data::DataError;
+
+/// Identifies a data-set row for ever.
+///
+/// A hash of what the row says (source, messages, answer) and of how many equal rows stand before it, so it
+/// survives shuffling, re-ordered files and added columns. With 64 bits, two of two million different rows
+/// share one with a chance of one in ten million.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PromptUid(pub u64);
+
+impl PromptUid {
+    /// The identity of a row with `occurrence` equal rows before it.
+    pub(crate) fn of(source: &str, prompt: &PromptContent, answer: &str, occurrence: u32) -> Self {
+        let mut hasher = Xxh3::new();
+        update_text(&mut hasher, source);
+        prompt.update(&mut hasher);
+        update_text(&mut hasher, answer);
+        hasher.update(&occurrence.to_le_bytes());
+        Self(hasher.digest())
+    }
+}
+
+impl fmt::Display for PromptUid {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:016x}", self.0)
+    }
+}
+
+/// One visit to a data-set row, ready to be sent.
+///
+/// Cheap to clone: everything long is shared.
+#[derive(Debug, Clone)]
+pub struct Prompt {
+    /// Identity of the row.
+    pub uid: PromptUid,
+    /// Index of the row in the data set, after duplicates were dropped.
+    pub row: u64,
+    /// How many epochs came before this one.
+    pub visit: u32,
+    /// Token ids as the engine gets them, chat template applied.
+    pub ids: Arc<[u32]>,
+    /// The text that `ids` were made of, for people and for servers that take no ids.
+    pub text: Arc<str>,
+    /// The ground truth as the data set writes it; never a number, some do not fit 64 bits.
+    pub answer: Arc<str>,
+    /// Which data set the row belongs to, for example `openai/gsm8k`.
+    pub source: Arc<str>,
+    /// In 0..=1 where the data set says so (`extra_info.difficulty`); only the simulated engine reads it.
+    pub difficulty: Option<f32>,
+    /// The columns that have no meaning here.
+    pub fields: DataFields,
+}
+
+/// A row's other columns: the text of one JSON object, which is exactly what the file said.
+///
+/// Text and not a tree, because a tree rounds numbers beyond 64 bits and nobody here reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DataFields(Arc<str>);
+
+impl DataFields {
+    pub(crate) fn new(json: &RawValue) -> Self {
+        Self(json.get().into())
+    }
+
+    /// The JSON object.
+    pub fn as_json(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for DataFields {
+    fn default() -> Self {
+        Self("{}".into())
+    }
+}
+
+impl Serialize for DataFields {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let raw: &RawValue = serde_json::from_str(&self.0).map_err(serde::ser::Error::custom)?;
+        raw.serialize(serializer)
+    }
+}
+
+/// One message of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// `system`, `user` or `assistant`.
+    pub role: String,
+    /// Text.
+    pub content: String,
+}
+
+/// A prompt as the data set holds it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum PromptContent {
+    /// Plain text; a chat template takes it as one message of the user.
+    Text(String),
+    /// A conversation.
+    Messages(Vec<Message>),
+}
+
+impl PromptContent {
+    /// Feeds the prompt to a hash; different prompts feed different bytes.
+    pub(crate) fn update(&self, hasher: &mut Xxh3) {
+        match self {
+            Self::Text(text) => update_text(hasher, text),
+            Self::Messages(messages) => {
+                for message in messages {
+                    update_text(hasher, &message.role);
+                    update_text(hasher, &message.content);
+                }
+            }
+        }
+    }
+}
+
+/// Length first, so that no two sequences of texts feed the same bytes.
+pub(crate) fn update_text(hasher: &mut Xxh3, text: &str) {
+    hasher.update(&(text.len() as u64).to_le_bytes());
+    hasher.update(text.as_bytes());
+}
+
+/// A place in an endless stream of epochs; what a checkpoint keeps of a data set.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Position {
+    /// Epochs that are over.
+    pub epoch: u32,
+    /// Rows of this epoch that were drawn, skipped ones included.
+    pub offset: u64,
+}
+
+/// Where the rollout gets its prompts from.
+///
+/// Draws block (they read and tokenise), so call them off the I/O threads.
+pub trait PromptSource: Send {
+    /// The next prompt, or `None` when the data is used up; it stays `None` then.
+    fn next(&mut self) -> Result<Option<Prompt>, DataError>;
+
+    /// Where the next draw continues, for sources that can be resumed.
+    fn position(&self) -> Option<Position> {
+        None
+    }
+
+    /// How many rows were drawn and skipped so far, for sources that count.
+    fn drawn(&self) -> Option<DrawCounts> {
+        None
+    }
+}
+
+/// What a source did so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct DrawCounts {
+    /// Prompts handed out.
+    pub prompts: u64,
+    /// Rows left out because they are too long.
+    pub overlong_dropped: u64,
+    /// Prompts that lost their first tokens.
+    pub overlong_truncated: u64,
+}
