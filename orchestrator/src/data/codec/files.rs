@@ -161,10 +161,14 @@ fn eos_token_ids(generation_config: &Value) -> Vec<u32> {
 fn cached_snapshot(name: &str) -> Result<PathBuf, DataError> {
     let missing = |reason: String| DataError::TokenizerMissing { name: name.to_owned(), reason };
     if !is_hub_id(name) {
-        return Err(missing("no such folder or file; give a folder, a tokenizer.json, a hub id or \"builtin\"".to_owned()));
+        return Err(missing(
+            "no such folder or file; give a folder, a tokenizer.json, a hub id or \"builtin\"".to_owned(),
+        ));
     }
     let Some(cache) = hub_cache() else {
-        return Err(missing("no such folder or file, and no HF_HOME or HOME to look for a cache in".to_owned()));
+        return Err(missing(
+            "no such folder or file, and no HF_HOME or HOME to look for a cache in".to_owned(),
+        ));
     };
     let repository = cache.join(format!("models--{}", name.replace('/', "--")));
     let revision = read_text(&repository.join("refs").join("main"))?;

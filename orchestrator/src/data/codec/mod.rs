@@ -96,7 +96,8 @@ impl TextCodec {
             TemplateChoice::Raw => None,
             TemplateChoice::File(file) => Some((file.display().to_string(), read_template(file)?)),
             TemplateChoice::Auto => {
-                let configured = files.config.chat_template.take().and_then(|template| template.into_default());
+                let configured =
+                    files.config.chat_template.take().and_then(|template| template.into_default());
                 files.template.take().or(configured).map(|source| (files.origin.clone(), source))
             }
         };
