@@ -1,7 +1,7 @@
 //! A simulated vLLM server, good enough to develop a scheduler on.
 //!
 //! Two faces of the same engine: [`SimServer`] in process, on real time or on a paused `tokio` clock, and
-//! `http::serve` over loopback sockets with vLLM's endpoints, bodies and quirks.
+//! [`http::serve`] over loopback sockets with vLLM's endpoints, bodies and quirks.
 //!
 //! The engine batches continuously under a sequence limit and a KV-block budget, shares prompt prefixes,
 //! preempts by recomputation, and computes in integer nanoseconds when the next thing happens; between
@@ -18,10 +18,12 @@
 //! decoding, LoRA, multi-modal input and pooling endpoints. Generated tokens do not enter the prefix cache.
 
 mod answer;
+mod codec;
 mod config;
 mod engine;
 mod error;
 mod fault;
+pub mod http;
 pub mod invariants;
 mod request;
 mod server;
@@ -29,6 +31,7 @@ mod stats;
 mod workload;
 
 pub use answer::{Answer, AnswerKey, AnswerTable, NoAnswers, prompt_hash};
+pub use codec::{Codec, GuessingKey, TextCodec, builtin_tokenizer_json};
 pub use config::{SEQUENCES_MAX, ServerConfig};
 pub use error::{ErrorClass, SimError};
 pub use fault::Fault;

@@ -65,6 +65,8 @@ impl SimRequest {
 /// Tokens of one choice that were generated since the last chunk.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SimChunk {
+    /// Of which request.
+    pub request_id: Arc<str>,
     /// Which choice.
     pub index: u32,
     /// Position of the first of these tokens in the choice.

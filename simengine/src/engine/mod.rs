@@ -354,7 +354,9 @@ impl Core {
             return;
         }
         let (token_ids, logprobs) = sequence.plan.outputs(sequence.streamed, tokens, request.spoil);
-        let chunk = SimChunk { index: sequence.index, start: sequence.streamed, token_ids, logprobs };
+        let request_id = Arc::clone(&request.request_id);
+        let (index, start) = (sequence.index, sequence.streamed);
+        let chunk = SimChunk { request_id, index, start, token_ids, logprobs };
         if stream.try_send(chunk).is_ok() {
             sequence.streamed = tokens;
         }

@@ -21,7 +21,7 @@ use crate::answer::{Answer, AnswerKey, prompt_hash};
 
 mod plan;
 
-pub(crate) use plan::{Plan, PlanRequest};
+pub(crate) use plan::{POISON_LOGPROB, Plan, PlanRequest};
 
 /// How long responses are, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

@@ -1,0 +1,141 @@
+//! Text at the edge: the HTTP face speaks it, the engine does not.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tokenizers::Tokenizer;
+
+use crate::answer::{Answer, AnswerKey};
+use crate::{SimError, prompt_hash};
+
+/// The tokenizer that the project made for itself; `<|endoftext|>` is id 0 and ends a sequence.
+const BUILTIN: &[u8] = include_bytes!("../../data/tokenizer/tokenizer.json");
+
+/// Filler words are at least so long, and there are at most so many of them.
+const FILLER_LETTERS_MIN: usize = 2;
+const FILLER_IDS_MAX: usize = 4_096;
+
+/// Turns text into token ids and back.
+pub trait Codec: Send + Sync + 'static {
+    /// The ids of a text; special tokens in it are recognised, none is added.
+    ///
+    /// # Errors
+    /// [`SimError::Tokenizer`].
+    fn encode(&self, text: &str) -> Result<Vec<u32>, SimError>;
+
+    /// The text of ids, without special tokens; unknown ids are nothing.
+    fn decode(&self, ids: &[u32]) -> String;
+
+    /// The text of one id, which may be half a character; unknown ids are empty.
+    fn piece(&self, id: u32) -> &str;
+}
+
+/// A Hugging Face tokenizer with the text of every id at hand.
+#[derive(Debug)]
+pub struct TextCodec {
+    tokenizer: Tokenizer,
+    pieces: HashMap<u32, Box<str>>,
+}
+
+impl TextCodec {
+    /// Reads a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// [`SimError::Tokenizer`] with the library's words.
+    pub fn from_json(bytes: &[u8]) -> Result<Self, SimError> {
+        let tokenizer = Tokenizer::from_bytes(bytes).map_err(tokenizer_error)?;
+        let pieces = tokenizer
+            .get_vocab(true)
+            .into_values()
+            .map(|id| (id, tokenizer.decode(&[id], false).unwrap_or_default().into_boxed_str()))
+            .collect();
+        Ok(Self { tokenizer, pieces })
+    }
+
+    /// The tokenizer that is built in.
+    ///
+    /// # Errors
+    /// [`SimError::Tokenizer`], if the file that was built in is not one.
+    pub fn builtin() -> Result<Self, SimError> {
+        Self::from_json(BUILTIN)
+    }
+
+    /// Ids that make harmless filler, in ascending order: small words with a space before them, so that no
+    /// digit, no special token and no "Answer:" can come about. All ids but the first where there is none.
+    pub fn filler_ids(&self) -> Vec<u32> {
+        let is_word = |piece: &str| {
+            piece.strip_prefix(' ').is_some_and(|word| {
+                word.len() >= FILLER_LETTERS_MIN && word.bytes().all(|byte| byte.is_ascii_lowercase())
+            })
+        };
+        let words = self.pieces.iter().filter(|(_, piece)| is_word(piece)).map(|(id, _)| *id);
+        let mut ids: Vec<u32> = words.collect();
+        if ids.is_empty() {
+            ids = self.pieces.keys().copied().filter(|id| *id != 0).collect();
+        }
+        ids.sort_unstable();
+        ids.truncate(FILLER_IDS_MAX);
+        ids
+    }
+
+    /// The id of a special token or a vocabulary entry.
+    pub fn token_id(&self, token: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(token)
+    }
+
+    /// Number of ids, special tokens included.
+    pub fn vocab_size(&self) -> u32 {
+        self.pieces.keys().max().map_or(0, |largest| largest + 1)
+    }
+}
+
+impl Codec for TextCodec {
+    fn encode(&self, text: &str) -> Result<Vec<u32>, SimError> {
+        let encoding = self.tokenizer.encode_fast(text, false).map_err(tokenizer_error)?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    fn decode(&self, ids: &[u32]) -> String {
+        self.tokenizer.decode(ids, true).unwrap_or_default()
+    }
+
+    fn piece(&self, id: u32) -> &str {
+        self.pieces.get(&id).map_or("", |piece| piece)
+    }
+}
+
+/// The bytes of the built-in `tokenizer.json`.
+pub fn builtin_tokenizer_json() -> &'static [u8] {
+    BUILTIN
+}
+
+/// Makes every response end in an answer: where `inner` knows none, in a number drawn from the prompt's
+/// hash, which is nearly always wrong.
+pub struct GuessingKey {
+    inner: Arc<dyn AnswerKey>,
+    codec: Arc<dyn Codec>,
+}
+
+impl GuessingKey {
+    /// Guesses behind `inner`, in the tokens of `codec`.
+    pub fn new(inner: Arc<dyn AnswerKey>, codec: Arc<dyn Codec>) -> Self {
+        Self { inner, codec }
+    }
+}
+
+impl AnswerKey for GuessingKey {
+    fn answer(&self, hash: u64) -> Option<Answer> {
+        if let Some(known) = self.inner.answer(hash) {
+            return Some(known);
+        }
+        let guess = prompt_hash(&[hash as u32, (hash >> 32) as u32]) % 1_000_000;
+        let ending: Arc<[u32]> = self.codec.encode(&format!("\nAnswer: {guess}")).ok()?.into();
+        Some(Answer { right_ids: Arc::clone(&ending), wrong_ids: ending, difficulty: None })
+    }
+}
+
+// By value, because `map_err` hands it over so.
+#[allow(clippy::needless_pass_by_value, reason = "the shape that map_err wants")]
+fn tokenizer_error(error: tokenizers::Error) -> SimError {
+    SimError::Tokenizer { reason: error.to_string() }
+}

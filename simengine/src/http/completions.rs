@@ -1,0 +1,286 @@
+//! `/v1/completions`: text, ids, or lists of either.
+
+use std::sync::Arc;
+
+use hyper::StatusCode;
+use serde::Deserialize;
+
+use super::Face;
+use super::choice::{Job, has_nan, prepare, put_usage};
+use super::json::{put, put_ids, put_list, put_logprob, put_string};
+use super::params::{Sampling, StreamOptions, check_logprobs, check_model, parse};
+use super::reply::{Handled, Refusal, bytes_response, engine_error};
+use super::stream::{Dialect, Piece, stream_response};
+use crate::request::{FinishReason, SimChoice, SimResponse};
+
+/// What the real server says of itself in every answer; ours says what it is.
+pub(crate) const FINGERPRINT: &str = "rolldock-simengine";
+
+/// Most prompts of one request.
+const PROMPTS_MAX: usize = 1_024;
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Prompt {
+    Text(String),
+    Ids(Vec<u32>),
+    Texts(Vec<String>),
+    IdLists(Vec<Vec<u32>>),
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct CompletionParams {
+    model: Option<String>,
+    prompt: Option<Prompt>,
+    request_id: Option<String>,
+    logprobs: Option<i64>,
+    return_token_ids: Option<bool>,
+    return_tokens_as_token_ids: Option<bool>,
+    stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+}
+
+struct TextDialect {
+    id: String,
+    with_logprobs: bool,
+    with_ids: bool,
+    tokens_as_ids: bool,
+    usage: bool,
+    usage_everywhere: bool,
+    samples: u32,
+    prompts: Vec<Arc<[u32]>>,
+}
+
+/// Answers one request. Cancel-safe: dropping it frees the engine's places.
+pub(crate) async fn handle(face: &Arc<Face>, header_id: Option<String>, body: &[u8]) -> Handled {
+    let (params, sampling, prompts) = match read(face, body) {
+        Ok(read) => read,
+        Err(refusal) => return Ok(refusal.response()),
+    };
+    let suffix = header_id.or(params.request_id).unwrap_or_else(|| face.fresh_id());
+    let id = format!("cmpl-{suffix}");
+    let streams = params.stream.unwrap_or(false);
+    let engine_ids = (0..prompts.len()).map(|place| Arc::from(format!("{id}-{place}")));
+    let job = prepare(face, engine_ids.zip(prompts.iter().cloned()).collect(), &sampling, streams);
+    let options = params.stream_options.unwrap_or_default();
+    let dialect = TextDialect {
+        id,
+        with_logprobs: params.logprobs.is_some(),
+        with_ids: params.return_token_ids.unwrap_or(false),
+        tokens_as_ids: params.return_tokens_as_token_ids.unwrap_or(false),
+        usage: options.include_usage,
+        usage_everywhere: options.continuous_usage_stats,
+        samples: sampling.samples(),
+        prompts,
+    };
+    if streams {
+        return stream_response(Arc::clone(face), job, sampling, Box::new(dialect)).await;
+    }
+    let Job { future, .. } = job;
+    let responses = match future.await {
+        Ok(responses) => responses,
+        Err(error) => return engine_error(&error),
+    };
+    if dialect.with_logprobs && has_nan(&responses) {
+        return Ok(not_a_number().response());
+    }
+    let answer = dialect.whole(face, &sampling, &responses);
+    Ok(bytes_response(StatusCode::OK, "application/json", answer))
+}
+
+/// What the real server says when its JSON encoder meets a NaN.
+pub(crate) fn not_a_number() -> Refusal {
+    Refusal::bad_request(None, "Out of range float values are not JSON compliant")
+}
+
+/// Refuses what would not fit into the model, as the OpenAI dialects do.
+pub(crate) fn check_room(face: &Face, prompt_ids: &[u32], sampling: &Sampling) -> Result<(), Refusal> {
+    let longest = u64::from(face.server.config().max_model_len);
+    let prompt = prompt_ids.len() as u64;
+    let asked = sampling.max_tokens.or(sampling.max_completion_tokens).map_or(0, u64::from);
+    // The engine has its own words for the other cases.
+    if prompt >= longest || asked > longest || prompt + asked <= longest {
+        return Ok(());
+    }
+    let message = format!(
+        "This model's maximum context length is {longest} tokens. However, you requested {asked} output tokens \
+         and your prompt contains {prompt} input tokens, for a total of {} tokens. Please reduce the length of \
+         the input prompt or the number of requested output tokens. (parameter=input_tokens, value={prompt})",
+        prompt + asked
+    );
+    Err(Refusal::bad_request(Some("input_tokens"), message))
+}
+
+fn read(face: &Face, body: &[u8]) -> Result<(CompletionParams, Sampling, Vec<Arc<[u32]>>), Refusal> {
+    let params: CompletionParams = parse(body)?;
+    let sampling: Sampling = parse(body)?;
+    check_model(face, params.model.as_deref())?;
+    check_logprobs(face, params.logprobs)?;
+    sampling.check()?;
+    let Some(prompt) = &params.prompt else {
+        let message = "Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)";
+        return Err(Refusal::bad_request(Some("prompt"), message));
+    };
+    let prompts = tokenize(face, prompt)?;
+    if prompts.is_empty() || prompts.iter().any(|prompt_ids| prompt_ids.is_empty()) {
+        return Err(Refusal::bad_request(None, "You must pass at least one prompt"));
+    }
+    if prompts.len() > PROMPTS_MAX {
+        let message = format!("prompt must have at most {PROMPTS_MAX} entries.");
+        return Err(Refusal::bad_request(Some("prompt"), message));
+    }
+    for prompt_ids in &prompts {
+        check_room(face, prompt_ids, &sampling)?;
+    }
+    Ok((params, sampling, prompts))
+}
+
+fn tokenize(face: &Face, prompt: &Prompt) -> Result<Vec<Arc<[u32]>>, Refusal> {
+    let encode = |text: &String| {
+        let ids = face.codec.encode(text);
+        ids.map(Arc::from).map_err(|error| Refusal::bad_request(Some("prompt"), error.to_string()))
+    };
+    match prompt {
+        Prompt::Text(text) => Ok(vec![encode(text)?]),
+        Prompt::Texts(texts) => texts.iter().map(encode).collect(),
+        Prompt::Ids(ids) => Ok(vec![Arc::from(ids.as_slice())]),
+        Prompt::IdLists(lists) => Ok(lists.iter().map(|ids| Arc::from(ids.as_slice())).collect()),
+    }
+}
+
+impl TextDialect {
+    fn whole(&self, face: &Face, sampling: &Sampling, responses: &[SimResponse]) -> Vec<u8> {
+        let tokens = super::choice::completion_tokens(responses) as usize;
+        let mut buffer = Vec::with_capacity(1024 + tokens * if self.with_logprobs { 96 } else { 16 });
+        self.put_head(&mut buffer, face);
+        let choices: Vec<&SimChoice> = responses.iter().flat_map(|response| &response.choices).collect();
+        put!(buffer, ",\"choices\":[");
+        for (place, choice) in choices.iter().enumerate() {
+            if place > 0 {
+                buffer.push(b',');
+            }
+            self.put_choice(&mut buffer, face, sampling, choice, place);
+        }
+        put!(buffer, "],\"service_tier\":null,\"system_fingerprint\":\"{FINGERPRINT}\",\"usage\":");
+        put_usage(&mut buffer, responses, "null");
+        put!(buffer, ",\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":null}}");
+        buffer
+    }
+
+    fn put_head(&self, buffer: &mut Vec<u8>, face: &Face) {
+        put!(buffer, "{{\"id\":");
+        put_string(buffer, &self.id);
+        put!(buffer, ",\"object\":\"text_completion\",\"created\":{},\"model\":", face.unix_s());
+        put_string(buffer, &face.server.config().model);
+    }
+
+    fn put_choice(
+        &self,
+        buffer: &mut Vec<u8>,
+        face: &Face,
+        sampling: &Sampling,
+        choice: &SimChoice,
+        place: usize,
+    ) {
+        let text = face.codec.decode(&choice.token_ids);
+        let by_text = choice.finish_reason == FinishReason::Stop && choice.stop_token_id.is_none();
+        let (shown, stop) = if by_text { sampling.cut(text) } else { (text, None) };
+        let piece = Piece { stop, ..Piece::whole(choice) };
+        put!(buffer, "{{\"index\":{place},\"text\":");
+        put_string(buffer, &shown);
+        put!(buffer, ",\"logprobs\":");
+        self.put_logprobs(buffer, face, &piece);
+        put!(buffer, ",\"finish_reason\":");
+        piece.put_finish(buffer);
+        put!(buffer, ",\"token_ids\":");
+        self.put_optional_ids(buffer, Some(piece.token_ids));
+        put!(buffer, ",\"prompt_logprobs\":null,\"prompt_token_ids\":");
+        self.put_optional_ids(buffer, self.prompt_of(place));
+        put!(buffer, ",\"routed_experts\":null}}");
+    }
+
+    fn prompt_of(&self, place: usize) -> Option<&[u32]> {
+        self.prompts.get(place / self.samples.max(1) as usize).map(AsRef::as_ref)
+    }
+
+    fn put_optional_ids(&self, buffer: &mut Vec<u8>, ids: Option<&[u32]>) {
+        match ids.filter(|_| self.with_ids) {
+            Some(known) => put_ids(buffer, known),
+            None => put!(buffer, "null"),
+        }
+    }
+
+    fn put_logprobs(&self, buffer: &mut Vec<u8>, face: &Face, piece: &Piece<'_>) {
+        if !self.with_logprobs {
+            return put!(buffer, "null");
+        }
+        put!(buffer, "{{\"text_offset\":");
+        let mut offset = piece.text_offset;
+        put_list(buffer, piece.token_ids, |list, token| {
+            put!(list, "{offset}");
+            offset += face.codec.piece(*token).len();
+        });
+        put!(buffer, ",\"token_logprobs\":");
+        put_list(buffer, piece.logprobs, |list, logprob| put_logprob(list, *logprob));
+        put!(buffer, ",\"tokens\":");
+        put_list(buffer, piece.token_ids, |list, token| self.put_token(list, face, *token));
+        put!(buffer, ",\"top_logprobs\":[");
+        for (place, (token, logprob)) in piece.token_ids.iter().zip(piece.logprobs).enumerate() {
+            buffer.extend_from_slice(if place > 0 { b",{" } else { b"{" });
+            self.put_token(buffer, face, *token);
+            buffer.push(b':');
+            put_logprob(buffer, *logprob);
+            buffer.push(b'}');
+        }
+        put!(buffer, "]}}");
+    }
+
+    fn put_token(&self, buffer: &mut Vec<u8>, face: &Face, token: u32) {
+        if self.tokens_as_ids {
+            put!(buffer, "\"token_id:{token}\"");
+        } else {
+            put_string(buffer, face.codec.piece(token));
+        }
+    }
+}
+
+impl Dialect for TextDialect {
+    fn put_piece(&self, buffer: &mut Vec<u8>, face: &Face, piece: &Piece<'_>) {
+        self.put_head(buffer, face);
+        put!(buffer, ",\"choices\":[{{\"index\":{},\"text\":", piece.index);
+        put_string(buffer, &face.codec.decode(piece.token_ids));
+        put!(buffer, ",\"logprobs\":");
+        self.put_logprobs(buffer, face, piece);
+        put!(buffer, ",\"finish_reason\":");
+        piece.put_finish(buffer);
+        let prompt_ids = self.prompt_of(piece.index as usize);
+        put!(buffer, ",\"prompt_token_ids\":");
+        self.put_optional_ids(buffer, prompt_ids.filter(|_| piece.is_first));
+        put!(buffer, ",\"token_ids\":");
+        self.put_optional_ids(buffer, Some(piece.token_ids));
+        put!(buffer, "}}]");
+        if self.usage_everywhere {
+            let prompt = prompt_ids.map_or(0, <[u32]>::len);
+            let completion = piece.tokens_so_far;
+            put!(
+                buffer,
+                ",\"usage\":{{\"prompt_tokens\":{prompt},\"total_tokens\":{},\"completion_tokens\":{completion}}}",
+                prompt + completion
+            );
+        }
+        if piece.finish.is_some() && !self.usage {
+            put!(buffer, ",\"system_fingerprint\":\"{FINGERPRINT}\"");
+        }
+        buffer.push(b'}');
+    }
+
+    fn put_usage(&self, buffer: &mut Vec<u8>, face: &Face, usage: &str) -> bool {
+        if !self.usage {
+            return false;
+        }
+        self.put_head(buffer, face);
+        put!(buffer, ",\"choices\":[],\"usage\":{usage},\"system_fingerprint\":\"{FINGERPRINT}\"}}");
+        true
+    }
+}

@@ -1,0 +1,43 @@
+//! JSON written piece by piece into a byte buffer: a long response has tens of thousands of numbers, and a
+//! tree of them would cost more than the simulation.
+
+/// Writes formatted text; a `Vec` takes everything.
+macro_rules! put {
+    ($buffer:expr, $($arguments:tt)*) => {{
+        use std::io::Write as _;
+        let _ = $buffer.write_fmt(format_args!($($arguments)*));
+    }};
+}
+pub(crate) use put;
+
+/// A JSON string, quoted and escaped.
+pub(crate) fn put_string(buffer: &mut Vec<u8>, text: &str) {
+    // Strings always serialise, and a `Vec` takes everything.
+    let _ = serde_json::to_writer(buffer, text);
+}
+
+/// A JSON number, as Python prints the f64 of an f32. What is not finite becomes vLLM's marker.
+pub(crate) fn put_logprob(buffer: &mut Vec<u8>, logprob: f32) {
+    if logprob.is_finite() {
+        put!(buffer, "{:?}", f64::from(logprob));
+    } else {
+        buffer.extend_from_slice(b"-9999.0");
+    }
+}
+
+/// A JSON list of ids.
+pub(crate) fn put_ids(buffer: &mut Vec<u8>, ids: &[u32]) {
+    put_list(buffer, ids, |list, id| put!(list, "{id}"));
+}
+
+/// A JSON list.
+pub(crate) fn put_list<T>(buffer: &mut Vec<u8>, items: &[T], mut put_item: impl FnMut(&mut Vec<u8>, &T)) {
+    buffer.push(b'[');
+    for (place, item) in items.iter().enumerate() {
+        if place > 0 {
+            buffer.push(b',');
+        }
+        put_item(buffer, item);
+    }
+    buffer.push(b']');
+}

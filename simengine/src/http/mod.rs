@@ -1,0 +1,160 @@
+//! The server over HTTP/1.1, with vLLM's endpoints, statuses, bodies and quirks.
+//!
+//! What the real server does at the socket is done here too: an idle connection is closed after
+//! [`KEEP_ALIVE_S`], a client that goes away frees its places, a dead or terminated server's port refuses
+//! connections, an injected reset is a TCP reset. Bodies with tokens are written straight into a byte buffer.
+//!
+//! # Deliberately absent
+//! TLS, HTTP/2, the endpoints of other tasks than generation, and vLLM's checks of sampling parameters that
+//! no trainer gets wrong.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::codec::Codec;
+use crate::{Phase, SimError, SimServer};
+
+mod chat;
+mod choice;
+mod completions;
+mod control;
+mod exposition;
+mod generate;
+mod json;
+mod params;
+mod reply;
+mod routes;
+mod stream;
+
+/// An idle connection is closed after so many seconds: uvicorn's default under vLLM.
+pub const KEEP_ALIVE_S: u64 = 5;
+
+/// Pause before listening again where accepting or binding failed.
+const RETRY_MS: u64 = 50;
+
+pub(crate) type Body = UnsyncBoxBody<Bytes, reply::Reset>;
+
+/// What a handler needs.
+pub(crate) struct Face {
+    pub(crate) server: SimServer,
+    pub(crate) codec: Arc<dyn Codec>,
+    started: Instant,
+    started_unix_s: u64,
+    ids: AtomicU64,
+}
+
+impl Face {
+    /// The wall clock, as far as `started_unix_s` was right.
+    pub(crate) fn unix_s(&self) -> u64 {
+        self.started_unix_s + self.started.elapsed().as_secs()
+    }
+
+    /// A request id for a client that brought none.
+    pub(crate) fn fresh_id(&self) -> String {
+        let count = self.ids.fetch_add(1, Ordering::Relaxed);
+        format!("{:016x}", crate::workload::mix(count ^ (self.started_unix_s << 32)))
+    }
+}
+
+/// Serves `server` at `listener` until `cancel`; returns the address at once.
+///
+/// `started_unix_s` is the wall clock now, for the `created` fields. While the simulated process is dead the
+/// listener is closed; it is bound again at the same address when the server is healed.
+///
+/// # Errors
+/// [`SimError::Listen`] if the listener has no address.
+pub fn serve(
+    server: SimServer,
+    codec: Arc<dyn Codec>,
+    listener: TcpListener,
+    started_unix_s: u64,
+    tracker: &TaskTracker,
+    cancel: CancellationToken,
+) -> Result<SocketAddr, SimError> {
+    let addr = listener
+        .local_addr()
+        .map_err(|error| SimError::Listen { addr: "unknown".to_owned(), reason: error.to_string() })?;
+    let face =
+        Arc::new(Face { server, codec, started: Instant::now(), started_unix_s, ids: AtomicU64::new(0) });
+    tracing::info!(%addr, server = %face.server.config().name, "simulated server listens");
+    tracker.spawn(listen(face, listener, addr, tracker.clone(), cancel));
+    Ok(addr)
+}
+
+/// Accepts while the simulated process lives.
+async fn listen(
+    face: Arc<Face>,
+    first: TcpListener,
+    addr: SocketAddr,
+    tracker: TaskTracker,
+    cancel: CancellationToken,
+) {
+    let mut phase = face.server.phase_changes();
+    let mut listener = Some(first);
+    loop {
+        let is_gone = *phase.borrow_and_update() == Phase::Gone;
+        if is_gone {
+            listener = None;
+        } else if listener.is_none() {
+            listener = TcpListener::bind(addr).await.ok();
+        }
+        let retries = !is_gone && listener.is_none();
+        let accept = async {
+            match &listener {
+                Some(bound) => bound.accept().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = cancel.cancelled() => return,
+            changed = phase.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(Duration::from_millis(RETRY_MS)), if retries => {}
+            accepted = accept => match accepted {
+                Ok((stream, _)) => {
+                    tracker.spawn(converse(Arc::clone(&face), stream, cancel.clone()));
+                }
+                // As a rule out of descriptors: others have to be closed first.
+                Err(_) => tokio::time::sleep(Duration::from_millis(RETRY_MS)).await,
+            },
+        }
+    }
+}
+
+/// Serves one connection to its end.
+async fn converse(face: Arc<Face>, stream: TcpStream, cancel: CancellationToken) {
+    if stream.set_nodelay(true).is_err() {
+        return;
+    }
+    let service = service_fn(move |request| {
+        let face = Arc::clone(&face);
+        async move { routes::respond(&face, request).await }
+    });
+    let mut connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        // From the end of one answer to the head of the next request, so that it is the keep-alive too.
+        .header_read_timeout(Duration::from_secs(KEEP_ALIVE_S))
+        .serve_connection(TokioIo::new(stream), service);
+    let ended = tokio::select! {
+        biased;
+        () = cancel.cancelled() => return,
+        ended = &mut connection => ended,
+    };
+    // A handler that gives up on its connection wants the client to see a reset, not an end of file.
+    if ended.is_err_and(|error| error.is_user()) {
+        let socket = connection.into_parts().io.into_inner();
+        let _ = socket.set_zero_linger();
+    }
+}

@@ -1,0 +1,117 @@
+//! Answers that are not tokens: statuses, error bodies, small JSON.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::{Response, StatusCode, header};
+use serde_json::{Value, json};
+
+use super::Body;
+use crate::SimError;
+
+/// What a handler returns: an answer, or that the connection is to be reset.
+pub(crate) type Handled = Result<Response<Body>, Reset>;
+
+/// The client is to see its connection reset.
+#[derive(Debug, thiserror::Error)]
+#[error("the connection is to be reset")]
+pub(crate) struct Reset;
+
+/// An error as a body of vLLM's.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    status: StatusCode,
+    kind: &'static str,
+    param: Option<String>,
+    message: String,
+}
+
+impl Refusal {
+    /// A rule of the engine's is broken.
+    pub(crate) fn bad_request(param: Option<&str>, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "BadRequestError", param, message)
+    }
+
+    /// The web framework did not understand the request: the same status, another type.
+    pub(crate) fn unreadable(param: Option<&str>, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "Bad Request", param, message)
+    }
+
+    pub(crate) fn new(
+        status: StatusCode,
+        kind: &'static str,
+        param: Option<&str>,
+        message: impl Into<String>,
+    ) -> Self {
+        Self { status, kind, param: param.map(str::to_owned), message: message.into() }
+    }
+
+    /// The answer.
+    pub(crate) fn response(self) -> Response<Body> {
+        let error = json!({
+            "message": self.message,
+            "type": self.kind,
+            "param": self.param,
+            "code": self.status.as_u16(),
+        });
+        json_response(self.status, &json!({ "error": error }))
+    }
+}
+
+/// An engine's error as an answer or a reset.
+pub(crate) fn engine_error(error: &SimError) -> Handled {
+    let refusal = match error {
+        SimError::BadRequest { message, param } => Refusal::bad_request(*param, message.clone()),
+        SimError::Busy { .. } => Refusal::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "Service Unavailable",
+            None,
+            "The engine is currently busy and cannot accept new requests. Please try again later or on a \
+             different instance.",
+        ),
+        SimError::EngineDead { .. } => Refusal::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "InternalServerError",
+            None,
+            "EngineCore encountered an issue. See stack trace (above) for the root cause.",
+        ),
+        SimError::Internal { .. } | SimError::Tokenizer { .. } | SimError::Config { .. } => Refusal::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "InternalServerError",
+            None,
+            "Internal server error",
+        ),
+        SimError::Unreachable { .. }
+        | SimError::ConnectionReset { .. }
+        | SimError::Stopped { .. }
+        | SimError::Listen { .. } => return Err(Reset),
+    };
+    Ok(refusal.response())
+}
+
+/// A small JSON answer.
+pub(crate) fn json_response(status: StatusCode, value: &Value) -> Response<Body> {
+    bytes_response(status, "application/json", value.to_string().into_bytes())
+}
+
+/// An answer with this body.
+pub(crate) fn bytes_response(
+    status: StatusCode,
+    content_type: &'static str,
+    body: Vec<u8>,
+) -> Response<Body> {
+    let mut response = Response::new(full(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(content_type));
+    response
+}
+
+/// 200 without a body.
+pub(crate) fn empty_response() -> Response<Body> {
+    Response::new(full(Vec::new()))
+}
+
+fn full(body: Vec<u8>) -> Body {
+    Full::new(Bytes::from(body)).map_err(|never: Infallible| match never {}).boxed_unsync()
+}

@@ -1,0 +1,285 @@
+//! Server-sent events: one per token, as a server that keeps up with its engine sends them.
+//!
+//! The last token of each choice is kept back until more come or the choice has ended, because only the last
+//! event may say why it ended.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::stream::{self, StreamExt};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Frame;
+use hyper::{Response, header};
+
+use super::choice::{Job, completion_tokens, has_nan};
+use super::json::put;
+use super::params::Sampling;
+use super::reply::{Handled, Reset, engine_error};
+use super::{Body, Face};
+use crate::request::{SimChoice, SimChunk, SimResponse};
+use crate::workload::POISON_LOGPROB;
+
+/// Some tokens of one choice.
+pub(crate) struct Piece<'a> {
+    /// The choice's index in the answer.
+    pub(crate) index: u32,
+    pub(crate) token_ids: &'a [u32],
+    pub(crate) logprobs: &'a [f32],
+    /// The choice, if these are its last tokens.
+    pub(crate) finish: Option<&'a SimChoice>,
+    pub(crate) stop: Option<&'a str>,
+    /// Whether these are its first tokens.
+    pub(crate) is_first: bool,
+    /// Bytes of text before these tokens.
+    pub(crate) text_offset: usize,
+    /// Tokens up to the end of these.
+    pub(crate) tokens_so_far: usize,
+}
+
+impl<'a> Piece<'a> {
+    /// All tokens of a choice.
+    pub(crate) fn whole(choice: &'a SimChoice) -> Self {
+        Self {
+            index: choice.index,
+            token_ids: &choice.token_ids,
+            logprobs: &choice.logprobs,
+            finish: Some(choice),
+            stop: None,
+            is_first: true,
+            text_offset: 0,
+            tokens_so_far: choice.token_ids.len(),
+        }
+    }
+
+    /// The values of `finish_reason` and `stop_reason`, with the latter's key between them.
+    pub(crate) fn put_finish(&self, buffer: &mut Vec<u8>) {
+        match self.finish {
+            None => put!(buffer, "null,\"stop_reason\":null"),
+            Some(choice) => {
+                put!(buffer, "\"{}\",\"stop_reason\":", choice.finish_reason.as_str());
+                match (choice.stop_token_id, self.stop) {
+                    (Some(token), _) => put!(buffer, "{token}"),
+                    (None, Some(stop)) => super::json::put_string(buffer, stop),
+                    (None, None) => put!(buffer, "null"),
+                }
+            }
+        }
+    }
+}
+
+/// How events are written.
+pub(crate) trait Dialect: Send {
+    /// The JSON of one event.
+    fn put_piece(&self, buffer: &mut Vec<u8>, face: &Face, piece: &Piece<'_>);
+
+    /// An event before all others for each choice, if the dialect has one.
+    fn put_opening(&self, _buffer: &mut Vec<u8>, _face: &Face, _index: u32) -> bool {
+        false
+    }
+
+    /// The JSON of the closing usage event; false if none was asked for.
+    fn put_usage(&self, buffer: &mut Vec<u8>, face: &Face, usage: &str) -> bool;
+}
+
+#[derive(Debug, Clone, Default)]
+struct Progress {
+    sent: usize,
+    text_bytes: usize,
+    kept_back: Option<(u32, f32)>,
+}
+
+struct Streaming {
+    face: Arc<Face>,
+    job: Option<Job>,
+    sampling: Sampling,
+    dialect: Box<dyn Dialect>,
+    progress: Vec<Progress>,
+    opened: bool,
+    ready: VecDeque<Bytes>,
+}
+
+/// Starts the job; an error before anything was generated is an ordinary answer.
+///
+/// Cancel-safe: dropping it, or the body it returns, frees the engine's places.
+pub(crate) async fn stream_response(
+    face: Arc<Face>,
+    mut job: Job,
+    sampling: Sampling,
+    dialect: Box<dyn Dialect>,
+) -> Handled {
+    if let std::task::Poll::Ready(Err(error)) = futures::poll!(&mut job.future) {
+        return engine_error(&error);
+    }
+    let choices = job.request_ids.len() * job.samples as usize;
+    let streaming = Streaming {
+        face,
+        job: Some(job),
+        sampling,
+        dialect,
+        progress: vec![Progress::default(); choices],
+        opened: false,
+        ready: VecDeque::new(),
+    };
+    let frames = stream::unfold(streaming, |mut state| async move {
+        let item = state.next().await?;
+        Some((item.map(Frame::data), state))
+    });
+    let body: Body = StreamBody::new(frames.boxed()).boxed_unsync();
+    let mut response = Response::new(body);
+    let event_stream = header::HeaderValue::from_static("text/event-stream; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, event_stream);
+    Ok(response)
+}
+
+impl Streaming {
+    /// The next bytes; none at the end. Not cancel-safe: a call that was dropped may have lost events.
+    async fn next(&mut self) -> Option<Result<Bytes, Reset>> {
+        if !self.opened {
+            self.opened = true;
+            let opening = self.opening();
+            if !opening.is_empty() {
+                return Some(Ok(opening.into()));
+            }
+        }
+        loop {
+            if let Some(bytes) = self.ready.pop_front() {
+                return Some(Ok(bytes));
+            }
+            let job = self.job.as_mut()?;
+            let ended = tokio::select! {
+                biased;
+                Some(chunk) = job.chunks.recv() => {
+                    self.take_chunk(&chunk);
+                    continue;
+                }
+                ended = &mut job.future => ended,
+            };
+            self.job = None;
+            match ended {
+                Ok(responses) => {
+                    let events = self.ending(&responses);
+                    self.ready.push_back(events.into());
+                }
+                // A stream that has begun cannot have another status any more.
+                Err(_) => return Some(Err(Reset)),
+            }
+        }
+    }
+
+    fn opening(&self) -> Vec<u8> {
+        let mut buffer = Vec::new();
+        for index in (0_u32..).take(self.progress.len()) {
+            let mut event = Vec::new();
+            if self.dialect.put_opening(&mut event, &self.face, index) {
+                put_event(&mut buffer, &event);
+            }
+        }
+        buffer
+    }
+
+    fn take_chunk(&mut self, chunk: &SimChunk) {
+        let Some(job) = &self.job else { return };
+        let Some(prompt) = job.request_ids.iter().position(|known| *known == chunk.request_id) else {
+            return;
+        };
+        let place = prompt * job.samples as usize + chunk.index as usize;
+        let Some(progress) = self.progress.get_mut(place) else { return };
+        let arrived = chunk.token_ids.iter().copied().zip(chunk.logprobs.iter().copied());
+        let mut tokens: Vec<(u32, f32)> = progress.kept_back.take().into_iter().chain(arrived).collect();
+        progress.kept_back = tokens.pop();
+        let mut buffer = Vec::new();
+        for (token, logprob) in tokens {
+            self.put_token(&mut buffer, place, &[token], &[logprob], None);
+        }
+        if !buffer.is_empty() {
+            self.ready.push_back(buffer.into());
+        }
+    }
+
+    fn ending(&mut self, responses: &[SimResponse]) -> Vec<u8> {
+        let mut buffer = Vec::new();
+        let choices = responses.iter().flat_map(|response| &response.choices);
+        for (place, choice) in choices.enumerate() {
+            let sent = self.progress.get(place).map_or(0, |progress| progress.sent);
+            let last = choice.token_ids.len().saturating_sub(1);
+            for position in sent..last {
+                let range = position..=position;
+                self.put_token(
+                    &mut buffer,
+                    place,
+                    &choice.token_ids[range.clone()],
+                    &choice.logprobs[range],
+                    None,
+                );
+            }
+            let (token_ids, logprobs) = (&choice.token_ids[last..], &choice.logprobs[last..]);
+            self.put_token(&mut buffer, place, token_ids, logprobs, Some(choice));
+        }
+        if has_nan(responses) {
+            tracing::debug!(marker = POISON_LOGPROB, "stream with numbers that are none");
+        }
+        let mut event = Vec::new();
+        if self.dialect.put_usage(&mut event, &self.face, &usage(responses)) {
+            put_event(&mut buffer, &event);
+        }
+        put_event(&mut buffer, b"[DONE]");
+        buffer
+    }
+
+    fn put_token(
+        &mut self,
+        buffer: &mut Vec<u8>,
+        place: usize,
+        token_ids: &[u32],
+        logprobs: &[f32],
+        finish: Option<&SimChoice>,
+    ) {
+        let Some(progress) = self.progress.get_mut(place) else { return };
+        let is_first = progress.sent == 0;
+        let text_offset = progress.text_bytes;
+        progress.sent += token_ids.len();
+        progress.text_bytes += token_ids.iter().map(|id| self.face.codec.piece(*id).len()).sum::<usize>();
+        let stops = self.sampling.stops();
+        let by_text = finish.is_some_and(|choice| {
+            choice.stop_token_id.is_none() && choice.finish_reason == crate::FinishReason::Stop
+        });
+        let stop = match finish {
+            Some(choice) if by_text && !stops.is_empty() => {
+                self.sampling.cut(self.face.codec.decode(&choice.token_ids)).1
+            }
+            _ => None,
+        };
+        let piece = Piece {
+            index: u32::try_from(place).unwrap_or(u32::MAX),
+            token_ids,
+            logprobs,
+            finish,
+            stop,
+            is_first,
+            text_offset,
+            tokens_so_far: progress.sent,
+        };
+        let mut event = Vec::with_capacity(256);
+        self.dialect.put_piece(&mut event, &self.face, &piece);
+        put_event(buffer, &event);
+    }
+}
+
+fn put_event(buffer: &mut Vec<u8>, event: &[u8]) {
+    buffer.extend_from_slice(b"data: ");
+    buffer.extend_from_slice(event);
+    buffer.extend_from_slice(b"\n\n");
+}
+
+/// The usage object of a stream, which is shorter than that of a whole answer.
+fn usage(responses: &[SimResponse]) -> String {
+    let prompt: u64 = responses.iter().map(|response| u64::from(response.prompt_tokens)).sum();
+    let cached: u64 = responses.iter().map(|response| u64::from(response.cached_tokens)).sum();
+    let completion = completion_tokens(responses);
+    format!(
+        "{{\"prompt_tokens\":{prompt},\"total_tokens\":{},\"completion_tokens\":{completion},\
+         \"prompt_tokens_details\":{{\"cached_tokens\":{cached}}}}}",
+        prompt + completion
+    )
+}
