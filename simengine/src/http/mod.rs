@@ -158,3 +158,6 @@ async fn converse(face: Arc<Face>, stream: TcpStream, cancel: CancellationToken)
         let _ = socket.set_zero_linger();
     }
 }
+
+#[cfg(test)]
+mod tests;
