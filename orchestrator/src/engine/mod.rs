@@ -23,6 +23,7 @@ use futures::future::BoxFuture;
 mod error;
 pub mod http;
 pub mod simulated;
+mod soundness;
 
 pub use error::{Admission, EngineError, ErrorClass};
 

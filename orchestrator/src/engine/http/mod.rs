@@ -29,6 +29,7 @@ use crate::scope::Scope;
 
 mod abort;
 mod answer;
+mod columns;
 mod number;
 mod probe;
 mod request;
@@ -104,7 +105,7 @@ impl HttpEngine {
     /// [`EngineError::Unfit`] where the API key cannot stand in a header.
     pub fn new(config: HttpConfig, encode: Option<Encode>, scope: Scope) -> Result<Self, EngineError> {
         let authorization = config.api_key.as_ref().map(|key| bearer(key)).transpose()?;
-        let transport = Transport::new(config.connect_max, authorization, scope.tracker().clone());
+        let transport = Transport::new(config.connect_max, authorization, &scope);
         Ok(Self { config, transport, encode, scope, members: RwLock::default() })
     }
 
@@ -192,8 +193,7 @@ impl HttpEngine {
             Dialect::Generate | Dialect::Completions => Content::Tokens,
             Dialect::TextOnly => Content::Text,
         };
-        let GenerateRequest { prompt_ids, n, max_tokens, .. } = request;
-        let mut reader = AnswerReader::new(Expected { prompt_ids, n, max_tokens, content });
+        let mut reader = AnswerReader::new(Expected { content, ..Expected::tokens_of(&request) });
         read_body(server, response, self.config.body_bytes_max, |chunk| reader.feed(chunk)).await?;
         match reader.finish().map_err(|error| server.bad_answer(error.to_string()))? {
             Answer::Samples(samples) => Ok(Generation { samples }),
@@ -229,6 +229,27 @@ impl HttpEngine {
             return Err(server.bad_answer("a response without text".to_owned()));
         }
         Ok(Generation { samples })
+    }
+}
+
+/// Reads an answer that was recorded, given as the chunks of its body: what [`HttpEngine`] does with one as it
+/// arrives, for replays and measurements.
+///
+/// # Errors
+/// [`EngineError::BadAnswer`] and [`EngineError::Aborted`], with `recorded` in place of the server's name.
+pub fn read_recorded<'a>(
+    request: &GenerateRequest,
+    chunks: impl IntoIterator<Item = &'a [u8]>,
+) -> Result<Generation, EngineError> {
+    let server = || "recorded".to_owned();
+    let mut reader = AnswerReader::new(Expected::tokens_of(request));
+    let fed = chunks.into_iter().try_for_each(|chunk| reader.feed(chunk));
+    match fed.and_then(|()| reader.finish()) {
+        Ok(Answer::Samples(samples)) => Ok(Generation { samples }),
+        Ok(Answer::Aborted { tokens }) => Err(EngineError::Aborted { server: server(), tokens }),
+        // Only where text was expected.
+        Ok(Answer::Texts(_)) => Err(EngineError::BadAnswer { server: server(), reason: "text".to_owned() }),
+        Err(error) => Err(EngineError::BadAnswer { server: server(), reason: error.to_string() }),
     }
 }
 
@@ -269,3 +290,6 @@ impl Engine for HttpEngine {
         .boxed()
     }
 }
+
+#[cfg(test)]
+mod tests;

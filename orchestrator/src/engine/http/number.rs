@@ -149,3 +149,6 @@ pub(super) fn push_u64(buffer: &mut Vec<u8>, value: u64) {
     }
     buffer.extend_from_slice(&digits[start..]);
 }
+
+#[cfg(test)]
+mod tests;

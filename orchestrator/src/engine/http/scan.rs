@@ -390,3 +390,6 @@ pub(super) fn unescape(raw: &[u8]) -> Option<String> {
     let quoted = [b"\"", raw, b"\""].concat();
     serde_json::from_slice(&quoted).ok()
 }
+
+#[cfg(test)]
+mod tests;

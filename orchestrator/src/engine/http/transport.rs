@@ -22,10 +22,12 @@ use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::client::legacy::{self, Client};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::server::Server;
 use crate::engine::EngineError;
+use crate::scope::Scope;
 
 /// Below the 5 s after which vLLM closes an idle connection.
 const IDLE_MAX: Duration = Duration::from_secs(4);
@@ -56,13 +58,10 @@ pub(super) struct Transport {
 }
 
 impl Transport {
-    /// `authorization` is the whole header. Connections run as tasks of `tracker`.
-    pub(super) fn new(
-        connect_max: Duration,
-        authorization: Option<HeaderValue>,
-        tracker: TaskTracker,
-    ) -> Self {
-        let client = Client::builder(TrackedExecutor { tracker })
+    /// `authorization` is the whole header. Connections run as tasks of `scope` and end with it.
+    pub(super) fn new(connect_max: Duration, authorization: Option<HeaderValue>, scope: &Scope) -> Self {
+        let executor = ScopedExecutor { tracker: scope.tracker().clone(), token: scope.token().clone() };
+        let client = Client::builder(executor)
             .pool_idle_timeout(IDLE_MAX)
             .pool_max_idle_per_host(CONNECTIONS_IDLE_MAX)
             .pool_timer(TokioTimer::new())
@@ -260,17 +259,21 @@ impl tower_service::Service<Uri> for Connector {
     }
 }
 
-/// Lets connections run as tasks of the scope's tracker, so that its end waits for them.
+/// Lets connections run as tasks of the scope, so that its end closes them, idle ones too, and waits for that.
 #[derive(Debug, Clone)]
-struct TrackedExecutor {
+struct ScopedExecutor {
     tracker: TaskTracker,
+    token: CancellationToken,
 }
 
-impl<F> hyper::rt::Executor<F> for TrackedExecutor
+impl<F> hyper::rt::Executor<F> for ScopedExecutor
 where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, connection: F) {
-        self.tracker.spawn(connection);
+        let until_cancelled = self.token.clone().run_until_cancelled_owned(connection);
+        self.tracker.spawn(async move {
+            let _cancelled = until_cancelled.await;
+        });
     }
 }

@@ -1,0 +1,23 @@
+//! What every answer is checked for, whoever brings it.
+
+use super::VersionSpan;
+
+/// What engines write in place of minus infinity and of NaN; no sampled token has it.
+const POISON_LOGPROB: f32 = -9999.0;
+
+/// Whether a log-probability says that the engine computed nonsense.
+pub(super) fn is_poisoned(logprob: f32) -> bool {
+    !logprob.is_finite() || logprob == POISON_LOGPROB
+}
+
+/// Whether the spans cover `tokens` tokens in order, without gap or overlap; no spans at all is fine too.
+pub(super) fn spans_cover(spans: &[VersionSpan], tokens: usize) -> bool {
+    let mut covered = 0;
+    for span in spans {
+        if span.start != covered || span.end <= span.start {
+            return false;
+        }
+        covered = span.end;
+    }
+    spans.is_empty() || covered as usize == tokens
+}
