@@ -19,6 +19,9 @@ use memchr::{memchr, memchr2};
 /// Most containers inside one another; an engine's answer has seven.
 pub(super) const DEPTH_MAX: u32 = 64;
 
+/// Up to here a string is searched byte by byte.
+const SHORT_STRING_BYTES: usize = 16;
+
 /// Why bytes are not JSON.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ScanError {
@@ -270,7 +273,7 @@ impl Scanner {
         let quote = loop {
             // An escape can end right at the end of the chunk.
             let Some(rest) = chunk.get(from..) else { break None };
-            match memchr2(b'"', b'\\', rest) {
+            match find_quote_or_backslash(rest) {
                 None => break None,
                 Some(offset) if rest[offset] == b'"' => break Some(from + offset),
                 Some(offset) => from += offset + 2,
@@ -378,6 +381,14 @@ impl Scanner {
         self.value_ended();
         Ok(at)
     }
+}
+
+/// Names and tokens are shorter than what `memchr`'s set-up pays for; texts are not.
+#[inline]
+fn find_quote_or_backslash(rest: &[u8]) -> Option<usize> {
+    let near = &rest[..rest.len().min(SHORT_STRING_BYTES)];
+    let found = near.iter().position(|byte| matches!(byte, b'"' | b'\\'));
+    found.or_else(|| memchr2(b'"', b'\\', &rest[near.len()..]).map(|offset| near.len() + offset))
 }
 
 /// The text of a raw string; `None` when its escapes, its bytes or its UTF-8 are not JSON's.
