@@ -114,8 +114,12 @@ impl PromptContent {
     /// Feeds the prompt to a hash; different prompts feed different bytes.
     pub(crate) fn update(&self, hasher: &mut Xxh3) {
         match self {
-            Self::Text(text) => update_text(hasher, text),
+            Self::Text(text) => {
+                hasher.update(&0_u64.to_le_bytes());
+                update_text(hasher, text);
+            }
             Self::Messages(messages) => {
+                hasher.update(&(messages.len() as u64).to_le_bytes());
                 for message in messages {
                     update_text(hasher, &message.role);
                     update_text(hasher, &message.content);
@@ -169,3 +173,6 @@ pub struct DrawCounts {
     /// Prompts that lost their first tokens.
     pub overlong_truncated: u64,
 }
+
+#[cfg(test)]
+mod tests;

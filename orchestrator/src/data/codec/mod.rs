@@ -166,28 +166,15 @@ impl TextCodec {
     ///
     /// A template writes the special tokens itself; to a raw prompt the tokenizer adds its own, as servers do.
     pub fn encode_prompt(&self, content: &PromptContent) -> Result<EncodedPrompt, DataError> {
-        let text = match content {
-            PromptContent::Messages(messages) => self.render(messages)?,
-            PromptContent::Text(text) if self.template.is_none() => text.clone(),
-            PromptContent::Text(text) => {
-                self.render(&[Message { role: "user".to_owned(), content: text.clone() }])?
-            }
-        };
+        let text = self.prompt_text(content)?;
         let ids = self.encode_with(&text, self.template.is_none())?;
         Ok(EncodedPrompt { text, ids })
     }
 
     /// Lengths in tokens of many prompts, in their order, on all cores.
     pub fn prompt_lengths(&self, contents: &[PromptContent]) -> Result<Vec<usize>, DataError> {
-        let mut texts = Vec::with_capacity(contents.len());
-        for content in contents {
-            texts.push(match content {
-                PromptContent::Messages(messages) => self.render(messages)?,
-                PromptContent::Text(text) => {
-                    self.render(&[Message { role: "user".to_owned(), content: text.clone() }])?
-                }
-            });
-        }
+        let texts: Vec<String> =
+            contents.iter().map(|content| self.prompt_text(content)).collect::<Result<_, _>>()?;
         let encodings = self.tokenizer.encode_batch_fast(texts, self.template.is_none()).map_err(refusal)?;
         Ok(encodings.iter().map(|encoding| encoding.get_ids().len()).collect())
     }
@@ -219,6 +206,15 @@ impl TextCodec {
                 return text;
             }
             tokens *= 2;
+        }
+    }
+
+    fn prompt_text(&self, content: &PromptContent) -> Result<String, DataError> {
+        match content {
+            PromptContent::Messages(messages) => self.render(messages),
+            PromptContent::Text(text) => {
+                self.render(&[Message { role: "user".to_owned(), content: text.clone() }])
+            }
         }
     }
 
