@@ -7,4 +7,5 @@ pub mod recipe;
 pub mod report;
 pub mod rollout;
 pub mod rows;
+pub mod run;
 pub mod scope;

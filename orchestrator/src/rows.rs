@@ -147,8 +147,6 @@ pub fn group_rows(group: &Group) -> Result<RecordBatch, ArrowError> {
     let tokens = group.tokens() as usize;
     let prompt = &group.prompt;
     let each = |value: &str| strings(samples.iter().map(|_| value));
-    let data_fields =
-        serde_json::to_string(&prompt.fields).map_err(|error| ArrowError::JsonError(error.to_string()))?;
     let mut predictions = StringBuilder::new();
     samples.iter().for_each(|sample| predictions.append_option(sample.prediction.as_deref()));
     let columns: Vec<ArrayRef> = vec![
@@ -177,7 +175,7 @@ pub fn group_rows(group: &Group) -> Result<RecordBatch, ArrowError> {
         Arc::new(predictions.finish()),
         each(&prompt.answer),
         each(&prompt.source),
-        each(&data_fields),
+        each(prompt.fields.as_json()),
     ];
     RecordBatch::try_new(schema(), columns)
 }

@@ -1,1 +1,46 @@
-//! TODO-stub
+//! A columnar, durable transfer queue between rollouts and training tasks.
+//!
+//! A **partition** is a table whose rows are samples and whose columns are fields. Producers [put](Partition::put)
+//! the rows of a group, and may [add columns](Partition::write_columns) later; a row is **ready** for a task when
+//! every column that the task asks for is there. Each task [takes](Partition::take) rows under a [`Lease`] and acks
+//! them, independently of the others; a row that all tasks have acked is freed.
+//!
+//! ```text
+//!   put ---> payload (Store: memory, or segment files) ---> journal ---> rows visible
+//!   take --> lease: rows of this task, oldest first ----> batches straight from the chunks
+//!   ack ---> journal ---> rows freed when all tasks agree ---> chunks and segment files freed
+//! ```
+//!
+//! # Invariants
+//! [`invariants`] has them as functions.
+//! - A put that returned is there after a crash (as far as its [`Durability`] says), whole or not at all.
+//! - A row is in at most one live lease of a task; only an ack consumes it; an expired, dropped or nacked lease
+//!   gives it back.
+//! - A handle names one row for ever: slots are reused, generations are not.
+//! - Rows never exceed the capacity. A full partition blocks, refuses, or drops its oldest ready group, as declared.
+//! - Control plane ([`partition`](Partition)) and data plane ([`Store`]) are apart: no lock is held while payload is
+//!   copied, encoded, written or read.
+//!
+//! # Deliberately absent
+//! An embedded database for the metadata: the journal is rewritten to what is live when dead records dominate, so
+//! opening costs what is live, and a second writer with its own fsync would only add a second truth. Replication:
+//! that is the business of an existing distributed store behind [`Store`].
+
+mod config;
+mod error;
+mod export;
+mod inspect;
+pub mod invariants;
+mod journal;
+mod lock;
+mod partition;
+mod queue;
+mod store;
+
+pub use config::{ColumnSpec, Durability, OnFull, PartitionSpec, QueueConfig, TaskSpec};
+pub use error::{ErrorClass, QueueError};
+pub use export::ExportFormat;
+pub use inspect::{PartitionInspection, QueueInspection, TaskCounts};
+pub use partition::{Amount, Dispositions, Lease, Partition, PartitionStats, Put, RowHandle, Take};
+pub use queue::TransferQueue;
+pub use store::{ChunkId, ChunkLocation, Store};

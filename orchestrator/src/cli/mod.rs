@@ -1,1 +1,63 @@
-//! Being written.
+//! The command line: what can be typed, and one module per command that does it.
+//!
+//! Exit codes: 0 done, 1 failed, 2 wrong usage (options, recipe).
+
+mod args;
+mod consume;
+mod queue;
+mod run;
+mod simengine;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+pub use args::{Cli, Command, LogFormat};
+
+use crate::recipe::RecipeError;
+use crate::report::Progress;
+
+/// Parses the command line and runs the command.
+pub async fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let is_run = matches!(cli.command, Command::Run(_));
+    let progress = Progress::new(is_run && !cli.no_progress && cli.log_format == LogFormat::Text);
+    install_logs(&cli, &progress);
+    let outcome = match cli.command {
+        Command::Run(args) => run::run(args, &progress).await,
+        Command::Simengine(args) => simengine::serve(args).await,
+        Command::Queue(args) => queue::run(args).await,
+        Command::Consume(args) => consume::run(args).await,
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            let usage = error.downcast_ref::<RecipeError>().is_some() || error.downcast_ref::<UsageError>().is_some();
+            ExitCode::from(if usage { 2 } else { 1 })
+        }
+    }
+}
+
+/// Something on the command line that clap cannot see.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct UsageError(pub String);
+
+/// Prints for people. A closed standard output is no reason to fail.
+fn say(text: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+fn install_logs(cli: &Cli, progress: &Progress) {
+    let filter = EnvFilter::try_from_env("ROLLDOCK_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let writer = progress.log_writer();
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
+    // Only a test that runs two commands in one process can have installed one before; it keeps the first.
+    let _ = match cli.log_format {
+        LogFormat::Text => logs.with_writer(move || writer.clone()).try_init(),
+        LogFormat::Json => logs.json().with_writer(move || writer.clone()).try_init(),
+    };
+}

@@ -207,6 +207,9 @@ fn check_queue(recipe: &Recipe, checks: &mut Checks<'_>) {
     checks.require(queue.tasks == [consumer.task.clone()], "queue.consumer.task", || {
         format!("the embedded consumer frees rows only if its task is the only one; queue.tasks = {:?}", queue.tasks)
     });
+    checks.require(consumer.keep_last_steps == 0 || recipe.run.steps.is_some(), "queue.consumer.keep_last_steps", || {
+        "nobody knows which steps are the last ones without `run.steps`".to_owned()
+    });
     checks.require(consumer.take_groups >= 1, "queue.consumer.take_groups", at_least_one);
     let kept = step_rows.saturating_mul(consumer.keep_last_steps as usize);
     let needed = kept.max(group);

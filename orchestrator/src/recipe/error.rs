@@ -44,7 +44,7 @@ impl fmt::Display for Complaint {
 /// Why a recipe cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RecipeError {
-    /// A file of the recipe cannot be read.
+    /// The recipe itself cannot be read; a base that cannot is a complaint about the line that names it.
     #[error("cannot read recipe file={path}: {reason}")]
     Unreadable {
         /// The file.
@@ -52,13 +52,7 @@ pub enum RecipeError {
         /// The operating system's words, or what is wrong with its bytes.
         reason: String,
     },
-    /// A `base` leads back to itself.
-    #[error("recipe file={path} is its own base")]
-    Cycle {
-        /// The file.
-        path: PathBuf,
-    },
-    /// Not TOML, unknown keys, wrong types, or values that do not go together.
+    /// Not TOML, a bad `base`, unknown keys, wrong types, or values that do not go together.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n\n"))]
     Wrong(Vec<Complaint>),
 }

@@ -1,5 +1,9 @@
 //! Layers of a recipe, and where each value was written.
+//!
+//! Every layer keeps its text and the spans of its keys beside its values. The values of all layers are merged and
+//! read by serde once; what is wrong with a key is then shown in the strongest layer that writes it.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
@@ -10,10 +14,14 @@ use super::{Complaint, LoadOptions, RecipeError};
 
 /// A `base` chain longer than this is a mistake.
 const BASES_MAX: usize = 16;
+/// A recipe larger than this is some other file, a data set perhaps.
+const RECIPE_BYTES_MAX: u64 = 1 << 20;
 
 /// One text that sets keys.
 struct Layer {
     source: String,
+    /// Of the file; `None` for what was typed on the command line.
+    folder: Option<PathBuf>,
     text: String,
     spans: Document<String>,
     values: Table,
@@ -27,27 +35,7 @@ pub(super) struct Layers {
 
 impl Layers {
     pub(super) fn read(path: &Path, options: &LoadOptions) -> Result<Self, RecipeError> {
-        let mut layers = Vec::new();
-        let mut seen: Vec<PathBuf> = Vec::new();
-        let mut next = Some(path.to_owned());
-        while let Some(path) = next {
-            let identity = path.canonicalize().unwrap_or_else(|_| path.clone());
-            if seen.contains(&identity) || seen.len() >= BASES_MAX {
-                return Err(RecipeError::Cycle { path });
-            }
-            seen.push(identity);
-            let mut layer = Layer::file(&path)?;
-            let base = layer.values.remove("base");
-            next = match base {
-                None => None,
-                Some(Value::String(base)) => Some(path.parent().unwrap_or(Path::new("")).join(base)),
-                Some(other) => {
-                    let message = format!("expected a file name, found {}", other.type_str());
-                    return Err(RecipeError::Wrong(vec![layer.complain(&["base".to_owned()], message)]));
-                }
-            };
-            layers.push(layer);
-        }
+        let mut layers = read_chain(path)?;
         layers.reverse();
         for set in &options.set {
             layers.push(Layer::option(set)?);
@@ -59,9 +47,20 @@ impl Layers {
                     fleet.remove("simulated");
                 }
             }
-            layers.push(Layer::parse("--endpoint".to_owned(), format!("fleet.endpoints = {endpoints}"))?);
+            let text = format!("fleet.endpoints = {endpoints}");
+            layers.push(Layer::parse("--endpoint".to_owned(), None, text)?);
         }
         Ok(Self { layers, name: path.display().to_string() })
+    }
+
+    /// The folder of the file whose value for `key` counts; `None` where it was typed on the command line.
+    pub(super) fn folder_of(&self, key: &[&str]) -> Option<&Path> {
+        let writes = |layer: &&Layer| {
+            let (first, rest) = key.split_first()?;
+            rest.iter().try_fold(layer.values.get(*first)?, |value, segment| value.get(*segment))
+        };
+        let strongest = self.layers.iter().rev().find(|layer| writes(layer).is_some());
+        strongest?.folder.as_deref()
     }
 
     /// Merges the layers and reads the whole.
@@ -101,38 +100,96 @@ impl Layers {
     }
 }
 
+/// A file and its bases, strongest first.
+fn read_chain(path: &Path) -> Result<Vec<Layer>, RecipeError> {
+    let mut layer = Layer::file(path)?;
+    let mut seen = vec![identity(path)];
+    let mut chain = Vec::new();
+    while let Some(base) = layer.values.remove("base") {
+        let complain = |message: String| RecipeError::Wrong(vec![layer.complain(&["base".to_owned()], message)]);
+        let Value::String(base) = base else {
+            return Err(complain(format!("expected a file name, found {}", base.type_str())));
+        };
+        let base_path = path_beside(&layer, &base);
+        let base_identity = identity(&base_path);
+        if seen.contains(&base_identity) {
+            return Err(complain(format!("this makes {} its own base", base_path.display())));
+        }
+        if seen.len() > BASES_MAX {
+            return Err(complain(format!("expected at most {BASES_MAX} bases in a chain")));
+        }
+        let base_layer = Layer::file(&base_path).map_err(|error| match error {
+            RecipeError::Unreadable { path, reason } => complain(format!("cannot read {}: {reason}", path.display())),
+            wrong @ RecipeError::Wrong(_) => wrong,
+        })?;
+        seen.push(base_identity);
+        chain.push(std::mem::replace(&mut layer, base_layer));
+    }
+    chain.push(layer);
+    Ok(chain)
+}
+
+fn path_beside(layer: &Layer, name: &str) -> PathBuf {
+    layer.folder.as_deref().unwrap_or(Path::new("")).join(name)
+}
+
+/// The same for two spellings of one file, where the file exists.
+fn identity(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+fn read_text(path: &Path) -> Result<String, String> {
+    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
+    let mut bytes = Vec::new();
+    file.take(RECIPE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > RECIPE_BYTES_MAX {
+        return Err(format!("expected a recipe of at most {RECIPE_BYTES_MAX} bytes"));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = error.utf8_error().valid_up_to();
+        let line = error.as_bytes()[..valid].iter().filter(|byte| **byte == b'\n').count() + 1;
+        format!("expected UTF-8 text; byte {valid}, in line {line}, is not")
+    })
+}
+
 impl Layer {
     fn file(path: &Path) -> Result<Self, RecipeError> {
-        let unreadable = |reason: String| RecipeError::Unreadable { path: path.to_owned(), reason };
-        let bytes = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
-        let text = String::from_utf8(bytes).map_err(|error| {
-            unreadable(format!("expected UTF-8 text; byte {} is not", error.utf8_error().valid_up_to()))
-        })?;
-        Self::parse(path.display().to_string(), text)
+        let text =
+            read_text(path).map_err(|reason| RecipeError::Unreadable { path: path.to_owned(), reason })?;
+        let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+        Self::parse(path.display().to_string(), Some(folder), text)
     }
 
     fn option(set: &str) -> Result<Self, RecipeError> {
         let source = format!("--set {set}");
-        let Some((key, value)) = set.split_once('=') else {
-            return Err(RecipeError::Wrong(vec![Complaint {
-                source,
+        let wrong = |message: &str| {
+            RecipeError::Wrong(vec![Complaint {
+                source: source.clone(),
                 line: None,
                 column: 1,
                 text: String::new(),
                 length: 0,
-                key: set.to_owned(),
-                message: "expected key=value".to_owned(),
-            }]));
+                key: set.split('=').next().unwrap_or(set).to_owned(),
+                message: message.to_owned(),
+            }])
         };
+        // A second line could set keys that nobody sees in a complaint about the first.
+        if set.contains(['\n', '\r']) {
+            return Err(wrong("expected one line, key=value"));
+        }
+        let (key, value) = set.split_once('=').ok_or_else(|| wrong("expected key=value"))?;
+        if key.trim() == "base" {
+            return Err(wrong("a base can only be named in a file"));
+        }
         let as_toml = format!("{} = {}", key.trim(), value.trim());
         if Document::parse(as_toml.clone()).is_ok() {
-            return Self::parse(source, as_toml);
+            return Self::parse(source, None, as_toml);
         }
         // A bare word: the shell has eaten the quotes, or the user never typed them.
-        Self::parse(source, format!("{} = {}", key.trim(), Value::from(value.trim())))
+        Self::parse(source, None, format!("{} = {}", key.trim(), Value::from(value.trim())))
     }
 
-    fn parse(source: String, text: String) -> Result<Self, RecipeError> {
+    fn parse(source: String, folder: Option<PathBuf>, text: String) -> Result<Self, RecipeError> {
         let wrong = |span: Option<std::ops::Range<usize>>, message: &str| {
             let (line, column, line_text) = place(&text, span.as_ref().map_or(0, |span| span.start));
             RecipeError::Wrong(vec![Complaint {
@@ -147,7 +204,7 @@ impl Layer {
         };
         let spans = Document::parse(text.clone()).map_err(|error| wrong(error.span(), error.message()))?;
         let values: Table = toml::from_str(&text).map_err(|error| wrong(error.span(), error.message()))?;
-        Ok(Self { source, text, spans, values })
+        Ok(Self { source, folder, text, spans, values })
     }
 
     /// Bytes of the value (or of the key alone, where that is what is wrong).
@@ -188,7 +245,14 @@ fn place(text: &str, offset: usize) -> (usize, usize, String) {
     let line = before.matches('\n').count() + 1;
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
     let column = before[line_start..].chars().count() + 1;
-    (line, column, text[line_start..].lines().next().unwrap_or("").to_owned())
+    // One character for one character, so that the carets stay below what they mean.
+    let printable = |character: char| match character {
+        '\t' => ' ',
+        other if other.is_control() => char::REPLACEMENT_CHARACTER,
+        other => other,
+    };
+    let line_text = text[line_start..].lines().next().unwrap_or("").chars().map(printable).collect();
+    (line, column, line_text)
 }
 
 fn segment(segment: &serde_path_to_error::Segment) -> Option<String> {

@@ -12,16 +12,25 @@ use crate::scope::Scope;
 #[derive(Clone)]
 pub struct PromptFeed {
     source: Arc<Mutex<Box<dyn PromptSource>>>,
+    inline: bool,
 }
 
 impl PromptFeed {
     /// Wraps a source.
     pub fn new(source: Box<dyn PromptSource>) -> Self {
-        Self { source: Arc::new(Mutex::new(source)) }
+        Self { source: Arc::new(Mutex::new(source)), inline: false }
+    }
+
+    /// Wraps a source that is drawn from in line: for virtual time, where a thread's own pace must not show.
+    pub fn inline(source: Box<dyn PromptSource>) -> Self {
+        Self { inline: true, ..Self::new(source) }
     }
 
     /// Up to `count` prompts; fewer at the end of the data. Not cancel-safe: prompts on their way are lost.
     pub(crate) async fn draw(&self, count: usize, scope: &Scope) -> Result<Vec<Prompt>, RolloutError> {
+        if self.inline {
+            return Ok(draw_from(&mut **self.source.lock(), count)?);
+        }
         let source = Arc::clone(&self.source);
         let drawn = scope.spawn_blocking(move || draw_from(&mut **source.lock(), count)).await;
         match drawn {

@@ -1,0 +1,208 @@
+//! Commands and options.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Keeps a fleet of vLLM servers busy with RL rollouts and hands finished groups to a trainer through a queue.
+#[derive(Debug, Parser)]
+#[command(
+    name = "rolldock",
+    version,
+    after_help = "Examples:\n  \
+        rolldock run recipes/quickstart.toml             no GPU: a simulated fleet, our own data\n  \
+        rolldock run recipes/dapo_qwen3_8b.toml --endpoint http://10.0.0.1:8000 --endpoint http://10.0.0.2:8000\n  \
+        rolldock run RECIPE --set rollout.train_batch_size=64 --dry-run\n  \
+        rolldock consume runs/quickstart --groups 8      take what a run left in its queue"
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// How logs are written (to standard error; ROLLDOCK_LOG sets the filter).
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+    /// Draw no progress line.
+    #[arg(long, global = true)]
+    pub no_progress: bool,
+}
+
+/// How logs are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Collect rollouts as a recipe says
+    Run(RunArgs),
+    /// Serve simulated vLLM servers on loopback ports
+    Simengine(SimengineArgs),
+    /// Look into a queue's directory
+    Queue(QueueArgs),
+    /// Take batches from a queue's directory, print a summary of each, and ack them
+    Consume(ConsumeArgs),
+}
+
+/// `rolldock run`
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The recipe (TOML)
+    pub recipe: PathBuf,
+    /// A server's base URL; replaces the recipe's fleet (repeatable)
+    #[arg(long = "endpoint", value_name = "URL")]
+    pub endpoints: Vec<String>,
+    /// Overrides one key, for example rollout.train_batch_size=64 (repeatable)
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Ends after so many steps
+    #[arg(long, value_name = "N")]
+    pub steps: Option<u64>,
+    /// Where the run keeps its queue and its recipe [default: runs/<recipe's name>]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Checks recipe, data, tokenizer and servers, and says what the run would do
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// `rolldock simengine`
+#[derive(Debug, Args)]
+pub struct SimengineArgs {
+    /// Ports, one server each
+    #[arg(long, value_name = "PORT", value_delimiter = ',', default_value = "8000")]
+    pub ports: Vec<u16>,
+    /// Address to listen at
+    #[arg(long, default_value = "127.0.0.1")]
+    pub host: IpAddr,
+    /// The model's name
+    #[arg(long, default_value = "simulated")]
+    pub model: String,
+    /// "builtin", a tokenizer.json, or a folder that has one
+    #[arg(long, default_value = "builtin")]
+    pub tokenizer: String,
+    /// Data whose prompts are answered, right or wrong; others get filler (.jsonl or .parquet, repeatable)
+    #[arg(long, value_name = "FILE")]
+    pub data: Vec<PathBuf>,
+    /// Seed of lengths and answers
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Real seconds that a simulated second takes
+    #[arg(long, default_value_t = 1.0)]
+    pub time_scale: f64,
+    /// Sequences that a server decodes at once
+    #[arg(long, default_value_t = 256)]
+    pub max_num_seqs: u32,
+    /// Mean response length, tokens
+    #[arg(long, default_value_t = 400.0)]
+    pub mean_response_length: f64,
+    /// Refuse a request when so many are waiting or running
+    #[arg(long, value_name = "N")]
+    pub max_num_queued_reqs: Option<u32>,
+    /// Leave /inference/v1/generate off, as a vLLM without --enable-scale-out does
+    #[arg(long)]
+    pub no_scale_out: bool,
+    /// Asks for this bearer token
+    #[arg(long, value_name = "KEY")]
+    pub api_key: Option<String>,
+}
+
+/// `rolldock queue`
+#[derive(Debug, Args)]
+pub struct QueueArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: QueueCommand,
+}
+
+/// What to do with a queue's directory.
+#[derive(Debug, Subcommand)]
+pub enum QueueCommand {
+    /// Show partitions, columns, and rows by state
+    Inspect {
+        /// A run's directory, or its queue's
+        dir: PathBuf,
+    },
+    /// Write rows to a file or to standard output
+    Export(ExportArgs),
+}
+
+/// `rolldock queue export`
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// A run's directory, or its queue's
+    pub dir: PathBuf,
+    /// File format
+    #[arg(long, value_enum)]
+    pub format: ExportFormat,
+    /// The file; JSONL goes to standard output if absent
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Which partition
+    #[arg(long, default_value = "train")]
+    pub partition: String,
+}
+
+/// Format of exported rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    /// Columns; needs --output.
+    Parquet,
+    /// One JSON object a line.
+    Jsonl,
+}
+
+/// `rolldock consume`
+#[derive(Debug, Args)]
+pub struct ConsumeArgs {
+    /// A run's directory, or its queue's
+    pub dir: PathBuf,
+    /// As whom to take
+    #[arg(long, default_value = "train")]
+    pub task: String,
+    /// From which partition
+    #[arg(long, default_value = "train")]
+    pub partition: String,
+    /// Groups in a batch
+    #[arg(long, default_value_t = 8)]
+    pub groups: usize,
+    /// Ends after so many batches; everything that is ready if absent
+    #[arg(long, value_name = "N")]
+    pub max_batches: Option<u64>,
+    /// Gives the rows back instead of consuming them
+    #[arg(long)]
+    pub leave: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::{Cli, Command, QueueCommand};
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn run_takes_repeated_options() {
+        let line = "rolldock run r.toml --endpoint http://a:1 --endpoint http://b:2 --set a.b=1 --steps 3 --dry-run";
+        let Command::Run(args) = Cli::try_parse_from(line.split(' ')).unwrap().command else { panic!("run") };
+        assert_eq!((args.endpoints.len(), args.set.len(), args.steps, args.dry_run), (2, 1, Some(3), true));
+    }
+
+    #[test]
+    fn export_needs_a_format() {
+        assert!(Cli::try_parse_from(["rolldock", "queue", "export", "d"]).is_err());
+        let line = ["rolldock", "queue", "export", "d", "--format", "jsonl"];
+        let Command::Queue(args) = Cli::try_parse_from(line).unwrap().command else { panic!("queue") };
+        assert!(matches!(args.command, QueueCommand::Export(_)));
+    }
+}

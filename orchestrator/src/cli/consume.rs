@@ -1,0 +1,68 @@
+//! `rolldock consume`
+
+use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::datatypes::Float32Type;
+use rolldock_queue::{Lease, QueueConfig, Take, TransferQueue};
+
+use super::args::ConsumeArgs;
+use crate::run::queue_folder;
+
+pub(super) async fn run(args: ConsumeArgs) -> anyhow::Result<()> {
+    let folder = queue_folder(&args.dir);
+    anyhow::ensure!(folder.exists(), "{} holds no queue; expected a run's directory", args.dir.display());
+    let config = QueueConfig { dir: Some(folder), ..QueueConfig::default() };
+    let queue = tokio::task::spawn_blocking(move || TransferQueue::open(config)).await??;
+    let partition = queue.partition(&args.partition)?;
+    let take = Take::groups(&args.task, args.groups);
+    let mut batches = 0;
+    let mut rows = 0;
+    // Leases that are given back in the end; giving them back earlier would take the same rows again.
+    let mut left = Vec::new();
+    while batches < args.max_batches.unwrap_or(u64::MAX) {
+        let Some(lease) = partition.take(&take).await? else { break };
+        batches += 1;
+        rows += lease.rows().len();
+        super::say(&describe(batches, &lease));
+        if args.leave {
+            left.push(lease);
+        } else {
+            lease.ack().await?;
+        }
+    }
+    left.into_iter().try_for_each(Lease::nack)?;
+    let word = if args.leave { "seen and left" } else { "consumed" };
+    let remaining = partition.stats().rows;
+    tokio::task::spawn_blocking(move || queue.close()).await?;
+    super::say(&format!("{batches} batches, {rows} rows {word}; {remaining} rows are left"));
+    Ok(())
+}
+
+fn mean(batches: &[RecordBatch], column: &str) -> Option<f64> {
+    let mut sum = 0.0;
+    let mut count = 0_usize;
+    for batch in batches {
+        let values = batch.column_by_name(column)?.as_primitive_opt::<Float32Type>()?;
+        sum += values.iter().flatten().map(f64::from).sum::<f64>();
+        count += values.len();
+    }
+    (count > 0).then(|| sum / count as f64)
+}
+
+fn tokens(batches: &[RecordBatch]) -> Option<usize> {
+    let lengths = batches.iter().map(|batch| {
+        let lists = batch.column_by_name("response_ids")?.as_list_opt::<i32>()?;
+        Some((0..lists.len()).map(|row| lists.value_length(row) as usize).sum::<usize>())
+    });
+    lengths.sum()
+}
+
+fn describe(number: u64, lease: &Lease) -> String {
+    let batches = lease.batches();
+    let mut groups: Vec<&String> = lease.groups().iter().collect();
+    groups.dedup();
+    let mut words = vec![format!("batch {number}: {} groups, {} rows", groups.len(), lease.rows().len())];
+    words.extend(tokens(batches).map(|tokens| format!("{tokens} response tokens")));
+    words.extend(mean(batches, "reward").map(|reward| format!("mean reward {reward:.3}")));
+    words.extend(mean(batches, "acc").map(|acc| format!("mean accuracy {acc:.3}")));
+    words.join(", ")
+}

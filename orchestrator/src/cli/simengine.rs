@@ -1,0 +1,82 @@
+//! `rolldock simengine`
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use rolldock_simengine::{AnswerKey, Codec, GuessingKey, ServerConfig, SimServer, http};
+
+use super::args::SimengineArgs;
+use crate::data::{CodecConfig, Dataset, DatasetConfig, PromptSource, TemplateChoice, TextCodec};
+use crate::recipe::{Duplicates, OverlongPrompts};
+use crate::run::{GrowingKey, open_sim_codec, simulated_workload, unix_seconds};
+use crate::scope::Scope;
+
+pub(super) async fn serve(args: SimengineArgs) -> anyhow::Result<()> {
+    let scope = Scope::new();
+    let codec = TextCodec::open(&CodecConfig {
+        tokenizer: args.tokenizer.clone(),
+        chat_template: TemplateChoice::Auto,
+        unix_seconds: None,
+    })?;
+    let eos_id = codec.eos_ids().first().copied().unwrap_or(0);
+    let known = learn(&args, codec)?;
+    let sim_codec = Arc::new(open_sim_codec(&args.tokenizer)?);
+    let workload = Arc::new(simulated_workload(&sim_codec, eos_id, args.seed, args.mean_response_length));
+    let face: Arc<dyn Codec> = sim_codec;
+    let key: Arc<dyn AnswerKey> = Arc::new(GuessingKey::new(Arc::new(known), Arc::clone(&face)));
+    for port in &args.ports {
+        let config = ServerConfig {
+            name: format!("sim-{port}"),
+            model: args.model.clone(),
+            max_num_seqs: args.max_num_seqs,
+            queue_max: args.max_num_queued_reqs,
+            time_scale: args.time_scale,
+            scale_out: !args.no_scale_out,
+            api_key: args.api_key.clone(),
+            ..ServerConfig::default()
+        };
+        let server = SimServer::start(
+            config,
+            Arc::clone(&workload),
+            Arc::clone(&key),
+            scope.tracker(),
+            scope.token().clone(),
+        )?;
+        let addr = (args.host, *port);
+        let listener =
+            tokio::net::TcpListener::bind(addr).await.with_context(|| format!("cannot listen at {addr:?}"))?;
+        let started = unix_seconds();
+        let bound =
+            http::serve(server, Arc::clone(&face), listener, started, scope.tracker(), scope.token().clone())?;
+        super::say(&format!("http://{bound} serves {}", args.model));
+    }
+    tokio::signal::ctrl_c().await.context("cannot wait for Ctrl-C")?;
+    scope.close(Duration::from_secs(5)).await;
+    Ok(())
+}
+
+/// The answers to every prompt of the data.
+fn learn(args: &SimengineArgs, codec: TextCodec) -> anyhow::Result<GrowingKey> {
+    let key = GrowingKey::default();
+    if args.data.is_empty() {
+        return Ok(key);
+    }
+    let dataset = Dataset::open(DatasetConfig {
+        files: args.data.clone(),
+        columns: None,
+        max_prompt_length: usize::MAX,
+        overlong_prompts: OverlongPrompts::Drop,
+        duplicates: Duplicates::Drop,
+        shuffle: false,
+        seed: 0,
+        epochs: Some(1),
+    })?;
+    let codec = Arc::new(codec);
+    let mut prompts = dataset.pass(Arc::clone(&codec));
+    while let Some(prompt) = prompts.next()? {
+        key.learn(&prompt, &codec);
+    }
+    tracing::info!(rows = dataset.rows(), "answers are known");
+    Ok(key)
+}

@@ -1,0 +1,170 @@
+//! From the recipe's words to each room's own configuration: the one place that knows both.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use rolldock_loadbalancer::{BalancerConfig, MonitorConfig, Policy};
+use rolldock_reward::{Advantage, FilterMetric, GroupFilter, Overlong, Scorer, ScorerConfig};
+
+use crate::data::{CodecConfig, TemplateChoice};
+use crate::engine::SamplingParams;
+use crate::engine::http::HttpConfig;
+use crate::recipe::{
+    self, AdvantageEstimator, EarlyStop, Launch, MaxLoads, OnStop, Recipe, RoutingPolicy, Sampling,
+};
+use crate::rollout::{RolloutConfig, RolloutTimeouts};
+
+pub(super) fn codec_config(model: &recipe::Model) -> CodecConfig {
+    CodecConfig {
+        tokenizer: model.tokenizer.clone(),
+        chat_template: TemplateChoice::from(model.chat_template.as_str()),
+        unix_seconds: None,
+    }
+}
+
+fn sampling(sampling: &Sampling) -> SamplingParams {
+    SamplingParams {
+        temperature: sampling.temperature,
+        top_p: sampling.top_p,
+        top_k: sampling.top_k,
+        stop_token_ids: sampling.stop_token_ids.clone(),
+    }
+}
+
+pub(super) fn seconds(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds)
+}
+
+pub(super) fn rollout_config(recipe: &Recipe, run_id: &str) -> RolloutConfig {
+    let rollout = &recipe.rollout;
+    let timeouts = &recipe.timeouts;
+    RolloutConfig {
+        run_id: run_id.into(),
+        seed: recipe.run.seed,
+        workers: rollout.workers,
+        max_concurrent_prompts: rollout.max_concurrent_prompts,
+        samples_per_prompt: rollout.samples_per_prompt,
+        gen_batch_size: rollout.gen_batch_size,
+        max_gen_batches: rollout.max_gen_batches,
+        max_response_length: rollout.max_response_length,
+        launch: rollout.launch,
+        early_stop: rollout.early_stop,
+        on_stop: rollout.on_stop,
+        request: rollout.request,
+        sample_attempts_max: rollout.sample_attempts_max,
+        sampling: sampling(&rollout.sampling),
+        filter: GroupFilter {
+            enable: recipe.filter.enable,
+            metric: match recipe.filter.metric {
+                recipe::FilterMetric::Acc => FilterMetric::Acc,
+                recipe::FilterMetric::Reward => FilterMetric::Reward,
+            },
+        },
+        advantage: match recipe.reward.advantage {
+            AdvantageEstimator::Grpo => Advantage::GRPO,
+            AdvantageEstimator::GrpoNoStd => Advantage::GrpoNoStd,
+        },
+        max_staleness: recipe.policy.max_staleness,
+        timeouts: RolloutTimeouts {
+            sample: seconds(timeouts.sample),
+            permit: seconds(timeouts.permit),
+            reward: seconds(timeouts.reward),
+            drain: seconds(timeouts.drain),
+            silence: seconds(timeouts.silence),
+        },
+        ledger_entries_max: recipe.limits.ledger_entries_max,
+        validation: false,
+    }
+}
+
+/// Validation awaits all of its prompts and filters none.
+pub(super) fn validation_rollout_config(
+    recipe: &Recipe,
+    validation: &recipe::Validation,
+    run_id: &str,
+    prompts: usize,
+) -> RolloutConfig {
+    let config = rollout_config(recipe, run_id);
+    RolloutConfig {
+        samples_per_prompt: validation.samples_per_prompt,
+        sampling: sampling(&validation.sampling),
+        gen_batch_size: prompts,
+        max_gen_batches: 1,
+        launch: Launch::Batch,
+        early_stop: EarlyStop::Off,
+        on_stop: OnStop::Discard,
+        filter: GroupFilter { enable: false, ..config.filter },
+        validation: true,
+        ..config
+    }
+}
+
+pub(super) fn scorer(reward: &recipe::Reward) -> anyhow::Result<Arc<dyn Scorer>> {
+    let named = ScorerConfig::from_name(&reward.scorer).context("reward.scorer")?;
+    let word = |text: &str, key: &'static str| -> anyhow::Result<serde_json::Value> {
+        anyhow::ensure!(!text.is_empty(), "{key}: expected a name");
+        Ok(serde_json::Value::from(text))
+    };
+    let config = match named {
+        ScorerConfig::MathDapo { .. } => ScorerConfig::MathDapo {
+            variant: serde_json::from_value(word(&reward.variant, "reward.variant")?).context("reward.variant")?,
+            strict_box: reward.strict_box,
+        },
+        ScorerConfig::Gsm8k { .. } => ScorerConfig::Gsm8k {
+            method: serde_json::from_value(word(&reward.method, "reward.method")?).context("reward.method")?,
+        },
+        other => other,
+    };
+    Ok(config.build())
+}
+
+pub(super) fn overlong(recipe: &Recipe) -> Option<Overlong> {
+    let shaping = recipe.reward.overlong.as_ref()?;
+    Some(Overlong {
+        max_response_length: recipe.rollout.max_response_length,
+        buffer_length: shaping.buffer_length,
+        penalty_factor: shaping.penalty_factor,
+    })
+}
+
+pub(super) fn balancer_config(recipe: &Recipe) -> BalancerConfig {
+    BalancerConfig {
+        policy: match recipe.fleet.policy {
+            RoutingPolicy::LeastLoad => Policy::LeastLoad,
+            RoutingPolicy::PowerOfTwo => Policy::PowerOfTwo,
+            RoutingPolicy::RoundRobin => Policy::RoundRobin,
+            RoutingPolicy::Random => Policy::Random,
+        },
+        seed: recipe.run.seed,
+        waiting_max: recipe.limits.waiting_max,
+        ..BalancerConfig::default()
+    }
+}
+
+pub(super) fn permits_per_server(loads: &MaxLoads) -> anyhow::Result<u32> {
+    match loads {
+        MaxLoads::Fixed(loads) => Ok(*loads),
+        MaxLoads::Named(name) => anyhow::bail!("fleet.max_loads_per_server={name:?}: expected a number"),
+    }
+}
+
+pub(super) fn monitor_config(recipe: &Recipe) -> MonitorConfig {
+    MonitorConfig { probe_interval: seconds(recipe.fleet.probe_interval), stall: seconds(recipe.timeouts.stall) }
+}
+
+pub(super) fn http_config(recipe: &Recipe) -> HttpConfig {
+    HttpConfig {
+        model: recipe.model.name.clone(),
+        api_key: recipe.fleet.api_key.clone(),
+        connect_max: seconds(recipe.timeouts.connect),
+        probe_max: seconds(recipe.timeouts.stall),
+        body_bytes_max: usize::try_from(recipe.limits.body_bytes_max).unwrap_or(usize::MAX),
+    }
+}
+
+/// "recipes/dapo_qwen3_8b.toml" runs in "runs/dapo_qwen3_8b".
+pub fn default_out(recipe: &Path) -> PathBuf {
+    Path::new("runs").join(recipe.file_stem().unwrap_or("run".as_ref()))
+}

@@ -1,0 +1,96 @@
+//! A run: everything that a recipe names, put together and driven step by step.
+//!
+//! [`Run::prepare`] opens the data, the tokenizer and the fleet, and fails before anything is written if one of
+//! them does not fit; [`Run::execute`] opens the queue in the run's directory and collects step after step.
+//!
+//! ```text
+//!   data ---> AgentLoopManager ---> accepted groups ---> queue <--- consumer (a trainer's stand-in, if asked for)
+//!                  |  ^
+//!               engine (HTTP or simulated), permits, monitor
+//! ```
+
+mod convert;
+mod fleet;
+mod queue;
+mod steps;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context;
+
+use crate::data::{Dataset, DatasetConfig, TextCodec};
+use crate::recipe::Recipe;
+use crate::report::Progress;
+use crate::scope::Scope;
+
+pub use convert::default_out;
+pub use fleet::{GrowingKey, open_sim_codec, simulated_workload, unix_seconds};
+pub use queue::{QUEUE_FOLDER, queue_folder};
+pub use steps::Summary;
+
+use fleet::Fleet;
+
+/// A run that could start.
+pub struct Run {
+    recipe: Recipe,
+    out: PathBuf,
+    codec: Arc<TextCodec>,
+    train: Dataset,
+    validation: Option<Dataset>,
+    fleet: Fleet,
+    scope: Scope,
+}
+
+impl Run {
+    /// Opens data, tokenizer and fleet. Nothing is written.
+    pub async fn prepare(recipe: Recipe, out: PathBuf, scope: Scope) -> anyhow::Result<Self> {
+        let opening = recipe.clone();
+        let opened = scope.spawn_blocking(move || open_data(&opening)).await.context("cannot open the data")??;
+        let (codec, train, validation) = opened;
+        let fleet = Fleet::open(&recipe, &codec, &scope).await?;
+        Ok(Self { recipe, out, codec, train, validation, fleet, scope })
+    }
+
+    /// What the run will do, in words.
+    pub fn describe(&self) -> String {
+        let rollout = &self.recipe.rollout;
+        let steps = self.recipe.run.steps.map_or("until the data ends".to_owned(), |steps| format!("{steps} steps"));
+        let mut lines = vec![
+            format!("tokenizer: {} ({} tokens)", self.codec.origin(), self.codec.vocab_size()),
+            format!("training data: {}", self.train.report()),
+        ];
+        if let Some(validation) = &self.validation {
+            lines.push(format!("validation data: {}", validation.report()));
+        }
+        lines.push(format!("fleet: {}", self.fleet.description));
+        lines.push(format!(
+            "plan: {steps} of {} groups x {} samples, from generation batches of {} prompts, at most {} a step; \
+             early stop {:?}, on stop {:?}, launch {:?}",
+            rollout.train_batch_size,
+            rollout.samples_per_prompt,
+            rollout.gen_batch_size,
+            rollout.max_gen_batches,
+            rollout.early_stop,
+            rollout.on_stop,
+            rollout.launch,
+        ));
+        lines.push(format!("rows go to: {} (partition {:?})", queue_folder(&self.out).display(), self.recipe.queue.partition));
+        lines.join("\n")
+    }
+
+    /// Runs to the end, or until the scope is ended.
+    pub async fn execute(self, progress: &Progress) -> anyhow::Result<Summary> {
+        steps::execute(self, progress).await
+    }
+}
+
+fn open_data(recipe: &Recipe) -> anyhow::Result<(Arc<TextCodec>, Dataset, Option<Dataset>)> {
+    let codec = Arc::new(TextCodec::open(&convert::codec_config(&recipe.model))?);
+    let train = Dataset::open(DatasetConfig::train(&recipe.data))?;
+    let validation = match DatasetConfig::validation(&recipe.data) {
+        Some(config) if recipe.validation.is_some() => Some(Dataset::open(config)?),
+        _ => None,
+    };
+    Ok((codec, train, validation))
+}

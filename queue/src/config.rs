@@ -1,0 +1,119 @@
+//! What a queue and its partitions are told.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use arrow::datatypes::DataType;
+use serde::{Deserialize, Serialize};
+
+/// What a put that returned survives.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Durability {
+    /// Nothing: it returns before anything is written.
+    None,
+    /// The death of the process.
+    Os,
+    /// The death of the machine.
+    #[default]
+    Fsync,
+}
+
+/// What a put does when there is no room.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnFull {
+    /// Waits its turn.
+    #[default]
+    Block,
+    /// Fails.
+    Refuse,
+    /// Drops the oldest groups that nobody holds, with the disposition `dropped`.
+    DropOldest,
+}
+
+/// Where a queue lives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueConfig {
+    /// Its directory; `None` keeps everything in memory.
+    pub dir: Option<PathBuf>,
+    /// See [`Durability`].
+    pub durability: Durability,
+    /// A segment file of payload is closed at this size; bytes.
+    pub segment_bytes: u64,
+    /// The journal is rewritten when it is larger than this and than four times what is live; bytes.
+    pub journal_bytes: u64,
+}
+
+impl Default for QueueConfig {
+    fn default() -> Self {
+        Self { dir: None, durability: Durability::Fsync, segment_bytes: 64 << 20, journal_bytes: 8 << 20 }
+    }
+}
+
+/// A column with its type; the type is checked at every put and never cast.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ColumnSpec {
+    /// Its name.
+    pub name: String,
+    /// Its Arrow type.
+    pub dtype: DataType,
+}
+
+/// A partition as it is declared.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartitionSpec {
+    /// Unique in the queue.
+    pub name: String,
+    /// Known columns; others are taken in as they come, and keep the type of their first put.
+    #[serde(default)]
+    pub columns: Vec<ColumnSpec>,
+    /// Who must ack a row before it is freed, and which columns each needs; none means all of the first put.
+    pub tasks: Vec<TaskSpec>,
+    /// Rows.
+    pub capacity_rows: usize,
+    /// See [`OnFull`].
+    #[serde(default)]
+    pub on_full: OnFull,
+    /// How long a lease lasts without renewal; ms.
+    #[serde(default = "default_lease_ms")]
+    pub lease_ms: u64,
+}
+
+/// A task of a partition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskSpec {
+    /// Its name.
+    pub name: String,
+    /// A row is ready when all of these are there; empty: as soon as it is put.
+    #[serde(default)]
+    pub columns: Vec<String>,
+}
+
+impl PartitionSpec {
+    /// A partition without declared columns whose tasks need nothing but the put.
+    pub fn new(
+        name: impl Into<String>,
+        tasks: impl IntoIterator<Item = impl Into<String>>,
+        capacity_rows: usize,
+    ) -> Self {
+        let tasks =
+            tasks.into_iter().map(|name| TaskSpec { name: name.into(), columns: Vec::new() }).collect();
+        Self {
+            name: name.into(),
+            columns: Vec::new(),
+            tasks,
+            capacity_rows,
+            on_full: OnFull::Block,
+            lease_ms: default_lease_ms(),
+        }
+    }
+
+    pub(crate) fn lease(&self) -> Duration {
+        Duration::from_millis(self.lease_ms)
+    }
+}
+
+fn default_lease_ms() -> u64 {
+    600_000
+}

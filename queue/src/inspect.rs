@@ -1,0 +1,49 @@
+//! A queue for people.
+
+use serde::Serialize;
+
+use crate::ColumnSpec;
+use crate::partition::Dispositions;
+
+/// Rows of a partition by what they are for a task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TaskCounts {
+    /// The task.
+    pub task: String,
+    /// Rows whose columns are not all there.
+    pub incomplete: usize,
+    /// Rows that can be taken.
+    pub ready: usize,
+    /// Rows that somebody holds.
+    pub leased: usize,
+    /// Rows that the task is done with and others are not.
+    pub acked: usize,
+}
+
+/// One partition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PartitionInspection {
+    /// Its name.
+    pub name: String,
+    /// Rows that are there.
+    pub rows: usize,
+    /// Groups that are there.
+    pub groups: usize,
+    /// Rows that fit.
+    pub capacity_rows: usize,
+    /// Columns with their types.
+    pub columns: Vec<ColumnSpec>,
+    /// Rows by state.
+    pub tasks: Vec<TaskCounts>,
+    /// Rows that are gone, by what became of them, since the journal was rewritten last.
+    pub dispositions: Dispositions,
+}
+
+/// All of a queue.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct QueueInspection {
+    /// In order of their names.
+    pub partitions: Vec<PartitionInspection>,
+    /// Bytes of live payload.
+    pub payload_bytes: u64,
+}

@@ -1,0 +1,81 @@
+//! The journal: what happened, in the order in which it happened.
+//!
+//! A file of frames (length, CRC-32, JSON), appended by one thread. The thread takes whatever has gathered while the
+//! last write was under way and makes it durable with one sync for the payload and one for the journal: group commit.
+//! Each entry carries what has to be done when it is durable, or has failed; that runs on the writer's thread, so a
+//! caller that goes away in the middle changes nothing.
+
+mod frame;
+mod writer;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ChunkId, ChunkLocation, PartitionSpec, RowHandle};
+
+pub(crate) use frame::read_frames;
+pub(crate) use writer::{Entry, Journal, Recorder};
+
+/// One fact.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub(crate) enum Record {
+    /// A partition exists.
+    Declare {
+        spec: PartitionSpec,
+        /// Above every row generation that was given out.
+        #[serde(default)]
+        generation_floor: u32,
+    },
+    /// Rows exist.
+    Put(PutRecord),
+    /// Rows have more columns.
+    Columns { partition: String, rows: Vec<RowHandle>, payload: PayloadRecord },
+    /// Put tokens that are remembered though their records are gone.
+    Tokens { partition: String, tokens: Vec<(String, Vec<RowHandle>)> },
+    /// A task is done with rows.
+    Ack { partition: String, task: String, rows: Vec<RowHandle> },
+    /// Rows are gone.
+    Clear { partition: String, rows: Vec<RowHandle>, dropped: bool },
+}
+
+/// Rows of one put.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct PutRecord {
+    pub(crate) partition: String,
+    pub(crate) group: String,
+    pub(crate) group_size: usize,
+    /// Rows of the group that were freed before the journal was rewritten.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) group_gone: usize,
+    pub(crate) policy_version: u64,
+    pub(crate) rows: Vec<RowHandle>,
+    pub(crate) payload: PayloadRecord,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) token: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) words: Option<String>,
+}
+
+/// Where the payload of some rows lies.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct PayloadRecord {
+    pub(crate) chunk: ChunkId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) location: Option<ChunkLocation>,
+    /// Names; the types are in the payload.
+    pub(crate) columns: Vec<String>,
+    /// The row of the chunk for each row; the first, second, ... if empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) chunk_rows: Vec<u32>,
+}
+
+impl PayloadRecord {
+    /// The row of the chunk for row `at` of the record.
+    pub(crate) fn chunk_row(&self, at: usize) -> u32 {
+        self.chunk_rows.get(at).copied().unwrap_or(at as u32)
+    }
+}
+
+fn is_zero(number: &usize) -> bool {
+    *number == 0
+}

@@ -1,0 +1,218 @@
+//! The thread that appends.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use parking_lot::Mutex;
+
+use super::Record;
+use super::frame::{MAGIC, write_frame};
+use crate::store::SegmentWriter;
+use crate::{ChunkLocation, Durability, QueueError};
+
+/// Entries that may wait for the writer: a sender waits when there are more.
+const ENTRIES_MAX: usize = 4096;
+/// Entries made durable together.
+const BATCH_MAX: usize = 1024;
+
+/// Makes the record once the payload's place is known.
+pub(crate) type Recorder = Box<dyn FnOnce(Option<ChunkLocation>) -> Record + Send>;
+/// Runs when the entry is durable, or has failed.
+type Done = Box<dyn FnOnce(Result<Option<ChunkLocation>, QueueError>) + Send>;
+
+/// One thing to make durable.
+pub(crate) struct Entry {
+    pub(crate) payload: Option<Vec<u8>>,
+    pub(crate) record: Recorder,
+    pub(crate) done: Done,
+}
+
+/// Everything live, as records: what the journal is rewritten to.
+pub(crate) type LiveRecords = Box<dyn Fn() -> Vec<Record> + Send>;
+
+/// The sending side.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    sender: Mutex<Option<SyncSender<Entry>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Journal {
+    /// Starts the writer on a journal whose first `length` bytes are sound.
+    pub(crate) fn start(
+        dir: &Path,
+        length: u64,
+        segments: SegmentWriter,
+        durability: Durability,
+        journal_bytes: u64,
+        live: LiveRecords,
+    ) -> Result<Self, QueueError> {
+        let path = dir.join("journal.log");
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .map_err(QueueError::io("open", &path))?;
+        file.set_len(length).map_err(QueueError::io("truncate", &path))?;
+        let mut writer = Writer {
+            dir: dir.to_owned(),
+            path,
+            file,
+            length,
+            segments,
+            durability,
+            journal_bytes,
+            live,
+            rewrite_at: 0,
+        };
+        writer.rewrite_at = journal_bytes.max(length);
+        if length == 0 {
+            writer.append(MAGIC)?;
+        }
+        writer.sync_dir()?;
+        let (sender, entries) = sync_channel(ENTRIES_MAX);
+        let thread = std::thread::Builder::new()
+            .name("rolldock-queue".to_owned())
+            .spawn(move || writer.run(&entries))
+            .map_err(QueueError::io("start the writer", dir))?;
+        Ok(Self { sender: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Hands an entry to the writer; `Err` gives it back when the journal is closed. Waits only when the writer is
+    /// thousands of entries behind.
+    pub(crate) fn send(&self, entry: Entry) -> Result<(), Entry> {
+        let sender = self.sender.lock().clone();
+        match sender {
+            None => Err(entry),
+            Some(sender) => sender.send(entry).map_err(|error| error.0),
+        }
+    }
+
+    /// Writes what is waiting and ends the thread.
+    pub(crate) fn close(&self) {
+        drop(self.sender.lock().take());
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            tracing::error!("the queue's writer died");
+        }
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+struct Writer {
+    dir: PathBuf,
+    path: PathBuf,
+    file: File,
+    length: u64,
+    segments: SegmentWriter,
+    durability: Durability,
+    journal_bytes: u64,
+    live: LiveRecords,
+    /// Length at which the journal is rewritten.
+    rewrite_at: u64,
+}
+
+impl Writer {
+    fn run(mut self, entries: &Receiver<Entry>) {
+        while let Ok(first) = entries.recv() {
+            let mut batch = vec![first];
+            batch.extend(entries.try_iter().take(BATCH_MAX - 1));
+            self.commit(batch);
+            if self.length > self.rewrite_at
+                && let Err(error) = self.rewrite()
+            {
+                // The old journal is whole; the next attempt comes when it has grown by as much again.
+                tracing::warn!(%error, "cannot rewrite the journal");
+                self.rewrite_at = self.length + self.journal_bytes;
+            }
+        }
+        if let Err(error) = self.sync() {
+            tracing::error!(%error, "the end of the journal may not be durable");
+        }
+    }
+
+    fn commit(&mut self, batch: Vec<Entry>) {
+        let mut frames = Vec::new();
+        let mut written = Vec::with_capacity(batch.len());
+        for entry in batch {
+            let place = entry.payload.map(|payload| self.segments.append(&payload)).transpose();
+            match place {
+                Ok(location) => {
+                    let record = (entry.record)(location);
+                    match write_frame(&mut frames, &record) {
+                        Ok(()) => written.push((entry.done, location)),
+                        Err(error) => (entry.done)(Err(error)),
+                    }
+                }
+                Err(error) => (entry.done)(Err(error)),
+            }
+        }
+        let outcome = self.make_durable(&frames);
+        for (done, location) in written {
+            done(outcome.clone().map(|()| location));
+        }
+    }
+
+    /// Payload first: a record never refers to bytes that are not there.
+    fn make_durable(&mut self, frames: &[u8]) -> Result<(), QueueError> {
+        if self.durability == Durability::Fsync {
+            self.segments.sync()?;
+        }
+        self.append(frames)?;
+        if self.durability == Durability::Fsync {
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    /// Appends whole or not at all: half a frame would hide everything after it.
+    fn append(&mut self, bytes: &[u8]) -> Result<(), QueueError> {
+        use std::os::unix::fs::FileExt;
+        if let Err(error) = self.file.write_all_at(bytes, self.length) {
+            self.file.set_len(self.length).map_err(QueueError::io("truncate", &self.path))?;
+            return Err(QueueError::io("write", &self.path)(error));
+        }
+        self.length += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), QueueError> {
+        self.file.sync_data().map_err(QueueError::io("sync", &self.path))
+    }
+
+    fn sync_dir(&self) -> Result<(), QueueError> {
+        if self.durability != Durability::Fsync {
+            return Ok(());
+        }
+        File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(QueueError::io("sync", &self.dir))
+    }
+
+    /// Replaces the journal by what is live, in one rename.
+    fn rewrite(&mut self) -> Result<(), QueueError> {
+        let mut bytes = MAGIC.to_vec();
+        for record in (self.live)() {
+            write_frame(&mut bytes, &record)?;
+        }
+        let temporary = self.dir.join("journal.new");
+        let mut file = File::create(&temporary).map_err(QueueError::io("create", &temporary))?;
+        file.write_all(&bytes).and_then(|()| file.sync_all()).map_err(QueueError::io("write", &temporary))?;
+        std::fs::rename(&temporary, &self.path).map_err(QueueError::io("rename", &temporary))?;
+        self.sync_dir()?;
+        tracing::debug!(from_bytes = self.length, to_bytes = bytes.len(), "the journal was rewritten");
+        self.file = file;
+        self.length = bytes.len() as u64;
+        self.rewrite_at = self.journal_bytes.max(4 * self.length);
+        Ok(())
+    }
+}

@@ -1,0 +1,163 @@
+//! A partition from its journal, and a journal from a partition.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::table::{Freed, Part, Progress, RowHandle, Table};
+use crate::journal::{PayloadRecord, PutRecord, Record};
+use crate::store::{DiskStore, Store};
+use crate::{ChunkId, ChunkLocation, QueueError};
+
+/// Tables while the journal is read.
+pub(crate) struct Replay {
+    tables: BTreeMap<String, (Table, u32)>,
+    store: Arc<DiskStore>,
+    pub(crate) next_chunk: u64,
+}
+
+impl Replay {
+    pub(crate) fn new(store: Arc<DiskStore>) -> Self {
+        Self { tables: BTreeMap::new(), store, next_chunk: 0 }
+    }
+
+    pub(crate) fn into_tables(self) -> impl Iterator<Item = Table> {
+        self.tables.into_values().map(|(mut table, floor)| {
+            table.finish_replay(floor);
+            table
+        })
+    }
+
+    fn table(&mut self, name: &str) -> Result<&mut Table, QueueError> {
+        let unknown = || QueueError::UnknownPartition { name: name.to_owned() };
+        self.tables.get_mut(name).map(|(table, _)| table).ok_or_else(unknown)
+    }
+
+    fn chunk(&mut self, chunk: ChunkId, location: Option<ChunkLocation>) {
+        self.next_chunk = self.next_chunk.max(chunk.0 + 1);
+        if let Some(location) = location {
+            self.store.insert(chunk, location);
+        }
+    }
+
+    fn free(&self, chunks: &[ChunkId]) {
+        chunks.iter().for_each(|chunk| self.store.free(*chunk));
+    }
+
+    pub(crate) fn apply(&mut self, record: Record) -> Result<(), QueueError> {
+        match record {
+            Record::Declare { spec, generation_floor } => {
+                self.tables.insert(spec.name.clone(), (Table::new(spec), generation_floor));
+            }
+            Record::Put(put) => {
+                self.chunk(put.payload.chunk, put.payload.location);
+                let table = self.table(&put.partition)?;
+                table.reserve_for_replay(&put.rows);
+                table.publish(put);
+            }
+            Record::Columns { partition, rows, payload } => {
+                self.chunk(payload.chunk, payload.location);
+                let chunk = payload.chunk;
+                let table = self.table(&partition)?;
+                table.add_columns(&rows, &payload);
+                if !table.needs(chunk) {
+                    self.free(&[chunk]);
+                }
+            }
+            Record::Tokens { partition, tokens } => {
+                let table = self.table(&partition)?;
+                tokens.into_iter().for_each(|(token, rows)| table.remember(token, rows));
+            }
+            Record::Ack { partition, task, rows } => {
+                let table = self.table(&partition)?;
+                let task = table.task(&task)?;
+                let chunks = table.finish_ack(task, &rows);
+                self.free(&chunks);
+            }
+            Record::Clear { partition, rows, dropped } => {
+                let why = if dropped { Freed::Dropped } else { Freed::Cleared };
+                let chunks = self.table(&partition)?.remove(&rows, why);
+                self.free(&chunks);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Record {
+    /// The record with its payload's place.
+    pub(crate) fn at(mut self, place: Option<ChunkLocation>) -> Self {
+        match &mut self {
+            Self::Put(PutRecord { payload, .. }) | Self::Columns { payload, .. } => payload.location = place,
+            _ => {}
+        }
+        self
+    }
+}
+
+/// Rows of a group by the chunk that a part of them lies in.
+fn by_chunk(table: &Table, rows: &[RowHandle], part: usize) -> BTreeMap<ChunkId, Vec<(RowHandle, Part)>> {
+    let mut chunks: BTreeMap<ChunkId, Vec<(RowHandle, Part)>> = BTreeMap::new();
+    for handle in rows {
+        let found = table.row(*handle).ok().and_then(|row| row.parts.get(part).cloned());
+        if let Some(part) = found {
+            chunks.entry(part.chunk).or_default().push((*handle, part));
+        }
+    }
+    chunks
+}
+
+fn payload_record(chunk: ChunkId, rows: &[(RowHandle, Part)], store: &DiskStore) -> PayloadRecord {
+    PayloadRecord {
+        chunk,
+        location: store.location(chunk),
+        columns: rows.first().map_or_else(Vec::new, |(_, part)| part.columns.to_vec()),
+        chunk_rows: rows.iter().map(|(_, part)| part.row).collect(),
+    }
+}
+
+/// The records that make `table` as it is, for a journal without history.
+pub(crate) fn live_records(table: &Table, store: &DiskStore) -> Vec<Record> {
+    let partition = table.spec.name.clone();
+    let mut records =
+        vec![Record::Declare { spec: table.spec.clone(), generation_floor: table.generation_floor() }];
+    for group in table.groups.values() {
+        let mut group_gone = group.put - group.rows.len();
+        let mut words = group.record.clone();
+        // Rows of one put lie in one chunk: they go back as one put, with their places in it.
+        for (chunk, rows) in by_chunk(table, &group.rows, 0) {
+            records.push(Record::Put(PutRecord {
+                partition: partition.clone(),
+                group: group.key.clone(),
+                group_size: group.size,
+                group_gone: std::mem::take(&mut group_gone),
+                policy_version: group.policy_version,
+                rows: rows.iter().map(|(handle, _)| *handle).collect(),
+                payload: payload_record(chunk, &rows, store),
+                token: None,
+                words: words.take(),
+            }));
+        }
+        let parts_max =
+            group.rows.iter().filter_map(|row| table.row(*row).ok()).map(|row| row.parts.len()).max();
+        for part in 1..parts_max.unwrap_or(0) {
+            for (chunk, rows) in by_chunk(table, &group.rows, part) {
+                records.push(Record::Columns {
+                    partition: partition.clone(),
+                    rows: rows.iter().map(|(handle, _)| *handle).collect(),
+                    payload: payload_record(chunk, &rows, store),
+                });
+            }
+        }
+        for (task, spec) in table.spec.tasks.iter().enumerate() {
+            // What is being acked has its own record on the way.
+            let acked =
+                |row: &&RowHandle| table.row(**row).is_ok_and(|row| row.progress[task] == Progress::Acked);
+            let rows: Vec<RowHandle> = group.rows.iter().filter(acked).copied().collect();
+            if !rows.is_empty() {
+                records.push(Record::Ack { partition: partition.clone(), task: spec.name.clone(), rows });
+            }
+        }
+    }
+    records.push(Record::Tokens { partition, tokens: table.remembered() });
+    records
+}

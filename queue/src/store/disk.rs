@@ -1,0 +1,236 @@
+//! Chunks in segment files: each an Arrow IPC stream of one batch, appended by the journal's writer, read by anybody.
+//!
+//! A segment that is closed and whose chunks are all freed is deleted. Memory is bounded by what is being read.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::buffer::Buffer;
+use arrow::ipc::reader::StreamDecoder;
+use arrow::ipc::writer::StreamWriter;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+
+use super::{ChunkId, ChunkLocation, Store};
+use crate::QueueError;
+
+fn segment_path(dir: &Path, segment: u64) -> PathBuf {
+    dir.join(format!("segment-{segment:08}.arrow"))
+}
+
+/// The bytes of a chunk on disk.
+pub(crate) fn encode(batch: &RecordBatch) -> Result<Vec<u8>, QueueError> {
+    let mut writer = StreamWriter::try_new(Vec::new(), &batch.schema())?;
+    writer.write(batch)?;
+    Ok(writer.into_inner()?)
+}
+
+fn decode(bytes: Vec<u8>) -> Result<RecordBatch, QueueError> {
+    let mut buffer = Buffer::from_vec(bytes);
+    let mut decoder = StreamDecoder::new();
+    match decoder.decode(&mut buffer)? {
+        Some(batch) => Ok(batch),
+        None => Err(QueueError::Arrow { reason: "a chunk without a batch".to_owned() }),
+    }
+}
+
+/// Appends chunks; owned by the journal's writer.
+#[derive(Debug)]
+pub(crate) struct SegmentWriter {
+    dir: PathBuf,
+    segment: u64,
+    file: Option<File>,
+    length: u64,
+    length_max: u64,
+    /// Whether the directory has a name in it that is not durable yet.
+    fresh: bool,
+    store: Arc<DiskStore>,
+}
+
+impl SegmentWriter {
+    pub(crate) fn new(dir: &Path, first: u64, length_max: u64, store: Arc<DiskStore>) -> Self {
+        Self { dir: dir.to_owned(), segment: first, file: None, length: 0, length_max, fresh: false, store }
+    }
+
+    /// Appends a chunk. After an error the segment is closed, so that half a chunk is never followed by another.
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<ChunkLocation, QueueError> {
+        if self.length > 0 && self.length + bytes.len() as u64 > self.length_max {
+            self.roll();
+        }
+        let path = segment_path(&self.dir, self.segment);
+        let mut file = match self.file.take() {
+            Some(file) => file,
+            None => {
+                let created = OpenOptions::new().create_new(true).write(true).open(&path);
+                self.store.open(self.segment);
+                self.fresh = true;
+                created.map_err(QueueError::io("create", &path))?
+            }
+        };
+        if let Err(error) = file.write_all(bytes) {
+            self.roll();
+            return Err(QueueError::io("write", &path)(error));
+        }
+        let location = ChunkLocation {
+            segment: self.segment,
+            offset: self.length,
+            length: bytes.len() as u64,
+            checksum: crc32fast::hash(bytes),
+        };
+        self.length += location.length;
+        self.file = Some(file);
+        Ok(location)
+    }
+
+    /// Makes what was appended durable.
+    pub(crate) fn sync(&mut self) -> Result<(), QueueError> {
+        let path = segment_path(&self.dir, self.segment);
+        self.file.as_ref().map_or(Ok(()), File::sync_data).map_err(QueueError::io("sync", path))?;
+        if std::mem::take(&mut self.fresh) {
+            let synced = File::open(&self.dir).and_then(|dir| dir.sync_all());
+            synced.map_err(QueueError::io("sync", &self.dir))?;
+        }
+        Ok(())
+    }
+
+    fn roll(&mut self) {
+        // What a closed segment holds must be durable before a record refers to it, and nobody syncs it later.
+        if let Some(file) = self.file.take()
+            && let Err(error) = file.sync_data()
+        {
+            tracing::error!(%error, segment = self.segment, "a closed segment may not be durable");
+        }
+        self.store.seal(self.segment);
+        self.segment += 1;
+        self.length = 0;
+    }
+}
+
+#[derive(Debug, Default)]
+struct Segment {
+    live: usize,
+    open: bool,
+}
+
+#[derive(Debug, Default)]
+struct Index {
+    chunks: HashMap<ChunkId, ChunkLocation>,
+    segments: BTreeMap<u64, Segment>,
+    bytes: u64,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct DiskStore {
+    dir: PathBuf,
+    index: Mutex<Index>,
+    read_only: bool,
+}
+
+impl DiskStore {
+    pub(crate) fn new(dir: &Path, read_only: bool) -> Self {
+        Self { dir: dir.to_owned(), index: Mutex::default(), read_only }
+    }
+
+    /// Makes a chunk known that lies on disk.
+    pub(crate) fn insert(&self, chunk: ChunkId, location: ChunkLocation) {
+        let mut index = self.index.lock();
+        index.bytes += location.length;
+        index.segments.entry(location.segment).or_default().live += 1;
+        index.chunks.insert(chunk, location);
+    }
+
+    /// Where a live chunk lies.
+    pub(crate) fn location(&self, chunk: ChunkId) -> Option<ChunkLocation> {
+        self.index.lock().chunks.get(&chunk).copied()
+    }
+
+    fn open(&self, segment: u64) {
+        self.index.lock().segments.entry(segment).or_default().open = true;
+    }
+
+    fn seal(&self, segment: u64) {
+        let mut index = self.index.lock();
+        if let Some(sealed) = index.segments.get_mut(&segment) {
+            sealed.open = false;
+        }
+        self.delete_if_empty(&mut index, segment);
+    }
+
+    fn delete_if_empty(&self, index: &mut Index, segment: u64) {
+        let empty = index.segments.get(&segment).is_some_and(|segment| segment.live == 0 && !segment.open);
+        if !empty || self.read_only {
+            return;
+        }
+        index.segments.remove(&segment);
+        let path = segment_path(&self.dir, segment);
+        if let Err(error) = std::fs::remove_file(&path) {
+            tracing::warn!(path = %path.display(), %error, "cannot delete an empty segment");
+        }
+    }
+
+    /// After replay: deletes segments that no live row refers to; says which number is free.
+    pub(crate) fn clean(&self) -> Result<u64, QueueError> {
+        let mut next = 0;
+        let entries = std::fs::read_dir(&self.dir).map_err(QueueError::io("list", &self.dir))?;
+        for entry in entries {
+            let path = entry.map_err(QueueError::io("list", &self.dir))?.path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
+            let number = name.strip_prefix("segment-").and_then(|name| name.strip_suffix(".arrow"));
+            let Some(segment) = number.and_then(|number| number.parse::<u64>().ok()) else { continue };
+            next = next.max(segment + 1);
+            let mut index = self.index.lock();
+            index.segments.entry(segment).or_default();
+            self.delete_if_empty(&mut index, segment);
+        }
+        Ok(next)
+    }
+
+    /// Blocks while it reads.
+    pub(crate) fn load(&self, chunk: ChunkId) -> Result<RecordBatch, QueueError> {
+        let location = self.index.lock().chunks.get(&chunk).copied();
+        let Some(location) = location else {
+            return Err(QueueError::Arrow { reason: format!("chunk {} is not there", chunk.0) });
+        };
+        let path = segment_path(&self.dir, location.segment);
+        let file = File::open(&path).map_err(QueueError::io("open", &path))?;
+        let mut bytes = vec![0; location.length as usize];
+        file.read_exact_at(&mut bytes, location.offset).map_err(QueueError::io("read", &path))?;
+        if crc32fast::hash(&bytes) != location.checksum {
+            let reason = "the checksum of a chunk does not match".to_owned();
+            return Err(QueueError::Corrupt { file: path, offset: location.offset, reason });
+        }
+        decode(bytes)
+    }
+}
+
+impl Store for Arc<DiskStore> {
+    fn read(&self, chunk: ChunkId) -> BoxFuture<'_, Result<RecordBatch, QueueError>> {
+        let store = Arc::clone(self);
+        async move {
+            let loading = tokio::task::spawn_blocking(move || store.load(chunk));
+            loading.await.map_err(|error| QueueError::Arrow { reason: error.to_string() })?
+        }
+        .boxed()
+    }
+
+    fn free(&self, chunk: ChunkId) {
+        let mut index = self.index.lock();
+        let Some(location) = index.chunks.remove(&chunk) else { return };
+        index.bytes -= location.length;
+        if let Some(segment) = index.segments.get_mut(&location.segment) {
+            segment.live -= 1;
+        }
+        self.delete_if_empty(&mut index, location.segment);
+    }
+
+    fn bytes(&self) -> u64 {
+        self.index.lock().bytes
+    }
+}

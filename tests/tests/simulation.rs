@@ -1,0 +1,275 @@
+//! Whole steps on a simulated fleet in virtual time, with servers that die, stall, slow down, refuse and lie, and
+//! with steps that are dropped half way. Every seed is a run of its own; a failure prints the seed that repeats it.
+//!
+//! `ROLLDOCK_SIM_STEPS` sets how many steps are run (2,000 by default), `ROLLDOCK_SIM_SEED` runs one seed only.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use rolldock::data::{DataError, DataFields, Prompt, PromptSource, PromptUid};
+use rolldock::engine::simulated::SimulatedEngine;
+use rolldock::engine::{FinishReason, SampleOutput, SamplingParams};
+use rolldock::recipe::{EarlyStop, Launch, OnStop, RequestShape};
+use rolldock::rollout::{
+    AgentLoopManager, Grade, Grader, GradingMode, Group, PromptFeed, RolloutConfig, RolloutParts, RolloutTimeouts,
+    StepEnd, invariants, sample_seed,
+};
+use rolldock::scope::Scope;
+use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, Monitor, MonitorConfig, ServerSpec};
+use rolldock_reward::{Advantage, FilterMetric, GroupFilter};
+use rolldock_simengine::{
+    Answer, AnswerKey, Fault, LengthConfig, ServerConfig, SimServer, Workload, WorkloadConfig,
+};
+
+/// Right and wrong responses end in these; neither is filler.
+const RIGHT: u32 = 7;
+const WRONG: u32 = 8;
+const EOS: u32 = 0;
+
+struct EveryPrompt;
+
+impl AnswerKey for EveryPrompt {
+    fn answer(&self, _prompt_hash: u64) -> Option<Answer> {
+        Some(Answer { right_ids: [RIGHT].into(), wrong_ids: [WRONG].into(), difficulty: None })
+    }
+}
+
+struct LastToken;
+
+impl Grader for LastToken {
+    fn grade(&self, _prompt: &Prompt, output: &SampleOutput) -> Result<Grade, String> {
+        let right = output.finish_reason == FinishReason::Stop && output.response_ids.ends_with(&[RIGHT, EOS]);
+        let acc = f32::from(u8::from(right));
+        Ok(Grade { score: 2.0 * acc - 1.0, acc, overlong_penalty: 0.0, prediction: None })
+    }
+}
+
+struct Numbered {
+    next: u64,
+    end: u64,
+}
+
+impl PromptSource for Numbered {
+    fn next(&mut self) -> Result<Option<Prompt>, DataError> {
+        if self.next == self.end {
+            return Ok(None);
+        }
+        let row = self.next;
+        self.next += 1;
+        Ok(Some(Prompt {
+            uid: PromptUid(row),
+            row,
+            visit: 0,
+            ids: vec![100, 200 + (row % 1000) as u32, 1300 + (row / 1000) as u32].into(),
+            text: "".into(),
+            answer: "".into(),
+            source: "".into(),
+            difficulty: None,
+            fields: DataFields::default(),
+        }))
+    }
+}
+
+/// One random run.
+struct World {
+    rng: StdRng,
+    config: RolloutConfig,
+    engine: SimulatedEngine,
+    balancer: LoadBalancer,
+    workload: Arc<Workload>,
+    scope: Scope,
+}
+
+fn pick<T: Copy>(rng: &mut StdRng, choices: &[T]) -> T {
+    choices[rng.random_range(0..choices.len())]
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let scope = Scope::new();
+        let length = LengthConfig { median_easy: 20.0, median_hard: 90.0, min: 3, max: 400, ..LengthConfig::default() };
+        let workload = Arc::new(Workload::new(WorkloadConfig { seed, eos_id: EOS, length, ..WorkloadConfig::default() }));
+        let samples_per_prompt = rng.random_range(2..=4);
+        let servers: Vec<SimServer> = (0..rng.random_range(2..=4))
+            .map(|number| {
+                let config = ServerConfig {
+                    name: format!("s{number}"),
+                    max_num_seqs: rng.random_range(2..=12),
+                    speed: pick(&mut rng, &[0.3, 1.0, 1.0, 2.0]),
+                    ..ServerConfig::default()
+                };
+                SimServer::start(config, Arc::clone(&workload), Arc::new(EveryPrompt), scope.tracker(), scope.token().clone())
+                    .unwrap()
+            })
+            .collect();
+        let capacity = samples_per_prompt + rng.random_range(0..8);
+        let specs = servers
+            .iter()
+            .map(|server| ServerSpec { name: server.config().name.clone(), url: None, capacity })
+            .collect();
+        let balancer = LoadBalancer::new(BalancerConfig { seed, ..BalancerConfig::default() }, specs).unwrap();
+        let config = RolloutConfig {
+            run_id: format!("sim{seed}").into(),
+            seed,
+            workers: rng.random_range(1..=3),
+            max_concurrent_prompts: rng.random_range(1..=6),
+            samples_per_prompt,
+            gen_batch_size: rng.random_range(6..=16),
+            max_gen_batches: rng.random_range(1..=4),
+            max_response_length: 200,
+            launch: pick(&mut rng, &[Launch::Batch, Launch::OnDemand]),
+            early_stop: pick(&mut rng, &[EarlyStop::First, EarlyStop::Fifo, EarlyStop::Fifo, EarlyStop::Off]),
+            on_stop: pick(&mut rng, &[OnStop::Discard, OnStop::Requeue]),
+            request: pick(&mut rng, &[RequestShape::Sample, RequestShape::Sample, RequestShape::Group]),
+            sample_attempts_max: 3,
+            sampling: SamplingParams { temperature: 1.0, top_p: 1.0, top_k: -1, stop_token_ids: Vec::new() },
+            filter: GroupFilter { enable: rng.random_bool(0.8), metric: FilterMetric::Acc },
+            advantage: Advantage::GRPO,
+            max_staleness: 1,
+            timeouts: RolloutTimeouts {
+                sample: Duration::from_secs(120),
+                permit: Duration::from_secs(60),
+                reward: Duration::from_secs(10),
+                drain: Duration::from_secs(5),
+                silence: Duration::from_secs(300),
+            },
+            ledger_entries_max: 64,
+            validation: false,
+        };
+        Self { rng, config, engine: SimulatedEngine::new(servers), balancer, workload, scope }
+    }
+
+    fn disturb(&mut self) {
+        let names: Vec<String> = self.engine.servers().map(|server| server.config().name.clone()).collect();
+        let name = &names[self.rng.random_range(0..names.len())];
+        let server = self.engine.server(name).unwrap();
+        match self.rng.random_range(0..11) {
+            0 => server.inject(Fault::Die),
+            1 => server.inject(Fault::SigTerm),
+            2 => server.inject(Fault::Stall),
+            3 => server.inject(Fault::Slow { factor: self.rng.random_range(2.0..8.0) }),
+            4 => server.inject(Fault::Busy503),
+            5 => server.inject(Fault::Error500 { share: 0.3 }),
+            6 => server.inject(Fault::Reset { share: 0.3 }),
+            7 => server.inject(Fault::Nan { share: 0.2 }),
+            8 => server.inject(Fault::Poison { share: 0.2 }),
+            _ => self.engine.servers().for_each(SimServer::heal),
+        }
+    }
+
+    /// What was drawn is what was drawn, wherever and whenever it ran.
+    fn check_samples(&self, group: &Group) {
+        assert_eq!(group.samples.len() as u32, self.config.samples_per_prompt);
+        for sample in &group.samples {
+            let seed = sample_seed(self.config.seed, group.prompt.uid.0, group.prompt.visit, sample.attempt)
+                + u64::from(sample.index);
+            let draw = self.workload.draw(&group.prompt.ids, seed, &EveryPrompt);
+            let length = draw.length.min(self.config.max_response_length);
+            assert_eq!(sample.response_ids.len() as u32, length, "length of {group:?}");
+            assert_eq!(sample.logprobs.len(), sample.response_ids.len());
+            assert_eq!(sample.acc == 1.0, draw.correct && draw.length <= length, "correctness");
+        }
+    }
+
+    fn check_between_steps(&self, manager: &AgentLoopManager) {
+        manager.check().unwrap();
+        invariants::no_permit_out(self.balancer.snapshot().in_use()).unwrap();
+        for server in self.engine.servers() {
+            rolldock_simengine::invariants::check(&server.census()).unwrap();
+            let stats = server.stats();
+            assert_eq!((stats.running, stats.waiting), (0, 0), "{} is still busy", server.config().name);
+        }
+    }
+
+    async fn run(mut self, steps: usize) -> Vec<(u64, u64)> {
+        let monitor_config =
+            MonitorConfig { probe_interval: Duration::from_secs(1), stall: Duration::from_secs(5) };
+        let monitor = Monitor::new(self.balancer.clone(), Arc::new(self.engine.clone()), monitor_config);
+        let _monitoring = self.scope.spawn(monitor.run(self.scope.token().clone()));
+        let parts = RolloutParts {
+            engine: Arc::new(self.engine.clone()),
+            balancer: self.balancer.clone(),
+            grader: Arc::new(LastToken),
+            grading: GradingMode::Inline,
+        };
+        let mut manager = AgentLoopManager::new(self.config.clone(), parts, self.scope.clone());
+        let prompts = PromptFeed::inline(Box::new(Numbered { next: 0, end: 1_000_000 }));
+        let mut seen = BTreeSet::new();
+        let mut fingerprint = Vec::new();
+        for step in 0..steps {
+            let target = self.rng.random_range(1..=8.min(self.config.gen_batch_size));
+            manager.set_policy_version(step as u64 / 2);
+            let patience = if self.rng.random_bool(0.1) { 1.0 } else { 3600.0 };
+            let collected = {
+                let mut collecting = std::pin::pin!(manager.generate(&prompts, target));
+                let give_up = tokio::time::Instant::now() + Duration::from_secs_f64(patience);
+                loop {
+                    let disturbance = Duration::from_millis(self.rng.random_range(200..4000));
+                    tokio::select! {
+                        biased;
+                        output = &mut collecting => break Some(output.unwrap()),
+                        () = tokio::time::sleep_until(give_up) => break None,
+                        () = tokio::time::sleep(disturbance) => self.disturb(),
+                    }
+                }
+            };
+            let Some(output) = collected else {
+                assert!(patience < 3600.0, "a step hangs: {:?}", self.config);
+                // The dropped step's tasks are gone once they have been polled.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                self.check_between_steps(&manager);
+                continue;
+            };
+            let numbers: Vec<u64> = output.groups.iter().map(|group| group.number).collect();
+            invariants::accepted_once(&numbers, target, &mut seen).unwrap();
+            if self.config.early_stop != EarlyStop::First {
+                invariants::in_dispatch_order(&numbers).unwrap();
+            }
+            match output.metrics.end {
+                StepEnd::Reached => assert_eq!(numbers.len(), target),
+                StepEnd::OutOfBatches => assert!(numbers.len() < target),
+                other => panic!("nobody asked for {other:?}"),
+            }
+            output.groups.iter().for_each(|group| self.check_samples(group));
+            self.check_between_steps(&manager);
+            fingerprint.extend(output.groups.iter().map(|group| (group.number, group.tokens())));
+        }
+        self.scope.close(Duration::from_secs(1)).await;
+        fingerprint
+    }
+}
+
+const STEPS_PER_SEED: usize = 10;
+
+fn run_seed(seed: u64) -> Vec<(u64, u64)> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    runtime.block_on(async { World::new(seed).run(STEPS_PER_SEED).await })
+}
+
+fn env_number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text:?}: expected a number")))
+}
+
+#[test]
+fn invariants_hold_whatever_happens_to_the_fleet() {
+    if let Some(seed) = env_number("ROLLDOCK_SIM_SEED") {
+        run_seed(seed);
+        return;
+    }
+    let steps = env_number("ROLLDOCK_SIM_STEPS").unwrap_or(2_000) as usize;
+    for seed in 0..steps.div_ceil(STEPS_PER_SEED) as u64 {
+        let outcome = std::panic::catch_unwind(|| run_seed(seed));
+        assert!(outcome.is_ok(), "repeat with ROLLDOCK_SIM_SEED={seed}");
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    for seed in [3, 5, 8] {
+        assert_eq!(run_seed(seed), run_seed(seed), "seed={seed}");
+    }
+}
