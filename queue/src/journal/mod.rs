@@ -1,6 +1,6 @@
 //! The journal: what happened, in the order in which it happened.
 //!
-//! A file of frames (length, CRC-32, JSON), appended by one thread. The thread takes whatever has gathered while the
+//! A file of frames, appended by one thread. The thread takes whatever has gathered while the
 //! last write was under way and makes it durable with one sync for the payload and one for the journal: group commit.
 //! Each entry carries what has to be done when it is durable, or has failed; that runs on the writer's thread, so a
 //! caller that goes away in the middle changes nothing.

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use parking_lot::Mutex;
 
 use super::Record;
-use super::frame::{MAGIC, write_frame};
+use super::frame::{Body, MAGIC};
 use crate::store::SegmentWriter;
 use crate::{ChunkLocation, Durability, QueueError};
 
@@ -17,6 +17,8 @@ use crate::{ChunkLocation, Durability, QueueError};
 const ENTRIES_MAX: usize = 4096;
 /// Entries made durable together.
 const BATCH_MAX: usize = 1024;
+/// A rewritten journal has frames of about this size; bytes.
+const FRAME_BYTES: usize = 1 << 20;
 
 /// Makes the record once the payload's place is known.
 pub(crate) type Recorder = Box<dyn FnOnce(Option<ChunkLocation>) -> Record + Send>;
@@ -68,10 +70,12 @@ impl Journal {
             journal_bytes,
             live,
             rewrite_at: 0,
+            failed: None,
         };
         writer.rewrite_at = journal_bytes.max(length);
         if length == 0 {
             writer.append(MAGIC)?;
+            writer.sync()?;
         }
         writer.sync_dir()?;
         let (sender, entries) = sync_channel(ENTRIES_MAX);
@@ -121,6 +125,8 @@ struct Writer {
     live: LiveRecords,
     /// Length at which the journal is rewritten.
     rewrite_at: u64,
+    /// Why nothing can be made durable any more.
+    failed: Option<QueueError>,
 }
 
 impl Writer {
@@ -130,6 +136,7 @@ impl Writer {
             batch.extend(entries.try_iter().take(BATCH_MAX - 1));
             self.commit(batch);
             if self.length > self.rewrite_at
+                && self.failed.is_none()
                 && let Err(error) = self.rewrite()
             {
                 // The old journal is whole; the next attempt comes when it has grown by as much again.
@@ -143,14 +150,14 @@ impl Writer {
     }
 
     fn commit(&mut self, batch: Vec<Entry>) {
-        let mut frames = Vec::new();
+        let mut body = Body::default();
         let mut written = Vec::with_capacity(batch.len());
         for entry in batch {
             let place = entry.payload.map(|payload| self.segments.append(&payload)).transpose();
             match place {
                 Ok(location) => {
                     let record = (entry.record)(location);
-                    match write_frame(&mut frames, &record) {
+                    match body.push(&record) {
                         Ok(()) => written.push((entry.done, location)),
                         Err(error) => (entry.done)(Err(error)),
                     }
@@ -158,20 +165,30 @@ impl Writer {
                 Err(error) => (entry.done)(Err(error)),
             }
         }
-        let outcome = self.make_durable(&frames);
+        let outcome = self.make_durable(body);
         for (done, location) in written {
             done(outcome.clone().map(|()| location));
         }
     }
 
     /// Payload first: a record never refers to bytes that are not there.
-    fn make_durable(&mut self, frames: &[u8]) -> Result<(), QueueError> {
+    fn make_durable(&mut self, body: Body) -> Result<(), QueueError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let frame = body.into_frame()?;
         if self.durability == Durability::Fsync {
             self.segments.sync()?;
         }
-        self.append(frames)?;
-        if self.durability == Durability::Fsync {
-            self.sync()?;
+        let sound = self.length;
+        self.append(&frame)?;
+        if self.durability == Durability::Fsync
+            && let Err(error) = self.sync()
+        {
+            // Nobody knows what the disk holds now. What was refused must not come back, and nothing may follow it.
+            self.cut_to(sound);
+            self.failed = Some(error.clone());
+            return Err(error);
         }
         Ok(())
     }
@@ -180,11 +197,19 @@ impl Writer {
     fn append(&mut self, bytes: &[u8]) -> Result<(), QueueError> {
         use std::os::unix::fs::FileExt;
         if let Err(error) = self.file.write_all_at(bytes, self.length) {
-            self.file.set_len(self.length).map_err(QueueError::io("truncate", &self.path))?;
+            self.cut_to(self.length);
             return Err(QueueError::io("write", &self.path)(error));
         }
         self.length += bytes.len() as u64;
         Ok(())
+    }
+
+    /// Takes back what was appended behind `length`; where even that fails the journal takes nothing any more.
+    fn cut_to(&mut self, length: u64) {
+        self.length = length;
+        if let Err(error) = self.file.set_len(length) {
+            self.failed = Some(QueueError::io("truncate", &self.path)(error));
+        }
     }
 
     fn sync(&self) -> Result<(), QueueError> {
@@ -201,9 +226,14 @@ impl Writer {
     /// Replaces the journal by what is live, in one rename.
     fn rewrite(&mut self) -> Result<(), QueueError> {
         let mut bytes = MAGIC.to_vec();
+        let mut body = Body::default();
         for record in (self.live)() {
-            write_frame(&mut bytes, &record)?;
+            body.push(&record)?;
+            if body.len() > FRAME_BYTES {
+                bytes.append(&mut std::mem::take(&mut body).into_frame()?);
+            }
         }
+        bytes.append(&mut body.into_frame()?);
         let temporary = self.dir.join("journal.new");
         let mut file = File::create(&temporary).map_err(QueueError::io("create", &temporary))?;
         file.write_all(&bytes).and_then(|()| file.sync_all()).map_err(QueueError::io("write", &temporary))?;
