@@ -1,4 +1,12 @@
-//! Advantages relative to the group.
+//! Advantages relative to the group: how much better a sample is than its siblings.
+//!
+//! Every estimator here is outcome-level: one number per sample, the same for each of its tokens. Trainers
+//! accumulate rewards in 32 bits, and so does [`Advantage::of_group`], to the bit where the reference is known;
+//! [`Advantage::of_group_f64`] is the plain formula, for analysis.
+//!
+//! # Deliberately absent
+//! Estimators that need more than the group (REINFORCE++ whitens over the whole batch) or more than the outcome
+//! (GAE needs a critic). Dr. GRPO's other half, the loss without division by the length, is the trainer's.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +21,8 @@ pub enum Advantage {
     },
     /// GRPO without the division (Dr. GRPO, Liu et al. 2025): `r - mean`, so that easy and hard prompts weigh alike.
     GrpoNoStd,
+    /// RLOO (Ahmadian et al. 2024): `r` less the mean of the others, which is `(r - mean) * n / (n - 1)`.
+    Rloo,
 }
 
 impl Advantage {
@@ -22,22 +32,56 @@ impl Advantage {
     /// One advantage per reward, in 32-bit arithmetic as the reference has it. A single sample keeps its reward: its
     /// mean counts as 0 and its deviation as 1.
     pub fn of_group(self, rewards: &[f32]) -> Vec<f32> {
-        let (mean, deviation) = match rewards {
-            [_] => (0.0, 1.0),
-            _ => moments(rewards),
+        let wide: Vec<f64> = rewards.iter().map(|reward| f64::from(*reward)).collect();
+        let moments = Moments::of(&wide);
+        // The reference rounds mean and deviation to 32 bits before it uses them.
+        let (mean, deviation) = (moments.mean as f32, moments.deviation as f32);
+        let of_reward = |reward: f32| match self {
+            Self::Grpo { epsilon } => (reward - mean) / (deviation + epsilon),
+            Self::GrpoNoStd => reward - mean,
+            Self::Rloo => (reward - mean) * moments.leave_one_out as f32,
         };
-        match self {
-            Self::Grpo { epsilon } => rewards.iter().map(|r| (r - mean) / (deviation + epsilon)).collect(),
-            Self::GrpoNoStd => rewards.iter().map(|r| r - mean).collect(),
-        }
+        rewards.iter().map(|reward| of_reward(*reward)).collect()
+    }
+
+    /// The same by the plain formula in 64-bit arithmetic.
+    pub fn of_group_f64(self, rewards: &[f64]) -> Vec<f64> {
+        let Moments { mean, deviation, leave_one_out } = Moments::of(rewards);
+        let of_reward = |reward: f64| match self {
+            Self::Grpo { epsilon } => (reward - mean) / (deviation + shortest_decimal(epsilon)),
+            Self::GrpoNoStd => reward - mean,
+            Self::Rloo => (reward - mean) * leave_one_out,
+        };
+        rewards.iter().map(|reward| of_reward(*reward)).collect()
     }
 }
 
-/// Mean and unbiased standard deviation, accumulated in 64 bits and rounded once.
-fn moments(values: &[f32]) -> (f32, f32) {
-    let count = values.len().max(1) as f64;
-    let mean = values.iter().map(|value| f64::from(*value)).sum::<f64>() / count;
-    let squares: f64 = values.iter().map(|value| (f64::from(*value) - mean).powi(2)).sum();
-    let variance = squares / (count - 1.0).max(1.0);
-    (mean as f32, variance.sqrt() as f32)
+/// What the estimators know of a group.
+struct Moments {
+    mean: f64,
+    /// Unbiased standard deviation.
+    deviation: f64,
+    /// `n / (n - 1)`: turns a distance from the mean into one from the mean of the others.
+    leave_one_out: f64,
 }
+
+impl Moments {
+    fn of(rewards: &[f64]) -> Self {
+        // With nothing to compare, a sample stands for itself.
+        if rewards.len() <= 1 {
+            return Self { mean: 0.0, deviation: 1.0, leave_one_out: 1.0 };
+        }
+        let count = rewards.len() as f64;
+        let mean = rewards.iter().sum::<f64>() / count;
+        let squares: f64 = rewards.iter().map(|reward| (reward - mean).powi(2)).sum();
+        Self { mean, deviation: (squares / (count - 1.0)).sqrt(), leave_one_out: count / (count - 1.0) }
+    }
+}
+
+/// The number a person wrote: 1e-6 and not 9.99999997e-7, which is what its 32 bits hold.
+fn shortest_decimal(epsilon: f32) -> f64 {
+    epsilon.to_string().parse().unwrap_or(f64::from(epsilon))
+}
+
+#[cfg(test)]
+mod tests;

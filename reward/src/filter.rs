@@ -1,5 +1,8 @@
 //! Groups without variance: every sample is as good as every other, so their advantages are all zero and the
 //! group teaches nothing (dynamic sampling of DAPO, Yu et al. 2025, section 3.2).
+//!
+//! Two published rules differ on a single sample only: see [`varies`] and [`kept_by_deviation`]. Values are compared
+//! exactly, without a tolerance, as both rules do.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,8 +24,12 @@ pub enum FilterReason {
     AllRight,
     /// Every sample is wrong.
     AllWrong,
+    /// Every sample is as nearly right as every other.
+    EqualAccs,
     /// All rewards are the same.
     EqualRewards,
+    /// There is no sample.
+    Empty,
 }
 
 impl FilterReason {
@@ -31,14 +38,16 @@ impl FilterReason {
         match self {
             Self::AllRight => "all_right",
             Self::AllWrong => "all_wrong",
+            Self::EqualAccs => "equal_accs",
             Self::EqualRewards => "equal_rewards",
+            Self::Empty => "empty",
         }
     }
 }
 
 /// The filter of the async recipe: a group is valid when its values are not all exactly equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct GroupFilter {
     /// Off lets every group pass.
     pub enable: bool,
@@ -46,19 +55,33 @@ pub struct GroupFilter {
     pub metric: FilterMetric,
 }
 
+impl Default for GroupFilter {
+    fn default() -> Self {
+        Self { enable: true, metric: FilterMetric::default() }
+    }
+}
+
 impl GroupFilter {
     /// Whether a group passes; one value per sample in each list.
     pub fn check(&self, accs: &[f32], rewards: &[f32]) -> Result<(), FilterReason> {
+        debug_assert_eq!(accs.len(), rewards.len(), "one acc and one reward per sample");
         if !self.enable {
             return Ok(());
         }
-        match self.metric {
-            FilterMetric::Acc if varies(accs) => Ok(()),
-            FilterMetric::Acc if accs.first().is_some_and(|acc| *acc > 0.0) => Err(FilterReason::AllRight),
-            FilterMetric::Acc => Err(FilterReason::AllWrong),
-            FilterMetric::Reward if varies(rewards) => Ok(()),
-            FilterMetric::Reward => Err(FilterReason::EqualRewards),
+        let values = match self.metric {
+            FilterMetric::Acc => accs,
+            FilterMetric::Reward => rewards,
+        };
+        if varies(values) {
+            return Ok(());
         }
+        let Some(value) = values.first() else { return Err(FilterReason::Empty) };
+        Err(match self.metric {
+            FilterMetric::Reward => FilterReason::EqualRewards,
+            FilterMetric::Acc if *value == 1.0 => FilterReason::AllRight,
+            FilterMetric::Acc if *value == 0.0 => FilterReason::AllWrong,
+            FilterMetric::Acc => FilterReason::EqualAccs,
+        })
     }
 }
 
@@ -71,3 +94,6 @@ pub fn varies(values: &[f32]) -> bool {
 pub fn kept_by_deviation(values: &[f32]) -> bool {
     values.len() == 1 || varies(values)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,4 @@
-//! What must hold of scores and advantages; used by debug assertions and property tests.
+//! What must hold of scores, penalties and advantages, for debug assertions, property tests and simulations.
 
 use crate::Score;
 
@@ -7,12 +7,20 @@ use crate::Score;
 #[error("broken invariant: {0}")]
 pub struct Violation(pub String);
 
-/// A score is a number, and a right answer is worth more than a wrong one.
+/// A score is a finite number, and `acc` a share.
 pub fn score_is_sound(score: &Score) -> Result<(), Violation> {
     if score.score.is_finite() && (0.0..=1.0).contains(&score.acc) {
         return Ok(());
     }
     Err(Violation(format!("score={} acc={}", score.score, score.acc)))
+}
+
+/// A penalty takes away and never adds.
+pub fn penalty_is_sound(penalty: f64) -> Result<(), Violation> {
+    if penalty.is_finite() && penalty <= 0.0 {
+        return Ok(());
+    }
+    Err(Violation(format!("penalty={penalty}")))
 }
 
 /// Relative to their group, advantages are numbers that add up to nothing, to rounding.

@@ -23,7 +23,7 @@ pub struct Clip {
     pub c: f64,
 }
 
-/// One sequence; all lists have the same length.
+/// One sequence; all lists have the same length, one entry per token.
 #[derive(Debug, Clone, Copy)]
 pub struct Sequence<'a> {
     /// Log-probabilities under the policy that generated.
@@ -34,6 +34,13 @@ pub struct Sequence<'a> {
     pub advantages: &'a [f64],
     /// 1 for tokens that count.
     pub mask: &'a [f64],
+}
+
+impl Sequence<'_> {
+    fn is_even(&self) -> bool {
+        let tokens = self.mask.len();
+        [self.old_log_prob, self.log_prob, self.advantages].iter().all(|list| list.len() == tokens)
+    }
 }
 
 /// The loss and what monitors it.
@@ -52,11 +59,12 @@ pub struct PolicyLoss {
 /// Log ratios beyond this say nothing more; the reference clamps there.
 const LOG_RATIO_MAX: f64 = 20.0;
 
-/// The loss over a batch.
+/// The loss over a batch; sequences whose lists differ in length end at the shortest.
 pub fn policy_loss(batch: &[Sequence<'_>], clip: Clip, aggregation: Aggregation) -> PolicyLoss {
     let (mut tokens, mut clipped, mut clipped_lower, mut kl) = (0.0, 0.0, 0.0, 0.0);
     let (mut loss_sum, mut sequence_losses) = (0.0, Vec::with_capacity(batch.len()));
     for sequence in batch {
+        debug_assert!(sequence.is_even(), "the lists of a sequence differ in length");
         let (mut sequence_loss, mut sequence_tokens) = (0.0, 0.0);
         let log_probs = sequence.old_log_prob.iter().zip(sequence.log_prob);
         for ((old, new), (advantage, mask)) in log_probs.zip(sequence.advantages.iter().zip(sequence.mask)) {
@@ -94,3 +102,6 @@ pub fn policy_loss(batch: &[Sequence<'_>], clip: Clip, aggregation: Aggregation)
         kl: share(kl),
     }
 }
+
+#[cfg(test)]
+mod tests;

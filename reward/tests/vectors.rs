@@ -1,4 +1,5 @@
 //! Every vector that the reference implementations were asked for.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "the helpers of a test may panic as its cases do")]
 
 use std::collections::BTreeMap;
 
@@ -128,12 +129,20 @@ fn advantages_and_filters() {
             false => Advantage::GrpoNoStd,
         };
         let expected = numbers(&row["expected_adv_f32"]);
+        let formula = numbers(&row["expected_adv_f64_formula"]);
         for (name, members) in groups {
             let of_group: Vec<f32> = members.iter().map(|index| rewards[*index]).collect();
             for (got, index) in advantage.of_group(&of_group).iter().zip(&members) {
-                let wanted = expected[*index] as f32;
-                let close = (got - wanted).abs() <= 2.0 * f32::EPSILON * wanted.abs().max(1.0);
-                assert!(close, "{got} is not {wanted} in {row}");
+                assert_eq!(*got, expected[*index] as f32, "{row}");
+            }
+            let exact: Vec<f64> =
+                members.iter().map(|index| row["rewards"][*index].as_f64().unwrap()).collect();
+            for (got, index) in advantage.of_group_f64(&exact).iter().zip(&members) {
+                let wanted = formula[*index];
+                assert!(
+                    (got - wanted).abs() <= 1e-12 * wanted.abs().max(1.0),
+                    "{got} is not {wanted} in {row}"
+                );
             }
             assert_eq!(
                 Some(filter::varies(&of_group)),

@@ -1,6 +1,7 @@
 //! `math`: the scorer of the MATH data set (Hendrycks et al. 2021), which compares normal forms of LaTeX.
 
 use super::boxed::balanced_from;
+use super::rewrites::replace;
 use super::{Score, ScoreInput, Scorer};
 use crate::RewardError;
 
@@ -66,9 +67,15 @@ fn brace_roots(text: &str) -> Result<String, Exception> {
     Ok(result)
 }
 
-/// How Python prints an integer, of any size.
+/// Digits of the longest text that Python's `int` reads unless told otherwise; longer ones raise an exception.
+const INTEGER_DIGITS_MAX: usize = 4300;
+
+/// Whether the text is an integer as Python prints it.
 fn is_canonical_integer(text: &str) -> bool {
     let digits = text.strip_prefix('-').unwrap_or(text);
+    if digits.len() > INTEGER_DIGITS_MAX {
+        return false;
+    }
     match digits.as_bytes() {
         [b'0'] => text == "0",
         [b'1'..=b'9', rest @ ..] => rest.iter().all(u8::is_ascii_digit),
@@ -98,7 +105,7 @@ fn normalize(answer: &str) -> Result<String, Exception> {
         ("^\\circ", ""),
         ("\\$", ""),
     ] {
-        text = text.replace(from, to);
+        replace(&mut text, from, to);
     }
     if let Some((value, unit)) = text.split_once("\\text{ ") {
         if unit.contains("\\text{ ") {
@@ -107,7 +114,7 @@ fn normalize(answer: &str) -> Result<String, Exception> {
         text = value.to_owned();
     }
     for (from, to) in [("\\\\%", ""), ("\\%", ""), (" .", " 0."), ("{.", "{0.")] {
-        text = text.replace(from, to);
+        replace(&mut text, from, to);
     }
     if text.is_empty() {
         return Ok(text);
@@ -121,7 +128,8 @@ fn normalize(answer: &str) -> Result<String, Exception> {
     {
         text = right.to_owned();
     }
-    text = brace_roots(&text)?.replace(' ', "");
+    text = brace_roots(&text)?;
+    text.retain(|c| c != ' ');
     text = brace_fractions(&text)?;
     if text == "0.5" {
         text = "\\frac{1}{2}".to_owned();
@@ -131,7 +139,7 @@ fn normalize(answer: &str) -> Result<String, Exception> {
 
 fn equivalent(a: &str, b: &str) -> bool {
     match (normalize(a), normalize(b)) {
-        (Ok(a), Ok(b)) => a == b,
+        (Ok(normal_a), Ok(normal_b)) => normal_a == normal_b,
         _ => a == b,
     }
 }

@@ -7,9 +7,10 @@ use regex::Regex;
 use serde::{Deserialize, Serialize};
 
 use super::boxed::last_boxed_content;
+use super::rewrites::{Bare, brace_bare, keep_first_formulas, replace, unwrap_longest, unwrap_shortest};
 use super::{Score, ScoreInput, Scorer};
 use crate::RewardError;
-use crate::python_text::{is_digit, strip, tail};
+use crate::python_text::{SPACES, is_digit, strip, tail};
 
 /// Code points of a response's end that are looked at.
 const TAIL: usize = 300;
@@ -76,34 +77,13 @@ const REMOVED: &[&str] = &[
     "\\dots",
 ];
 
-/// A regular expression of ours, with what its matches become.
-type Rewrite = (&'static str, &'static str);
-
-const REWRITES: &[Rewrite] = &[
-    (r"(.*?)(\$)(.*?)(\$)(.*)", "$$${3}$$"),
-    (r"(\\text\{)(.*?)(\})", "${2}"),
-    (r"(\\textbf\{)(.*?)(\})", "${2}"),
-    (r"(\\overline\{)(.*?)(\})", "${2}"),
-    (r"(\\boxed\{)(.*)(\})", "${2}"),
-    (r"(frac)([^{])(.)", "frac{${2}}{${3}}"),
-    (r"(sqrt)([^{])", "sqrt{${2}}"),
-];
-
-struct Patterns {
-    /// `Answer\s*:\s*([^\n]+)` in any case, with Python's idea of white space.
-    answer: Regex,
-    rewrites: Vec<(Regex, &'static str)>,
-}
-
-#[expect(clippy::expect_used, reason = "the patterns are constants, and every test compiles them")]
-static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| {
-    let space =
-        r"[\t-\r\x1C-\x20\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}]";
-    let compile = |pattern: &str| Regex::new(pattern).expect("a constant pattern compiles");
-    Patterns {
-        answer: compile(&format!(r"(?i)Answer{space}*:{space}*([^\n]+)")),
-        rewrites: REWRITES.iter().map(|(pattern, into)| (compile(pattern), *into)).collect(),
-    }
+/// `Answer\s*:\s*([^\n]+)` in any case, with Python's idea of white space.
+#[expect(clippy::expect_used, reason = "the pattern is a constant, and every test compiles it")]
+static ANSWER: LazyLock<Regex> = LazyLock::new(|| {
+    let ranges = SPACES.iter().map(|(first, last)| format!(r"\x{{{first:X}}}-\x{{{last:X}}}"));
+    let space = ranges.collect::<String>();
+    let pattern = format!(r"(?i)Answer[{space}]*:[{space}]*([^\n]+)");
+    Regex::new(&pattern).expect("a constant pattern compiles")
 });
 
 /// Which of the published versions.
@@ -113,7 +93,7 @@ pub enum Variant {
     #[default]
     #[serde(rename = "2025")]
     V2025,
-    /// Without an "Answer:" the last `\boxed{}` counts.
+    /// Without an "Answer:" the last `\boxed{}` of the last 100 code points counts.
     #[serde(rename = "2026")]
     V2026,
 }
@@ -136,11 +116,13 @@ pub fn normalize(answer: &str) -> String {
     for removed in REMOVED {
         replace(&mut text, removed, "");
     }
-    for (pattern, into) in &PATTERNS.rewrites {
-        if let std::borrow::Cow::Owned(rewritten) = pattern.replace_all(&text, *into) {
-            text = rewritten;
-        }
-    }
+    keep_first_formulas(&mut text);
+    unwrap_shortest(&mut text, "\\text{");
+    unwrap_shortest(&mut text, "\\textbf{");
+    unwrap_shortest(&mut text, "\\overline{");
+    unwrap_longest(&mut text, "\\boxed{");
+    brace_bare(&mut text, "frac", Bare::Two);
+    brace_bare(&mut text, "sqrt", Bare::One);
     replace(&mut text, "$", "");
     let mut digits = text.chars().filter(|c| *c != ',').peekable();
     if digits.peek().is_some() && digits.all(is_digit) {
@@ -149,23 +131,26 @@ pub fn normalize(answer: &str) -> String {
     strip(&text).to_owned()
 }
 
-/// Only what is there is replaced: most of the words never are.
-fn replace(text: &mut String, from: &str, to: &str) {
-    if memchr::memmem::find(text.as_bytes(), from.as_bytes()).is_some() {
-        *text = text.replace(from, to);
-    }
+/// What stands behind the last "Answer:", in normal form; [`INVALID`] without one.
+fn answer_in(end: &str) -> String {
+    let last = ANSWER.captures_iter(end).last().and_then(|captures| captures.get(1));
+    normalize(last.map_or(INVALID, |answer| answer.as_str()))
+}
+
+fn boxed_in(end: &str) -> Option<&str> {
+    last_boxed_content(tail(end, BOX_TAIL))
 }
 
 impl MathDapo {
-    fn extract<'a>(&self, end: &'a str) -> &'a str {
-        let last = PATTERNS.answer.captures_iter(end).last().and_then(|captures| captures.get(1));
-        if let Some(answer) = last {
-            return answer.as_str();
+    /// The answer in normal form.
+    fn extract(&self, end: &str) -> String {
+        let answer = answer_in(end);
+        // The reference decides by the word, not by whether there was an answer: a model that answers "[INVALID]"
+        // falls back as well.
+        if self.variant == Variant::V2025 || answer != INVALID {
+            return answer;
         }
-        match self.variant {
-            Variant::V2025 => INVALID,
-            Variant::V2026 => last_boxed_content(tail(end, BOX_TAIL)).unwrap_or(INVALID),
-        }
+        boxed_in(end).map_or(answer, normalize)
     }
 }
 
@@ -181,10 +166,10 @@ impl Scorer for MathDapo {
     fn score(&self, input: &ScoreInput<'_>) -> Result<Score, RewardError> {
         let end = tail(input.response, TAIL);
         let (right, pred) = if self.strict_box {
-            let pred = last_boxed_content(tail(end, BOX_TAIL));
+            let pred = boxed_in(end);
             (pred == Some(input.ground_truth), pred.map(str::to_owned))
         } else {
-            let pred = normalize(self.extract(end));
+            let pred = self.extract(end);
             (pred == normalize(input.ground_truth), Some(pred))
         };
         Ok(Score { score: if right { 1.0 } else { -1.0 }, acc: f64::from(right), pred })

@@ -4,6 +4,7 @@ mod boxed;
 mod gsm8k;
 mod math;
 mod math_dapo;
+mod rewrites;
 mod routed;
 
 use std::sync::Arc;
@@ -73,10 +74,10 @@ pub enum ScorerConfig {
         #[serde(default)]
         method: Gsm8kMethod,
     },
-    /// See [`Math`].
-    Math,
+    /// See [`Math`]; the braces make serde refuse unknown keys here too.
+    Math {},
     /// See [`Routed`].
-    Routed,
+    Routed {},
 }
 
 impl ScorerConfig {
@@ -85,8 +86,8 @@ impl ScorerConfig {
         match name {
             "math_dapo" => Ok(Self::MathDapo { variant: Variant::default(), strict_box: false }),
             "gsm8k" => Ok(Self::Gsm8k { method: Gsm8kMethod::default() }),
-            "math" => Ok(Self::Math),
-            "routed" => Ok(Self::Routed),
+            "math" => Ok(Self::Math {}),
+            "routed" => Ok(Self::Routed {}),
             _ => Err(RewardError::Unknown {
                 what: "scorer",
                 name: name.to_owned(),
@@ -102,8 +103,8 @@ impl ScorerConfig {
                 Arc::new(MathDapo { variant: *variant, strict_box: *strict_box })
             }
             Self::Gsm8k { method } => Arc::new(Gsm8k { method: *method }),
-            Self::Math => Arc::new(Math),
-            Self::Routed => Arc::new(Routed::default()),
+            Self::Math {} => Arc::new(Math),
+            Self::Routed {} => Arc::new(Routed::default()),
         }
     }
 }

@@ -34,6 +34,79 @@ fn the_last_answer_counts_and_it_must_be_near_the_end() {
     assert_eq!(score_of(&scorer, &far, "2").score, -1.0);
 }
 
+#[test]
+fn the_variant_of_2026_falls_back_to_the_box() {
+    let scorer = MathDapo { variant: Variant::V2026, strict_box: false };
+    assert_eq!(score_of(&scorer, "so \\boxed{7}", "7").score, 1.0);
+    assert_eq!(score_of(&MathDapo::default(), "so \\boxed{7}", "7").score, -1.0);
+    assert_eq!(score_of(&scorer, "Answer: 8, no, \\boxed{7}\n", "7").score, -1.0, "an answer comes first");
+    let far = format!("\\boxed{{7}}{}", ".".repeat(100));
+    assert_eq!(score_of(&scorer, &far, "7").score, -1.0);
+}
+
+#[test]
+fn an_answer_that_reads_invalid_is_none_to_the_variant_of_2026() {
+    let response = "\\boxed{7}\nAnswer: [INVALID]";
+    let scorer = MathDapo { variant: Variant::V2026, strict_box: false };
+    assert_eq!(score_of(&scorer, response, "7").pred.as_deref(), Some("7"));
+    assert_eq!(score_of(&MathDapo::default(), response, "7").pred.as_deref(), Some("[INVALID]"));
+}
+
+#[test]
+fn a_strict_box_compares_text() {
+    let scorer = MathDapo { variant: Variant::V2025, strict_box: true };
+    assert_eq!(score_of(&scorer, "Answer: 7, \\boxed{{7}}", "{7}").score, 1.0);
+    assert_eq!(score_of(&scorer, "\\boxed{7 }", "7").score, -1.0);
+    assert_eq!(score_of(&scorer, "Answer: 7", "7").pred, None);
+}
+
+#[test]
+fn gsm8k_takes_the_last_number() {
+    let (strict, flexible) = (Gsm8k::default(), Gsm8k { method: Gsm8kMethod::Flexible });
+    assert_eq!(score_of(&strict, "#### 5\n#### 1,234", "1234").score, 1.0);
+    assert_eq!(score_of(&strict, "1234", "1234").pred, None);
+    assert_eq!(score_of(&flexible, "about -7 or 12 .", "12").score, 1.0);
+    assert_eq!(score_of(&flexible, ". .", "12").pred.as_deref(), Some("."));
+}
+
+#[test]
+fn math_compares_normal_forms() {
+    for (answer, truth) in [
+        ("\\frac12", "1/2"),
+        ("0.5", "\\dfrac{1}{2}"),
+        ("x = .5", "\\tfrac12"),
+        ("\\sqrt3", "\\sqrt{3}"),
+        ("90^\\circ", "90"),
+        ("5\\text{ cm}", "5"),
+    ] {
+        assert_eq!(score_of(&Math, &format!("\\boxed{{{answer}}}"), truth).score, 1.0, "{answer}");
+    }
+    assert_eq!(score_of(&Math, "\\boxed{-0/1}", "\\frac{0}{1}").score, 0.0);
+    assert_eq!(score_of(&Math, "no box", "1").pred, None);
+}
+
+#[test]
+fn sources_are_routed_as_verl_routes_them() {
+    let score_from = |data_source, response| {
+        let input = ScoreInput { response, ground_truth: "7", data_source, extra: None };
+        Routed::default().score(&input).unwrap().score
+    };
+    assert_eq!(score_from("openai/gsm8k", "#### 7"), 1.0);
+    assert_eq!(score_from("HuggingFaceH4/MATH-500", "\\boxed{7}"), 1.0);
+    assert_eq!(score_from("aime_2024", "Answer: 7"), 1.0);
+    assert_eq!(score_from("math_dapo", "no answer"), -1.0);
+}
+
+#[test]
+fn options_are_read_and_unknown_ones_refused() {
+    let read = serde_json::from_str::<ScorerConfig>;
+    let dapo = read(r#"{"scorer": "math_dapo", "variant": "2026"}"#).unwrap();
+    assert_eq!(dapo, ScorerConfig::MathDapo { variant: Variant::V2026, strict_box: false });
+    for unknown in [r#"{"scorer": "math", "variant": "2026"}"#, r#"{"scorer": "routed", "x": 1}"#] {
+        assert!(read(unknown).is_err(), "{unknown}");
+    }
+}
+
 fn scorers() -> Vec<Arc<dyn Scorer>> {
     vec![
         Arc::new(MathDapo::default()),
@@ -49,10 +122,17 @@ fn scorers() -> Vec<Arc<dyn Scorer>> {
 fn adversarial_latex_takes_linear_time() {
     let nasty = ["{", "}", "\\boxed{", "\\frac", "\\sqrt", "$", "Answer:", "\\text{", " ", "#### -", "="];
     for piece in nasty {
-        let text = piece.repeat((1 << 20) / piece.len());
-        for scorer in scorers() {
-            let started = tokio_free_clock();
-            let score = score_of(scorer.as_ref(), &text, &text[..64]);
+        let pieces = piece.repeat((1 << 20) / piece.len());
+        let texts = [
+            format!("\\boxed{{{pieces}}}"),
+            format!("\\boxed {pieces}"),
+            format!("Answer: {pieces}"),
+            pieces,
+        ];
+        for (scorer, text) in scorers().iter().flat_map(|scorer| texts.iter().map(move |text| (scorer, text)))
+        {
+            let started = stopwatch();
+            let score = score_of(scorer.as_ref(), text, text);
             let took = started();
             invariants::score_is_sound(&score).unwrap();
             // Debug builds on a loaded machine: far above linear time's cost, far below quadratic's.
@@ -62,7 +142,7 @@ fn adversarial_latex_takes_linear_time() {
 }
 
 #[expect(clippy::disallowed_methods, reason = "real work is timed, and no runtime is there to pause")]
-fn tokio_free_clock() -> impl Fn() -> Duration {
+fn stopwatch() -> impl Fn() -> Duration {
     let started = std::time::Instant::now();
     move || started.elapsed()
 }
