@@ -109,6 +109,24 @@ pub enum QueueError {
         /// Its capacity.
         capacity: usize,
     },
+    /// The owner's records fill their bound.
+    #[error(
+        "partition={partition} keeps bytes={bytes} of records, at most bytes_max={bytes_max}; forget those that are settled"
+    )]
+    RecordsFull {
+        /// The partition.
+        partition: String,
+        /// Kept.
+        bytes: usize,
+        /// The bound.
+        bytes_max: usize,
+    },
+    /// Payload that was freed or moved meanwhile.
+    #[error("chunk={chunk} is not there")]
+    ChunkGone {
+        /// Its number.
+        chunk: u64,
+    },
     /// Nothing happened before the deadline.
     #[error("{what} did not happen before the deadline; partition={partition}: {state}")]
     Deadline {
@@ -177,8 +195,8 @@ impl QueueError {
     /// What a caller may do about it.
     pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Full { .. } | Self::Deadline { .. } => ErrorClass::Backpressure,
-            Self::InUse { .. } | Self::LeaseGone { .. } => ErrorClass::Retryable,
+            Self::Full { .. } | Self::RecordsFull { .. } | Self::Deadline { .. } => ErrorClass::Backpressure,
+            Self::InUse { .. } | Self::LeaseGone { .. } | Self::ChunkGone { .. } => ErrorClass::Retryable,
             Self::Corrupt { .. } | Self::Io { .. } | Self::Arrow { .. } => ErrorClass::Fault,
             Self::Closed { .. } => ErrorClass::Cancelled,
             _ => ErrorClass::Client,

@@ -11,7 +11,7 @@ use crate::config::{PartitionSpec, QueueConfig};
 use crate::inspect::QueueInspection;
 use crate::journal::{Journal, Record, read_frames};
 use crate::lock::DirLock;
-use crate::partition::{Partition, Plane, Replay, columns_of, live_records};
+use crate::partition::{Dispositions, Partition, Plane, Replay, columns_of, live_records};
 use crate::store::{DiskStore, MemoryStore, SegmentWriter};
 use crate::{Durability, QueueError};
 
@@ -64,7 +64,7 @@ impl TransferQueue {
         };
         std::fs::create_dir_all(&dir).map_err(QueueError::io("create", &dir))?;
         let lock = DirLock::acquire(&dir)?;
-        let store = Arc::new(DiskStore::new(&dir, false));
+        let store = Arc::new(DiskStore::new(&dir));
         let (replay, length) = replay(&dir, &store)?;
         let next_segment = store.clean()?;
         let partitions = Partitions::default();
@@ -98,7 +98,7 @@ impl TransferQueue {
 
     /// Opens a directory to look at it, also while another process uses it; every change is an error.
     pub fn open_read_only(dir: &Path) -> Result<Self, QueueError> {
-        let store = Arc::new(DiskStore::new(dir, true));
+        let store = Arc::new(DiskStore::new(dir));
         let (replay, length) = replay(dir, &store)?;
         if length.is_none() {
             return Err(QueueError::NoQueue { dir: dir.to_owned() });
@@ -122,8 +122,11 @@ impl TransferQueue {
         let mut partitions = self.inner.partitions.lock();
         for mut table in replay.into_tables() {
             for chunk in table.chunks_of_unknown_columns() {
-                let columns = columns_of(&store.load(chunk)?);
-                table.learn_columns(&columns);
+                match store.load(chunk) {
+                    Ok(batch) => table.learn_columns(&columns_of(&batch)),
+                    // Whoever takes its rows is told; the others are not kept from theirs.
+                    Err(error) => tracing::error!(%error, "the types of a chunk's columns are not known"),
+                }
             }
             let partition =
                 Partition::from_table(table, self.inner.plane.clone(), Arc::clone(&self.inner.next_chunk));
@@ -140,21 +143,24 @@ impl TransferQueue {
                 what: "expected a name, at least one task, and a capacity above 0".to_owned(),
             });
         }
-        if let Some(found) = self.inner.partitions.lock().get(&spec.name) {
-            let there = found.spec();
-            if there == spec {
-                return Ok(found.clone());
-            }
-            return Err(QueueError::DeclaredOtherwise {
-                name: spec.name.clone(),
-                what: format!("{there:?} is not {spec:?}"),
-            });
+        let found = self.inner.partitions.lock().get(&spec.name).cloned();
+        if let Some(found) = found {
+            return found.declared_as(&spec);
         }
         let partition =
             Partition::new(spec.clone(), self.inner.plane.clone(), Arc::clone(&self.inner.next_chunk));
-        partition.declare(Record::Declare { spec, generation_floor: 0 }).await?;
-        let mut partitions = self.inner.partitions.lock();
-        Ok(partitions.entry(partition.name().to_owned()).or_insert(partition).clone())
+        let declaration = Record::Declare {
+            spec: spec.clone(),
+            generation_floor: 0,
+            dispositions: Dispositions::default(),
+        };
+        let partitions = Arc::clone(&self.inner.partitions);
+        let declared = partition.clone();
+        // Known as soon as it is durable, on the writer's thread: no rewriting of the journal comes in between.
+        let publish = move |durable: Result<(), QueueError>| {
+            durable.map(|()| partitions.lock().entry(declared.name().to_owned()).or_insert(declared).clone())
+        };
+        partition.record(declaration, publish).await?.declared_as(&spec)
     }
 
     /// A partition that is there.

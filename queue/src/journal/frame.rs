@@ -105,7 +105,8 @@ pub(crate) fn read_frames(
             Found::Frame { body, end } => (body, end),
             Found::Cut => break,
             Found::Damaged(reason) => {
-                let sound_later = (at + 1..bytes.len()).any(|later| matches!(look(bytes, later), Found::Frame { .. }));
+                let sound_later =
+                    (at + 1..bytes.len()).any(|later| matches!(look(bytes, later), Found::Frame { .. }));
                 if sound_later {
                     return Err(corrupt(at, reason));
                 }

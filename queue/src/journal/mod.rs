@@ -10,6 +10,7 @@ mod writer;
 
 use serde::{Deserialize, Serialize};
 
+use crate::partition::{Dispositions, Freed};
 use crate::{ChunkId, ChunkLocation, PartitionSpec, RowHandle};
 
 pub(crate) use frame::read_frames;
@@ -25,6 +26,9 @@ pub(crate) enum Record {
         /// Above every row generation that was given out.
         #[serde(default)]
         generation_floor: u32,
+        /// What became of rows that the journal says nothing of any more.
+        #[serde(default)]
+        dispositions: Dispositions,
     },
     /// Rows exist.
     Put(PutRecord),
@@ -35,7 +39,11 @@ pub(crate) enum Record {
     /// A task is done with rows.
     Ack { partition: String, task: String, rows: Vec<RowHandle> },
     /// Rows are gone.
-    Clear { partition: String, rows: Vec<RowHandle>, dropped: bool },
+    Clear { partition: String, rows: Vec<RowHandle>, why: Freed },
+    /// Owners' records whose puts are gone.
+    Records { partition: String, records: Vec<String> },
+    /// The oldest records are settled.
+    Forget { partition: String, count: usize },
 }
 
 /// Rows of one put.

@@ -62,7 +62,8 @@ impl Lease {
         Ok(concat_batches(&first.schema(), &self.batches)?)
     }
 
-    /// Reads the payload. On an error the rows are given back with the lease.
+    /// Reads the payload. On an error the rows are given back with the lease, but for those whose payload is damaged:
+    /// they are lost.
     pub(super) async fn load(&mut self, columns: Option<&[String]>) -> Result<(), QueueError> {
         {
             let table = self.partition.shared.table.lock();
@@ -72,8 +73,18 @@ impl Lease {
             let groups: Result<Vec<Option<String>>, QueueError> = self.rows.iter().map(key).collect();
             self.groups = groups?.into_iter().map(Option::unwrap_or_default).collect();
         }
-        self.batches = self.partition.read(&self.rows, columns).await?;
-        Ok(())
+        let failure = match self.partition.read(&self.rows, columns).await {
+            Ok(batches) => {
+                self.batches = batches;
+                return Ok(());
+            }
+            Err(failure) => failure,
+        };
+        if matches!(failure.error, QueueError::Corrupt { .. }) {
+            // They would stand before every later row for ever.
+            self.partition.lose(&self.rows[failure.rows], &failure.error).await;
+        }
+        Err(failure.error)
     }
 
     /// Consumes the rows for this task. When it returns they are consumed as durably as the queue is; an error means
@@ -99,13 +110,8 @@ impl Lease {
         shared.commit(None, Box::new(move |_| record), move |durable| {
             let acked = match durable {
                 Ok(_) => {
-                    let (freed, chunks) = {
-                        let mut table = owner.table.lock();
-                        let before = table.rows_live;
-                        let chunks = table.finish_ack(task, &lease.rows);
-                        (before - table.rows_live, chunks)
-                    };
-                    owner.reclaim(freed, &chunks);
+                    let released = owner.table.lock().finish_ack(task, &lease.rows);
+                    owner.reclaim(&released);
                     Ok(())
                 }
                 Err(error) => {

@@ -10,6 +10,8 @@ mod take;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use arrow::array::UInt32Array;
+use arrow::compute::take_record_batch;
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::{Notify, Semaphore};
@@ -26,6 +28,7 @@ pub use lease::Lease;
 pub use put::Put;
 pub(crate) use put::columns_of;
 pub(crate) use replay::{Replay, live_records};
+use table::{Admission, Claim, Released};
 pub use table::{Dispositions, RowHandle};
 pub(crate) use table::{Freed, Table};
 pub use take::{Amount, Take};
@@ -101,9 +104,39 @@ impl Shared {
     }
 
     /// Frees what the table has let go of: room first, payload outside the lock.
-    fn reclaim(&self, rows: usize, chunks: &[ChunkId]) {
-        self.room.add_permits(rows);
-        chunks.iter().for_each(|chunk| self.plane.store().free(*chunk));
+    fn reclaim(&self, released: &Released) {
+        self.room.add_permits(released.rows);
+        released.chunks.iter().for_each(|chunk| self.plane.store().free(*chunk));
+        if let Plane::Memory(store) = &self.plane {
+            released.sparse.iter().for_each(|chunk| self.compact(store, *chunk));
+        }
+    }
+
+    /// Copies the rows that still need a chunk to one of their own, so that the others give their memory back. On disk
+    /// a row's bytes stay until its segment goes: they cost no memory.
+    fn compact(&self, store: &MemoryStore, chunk: ChunkId) {
+        let rows = self.table.lock().chunk_rows(chunk);
+        let places = UInt32Array::from_iter_values(rows.iter().map(|(_, place)| *place));
+        let Some(batch) = store.get(chunk) else { return };
+        let copy = match take_record_batch(&batch, &places) {
+            Ok(copy) => copy,
+            Err(error) => {
+                tracing::warn!(partition = %self.name, %error, "cannot compact a chunk; it stays as it is");
+                return;
+            }
+        };
+        let compacted = self.new_chunk();
+        store.insert(compacted, copy);
+        let handles: Vec<RowHandle> = rows.iter().map(|(handle, _)| *handle).collect();
+        let needed = {
+            let mut table = self.table.lock();
+            table.move_chunk(chunk, compacted, &handles);
+            table.needs(compacted)
+        };
+        if !needed {
+            store.free(compacted);
+        }
+        store.free(chunk);
     }
 
     /// Makes `record` durable as far as the queue does, then calls `done`, on whatever thread gets there.
@@ -151,14 +184,28 @@ impl Partition {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Writes the declaration down.
-    pub(crate) async fn declare(&self, record: Record) -> Result<(), QueueError> {
+    /// Writes a record down that has no payload; calls `apply` when it is durable, whoever still waits.
+    pub(crate) async fn record<T: Send + 'static>(
+        &self,
+        record: Record,
+        apply: impl FnOnce(Result<(), QueueError>) -> Result<T, QueueError> + Send + 'static,
+    ) -> Result<T, QueueError> {
         let (reply, outcome) = tokio::sync::oneshot::channel();
         self.shared.commit(None, Box::new(move |_| record), move |durable| {
             // Nobody waits any more when the caller was cancelled.
-            let _ = reply.send(durable.map(drop));
+            let _ = reply.send(apply(durable.map(drop)));
         });
         outcome.await.unwrap_or(Err(QueueError::Closed { partition: self.shared.name.clone() }))
+    }
+
+    /// Itself, if it was declared with `spec`.
+    pub(crate) fn declared_as(self, spec: &PartitionSpec) -> Result<Self, QueueError> {
+        let there = self.spec();
+        if there == *spec {
+            return Ok(self);
+        }
+        let what = format!("{there:?} is not {spec:?}");
+        Err(QueueError::DeclaredOtherwise { name: spec.name.clone(), what })
     }
 
     /// Its name.
@@ -204,10 +251,19 @@ impl Partition {
         self.shared.room.close();
     }
 
-    /// The opaque records that came with the puts of groups that are still there, in order of their groups.
+    /// The opaque records that came with puts, in order of the puts. They outlive their rows, so that the owner knows
+    /// what it has put, until it forgets them.
     pub fn records(&self) -> Vec<String> {
-        let table = self.shared.table.lock();
-        table.groups.values().filter_map(|group| group.record.clone()).collect()
+        self.shared.table.lock().records().cloned().collect()
+    }
+
+    /// Forgets the oldest `count` records.
+    ///
+    /// Cancel-safe: it happens or it does not.
+    pub async fn forget_records(&self, count: usize) -> Result<(), QueueError> {
+        let record = Record::Forget { partition: self.shared.name.clone(), count };
+        let shared = Arc::clone(&self.shared);
+        self.record(record, move |durable| durable.map(|()| shared.table.lock().forget_records(count))).await
     }
 
     /// Frees rows, whoever holds them; handles of rows that are gone are an error and nothing is freed.
@@ -221,28 +277,30 @@ impl Partition {
         self.free(rows.to_vec(), Freed::Cleared).await
     }
 
+    /// Frees rows whose payload cannot be read back.
+    async fn lose(&self, rows: &[RowHandle], why: &QueueError) {
+        tracing::error!(partition = %self.shared.name, rows = rows.len(), %why, "rows are lost");
+        if let Err(error) = self.free(rows.to_vec(), Freed::Lost).await {
+            tracing::warn!(partition = %self.shared.name, %error, "cannot write down that rows are lost");
+        }
+    }
+
     async fn free(&self, rows: Vec<RowHandle>, why: Freed) -> Result<(), QueueError> {
         let shared = Arc::clone(&self.shared);
-        let record = Record::Clear {
-            partition: shared.name.clone(),
-            rows: rows.clone(),
-            dropped: why == Freed::Dropped,
+        let record = Record::Clear { partition: shared.name.clone(), rows: rows.clone(), why };
+        let apply = move |durable: Result<(), QueueError>| {
+            if durable.is_err() && why == Freed::Dropped {
+                shared.table.lock().undo_drop(&rows);
+                shared.ready.notify_waiters();
+            }
+            durable?;
+            let released = shared.table.lock().remove(&rows, why);
+            shared.reclaim(&released);
+            // Who waits for the end of what was held.
+            shared.ready.notify_waiters();
+            Ok(())
         };
-        let (reply, outcome) = tokio::sync::oneshot::channel();
-        self.shared.commit(None, Box::new(move |_| record), move |durable| {
-            let freed = durable.map(|_| {
-                let (freed, chunks) = {
-                    let mut table = shared.table.lock();
-                    let before = table.rows_live;
-                    let chunks = table.remove(&rows, why);
-                    (before - table.rows_live, chunks)
-                };
-                shared.reclaim(freed, &chunks);
-            });
-            // Nobody waits any more when the caller was cancelled.
-            let _ = reply.send(freed);
-        });
-        outcome.await.unwrap_or(Err(QueueError::Closed { partition: self.shared.name.clone() }))
+        self.record(record, apply).await
     }
 
     /// The partition for people: O(rows).

@@ -6,7 +6,7 @@ use arrow::array::RecordBatch;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{Freed, Partition, Plane, RowHandle, Shared};
+use super::{Admission, Claim, Freed, Partition, Plane, RowHandle, Shared};
 use crate::config::{ColumnSpec, OnFull};
 use crate::journal::{PayloadRecord, PutRecord, Record, Recorder};
 use crate::store::{encode, own_buffers};
@@ -46,56 +46,78 @@ pub(crate) fn columns_of(batch: &RecordBatch) -> Vec<ColumnSpec> {
     fields.fields().iter().map(column).collect()
 }
 
-/// Rows that were set aside; given back unless they are published.
-struct Reservation {
+/// Room that was granted; given back unless a claim takes it over.
+struct Room {
     shared: Arc<Shared>,
-    rows: Vec<RowHandle>,
+    rows: usize,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.shared.room.add_permits(self.rows);
+    }
+}
+
+/// What was set aside for a put; given back unless it is published.
+struct Reservation {
+    room: Room,
+    claim: Option<Claim>,
+}
+
+impl Reservation {
+    /// Makes the rows visible.
+    fn publish(mut self, put: PutRecord) {
+        self.claim = None;
+        self.room.rows = 0;
+        self.room.shared.table.lock().publish(put);
+        self.room.shared.ready.notify_waiters();
+    }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        if self.rows.is_empty() {
-            return;
+        if let Some(claim) = self.claim.take() {
+            self.room.shared.table.lock().release(&claim);
+            self.room.shared.ready.notify_waiters();
         }
-        self.shared.table.lock().release(&self.rows);
-        self.shared.room.add_permits(self.rows.len());
-        self.shared.ready.notify_waiters();
     }
+}
+
+/// Columns that are about to be written; let go of when that has come to an end.
+struct ColumnsReservation {
+    shared: Arc<Shared>,
+    rows: Vec<RowHandle>,
+    columns: Vec<String>,
+}
+
+impl Drop for ColumnsReservation {
+    fn drop(&mut self) {
+        self.shared.table.lock().end_columns(&self.rows, &self.columns);
+    }
+}
+
+/// Where a put goes on.
+enum Admitted {
+    Reserved(Reservation, Vec<RowHandle>),
+    Known(Vec<RowHandle>),
 }
 
 impl Partition {
     /// Puts rows, as durably as the queue is. When there is no room the partition's declaration decides; waiting
     /// ends at `deadline`.
     ///
-    /// Cancel-safe: the put happens whole or not at all; with a token it can be repeated.
+    /// Cancel-safe: the put happens whole or not at all; with a token it can be repeated, also while the first one is
+    /// still on its way.
     pub async fn put(&self, put: Put, deadline: Option<Instant>) -> Result<Vec<RowHandle>, QueueError> {
-        let count = put.batch.num_rows();
         let columns = columns_of(&put.batch);
-        if count == 0 || columns.is_empty() {
+        if put.batch.num_rows() == 0 || columns.is_empty() {
             return Err(QueueError::Empty);
         }
-        if let Some(known) = self.check(&put, &columns)? {
-            return Ok(known);
-        }
-        self.make_room(count, deadline).await?;
-        let batch = own_buffers(put.batch)?;
-        let reservation = {
-            let mut table = self.shared.table.lock();
-            // Somebody may have changed the columns or the group while this put waited for room.
-            let checked = table
-                .check_columns(&columns)
-                .and_then(|()| table.check_group(&put.group, put.group_size, count));
-            if let Err(error) = checked {
-                drop(table);
-                self.shared.room.add_permits(count);
-                return Err(error);
-            }
-            table.learn_columns(&columns);
-            let rows = table.reserve(count);
-            self.shared.check_table(&table);
-            Reservation { shared: Arc::clone(&self.shared), rows }
+        let (reservation, handles) = match self.admit(&put, &columns, deadline).await? {
+            Admitted::Known(rows) => return Ok(rows),
+            Admitted::Reserved(reservation, handles) => (reservation, handles),
         };
-        let handles = reservation.rows.clone();
+        let batch = own_buffers(put.batch)?;
         let chunk = self.shared.new_chunk();
         let payload = self.payload(chunk, &batch).await?;
         let names = columns.into_iter().map(|column| column.name).collect();
@@ -111,12 +133,7 @@ impl Partition {
             words: put.record,
         };
         let record = Record::Put(put.clone());
-        let publish = move |mut reservation: Reservation| {
-            reservation.rows.clear();
-            reservation.shared.table.lock().publish(put);
-            reservation.shared.ready.notify_waiters();
-        };
-        self.write(payload, record, chunk, move |durable| durable.map(|()| publish(reservation))).await?;
+        self.write(payload, record, chunk, move |durable| durable.map(|()| reservation.publish(put))).await?;
         Ok(handles)
     }
 
@@ -128,24 +145,16 @@ impl Partition {
             return Err(QueueError::Empty);
         }
         let columns = columns_of(&batch);
-        {
-            let mut table = self.shared.table.lock();
-            table.check_columns(&columns)?;
-            for handle in rows {
-                let row = table.row(*handle)?;
-                let present = |name: &str| {
-                    row.parts.iter().any(|part| part.columns.iter().any(|column| column == name))
-                };
-                if let Some(twice) = columns.iter().find(|column| present(&column.name)) {
-                    return Err(QueueError::ColumnExists { column: twice.name.clone() });
-                }
-            }
-            table.learn_columns(&columns);
-        }
+        self.shared.table.lock().begin_columns(rows, &columns)?;
+        let names: Vec<String> = columns.into_iter().map(|column| column.name).collect();
+        let reservation = ColumnsReservation {
+            shared: Arc::clone(&self.shared),
+            rows: rows.to_vec(),
+            columns: names.clone(),
+        };
         let batch = own_buffers(batch)?;
         let chunk = self.shared.new_chunk();
         let payload = self.payload(chunk, &batch).await?;
-        let names = columns.into_iter().map(|column| column.name).collect();
         let payload_record = PayloadRecord { chunk, location: None, columns: names, chunk_rows: Vec::new() };
         let record = Record::Columns {
             partition: self.shared.name.clone(),
@@ -153,12 +162,12 @@ impl Partition {
             payload: payload_record.clone(),
         };
         let shared = Arc::clone(&self.shared);
-        let handles = rows.to_vec();
         let publish = move |durable: Result<(), QueueError>| {
+            let reservation = reservation;
             durable.map(|()| {
                 let needed = {
                     let mut table = shared.table.lock();
-                    table.add_columns(&handles, &payload_record);
+                    table.add_columns(&reservation.rows, &payload_record);
                     table.needs(chunk)
                 };
                 if !needed {
@@ -171,24 +180,46 @@ impl Partition {
         self.write(payload, record, chunk, publish).await
     }
 
-    fn check(&self, put: &Put, columns: &[ColumnSpec]) -> Result<Option<Vec<RowHandle>>, QueueError> {
-        let table = self.shared.table.lock();
-        let rows = put.batch.num_rows();
-        if let Some(known) = put.token.as_deref().and_then(|token| table.known_token(token)) {
-            return Ok(Some(known));
+    /// Checks a put and sets aside what it needs. What was checked before a wait is checked again after it.
+    async fn admit(
+        &self,
+        put: &Put,
+        columns: &[ColumnSpec],
+        deadline: Option<Instant>,
+    ) -> Result<Admitted, QueueError> {
+        loop {
+            let settled = self.shared.ready.notified();
+            tokio::pin!(settled);
+            // Registered before the table is read, so that no change between the two is missed.
+            settled.as_mut().enable();
+            let mut admission = self.shared.table.lock().admit(put, columns)?;
+            if matches!(admission, Admission::Fresh) {
+                let room = self.make_room(put.batch.num_rows(), deadline).await?;
+                let mut table = self.shared.table.lock();
+                admission = table.admit(put, columns)?;
+                if matches!(admission, Admission::Fresh) {
+                    table.learn_columns(columns);
+                    let claim = table.reserve(put);
+                    self.shared.check_table(&table);
+                    let handles = claim.rows.clone();
+                    return Ok(Admitted::Reserved(Reservation { room, claim: Some(claim) }, handles));
+                }
+            }
+            match admission {
+                Admission::Known(rows) => return Ok(Admitted::Known(rows)),
+                // Either way the table is read again.
+                _ => match deadline {
+                    None => settled.await,
+                    Some(deadline) => {
+                        let waited = tokio::time::timeout_at(deadline, settled).await;
+                        waited.map_err(|_| self.late("the first put of a token"))?;
+                    }
+                },
+            }
         }
-        if table.closed {
-            return Err(QueueError::Closed { partition: self.shared.name.clone() });
-        }
-        if rows > table.spec.capacity_rows {
-            return Err(QueueError::TooLarge { rows, capacity: table.spec.capacity_rows });
-        }
-        table.check_columns(columns)?;
-        table.check_group(&put.group, put.group_size, rows)?;
-        Ok(None)
     }
 
-    async fn make_room(&self, rows: usize, deadline: Option<Instant>) -> Result<(), QueueError> {
+    async fn make_room(&self, rows: usize, deadline: Option<Instant>) -> Result<Room, QueueError> {
         let shared = &self.shared;
         let closed = || QueueError::Closed { partition: shared.name.clone() };
         let (on_full, capacity) = {
@@ -216,7 +247,7 @@ impl Partition {
                     granted.forget();
                     break;
                 }
-                let oldest = shared.table.lock().oldest_unheld_group();
+                let oldest = shared.table.lock().begin_drop();
                 let Some(oldest) = oldest else {
                     return Err(QueueError::Full { partition: shared.name.clone(), capacity });
                 };
@@ -224,7 +255,7 @@ impl Partition {
                 self.free(oldest, Freed::Dropped).await?;
             },
         }
-        Ok(())
+        Ok(Room { shared: Arc::clone(shared), rows })
     }
 
     pub(super) fn late(&self, what: &'static str) -> QueueError {

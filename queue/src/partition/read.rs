@@ -9,6 +9,15 @@ use super::table::Part;
 use super::{Partition, RowHandle};
 use crate::QueueError;
 
+/// Compactions that one read outlives: each at least halves a chunk, so that no read sees more.
+const PLANS_MAX: usize = 32;
+
+/// Why rows could not be read, and which of those that were asked for.
+pub(super) struct ReadFailure {
+    pub(super) rows: std::ops::Range<usize>,
+    pub(super) error: QueueError,
+}
+
 /// Rows that follow each other in the same chunks: they come out as one batch.
 struct Stretch {
     parts: Vec<Part>,
@@ -31,10 +40,29 @@ impl Partition {
         &self,
         rows: &[RowHandle],
         columns: Option<&[String]>,
-    ) -> Result<Vec<RecordBatch>, QueueError> {
+    ) -> Result<Vec<RecordBatch>, ReadFailure> {
+        for _ in 0..PLANS_MAX {
+            match self.read_once(rows, columns).await {
+                // Compacted meanwhile: the rows lie elsewhere now.
+                Err(failure) if matches!(failure.error, QueueError::ChunkGone { .. }) => {}
+                outcome => return outcome,
+            }
+        }
+        self.read_once(rows, columns).await
+    }
+
+    async fn read_once(
+        &self,
+        rows: &[RowHandle],
+        columns: Option<&[String]>,
+    ) -> Result<Vec<RecordBatch>, ReadFailure> {
         let mut batches = Vec::new();
-        for stretch in self.stretches(rows)? {
-            batches.push(self.read_stretch(&stretch, columns).await?);
+        let mut at = 0;
+        let stretches = self.stretches(rows).map_err(|error| ReadFailure { rows: 0..0, error })?;
+        for stretch in stretches {
+            let read = self.read_stretch(&stretch, columns).await;
+            batches.push(read.map_err(|error| ReadFailure { rows: at..at + stretch.rows, error })?);
+            at += stretch.rows;
         }
         Ok(batches)
     }
@@ -45,7 +73,7 @@ impl Partition {
             let table = self.shared.table.lock();
             rows.retain(|row| table.row(*row).is_ok());
         }
-        self.read(&rows, None).await
+        self.read(&rows, None).await.map_err(|failure| failure.error)
     }
 
     fn stretches(&self, rows: &[RowHandle]) -> Result<Vec<Stretch>, QueueError> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::table::{Freed, Part, Progress, RowHandle, Table};
+use super::table::{Part, Progress, RowHandle, Table};
 use crate::journal::{PayloadRecord, PutRecord, Record};
 use crate::store::{DiskStore, Store};
 use crate::{ChunkId, ChunkLocation, QueueError};
@@ -45,8 +45,13 @@ impl Replay {
 
     pub(crate) fn apply(&mut self, record: Record) -> Result<(), QueueError> {
         match record {
-            Record::Declare { spec, generation_floor } => {
-                self.tables.insert(spec.name.clone(), (Table::new(spec), generation_floor));
+            Record::Declare { spec, generation_floor, dispositions } => {
+                // Two declarations at once are both written down; the first one is the partition.
+                self.tables.entry(spec.name.clone()).or_insert_with(|| {
+                    let mut table = Table::new(spec);
+                    table.dispositions = dispositions;
+                    (table, generation_floor)
+                });
             }
             Record::Put(put) => {
                 self.chunk(put.payload.chunk, put.payload.location);
@@ -70,13 +75,17 @@ impl Replay {
             Record::Ack { partition, task, rows } => {
                 let table = self.table(&partition)?;
                 let task = table.task(&task)?;
-                let chunks = table.finish_ack(task, &rows);
-                self.free(&chunks);
+                let released = table.finish_ack(task, &rows);
+                self.free(&released.chunks);
             }
-            Record::Clear { partition, rows, dropped } => {
-                let why = if dropped { Freed::Dropped } else { Freed::Cleared };
-                let chunks = self.table(&partition)?.remove(&rows, why);
-                self.free(&chunks);
+            Record::Records { partition, records } => {
+                let table = self.table(&partition)?;
+                records.into_iter().for_each(|words| table.keep_record(words));
+            }
+            Record::Forget { partition, count } => self.table(&partition)?.forget_records(count),
+            Record::Clear { partition, rows, why } => {
+                let released = self.table(&partition)?.remove(&rows, why);
+                self.free(&released.chunks);
             }
         }
         Ok(())
@@ -118,11 +127,13 @@ fn payload_record(chunk: ChunkId, rows: &[(RowHandle, Part)], store: &DiskStore)
 /// The records that make `table` as it is, for a journal without history.
 pub(crate) fn live_records(table: &Table, store: &DiskStore) -> Vec<Record> {
     let partition = table.spec.name.clone();
-    let mut records =
-        vec![Record::Declare { spec: table.spec.clone(), generation_floor: table.generation_floor() }];
+    let mut records = vec![Record::Declare {
+        spec: table.spec.clone(),
+        generation_floor: table.generation_floor(),
+        dispositions: table.dispositions,
+    }];
     for group in table.groups.values() {
         let mut group_gone = group.put - group.rows.len();
-        let mut words = group.record.clone();
         // Rows of one put lie in one chunk: they go back as one put, with their places in it.
         for (chunk, rows) in by_chunk(table, &group.rows, 0) {
             records.push(Record::Put(PutRecord {
@@ -134,7 +145,7 @@ pub(crate) fn live_records(table: &Table, store: &DiskStore) -> Vec<Record> {
                 rows: rows.iter().map(|(handle, _)| *handle).collect(),
                 payload: payload_record(chunk, &rows, store),
                 token: None,
-                words: words.take(),
+                words: None,
             }));
         }
         let parts_max =
@@ -158,6 +169,8 @@ pub(crate) fn live_records(table: &Table, store: &DiskStore) -> Vec<Record> {
             }
         }
     }
+    records
+        .push(Record::Records { partition: partition.clone(), records: table.records().cloned().collect() });
     records.push(Record::Tokens { partition, tokens: table.remembered() });
     records
 }

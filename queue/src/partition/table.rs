@@ -3,18 +3,21 @@
 //! Nothing in here waits, copies payload or does I/O, and every operation touches the rows it is about and no
 //! others: what is ready is kept in ordered sets, never searched for.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use super::Put;
 use crate::journal::{PayloadRecord, PutRecord};
 use crate::{ChunkId, ColumnSpec, PartitionSpec, QueueError};
 
 /// Put tokens remembered, so that a repeated put is recognised.
 const TOKENS_MAX: usize = 65_536;
+/// Owners' records that are kept until they are forgotten; bytes.
+const RECORDS_BYTES_MAX: usize = 256 << 20;
 
 /// Names one row for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -40,14 +43,16 @@ pub(crate) enum Progress {
     Incomplete,
     Ready,
     Leased(u64),
-    /// Acked, not yet durable.
-    Acking,
+    /// Acked or dropped, not yet durable.
+    Leaving,
     Acked,
 }
 
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) group: u64,
+    /// Its place in the group.
+    place: usize,
     pub(crate) parts: Vec<Part>,
     pub(crate) progress: Vec<Progress>,
 }
@@ -68,7 +73,6 @@ pub(crate) struct Group {
     /// Rows ever put.
     pub(crate) put: usize,
     pub(crate) policy_version: u64,
-    pub(crate) record: Option<String>,
     /// Per task: rows that are ready.
     ready: Vec<usize>,
 }
@@ -83,8 +87,55 @@ impl Group {
 /// What is ready for a task, oldest group first.
 #[derive(Debug, Default)]
 struct Ready {
-    rows: BTreeSet<(u64, RowHandle)>,
+    /// By group and place in the group.
+    rows: BTreeSet<(u64, usize, RowHandle)>,
     groups: BTreeSet<u64>,
+    /// Rows that lack columns of the task.
+    incomplete: usize,
+}
+
+/// Rows of a group whose puts are not durable yet.
+#[derive(Debug)]
+struct UnderWay {
+    group_size: usize,
+    rows: usize,
+}
+
+/// What is set aside for a put that is not durable yet.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    pub(crate) rows: Vec<RowHandle>,
+    group: String,
+    token: Option<String>,
+}
+
+/// What a put is, before anything is written.
+#[derive(Debug)]
+pub(crate) enum Admission {
+    /// Something new.
+    Fresh,
+    /// A repetition of one that is on its way.
+    UnderWay,
+    /// A repetition of one that made these rows.
+    Known(Vec<RowHandle>),
+}
+
+/// The rows that a chunk was written with, gone ones included.
+#[derive(Debug, Default)]
+struct ChunkRows {
+    rows: Vec<RowHandle>,
+    live: usize,
+}
+
+/// What the table has let go of.
+#[derive(Debug, Default)]
+pub(crate) struct Released {
+    /// Rows that there is room for now.
+    pub(crate) rows: usize,
+    /// Chunks that nobody needs any more.
+    pub(crate) chunks: Vec<ChunkId>,
+    /// Chunks most of whose rows are gone.
+    pub(crate) sparse: Vec<ChunkId>,
 }
 
 #[derive(Debug)]
@@ -95,7 +146,7 @@ pub(crate) struct LeaseState {
 }
 
 /// What became of rows that are gone.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dispositions {
     /// Freed because every task acked them.
     pub acked: u64,
@@ -103,14 +154,18 @@ pub struct Dispositions {
     pub dropped: u64,
     /// Cleared by their owner.
     pub cleared: u64,
+    /// Their payload could not be read back.
+    pub lost: u64,
 }
 
 /// Why rows are freed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Freed {
     Acked,
     Dropped,
     Cleared,
+    Lost,
 }
 
 #[derive(Debug)]
@@ -128,10 +183,15 @@ pub(crate) struct Table {
     leases: HashMap<u64, LeaseState>,
     expiries: BTreeSet<(Instant, u64)>,
     next_lease: u64,
-    /// Live rows of each chunk.
-    chunks: HashMap<ChunkId, usize>,
+    chunks: HashMap<ChunkId, ChunkRows>,
     tokens: HashMap<String, Vec<RowHandle>>,
-    token_order: std::collections::VecDeque<String>,
+    token_order: VecDeque<String>,
+    groups_under_way: HashMap<String, UnderWay>,
+    tokens_under_way: HashSet<String>,
+    /// Columns of rows whose writing is not durable yet.
+    columns_under_way: HashSet<(RowHandle, String)>,
+    records: VecDeque<String>,
+    records_bytes: usize,
     pub(crate) dispositions: Dispositions,
     pub(crate) rows_live: usize,
     pub(crate) rows_reserved: usize,
@@ -157,7 +217,12 @@ impl Table {
             next_lease: 0,
             chunks: HashMap::new(),
             tokens: HashMap::new(),
-            token_order: std::collections::VecDeque::new(),
+            token_order: VecDeque::new(),
+            groups_under_way: HashMap::new(),
+            tokens_under_way: HashSet::new(),
+            columns_under_way: HashSet::new(),
+            records: VecDeque::new(),
+            records_bytes: 0,
             dispositions: Dispositions::default(),
             rows_live: 0,
             rows_reserved: 0,
@@ -209,38 +274,89 @@ impl Table {
         chunks
     }
 
-    pub(crate) fn check_group(&self, key: &str, size: usize, rows: usize) -> Result<(), QueueError> {
-        let open = self.open_groups.get(key).and_then(|id| self.groups.get(id));
-        let (size, already) = open.map_or((size, 0), |group| (group.size, group.put));
-        if already + rows > size {
-            return Err(QueueError::GroupOverflow { group: key.to_owned(), size, rows: already + rows });
+    fn check_group(&self, key: &str, size: usize, rows: usize) -> Result<(), QueueError> {
+        let there = self.open_groups.get(key).and_then(|id| self.groups.get(id));
+        let (size, put) = there.map_or((size, 0), |group| (group.size, group.put));
+        let (size, coming) =
+            self.groups_under_way.get(key).map_or((size, 0), |way| (way.group_size, way.rows));
+        let rows = put + coming + rows;
+        if rows > size {
+            return Err(QueueError::GroupOverflow { group: key.to_owned(), size, rows });
         }
         Ok(())
     }
 
-    pub(crate) fn known_token(&self, token: &str) -> Option<Vec<RowHandle>> {
-        self.tokens.get(token).cloned()
+    /// Whether a put may be written; says so without changing anything.
+    pub(crate) fn admit(&self, put: &Put, columns: &[ColumnSpec]) -> Result<Admission, QueueError> {
+        let rows = put.batch.num_rows();
+        if let Some(token) = &put.token {
+            if let Some(known) = self.tokens.get(token) {
+                return Ok(Admission::Known(known.clone()));
+            }
+            if self.tokens_under_way.contains(token) {
+                return Ok(Admission::UnderWay);
+            }
+        }
+        if self.closed {
+            return Err(QueueError::Closed { partition: self.spec.name.clone() });
+        }
+        if rows > self.spec.capacity_rows {
+            return Err(QueueError::TooLarge { rows, capacity: self.spec.capacity_rows });
+        }
+        let record_bytes = put.record.as_ref().map_or(0, String::len);
+        if record_bytes > 0 && self.records_bytes + record_bytes > RECORDS_BYTES_MAX {
+            return Err(QueueError::RecordsFull {
+                partition: self.spec.name.clone(),
+                bytes: self.records_bytes,
+                bytes_max: RECORDS_BYTES_MAX,
+            });
+        }
+        self.check_columns(columns)?;
+        self.check_group(&put.group, put.group_size, rows)?;
+        Ok(Admission::Fresh)
     }
 
-    /// Sets slots aside for rows that are about to be written.
-    pub(crate) fn reserve(&mut self, rows: usize) -> Vec<RowHandle> {
+    /// Sets slots, the group's places and the token aside for a put that is about to be written.
+    pub(crate) fn reserve(&mut self, put: &Put) -> Claim {
+        let rows = put.batch.num_rows();
         self.rows_reserved += rows;
-        (0..rows)
-            .map(|_| match self.free.pop() {
-                Some(slot) => RowHandle { slot, generation: self.slots[slot as usize].generation },
-                None => {
-                    self.slots.push(Slot { generation: self.generation_floor, row: None });
-                    RowHandle { slot: (self.slots.len() - 1) as u32, generation: self.generation_floor }
-                }
-            })
-            .collect()
+        let under_way = self
+            .groups_under_way
+            .entry(put.group.clone())
+            .or_insert(UnderWay { group_size: put.group_size, rows: 0 });
+        under_way.rows += rows;
+        self.tokens_under_way.extend(put.token.clone());
+        let handles = (0..rows).map(|_| self.take_slot()).collect();
+        Claim { rows: handles, group: put.group.clone(), token: put.token.clone() }
     }
 
-    pub(crate) fn release(&mut self, rows: &[RowHandle]) {
-        self.rows_reserved -= rows.len();
-        for row in rows {
+    fn take_slot(&mut self) -> RowHandle {
+        if let Some(slot) = self.free.pop() {
+            return RowHandle { slot, generation: self.slots[slot as usize].generation };
+        }
+        self.slots.push(Slot { generation: self.generation_floor, row: None });
+        RowHandle { slot: (self.slots.len() - 1) as u32, generation: self.generation_floor }
+    }
+
+    /// Gives back what was set aside for a put that came to nothing.
+    pub(crate) fn release(&mut self, claim: &Claim) {
+        self.settle(&claim.group, claim.rows.len(), claim.token.as_deref());
+        for row in &claim.rows {
             self.slots[row.slot as usize].generation += 1;
             self.free.push(row.slot);
+        }
+    }
+
+    fn settle(&mut self, group: &str, rows: usize, token: Option<&str>) {
+        self.rows_reserved -= rows;
+        if let Some(under_way) = self.groups_under_way.get_mut(group) {
+            under_way.rows -= rows;
+            if under_way.rows == 0 {
+                self.groups_under_way.remove(group);
+            }
+        }
+        if let Some(token) = token {
+            self.tokens_under_way.remove(token);
         }
     }
 
@@ -249,7 +365,7 @@ impl Table {
         let PutRecord {
             group: key, group_size, group_gone, policy_version, rows, payload, token, words, ..
         } = put;
-        self.rows_reserved -= rows.len();
+        self.settle(&key, rows.len(), token.as_deref());
         self.rows_live += rows.len();
         let tasks = self.spec.tasks.len();
         let id = *self.open_groups.entry(key.clone()).or_insert_with(|| {
@@ -261,30 +377,82 @@ impl Table {
                 rows: Vec::with_capacity(rows.len()),
                 put: group_gone,
                 policy_version,
-                record: None,
                 ready: vec![0; tasks],
             };
             self.groups.insert(id, group);
             id
         });
+        let mut first_place = 0;
         if let Some(group) = self.groups.get_mut(&id) {
+            first_place = group.put;
             group.rows.extend_from_slice(&rows);
             group.put += rows.len();
             group.policy_version = group.policy_version.min(policy_version);
-            group.record = words.or(group.record.take());
             if group.put == group.size {
                 self.open_groups.remove(&key);
             }
         }
-        for handle in &rows {
-            let row = Row { group: id, parts: Vec::new(), progress: vec![Progress::Incomplete; tasks] };
+        for (at, handle) in rows.iter().enumerate() {
+            let progress = vec![Progress::Incomplete; tasks];
+            let row = Row { group: id, place: first_place + at, parts: Vec::new(), progress };
             self.slots[handle.slot as usize].row = Some(row);
         }
+        self.ready.iter_mut().for_each(|task| task.incomplete += rows.len());
         self.add_columns(&rows, &payload);
         // A group that has become whole may be ready by its earlier rows alone.
         (0..tasks).for_each(|task| self.index_group(id, task));
         if let Some(token) = token {
             self.remember(token, rows);
+        }
+        if let Some(words) = words {
+            self.keep_record(words);
+        }
+    }
+
+    pub(crate) fn keep_record(&mut self, words: String) {
+        self.records_bytes += words.len();
+        self.records.push_back(words);
+    }
+
+    pub(crate) fn records(&self) -> impl ExactSizeIterator<Item = &String> {
+        self.records.iter()
+    }
+
+    pub(crate) fn forget_records(&mut self, count: usize) {
+        for words in self.records.drain(..count.min(self.records.len())) {
+            self.records_bytes -= words.len();
+        }
+    }
+
+    /// Sets columns of rows aside that are about to be written; nothing is changed on an error.
+    pub(crate) fn begin_columns(
+        &mut self,
+        rows: &[RowHandle],
+        columns: &[ColumnSpec],
+    ) -> Result<(), QueueError> {
+        self.check_columns(columns)?;
+        let mut claimed = HashSet::with_capacity(rows.len() * columns.len());
+        for handle in rows {
+            let row = self.row(*handle)?;
+            for ColumnSpec { name, .. } in columns {
+                let present = row.parts.iter().any(|part| part.columns.contains(name));
+                let key = (*handle, name.clone());
+                if present || self.columns_under_way.contains(&key) || !claimed.insert(key) {
+                    return Err(QueueError::ColumnExists { column: name.clone() });
+                }
+            }
+        }
+        self.columns_under_way.extend(claimed);
+        self.learn_columns(columns);
+        Ok(())
+    }
+
+    /// The end of a writing of columns, whatever came of it.
+    pub(crate) fn end_columns(&mut self, rows: &[RowHandle], columns: &[String]) {
+        for handle in rows {
+            for column in columns {
+                self.columns_under_way.remove(&(*handle, column.clone()));
+            }
         }
     }
 
@@ -313,7 +481,9 @@ impl Table {
                 row: payload.chunk_row(at),
                 columns: Arc::clone(&columns),
             });
-            *self.chunks.entry(payload.chunk).or_default() += 1;
+            let chunk = self.chunks.entry(payload.chunk).or_default();
+            chunk.rows.push(*handle);
+            chunk.live += 1;
             self.complete(*handle);
         }
     }
@@ -351,17 +521,20 @@ impl Table {
     fn set(&mut self, handle: RowHandle, task: usize, to: Progress) {
         let Ok(row) = self.row_mut(handle) else { return };
         let from = std::mem::replace(&mut row.progress[task], to);
-        let group_id = row.group;
+        let (group_id, place) = (row.group, row.place);
+        if from == Progress::Incomplete && to != Progress::Incomplete {
+            self.ready[task].incomplete -= 1;
+        }
         if (from == Progress::Ready) == (to == Progress::Ready) {
             return;
         }
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         if to == Progress::Ready {
             group.ready[task] += 1;
-            self.ready[task].rows.insert((group_id, handle));
+            self.ready[task].rows.insert((group_id, place, handle));
         } else {
             group.ready[task] -= 1;
-            self.ready[task].rows.remove(&(group_id, handle));
+            self.ready[task].rows.remove(&(group_id, place, handle));
         }
         self.index_group(group_id, task);
     }
@@ -384,8 +557,8 @@ impl Table {
     /// The oldest ready rows, at most `count`, of groups of at least `min_version`.
     pub(crate) fn ready_rows(&self, task: usize, count: usize, min_version: u64) -> Vec<RowHandle> {
         let fresh = |id: u64| self.groups.get(&id).is_some_and(|group| group.policy_version >= min_version);
-        let rows = self.ready[task].rows.iter().filter(|(id, _)| fresh(*id));
-        rows.take(count).map(|(_, handle)| *handle).collect()
+        let rows = self.ready[task].rows.iter().filter(|(id, ..)| fresh(*id));
+        rows.take(count).map(|(.., handle)| *handle).collect()
     }
 
     pub(crate) fn ready_group_count(&self, task: usize) -> usize {
@@ -443,7 +616,7 @@ impl Table {
     /// Ends a lease whose rows are consumed as soon as that is durable.
     pub(crate) fn begin_ack(&mut self, id: u64) -> Result<LeaseState, QueueError> {
         let lease = self.end_lease(id)?;
-        lease.rows.iter().for_each(|row| self.set(*row, lease.task, Progress::Acking));
+        lease.rows.iter().for_each(|row| self.set(*row, lease.task, Progress::Leaving));
         Ok(lease)
     }
 
@@ -451,8 +624,8 @@ impl Table {
         self.give_back(lease);
     }
 
-    /// Consumes rows; returns the chunks that nobody needs any more.
-    pub(crate) fn finish_ack(&mut self, task: usize, rows: &[RowHandle]) -> Vec<ChunkId> {
+    /// Consumes rows.
+    pub(crate) fn finish_ack(&mut self, task: usize, rows: &[RowHandle]) -> Released {
         rows.iter().for_each(|row| self.set(*row, task, Progress::Acked));
         let consumed: Vec<RowHandle> = rows
             .iter()
@@ -462,9 +635,9 @@ impl Table {
         self.remove(&consumed, Freed::Acked)
     }
 
-    /// Frees rows, whatever they are; returns the chunks that nobody needs any more.
-    pub(crate) fn remove(&mut self, rows: &[RowHandle], why: Freed) -> Vec<ChunkId> {
-        let mut unused = Vec::new();
+    /// Frees rows, whatever they are.
+    pub(crate) fn remove(&mut self, rows: &[RowHandle], why: Freed) -> Released {
+        let mut released = Released::default();
         for handle in rows {
             for task in 0..self.spec.tasks.len() {
                 self.set(*handle, task, Progress::Acked);
@@ -477,22 +650,58 @@ impl Table {
             slot.generation += 1;
             self.free.push(handle.slot);
             self.rows_live -= 1;
+            released.rows += 1;
             match why {
                 Freed::Acked => self.dispositions.acked += 1,
                 Freed::Dropped => self.dispositions.dropped += 1,
                 Freed::Cleared => self.dispositions.cleared += 1,
+                Freed::Lost => self.dispositions.lost += 1,
             }
             for part in &row.parts {
-                let live = self.chunks.entry(part.chunk).or_default();
-                *live -= 1;
-                if *live == 0 {
-                    self.chunks.remove(&part.chunk);
-                    unused.push(part.chunk);
-                }
+                self.leave_chunk(part.chunk, &mut released);
             }
             self.leave_group(row.group, *handle);
         }
-        unused
+        released
+    }
+
+    fn leave_chunk(&mut self, id: ChunkId, released: &mut Released) {
+        let Some(chunk) = self.chunks.get_mut(&id) else { return };
+        chunk.live -= 1;
+        if chunk.live == 0 {
+            self.chunks.remove(&id);
+            released.chunks.push(id);
+            released.sparse.retain(|sparse| *sparse != id);
+        } else if chunk.live * 2 < chunk.rows.len() && released.sparse.last() != Some(&id) {
+            released.sparse.push(id);
+        }
+    }
+
+    /// The rows that still need a chunk, with their places in it.
+    pub(crate) fn chunk_rows(&self, chunk: ChunkId) -> Vec<(RowHandle, u32)> {
+        let place = |handle: &RowHandle| {
+            let part = self.row(*handle).ok()?.parts.iter().find(|part| part.chunk == chunk)?;
+            Some((*handle, part.row))
+        };
+        self.chunks.get(&chunk).map_or_else(Vec::new, |rows| rows.rows.iter().filter_map(place).collect())
+    }
+
+    /// Lets rows that still need the chunk `from` find their columns in `to`, where the copy of the first of `rows` is
+    /// row 0. Rows that are gone by now are left out.
+    pub(crate) fn move_chunk(&mut self, from: ChunkId, to: ChunkId, rows: &[RowHandle]) {
+        self.chunks.remove(&from);
+        let mut moved = ChunkRows::default();
+        for (at, handle) in rows.iter().enumerate() {
+            let Ok(row) = self.row_mut(*handle) else { continue };
+            let Some(part) = row.parts.iter_mut().find(|part| part.chunk == from) else { continue };
+            part.chunk = to;
+            part.row = at as u32;
+            moved.rows.push(*handle);
+            moved.live += 1;
+        }
+        if moved.live > 0 {
+            self.chunks.insert(to, moved);
+        }
     }
 
     fn leave_group(&mut self, id: u64, handle: RowHandle) {
@@ -504,11 +713,23 @@ impl Table {
         (0..self.spec.tasks.len()).for_each(|task| self.index_group(id, task));
     }
 
-    /// The oldest group that is ready for every task: what `drop_oldest` may drop.
-    pub(crate) fn oldest_unheld_group(&self) -> Option<Vec<RowHandle>> {
+    /// Takes the oldest group that is ready for every task out of every taker's reach: what `drop_oldest` may drop.
+    pub(crate) fn begin_drop(&mut self) -> Option<Vec<RowHandle>> {
         let mut ready = self.ready.first()?.groups.iter();
         let id = ready.find(|id| self.ready.iter().all(|task| task.groups.contains(id)))?;
-        self.groups.get(id).map(|group| group.rows.clone())
+        let rows = self.groups.get(id)?.rows.clone();
+        self.set_for_all_tasks(&rows, Progress::Leaving);
+        Some(rows)
+    }
+
+    pub(crate) fn undo_drop(&mut self, rows: &[RowHandle]) {
+        self.set_for_all_tasks(rows, Progress::Ready);
+    }
+
+    fn set_for_all_tasks(&mut self, rows: &[RowHandle], to: Progress) {
+        for task in 0..self.spec.tasks.len() {
+            rows.iter().for_each(|row| self.set(*row, task, to));
+        }
     }
 
     /// Rows by state for a task: incomplete, ready, leased, acked.
@@ -518,7 +739,7 @@ impl Table {
             let place = match row.progress[task] {
                 Progress::Incomplete => 0,
                 Progress::Ready => 1,
-                Progress::Leased(_) | Progress::Acking => 2,
+                Progress::Leased(_) | Progress::Leaving => 2,
                 Progress::Acked => 3,
             };
             counts[place] += 1;
@@ -532,7 +753,9 @@ impl Table {
 
     /// Whether rows may still become ready for the task without another put.
     pub(crate) fn may_become_ready(&self, task: usize) -> bool {
-        self.rows_reserved > 0 || self.leases.values().any(|lease| lease.task == task)
+        self.rows_reserved > 0
+            || self.ready[task].incomplete > 0
+            || self.leases.values().any(|lease| lease.task == task)
     }
 
     pub(crate) fn live_leases(&self) -> impl Iterator<Item = &LeaseState> {

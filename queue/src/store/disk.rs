@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -50,12 +50,23 @@ pub(crate) struct SegmentWriter {
     length_max: u64,
     /// Whether the directory has a name in it that is not durable yet.
     fresh: bool,
+    /// Why payload may have been lost.
+    failed: Option<QueueError>,
     store: Arc<DiskStore>,
 }
 
 impl SegmentWriter {
     pub(crate) fn new(dir: &Path, first: u64, length_max: u64, store: Arc<DiskStore>) -> Self {
-        Self { dir: dir.to_owned(), segment: first, file: None, length: 0, length_max, fresh: false, store }
+        Self {
+            dir: dir.to_owned(),
+            segment: first,
+            file: None,
+            length: 0,
+            length_max,
+            fresh: false,
+            failed: None,
+            store,
+        }
     }
 
     /// Appends a chunk. After an error the segment is closed, so that half a chunk is never followed by another.
@@ -73,7 +84,10 @@ impl SegmentWriter {
                 created.map_err(QueueError::io("create", &path))?
             }
         };
-        if let Err(error) = file.write_all(bytes) {
+        let written = file.write_all(bytes);
+        self.file = Some(file);
+        if let Err(error) = written {
+            // Half a chunk lies at the end: nothing is appended behind it.
             self.roll();
             return Err(QueueError::io("write", &path)(error));
         }
@@ -84,12 +98,21 @@ impl SegmentWriter {
             checksum: crc32fast::hash(bytes),
         };
         self.length += location.length;
-        self.file = Some(file);
         Ok(location)
     }
 
-    /// Makes what was appended durable.
+    /// Makes what was appended durable. Once that has failed nobody knows what the disk holds, so it never succeeds
+    /// again.
     pub(crate) fn sync(&mut self) -> Result<(), QueueError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let synced = self.sync_open_segment();
+        self.failed = synced.as_ref().err().cloned();
+        synced
+    }
+
+    fn sync_open_segment(&mut self) -> Result<(), QueueError> {
         let path = segment_path(&self.dir, self.segment);
         self.file.as_ref().map_or(Ok(()), File::sync_data).map_err(QueueError::io("sync", path))?;
         if std::mem::take(&mut self.fresh) {
@@ -104,7 +127,7 @@ impl SegmentWriter {
         if let Some(file) = self.file.take()
             && let Err(error) = file.sync_data()
         {
-            tracing::error!(%error, segment = self.segment, "a closed segment may not be durable");
+            self.failed = Some(QueueError::io("sync", segment_path(&self.dir, self.segment))(error));
         }
         self.store.seal(self.segment);
         self.segment += 1;
@@ -123,6 +146,8 @@ struct Index {
     chunks: HashMap<ChunkId, ChunkLocation>,
     segments: BTreeMap<u64, Segment>,
     bytes: u64,
+    /// Off while the journal is read: what is empty then may be filled by a later record.
+    deletes: bool,
 }
 
 /// See the module's documentation.
@@ -130,12 +155,12 @@ struct Index {
 pub(crate) struct DiskStore {
     dir: PathBuf,
     index: Mutex<Index>,
-    read_only: bool,
 }
 
 impl DiskStore {
-    pub(crate) fn new(dir: &Path, read_only: bool) -> Self {
-        Self { dir: dir.to_owned(), index: Mutex::default(), read_only }
+    /// A store that deletes nothing until [`DiskStore::clean`].
+    pub(crate) fn new(dir: &Path) -> Self {
+        Self { dir: dir.to_owned(), index: Mutex::default() }
     }
 
     /// Makes a chunk known that lies on disk.
@@ -165,7 +190,7 @@ impl DiskStore {
 
     fn delete_if_empty(&self, index: &mut Index, segment: u64) {
         let empty = index.segments.get(&segment).is_some_and(|segment| segment.live == 0 && !segment.open);
-        if !empty || self.read_only {
+        if !empty || !index.deletes {
             return;
         }
         index.segments.remove(&segment);
@@ -177,6 +202,7 @@ impl DiskStore {
 
     /// After replay: deletes segments that no live row refers to; says which number is free.
     pub(crate) fn clean(&self) -> Result<u64, QueueError> {
+        self.index.lock().deletes = true;
         let mut next = 0;
         let entries = std::fs::read_dir(&self.dir).map_err(QueueError::io("list", &self.dir))?;
         for entry in entries {
@@ -196,12 +222,20 @@ impl DiskStore {
     pub(crate) fn load(&self, chunk: ChunkId) -> Result<RecordBatch, QueueError> {
         let location = self.index.lock().chunks.get(&chunk).copied();
         let Some(location) = location else {
-            return Err(QueueError::Arrow { reason: format!("chunk {} is not there", chunk.0) });
+            return Err(QueueError::ChunkGone { chunk: chunk.0 });
         };
         let path = segment_path(&self.dir, location.segment);
-        let file = File::open(&path).map_err(QueueError::io("open", &path))?;
+        let unreadable = |error: std::io::Error| match error.kind() {
+            ErrorKind::NotFound | ErrorKind::UnexpectedEof => QueueError::Corrupt {
+                file: path.clone(),
+                offset: location.offset,
+                reason: format!("{} bytes of payload are missing: {error}", location.length),
+            },
+            _ => QueueError::io("read", &path)(error),
+        };
+        let file = File::open(&path).map_err(unreadable)?;
         let mut bytes = vec![0; location.length as usize];
-        file.read_exact_at(&mut bytes, location.offset).map_err(QueueError::io("read", &path))?;
+        file.read_exact_at(&mut bytes, location.offset).map_err(unreadable)?;
         if crc32fast::hash(&bytes) != location.checksum {
             let reason = "the checksum of a chunk does not match".to_owned();
             return Err(QueueError::Corrupt { file: path, offset: location.offset, reason });

@@ -23,6 +23,10 @@ pub(crate) struct MemoryStore {
 }
 
 impl MemoryStore {
+    pub(crate) fn get(&self, chunk: ChunkId) -> Option<RecordBatch> {
+        self.chunks.lock().by_id.get(&chunk).cloned()
+    }
+
     pub(crate) fn insert(&self, chunk: ChunkId, batch: RecordBatch) {
         let mut chunks = self.chunks.lock();
         chunks.bytes += batch.get_array_memory_size() as u64;
@@ -32,8 +36,8 @@ impl MemoryStore {
 
 impl Store for MemoryStore {
     fn read(&self, chunk: ChunkId) -> BoxFuture<'_, Result<RecordBatch, QueueError>> {
-        let found = self.chunks.lock().by_id.get(&chunk).cloned();
-        let missing = || QueueError::Arrow { reason: format!("chunk {} is not there", chunk.0) };
+        let found = self.get(chunk);
+        let missing = || QueueError::ChunkGone { chunk: chunk.0 };
         futures::future::ready(found.ok_or_else(missing)).boxed()
     }
 

@@ -6,7 +6,10 @@
 mod disk;
 mod memory;
 
-use arrow::array::{Array, RecordBatch, UInt32Array};
+use arrow::array::{Array, ArrayData, RecordBatch, UInt32Array};
+use arrow::compute::take_record_batch;
+use arrow::datatypes::{ArrowNativeType, DataType};
+use arrow::error::ArrowError;
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
@@ -44,19 +47,41 @@ pub trait Store: Send + Sync + 'static {
     fn bytes(&self) -> u64;
 }
 
+/// Slack that builders may leave in the buffers of a batch; bytes.
+const SLACK_BYTES: usize = 4096;
+
 /// Gives a batch buffers of its own where it is a cut of a larger one.
 pub(crate) fn own_buffers(batch: RecordBatch) -> Result<RecordBatch, QueueError> {
     let held: usize = batch.columns().iter().map(|column| column.get_buffer_memory_size()).sum();
-    let data: usize = batch
-        .columns()
-        .iter()
-        .map(|column| column.to_data().get_slice_memory_size())
-        .sum::<Result<usize, _>>()?;
+    let needed = batch.columns().iter().map(|column| needed_bytes(&column.to_data()));
+    let needed = needed.sum::<Result<usize, _>>()?;
     // Builders leave some slack; a cut of a larger batch holds far more.
-    if held <= data + data / 2 + 4096 {
+    if held <= needed + needed / 2 + SLACK_BYTES {
         return Ok(batch);
     }
     let rows =
         u32::try_from(batch.num_rows()).map_err(|error| QueueError::Arrow { reason: error.to_string() })?;
-    Ok(arrow::compute::take_record_batch(&batch, &UInt32Array::from_iter_values(0..rows))?)
+    Ok(take_record_batch(&batch, &UInt32Array::from_iter_values(0..rows))?)
+}
+
+/// Bytes that an array's own rows take. A cut of a list keeps all values of the list that it was cut from, and arrow
+/// counts them as its own.
+fn needed_bytes(data: &ArrayData) -> Result<usize, ArrowError> {
+    let ends = match data.data_type() {
+        DataType::List(_) | DataType::Map(..) => list_ends::<i32>(data),
+        DataType::LargeList(_) => list_ends::<i64>(data),
+        DataType::Struct(_) | DataType::FixedSizeList(..) => {
+            return data.child_data().iter().map(needed_bytes).sum();
+        }
+        _ => return data.get_slice_memory_size(),
+    };
+    let (Some((first, last)), [values]) = (ends, data.child_data()) else { return Ok(0) };
+    Ok(data.len() * size_of::<i32>() + needed_bytes(&values.slice(first, last - first))?)
+}
+
+/// First and last place of a list's rows among its values.
+fn list_ends<Offset: ArrowNativeType>(data: &ArrayData) -> Option<(usize, usize)> {
+    let offsets = data.buffers().first()?.typed_data::<Offset>();
+    let ends = offsets.get(data.offset()..=data.offset() + data.len())?;
+    Some((ends.first()?.as_usize(), ends.last()?.as_usize()))
 }

@@ -1,0 +1,225 @@
+//! What survives: reopening, cutting the journal anywhere, corrupt bytes, and a long life.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{Array, AsArray, Int32Array, ListBuilder, RecordBatch, UInt32Builder};
+use arrow::datatypes::{DataType, Field, Int32Type, Schema};
+use rolldock_queue::{
+    Durability, ExportFormat, PartitionSpec, Put, QueueConfig, QueueError, Take, TransferQueue, invariants,
+};
+
+fn batch(first: i32, rows: usize) -> RecordBatch {
+    let ids = Int32Array::from_iter_values(first..first + rows as i32);
+    let mut lists = ListBuilder::new(UInt32Builder::new());
+    for row in 0..rows {
+        lists.values().append_slice(&vec![7; row + 1]);
+        lists.append(true);
+    }
+    let lists = lists.finish();
+    let schema = Schema::new(vec![
+        Field::new("id", DataType::Int32, false),
+        Field::new("tokens", lists.data_type().clone(), false),
+    ]);
+    RecordBatch::try_new(Arc::new(schema), vec![Arc::new(ids), Arc::new(lists)]).unwrap()
+}
+
+fn open(dir: &Path) -> TransferQueue {
+    open_with(dir, QueueConfig::default())
+}
+
+fn open_with(dir: &Path, config: QueueConfig) -> TransferQueue {
+    let config = QueueConfig { dir: Some(dir.to_owned()), durability: Durability::Os, ..config };
+    TransferQueue::open(config).unwrap()
+}
+
+fn spec(capacity: usize) -> PartitionSpec {
+    PartitionSpec::new("p", ["a", "b"], capacity)
+}
+
+async fn ids(queue: &TransferQueue, task: &str) -> Vec<i32> {
+    let partition = queue.partition("p").unwrap();
+    let mut ids = Vec::new();
+    let mut leases = Vec::new();
+    while let Some(lease) = partition.take(&Take::rows(task, 3)).await.unwrap() {
+        for batch in lease.batches() {
+            ids.extend(batch.column_by_name("id").unwrap().as_primitive::<Int32Type>().values());
+        }
+        leases.push(lease);
+    }
+    ids
+}
+
+#[tokio::test]
+async fn unacked_rows_are_there_again_and_leases_are_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let queue = open(dir.path());
+    let partition = queue.declare(spec(100)).await.unwrap();
+    for group in 0..5 {
+        partition.put(Put::group(format!("g{group}"), batch(group * 4, 4)), None).await.unwrap();
+    }
+    partition.take(&Take::groups("a", 2)).await.unwrap().unwrap().ack().await.unwrap();
+    partition.take(&Take::groups("b", 1)).await.unwrap().unwrap().ack().await.unwrap();
+    let held = partition.take(&Take::groups("a", 1)).await.unwrap().unwrap();
+    let handle = held.rows()[0];
+    std::mem::forget(held);
+    queue.close();
+    drop((partition, queue));
+
+    let again = open(dir.path());
+    assert_eq!(
+        ids(&again, "a").await,
+        (8..20).collect::<Vec<_>>(),
+        "two groups acked, the leased one is back"
+    );
+    assert_eq!(ids(&again, "b").await, (4..20).collect::<Vec<_>>());
+    let inspection = again.partition("p").unwrap().inspect();
+    assert_eq!(inspection.rows, 16, "the group that both acked is freed");
+    invariants::rows_accounted(&inspection).unwrap();
+    assert_eq!(inspection.columns.len(), 2, "types are known again");
+    again.partition("p").unwrap().clear(&[handle]).await.unwrap();
+    let stale = again.partition("p").unwrap().clear(&[handle]).await.unwrap_err();
+    assert!(matches!(stale, QueueError::StaleHandle { .. }), "{stale}");
+}
+
+#[tokio::test]
+async fn a_journal_cut_anywhere_opens_to_a_prefix_of_what_happened() {
+    let dir = tempfile::tempdir().unwrap();
+    let queue = open(dir.path());
+    let partition = queue.declare(spec(100)).await.unwrap();
+    for group in 0..4 {
+        partition.put(Put::group(format!("g{group}"), batch(group * 2, 2)), None).await.unwrap();
+    }
+    partition.take(&Take::groups("a", 1)).await.unwrap().unwrap().ack().await.unwrap();
+    queue.close();
+    drop((partition, queue));
+    let whole = fs::read(dir.path().join("journal.log")).unwrap();
+    let mut seen = std::collections::BTreeSet::new();
+    for cut in 0..=whole.len() {
+        let copy = tempfile::tempdir().unwrap();
+        for entry in fs::read_dir(dir.path()).unwrap() {
+            let entry = entry.unwrap();
+            fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+        }
+        fs::write(copy.path().join("journal.log"), &whole[..cut]).unwrap();
+        let queue = open(copy.path());
+        let Ok(partition) = queue.partition("p") else { continue };
+        let rows = ids(&queue, "a").await;
+        let acked = 8 - rows.len() == 2 && rows.first() == Some(&2);
+        let expected: Vec<i32> = if acked { (2..8).collect() } else { (0..rows.len() as i32).collect() };
+        assert_eq!(rows, expected, "cut={cut}");
+        assert_eq!(rows.len() % 2, 0, "a put is whole or not there; cut={cut}");
+        seen.insert((rows.len(), acked));
+        // What was cut off does not hide what is written now.
+        partition.put(Put::group("new", batch(100, 1)), None).await.unwrap();
+        queue.close();
+        drop((partition, queue));
+        assert!(ids(&open(copy.path()), "b").await.contains(&100), "cut={cut}");
+    }
+    assert_eq!(seen.len(), 6, "0, 2, 4, 6 and 8 rows, and 6 after the ack: {seen:?}");
+}
+
+#[tokio::test]
+async fn corrupt_bytes_are_an_error_that_says_where() {
+    let dir = tempfile::tempdir().unwrap();
+    let queue = open(dir.path());
+    let partition = queue.declare(spec(100)).await.unwrap();
+    for group in 0..3 {
+        partition.put(Put::group(format!("g{group}"), batch(group, 1)), None).await.unwrap();
+    }
+    queue.close();
+    drop((partition, queue));
+    let segment = dir.path().join("segment-00000000.arrow");
+    let mut payload = fs::read(&segment).unwrap();
+    let last = payload.len() - 20;
+    payload[last] ^= 1;
+    fs::write(&segment, &payload).unwrap();
+    {
+        let queue = open(dir.path());
+        let error = queue.partition("p").unwrap().take(&Take::groups("a", 3)).await.unwrap_err().to_string();
+        assert!(error.contains("segment-00000000.arrow") && error.contains("checksum"), "{error}");
+        assert_eq!(
+            queue.partition("p").unwrap().ready_groups("a").unwrap(),
+            2,
+            "the sound ones are given back"
+        );
+    }
+    let journal = dir.path().join("journal.log");
+    let mut bytes = fs::read(&journal).unwrap();
+    bytes[60] ^= 1;
+    fs::write(&journal, &bytes).unwrap();
+    let config = QueueConfig { dir: Some(dir.path().to_owned()), ..QueueConfig::default() };
+    let error = TransferQueue::open(config).unwrap_err().to_string();
+    assert!(error.contains("journal.log is corrupt at offset="), "{error}");
+}
+
+#[tokio::test]
+async fn one_process_at_a_time_and_readers_may_look() {
+    let dir = tempfile::tempdir().unwrap();
+    let queue = open(dir.path());
+    queue.declare(spec(10)).await.unwrap().put(Put::group("g", batch(0, 2)), None).await.unwrap();
+    let config = QueueConfig { dir: Some(dir.path().to_owned()), ..QueueConfig::default() };
+    let error = TransferQueue::open(config).unwrap_err().to_string();
+    assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
+    let reader = TransferQueue::open_read_only(dir.path()).unwrap();
+    let partition = reader.partition("p").unwrap();
+    assert_eq!(partition.stats().rows, 2);
+    let refused = partition.put(Put::group("h", batch(0, 1)), None).await.unwrap_err();
+    assert!(matches!(refused, QueueError::ReadOnly), "{refused}");
+    let nowhere = TransferQueue::open_read_only(&dir.path().join("nothing")).unwrap_err();
+    assert!(matches!(nowhere, QueueError::NoQueue { .. }), "{nowhere}");
+}
+
+#[tokio::test]
+async fn a_long_life_leaves_no_history() {
+    let dir = tempfile::tempdir().unwrap();
+    let small = QueueConfig { segment_bytes: 4096, journal_bytes: 4096, ..QueueConfig::default() };
+    let queue = open_with(dir.path(), small);
+    let partition = queue.declare(spec(64)).await.unwrap();
+    for group in 0..400 {
+        let put =
+            Put { token: Some(format!("t{group}")), ..Put::group(format!("g{group}"), batch(group * 2, 2)) };
+        partition.put(put, None).await.unwrap();
+        if group >= 4 {
+            for task in ["a", "b"] {
+                partition.take(&Take::groups(task, 1)).await.unwrap().unwrap().ack().await.unwrap();
+            }
+        }
+    }
+    // The first rows of a group are gone, the rest of it is not.
+    let two = partition.put(Put { group_size: 3, ..Put::group("open", batch(900, 2)) }, None).await.unwrap();
+    partition.clear(&two[..1]).await.unwrap();
+    queue.close();
+    drop((partition, queue));
+    let files: u64 =
+        fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
+    assert!(files < 80_000, "400 puts came and went, {files} bytes are left");
+
+    let queue = open(dir.path());
+    let partition = queue.partition("p").unwrap();
+    assert_eq!(partition.stats().rows, 9);
+    assert_eq!(ids(&queue, "a").await, [792, 793, 794, 795, 796, 797, 798, 799, 901]);
+    let repeated = Put { token: Some("t0".into()), ..Put::group("again", batch(0, 2)) };
+    partition.put(repeated, None).await.unwrap();
+    assert_eq!(partition.stats().rows, 9, "the token of a put long gone is remembered");
+    partition.put(Put { group_size: 3, ..Put::group("open", batch(902, 1)) }, None).await.unwrap();
+    assert_eq!(partition.ready_groups("b").unwrap(), 5, "the open group is whole now");
+}
+
+#[tokio::test]
+async fn exports_hold_every_row() {
+    let dir = tempfile::tempdir().unwrap();
+    let queue = open(dir.path());
+    let partition = queue.declare(spec(10)).await.unwrap();
+    partition.put(Put::group("g", batch(0, 2)), None).await.unwrap();
+    partition.put(Put::group("h", batch(2, 1)), None).await.unwrap();
+    let mut lines = Vec::new();
+    assert_eq!(partition.export(ExportFormat::Jsonl, &mut lines).await.unwrap(), 3);
+    let text = String::from_utf8(lines).unwrap();
+    assert_eq!(text.lines().nth(1), Some(r#"{"id":1,"tokens":[7,7]}"#));
+    let mut file = Vec::new();
+    assert_eq!(partition.export(ExportFormat::Parquet, &mut file).await.unwrap(), 3);
+    assert!(file.starts_with(b"PAR1") && file.ends_with(b"PAR1"));
+}

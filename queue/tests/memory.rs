@@ -1,0 +1,90 @@
+//! Freed rows give their memory back: counted at the allocator, which knows what is really held.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(unsafe_code, reason = "an allocator that counts is an unsafe trait; it only passes on and adds up")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use arrow::array::{ArrayRef, Int64Array, ListArray, RecordBatch};
+use arrow::datatypes::Int32Type;
+use rolldock_queue::{PartitionSpec, Put, QueueConfig, RowHandle, Take, TransferQueue};
+
+struct Counting;
+
+static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
+static ALLOCATED_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call goes to the system's allocator unchanged; the counters are atomic.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        HELD_BYTES.fetch_add(layout.size(), Ordering::Relaxed);
+        ALLOCATED_BYTES.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        HELD_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const TOKENS: i64 = 1024;
+
+fn batch(first: i64, rows: i64) -> RecordBatch {
+    let id: ArrayRef = Arc::new(Int64Array::from_iter_values(first..first + rows));
+    let tokens = (0..rows).map(|_| Some((0..TOKENS as i32).map(Some)));
+    let tokens: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(tokens));
+    RecordBatch::try_from_iter([("id", id), ("tokens", tokens)]).unwrap()
+}
+
+/// One test, since the counters are of the whole process.
+#[tokio::test]
+async fn freed_rows_free_their_memory_and_a_take_copies_no_payload() {
+    let queue = TransferQueue::open(QueueConfig::default()).unwrap();
+    let partition = queue.declare(PartitionSpec::new("p", ["t"], 65_536)).await.unwrap();
+    let put_rows = 512;
+    let row_bytes = TOKENS as usize * 4;
+
+    // Rows that are a cut of a larger batch do not keep it.
+    let before = HELD_BYTES.load(Ordering::Relaxed);
+    let large = batch(0, put_rows);
+    partition.put(Put::group("cut", large.slice(0, 4)), None).await.unwrap();
+    drop(large);
+    let held = HELD_BYTES.load(Ordering::Relaxed) - before;
+    assert!(held < 16 * row_bytes, "4 rows of {row_bytes} bytes hold {held}");
+
+    // A take of whole chunks allocates names and pointers only.
+    for group in 0..8 {
+        partition
+            .put(Put::group(format!("g{group}"), batch(group * put_rows, put_rows)), None)
+            .await
+            .unwrap();
+    }
+    let full = HELD_BYTES.load(Ordering::Relaxed) - before;
+    let allocated = ALLOCATED_BYTES.load(Ordering::Relaxed);
+    let lease = partition.take(&Take::groups("t", 9)).await.unwrap().unwrap();
+    let took = ALLOCATED_BYTES.load(Ordering::Relaxed) - allocated;
+    let rows: Vec<RowHandle> = lease.rows().to_vec();
+    assert!(took < rows.len() * 256, "a take of {} rows of {row_bytes} bytes allocated {took}", rows.len());
+    drop(lease);
+
+    // Every eighth row stays: what is held follows what is live, not what was put together.
+    let gone: Vec<RowHandle> =
+        rows.iter().enumerate().filter(|(at, _)| at % 8 != 0).map(|(_, row)| *row).collect();
+    partition.clear(&gone).await.unwrap();
+    let live = (rows.len() - gone.len()) * row_bytes;
+    let held = HELD_BYTES.load(Ordering::Relaxed) - before;
+    assert!(held < live * 3, "of {full} bytes {held} are held for {live} live ones");
+
+    let lease = partition.take(&Take::rows("t", rows.len())).await.unwrap().unwrap();
+    assert_eq!(lease.rows().len(), rows.len() - gone.len());
+    lease.ack().await.unwrap();
+    let held = HELD_BYTES.load(Ordering::Relaxed) - before;
+    assert!(held < full / 20, "of {full} bytes {held} are held by an empty partition");
+}

@@ -1,0 +1,397 @@
+//! Random operations against a reference model that is too simple to be wrong: a list of rows, searched from the front.
+//!
+//! The queue must agree with it on every answer, on which rows a take gives and in which order, on every byte of their
+//! payload, and on what is left, in memory and on disk, with leases that expire and processes that come and go.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::{Array, ArrayRef, AsArray, Float32Array, Int64Array, ListArray, RecordBatch};
+use arrow::datatypes::{Float32Type, Int32Type, Int64Type};
+use proptest::prelude::*;
+use rolldock_queue::{
+    Amount, Durability, Lease, OnFull, Partition, PartitionSpec, Put, QueueConfig, QueueError, RowHandle,
+    Take, TaskSpec, TransferQueue, invariants,
+};
+
+const CAPACITY_ROWS: usize = 48;
+const LEASE_MS: u64 = 1_000;
+const TASKS: [&str; 2] = ["plain", "needs_extra"];
+
+#[derive(Debug, Clone)]
+enum Op {
+    /// A new group of `size` rows, of which the first `now` are put.
+    Put {
+        size: usize,
+        now: usize,
+    },
+    /// One row more for an unfinished group.
+    Complete {
+        which: usize,
+    },
+    /// The second column for some rows.
+    Extra {
+        which: usize,
+        rows: usize,
+    },
+    Take {
+        task: usize,
+        groups: bool,
+        count: usize,
+    },
+    Ack {
+        which: usize,
+    },
+    Nack {
+        which: usize,
+    },
+    Forget {
+        which: usize,
+    },
+    Expire,
+    Clear {
+        which: usize,
+        rows: usize,
+    },
+    Reopen,
+}
+
+fn operations() -> impl Strategy<Value = Vec<Op>> {
+    let op = prop_oneof![
+        6 => (1..6_usize, 0..6_usize).prop_map(|(size, less)| Op::Put { size, now: size.saturating_sub(less).max(1) }),
+        3 => any::<usize>().prop_map(|which| Op::Complete { which }),
+        5 => (any::<usize>(), 1..8_usize).prop_map(|(which, rows)| Op::Extra { which, rows }),
+        6 => (0..2_usize, any::<bool>(), 1..6_usize).prop_map(|(task, groups, count)| Op::Take { task, groups, count }),
+        6 => any::<usize>().prop_map(|which| Op::Ack { which }),
+        2 => any::<usize>().prop_map(|which| Op::Nack { which }),
+        1 => any::<usize>().prop_map(|which| Op::Forget { which }),
+        1 => Just(Op::Expire),
+        1 => (any::<usize>(), 1..4_usize).prop_map(|(which, rows)| Op::Clear { which, rows }),
+        1 => Just(Op::Reopen),
+    ];
+    prop::collection::vec(op, 1..80)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum State {
+    Free,
+    Leased(u64),
+    Acked,
+}
+
+#[derive(Debug, Clone)]
+struct ModelRow {
+    id: i64,
+    handle: RowHandle,
+    group: usize,
+    extra: bool,
+    states: [State; 2],
+}
+
+#[derive(Debug, Clone)]
+struct ModelGroup {
+    size: usize,
+    put: usize,
+}
+
+#[derive(Debug, Default)]
+struct Model {
+    groups: Vec<ModelGroup>,
+    /// In order of their groups, then of their puts.
+    rows: Vec<ModelRow>,
+    /// Handles that must never work again.
+    gone: Vec<RowHandle>,
+    next_id: i64,
+}
+
+impl Model {
+    fn is_ready(row: &ModelRow, task: usize) -> bool {
+        row.states[task] == State::Free && (task == 0 || row.extra)
+    }
+
+    fn expected(&self, task: usize, groups: bool, count: usize) -> Vec<i64> {
+        if !groups {
+            let ready = self.rows.iter().filter(|row| Self::is_ready(row, task));
+            return ready.take(count).map(|row| row.id).collect();
+        }
+        let whole = |group: &usize| {
+            let mut rows = self.rows.iter().filter(|row| row.group == *group).peekable();
+            let state = &self.groups[*group];
+            state.put == state.size && rows.peek().is_some() && rows.all(|row| Self::is_ready(row, task))
+        };
+        let chosen: Vec<usize> = (0..self.groups.len()).filter(whole).take(count).collect();
+        self.rows.iter().filter(|row| chosen.contains(&row.group)).map(|row| row.id).collect()
+    }
+
+    fn add(&mut self, group: usize, ids: &[i64], handles: &[RowHandle]) {
+        let at = self.rows.partition_point(|row| row.group <= group);
+        for (place, (id, handle)) in ids.iter().zip(handles).enumerate() {
+            let row = ModelRow { id: *id, handle: *handle, group, extra: false, states: [State::Free; 2] };
+            self.rows.insert(at + place, row);
+        }
+        self.groups[group].put += ids.len();
+    }
+
+    fn remove(&mut self, gone: impl Fn(&ModelRow) -> bool) {
+        self.gone.extend(self.rows.iter().filter(|row| gone(row)).map(|row| row.handle));
+        self.rows.retain(|row| !gone(row));
+    }
+
+    fn release(&mut self, lease: u64) {
+        for state in self.rows.iter_mut().flat_map(|row| row.states.iter_mut()) {
+            if *state == State::Leased(lease) {
+                *state = State::Free;
+            }
+        }
+    }
+}
+
+fn payload(ids: &[i64]) -> RecordBatch {
+    let id: ArrayRef = Arc::new(Int64Array::from(ids.to_vec()));
+    let tokens = ids.iter().map(|id| Some((0..id % 7).map(move |at| Some((id * 10 + at) as i32))));
+    let tokens: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(tokens));
+    RecordBatch::try_from_iter([("id", id), ("tokens", tokens)]).unwrap()
+}
+
+fn extra(ids: &[i64]) -> RecordBatch {
+    let extra: ArrayRef = Arc::new(Float32Array::from_iter_values(ids.iter().map(|id| *id as f32)));
+    RecordBatch::try_from_iter([("extra", extra)]).unwrap()
+}
+
+/// Ids of a lease's rows, every byte of whose payload was compared.
+fn checked_ids(lease: &Lease) -> Vec<i64> {
+    let mut ids = Vec::new();
+    for batch in lease.batches() {
+        let found: Vec<i64> = batch["id"].as_primitive::<Int64Type>().values().to_vec();
+        assert_eq!(batch["tokens"].as_list::<i32>().to_data(), payload(&found)["tokens"].to_data());
+        if let Some(column) = batch.column_by_name("extra") {
+            let values = column.as_primitive::<Float32Type>().values();
+            assert!(values.iter().zip(&found).all(|(value, id)| *value == *id as f32));
+        }
+        ids.extend(found);
+    }
+    assert_eq!(ids.len(), lease.rows().len());
+    ids
+}
+
+struct World<'a> {
+    dir: Option<&'a Path>,
+    queue: TransferQueue,
+    partition: Partition,
+    leases: Vec<Lease>,
+    model: Model,
+}
+
+fn open(dir: Option<&Path>) -> TransferQueue {
+    let config = QueueConfig {
+        dir: dir.map(Path::to_owned),
+        durability: Durability::Os,
+        segment_bytes: 4096,
+        journal_bytes: 4096,
+    };
+    TransferQueue::open(config).unwrap()
+}
+
+impl<'a> World<'a> {
+    async fn new(dir: Option<&'a Path>) -> World<'a> {
+        let queue = open(dir);
+        let mut spec = PartitionSpec::new("p", [TASKS[0]], CAPACITY_ROWS);
+        spec.tasks.push(TaskSpec { name: TASKS[1].to_owned(), columns: vec!["extra".to_owned()] });
+        spec.on_full = OnFull::Refuse;
+        spec.lease_ms = LEASE_MS;
+        let partition = queue.declare(spec).await.unwrap();
+        World { dir, queue, partition, leases: Vec::new(), model: Model::default() }
+    }
+
+    async fn put(&mut self, group: usize, rows: usize) {
+        let ids: Vec<i64> = (0..rows as i64).map(|at| self.model.next_id + at).collect();
+        let group_size = self.model.groups[group].size;
+        let put = Put { group_size, ..Put::group(format!("g{group}"), payload(&ids)) };
+        let outcome = self.partition.put(put, None).await;
+        if self.model.rows.len() + rows > CAPACITY_ROWS {
+            assert!(matches!(outcome, Err(QueueError::Full { .. })), "{outcome:?}");
+            return;
+        }
+        self.model.next_id += rows as i64;
+        self.model.add(group, &ids, &outcome.unwrap());
+    }
+
+    async fn write_extra(&mut self, which: usize, rows: usize) {
+        let lacking: Vec<usize> =
+            (0..self.model.rows.len()).filter(|at| !self.model.rows[*at].extra).collect();
+        if lacking.is_empty() {
+            return;
+        }
+        let first = which % lacking.len();
+        let chosen: Vec<usize> = lacking[first..].iter().take(rows).copied().collect();
+        let handles: Vec<RowHandle> = chosen.iter().map(|at| self.model.rows[*at].handle).collect();
+        let ids: Vec<i64> = chosen.iter().map(|at| self.model.rows[*at].id).collect();
+        self.partition.write_columns(&handles, extra(&ids)).await.unwrap();
+        chosen.iter().for_each(|at| self.model.rows[*at].extra = true);
+        let twice = self.partition.write_columns(&handles, extra(&ids)).await;
+        assert!(matches!(twice, Err(QueueError::ColumnExists { .. })), "{twice:?}");
+    }
+
+    async fn take(&mut self, task: usize, groups: bool, count: usize) {
+        let amount = if groups { Amount::Groups(count) } else { Amount::Rows(count) };
+        let expected = self.model.expected(task, groups, count);
+        let taken = self.partition.take(&Take { amount, ..Take::rows(TASKS[task], count) }).await.unwrap();
+        let found = taken.as_ref().map_or_else(Vec::new, checked_ids);
+        assert_eq!(found, expected, "task={} groups={groups} count={count}", TASKS[task]);
+        let Some(lease) = taken else { return };
+        for row in self.model.rows.iter_mut().filter(|row| expected.contains(&row.id)) {
+            row.states[task] = State::Leased(lease.id());
+        }
+        self.leases.push(lease);
+    }
+
+    async fn ack(&mut self, which: usize) {
+        let Some(lease) = self.pick_lease(which) else { return };
+        let id = lease.id();
+        lease.ack().await.unwrap();
+        for state in self.model.rows.iter_mut().flat_map(|row| row.states.iter_mut()) {
+            if *state == State::Leased(id) {
+                *state = State::Acked;
+            }
+        }
+        self.model.remove(|row| row.states == [State::Acked; 2]);
+    }
+
+    fn pick_lease(&mut self, which: usize) -> Option<Lease> {
+        let count = self.leases.len();
+        (count > 0).then(|| self.leases.swap_remove(which % count))
+    }
+
+    async fn expire(&mut self) {
+        tokio::time::advance(Duration::from_millis(LEASE_MS + 1)).await;
+        for lease in std::mem::take(&mut self.leases) {
+            self.model.release(lease.id());
+            let late = lease.ack().await;
+            assert!(matches!(late, Err(QueueError::LeaseGone { .. })), "{late:?}");
+        }
+    }
+
+    async fn clear(&mut self, which: usize, rows: usize) {
+        if self.model.rows.is_empty() {
+            return;
+        }
+        let first = which % self.model.rows.len();
+        let handles: Vec<RowHandle> =
+            self.model.rows[first..].iter().take(rows).map(|row| row.handle).collect();
+        self.partition.clear(&handles).await.unwrap();
+        self.model.remove(|row| handles.contains(&row.handle));
+    }
+
+    /// Another process takes over: what was leased is given again.
+    fn reopen(&mut self) {
+        if self.dir.is_none() {
+            return;
+        }
+        for lease in std::mem::take(&mut self.leases) {
+            self.model.release(lease.id());
+        }
+        self.queue.close();
+        let placeholder = open(None);
+        drop(std::mem::replace(&mut self.queue, placeholder));
+        // The directory's lock goes with the last handle.
+        let spec = self.partition.spec();
+        self.partition = futures::executor::block_on(self.queue.declare(spec)).unwrap();
+        self.queue = open(self.dir);
+        self.partition = self.queue.partition("p").unwrap();
+    }
+
+    async fn apply(&mut self, op: Op) {
+        match op {
+            Op::Put { size, now } => {
+                self.model.groups.push(ModelGroup { size, put: 0 });
+                let group = self.model.groups.len() - 1;
+                self.put(group, now).await;
+                if self.model.groups[group].put == 0 {
+                    self.model.groups.pop();
+                }
+            }
+            Op::Complete { which } => {
+                // A group all of whose rows are gone is forgotten; the next row of its name is a new group.
+                let resident = |at: &usize| self.model.rows.iter().any(|row| row.group == *at);
+                let open =
+                    |at: &usize| self.model.groups[*at].put < self.model.groups[*at].size && resident(at);
+                let candidates: Vec<usize> = (0..self.model.groups.len()).filter(open).collect();
+                if !candidates.is_empty() {
+                    self.put(candidates[which % candidates.len()], 1).await;
+                }
+            }
+            Op::Extra { which, rows } => self.write_extra(which, rows).await,
+            Op::Take { task, groups, count } => self.take(task, groups, count).await,
+            Op::Ack { which } => self.ack(which).await,
+            Op::Nack { which } => {
+                if let Some(lease) = self.pick_lease(which) {
+                    self.model.release(lease.id());
+                    lease.nack().unwrap();
+                }
+            }
+            Op::Forget { which } => {
+                if let Some(lease) = self.pick_lease(which) {
+                    self.model.release(lease.id());
+                    drop(lease);
+                }
+            }
+            Op::Expire => self.expire().await,
+            Op::Clear { which, rows } => self.clear(which, rows).await,
+            Op::Reopen => self.reopen(),
+        }
+    }
+
+    async fn check(&self) {
+        let inspection = self.partition.inspect();
+        assert_eq!(inspection.rows, self.model.rows.len());
+        invariants::rows_accounted(&inspection).unwrap();
+        for (task, counts) in inspection.tasks.iter().enumerate() {
+            let ready = self.model.rows.iter().filter(|row| Model::is_ready(row, task)).count();
+            assert_eq!(counts.ready, ready, "task={}", counts.task);
+            let leased =
+                self.model.rows.iter().filter(|row| matches!(row.states[task], State::Leased(_))).count();
+            assert_eq!(counts.leased, leased, "task={}", counts.task);
+        }
+        if let Some(gone) = self.model.gone.last() {
+            let stale = self.partition.clear(&[*gone]).await;
+            assert!(matches!(stale, Err(QueueError::StaleHandle { .. })), "{stale:?}");
+        }
+    }
+}
+
+fn run(operations: Vec<Op>, dir: Option<&Path>) {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let mut world = World::new(dir).await;
+        for op in operations {
+            world.apply(op).await;
+            world.check().await;
+        }
+    });
+}
+
+/// Cases of a property; `ROLLDOCK_QUEUE_CASES` asks for more.
+fn cases(default: u32) -> ProptestConfig {
+    let asked = std::env::var("ROLLDOCK_QUEUE_CASES").ok().and_then(|cases| cases.parse().ok());
+    ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(asked.unwrap_or(default)) }
+}
+
+proptest! {
+    #![proptest_config(cases(400))]
+    #[test]
+    fn in_memory_it_agrees_with_the_model(operations in operations()) {
+        run(operations, None);
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(150))]
+    #[test]
+    fn on_disk_it_agrees_with_the_model(operations in operations()) {
+        let dir = tempfile::tempdir().unwrap();
+        run(operations, Some(dir.path()));
+    }
+}
