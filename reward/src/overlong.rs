@@ -3,6 +3,8 @@
 //! A hard cut at the limit punishes a good answer that was a token too long as much as a wrong one, which is noise;
 //! a penalty that grows over a buffer before the limit tells the model which way to go.
 
+use crate::invariants;
+
 /// The penalty grows linearly over the last `buffer_length` tokens before the limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Overlong {
@@ -23,7 +25,13 @@ impl Overlong {
         }
         let free = i64::from(self.max_response_length) - i64::from(self.buffer_length);
         let exceeded = (i64::from(response_length) - free) as f64;
-        (-exceeded / f64::from(self.buffer_length) * self.penalty_factor).min(0.0)
+        let penalty = (-exceeded / f64::from(self.buffer_length) * self.penalty_factor).min(0.0);
+        debug_assert_eq!(
+            invariants::penalty_is_sound(penalty),
+            Ok(()),
+            "{self:?} for {response_length} tokens"
+        );
+        penalty
     }
 }
 

@@ -77,7 +77,17 @@ pub enum ScorerConfig {
     /// See [`Math`]; the braces make serde refuse unknown keys here too.
     Math {},
     /// See [`Routed`].
-    Routed {},
+    Routed {
+        /// Of the rows that go to [`Gsm8k`].
+        #[serde(default)]
+        method: Gsm8kMethod,
+        /// Of the rows that go to [`MathDapo`].
+        #[serde(default)]
+        variant: Variant,
+        /// Of the rows that go to [`MathDapo`].
+        #[serde(default)]
+        strict_box: bool,
+    },
 }
 
 impl ScorerConfig {
@@ -87,7 +97,11 @@ impl ScorerConfig {
             "math_dapo" => Ok(Self::MathDapo { variant: Variant::default(), strict_box: false }),
             "gsm8k" => Ok(Self::Gsm8k { method: Gsm8kMethod::default() }),
             "math" => Ok(Self::Math {}),
-            "routed" => Ok(Self::Routed {}),
+            "routed" => Ok(Self::Routed {
+                method: Gsm8kMethod::default(),
+                variant: Variant::default(),
+                strict_box: false,
+            }),
             _ => Err(RewardError::Unknown {
                 what: "scorer",
                 name: name.to_owned(),
@@ -104,7 +118,9 @@ impl ScorerConfig {
             }
             Self::Gsm8k { method } => Arc::new(Gsm8k { method: *method }),
             Self::Math {} => Arc::new(Math),
-            Self::Routed {} => Arc::new(Routed::default()),
+            Self::Routed { method, variant, strict_box } => {
+                Arc::new(Routed::new(*method, MathDapo { variant: *variant, strict_box: *strict_box }))
+            }
         }
     }
 }

@@ -102,6 +102,12 @@ fn options_are_read_and_unknown_ones_refused() {
     let read = serde_json::from_str::<ScorerConfig>;
     let dapo = read(r#"{"scorer": "math_dapo", "variant": "2026"}"#).unwrap();
     assert_eq!(dapo, ScorerConfig::MathDapo { variant: Variant::V2026, strict_box: false });
+    let routed = read(r#"{"scorer": "routed", "variant": "2026"}"#).unwrap().build();
+    assert_eq!(
+        score_of(routed.as_ref(), "\\boxed{7}", "7").score,
+        1.0,
+        "options reach the scorer of the source"
+    );
     for unknown in [r#"{"scorer": "math", "variant": "2026"}"#, r#"{"scorer": "routed", "x": 1}"#] {
         assert!(read(unknown).is_err(), "{unknown}");
     }
