@@ -313,7 +313,7 @@ impl<'a> World<'a> {
                 }
             }
             Op::Complete { which } => {
-                // A group all of whose rows are gone is forgotten; the next row of its name is a new group.
+                // Nothing is promised for later rows of a group all of whose rows are gone: the queue may forget it.
                 let resident = |at: &usize| self.model.rows.iter().any(|row| row.group == *at);
                 let open =
                     |at: &usize| self.model.groups[*at].put < self.model.groups[*at].size && resident(at);

@@ -1,5 +1,8 @@
 //! A partition from its journal, and a journal from a partition.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -1,0 +1,175 @@
+//! Rows on their way out: leases, acks, drops, and what is free when rows are gone.
+
+use tokio::time::Instant;
+
+use super::{ChunkRows, Freed, LeaseState, Progress, Released, RowHandle, Table};
+use crate::{ChunkId, QueueError};
+
+impl Table {
+    pub(crate) fn lease(&mut self, task: usize, rows: Vec<RowHandle>, expires: Instant) -> u64 {
+        let id = self.next_lease;
+        self.next_lease += 1;
+        rows.iter().for_each(|row| self.set(*row, task, Progress::Leased(id)));
+        self.expiries.insert((expires, id));
+        self.leases.insert(id, LeaseState { task, rows, expires });
+        id
+    }
+
+    fn end_lease(&mut self, id: u64) -> Result<LeaseState, QueueError> {
+        let lease = self.leases.remove(&id).ok_or(QueueError::LeaseGone { lease: id })?;
+        self.expiries.remove(&(lease.expires, id));
+        Ok(lease)
+    }
+
+    pub(crate) fn renew(&mut self, id: u64, expires: Instant) -> Result<(), QueueError> {
+        let lease = self.leases.get_mut(&id).ok_or(QueueError::LeaseGone { lease: id })?;
+        self.expiries.remove(&(lease.expires, id));
+        lease.expires = expires;
+        self.expiries.insert((expires, id));
+        Ok(())
+    }
+
+    /// Gives a lease's rows back.
+    pub(crate) fn nack(&mut self, id: u64) -> Result<(), QueueError> {
+        let lease = self.end_lease(id)?;
+        self.give_back(&lease);
+        Ok(())
+    }
+
+    fn give_back(&mut self, lease: &LeaseState) {
+        lease.rows.iter().for_each(|row| self.set(*row, lease.task, Progress::Ready));
+    }
+
+    /// Gives back the rows of leases that are over; says when the next one is.
+    pub(crate) fn expire(&mut self, now: Instant) -> Option<Instant> {
+        while let Some((expires, id)) = self.expiries.first().copied() {
+            if expires > now {
+                return Some(expires);
+            }
+            if let Ok(lease) = self.end_lease(id) {
+                tracing::warn!(partition = %self.spec.name, lease = id, rows = lease.rows.len(), "a lease expired; its rows are given again");
+                self.give_back(&lease);
+            }
+        }
+        None
+    }
+
+    /// Ends a lease whose rows are consumed as soon as that is durable.
+    pub(crate) fn begin_ack(&mut self, id: u64) -> Result<LeaseState, QueueError> {
+        let lease = self.end_lease(id)?;
+        lease.rows.iter().for_each(|row| self.set(*row, lease.task, Progress::Leaving));
+        Ok(lease)
+    }
+
+    pub(crate) fn undo_ack(&mut self, lease: &LeaseState) {
+        self.give_back(lease);
+    }
+
+    /// Consumes rows.
+    pub(crate) fn finish_ack(&mut self, task: usize, rows: &[RowHandle]) -> Released {
+        rows.iter().for_each(|row| self.set(*row, task, Progress::Acked));
+        let consumed: Vec<RowHandle> = rows
+            .iter()
+            .filter(|row| self.row(**row).is_ok_and(|row| row.progress.iter().all(|p| *p == Progress::Acked)))
+            .copied()
+            .collect();
+        self.remove(&consumed, Freed::Acked)
+    }
+
+    /// Frees rows, whatever they are.
+    pub(crate) fn remove(&mut self, rows: &[RowHandle], why: Freed) -> Released {
+        let mut released = Released::default();
+        for handle in rows {
+            for task in 0..self.spec.tasks.len() {
+                self.set(*handle, task, Progress::Acked);
+            }
+            if self.row(*handle).is_err() {
+                continue;
+            }
+            let slot = &mut self.slots[handle.slot as usize];
+            let Some(row) = slot.row.take() else { continue };
+            slot.generation += 1;
+            self.free.push(handle.slot);
+            self.rows_live -= 1;
+            released.rows += 1;
+            match why {
+                Freed::Acked => self.dispositions.acked += 1,
+                Freed::Dropped => self.dispositions.dropped += 1,
+                Freed::Cleared => self.dispositions.cleared += 1,
+                Freed::Lost => self.dispositions.lost += 1,
+            }
+            for part in &row.parts {
+                self.leave_chunk(part.chunk, &mut released);
+            }
+            self.leave_group(row.group, *handle);
+        }
+        released
+    }
+
+    fn leave_chunk(&mut self, id: ChunkId, released: &mut Released) {
+        let Some(chunk) = self.chunks.get_mut(&id) else { return };
+        chunk.live -= 1;
+        if chunk.live == 0 {
+            self.chunks.remove(&id);
+            released.chunks.push(id);
+            released.sparse.retain(|sparse| *sparse != id);
+        } else if chunk.live * 2 < chunk.rows.len() && released.sparse.last() != Some(&id) {
+            released.sparse.push(id);
+        }
+    }
+
+    /// The rows that still need a chunk, with their places in it.
+    pub(crate) fn chunk_rows(&self, chunk: ChunkId) -> Vec<(RowHandle, u32)> {
+        let place = |handle: &RowHandle| {
+            let part = self.row(*handle).ok()?.parts.iter().find(|part| part.chunk == chunk)?;
+            Some((*handle, part.row))
+        };
+        self.chunks.get(&chunk).map_or_else(Vec::new, |rows| rows.rows.iter().filter_map(place).collect())
+    }
+
+    /// Lets rows that still need the chunk `from` find their columns in `to`, where the copy of the first of `rows` is
+    /// row 0. Rows that are gone by now are left out.
+    pub(crate) fn move_chunk(&mut self, from: ChunkId, to: ChunkId, rows: &[RowHandle]) {
+        self.chunks.remove(&from);
+        let mut moved = ChunkRows::default();
+        for (at, handle) in rows.iter().enumerate() {
+            let Ok(row) = self.row_mut(*handle) else { continue };
+            let Some(part) = row.parts.iter_mut().find(|part| part.chunk == from) else { continue };
+            part.chunk = to;
+            part.row = at as u32;
+            moved.rows.push(*handle);
+            moved.live += 1;
+        }
+        if moved.live > 0 {
+            self.chunks.insert(to, moved);
+        }
+    }
+
+    fn leave_group(&mut self, id: u64, handle: RowHandle) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        group.rows.retain(|row| *row != handle);
+        if group.rows.is_empty() && (group.put == group.size || !self.open_groups.contains_key(&group.key)) {
+            self.groups.remove(&id);
+        }
+        (0..self.spec.tasks.len()).for_each(|task| self.index_group(id, task));
+    }
+
+    /// Takes the oldest group that is ready for every task out of every taker's reach: what `drop_oldest` may drop.
+    pub(crate) fn begin_drop(&mut self) -> Option<Vec<RowHandle>> {
+        let mut ready = self.ready.first()?.groups.iter();
+        let id = ready.find(|id| self.ready.iter().all(|task| task.groups.contains(id)))?;
+        let rows = self.groups.get(id)?.rows.clone();
+        self.set_for_all_tasks(&rows, Progress::Leaving);
+        Some(rows)
+    }
+
+    pub(crate) fn undo_drop(&mut self, rows: &[RowHandle]) {
+        self.set_for_all_tasks(rows, Progress::Ready);
+    }
+
+    fn set_for_all_tasks(&mut self, rows: &[RowHandle], to: Progress) {
+        for task in 0..self.spec.tasks.len() {
+            rows.iter().for_each(|row| self.set(*row, task, to));
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Rows on their way in: what a put may do, what it sets aside, and how its rows become visible.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::{Admission, Claim, Group, Part, Progress, Row, RowHandle, Slot, Table, UnderWay};
+use crate::journal::{PayloadRecord, PutRecord};
+use crate::partition::Put;
+use crate::{ChunkId, ColumnSpec, QueueError};
+
+/// Put tokens remembered, so that a repeated put is recognised.
+const TOKENS_MAX: usize = 65_536;
+/// Owners' records that are kept until they are forgotten; bytes.
+const RECORDS_BYTES_MAX: usize = 256 << 20;
+
+impl Table {
+    fn check_group(&self, key: &str, size: usize, rows: usize) -> Result<(), QueueError> {
+        let there = self.open_groups.get(key).and_then(|id| self.groups.get(id));
+        let (size, put) = there.map_or((size, 0), |group| (group.size, group.put));
+        let (size, coming) =
+            self.groups_under_way.get(key).map_or((size, 0), |way| (way.group_size, way.rows));
+        let rows = put + coming + rows;
+        if rows > size {
+            return Err(QueueError::GroupOverflow { group: key.to_owned(), size, rows });
+        }
+        Ok(())
+    }
+
+    /// Whether a put may be written; says so without changing anything.
+    pub(crate) fn admit(&self, put: &Put, columns: &[ColumnSpec]) -> Result<Admission, QueueError> {
+        let rows = put.batch.num_rows();
+        if let Some(token) = &put.token {
+            if let Some(known) = self.tokens.get(token) {
+                return Ok(Admission::Known(known.clone()));
+            }
+            if self.tokens_under_way.contains(token) {
+                return Ok(Admission::UnderWay);
+            }
+        }
+        if self.closed {
+            return Err(QueueError::Closed { partition: self.spec.name.clone() });
+        }
+        if rows > self.spec.capacity_rows {
+            return Err(QueueError::TooLarge { rows, capacity: self.spec.capacity_rows });
+        }
+        let record_bytes = put.record.as_ref().map_or(0, String::len);
+        if record_bytes > 0 && self.records_bytes + record_bytes > RECORDS_BYTES_MAX {
+            return Err(QueueError::RecordsFull {
+                partition: self.spec.name.clone(),
+                bytes: self.records_bytes,
+                bytes_max: RECORDS_BYTES_MAX,
+            });
+        }
+        self.check_columns(columns)?;
+        self.check_group(&put.group, put.group_size, rows)?;
+        Ok(Admission::Fresh)
+    }
+
+    /// Sets slots, the group's places and the token aside for a put that is about to be written.
+    pub(crate) fn reserve(&mut self, put: &Put) -> Claim {
+        let rows = put.batch.num_rows();
+        self.rows_reserved += rows;
+        let under_way = self
+            .groups_under_way
+            .entry(put.group.clone())
+            .or_insert(UnderWay { group_size: put.group_size, rows: 0 });
+        under_way.rows += rows;
+        self.tokens_under_way.extend(put.token.clone());
+        let handles = (0..rows).map(|_| self.take_slot()).collect();
+        Claim { rows: handles, group: put.group.clone(), token: put.token.clone() }
+    }
+
+    fn take_slot(&mut self) -> RowHandle {
+        if let Some(slot) = self.free.pop() {
+            return RowHandle { slot, generation: self.slots[slot as usize].generation };
+        }
+        self.slots.push(Slot { generation: self.generation_floor, row: None });
+        RowHandle { slot: (self.slots.len() - 1) as u32, generation: self.generation_floor }
+    }
+
+    /// Gives back what was set aside for a put that came to nothing.
+    pub(crate) fn release(&mut self, claim: &Claim) {
+        self.settle(&claim.group, claim.rows.len(), claim.token.as_deref());
+        for row in &claim.rows {
+            self.slots[row.slot as usize].generation += 1;
+            self.free.push(row.slot);
+        }
+    }
+
+    fn settle(&mut self, group: &str, rows: usize, token: Option<&str>) {
+        self.rows_reserved -= rows;
+        if let Some(under_way) = self.groups_under_way.get_mut(group) {
+            under_way.rows -= rows;
+            if under_way.rows == 0 {
+                self.groups_under_way.remove(group);
+            }
+        }
+        if let Some(token) = token {
+            self.tokens_under_way.remove(token);
+        }
+    }
+
+    /// Makes reserved rows visible.
+    pub(crate) fn publish(&mut self, put: PutRecord) {
+        let PutRecord {
+            group: key, group_size, group_gone, policy_version, rows, payload, token, words, ..
+        } = put;
+        self.settle(&key, rows.len(), token.as_deref());
+        self.rows_live += rows.len();
+        let tasks = self.spec.tasks.len();
+        let id = *self.open_groups.entry(key.clone()).or_insert_with(|| {
+            let id = self.next_group;
+            self.next_group += 1;
+            let group = Group {
+                key: key.clone(),
+                size: group_size,
+                rows: Vec::with_capacity(rows.len()),
+                put: group_gone,
+                policy_version,
+                ready: vec![0; tasks],
+            };
+            self.groups.insert(id, group);
+            id
+        });
+        let mut first_place = 0;
+        if let Some(group) = self.groups.get_mut(&id) {
+            first_place = group.put;
+            group.rows.extend_from_slice(&rows);
+            group.put += rows.len();
+            group.policy_version = group.policy_version.min(policy_version);
+            if group.put == group.size {
+                self.open_groups.remove(&key);
+            }
+        }
+        for (at, handle) in rows.iter().enumerate() {
+            let progress = vec![Progress::Incomplete; tasks];
+            let row = Row { group: id, place: first_place + at, parts: Vec::new(), progress };
+            self.slots[handle.slot as usize].row = Some(row);
+        }
+        self.ready.iter_mut().for_each(|task| task.incomplete += rows.len());
+        self.add_columns(&rows, &payload);
+        // A group that has become whole may be ready by its earlier rows alone.
+        (0..tasks).for_each(|task| self.index_group(id, task));
+        if let Some(token) = token {
+            self.remember(token, rows);
+        }
+        if let Some(words) = words {
+            self.keep_record(words);
+        }
+    }
+
+    pub(crate) fn keep_record(&mut self, words: String) {
+        self.records_bytes += words.len();
+        self.records.push_back(words);
+    }
+
+    pub(crate) fn records(&self) -> impl ExactSizeIterator<Item = &String> {
+        self.records.iter()
+    }
+
+    pub(crate) fn forget_records(&mut self, count: usize) {
+        for words in self.records.drain(..count.min(self.records.len())) {
+            self.records_bytes -= words.len();
+        }
+    }
+
+    /// Sets columns of rows aside that are about to be written; nothing is changed on an error.
+    pub(crate) fn begin_columns(
+        &mut self,
+        rows: &[RowHandle],
+        columns: &[ColumnSpec],
+    ) -> Result<(), QueueError> {
+        self.check_columns(columns)?;
+        let mut claimed = HashSet::with_capacity(rows.len() * columns.len());
+        for handle in rows {
+            let row = self.row(*handle)?;
+            for ColumnSpec { name, .. } in columns {
+                let present = row.parts.iter().any(|part| part.columns.contains(name));
+                let key = (*handle, name.clone());
+                if present || self.columns_under_way.contains(&key) || !claimed.insert(key) {
+                    return Err(QueueError::ColumnExists { column: name.clone() });
+                }
+            }
+        }
+        self.columns_under_way.extend(claimed);
+        self.learn_columns(columns);
+        Ok(())
+    }
+
+    /// The end of a writing of columns, whatever came of it.
+    pub(crate) fn end_columns(&mut self, rows: &[RowHandle], columns: &[String]) {
+        for handle in rows {
+            for column in columns {
+                self.columns_under_way.remove(&(*handle, column.clone()));
+            }
+        }
+    }
+
+    pub(crate) fn remember(&mut self, token: String, rows: Vec<RowHandle>) {
+        if self.token_order.len() >= TOKENS_MAX
+            && let Some(oldest) = self.token_order.pop_front()
+        {
+            self.tokens.remove(&oldest);
+        }
+        self.token_order.push_back(token.clone());
+        self.tokens.insert(token, rows);
+    }
+
+    pub(crate) fn remembered(&self) -> Vec<(String, Vec<RowHandle>)> {
+        let rows_of = |token: &String| self.tokens.get(token).map(|rows| (token.clone(), rows.clone()));
+        self.token_order.iter().filter_map(rows_of).collect()
+    }
+
+    /// Adds columns to rows that are there; those that are gone by now are left out.
+    pub(crate) fn add_columns(&mut self, rows: &[RowHandle], payload: &PayloadRecord) {
+        let columns: Arc<[String]> = payload.columns.clone().into();
+        for (at, handle) in rows.iter().enumerate() {
+            let Ok(row) = self.row_mut(*handle) else { continue };
+            row.parts.push(Part {
+                chunk: payload.chunk,
+                row: payload.chunk_row(at),
+                columns: Arc::clone(&columns),
+            });
+            let chunk = self.chunks.entry(payload.chunk).or_default();
+            chunk.rows.push(*handle);
+            chunk.live += 1;
+            self.complete(*handle);
+        }
+    }
+
+    /// Whether any row needs the chunk.
+    pub(crate) fn needs(&self, chunk: ChunkId) -> bool {
+        self.chunks.contains_key(&chunk)
+    }
+
+    /// Makes room for the rows of a journal record, at the slots that it names.
+    pub(crate) fn reserve_for_replay(&mut self, rows: &[RowHandle]) {
+        self.rows_reserved += rows.len();
+        for row in rows {
+            let needed = row.slot as usize + 1;
+            if self.slots.len() < needed {
+                self.slots.resize_with(needed, Slot::default);
+            }
+            self.slots[row.slot as usize].generation = row.generation;
+            self.generation_floor = self.generation_floor.max(row.generation + 1);
+        }
+    }
+
+    /// Handles of before the restart name no row of after it, but for those that are still there.
+    pub(crate) fn finish_replay(&mut self, generation_floor: u32) {
+        self.generation_floor = self.generation_floor.max(generation_floor);
+        self.free.clear();
+        for (slot, state) in self.slots.iter_mut().enumerate() {
+            if state.row.is_none() {
+                state.generation = self.generation_floor;
+                self.free.push(slot as u32);
+            }
+        }
+    }
+
+    /// Above every generation that was given out.
+    pub(crate) fn generation_floor(&self) -> u32 {
+        self.slots.iter().map(|slot| slot.generation + 1).max().unwrap_or(0).max(self.generation_floor)
+    }
+}

@@ -1,0 +1,93 @@
+use std::sync::Arc;
+
+use arrow::array::{Int64Array, RecordBatch};
+
+use super::*;
+use crate::journal::{PayloadRecord, PutRecord};
+use crate::partition::Put;
+
+fn put(group: &str, rows: i64, size: usize) -> Put {
+    let ids = Arc::new(Int64Array::from_iter_values(0..rows));
+    let batch = RecordBatch::try_from_iter([("id", ids as _)]).unwrap();
+    Put { group_size: size, ..Put::group(group, batch) }
+}
+
+fn publish(table: &mut Table, put: &Put, chunk: u64) -> Vec<RowHandle> {
+    let claim = table.reserve(put);
+    let rows = claim.rows.clone();
+    let columns = vec!["id".to_owned()];
+    table.publish(PutRecord {
+        partition: "p".to_owned(),
+        group: put.group.clone(),
+        group_size: put.group_size,
+        group_gone: 0,
+        policy_version: put.policy_version,
+        rows: rows.clone(),
+        payload: PayloadRecord { chunk: ChunkId(chunk), location: None, columns, chunk_rows: Vec::new() },
+        token: put.token.clone(),
+        words: put.record.clone(),
+    });
+    rows
+}
+
+fn table() -> Table {
+    Table::new(PartitionSpec::new("p", ["a", "b"], 16))
+}
+
+#[test]
+fn a_group_that_is_being_dropped_is_out_of_reach_until_the_drop_fails() {
+    let mut table = table();
+    let rows = publish(&mut table, &put("g", 2, 2), 0);
+    assert_eq!(table.begin_drop(), Some(rows.clone()));
+    assert_eq!(table.ready_groups(0, 1, 0), []);
+    assert_eq!(table.ready_rows(1, 2, 0), []);
+    assert_eq!(table.begin_drop(), None, "nobody else drops it too");
+    table.undo_drop(&rows);
+    assert_eq!(table.ready_groups(1, 1, 0), rows);
+}
+
+#[test]
+fn a_group_that_one_task_holds_is_not_dropped() {
+    let mut table = table();
+    let held = publish(&mut table, &put("held", 2, 2), 0);
+    let other = publish(&mut table, &put("other", 2, 2), 1);
+    table.lease(1, held, Instant::now() + std::time::Duration::from_secs(1));
+    assert_eq!(table.begin_drop(), Some(other));
+}
+
+#[test]
+fn what_is_set_aside_counts_and_comes_back() {
+    let mut table = table();
+    let two_of_three = put("g", 2, 3);
+    let claim = table.reserve(&two_of_three);
+    assert!(matches!(table.admit(&two_of_three, &[]), Err(QueueError::GroupOverflow { rows: 4, .. })));
+    assert!(matches!(table.admit(&put("g", 1, 3), &[]), Ok(Admission::Fresh)));
+    table.release(&claim);
+    assert!(matches!(table.admit(&two_of_three, &[]), Ok(Admission::Fresh)));
+    assert_eq!(table.rows_reserved, 0);
+    let again = table.reserve(&two_of_three);
+    assert!(again.rows.iter().all(|row| !claim.rows.contains(row)), "a handle is never used again");
+}
+
+#[test]
+fn rows_are_ready_in_order_of_their_puts_whatever_slots_they_have() {
+    let mut table = table();
+    let first = publish(&mut table, &put("first", 3, 3), 0);
+    table.remove(&first, Freed::Cleared);
+    let second = publish(&mut table, &put("second", 3, 3), 1);
+    assert!(!second.is_sorted(), "the slots of the first rows are used again, the last one first");
+    assert_eq!(table.ready_rows(0, 3, 0), second);
+}
+
+#[test]
+fn a_chunk_is_sparse_below_half_and_free_when_its_last_row_is_gone() {
+    let mut table = table();
+    let rows = publish(&mut table, &put("g", 4, 4), 7);
+    assert_eq!(table.remove(&rows[..2], Freed::Cleared).sparse, []);
+    assert_eq!(table.remove(&rows[2..3], Freed::Cleared).sparse, [ChunkId(7)]);
+    assert_eq!(table.chunk_rows(ChunkId(7)), [(rows[3], 3)]);
+    table.move_chunk(ChunkId(7), ChunkId(8), &rows[3..]);
+    assert_eq!(table.chunk_rows(ChunkId(8)), [(rows[3], 0)]);
+    let released = table.remove(&rows[3..], Freed::Cleared);
+    assert_eq!((released.rows, released.chunks, released.sparse), (1, vec![ChunkId(8)], Vec::new()));
+}
