@@ -1,9 +1,36 @@
-//! Values that are right one by one and wrong together.
+//! Values that are out of range, or right one by one and wrong together.
+//!
+//! Everything is looked at before anything is reported, so that a recipe is mended in one go. What parses but has no
+//! code behind it yet is refused here, by name: a key that is read and ignored would be a lie.
+//!
+//! # Invariants
+//! A recipe that passes cannot wait for itself: no request needs more permits than a server has, no step needs more
+//! groups than it may draw, and no put waits for room that nobody will make. Numbers that size memory or become a
+//! `Duration` are bounded.
+
+use rolldock_reward::{Gsm8kMethod, ScorerConfig, Variant};
+use serde::Deserialize;
+use serde::de::IntoDeserializer;
+use serde::de::value::{Error as WordError, StrDeserializer};
 
 use super::layers::Layers;
 use super::{
-    EarlyStop, Files, Launch, MaxLoads, OnFull, OnStop, PolicyMode, Recipe, RecipeError, RequestShape, Sampling,
+    Consumer, EarlyStop, Files, Launch, MaxLoads, OnFull, OnStop, PolicyMode, Recipe, RecipeError,
+    RequestShape, Sampling, Simulated,
 };
+
+// Larger numbers than these are slips of the finger, and some would be allocated at once.
+const WORKERS_MAX: usize = 4096;
+const PROMPTS_PER_WORKER_MAX: usize = 1 << 16;
+const SAMPLES_PER_PROMPT_MAX: usize = 1 << 12;
+const BATCH_GROUPS_MAX: usize = 1 << 20;
+const GEN_BATCHES_MAX: usize = 1 << 16;
+const TOKENS_MAX: usize = 1 << 24;
+const ATTEMPTS_MAX: usize = 100;
+const SIMULATED_SERVERS_MAX: usize = 1024;
+const GRADINGS_MAX: usize = 1 << 12;
+/// Months; a `Duration` takes it.
+const SECONDS_MAX: f64 = 1e7;
 
 struct Checks<'a> {
     layers: &'a Layers,
@@ -25,8 +52,12 @@ pub(super) fn check(recipe: &Recipe, layers: &Layers) -> Result<(), RecipeError>
     check_fleet(recipe, &mut checks);
     check_rollout(recipe, &mut checks);
     check_sampling(&recipe.rollout.sampling, "rollout.sampling", &mut checks);
+    check_greedy(recipe, &mut checks);
     check_validation(recipe, &mut checks);
-    check_rest(recipe, &mut checks);
+    check_inputs(recipe, &mut checks);
+    check_timeouts(recipe, &mut checks);
+    check_reward(recipe, &mut checks);
+    check_limits(recipe, &mut checks);
     check_queue(recipe, &mut checks);
     if checks.complaints.is_empty() { Ok(()) } else { Err(RecipeError::Wrong(checks.complaints)) }
 }
@@ -39,73 +70,112 @@ fn check_fleet(recipe: &Recipe, checks: &mut Checks<'_>) {
     checks.require(fleet.endpoints.is_empty() || fleet.simulated.is_none(), "fleet.endpoints", || {
         "expected either `endpoints` or `[fleet.simulated]`, found both".to_owned()
     });
-    for (index, endpoint) in fleet.endpoints.iter().enumerate() {
-        let key = format!("fleet.endpoints.{index}");
-        match url::Url::parse(endpoint) {
-            Ok(url) if url.scheme() == "http" && url.host().is_some() => {}
-            Ok(url) if url.scheme() == "https" => checks.require(false, &key, || {
-                "https is not available yet; expected http://host:port (put a TLS proxy beside Rolldock)".to_owned()
-            }),
-            _ => checks.require(false, &key, || format!("expected a URL like http://host:port, found {endpoint:?}")),
-        }
-        let first = fleet.endpoints.iter().position(|other| other == endpoint);
-        checks.require(first == Some(index), &key, || "this endpoint is listed twice".to_owned());
-    }
+    check_endpoints(&fleet.endpoints, checks);
     match &fleet.max_loads_per_server {
-        MaxLoads::Fixed(loads) => {
-            let weight = match recipe.rollout.request {
-                RequestShape::Sample => 1,
-                RequestShape::Group => recipe.rollout.samples_per_prompt,
-            };
-            checks.require(*loads >= weight, "fleet.max_loads_per_server", || {
-                format!(
-                    "{loads} permits are never enough for one request of {weight} samples \
-                     (rollout.samples_per_prompt with request = \"group\"); expected at least {weight}"
-                )
-            });
+        MaxLoads::Fixed(loads) => check_permits(*loads, recipe, checks),
+        MaxLoads::Named(name) => {
+            checks.require(false, "fleet.max_loads_per_server", || match name.as_str() {
+                "auto" => "\"auto\" is not available yet; expected a number".to_owned(),
+                _ => format!("expected a number of samples, found {name:?}"),
+            })
         }
-        MaxLoads::Named(name) => checks.require(false, "fleet.max_loads_per_server", || match name.as_str() {
-            "auto" => "\"auto\" is not available yet; expected a number".to_owned(),
-            _ => format!("expected a number of samples, found {name:?}"),
-        }),
     }
     if let Some(simulated) = &fleet.simulated {
-        checks.require((1..=1024).contains(&simulated.servers), "fleet.simulated.servers", || {
-            "expected 1 to 1024".to_owned()
-        });
-        checks.require(simulated.max_num_seqs > 0, "fleet.simulated.max_num_seqs", at_least_one);
-        checks.require(
-            simulated.speeds.iter().all(|speed| speed.is_finite() && *speed > 0.0),
-            "fleet.simulated.speeds",
-            || "expected numbers above 0".to_owned(),
-        );
-        positive(simulated.time_scale, "fleet.simulated.time_scale", checks);
-        positive(simulated.mean_response_length, "fleet.simulated.mean_response_length", checks);
+        check_simulated(simulated, checks);
     }
-    positive(fleet.probe_interval, "fleet.probe_interval", checks);
+    within(fleet.probe_interval, 1e-3, 3600.0, "fleet.probe_interval", checks);
+}
+
+fn check_endpoints(endpoints: &[String], checks: &mut Checks<'_>) {
+    let mut seen = Vec::new();
+    for (index, endpoint) in endpoints.iter().enumerate() {
+        let key = format!("fleet.endpoints.{index}");
+        let example = "expected a URL like http://host:port";
+        let url = match url::Url::parse(endpoint) {
+            Ok(url) => url,
+            Err(error) => {
+                checks.require(false, &key, || format!("{example}, found {endpoint:?}: {error}"));
+                continue;
+            }
+        };
+        let bare = url.query().is_none() && url.fragment().is_none() && url.username().is_empty();
+        let problem = match url.scheme() {
+            "https" => {
+                Some("https is not available yet; expected http://host:port (a TLS proxy can stand between)")
+            }
+            "http" if !bare => Some("expected only http://host:port, without user, query or fragment"),
+            "http" if url.path().trim_end_matches('/').ends_with("/v1") => {
+                Some("expected the server's base URL, without the /v1 of its endpoints")
+            }
+            "http" if seen.contains(&url) => Some("this endpoint is listed twice"),
+            "http" => None,
+            _ => Some(example),
+        };
+        checks.require(problem.is_none(), &key, || {
+            format!("{}, found {endpoint:?}", problem.unwrap_or_default())
+        });
+        seen.push(url);
+    }
+}
+
+/// A request takes all of its permits at once or none, so one that is heavier than a server waits for ever.
+fn check_permits(loads: u32, recipe: &Recipe, checks: &mut Checks<'_>) {
+    let grouped = recipe.rollout.request == RequestShape::Group;
+    let weight = if grouped { recipe.rollout.samples_per_prompt } else { 1 };
+    checks.require(loads >= weight, "fleet.max_loads_per_server", || {
+        format!(
+            "{loads} permits are never enough for one request of {weight} samples \
+             (rollout.samples_per_prompt with request = \"group\"); expected at least {weight}"
+        )
+    });
+    let Some(validation) = recipe.validation.as_ref().filter(|_| grouped) else { return };
+    checks.require(loads >= validation.samples_per_prompt, "validation.samples_per_prompt", || {
+        format!(
+            "{} samples in one request (rollout.request = \"group\") never fit a server's {loads} permits",
+            validation.samples_per_prompt
+        )
+    });
+}
+
+fn check_simulated(simulated: &Simulated, checks: &mut Checks<'_>) {
+    counted(simulated.servers, SIMULATED_SERVERS_MAX, "fleet.simulated.servers", checks);
+    counted(simulated.max_num_seqs as usize, 1 << 20, "fleet.simulated.max_num_seqs", checks);
+    let speeds = &simulated.speeds;
+    checks.require(speeds.iter().all(|speed| (1e-3..=1e3).contains(speed)), "fleet.simulated.speeds", || {
+        format!("expected numbers from 0.001 to 1000, found {speeds:?}")
+    });
+    checks.require(speeds.len() <= simulated.servers, "fleet.simulated.speeds", || {
+        format!("expected at most one for each of {} servers, found {}", simulated.servers, speeds.len())
+    });
+    within(simulated.time_scale, 1e-6, 1e3, "fleet.simulated.time_scale", checks);
+    within(simulated.mean_response_length, 1.0, 1e6, "fleet.simulated.mean_response_length", checks);
+}
+
+fn counted(value: usize, max: usize, key: &str, checks: &mut Checks<'_>) {
+    checks.require((1..=max).contains(&value), key, || format!("expected 1 to {max}, found {value}"));
+}
+
+fn within(value: f64, min: f64, max: f64, key: &str, checks: &mut Checks<'_>) {
+    checks.require((min..=max).contains(&value), key, || format!("expected {min} to {max}, found {value}"));
 }
 
 fn at_least_one() -> String {
     "expected at least 1".to_owned()
 }
 
-fn positive(value: f64, key: &str, checks: &mut Checks<'_>) {
-    checks.require(value.is_finite() && value > 0.0, key, || format!("expected a number above 0, found {value}"));
-}
-
 fn check_rollout(recipe: &Recipe, checks: &mut Checks<'_>) {
     let rollout = &recipe.rollout;
-    for (value, key) in [
-        (rollout.workers, "workers"),
-        (rollout.max_concurrent_prompts, "max_concurrent_prompts"),
-        (rollout.samples_per_prompt as usize, "samples_per_prompt"),
-        (rollout.train_batch_size, "train_batch_size"),
-        (rollout.gen_batch_size, "gen_batch_size"),
-        (rollout.max_gen_batches, "max_gen_batches"),
-        (rollout.max_response_length as usize, "max_response_length"),
-        (rollout.sample_attempts_max as usize, "sample_attempts_max"),
+    for (value, max, key) in [
+        (rollout.workers, WORKERS_MAX, "workers"),
+        (rollout.max_concurrent_prompts, PROMPTS_PER_WORKER_MAX, "max_concurrent_prompts"),
+        (rollout.samples_per_prompt as usize, SAMPLES_PER_PROMPT_MAX, "samples_per_prompt"),
+        (rollout.train_batch_size, BATCH_GROUPS_MAX, "train_batch_size"),
+        (rollout.gen_batch_size, BATCH_GROUPS_MAX, "gen_batch_size"),
+        (rollout.max_gen_batches, GEN_BATCHES_MAX, "max_gen_batches"),
+        (rollout.max_response_length as usize, TOKENS_MAX, "max_response_length"),
+        (rollout.sample_attempts_max as usize, ATTEMPTS_MAX, "sample_attempts_max"),
     ] {
-        checks.require(value >= 1, &format!("rollout.{key}"), at_least_one);
+        counted(value, max, &format!("rollout.{key}"), checks);
     }
     let drawn_most = rollout.gen_batch_size.saturating_mul(rollout.max_gen_batches);
     checks.require(rollout.train_batch_size <= drawn_most, "rollout.train_batch_size", || {
@@ -140,21 +210,69 @@ fn check_sampling(sampling: &Sampling, key: &str, checks: &mut Checks<'_>) {
     });
 }
 
+/// Greedy samples of one prompt are one sample, several times.
+fn check_greedy(recipe: &Recipe, checks: &mut Checks<'_>) {
+    let rollout = &recipe.rollout;
+    let grouped = rollout.request == RequestShape::Group;
+    let rollout_repeats = rollout.sampling.temperature == 0.0 && rollout.samples_per_prompt > 1;
+    checks.require(!(rollout_repeats && recipe.filter.enable), "rollout.sampling.temperature", || {
+        "at 0 all samples of a prompt are alike, and the filter drops every group; expected more than 0"
+            .to_owned()
+    });
+    checks.require(!(rollout_repeats && grouped), "rollout.sampling.temperature", || {
+        "vLLM refuses greedy requests of several samples (request = \"group\"); expected more than 0"
+            .to_owned()
+    });
+    let Some(validation) = &recipe.validation else { return };
+    let validation_repeats = validation.sampling.temperature == 0.0 && validation.samples_per_prompt > 1;
+    checks.require(!(validation_repeats && grouped), "validation.sampling.temperature", || {
+        "vLLM refuses greedy requests of several samples (request = \"group\"); expected samples_per_prompt = 1"
+            .to_owned()
+    });
+}
+
 fn check_validation(recipe: &Recipe, checks: &mut Checks<'_>) {
     let Some(validation) = &recipe.validation else { return };
-    checks.require(recipe.data.validation.is_some(), "validation", || {
+    checks.require(recipe.data.validation.is_some(), "validation.every_steps", || {
         "a [validation] table needs `data.validation` files".to_owned()
     });
     checks.require(validation.every_steps >= 1, "validation.every_steps", at_least_one);
-    checks.require(validation.samples_per_prompt >= 1, "validation.samples_per_prompt", at_least_one);
+    let samples = validation.samples_per_prompt as usize;
+    counted(samples, SAMPLES_PER_PROMPT_MAX, "validation.samples_per_prompt", checks);
     check_sampling(&validation.sampling, "validation.sampling", checks);
 }
 
-fn check_rest(recipe: &Recipe, checks: &mut Checks<'_>) {
-    checks.require(!recipe.data.train.paths().is_empty(), "data.train", || "expected at least one file".to_owned());
-    let validation_files = recipe.data.validation.as_ref().map_or(1, |files| Files::paths(files).len());
-    checks.require(validation_files > 0, "data.validation", || "expected at least one file".to_owned());
-    checks.require(recipe.data.max_prompt_length >= 1, "data.max_prompt_length", at_least_one);
+fn check_inputs(recipe: &Recipe, checks: &mut Checks<'_>) {
+    let data = &recipe.data;
+    let named = |files: &Files| {
+        !files.paths().is_empty() && files.paths().iter().all(|path| !path.as_os_str().is_empty())
+    };
+    checks.require(named(&data.train), "data.train", || "expected at least one file".to_owned());
+    let validation_named = data.validation.as_ref().is_none_or(named);
+    checks.require(validation_named, "data.validation", || "expected at least one file".to_owned());
+    if let Some(columns) = &data.columns {
+        let source = columns.source.as_deref().unwrap_or("unnamed");
+        for (path, key) in
+            [(columns.prompt.as_str(), "prompt"), (&columns.answer, "answer"), (source, "source")]
+        {
+            checks
+                .require(!path.is_empty(), &format!("data.columns.{key}"), || "expected a column".to_owned());
+        }
+    }
+    counted(data.max_prompt_length, TOKENS_MAX, "data.max_prompt_length", checks);
+    checks.require(data.epochs != Some(0), "data.epochs", at_least_one);
+    checks.require(!recipe.model.name.is_empty(), "model.name", || {
+        "expected the name by which the servers call it".to_owned()
+    });
+    checks.require(!recipe.model.tokenizer.is_empty(), "model.tokenizer", || {
+        "expected a directory, a tokenizer.json, a hub id or \"builtin\"".to_owned()
+    });
+    checks.require(recipe.policy.mode == PolicyMode::Sync, "policy.mode", || {
+        "asynchronous modes are not available yet; expected \"sync\"".to_owned()
+    });
+}
+
+fn check_timeouts(recipe: &Recipe, checks: &mut Checks<'_>) {
     let timeouts = &recipe.timeouts;
     for (value, key) in [
         (timeouts.connect, "connect"),
@@ -166,53 +284,116 @@ fn check_rest(recipe: &Recipe, checks: &mut Checks<'_>) {
         (timeouts.drain, "drain"),
         (timeouts.silence, "silence"),
     ] {
-        let key = format!("timeouts.{key}");
-        checks.require(value.is_finite() && value > 0.0 && value <= 1e7, &key, || {
-            format!("expected seconds, above 0 and at most 1e7, found {value}")
+        checks.require(value > 0.0 && value <= SECONDS_MAX, &format!("timeouts.{key}"), || {
+            format!("expected seconds, above 0 and at most {SECONDS_MAX}, found {value}")
         });
     }
-    if let Some(overlong) = &recipe.reward.overlong {
-        let limit = recipe.rollout.max_response_length;
-        checks.require((1..=limit).contains(&overlong.buffer_length), "reward.overlong.buffer_length", || {
-            format!("expected 1 to rollout.max_response_length = {limit}, found {}", overlong.buffer_length)
-        });
+}
+
+fn check_reward(recipe: &Recipe, checks: &mut Checks<'_>) {
+    let reward = &recipe.reward;
+    if let Err(error) = ScorerConfig::from_name(&reward.scorer) {
+        checks.require(false, "reward.scorer", || error.to_string());
     }
-    checks.require(recipe.reward.places >= 1, "reward.places", at_least_one);
-    checks.require(recipe.policy.mode == PolicyMode::Sync, "policy.mode", || {
-        "asynchronous modes are not available yet; expected \"sync\"".to_owned()
+    require_word::<Variant>(&reward.variant, "reward.variant", checks);
+    require_word::<Gsm8kMethod>(&reward.method, "reward.method", checks);
+    counted(reward.places, GRADINGS_MAX, "reward.places", checks);
+    let Some(overlong) = &reward.overlong else { return };
+    let limit = recipe.rollout.max_response_length;
+    checks.require((1..=limit).contains(&overlong.buffer_length), "reward.overlong.buffer_length", || {
+        format!("expected 1 to rollout.max_response_length = {limit}, found {}", overlong.buffer_length)
     });
-    checks.require(recipe.limits.body_bytes_max >= 1 << 16, "limits.body_bytes_max", || {
-        "expected at least 65536 bytes".to_owned()
+    let factor = overlong.penalty_factor;
+    checks.require(factor.is_finite() && factor >= 0.0, "reward.overlong.penalty_factor", || {
+        format!("expected 0 or more, found {factor}")
     });
-    checks.require(recipe.limits.waiting_max >= 1, "limits.waiting_max", at_least_one);
+}
+
+/// A word that the reward room knows: its own list is the one that is asked.
+fn require_word<'de, T: Deserialize<'de>>(word: &'de str, key: &str, checks: &mut Checks<'_>) {
+    let reader: StrDeserializer<'de, WordError> = word.into_deserializer();
+    if let Err(error) = T::deserialize(reader) {
+        checks.require(false, key, || error.to_string());
+    }
+}
+
+fn check_limits(recipe: &Recipe, checks: &mut Checks<'_>) {
+    let limits = &recipe.limits;
+    let rollout = &recipe.rollout;
+    checks.require(recipe.run.steps != Some(0), "run.steps", at_least_one);
+    checks.require(limits.body_bytes_max >= 1 << 16, "limits.body_bytes_max", || {
+        format!("expected at least 65536 bytes, found {}", limits.body_bytes_max)
+    });
+    let requests_per_group = match rollout.request {
+        RequestShape::Sample => rollout.samples_per_prompt as usize,
+        RequestShape::Group => 1,
+    };
+    let groups = rollout.workers.saturating_mul(rollout.max_concurrent_prompts);
+    let requests = groups.saturating_mul(requests_per_group).max(1);
+    checks.require(limits.waiting_max >= requests, "limits.waiting_max", || {
+        format!(
+            "{requests} requests (workers x max_concurrent_prompts x samples) wait at once while no server is \
+             healthy; expected at least that, found {}",
+            limits.waiting_max
+        )
+    });
 }
 
 fn check_queue(recipe: &Recipe, checks: &mut Checks<'_>) {
     let queue = &recipe.queue;
-    let group = recipe.rollout.samples_per_prompt as usize;
-    let step_rows = group.saturating_mul(recipe.rollout.train_batch_size);
-    checks.require(!queue.tasks.is_empty(), "queue.tasks", || "expected at least one task name".to_owned());
+    let tasks_named = !queue.tasks.is_empty() && queue.tasks.iter().all(|task| !task.is_empty());
+    checks.require(tasks_named, "queue.tasks", || "expected at least one task name".to_owned());
+    let repeated = (1..queue.tasks.len()).find(|at| queue.tasks[..*at].contains(&queue.tasks[*at]));
+    checks.require(repeated.is_none(), "queue.tasks", || "a task is listed twice".to_owned());
     checks.require(!queue.partition.is_empty(), "queue.partition", || "expected a name".to_owned());
     checks.require(queue.listen.is_none(), "queue.listen", || {
         "serving other processes is not available yet; they can read the run's directory after it has ended".to_owned()
     });
-    let Some(consumer) = &queue.consumer else {
-        checks.require(
-            queue.on_full != OnFull::Block || queue.capacity_rows >= step_rows,
-            "queue.capacity_rows",
-            || format!("nobody takes rows during the run, so a step of {step_rows} rows can never fit; expected at least that"),
-        );
-        return;
+    match &queue.consumer {
+        None => check_room_for_all(recipe, checks),
+        Some(consumer) => check_consumer(recipe, consumer, checks),
+    }
+}
+
+/// Without a consumer nothing is freed before the run has ended.
+fn check_room_for_all(recipe: &Recipe, checks: &mut Checks<'_>) {
+    let queue = &recipe.queue;
+    let group_rows = recipe.rollout.samples_per_prompt as usize;
+    let steps = recipe.run.steps.map_or(1, |steps| usize::try_from(steps).unwrap_or(usize::MAX));
+    let step_rows = group_rows.saturating_mul(recipe.rollout.train_batch_size);
+    let (needed, of_what) = match (queue.on_full, recipe.run.steps) {
+        (OnFull::DropOldest, _) => (group_rows, "one group"),
+        (_, None) => (step_rows, "one step"),
+        (_, Some(_)) => (step_rows.saturating_mul(steps), "all of run.steps"),
     };
+    checks.require(queue.capacity_rows >= needed, "queue.capacity_rows", || {
+        format!(
+            "nobody takes rows during the run, so {of_what} must fit; expected at least {needed}, found {}, or a \
+             [queue.consumer]",
+            queue.capacity_rows
+        )
+    });
+}
+
+fn check_consumer(recipe: &Recipe, consumer: &Consumer, checks: &mut Checks<'_>) {
+    let queue = &recipe.queue;
     checks.require(queue.tasks == [consumer.task.clone()], "queue.consumer.task", || {
-        format!("the embedded consumer frees rows only if its task is the only one; queue.tasks = {:?}", queue.tasks)
+        format!(
+            "the embedded consumer frees rows only if its task is the only one; queue.tasks = {:?}",
+            queue.tasks
+        )
     });
-    checks.require(consumer.keep_last_steps == 0 || recipe.run.steps.is_some(), "queue.consumer.keep_last_steps", || {
-        "nobody knows which steps are the last ones without `run.steps`".to_owned()
-    });
-    checks.require(consumer.take_groups >= 1, "queue.consumer.take_groups", at_least_one);
-    let kept = step_rows.saturating_mul(consumer.keep_last_steps as usize);
-    let needed = kept.max(group);
+    checks.require(
+        consumer.keep_last_steps == 0 || recipe.run.steps.is_some(),
+        "queue.consumer.keep_last_steps",
+        || "nobody knows which steps are the last ones without `run.steps`".to_owned(),
+    );
+    counted(consumer.take_groups, BATCH_GROUPS_MAX, "queue.consumer.take_groups", checks);
+    let group_rows = recipe.rollout.samples_per_prompt as usize;
+    let step_rows = group_rows.saturating_mul(recipe.rollout.train_batch_size);
+    let kept_steps = consumer.keep_last_steps.min(recipe.run.steps.unwrap_or(u64::MAX));
+    let kept = step_rows.saturating_mul(usize::try_from(kept_steps).unwrap_or(usize::MAX));
+    let needed = kept.max(group_rows);
     checks.require(queue.capacity_rows >= needed, "queue.capacity_rows", || {
         format!("expected at least {needed}: one group, and the steps that queue.consumer keeps")
     });

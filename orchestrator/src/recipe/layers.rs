@@ -55,12 +55,12 @@ impl Layers {
 
     /// The folder of the file whose value for `key` counts; `None` where it was typed on the command line.
     pub(super) fn folder_of(&self, key: &[&str]) -> Option<&Path> {
-        let writes = |layer: &&Layer| {
-            let (first, rest) = key.split_first()?;
-            rest.iter().try_fold(layer.values.get(*first)?, |value, segment| value.get(*segment))
+        let (first, rest) = key.split_first()?;
+        let writes = |layer: &Layer| {
+            let table = layer.values.get(*first);
+            rest.iter().try_fold(table?, |value, segment| value.get(*segment)).map(|_value| ())
         };
-        let strongest = self.layers.iter().rev().find(|layer| writes(layer).is_some());
-        strongest?.folder.as_deref()
+        self.layers.iter().rev().find(|layer| writes(layer).is_some())?.folder.as_deref()
     }
 
     /// Merges the layers and reads the whole.
@@ -106,7 +106,8 @@ fn read_chain(path: &Path) -> Result<Vec<Layer>, RecipeError> {
     let mut seen = vec![identity(path)];
     let mut chain = Vec::new();
     while let Some(base) = layer.values.remove("base") {
-        let complain = |message: String| RecipeError::Wrong(vec![layer.complain(&["base".to_owned()], message)]);
+        let complain =
+            |message: String| RecipeError::Wrong(vec![layer.complain(&["base".to_owned()], message)]);
         let Value::String(base) = base else {
             return Err(complain(format!("expected a file name, found {}", base.type_str())));
         };
@@ -119,7 +120,9 @@ fn read_chain(path: &Path) -> Result<Vec<Layer>, RecipeError> {
             return Err(complain(format!("expected at most {BASES_MAX} bases in a chain")));
         }
         let base_layer = Layer::file(&base_path).map_err(|error| match error {
-            RecipeError::Unreadable { path, reason } => complain(format!("cannot read {}: {reason}", path.display())),
+            RecipeError::Unreadable { path, reason } => {
+                complain(format!("cannot read {}: {reason}", path.display()))
+            }
             wrong @ RecipeError::Wrong(_) => wrong,
         })?;
         seen.push(base_identity);
@@ -221,7 +224,11 @@ impl Layer {
                 key_span = item.span();
             }
         }
-        if item.is_value() && !key_alone { item.span().or(key_span) } else { key_span.or_else(|| item.span()) }
+        if item.is_value() && !key_alone {
+            item.span().or(key_span)
+        } else {
+            key_span.or_else(|| item.span())
+        }
     }
 
     fn complain(&self, key: &[String], message: String) -> Complaint {

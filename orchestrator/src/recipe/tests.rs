@@ -42,7 +42,8 @@ fn every_recipe_of_ours_loads() {
     for entry in fs::read_dir(recipes()).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "toml") {
-            let recipe = Recipe::load(&path, &LoadOptions::default()).unwrap_or_else(|error| panic!("{error}"));
+            let recipe =
+                Recipe::load(&path, &LoadOptions::default()).unwrap_or_else(|error| panic!("{error}"));
             let again: Recipe = toml::from_str(&recipe.to_toml().unwrap()).unwrap();
             assert_eq!(again, recipe, "{} does not survive printing", path.display());
             count += 1;
@@ -55,11 +56,17 @@ fn every_recipe_of_ours_loads() {
 fn the_published_run_is_carried_in_full() {
     let recipe = Recipe::load(&recipes().join("dapo_qwen3_8b.toml"), &LoadOptions::default()).unwrap();
     let rollout = &recipe.rollout;
-    assert_eq!((rollout.train_batch_size, rollout.gen_batch_size, rollout.samples_per_prompt), (512, 1024, 16));
+    assert_eq!(
+        (rollout.train_batch_size, rollout.gen_batch_size, rollout.samples_per_prompt),
+        (512, 1024, 16)
+    );
     assert_eq!((recipe.data.max_prompt_length, rollout.max_response_length), (1024, 8192));
     assert_eq!(recipe.data.overlong_prompts, OverlongPrompts::Drop);
     assert_eq!((rollout.workers, rollout.max_concurrent_prompts, rollout.max_gen_batches), (8, 16, 20));
-    assert_eq!(rollout.sampling, Sampling { temperature: 1.0, top_p: 1.0, top_k: -1, stop_token_ids: vec![] });
+    assert_eq!(
+        rollout.sampling,
+        Sampling { temperature: 1.0, top_p: 1.0, top_k: -1, stop_token_ids: vec![] }
+    );
     assert_eq!(recipe.fleet.max_loads_per_server, MaxLoads::Fixed(256));
     let overlong = recipe.reward.overlong.as_ref().unwrap();
     assert_eq!((overlong.buffer_length, overlong.penalty_factor), (512, 1.0));
@@ -81,16 +88,23 @@ fn the_published_run_is_carried_in_full() {
     }
     assert_eq!(trainer["loss_aggregation"].as_str(), Some("token-mean"));
     assert_eq!(trainer["use_kl_loss"].as_bool(), Some(false));
-    assert_eq!((trainer["warmup_steps"].as_integer(), trainer["mini_batch_size"].as_integer()), (Some(5), Some(32)));
+    assert_eq!(
+        (trainer["warmup_steps"].as_integer(), trainer["mini_batch_size"].as_integer()),
+        (Some(5), Some(32))
+    );
 }
 
 #[test]
 fn later_layers_win() {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("base.toml"), format!("{MINIMAL}workers = 3\nmax_gen_batches = 5\n")).unwrap();
+    fs::write(folder.path().join("base.toml"), format!("{MINIMAL}workers = 3\nmax_gen_batches = 5\n"))
+        .unwrap();
     let path = folder.path().join("r.toml");
     fs::write(&path, "base = \"base.toml\"\n[rollout]\nworkers = 4\n").unwrap();
-    let options = LoadOptions { set: vec!["rollout.max_gen_batches=6".into(), "model.name=tiny-qwen3".into()], ..Default::default() };
+    let options = LoadOptions {
+        set: vec!["rollout.max_gen_batches=6".into(), "model.name=tiny-qwen3".into()],
+        ..Default::default()
+    };
     let recipe = Recipe::load(&path, &options).unwrap();
     assert_eq!((recipe.rollout.workers, recipe.rollout.max_gen_batches), (4, 6));
     assert_eq!(recipe.model.name, "tiny-qwen3", "a bare word is a string");
@@ -107,6 +121,7 @@ fn an_endpoint_replaces_the_simulated_fleet() {
 #[test]
 fn a_base_that_is_its_own_base_is_an_error() {
     let error = complaint("base = \"r.toml\"\n");
+    assert!(error.starts_with("r.toml:1:8: `base`"), "{error}");
     assert!(error.contains("its own base"), "{error}");
 }
 
@@ -118,10 +133,16 @@ fn complaints_name_file_line_key_and_what_was_expected() {
     assert!(unknown.contains("14 | wokers = 3"), "{unknown}");
 
     let wrong_type = complaint(&format!("{MINIMAL}workers = \"many\"\n"));
-    assert!(wrong_type.starts_with("r.toml:14:11: `rollout.workers`: invalid type: string \"many\""), "{wrong_type}");
+    assert!(
+        wrong_type.starts_with("r.toml:14:11: `rollout.workers`: invalid type: string \"many\""),
+        "{wrong_type}"
+    );
 
     let wrong_word = complaint(&format!("{MINIMAL}early_stop = \"fifi\"\n"));
-    assert!(wrong_word.contains("`rollout.early_stop`") && wrong_word.contains("did you mean `fifo`?"), "{wrong_word}");
+    assert!(
+        wrong_word.contains("`rollout.early_stop`") && wrong_word.contains("did you mean `fifo`?"),
+        "{wrong_word}"
+    );
 
     let missing = complaint(&MINIMAL.replace("name = \"m\"\n", ""));
     assert!(missing.contains("`model`: missing field `name`"), "{missing}");
@@ -152,11 +173,14 @@ fn values_that_cannot_go_together_are_all_named() {
 
 #[test]
 fn both_fleets_or_none_is_an_error() {
-    let both = complaint(&MINIMAL.replace("[fleet.simulated]", "[fleet]\nendpoints = [\"http://h:1\"]\n[fleet.simulated]"));
+    let both = complaint(
+        &MINIMAL.replace("[fleet.simulated]", "[fleet]\nendpoints = [\"http://h:1\"]\n[fleet.simulated]"),
+    );
     assert!(both.contains("found both"), "{both}");
     let none = complaint(&MINIMAL.replace("[fleet.simulated]\nservers = 2", "[fleet]"));
     assert!(none.contains("`fleet`"), "{none}");
-    let https = complaint(&MINIMAL.replace("[fleet.simulated]\nservers = 2", "[fleet]\nendpoints = [\"https://h\"]"));
+    let https =
+        complaint(&MINIMAL.replace("[fleet.simulated]\nservers = 2", "[fleet]\nendpoints = [\"https://h\"]"));
     assert!(https.contains("https is not available yet"), "{https}");
 }
 
@@ -166,10 +190,204 @@ fn invalid_utf8_says_where() {
     let path = folder.path().join("r.toml");
     fs::write(&path, b"[model]\nname = \"\xff\"\n").unwrap();
     let error = Recipe::load(&path, &LoadOptions::default()).unwrap_err().to_string();
-    assert!(error.contains("byte 16"), "{error}");
+    assert!(error.contains("byte 16, in line 2"), "{error}");
+}
+
+#[test]
+fn a_bad_base_is_shown_where_it_is_named() {
+    let missing = complaint("base = \"nowhere.toml\"\n");
+    assert!(missing.starts_with("r.toml:1:8: `base`: cannot read nowhere.toml"), "{missing}");
+    let number = complaint("base = 3\n");
+    assert!(number.starts_with("r.toml:1:8: `base`: expected a file name, found integer"), "{number}");
+}
+
+#[test]
+fn a_value_from_a_base_is_blamed_on_the_base() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("base.toml"), format!("{MINIMAL}workers = 0\n")).unwrap();
+    let path = folder.path().join("r.toml");
+    fs::write(&path, "base = \"base.toml\"\n").unwrap();
+    let error = Recipe::load(&path, &LoadOptions::default()).unwrap_err().to_string();
+    assert!(error.contains("base.toml:14:11: `rollout.workers`: expected 1 to 4096, found 0"), "{error}");
+}
+
+#[test]
+fn files_are_found_beside_whoever_names_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let shared = folder.path().join("shared");
+    fs::create_dir(&shared).unwrap();
+    fs::write(shared.join("base.toml"), MINIMAL).unwrap();
+    let path = folder.path().join("r.toml");
+    fs::write(&path, "base = \"shared/base.toml\"\n").unwrap();
+    let train = |options: &LoadOptions| Recipe::load(&path, options).unwrap().data.train.paths()[0].clone();
+
+    assert_eq!(train(&LoadOptions::default()), PathBuf::from("t.jsonl"), "found nowhere, left as written");
+    fs::write(folder.path().join("t.jsonl"), "").unwrap();
+    assert_eq!(train(&LoadOptions::default()), folder.path().join("t.jsonl"), "beside the recipe");
+    fs::write(shared.join("t.jsonl"), "").unwrap();
+    assert_eq!(train(&LoadOptions::default()), shared.join("t.jsonl"), "beside the base first");
+    let typed = LoadOptions { set: vec!["data.train=t.jsonl".into()], ..Default::default() };
+    assert_eq!(train(&typed), folder.path().join("t.jsonl"), "what is typed has nothing to do with the base");
+}
+
+#[test]
+fn an_options_value_may_be_a_bare_word_but_only_one_line() {
+    let refused = |set: &str| {
+        let options = LoadOptions { set: vec![set.to_owned()], ..Default::default() };
+        load_text(MINIMAL, &options).unwrap_err()
+    };
+    assert!(refused("run.steps=3\nrun.seed=4").contains("expected one line"));
+    assert!(refused("base=other.toml").contains("only be named in a file"));
+    assert!(refused("rollout.workers=many").contains("invalid type: string \"many\""));
+    assert!(refused("=3").contains("--set =3"));
+}
+
+#[test]
+fn carets_stay_below_what_they_mean() {
+    let error = complaint(&format!("{MINIMAL}workers\t=\t0\n"));
+    let lines: Vec<&str> = error.lines().collect();
+    assert_eq!(lines[2..], ["14 | workers = 0", "   |           ^"], "{error}");
+}
+
+#[test]
+fn one_of_several_endpoints_is_pointed_at() {
+    let fleet = "[fleet]\nendpoints = [\"http://a:1\", \"http://b:2/v1\", \"http://a:1/\"]";
+    let error = complaint(&MINIMAL.replace("[fleet.simulated]\nservers = 2", fleet));
+    assert!(error.contains("r.toml:8:28: `fleet.endpoints.1`: expected the server's base URL"), "{error}");
+    assert!(error.contains("r.toml:8:45: `fleet.endpoints.2`: this endpoint is listed twice"), "{error}");
+}
+
+#[test]
+fn what_can_never_work_is_refused_by_key() {
+    for (sets, key) in [
+        (&["rollout.request=group", "rollout.samples_per_prompt=300"][..], "fleet.max_loads_per_server"),
+        (&["fleet.max_loads_per_server=auto"], "fleet.max_loads_per_server"),
+        (&["rollout.train_batch_size=17"], "rollout.train_batch_size"),
+        (&["rollout.on_stop=carry"], "rollout.on_stop"),
+        (&["rollout.workers=99999999"], "rollout.workers"),
+        (&["rollout.sampling.temperature=-1"], "rollout.sampling.temperature"),
+        (&["rollout.sampling.temperature=nan"], "rollout.sampling.temperature"),
+        (&["rollout.sampling.temperature=0"], "rollout.sampling.temperature"),
+        (&["rollout.sampling.top_p=0"], "rollout.sampling.top_p"),
+        (&["rollout.sampling.top_k=0"], "rollout.sampling.top_k"),
+        (&["reward.overlong={buffer_length=129,penalty_factor=1.0}"], "reward.overlong.buffer_length"),
+        (&["reward.overlong={buffer_length=8,penalty_factor=-1.0}"], "reward.overlong.penalty_factor"),
+        (&["reward.scorer=maths"], "reward.scorer"),
+        (&["reward.variant=\"2024\""], "reward.variant"),
+        (&["reward.method=loose"], "reward.method"),
+        (&["validation={every_steps=1,samples_per_prompt=1}"], "validation.every_steps"),
+        (&["policy.mode=fully_async"], "policy.mode"),
+        (&["queue.tasks=[]"], "queue.tasks"),
+        (&["queue.tasks=[\"a\",\"a\"]"], "queue.tasks"),
+        (&["queue.capacity_rows=31"], "queue.capacity_rows"),
+        (&["queue.capacity_rows=31", "queue.on_full=refuse"], "queue.capacity_rows"),
+        (&["queue.capacity_rows=3", "queue.on_full=drop_oldest"], "queue.capacity_rows"),
+        (&["queue.capacity_rows=63", "run.steps=2"], "queue.capacity_rows"),
+        (&["queue.consumer={task=\"other\",take_groups=1}"], "queue.consumer.task"),
+        (
+            &["queue.consumer={task=\"train\",take_groups=1,keep_last_steps=1}"],
+            "queue.consumer.keep_last_steps",
+        ),
+        (&["queue.listen=127.0.0.1:1"], "queue.listen"),
+        (&["limits.waiting_max=511"], "limits.waiting_max"),
+        (&["timeouts.stall=1e300"], "timeouts.stall"),
+        (&["timeouts.stall=0"], "timeouts.stall"),
+        (&["fleet.probe_interval=1e300"], "fleet.probe_interval"),
+        (&["fleet.simulated.time_scale=inf"], "fleet.simulated.time_scale"),
+        (&["fleet.simulated.speeds=[1.0,1.0,1.0]"], "fleet.simulated.speeds"),
+        (&["run.steps=0"], "run.steps"),
+        (&["data.epochs=0"], "data.epochs"),
+        (&["data.train=[]"], "data.train"),
+        (&["data.train="], "data.train"),
+    ] {
+        let options =
+            LoadOptions { set: sets.iter().map(|set| (*set).to_owned()).collect(), ..Default::default() };
+        let error = load_text(MINIMAL, &options).expect_err(&format!("{sets:?} must be refused"));
+        assert!(error.contains(&format!("`{key}`: ")), "{sets:?} should blame {key}:\n{error}");
+    }
+}
+
+#[test]
+fn limits_are_refused_only_beyond_their_edge() {
+    for sets in [
+        &["queue.capacity_rows=32"][..],
+        &["queue.capacity_rows=64", "run.steps=2"],
+        &["queue.capacity_rows=4", "queue.on_full=drop_oldest"],
+        &["queue.capacity_rows=4", "queue.consumer={task=\"train\",take_groups=1}"],
+        &["rollout.train_batch_size=16"],
+        &["limits.waiting_max=512"],
+        &["rollout.request=group", "fleet.max_loads_per_server=4"],
+        &["rollout.sampling.temperature=0", "filter.enable=false"],
+        &["reward.overlong={buffer_length=128,penalty_factor=0.0}"],
+    ] {
+        let options =
+            LoadOptions { set: sets.iter().map(|set| (*set).to_owned()).collect(), ..Default::default() };
+        load_text(MINIMAL, &options).unwrap_or_else(|error| panic!("{sets:?} is fine, but:\n{error}"));
+    }
+}
+
+#[test]
+fn a_secret_is_read_and_never_written() {
+    let options = LoadOptions { set: vec!["fleet.api_key=hush-1234".into()], ..Default::default() };
+    let recipe = load_text(MINIMAL, &options).unwrap();
+    assert_eq!(recipe.fleet.api_key.as_deref(), Some("hush-1234"));
+    assert!(!recipe.to_toml().unwrap().contains("hush"));
+}
+
+#[test]
+fn a_file_that_is_no_recipe_is_not_read_to_its_end() {
+    let error = complaint(&"# data\n".repeat(200_000));
+    assert!(error.contains("expected a recipe of at most 1048576 bytes"), "{error}");
+}
+
+#[test]
+fn depth_is_an_error_and_no_overflow() {
+    let dotted = vec!["a"; 20_000].join(".");
+    let options = LoadOptions { set: vec![format!("{dotted}=1")], ..Default::default() };
+    assert!(load_text(MINIMAL, &options).is_err());
+    assert!(load_text(&format!("x = {}", "[".repeat(20_000)), &LoadOptions::default()).is_err());
+}
+
+/// A recipe of ours with one of its values replaced: what still loads must also print, and print the same again.
+/// Texts are compared, because a NaN that is passed through to the trainer equals nothing.
+fn load_altered(name: &str, line_at: usize, value: &str) {
+    let text = fs::read_to_string(recipes().join(name)).unwrap();
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    let at = line_at % lines.len();
+    if let Some((key, _old)) = lines[at].clone().split_once('=') {
+        lines[at] = format!("{key}= {value}");
+    }
+    if let Ok(recipe) = load_text(&lines.join("\n"), &LoadOptions::default()) {
+        let printed = recipe.to_toml().unwrap();
+        let again: Recipe = toml::from_str(&printed).unwrap();
+        assert_eq!(again.to_toml().unwrap(), printed);
+    }
 }
 
 proptest! {
+    #[test]
+    fn no_value_makes_it_panic(
+        name in prop::sample::select(vec!["dapo_qwen3_8b.toml", "grpo_gsm8k.toml", "quickstart.toml"]),
+        line_at in 0_usize..80,
+        value in prop_oneof![
+            any::<i64>().prop_map(|number| number.to_string()),
+            any::<f64>().prop_map(|number| format!("{number:?}")),
+            (-2_i64..3).prop_map(|number| number.to_string()),
+            Just("[]".to_owned()),
+            Just("{}".to_owned()),
+            Just("\"\"".to_owned()),
+            Just("nan".to_owned()),
+            "\"[a-z_/:.]{0,12}\"",
+        ],
+    ) {
+        load_altered(name, line_at, &value);
+    }
+
+    #[test]
+    fn no_option_makes_it_panic(set in "[a-z_.= \"\\[\\]{}0-9\u{e9}]{0,30}") {
+        let _ = load_text(MINIMAL, &LoadOptions { set: vec![set], ..Default::default() });
+    }
+
     #[test]
     fn no_text_makes_it_panic(cut in 0..MINIMAL.len(), insert in ".{0,12}", length in 0_usize..20) {
         let end = (cut + length).min(MINIMAL.len());
