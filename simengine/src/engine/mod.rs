@@ -408,3 +408,6 @@ impl Core {
         self.replan(now_ns);
     }
 }
+
+#[cfg(test)]
+mod tests;

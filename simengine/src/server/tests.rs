@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    AnswerKey, Fault, FinishReason, NoAnswers, PauseMode, Phase, ServerConfig, SimError, SimRequest,
+    Fault, FinishReason, NoAnswers, PauseMode, Phase, ServerConfig, SimError, SimRequest, SimResponse,
     SimServer, Workload, WorkloadConfig, invariants,
 };
 
@@ -34,7 +34,7 @@ fn request(id: &str, seed: u64, max_tokens: u32) -> SimRequest {
 }
 
 impl Fixture {
-    fn spawn(&self, request: SimRequest) -> tokio::task::JoinHandle<Result<crate::SimResponse, SimError>> {
+    fn spawn(&self, request: SimRequest) -> tokio::task::JoinHandle<Result<SimResponse, SimError>> {
         let server = self.server.clone();
         self.tracker.spawn(async move { server.generate(request).await })
     }
@@ -81,4 +81,246 @@ async fn one_request_of_n_says_what_n_requests_say() {
         let draw = fixture.server.workload().draw(&prompt, 40 + u64::from(index), &NoAnswers);
         assert_eq!(draw.length as usize, choice.token_ids.len());
     }
+}
+
+async fn pass_ms(span_ms: u64) {
+    tokio::time::sleep(Duration::from_millis(span_ms)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_a_request_frees_everything_it_holds() {
+    let fixture = start();
+    let mut group = request("g", 1, 5_000);
+    group.n = 16;
+    let running = fixture.spawn(group);
+    pass_ms(1_000).await;
+    let stats = fixture.server.stats();
+    assert_eq!(stats.running, 16);
+    assert!(stats.generation_tokens_total > 16);
+    running.abort();
+    pass_ms(1).await;
+    let after = fixture.server.stats();
+    assert_eq!((after.running, after.waiting), (0, 0));
+    assert_eq!(after.kv_cache_usage, 0.0);
+    fixture.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_beyond_the_batch_waits_its_turn() {
+    let fixture = start_with(ServerConfig { max_num_seqs: 2, ..ServerConfig::default() });
+    let first = fixture.spawn(request("a", 1, 100));
+    let second = fixture.spawn(request("b", 2, 200));
+    let third = fixture.spawn(request("c", 3, 100));
+    pass_ms(100).await;
+    let stats = fixture.server.stats();
+    assert_eq!((stats.running, stats.waiting), (2, 1));
+    let (ended_first, ended_second, ended_third) = tokio::join!(first, second, third);
+    let queued_ns = ended_third.unwrap().unwrap().queue_ns;
+    let freed_ns = ended_first.unwrap().unwrap().total_ns;
+    assert!(queued_ns.abs_diff(freed_ns) < 50_000_000, "{queued_ns} and {freed_ns}");
+    assert_eq!(ended_second.unwrap().unwrap().choices[0].token_ids.len(), 200);
+    fixture.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cache_too_small_for_the_batch_preempts_and_finishes_all() {
+    let config =
+        ServerConfig { kv_blocks: 130, max_model_len: 2_000, max_num_seqs: 8, ..ServerConfig::default() };
+    let fixture = start_with(config);
+    let tasks: Vec<_> =
+        (0..8).map(|index| fixture.spawn(request(&format!("r{index}"), index, 700))).collect();
+    for task in tasks {
+        let response = task.await.unwrap().unwrap();
+        assert_eq!(response.choices[0].token_ids.len(), 700);
+        fixture.check();
+    }
+    let stats = fixture.server.stats();
+    assert!(stats.preemptions_total > 0);
+    assert_eq!(stats.generation_tokens_total, 8 * 700, "recomputed tokens are not counted again");
+    assert_eq!(stats.kv_cache_usage, 0.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shared_prompt_is_computed_once() {
+    let fixture = start();
+    let mut group = request("g", 1, 10);
+    group.prompt_ids = (0..1_024).collect();
+    group.n = 16;
+    fixture.server.generate(group).await.unwrap();
+    let stats = fixture.server.stats();
+    assert_eq!(stats.prefix_cache_queries_total, 16 * 1_024);
+    // All but the first find every block but the last, whose last token has to be computed.
+    assert_eq!(stats.prefix_cache_hits_total, 15 * (1_024 - 16));
+    assert!(fixture.server.reset_prefix_cache(false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_keeps_costs_no_token_and_shows_in_the_versions() {
+    let fixture = start();
+    let running = fixture.spawn(request("a", 1, 1_000));
+    pass_ms(2_000).await;
+    fixture.server.pause(PauseMode::Keep).await;
+    let before = fixture.server.stats().generation_tokens_total;
+    let held = fixture.spawn(request("b", 2, 10));
+    pass_ms(60_000).await;
+    assert_eq!(fixture.server.stats().generation_tokens_total, before);
+    assert_eq!(fixture.server.stats().held, 1);
+    fixture.server.update_weight_version("v2");
+    fixture.server.resume();
+    let response = running.await.unwrap().unwrap();
+    let spans = &response.choices[0].version_spans;
+    let labels: Vec<&str> = spans.iter().map(|span| &*span.version).collect();
+    assert_eq!(labels, ["default", "v2"]);
+    assert_eq!((spans[0].start, spans[0].end), (0, spans[1].start));
+    assert_eq!(u64::from(spans[0].end), before);
+    assert_eq!(spans[1].end, 1_000);
+    assert_eq!(&*held.await.unwrap().unwrap().choices[0].version_spans[0].version, "v2");
+    fixture.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_aborts_gives_partial_samples() {
+    let fixture = start();
+    let running = fixture.spawn(request("a", 1, 1_000));
+    pass_ms(2_000).await;
+    fixture.server.pause(PauseMode::Abort).await;
+    let choice = running.await.unwrap().unwrap().choices.remove(0);
+    assert_eq!(choice.finish_reason, FinishReason::Abort);
+    assert!(choice.token_ids.len() > 100 && choice.token_ids.len() < 1_000);
+    let whole = {
+        fixture.server.resume();
+        fixture.server.generate(request("b", 1, 1_000)).await.unwrap()
+    };
+    assert_eq!(whole.choices[0].token_ids[..choice.token_ids.len()], choice.token_ids);
+    assert_eq!(fixture.server.stats().success_abort_total, 1);
+    fixture.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_waits_drains_first() {
+    let fixture = start();
+    let running = fixture.spawn(request("a", 1, 500));
+    pass_ms(500).await;
+    fixture.server.pause(PauseMode::Wait).await;
+    assert!(running.is_finished() || fixture.server.stats().running == 0);
+    let held = fixture.spawn(request("b", 2, 5));
+    pass_ms(10_000).await;
+    assert!(!held.is_finished());
+    fixture.server.resume();
+    held.await.unwrap().unwrap();
+    assert_eq!(running.await.unwrap().unwrap().choices[0].finish_reason, FinishReason::Length);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_abort_in_the_race_is_lost_and_sent_again_is_not() {
+    let fixture = start();
+    let running = fixture.spawn(request("a", 1, 2_000));
+    pass_ms(1).await;
+    fixture.server.abort(&["a"]);
+    pass_ms(500).await;
+    assert_eq!(fixture.server.stats().running, 1);
+    fixture.server.abort(&["a"]);
+    let response = running.await.unwrap().unwrap();
+    assert_eq!(response.choices[0].finish_reason, FinishReason::Abort);
+    fixture.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stalled_server_goes_on_where_it_stood_when_healed() {
+    let fixture = start();
+    let running = fixture.spawn(request("a", 1, 300));
+    pass_ms(500).await;
+    fixture.server.inject(Fault::Stall);
+    pass_ms(100_000).await;
+    assert!(!running.is_finished());
+    assert_eq!(fixture.server.phase(), Phase::Serving);
+    fixture.server.heal();
+    let response = running.await.unwrap().unwrap();
+    assert!(response.total_ns > 100_000_000_000);
+    assert_eq!(response.choices[0].token_ids.len(), 300);
+}
+
+#[tokio::test(start_paused = true)]
+async fn death_fails_the_running_and_refuses_the_new() {
+    let fixture = start();
+    let running = fixture.spawn(request("a", 1, 300));
+    pass_ms(500).await;
+    fixture.server.inject(Fault::Die);
+    assert!(matches!(running.await.unwrap(), Err(SimError::EngineDead { .. })));
+    assert_eq!(fixture.server.phase(), Phase::EngineDead);
+    pass_ms(3_100).await;
+    assert_eq!(fixture.server.phase(), Phase::Gone);
+    let refused = fixture.server.generate(request("b", 1, 3)).await;
+    assert!(matches!(refused, Err(SimError::Unreachable { .. })));
+    fixture.server.heal();
+    fixture.server.generate(request("c", 1, 3)).await.unwrap();
+    assert_eq!(fixture.server.stats().generation_tokens_total, 3, "a new process counts anew");
+    fixture.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_terminated_server_neither_answers_nor_fails() {
+    let fixture = start();
+    let running = fixture.spawn(request("a", 1, 300));
+    pass_ms(500).await;
+    fixture.server.inject(Fault::SigTerm);
+    pass_ms(1_000_000).await;
+    assert!(!running.is_finished());
+    fixture.server.heal();
+    assert!(matches!(running.await.unwrap(), Err(SimError::ConnectionReset { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn faults_by_share_meet_the_same_requests_every_time() {
+    let fixture = start();
+    fixture.server.inject(Fault::Error500 { share: 0.5 });
+    let mut failed = 0;
+    for index in 0..200 {
+        let id = format!("r{index}");
+        let first = fixture.server.generate(request(&id, index, 1)).await.is_err();
+        let second = fixture.server.generate(request(&id, index, 1)).await.is_err();
+        assert_eq!(first, second);
+        failed += u32::from(first);
+    }
+    assert!((60..140).contains(&failed), "{failed}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_server_takes_as_many_times_as_long() {
+    let usual = start().server.generate(request("a", 1, 300)).await.unwrap().total_ns;
+    let slowed = start();
+    slowed.server.inject(Fault::Slow { factor: 3.0 });
+    let slow = slowed.server.generate(request("a", 1, 300)).await.unwrap().total_ns;
+    assert!(slow.abs_diff(3 * usual) < 1_000, "{slow} and three times {usual}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn stopping_the_server_fails_what_waits_and_ends_its_task() {
+    let fixture = start();
+    let running = fixture.spawn(request("a", 1, 300));
+    pass_ms(10).await;
+    fixture.cancel.cancel();
+    assert!(matches!(running.await.unwrap(), Err(SimError::Stopped { .. })));
+    fixture.tracker.close();
+    fixture.tracker.wait().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn streamed_tokens_come_while_it_runs() {
+    let fixture = start();
+    let (sender, mut chunks) = tokio::sync::mpsc::channel(1_000);
+    let mut streamed = request("a", 1, 400);
+    streamed.stream = Some(sender);
+    let running = fixture.spawn(streamed);
+    pass_ms(1_000).await;
+    let early = chunks.try_recv().unwrap();
+    assert_eq!(early.start, 0);
+    assert!(!running.is_finished());
+    let response = running.await.unwrap().unwrap();
+    let mut tokens = early.token_ids;
+    while let Some(chunk) = chunks.recv().await {
+        assert_eq!(chunk.start as usize, tokens.len());
+        tokens.extend(chunk.token_ids);
+    }
+    assert_eq!(tokens, response.choices[0].token_ids);
 }

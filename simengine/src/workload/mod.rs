@@ -175,3 +175,6 @@ pub(crate) fn mix(word: u64) -> u64 {
 pub(crate) fn unit(hash: u64) -> f64 {
     (hash >> 11) as f64 / (1_u64 << 53) as f64
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::{Plan, PlanRequest, Workload, WorkloadConfig};
+use crate::{Answer, AnswerTable, FinishReason, NoAnswers};
+
+const ENDS: PlanRequest<'static> = PlanRequest {
+    max_tokens: 100_000,
+    min_tokens: 0,
+    ignore_eos: false,
+    stop_token_ids: &[],
+    stop_scan: None,
+};
+
+fn table(difficulty: Option<f32>) -> AnswerTable {
+    let mut table = AnswerTable::new();
+    let answer = Answer { right_ids: [7, 8].into(), wrong_ids: [7, 9].into(), difficulty };
+    table.insert(&[1, 2, 3], answer);
+    table
+}
+
+#[test]
+fn a_right_response_ends_in_the_right_answer() {
+    let workload = Arc::new(Workload::new(WorkloadConfig::default()));
+    let key = table(Some(0.5));
+    let answer = crate::AnswerKey::answer(&key, crate::prompt_hash(&[1, 2, 3]));
+    let mut rights = 0;
+    for seed in 0..200 {
+        let draw = workload.draw(&[1, 2, 3], seed, &key);
+        let plan = Plan::new(&workload, draw, answer.as_ref(), ENDS);
+        let tokens = plan.token_ids(0, plan.total);
+        assert_eq!(tokens.len(), draw.length as usize);
+        let expected: &[u32] = if draw.correct { &[7, 8, 0] } else { &[7, 9, 0] };
+        assert!(tokens.ends_with(expected));
+        assert_eq!(plan.finish_reason, FinishReason::Stop);
+        rights += u32::from(draw.correct);
+    }
+    assert!((60..140).contains(&rights), "half of them in the mean, not {rights}");
+}
+
+#[test]
+fn difficulty_decides_at_its_ends() {
+    let workload = Workload::new(WorkloadConfig::default());
+    let rights = |difficulty| {
+        let key = table(difficulty);
+        (0..50).filter(|seed| workload.draw(&[1, 2, 3], *seed, &key).correct).count()
+    };
+    assert_eq!(rights(Some(0.0)), 50);
+    assert_eq!(rights(Some(1.0)), 0);
+}
+
+#[test]
+fn pass_chances_are_u_shaped_and_hard_prompts_long() {
+    let workload = Workload::new(WorkloadConfig::default());
+    let prompts = 4_000_u32;
+    let (mut extreme, mut middle, mut easy_length, mut hard_length) = (0, 0, (0_u64, 0_u64), (0_u64, 0_u64));
+    for prompt in 0..prompts {
+        let hash = crate::prompt_hash(&[prompt]);
+        let difficulty = workload.difficulty(hash, None);
+        let chance = workload.pass_chance(difficulty);
+        extreme += u32::from(!(0.1..=0.9).contains(&chance));
+        middle += u32::from((0.4..=0.6).contains(&chance));
+        let length = u64::from(workload.draw_hashed(hash, 0, None).length);
+        let bin = if difficulty < 0.5 { &mut easy_length } else { &mut hard_length };
+        *bin = (bin.0 + length, bin.1 + 1);
+    }
+    // Bins of the same total width: 0.2 each.
+    assert!(extreme > 3 * middle, "{extreme} and {middle} of {prompts}");
+    assert!(hard_length.0 / hard_length.1 > easy_length.0 / easy_length.1 * 3 / 2);
+}
+
+#[test]
+fn lengths_have_the_median_and_the_tail_of_their_distribution() {
+    let workload = Workload::new(WorkloadConfig::default());
+    let mut lengths: Vec<u32> =
+        (0..10_001).map(|seed| workload.draw(&[1, 2, 3], seed, &table(Some(0.0))).length).collect();
+    lengths.sort_unstable();
+    let (median, high) = (f64::from(lengths[5_000]), f64::from(lengths[9_772]));
+    assert!((median / 400.0 - 1.0).abs() < 0.05, "{median}");
+    // Two standard deviations above the median: exp(2 * 0.6).
+    assert!((high / median / 1.2_f64.exp() - 1.0).abs() < 0.1, "{high}");
+}
+
+#[test]
+fn a_stop_token_ends_a_sample_with_itself() {
+    let workload = Arc::new(Workload::new(WorkloadConfig::default()));
+    let draw = workload.draw(&[4], 1, &NoAnswers);
+    let free = Plan::new(&workload, draw, None, ENDS);
+    let tokens = free.token_ids(0, free.total);
+    let stops = [tokens[5]];
+    let stopped = Plan::new(&workload, draw, None, PlanRequest { stop_token_ids: &stops, ..ENDS });
+    let first = tokens.iter().position(|token| *token == stops[0]).unwrap();
+    assert_eq!(stopped.total as usize, first + 1);
+    assert_eq!(stopped.stop_token_id, Some(stops[0]));
+    let later =
+        Plan::new(&workload, draw, None, PlanRequest { stop_token_ids: &stops, min_tokens: 8, ..ENDS });
+    assert!(later.total >= 8);
+}
+
+proptest! {
+    #[test]
+    fn any_part_of_a_sample_is_a_part_of_the_whole(
+        seed in any::<u64>(), start in 0_u32..300, span in 0_u32..300, ignore_eos in any::<bool>(),
+    ) {
+        let workload = Arc::new(Workload::new(WorkloadConfig::default()));
+        let key = table(None);
+        let answer = crate::AnswerKey::answer(&key, crate::prompt_hash(&[1, 2, 3]));
+        let draw = workload.draw(&[1, 2, 3], seed, &key);
+        let ends = PlanRequest { max_tokens: 700, min_tokens: 600, ignore_eos, ..ENDS };
+        let plan = Plan::new(&workload, draw, answer.as_ref(), ends);
+        prop_assert!(plan.total >= 600 && plan.total <= 700);
+        let (whole, logprobs) = plan.outputs(0, plan.total, None);
+        let range = start as usize..(start + span) as usize;
+        let (part, part_logprobs) = plan.outputs(start, start + span, None);
+        prop_assert_eq!(&part[..], &whole[range.clone()]);
+        prop_assert_eq!(&part_logprobs[..], &logprobs[range]);
+        prop_assert!(logprobs.iter().all(|logprob| *logprob < 0.0 && logprob.is_finite()));
+    }
+}
