@@ -50,7 +50,8 @@ impl State {
 
     /// Exclusion is a wish: it does not hold when nobody else is alive.
     fn honoured<'a>(&self, exclude: &'a [ServerId], weight: u32) -> &'a [ServerId] {
-        let other = |server: &Server| server.is_live() && server.capacity >= weight && !exclude.contains(&server.id);
+        let other =
+            |server: &Server| server.is_live() && server.capacity >= weight && !exclude.contains(&server.id);
         if exclude.is_empty() || self.servers.iter().any(other) { exclude } else { &[] }
     }
 }
@@ -276,7 +277,8 @@ impl LoadBalancer {
         for server in &fleet.servers {
             *by_state.entry(format!("{:?}", server.state).to_lowercase()).or_default() += 1;
         }
-        let mut words: Vec<String> = by_state.iter().map(|(state, count)| format!("{count} {state}")).collect();
+        let mut words: Vec<String> =
+            by_state.iter().map(|(state, count)| format!("{count} {state}")).collect();
         words.push(format!("{} permits out, {} waiting", fleet.in_use(), fleet.waiting));
         BalancerError::Deadline { weight, fleet: words.join(", ") }
     }

@@ -64,9 +64,10 @@ impl BalancerError {
     /// What a caller may do about it.
     pub fn class(&self) -> ErrorClass {
         match self {
-            Self::TooHeavy { .. } | Self::Weightless | Self::UnknownServer { .. } | Self::DuplicateServer { .. } => {
-                ErrorClass::Client
-            }
+            Self::TooHeavy { .. }
+            | Self::Weightless
+            | Self::UnknownServer { .. }
+            | Self::DuplicateServer { .. } => ErrorClass::Client,
             Self::QueueFull { .. } => ErrorClass::Backpressure,
             Self::Deadline { .. } => ErrorClass::Fault,
             Self::Closed => ErrorClass::Cancelled,

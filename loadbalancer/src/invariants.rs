@@ -32,6 +32,8 @@ pub fn waiting_bounded(fleet: &FleetSnapshot, waiting_max: usize) -> Result<(), 
 pub fn all_returned(fleet: &FleetSnapshot) -> Result<(), Violation> {
     match fleet.servers.iter().find(|server| server.in_use > 0) {
         None => Ok(()),
-        Some(server) => Err(Violation(format!("server={} still has permits={} out", server.name, server.in_use))),
+        Some(server) => {
+            Err(Violation(format!("server={} still has permits={} out", server.name, server.in_use)))
+        }
     }
 }

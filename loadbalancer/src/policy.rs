@@ -22,7 +22,8 @@ pub(crate) fn pick(
         Policy::LeastLoad => least_loaded(servers, eligible, rng, |server| server.load(now, half_life)),
         Policy::RoundRobin => {
             let count = servers.len();
-            let chosen = (0..count).map(|step| (*turn + step) % count).find(|index| eligible(&servers[*index]))?;
+            let chosen =
+                (0..count).map(|step| (*turn + step) % count).find(|index| eligible(&servers[*index]))?;
             *turn = (chosen + 1) % count;
             Some(chosen)
         }

@@ -5,9 +5,23 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
-/// Finds where stop strings end a response: given all its tokens, the number of tokens to keep, or none.
+/// Given all tokens of a response, the number of tokens to keep, or none for all.
+type Scan = dyn Fn(&[u32]) -> Option<u32> + Send + Sync;
+
+/// Finds where stop strings end a response. The engine knows no text, so that the caller brings it.
 #[derive(Clone)]
-pub struct StopScan(pub Arc<dyn Fn(&[u32]) -> Option<u32> + Send + Sync>);
+pub struct StopScan(Arc<Scan>);
+
+impl StopScan {
+    /// Wraps a function from all tokens of a response to the number of tokens to keep, or none for all.
+    pub fn new(scan: impl Fn(&[u32]) -> Option<u32> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(scan))
+    }
+
+    pub(crate) fn keep(&self, token_ids: &[u32]) -> Option<u32> {
+        (self.0)(token_ids)
+    }
+}
 
 impl fmt::Debug for StopScan {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

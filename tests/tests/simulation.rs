@@ -2,6 +2,7 @@
 //! with steps that are dropped half way. Every seed is a run of its own; a failure prints the seed that repeats it.
 //!
 //! `ROLLDOCK_SIM_STEPS` sets how many steps are run (2,000 by default), `ROLLDOCK_SIM_SEED` runs one seed only.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,8 +15,8 @@ use rolldock::engine::simulated::SimulatedEngine;
 use rolldock::engine::{FinishReason, SampleOutput, SamplingParams};
 use rolldock::recipe::{EarlyStop, Launch, OnStop, RequestShape};
 use rolldock::rollout::{
-    AgentLoopManager, Grade, Grader, GradingMode, Group, PromptFeed, RolloutConfig, RolloutParts, RolloutTimeouts,
-    StepEnd, invariants, sample_seed,
+    AgentLoopManager, Grade, Grader, GradingMode, Group, PromptFeed, RolloutConfig, RolloutParts,
+    RolloutTimeouts, StepEnd, invariants, sample_seed,
 };
 use rolldock::scope::Scope;
 use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, Monitor, MonitorConfig, ServerSpec};
@@ -41,7 +42,8 @@ struct LastToken;
 
 impl Grader for LastToken {
     fn grade(&self, _prompt: &Prompt, output: &SampleOutput) -> Result<Grade, String> {
-        let right = output.finish_reason == FinishReason::Stop && output.response_ids.ends_with(&[RIGHT, EOS]);
+        let right =
+            output.finish_reason == FinishReason::Stop && output.response_ids.ends_with(&[RIGHT, EOS]);
         let acc = f32::from(u8::from(right));
         Ok(Grade { score: 2.0 * acc - 1.0, acc, overlong_penalty: 0.0, prediction: None })
     }
@@ -91,8 +93,19 @@ impl World {
     fn new(seed: u64) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let scope = Scope::new();
-        let length = LengthConfig { median_easy: 20.0, median_hard: 90.0, min: 3, max: 400, ..LengthConfig::default() };
-        let workload = Arc::new(Workload::new(WorkloadConfig { seed, eos_id: EOS, length, ..WorkloadConfig::default() }));
+        let length = LengthConfig {
+            median_easy: 20.0,
+            median_hard: 90.0,
+            min: 3,
+            max: 400,
+            ..LengthConfig::default()
+        };
+        let workload = Arc::new(Workload::new(WorkloadConfig {
+            seed,
+            eos_id: EOS,
+            length,
+            ..WorkloadConfig::default()
+        }));
         let samples_per_prompt = rng.random_range(2..=4);
         let servers: Vec<SimServer> = (0..rng.random_range(2..=4))
             .map(|number| {
@@ -102,8 +115,14 @@ impl World {
                     speed: pick(&mut rng, &[0.3, 1.0, 1.0, 2.0]),
                     ..ServerConfig::default()
                 };
-                SimServer::start(config, Arc::clone(&workload), Arc::new(EveryPrompt), scope.tracker(), scope.token().clone())
-                    .unwrap()
+                SimServer::start(
+                    config,
+                    Arc::clone(&workload),
+                    Arc::new(EveryPrompt),
+                    scope.tracker(),
+                    scope.token().clone(),
+                )
+                .unwrap()
             })
             .collect();
         let capacity = samples_per_prompt + rng.random_range(0..8);
@@ -111,7 +130,8 @@ impl World {
             .iter()
             .map(|server| ServerSpec { name: server.config().name.clone(), url: None, capacity })
             .collect();
-        let balancer = LoadBalancer::new(BalancerConfig { seed, ..BalancerConfig::default() }, specs).unwrap();
+        let balancer =
+            LoadBalancer::new(BalancerConfig { seed, ..BalancerConfig::default() }, specs).unwrap();
         let config = RolloutConfig {
             run_id: format!("sim{seed}").into(),
             seed,
@@ -246,12 +266,15 @@ impl World {
 const STEPS_PER_SEED: usize = 10;
 
 fn run_seed(seed: u64) -> Vec<(u64, u64)> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
     runtime.block_on(async { World::new(seed).run(STEPS_PER_SEED).await })
 }
 
 fn env_number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text:?}: expected a number")))
+    std::env::var(name)
+        .ok()
+        .map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text:?}: expected a number")))
 }
 
 #[test]

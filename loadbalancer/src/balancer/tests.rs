@@ -16,7 +16,8 @@ fn spec(name: &str, capacity: u32) -> ServerSpec {
 }
 
 fn fleet(capacities: &[u32], policy: Policy) -> LoadBalancer {
-    let servers = capacities.iter().enumerate().map(|(i, capacity)| spec(&format!("s{i}"), *capacity)).collect();
+    let servers =
+        capacities.iter().enumerate().map(|(i, capacity)| spec(&format!("s{i}"), *capacity)).collect();
     LoadBalancer::new(BalancerConfig { policy, seed: 7, ..BalancerConfig::default() }, servers).unwrap()
 }
 
@@ -256,7 +257,8 @@ async fn draining_waits_for_the_last_permit() {
 
 /// Random holders, cancels, deaths, returns, additions and removals; invariants after every step.
 fn simulate(seed: u64, policy: Policy) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let balancer = fleet(&[4, 8, 2], policy);

@@ -66,7 +66,11 @@ pub trait EngineControl: Send + Sync + 'static {
 
     /// Ends the request that was sent with `request_id`, under whatever id the engine keeps it. Saying so for a request
     /// that is gone is no error: engines do not know either.
-    fn abort<'a>(&'a self, server: &'a ServerRef, request_id: &'a str) -> BoxFuture<'a, Result<(), ControlError>>;
+    fn abort<'a>(
+        &'a self,
+        server: &'a ServerRef,
+        request_id: &'a str,
+    ) -> BoxFuture<'a, Result<(), ControlError>>;
 }
 
 /// Pauses between repeated aborts: one that is sent within 10 ms of its request is usually lost, and the engine says

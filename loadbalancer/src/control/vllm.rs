@@ -126,7 +126,11 @@ impl EngineControl for VllmControl {
         .boxed()
     }
 
-    fn abort<'a>(&'a self, server: &'a ServerRef, request_id: &'a str) -> BoxFuture<'a, Result<(), ControlError>> {
+    fn abort<'a>(
+        &'a self,
+        server: &'a ServerRef,
+        request_id: &'a str,
+    ) -> BoxFuture<'a, Result<(), ControlError>> {
         self.abort_by_id(server, request_id).boxed()
     }
 }
@@ -138,7 +142,9 @@ fn parse_metrics(text: &str) -> EngineLoad {
     for line in text.lines() {
         let Some(series) = line.strip_prefix("vllm:") else { continue };
         let name_end = series.find(['{', ' ']).unwrap_or(series.len());
-        let Some(value) = series.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok()) else { continue };
+        let Some(value) = series.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok()) else {
+            continue;
+        };
         match &series[..name_end] {
             "num_requests_running" => load.running += value as u64,
             "num_requests_waiting" => load.waiting += value as u64,

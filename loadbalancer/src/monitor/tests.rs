@@ -13,8 +13,11 @@ struct Scripted {
 
 impl EngineControl for Scripted {
     fn health<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
-        let failed =
-            ControlError::Failed { server: Arc::clone(&server.name), what: "health", reason: "scripted".into() };
+        let failed = ControlError::Failed {
+            server: Arc::clone(&server.name),
+            what: "health",
+            reason: "scripted".into(),
+        };
         let answer = if *self.sick.lock() { Err(failed) } else { Ok(()) };
         async move { answer }.boxed()
     }

@@ -34,7 +34,8 @@ pub async fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
-            let usage = error.downcast_ref::<RecipeError>().is_some() || error.downcast_ref::<UsageError>().is_some();
+            let usage =
+                error.downcast_ref::<RecipeError>().is_some() || error.downcast_ref::<UsageError>().is_some();
             ExitCode::from(if usage { 2 } else { 1 })
         }
     }

@@ -62,8 +62,8 @@ async fn export(args: ExportArgs) -> anyhow::Result<()> {
         if format == ExportFormat::Parquet {
             return Err(UsageError("parquet is no text; expected --output FILE".to_owned()).into());
         }
-        partition.export(format, io::stdout()).await?;
-        return Ok(());
+        let written = partition.export(format, Pipe(io::stdout())).await;
+        return written.map(drop).map_err(Into::into);
     };
     // Written beside and renamed, so that nobody reads half a file.
     let unfinished = output.with_extension("unfinished");
@@ -74,4 +74,23 @@ async fn export(args: ExportArgs) -> anyhow::Result<()> {
     std::fs::rename(&unfinished, &output).with_context(|| format!("cannot write {}", output.display()))?;
     super::say(&format!("{rows} rows in {}", output.display()));
     Ok(())
+}
+
+/// Standard output whose reader may leave early, as `head` does.
+struct Pipe(io::Stdout);
+
+impl Write for Pipe {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.0.write(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(bytes.len()),
+            other => other,
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self.0.flush() {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            other => other,
+        }
+    }
 }

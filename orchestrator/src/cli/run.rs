@@ -36,7 +36,8 @@ fn choose_out(asked: Option<PathBuf>, recipe: &Path) -> anyhow::Result<PathBuf> 
     let holds_run = |out: &Path| out.join("recipe.toml").exists() || queue_folder(out).exists();
     if let Some(out) = asked {
         if holds_run(&out) {
-            let words = format!("{} holds a run already; expected a new or empty directory for --out", out.display());
+            let words =
+                format!("{} holds a run already; expected a new or empty directory for --out", out.display());
             return Err(UsageError(words).into());
         }
         return Ok(out);
@@ -44,5 +45,7 @@ fn choose_out(asked: Option<PathBuf>, recipe: &Path) -> anyhow::Result<PathBuf> 
     let first = default_out(recipe);
     let numbered = (2..OUTS_MAX).map(|number| PathBuf::from(format!("{}-{number}", first.display())));
     let free = std::iter::once(first.clone()).chain(numbered).find(|out| !holds_run(out));
-    free.ok_or_else(|| UsageError(format!("{} and its numbered neighbours are all taken", first.display())).into())
+    free.ok_or_else(|| {
+        UsageError(format!("{} and its numbered neighbours are all taken", first.display())).into()
+    })
 }

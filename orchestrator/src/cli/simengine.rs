@@ -44,11 +44,18 @@ pub(super) async fn serve(args: SimengineArgs) -> anyhow::Result<()> {
             scope.token().clone(),
         )?;
         let addr = (args.host, *port);
-        let listener =
-            tokio::net::TcpListener::bind(addr).await.with_context(|| format!("cannot listen at {addr:?}"))?;
+        let listener = tokio::net::TcpListener::bind(addr)
+            .await
+            .with_context(|| format!("cannot listen at {addr:?}"))?;
         let started = unix_seconds();
-        let bound =
-            http::serve(server, Arc::clone(&face), listener, started, scope.tracker(), scope.token().clone())?;
+        let bound = http::serve(
+            server,
+            Arc::clone(&face),
+            listener,
+            started,
+            scope.tracker(),
+            scope.token().clone(),
+        )?;
         super::say(&format!("http://{bound} serves {}", args.model));
     }
     tokio::signal::ctrl_c().await.context("cannot wait for Ctrl-C")?;

@@ -47,7 +47,7 @@ pub fn step_table(metrics: &StepMetrics) -> String {
     let totals = &metrics.totals;
     let costs = &metrics.costs;
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_style(presets::UTF8_BORDERS_ONLY);
     table.set_header(vec![format!("step {}", metrics.step), ending(metrics.end).to_owned()]);
     let seconds = metrics.elapsed.as_secs_f64();
     let rate = costs.tokens as f64 / seconds.max(1e-9);

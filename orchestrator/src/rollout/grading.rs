@@ -60,8 +60,10 @@ impl Grader for TextGrader {
             extra: None,
         };
         let score = self.scorer.score(&input).map_err(|error| error.to_string())?;
-        let overlong_penalty =
-            self.overlong.as_ref().map_or(0.0, |overlong| overlong.penalty(output.response_ids.len() as u32) as f32);
+        let overlong_penalty = self
+            .overlong
+            .as_ref()
+            .map_or(0.0, |overlong| overlong.penalty(output.response_ids.len() as u32) as f32);
         Ok(Grade {
             score: score.score as f32,
             acc: score.acc as f32,

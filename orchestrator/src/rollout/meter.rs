@@ -123,8 +123,11 @@ pub(crate) struct Meter {
 
 impl Meter {
     pub(crate) fn new(max_response_length: u32) -> Self {
-        let window =
-            Window { lengths: Survival::new(max_response_length), accepted_tokens: 0.0, accepted_samples: 0.0 };
+        let window = Window {
+            lengths: Survival::new(max_response_length),
+            accepted_tokens: 0.0,
+            accepted_samples: 0.0,
+        };
         let inner = Inner { step: StepCosts::default(), window, engine_seconds: 0.0, engine_tokens: 0.0 };
         Self { phases: Phases::default(), inner: Mutex::new(inner) }
     }

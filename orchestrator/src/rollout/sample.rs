@@ -117,10 +117,14 @@ impl SampleRequest<'_> {
             let request_time = sent_at.elapsed();
             spent.engine += request_time;
             let trouble = match answer {
-                Ok(generation) => return self.grade(generation, attempt, &server_name, spent, request_time).await,
+                Ok(generation) => {
+                    return self.grade(generation, attempt, &server_name, spent, request_time).await;
+                }
                 Err(trouble) => trouble,
             };
-            if let Trouble::Engine(error @ (EngineError::Refused { .. } | EngineError::Unfit { .. })) = &trouble {
+            if let Trouble::Engine(error @ (EngineError::Refused { .. } | EngineError::Unfit { .. })) =
+                &trouble
+            {
                 return Err(error.to_string());
             }
             let replay = match &trouble {
@@ -150,7 +154,10 @@ impl SampleRequest<'_> {
                 Trouble::ServerLost => format!("server={server_name} was lost"),
             };
             if attempt == attempts_end {
-                return Err(format!("sample_attempts_max={} used up; last: {reason}", config.sample_attempts_max));
+                return Err(format!(
+                    "sample_attempts_max={} used up; last: {reason}",
+                    config.sample_attempts_max
+                ));
             }
             tracing::debug!(dispatch = %self.dispatch.id, sample = self.first, attempt, %reason, "new attempt");
         }
@@ -179,7 +186,8 @@ impl SampleRequest<'_> {
         let prompt = &dispatch.prompt;
         let request_id: Arc<str> =
             format!("{}-{}-{}-{attempt}", context.config.run_id, dispatch.id, self.first).into();
-        let seed = sample_seed(context.config.seed, prompt.uid.0, prompt.visit, attempt) + u64::from(self.first);
+        let seed =
+            sample_seed(context.config.seed, prompt.uid.0, prompt.visit, attempt) + u64::from(self.first);
         let request = GenerateRequest {
             request_id: Arc::clone(&request_id),
             prompt_ids: Arc::clone(&prompt.ids),
@@ -227,7 +235,11 @@ impl SampleRequest<'_> {
             let sample = Sample {
                 index,
                 attempt,
-                version_spans: with_client_version(version_spans, response_ids.len(), self.context.policy_version),
+                version_spans: with_client_version(
+                    version_spans,
+                    response_ids.len(),
+                    self.context.policy_version,
+                ),
                 response_ids,
                 logprobs,
                 finish_reason,
@@ -267,9 +279,9 @@ fn outcome(answer: &Result<Generation, EngineError>) -> Outcome {
             Outcome::ClientError
         }
         Err(EngineError::Aborted { .. }) => Outcome::Cancelled,
-        Err(
-            EngineError::Unreachable { .. } | EngineError::Failed { .. } | EngineError::BadAnswer { .. },
-        ) => Outcome::Fault,
+        Err(EngineError::Unreachable { .. } | EngineError::Failed { .. } | EngineError::BadAnswer { .. }) => {
+            Outcome::Fault
+        }
     }
 }
 

@@ -13,7 +13,8 @@ impl Versions {
     /// From the spans that the engine reported; the client's version stands in where there are none, or where a
     /// label carries no number (engines start as "default").
     pub(crate) fn of(output: &SampleOutput, client_version: u64) -> Self {
-        let mut spans = output.version_spans.iter().map(|span| number(&span.version).unwrap_or(client_version));
+        let mut spans =
+            output.version_spans.iter().map(|span| number(&span.version).unwrap_or(client_version));
         let Some(first) = spans.next() else { return Self { min: client_version, max: client_version } };
         spans.fold(Self { min: first, max: first }, |versions, version| Self {
             min: versions.min.min(version),

@@ -109,11 +109,13 @@ pub(super) fn scorer(reward: &recipe::Reward) -> anyhow::Result<Arc<dyn Scorer>>
     };
     let config = match named {
         ScorerConfig::MathDapo { .. } => ScorerConfig::MathDapo {
-            variant: serde_json::from_value(word(&reward.variant, "reward.variant")?).context("reward.variant")?,
+            variant: serde_json::from_value(word(&reward.variant, "reward.variant")?)
+                .context("reward.variant")?,
             strict_box: reward.strict_box,
         },
         ScorerConfig::Gsm8k { .. } => ScorerConfig::Gsm8k {
-            method: serde_json::from_value(word(&reward.method, "reward.method")?).context("reward.method")?,
+            method: serde_json::from_value(word(&reward.method, "reward.method")?)
+                .context("reward.method")?,
         },
         other => other,
     };
@@ -151,7 +153,10 @@ pub(super) fn permits_per_server(loads: &MaxLoads) -> anyhow::Result<u32> {
 }
 
 pub(super) fn monitor_config(recipe: &Recipe) -> MonitorConfig {
-    MonitorConfig { probe_interval: seconds(recipe.fleet.probe_interval), stall: seconds(recipe.timeouts.stall) }
+    MonitorConfig {
+        probe_interval: seconds(recipe.fleet.probe_interval),
+        stall: seconds(recipe.timeouts.stall),
+    }
 }
 
 pub(super) fn http_config(recipe: &Recipe) -> HttpConfig {

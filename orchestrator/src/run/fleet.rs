@@ -9,8 +9,8 @@ use parking_lot::RwLock;
 use rolldock_loadbalancer::control::vllm::VllmControl;
 use rolldock_loadbalancer::{EngineControl, LoadBalancer, ServerSpec};
 use rolldock_simengine::{
-    Answer, AnswerKey, AnswerTable, Codec, LengthConfig, ServerConfig, SimServer, TextCodec as SimTextCodec, Workload,
-    WorkloadConfig, http,
+    Answer, AnswerKey, AnswerTable, Codec, LengthConfig, ServerConfig, SimServer, TextCodec as SimTextCodec,
+    Workload, WorkloadConfig, http,
 };
 
 use super::convert;
@@ -71,7 +71,11 @@ impl Fleet {
                     "the longest prompt and response together have {room} tokens; the server refuses longer ones than its own limit"
                 );
             }
-            words.push(format!("{name} ({}, max_model_len {})", facts.dialect.as_str(), or_unknown(facts.max_model_len)));
+            words.push(format!(
+                "{name} ({}, max_model_len {})",
+                facts.dialect.as_str(),
+                or_unknown(facts.max_model_len)
+            ));
             specs.push(ServerSpec { name, url: Some(url), capacity });
         }
         let api_key = recipe.fleet.api_key.as_deref().map(Arc::from);
@@ -99,10 +103,12 @@ impl Fleet {
             let mut endpoints = Vec::new();
             let face_codec: Arc<dyn Codec> = Arc::new(sim_codec);
             for server in servers {
-                let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.context("loopback socket")?;
+                let listener =
+                    tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.context("loopback socket")?;
                 let codec = Arc::clone(&face_codec);
                 let started_s = unix_seconds();
-                let addr = http::serve(server, codec, listener, started_s, scope.tracker(), scope.token().clone())?;
+                let addr =
+                    http::serve(server, codec, listener, started_s, scope.tracker(), scope.token().clone())?;
                 endpoints.push(format!("http://{addr}"));
             }
             return Self::of_endpoints(recipe, &endpoints, codec, scope, Some(key)).await;
@@ -126,7 +132,11 @@ impl Fleet {
     }
 
     /// Lets the simulated model know the answers to the prompts that `source` draws.
-    pub(super) fn watch(&self, source: Box<dyn PromptSource>, codec: &Arc<TextCodec>) -> Box<dyn PromptSource> {
+    pub(super) fn watch(
+        &self,
+        source: Box<dyn PromptSource>,
+        codec: &Arc<TextCodec>,
+    ) -> Box<dyn PromptSource> {
         match &self.key {
             None => source,
             Some(key) => Box::new(Watched { source, key: key.clone(), codec: Arc::clone(codec) }),
@@ -155,7 +165,12 @@ pub fn open_sim_codec(tokenizer: &str) -> anyhow::Result<SimTextCodec> {
 }
 
 /// The simulated model for a tokenizer and a mean response length.
-pub fn simulated_workload(codec: &SimTextCodec, eos_id: u32, seed: u64, mean_response_length: f64) -> Workload {
+pub fn simulated_workload(
+    codec: &SimTextCodec,
+    eos_id: u32,
+    seed: u64,
+    mean_response_length: f64,
+) -> Workload {
     // Lengths are log-normal, so their mean is above their median; hard prompts get four times easy ones'.
     let sigma = LengthConfig::default().sigma;
     let median = mean_response_length / (sigma * sigma / 2.0).exp() / WRONG_ANSWERS_ARE_LONGER;
@@ -213,8 +228,11 @@ impl GrowingKey {
             codec.encode(&format!("\nAnswer: {answer}")).unwrap_or_default().into()
         };
         let wrong = format!("{}7", prompt.answer);
-        let answer =
-            Answer { right_ids: ending(&prompt.answer), wrong_ids: ending(&wrong), difficulty: prompt.difficulty };
+        let answer = Answer {
+            right_ids: ending(&prompt.answer),
+            wrong_ids: ending(&wrong),
+            difficulty: prompt.difficulty,
+        };
         self.0.write().insert(&prompt.ids, answer);
     }
 }

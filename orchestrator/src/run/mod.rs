@@ -46,7 +46,8 @@ impl Run {
     /// Opens data, tokenizer and fleet. Nothing is written.
     pub async fn prepare(recipe: Recipe, out: PathBuf, scope: Scope) -> anyhow::Result<Self> {
         let opening = recipe.clone();
-        let opened = scope.spawn_blocking(move || open_data(&opening)).await.context("cannot open the data")??;
+        let opened =
+            scope.spawn_blocking(move || open_data(&opening)).await.context("cannot open the data")??;
         let (codec, train, validation) = opened;
         let fleet = Fleet::open(&recipe, &codec, &scope).await?;
         Ok(Self { recipe, out, codec, train, validation, fleet, scope })
@@ -55,7 +56,8 @@ impl Run {
     /// What the run will do, in words.
     pub fn describe(&self) -> String {
         let rollout = &self.recipe.rollout;
-        let steps = self.recipe.run.steps.map_or("until the data ends".to_owned(), |steps| format!("{steps} steps"));
+        let steps =
+            self.recipe.run.steps.map_or("until the data ends".to_owned(), |steps| format!("{steps} steps"));
         let mut lines = vec![
             format!("tokenizer: {} ({} tokens)", self.codec.origin(), self.codec.vocab_size()),
             format!("training data: {}", self.train.report()),
@@ -75,7 +77,11 @@ impl Run {
             rollout.on_stop,
             rollout.launch,
         ));
-        lines.push(format!("rows go to: {} (partition {:?})", queue_folder(&self.out).display(), self.recipe.queue.partition));
+        lines.push(format!(
+            "rows go to: {} (partition {:?})",
+            queue_folder(&self.out).display(),
+            self.recipe.queue.partition
+        ));
         lines.join("\n")
     }
 

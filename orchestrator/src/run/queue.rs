@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rolldock_queue::{
-    Durability, OnFull, Partition, PartitionSpec, Put, QueueConfig, Take, TransferQueue,
-};
+use rolldock_queue::{Durability, OnFull, Partition, PartitionSpec, Put, QueueConfig, Take, TransferQueue};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -57,7 +55,8 @@ impl RunQueue {
             recipe::OnFull::DropOldest => OnFull::DropOldest,
         };
         let settings = &recipe.queue;
-        let spec = PartitionSpec::new(&settings.partition, settings.tasks.iter().cloned(), settings.capacity_rows);
+        let spec =
+            PartitionSpec::new(&settings.partition, settings.tasks.iter().cloned(), settings.capacity_rows);
         let partition = queue.declare(PartitionSpec { on_full, ..spec }).await?;
         let kept = settings.consumer.as_ref().map_or(0, |consumer| consumer.keep_last_steps);
         let kept_from_step = recipe.run.steps.map_or(u64::MAX, |steps| steps.saturating_sub(kept) + 1);

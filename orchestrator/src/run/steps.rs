@@ -16,7 +16,7 @@ use crate::data::Dataset;
 use crate::recipe::{OnShort, Validation};
 use crate::report::{Progress, step_table, validation_line};
 use crate::rollout::{
-    AgentLoopManager, Group, GradingMode, PromptFeed, RolloutParts, StepEnd, StepMetrics, TextGrader, Totals,
+    AgentLoopManager, GradingMode, Group, PromptFeed, RolloutParts, StepEnd, StepMetrics, TextGrader, Totals,
 };
 use crate::scope::Scope;
 
@@ -49,8 +49,15 @@ impl fmt::Display for Summary {
         writeln!(
             f,
             "{word} {} steps; {} groups accepted of {} dispatched ({} filtered, {} requeued, {} held, {} cancelled, {} stale, {} failed)",
-            self.steps, totals.accepted, totals.dispatched, totals.filtered, totals.requeued, totals.held,
-            totals.cancelled, totals.stale, totals.failed
+            self.steps,
+            totals.accepted,
+            totals.dispatched,
+            totals.filtered,
+            totals.requeued,
+            totals.held,
+            totals.cancelled,
+            totals.stale,
+            totals.failed
         )?;
         write!(
             f,
@@ -84,12 +91,18 @@ pub(super) async fn execute(run: Run, progress: &Progress) -> anyhow::Result<Sum
         .with_context(|| format!("cannot write {}", recipe_file.display()))?;
     let queue = RunQueue::open(&run.out, &run.recipe).await?;
     let services = run.scope.child();
-    let monitor =
-        Monitor::new(run.fleet.balancer.clone(), Arc::clone(&run.fleet.control), convert::monitor_config(&run.recipe));
+    let monitor = Monitor::new(
+        run.fleet.balancer.clone(),
+        Arc::clone(&run.fleet.control),
+        convert::monitor_config(&run.recipe),
+    );
     let _monitoring = services.spawn(monitor.run(services.token().clone()));
-    let consuming = run.recipe.queue.consumer.clone().map(|consumer| {
-        services.spawn(queue.clone().consume(consumer, services.token().clone()))
-    });
+    let consuming = run
+        .recipe
+        .queue
+        .consumer
+        .clone()
+        .map(|consumer| services.spawn(queue.clone().consume(consumer, services.token().clone())));
     let steps_scope = run.scope.child();
     let _interrupt = services.spawn(interrupt(steps_scope.token().clone()));
 
@@ -219,8 +232,11 @@ impl Steps<'_> {
         let cursor = dataset.cursor(Arc::clone(&run.codec));
         let feed = PromptFeed::new(run.fleet.watch(Box::new(cursor), &run.codec));
         let output = manager.generate(&feed, prompts).await?;
-        let accs: Vec<Vec<f32>> =
-            output.groups.iter().map(|group| group.samples.iter().map(|sample| sample.acc).collect()).collect();
+        let accs: Vec<Vec<f32>> = output
+            .groups
+            .iter()
+            .map(|group| group.samples.iter().map(|sample| sample.acc).collect())
+            .collect();
         say(&validation_line(step, validation.samples_per_prompt, &accs));
         Ok(())
     }

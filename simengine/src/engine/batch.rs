@@ -104,7 +104,7 @@ impl Batch {
         }
         let period = self.block_phases.len() as u64;
         let rounds = blocks / self.len();
-        if rounds >= limit / period + 1 {
+        if rounds > limit / period {
             return limit;
         }
         let mut left = blocks - rounds * self.len();

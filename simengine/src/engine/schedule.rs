@@ -267,7 +267,7 @@ impl Core {
     }
 
     fn check_invariants(&self) {
-        if cfg!(debug_assertions) && self.events % CENSUS_EVERY == 0 {
+        if cfg!(debug_assertions) && self.events.is_multiple_of(CENSUS_EVERY) {
             let verdict = invariants::check(&self.census());
             debug_assert!(verdict.is_ok(), "{verdict:?}");
         }

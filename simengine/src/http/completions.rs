@@ -19,6 +19,9 @@ pub(crate) const FINGERPRINT: &str = "rolldock-simengine";
 /// Most prompts of one request.
 const PROMPTS_MAX: usize = 1_024;
 
+/// The ids of every prompt of a request.
+type Prompts = Vec<Arc<[u32]>>;
+
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Prompt {
@@ -112,7 +115,7 @@ pub(crate) fn check_room(face: &Face, prompt_ids: &[u32], sampling: &Sampling) -
     Err(Refusal::bad_request(Some("input_tokens"), message))
 }
 
-fn read(face: &Face, body: &[u8]) -> Result<(CompletionParams, Sampling, Vec<Arc<[u32]>>), Refusal> {
+fn read(face: &Face, body: &[u8]) -> Result<(CompletionParams, Sampling, Prompts), Refusal> {
     let params: CompletionParams = parse(body)?;
     let sampling: Sampling = parse(body)?;
     check_model(face, params.model.as_deref())?;
@@ -136,7 +139,7 @@ fn read(face: &Face, body: &[u8]) -> Result<(CompletionParams, Sampling, Vec<Arc
     Ok((params, sampling, prompts))
 }
 
-fn tokenize(face: &Face, prompt: &Prompt) -> Result<Vec<Arc<[u32]>>, Refusal> {
+fn tokenize(face: &Face, prompt: &Prompt) -> Result<Prompts, Refusal> {
     let encode = |text: &String| {
         let ids = face.codec.encode(text);
         ids.map(Arc::from).map_err(|error| Refusal::bad_request(Some("prompt"), error.to_string()))

@@ -121,7 +121,7 @@ impl Sampling {
             return None;
         }
         let codec = Arc::clone(&face.codec);
-        Some(StopScan(Arc::new(move |tokens: &[u32]| {
+        Some(StopScan::new(move |tokens: &[u32]| {
             let has_stop = |length: usize| {
                 let text = codec.decode(&tokens[..length]);
                 stops.iter().any(|stop| text.contains(stop.as_str()))
@@ -136,7 +136,7 @@ impl Sampling {
                 if has_stop(middle) { with = middle } else { without = middle }
             }
             u32::try_from(with).ok()
-        })))
+        }))
     }
 }
 

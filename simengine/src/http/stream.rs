@@ -12,13 +12,12 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use hyper::{Response, header};
 
-use super::choice::{Job, completion_tokens, has_nan};
+use super::choice::{Job, completion_tokens};
 use super::json::put;
 use super::params::Sampling;
 use super::reply::{Handled, Reset, engine_error};
 use super::{Body, Face};
 use crate::request::{SimChoice, SimChunk, SimResponse};
-use crate::workload::POISON_LOGPROB;
 
 /// Some tokens of one choice.
 pub(crate) struct Piece<'a> {
@@ -215,9 +214,6 @@ impl Streaming {
             }
             let (token_ids, logprobs) = (&choice.token_ids[last..], &choice.logprobs[last..]);
             self.put_token(&mut buffer, place, token_ids, logprobs, Some(choice));
-        }
-        if has_nan(responses) {
-            tracing::debug!(marker = POISON_LOGPROB, "stream with numbers that are none");
         }
         let mut event = Vec::new();
         if self.dialect.put_usage(&mut event, &self.face, &usage(responses)) {

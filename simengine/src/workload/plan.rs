@@ -67,7 +67,7 @@ impl Plan {
         let first = request.min_tokens.saturating_sub(1) as usize;
         let stops_here = |token: &u32| request.stop_token_ids.contains(token);
         let at_token = tokens.iter().skip(first).position(stops_here).map(|place| place + first);
-        let at_text = request.stop_scan.and_then(|scan| (scan.0)(&tokens)).map(|kept| kept.max(1) as usize);
+        let at_text = request.stop_scan.and_then(|scan| scan.keep(&tokens)).map(|kept| kept.max(1) as usize);
         let token_end = at_token.map(|place| place + 1);
         let end = match (token_end, at_text) {
             (Some(by_token), Some(by_text)) => by_token.min(by_text),
@@ -98,7 +98,7 @@ impl Plan {
         let mut word = 0;
         for position in start..end.min(filler_end) {
             // One hash gives four tokens of 16 bits each.
-            if position % 4 == 0 || position == start {
+            if position.is_multiple_of(4) || position == start {
                 word = mix(self.identity ^ u64::from(position / 4) ^ 0xF1 << 56);
             }
             let bits = (word >> (16 * (position % 4))) & 0xFFFF;
@@ -116,7 +116,7 @@ impl Plan {
         let mut logprobs = Vec::with_capacity(end.saturating_sub(start) as usize);
         let mut word = 0;
         for position in start..end {
-            if position % 4 == 0 || position == start {
+            if position.is_multiple_of(4) || position == start {
                 word = mix(self.identity ^ u64::from(position / 4) ^ 0x1F << 56);
             }
             let bits = (word >> (16 * (position % 4))) & 0xFFFF;
