@@ -270,7 +270,7 @@ fn what_can_never_work_is_refused_by_key() {
         (&["rollout.sampling.temperature=0"], "rollout.sampling.temperature"),
         (&["rollout.sampling.top_p=0"], "rollout.sampling.top_p"),
         (&["rollout.sampling.top_k=0"], "rollout.sampling.top_k"),
-        (&["reward.overlong={buffer_length=129,penalty_factor=1.0}"], "reward.overlong.buffer_length"),
+        (&["reward.overlong={buffer_length=0,penalty_factor=1.0}"], "reward.overlong.buffer_length"),
         (&["reward.overlong={buffer_length=8,penalty_factor=-1.0}"], "reward.overlong.penalty_factor"),
         (&["reward.scorer=maths"], "reward.scorer"),
         (&["reward.variant=\"2024\""], "reward.variant"),
@@ -318,7 +318,7 @@ fn limits_are_refused_only_beyond_their_edge() {
         &["limits.waiting_max=512"],
         &["rollout.request=group", "fleet.max_loads_per_server=4"],
         &["rollout.sampling.temperature=0", "filter.enable=false"],
-        &["reward.overlong={buffer_length=128,penalty_factor=0.0}"],
+        &["reward.overlong={buffer_length=129,penalty_factor=0.0}"],
     ] {
         let options =
             LoadOptions { set: sets.iter().map(|set| (*set).to_owned()).collect(), ..Default::default() };

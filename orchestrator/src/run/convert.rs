@@ -16,11 +16,12 @@ use crate::recipe::{
 };
 use crate::rollout::{RolloutConfig, RolloutTimeouts};
 
-pub(super) fn codec_config(model: &recipe::Model) -> CodecConfig {
+/// `unix_seconds` is the day that a template may write into its prompts, as the servers' own would.
+pub(super) fn codec_config(model: &recipe::Model, unix_seconds: u64) -> CodecConfig {
     CodecConfig {
         tokenizer: model.tokenizer.clone(),
         chat_template: TemplateChoice::from(model.chat_template.as_str()),
-        unix_seconds: None,
+        unix_seconds: i64::try_from(unix_seconds).ok(),
     }
 }
 
@@ -101,23 +102,17 @@ pub(super) fn validation_rollout_config(
     }
 }
 
+/// The options of every scorer that a routed reward may end up with are its options too.
 pub(super) fn scorer(reward: &recipe::Reward) -> anyhow::Result<Arc<dyn Scorer>> {
-    let named = ScorerConfig::from_name(&reward.scorer).context("reward.scorer")?;
-    let word = |text: &str, key: &'static str| -> anyhow::Result<serde_json::Value> {
-        anyhow::ensure!(!text.is_empty(), "{key}: expected a name");
-        Ok(serde_json::Value::from(text))
-    };
-    let config = match named {
-        ScorerConfig::MathDapo { .. } => ScorerConfig::MathDapo {
-            variant: serde_json::from_value(word(&reward.variant, "reward.variant")?)
-                .context("reward.variant")?,
-            strict_box: reward.strict_box,
-        },
-        ScorerConfig::Gsm8k { .. } => ScorerConfig::Gsm8k {
-            method: serde_json::from_value(word(&reward.method, "reward.method")?)
-                .context("reward.method")?,
-        },
-        other => other,
+    let word = |text: &str| serde_json::Value::from(text);
+    let variant = serde_json::from_value(word(&reward.variant)).context("reward.variant")?;
+    let method = serde_json::from_value(word(&reward.method)).context("reward.method")?;
+    let strict_box = reward.strict_box;
+    let config = match ScorerConfig::from_name(&reward.scorer).context("reward.scorer")? {
+        ScorerConfig::MathDapo { .. } => ScorerConfig::MathDapo { variant, strict_box },
+        ScorerConfig::Gsm8k { .. } => ScorerConfig::Gsm8k { method },
+        ScorerConfig::Math {} => ScorerConfig::Math {},
+        ScorerConfig::Routed { .. } => ScorerConfig::Routed { method, variant, strict_box },
     };
     Ok(config.build())
 }

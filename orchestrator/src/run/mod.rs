@@ -62,9 +62,13 @@ impl Run {
             format!("tokenizer: {} ({} tokens)", self.codec.origin(), self.codec.vocab_size()),
             format!("training data: {}", self.train.report()),
         ];
-        if let Some(validation) = &self.validation {
-            lines.push(format!("validation data: {}", validation.report()));
-        }
+        lines.push(match (&self.validation, &self.recipe.validation) {
+            (Some(data), _) => format!("validation data: {}", data.report()),
+            (None, Some(validation)) => {
+                format!("validation: none, the run ends before step {}", validation.every_steps)
+            }
+            (None, None) => "validation: none".to_owned(),
+        });
         lines.push(format!("fleet: {}", self.fleet.description));
         lines.push(format!(
             "plan: {steps} of {} groups x {} samples, from generation batches of {} prompts, at most {} a step; \
@@ -77,6 +81,15 @@ impl Run {
             rollout.on_stop,
             rollout.launch,
         ));
+        if let Some(overlong) = &self.recipe.reward.overlong
+            && overlong.buffer_length >= rollout.max_response_length
+        {
+            lines.push(format!(
+                "note: reward.overlong.buffer_length={} is not below rollout.max_response_length={}, so every \
+                 response is punished for its length",
+                overlong.buffer_length, rollout.max_response_length
+            ));
+        }
         lines.push(format!(
             "rows go to: {} (partition {:?})",
             queue_folder(&self.out).display(),
@@ -92,11 +105,17 @@ impl Run {
 }
 
 fn open_data(recipe: &Recipe) -> anyhow::Result<(Arc<TextCodec>, Dataset, Option<Dataset>)> {
-    let codec = Arc::new(TextCodec::open(&convert::codec_config(&recipe.model))?);
+    let codec = Arc::new(TextCodec::open(&convert::codec_config(&recipe.model, unix_seconds()))?);
     let train = Dataset::open(DatasetConfig::train(&recipe.data))?;
     let validation = match DatasetConfig::validation(&recipe.data) {
-        Some(config) if recipe.validation.is_some() => Some(Dataset::open(config)?),
+        Some(config) if validates(recipe) => Some(Dataset::open(config)?),
         _ => None,
     };
     Ok((codec, train, validation))
+}
+
+/// Whether the run is long enough to come to its first validation; data that nobody will read need not be there.
+fn validates(recipe: &Recipe) -> bool {
+    let steps = recipe.run.steps.unwrap_or(u64::MAX);
+    recipe.validation.as_ref().is_some_and(|validation| steps >= validation.every_steps)
 }
