@@ -8,6 +8,7 @@ mod queue;
 mod run;
 mod simengine;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -55,7 +56,8 @@ fn say(text: &str) {
 fn install_logs(cli: &Cli, progress: &Progress) {
     let filter = EnvFilter::try_from_env("ROLLDOCK_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let writer = progress.log_writer();
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_target(false).with_ansi(colours);
     // Only a test that runs two commands in one process can have installed one before; it keeps the first.
     let _ = match cli.log_format {
         LogFormat::Text => logs.with_writer(move || writer.clone()).try_init(),

@@ -1,5 +1,7 @@
 //! The recipe's words that are one of a few.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 macro_rules! choice {
@@ -8,6 +10,13 @@ macro_rules! choice {
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
         #[serde(rename_all = "snake_case")]
         pub enum $name { $($(#[$variant_doc])* $variant),+ }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                // As the recipe has it: serde's word for the variant.
+                self.serialize(f)
+            }
+        }
     };
 }
 

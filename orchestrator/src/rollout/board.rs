@@ -292,9 +292,12 @@ impl Board {
         if self.dispatched_new < self.batches_opened * self.config.gen_batch_size {
             return true;
         }
-        // A synchronous batch is awaited whole before the next one is opened, and only if it fell short.
-        self.config.early_stop != EarlyStop::Off
-            || (self.running == 0 && self.accepted_count + self.undecided.len() < self.target)
+        // The next batch is opened only if the ones before have certainly fallen short: a batch for one missing
+        // group is mostly thrown away. Who wants to launch ahead of that has `Launch::OnDemand`.
+        let under_way = self.running + self.queued.len();
+        let short = self.accepted_count + self.undecided.len() + under_way < self.target;
+        // A synchronous batch is awaited whole.
+        short && (self.config.early_stop != EarlyStop::Off || under_way == 0)
     }
 
     /// How many prompts the manager should draw now.

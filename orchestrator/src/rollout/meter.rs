@@ -118,6 +118,7 @@ struct Inner {
 #[derive(Debug)]
 pub(crate) struct Meter {
     pub(crate) phases: Phases,
+    max_response_length: u32,
     inner: Mutex<Inner>,
 }
 
@@ -129,7 +130,7 @@ impl Meter {
             accepted_samples: 0.0,
         };
         let inner = Inner { step: StepCosts::default(), window, engine_seconds: 0.0, engine_tokens: 0.0 };
-        Self { phases: Phases::default(), inner: Mutex::new(inner) }
+        Self { phases: Phases::default(), max_response_length, inner: Mutex::new(inner) }
     }
 
     pub(crate) fn begin_step(&self) {
@@ -163,7 +164,8 @@ impl Meter {
     pub(crate) fn cancelled(&self, server: &Arc<str>, samples: u32, age: Duration) {
         let mut inner = self.inner.lock();
         let rate = if inner.engine_seconds > 0.0 { inner.engine_tokens / inner.engine_seconds } else { 0.0 };
-        let tokens_each = age.as_secs_f64() * rate;
+        // Its age counts the engine's own queue too.
+        let tokens_each = (age.as_secs_f64() * rate).min(f64::from(self.max_response_length));
         for _ in 0..samples {
             inner.window.lengths.censored(tokens_each);
         }

@@ -4,10 +4,12 @@
 //! counting it at its cut would call it short. The Kaplan-Meier estimator (Kaplan and Meier 1958) uses it for
 //! what it says: a survivor up to its cut. Mean = area under the survival curve, up to the token limit.
 
-/// Bins over `0..=limit`: bounded memory, and a resolution of a quarter of a per cent of the limit.
-const BINS: usize = 400;
+/// Most bins over `0..limit`: bounded memory, and a resolution of a quarter of a per cent of the limit.
+const BINS_MAX: u32 = 400;
 
 /// A histogram of finished and of censored lengths.
+///
+/// The last bin is the limit itself, where every response ends that came so far.
 #[derive(Debug, Clone)]
 pub(crate) struct Survival {
     width: f64,
@@ -18,12 +20,14 @@ pub(crate) struct Survival {
 impl Survival {
     /// For lengths up to `limit` tokens.
     pub(crate) fn new(limit: u32) -> Self {
-        let width = (f64::from(limit.max(1)) / BINS as f64).max(1.0);
-        Self { width, finished: vec![0.0; BINS + 1], censored: vec![0.0; BINS + 1] }
+        let limit = limit.max(1);
+        let bins = limit.min(BINS_MAX);
+        let width = f64::from(limit) / f64::from(bins);
+        Self { width, finished: vec![0.0; bins as usize + 1], censored: vec![0.0; bins as usize + 1] }
     }
 
     fn bin(&self, tokens: f64) -> usize {
-        ((tokens / self.width) as usize).min(BINS)
+        ((tokens / self.width) as usize).min(self.finished.len() - 1)
     }
 
     pub(crate) fn finished(&mut self, tokens: f64) {
@@ -52,7 +56,8 @@ impl Survival {
         let mut at_risk = finished + self.censored.iter().sum::<f64>();
         let mut surviving = 1.0;
         let mut mean = 0.0;
-        for (finished, censored) in self.finished.iter().zip(&self.censored) {
+        let below_limit = self.finished.len() - 1;
+        for (finished, censored) in self.finished.iter().zip(&self.censored).take(below_limit) {
             let ended = if at_risk > 0.0 { finished / at_risk } else { 1.0 };
             // Ends lie on average in the middle of their bin.
             mean += self.width * surviving * (1.0 - ended / 2.0);
@@ -99,6 +104,16 @@ mod tests {
         let (whole, cut, without) = (whole.mean().unwrap(), cut.mean().unwrap(), without.mean().unwrap());
         assert!((cut / whole - 1.0).abs() < 0.02, "cut={cut} whole={whole}");
         assert!(without / whole < 0.9, "leaving them out is biased: {without} of {whole}");
+    }
+
+    #[test]
+    fn nothing_is_longer_than_the_limit() {
+        let mut lengths = Survival::new(256);
+        for _ in 0..10 {
+            lengths.finished(256.0);
+            lengths.censored(1e9);
+        }
+        assert_eq!(lengths.mean(), Some(256.0));
     }
 
     #[test]

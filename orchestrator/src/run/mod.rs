@@ -72,7 +72,7 @@ impl Run {
         lines.push(format!("fleet: {}", self.fleet.description));
         lines.push(format!(
             "plan: {steps} of {} groups x {} samples, from generation batches of {} prompts, at most {} a step; \
-             early stop {:?}, on stop {:?}, launch {:?}",
+             early stop {}, on stop {}, launch {}",
             rollout.train_batch_size,
             rollout.samples_per_prompt,
             rollout.gen_batch_size,

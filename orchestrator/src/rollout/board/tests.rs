@@ -179,14 +179,31 @@ fn generation_batches_have_an_end() {
     let mut board = Board::new(config(EarlyStop::Fifo, OnStop::Requeue, Launch::Batch));
     let mut row = 0;
     board.begin_step(1, 3, 0);
-    let started = run_all(&mut board, &mut row);
-    assert_eq!(started.len(), 32, "8 x 4");
-    for dispatch in &started {
-        board.end(dispatch.id, dispatch.number, GroupEnd::Filtered("no_variance"));
+    for batch in 1..=4 {
+        let started = run_all(&mut board, &mut row);
+        assert_eq!(started.len(), 8);
+        assert_eq!(board.counts().batches_opened, batch);
+        for dispatch in &started {
+            assert!(!board.is_finished());
+            board.end(dispatch.id, dispatch.number, GroupEnd::Filtered("no_variance"));
+        }
     }
     assert!(board.is_finished() && !board.is_stopped());
-    assert_eq!(board.counts().batches_opened, 4);
     board.end_step().unwrap();
+}
+
+#[test]
+fn the_next_batch_waits_until_the_ones_before_have_certainly_fallen_short() {
+    let mut board = Board::new(config(EarlyStop::Fifo, OnStop::Requeue, Launch::Batch));
+    let mut row = 0;
+    board.begin_step(1, 3, 0);
+    let started = run_all(&mut board, &mut row);
+    for dispatch in &started[..5] {
+        board.end(dispatch.id, dispatch.number, GroupEnd::Filtered("no_variance"));
+    }
+    assert_eq!(run_all(&mut board, &mut row).len(), 0, "three are under way and may all be valid");
+    board.end(started[5].id, started[5].number, GroupEnd::Filtered("no_variance"));
+    assert_eq!(run_all(&mut board, &mut row).len(), 8);
 }
 
 #[test]
