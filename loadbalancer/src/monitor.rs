@@ -84,7 +84,8 @@ impl Monitor {
         load: &Result<EngineLoad, ControlError>,
     ) {
         let watched = self.watched.entry(server.id).or_default();
-        if let Err(error) = health {
+        // A plain server without that endpoint lives until its requests say otherwise.
+        if let Err(error @ ControlError::Failed { .. }) = health {
             watched.health_failures += 1;
             watched.still_since = None;
             if server.state != ServerState::Dead && watched.health_failures >= HEALTH_FAILURES_MAX {
@@ -101,13 +102,13 @@ impl Monitor {
         }
         let paused = server.state == ServerState::Paused;
         let standing = match load {
-            Ok(load) => {
-                let still = load.generation_tokens_total == watched.tokens && load.paused != Some(true);
-                watched.tokens = load.generation_tokens_total;
+            Ok(EngineLoad { generation_tokens_total: Some(tokens), paused, .. }) => {
+                let still = *tokens == watched.tokens && *paused != Some(true);
+                watched.tokens = *tokens;
                 still
             }
             // Without the count nothing can be said; the sample's own deadline is left.
-            Err(ControlError::Unsupported { .. }) => false,
+            Ok(_) | Err(ControlError::Unsupported { .. }) => false,
             Err(ControlError::Failed { .. }) => true,
         };
         if !standing || paused || server.in_use == 0 {
@@ -134,7 +135,8 @@ async fn look_at(
 ) -> (Result<(), ControlError>, Result<EngineLoad, ControlError>) {
     let target = ServerRef { name: Arc::clone(&server.name), url: balancer.url(server.id) };
     let health = control.health(&target).await;
-    let load = if health.is_ok() && server.in_use > 0 {
+    let alive = !matches!(health, Err(ControlError::Failed { .. }));
+    let load = if alive && server.in_use > 0 {
         control.load(&target).await
     } else {
         Err(ControlError::Unsupported { server: Arc::clone(&server.name), what: "load" })

@@ -1,7 +1,7 @@
 //! Accepted groups as rows of the transfer queue.
 //!
 //! One row is one sample. Lists are ragged: a row holds as many tokens as its response has, and nothing is
-//! padded. [`schema`] is the contract with trainers; `docs/rows.md` describes it for them.
+//! padded. [`schema`] is the contract with trainers; `docs/src/rows.md` describes it for them.
 
 use std::sync::{Arc, LazyLock};
 

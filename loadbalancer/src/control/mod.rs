@@ -25,8 +25,8 @@ pub struct EngineLoad {
     pub running: u64,
     /// Requests that wait for a place.
     pub waiting: u64,
-    /// Tokens generated ever: stands still when the engine does.
-    pub generation_tokens_total: u64,
+    /// Tokens generated ever, where the engine counts them: stands still when the engine does.
+    pub generation_tokens_total: Option<u64>,
     /// Share of the KV cache in use, 0 to 1.
     pub kv_cache_usage: f64,
     /// Whether it was paused; `None` where it does not say.

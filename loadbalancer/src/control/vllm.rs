@@ -148,7 +148,9 @@ fn parse_metrics(text: &str) -> EngineLoad {
         match &series[..name_end] {
             "num_requests_running" => load.running += value as u64,
             "num_requests_waiting" => load.waiting += value as u64,
-            "generation_tokens_total" => load.generation_tokens_total += value as u64,
+            "generation_tokens_total" => {
+                *load.generation_tokens_total.get_or_insert_default() += value as u64;
+            }
             "kv_cache_usage_perc" => {
                 load.kv_cache_usage += value;
                 usages += 1;
@@ -175,7 +177,7 @@ mod tests {
             vllm:kv_cache_usage_perc{engine=\"0\"} 0.5\n\
             vllm:kv_cache_usage_perc{engine=\"1\"} 0.7\n";
         let load = parse_metrics(text);
-        assert_eq!((load.running, load.waiting, load.generation_tokens_total), (7, 2, 1500));
+        assert_eq!((load.running, load.waiting, load.generation_tokens_total), (7, 2, Some(1500)));
         assert!((load.kv_cache_usage - 0.6).abs() < 1e-12);
     }
 
@@ -187,7 +189,7 @@ mod tests {
             return;
         };
         let load = parse_metrics(&text);
-        assert!(load.generation_tokens_total > 0, "{load:?}");
+        assert!(load.generation_tokens_total > Some(0), "{load:?}");
         assert!((0.0..=1.0).contains(&load.kv_cache_usage), "{load:?}");
     }
 

@@ -36,6 +36,7 @@ fn watched() -> (LoadBalancer, Arc<Scripted>, Monitor) {
     let spec = ServerSpec { name: "a".into(), url: None, capacity: 2 };
     let balancer = LoadBalancer::new(BalancerConfig::default(), vec![spec]).unwrap();
     let control = Arc::new(Scripted::default());
+    control.load.lock().generation_tokens_total = Some(0);
     let config = MonitorConfig { probe_interval: Duration::from_secs(1), stall: Duration::from_secs(10) };
     let monitor = Monitor::new(balancer.clone(), Arc::clone(&control) as Arc<dyn EngineControl>, config);
     (balancer, control, monitor)
@@ -72,11 +73,20 @@ async fn one_that_generates_or_is_paused_or_owes_nothing_is_left_alone() {
     let (balancer, control, mut monitor) = watched();
     look_for(&mut monitor, 30).await;
     let owed = permit(&balancer).await;
-    for _ in 0..30 {
-        control.load.lock().generation_tokens_total += 1;
+    for tokens in 1..=30 {
+        control.load.lock().generation_tokens_total = Some(tokens);
         look_for(&mut monitor, 1).await;
     }
     control.load.lock().paused = Some(true);
+    look_for(&mut monitor, 30).await;
+    assert!(owed.revoked().now_or_never().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_does_not_count_its_tokens_is_left_to_the_samples_deadline() {
+    let (balancer, control, mut monitor) = watched();
+    control.load.lock().generation_tokens_total = None;
+    let owed = permit(&balancer).await;
     look_for(&mut monitor, 30).await;
     assert!(owed.revoked().now_or_never().is_none());
 }

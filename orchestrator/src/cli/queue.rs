@@ -57,11 +57,11 @@ async fn export(args: ExportArgs) -> anyhow::Result<()> {
         super::args::ExportFormat::Parquet => ExportFormat::Parquet,
         super::args::ExportFormat::Jsonl => ExportFormat::Jsonl,
     };
+    if format == ExportFormat::Parquet && args.output.is_none() {
+        return Err(UsageError("parquet is no text; expected --output FILE".to_owned()).into());
+    }
     let partition = open(&args.dir).await?.partition(&args.partition)?;
     let Some(output) = args.output else {
-        if format == ExportFormat::Parquet {
-            return Err(UsageError("parquet is no text; expected --output FILE".to_owned()).into());
-        }
         let written = partition.export(format, Pipe(io::stdout())).await;
         return written.map(drop).map_err(Into::into);
     };

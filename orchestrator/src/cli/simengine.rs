@@ -20,8 +20,8 @@ pub(super) async fn serve(args: SimengineArgs) -> anyhow::Result<()> {
         unix_seconds: None,
     })?;
     let eos_id = codec.eos_ids().first().copied().unwrap_or(0);
+    let sim_codec = Arc::new(open_sim_codec(&args.tokenizer, &codec)?);
     let known = learn(&args, codec)?;
-    let sim_codec = Arc::new(open_sim_codec(&args.tokenizer)?);
     let workload = Arc::new(simulated_workload(&sim_codec, eos_id, args.seed, args.mean_response_length));
     let face: Arc<dyn Codec> = sim_codec;
     let key: Arc<dyn AnswerKey> = Arc::new(GuessingKey::new(Arc::new(known), Arc::clone(&face)));
@@ -65,7 +65,8 @@ pub(super) async fn serve(args: SimengineArgs) -> anyhow::Result<()> {
 
 /// The answers to every prompt of the data.
 fn learn(args: &SimengineArgs, codec: TextCodec) -> anyhow::Result<GrowingKey> {
-    let key = GrowingKey::default();
+    // Who will score the answers is not known here.
+    let key = GrowingKey::for_scorer("any");
     if args.data.is_empty() {
         return Ok(key);
     }

@@ -161,7 +161,7 @@ impl EngineControl for SimulatedEngine {
             EngineLoad {
                 running: u64::from(stats.running),
                 waiting: u64::from(stats.waiting),
-                generation_tokens_total: stats.generation_tokens_total,
+                generation_tokens_total: Some(stats.generation_tokens_total),
                 kv_cache_usage: stats.kv_cache_usage,
                 paused: Some(found.is_paused()),
             }

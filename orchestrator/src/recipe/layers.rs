@@ -71,7 +71,7 @@ impl Layers {
         }
         serde_path_to_error::deserialize(Value::Table(merged)).map_err(|error| {
             let mut key: Vec<String> = error.path().iter().filter_map(segment).collect();
-            let message = error.into_inner().message().trim().to_owned();
+            let message = in_plain_words(error.into_inner().message().trim());
             if let Some(unknown) = quoted_after(&message, "unknown field `")
                 && key.last() != Some(&unknown)
             {
@@ -312,4 +312,16 @@ fn distance(a: &str, b: &str) -> usize {
         }
     }
     row[row.len() - 1]
+}
+
+/// The parser names Rust's types; people who write recipes need not know them.
+fn in_plain_words(message: &str) -> String {
+    let Some((found, expected)) = message.rsplit_once("expected ") else { return message.to_owned() };
+    let words = match expected {
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, 0 or more",
+        "i32" | "i64" => "a whole number",
+        "f32" | "f64" => "a number",
+        other => other,
+    };
+    format!("{found}expected {words}")
 }

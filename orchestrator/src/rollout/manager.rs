@@ -1,6 +1,7 @@
 //! The public entry: one call collects one step's groups.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -16,7 +17,7 @@ use crate::rollout::grading::{Grader, Grading, GradingMode};
 use crate::rollout::meter::{LengthBias, Meter, Phases, StepCosts};
 use crate::rollout::sample::StepContext;
 use crate::rollout::worker::{AgentLoopWorker, StepState};
-use crate::rollout::{Group, PromptFeed, RolloutConfig, RolloutError, Totals, invariants};
+use crate::rollout::{Fate, Group, PromptFeed, RolloutConfig, RolloutError, Totals, invariants};
 use crate::scope::Scope;
 
 /// How a step ended.
@@ -205,6 +206,7 @@ impl AgentLoopManager {
             changed: Notify::new(),
             stop: self.scope.token().child_token(),
             accepted,
+            failures: AtomicUsize::new(0),
         });
         let open_step = OpenStep { board: Arc::clone(&self.board), stop: state.stop.clone() };
         {
@@ -331,13 +333,23 @@ impl AgentLoopManager {
             accepted = counts.accepted,
             target = counts.target,
             running = counts.running,
-            waiting_for_permit = phases.permit.load(std::sync::atomic::Ordering::Relaxed),
-            on_engine = phases.engine.load(std::sync::atomic::Ordering::Relaxed),
-            in_reward = phases.reward.load(std::sync::atomic::Ordering::Relaxed),
+            waiting_for_permit = phases.permit.load(Ordering::Relaxed),
+            on_engine = phases.engine.load(Ordering::Relaxed),
+            in_reward = phases.reward.load(Ordering::Relaxed),
             dispatch = oldest.as_ref().map(|(id, _)| id.0),
             prompt_uid = oldest.as_ref().map(|(_, prompt)| prompt.uid.to_string()),
             "no group has ended for a while; waiting for the oldest dispatch"
         );
+    }
+
+    /// Why the last group that failed did so, as far as the ledger still has it.
+    pub fn last_failure(&self) -> Option<String> {
+        let board = self.board.lock();
+        let reasons = board.ledger().ended().filter_map(|entry| match &entry.fate {
+            Some(Fate::Failed(reason)) => Some(reason.clone()),
+            _ => None,
+        });
+        reasons.last()
     }
 
     /// Checks what must hold between steps.

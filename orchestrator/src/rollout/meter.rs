@@ -192,6 +192,14 @@ impl Meter {
         }
     }
 
+    /// What had finished of a group that was cut off: who forgets it calls the others long.
+    pub(crate) fn group_cut(&self, samples: &[Sample]) {
+        let mut inner = self.inner.lock();
+        for sample in samples {
+            inner.window.lengths.finished(sample.response_ids.len() as f64);
+        }
+    }
+
     pub(crate) fn group_filtered(&self, tokens: u64) {
         self.inner.lock().step.tokens_filtered += tokens;
     }

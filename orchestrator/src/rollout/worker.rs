@@ -3,7 +3,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use futures::FutureExt;
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -12,9 +12,12 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use crate::recipe::RequestShape;
-use crate::rollout::Group;
 use crate::rollout::board::{Board, Dispatch, GroupEnd, Next};
 use crate::rollout::sample::{SampleRequest, StepContext};
+use crate::rollout::{Group, Sample};
+
+/// Failures of a step that are logged one by one; they tend to be alike, and all of them are counted.
+const FAILURES_LOGGED_MAX: usize = 8;
 
 /// What the workers and the manager of a step share.
 pub(crate) struct StepState {
@@ -25,6 +28,8 @@ pub(crate) struct StepState {
     pub(crate) stop: CancellationToken,
     /// Holds as many groups as the step may accept, so that handing one on never waits.
     pub(crate) accepted: mpsc::Sender<Group>,
+    /// Groups that failed in this step.
+    pub(crate) failures: AtomicUsize,
 }
 
 impl StepState {
@@ -44,6 +49,12 @@ impl StepState {
     }
 
     fn end(&self, context: &StepContext, dispatch: &Dispatch, end: GroupEnd) {
+        if let GroupEnd::Failed(reason) = &end {
+            let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
+            if failures <= FAILURES_LOGGED_MAX {
+                tracing::warn!(dispatch = %dispatch.id, prompt_uid = %dispatch.prompt.uid, %reason, "a group failed");
+            }
+        }
         let mut board = self.board.lock();
         board.end(dispatch.id, dispatch.number, end);
         self.publish(context, &mut board);
@@ -91,20 +102,24 @@ impl AgentLoopWorker {
 
     /// Runs a group to its end. A panic in it is its fate, not the worker's.
     async fn run_group(&self, dispatch: Dispatch) -> (Dispatch, GroupEnd) {
+        let mut samples = Vec::with_capacity(self.context.config.samples_per_prompt as usize);
         let end = {
-            let work = AssertUnwindSafe(collect(&self.context, &dispatch)).catch_unwind();
+            let work = AssertUnwindSafe(collect(&self.context, &dispatch, &mut samples)).catch_unwind();
             tokio::select! {
                 biased;
                 end = work => end.unwrap_or_else(|panic| GroupEnd::Failed(panic_message(&*panic))),
                 () = self.state.stop.cancelled() => GroupEnd::Cancelled,
             }
         };
+        if matches!(end, GroupEnd::Cancelled) {
+            self.context.meter.group_cut(&samples);
+        }
         (dispatch, end)
     }
 }
 
-/// Collects the samples of a group, filters it and computes its advantages.
-async fn collect(context: &StepContext, dispatch: &Dispatch) -> GroupEnd {
+/// Collects the samples of a group into `samples`, filters it and computes its advantages.
+async fn collect(context: &StepContext, dispatch: &Dispatch, samples: &mut Vec<Sample>) -> GroupEnd {
     let config = &context.config;
     let dispatched_at = context.epoch.elapsed();
     let count_per_request = match config.request {
@@ -123,7 +138,6 @@ async fn collect(context: &StepContext, dispatch: &Dispatch) -> GroupEnd {
         })
         .collect();
     let mut pending: FuturesUnordered<_> = requests.iter().map(SampleRequest::run).collect();
-    let mut samples = Vec::with_capacity(config.samples_per_prompt as usize);
     while let Some(finished) = pending.next().await {
         match finished {
             Ok(finished) => samples.extend(finished),
@@ -136,7 +150,7 @@ async fn collect(context: &StepContext, dispatch: &Dispatch) -> GroupEnd {
         dispatch: dispatch.id,
         number: dispatch.number,
         prompt: Arc::clone(&dispatch.prompt),
-        samples,
+        samples: std::mem::take(samples),
         dispatched_at,
         ended_at: context.epoch.elapsed(),
     };

@@ -94,8 +94,8 @@ impl Fleet {
         codec: &Arc<TextCodec>,
         scope: &Scope,
     ) -> anyhow::Result<Self> {
-        let key = GrowingKey::default();
-        let sim_codec = open_sim_codec(&recipe.model.tokenizer)?;
+        let key = GrowingKey::for_scorer(&recipe.reward.scorer);
+        let sim_codec = open_sim_codec(&recipe.model.tokenizer, codec)?;
         let eos_id = codec.eos_ids().first().copied().unwrap_or(0);
         let workload = simulated_workload(&sim_codec, eos_id, simulated.seed, simulated.mean_response_length);
         let servers = start_servers(recipe, simulated, workload, &key, scope)?;
@@ -153,12 +153,14 @@ fn name_of(endpoint: &str) -> String {
     endpoint.trim_start_matches("http://").trim_end_matches('/').to_owned()
 }
 
-/// The simulated servers' own view of a tokenizer: "builtin", a tokenizer.json, or a folder that has one.
-pub fn open_sim_codec(tokenizer: &str) -> anyhow::Result<SimTextCodec> {
+/// The simulated servers' own view of the tokenizer that `codec` was opened from under the name `tokenizer`.
+pub fn open_sim_codec(tokenizer: &str, codec: &TextCodec) -> anyhow::Result<SimTextCodec> {
     if tokenizer == "builtin" {
         return Ok(SimTextCodec::builtin()?);
     }
-    let path = Path::new(tokenizer);
+    // A hub id is no path; where it was found is one.
+    let path = [tokenizer, codec.origin()].map(Path::new).into_iter().find(|path| path.exists());
+    let path = path.with_context(|| format!("cannot find the files of tokenizer {tokenizer}"))?;
     let file = if path.is_dir() { path.join("tokenizer.json") } else { path.to_owned() };
     let json = std::fs::read(&file).with_context(|| format!("cannot read tokenizer {}", file.display()))?;
     SimTextCodec::from_json(&json).with_context(|| format!("tokenizer {}", file.display()))
@@ -217,15 +219,37 @@ fn start_servers(
     Ok(servers)
 }
 
+/// How a simulated response gives its result.
+#[derive(Debug, Clone, Copy)]
+enum AnswerForm {
+    /// As `math_dapo` reads it.
+    AnswerLine,
+    /// As every scorer reads it, whichever a prompt is routed to.
+    Every,
+}
+
 /// Answers to the prompts drawn so far; as large as the part of the data set that was drawn.
-#[derive(Debug, Clone, Default)]
-pub struct GrowingKey(Arc<RwLock<AnswerTable>>);
+#[derive(Debug, Clone)]
+pub struct GrowingKey {
+    table: Arc<RwLock<AnswerTable>>,
+    form: AnswerForm,
+}
 
 impl GrowingKey {
+    /// An empty key whose answers the scorer of that name can read.
+    pub fn for_scorer(scorer: &str) -> Self {
+        let form = if scorer == "math_dapo" { AnswerForm::AnswerLine } else { AnswerForm::Every };
+        Self { table: Arc::default(), form }
+    }
+
     /// Adds the answer to a prompt.
     pub fn learn(&self, prompt: &Prompt, codec: &TextCodec) {
         let ending = |answer: &str| -> Arc<[u32]> {
-            codec.encode(&format!("\nAnswer: {answer}")).unwrap_or_default().into()
+            let text = match self.form {
+                AnswerForm::AnswerLine => format!("\nAnswer: {answer}"),
+                AnswerForm::Every => format!("\n#### {answer}\nAnswer: \\boxed{{{answer}}}"),
+            };
+            codec.encode(&text).unwrap_or_default().into()
         };
         let wrong = format!("{}7", prompt.answer);
         let answer = Answer {
@@ -233,13 +257,13 @@ impl GrowingKey {
             wrong_ids: ending(&wrong),
             difficulty: prompt.difficulty,
         };
-        self.0.write().insert(&prompt.ids, answer);
+        self.table.write().insert(&prompt.ids, answer);
     }
 }
 
 impl AnswerKey for GrowingKey {
     fn answer(&self, prompt_hash: u64) -> Option<Answer> {
-        self.0.read().answer(prompt_hash)
+        self.table.read().answer(prompt_hash)
     }
 }
 

@@ -90,6 +90,14 @@ impl Run {
                 overlong.buffer_length, rollout.max_response_length
             ));
         }
+        let step_rows = rollout.train_batch_size * rollout.samples_per_prompt as usize;
+        if self.recipe.queue.consumer.is_none() && self.recipe.run.steps.is_none() {
+            lines.push(format!(
+                "note: nobody takes rows while it runs, so the queue (queue.capacity_rows={}) is full after {} steps",
+                self.recipe.queue.capacity_rows,
+                self.recipe.queue.capacity_rows / step_rows.max(1)
+            ));
+        }
         lines.push(format!(
             "rows go to: {} (partition {:?})",
             queue_folder(&self.out).display(),

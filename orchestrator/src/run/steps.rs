@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::queue::RunQueue;
 use super::{Run, convert};
-use crate::data::Dataset;
+use crate::data::{Dataset, DrawCounts};
 use crate::recipe::{OnShort, Validation};
 use crate::report::{Progress, step_table, validation_line};
 use crate::rollout::{
@@ -23,6 +23,9 @@ use crate::scope::Scope;
 /// How long the run's own tasks may take to end.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
+/// How long an interrupted run waits for room for a group that it has accepted.
+const INTERRUPTED_PUT_LIMIT: Duration = Duration::from_secs(1);
+
 /// What a run did.
 #[derive(Debug, Clone)]
 pub struct Summary {
@@ -32,6 +35,8 @@ pub struct Summary {
     pub interrupted: bool,
     /// Dispatches of the run by fate.
     pub totals: Totals,
+    /// Rows of the training data that were read.
+    pub drawn: DrawCounts,
     /// Groups that the embedded consumer took and acked.
     pub consumed_groups: u64,
     /// Rows that are left in the queue.
@@ -59,6 +64,15 @@ impl fmt::Display for Summary {
             totals.stale,
             totals.failed
         )?;
+        if self.drawn.overlong_dropped + self.drawn.overlong_truncated > 0 {
+            writeln!(
+                f,
+                "{} prompts were longer than data.max_prompt_length: {} dropped, {} truncated",
+                self.drawn.overlong_dropped + self.drawn.overlong_truncated,
+                self.drawn.overlong_dropped,
+                self.drawn.overlong_truncated
+            )?;
+        }
         write!(
             f,
             "{} groups were consumed while it ran; {} rows are left in {}",
@@ -104,7 +118,7 @@ pub(super) async fn execute(run: Run, progress: &Progress) -> anyhow::Result<Sum
         .clone()
         .map(|consumer| services.spawn(queue.clone().consume(consumer, services.token().clone())));
     let steps_scope = run.scope.child();
-    let _interrupt = services.spawn(interrupt(steps_scope.token().clone()));
+    let _interrupt = services.spawn(interrupt(steps_scope.token().clone(), services.token().clone()));
 
     let outcome = collect(&run, &queue, progress, steps_scope).await;
     queue.end_of_puts();
@@ -116,11 +130,12 @@ pub(super) async fn execute(run: Run, progress: &Progress) -> anyhow::Result<Sum
     services.close(CLOSE_LIMIT).await;
     let rows_left = queue.close().await?;
     run.scope.close(CLOSE_LIMIT).await;
-    let (steps, interrupted, totals) = outcome?;
+    let Collected { steps, interrupted, totals, drawn } = outcome?;
     Ok(Summary {
         steps,
         interrupted,
         totals,
+        drawn,
         consumed_groups,
         rows_left,
         task: run.recipe.queue.tasks.first().cloned().unwrap_or_default(),
@@ -129,16 +144,25 @@ pub(super) async fn execute(run: Run, progress: &Progress) -> anyhow::Result<Sum
 }
 
 /// First Ctrl-C: the step is cut off, everything accepted is kept. A second one is the shell's again.
-async fn interrupt(steps: CancellationToken) {
-    if tokio::signal::ctrl_c().await.is_err() {
+async fn interrupt(steps: CancellationToken, end: CancellationToken) {
+    let pressed = end.run_until_cancelled(tokio::signal::ctrl_c()).await;
+    if !matches!(pressed, Some(Ok(()))) {
         return;
     }
     tracing::warn!("interrupted: cancelling what runs on the engines; press Ctrl-C again to end at once");
     steps.cancel();
-    if tokio::signal::ctrl_c().await.is_ok() {
+    if let Some(Ok(())) = end.run_until_cancelled(tokio::signal::ctrl_c()).await {
         #[expect(clippy::disallowed_methods, reason = "the user asked twice; the journal is made for this")]
         std::process::exit(130);
     }
+}
+
+/// What the steps came to.
+struct Collected {
+    steps: u64,
+    interrupted: bool,
+    totals: Totals,
+    drawn: DrawCounts,
 }
 
 async fn collect(
@@ -146,7 +170,7 @@ async fn collect(
     queue: &RunQueue,
     progress: &Progress,
     scope: Scope,
-) -> anyhow::Result<(u64, bool, Totals)> {
+) -> anyhow::Result<Collected> {
     let config = convert::rollout_config(&run.recipe, &run_id(run));
     let source = run.fleet.watch(Box::new(run.train.cursor(Arc::clone(&run.codec))), &run.codec);
     let mut steps = Steps {
@@ -177,6 +201,13 @@ async fn collect(
             }
             _ => {}
         }
+        if !interrupted && metrics.totals.failed > 0 && metrics.totals.failed == metrics.totals.dispatched {
+            let reason = steps.manager.last_failure().unwrap_or_default();
+            anyhow::bail!(
+                "all {} groups of step {step} failed; the last one: {reason}",
+                metrics.totals.failed
+            );
+        }
         if let (Some(validation), Some(dataset)) = (&run.recipe.validation, &run.validation)
             && !interrupted
             && step.is_multiple_of(validation.every_steps)
@@ -184,7 +215,8 @@ async fn collect(
             steps.validate(step, validation, dataset).await?;
         }
     }
-    Ok((step, interrupted, steps.manager.run_totals()))
+    let drawn = steps.prompts.with_source(|source| source.drawn()).unwrap_or_default();
+    Ok(Collected { steps: step, interrupted, totals: steps.manager.run_totals(), drawn })
 }
 
 /// Unique over runs that share servers: request ids start with it.
@@ -214,7 +246,7 @@ impl Steps<'_> {
         let working = async {
             let _done = done.drop_guard();
             let generating = async { Ok(self.manager.generate_into(&self.prompts, target, sender).await?) };
-            tokio::try_join!(generating, put_all(self.queue, step, accepted))
+            tokio::try_join!(generating, put_all(self.queue, step, accepted, self.scope.token()))
         };
         let (worked, ()) = tokio::join!(working, following);
         let (metrics, ()) = worked?;
@@ -242,9 +274,27 @@ impl Steps<'_> {
     }
 }
 
-async fn put_all(queue: &RunQueue, step: u64, mut accepted: mpsc::Receiver<Group>) -> anyhow::Result<()> {
+/// Puts what is accepted; after an interruption it waits no longer for room than [`INTERRUPTED_PUT_LIMIT`].
+async fn put_all(
+    queue: &RunQueue,
+    step: u64,
+    mut accepted: mpsc::Receiver<Group>,
+    interrupted: &CancellationToken,
+) -> anyhow::Result<()> {
+    let mut lost = 0_u64;
     while let Some(group) = accepted.recv().await {
-        queue.put(step, &group).await?;
+        let mut putting = std::pin::pin!(queue.put(step, &group));
+        tokio::select! {
+            biased;
+            put = &mut putting => put?,
+            () = interrupted.cancelled() => match tokio::time::timeout(INTERRUPTED_PUT_LIMIT, putting).await {
+                Ok(put) => put?,
+                Err(_elapsed) => lost += 1,
+            },
+        }
+    }
+    if lost > 0 {
+        tracing::warn!(groups = lost, "accepted groups found no room in the full queue and are not kept");
     }
     Ok(())
 }

@@ -44,7 +44,7 @@ use request::write_request;
 use server::{ProbedServer, Server};
 use transport::{Transport, read_body, refusal};
 
-/// Turns a text into token ids, for servers that return none.
+/// Turns a text into token ids: compared with what a server makes of it, and used where one returns none.
 pub type Encode = Arc<dyn Fn(&str) -> Vec<u32> + Send + Sync>;
 
 /// How to reach and read servers.
@@ -99,7 +99,7 @@ impl fmt::Debug for HttpEngine {
 
 impl HttpEngine {
     /// An engine without servers; [`HttpEngine::add`] brings them. Connections and aborts run as tasks of `scope`.
-    /// Without `encode`, text-only servers are refused.
+    /// Without `encode`, text-only servers are refused and tokenizers are not compared.
     ///
     /// # Errors
     /// [`EngineError::Unfit`] where the API key cannot stand in a header.
@@ -125,6 +125,9 @@ impl HttpEngine {
         })??;
         if facts.dialect == Dialect::TextOnly {
             self.admit_text_only(&server)?;
+        }
+        if let Some(encode) = &self.encode {
+            probe::check_tokenizer(&self.transport, &server, &self.config.model, encode).await?;
         }
         tracing::info!(
             server = name,
@@ -167,7 +170,8 @@ impl HttpEngine {
         tracing::warn!(
             server = %server.name,
             "server returns text only: token ids come from re-tokenising and may differ from those sampled, there \
-             are no log-probabilities and no weight versions, and requests cannot be aborted by id"
+             are no log-probabilities and no weight versions, top_k and stop_token_ids are not sent, and requests \
+             cannot be aborted by id"
         );
         Ok(())
     }

@@ -9,6 +9,7 @@ use hyper::body::Incoming;
 use hyper::{Method, Response, StatusCode};
 use serde::Deserialize;
 
+use super::Encode;
 use super::answer::{Answer, AnswerError, AnswerReader, Content, Expected};
 use super::server::Server;
 use super::transport::{Transport, collect_body, refusal};
@@ -22,6 +23,10 @@ const MODELS_LISTED_MAX: usize = 8;
 
 /// Any id: every vocabulary has it.
 const PROBE_TOKEN: u32 = 1;
+
+/// Scripts, digits, spaces and LaTeX: tokenizers that agree on this are the same for our purpose.
+const TOKENIZER_PROBE: &str =
+    "Find $\\frac{355}{113}$ to 3 digits:\n  na\u{ef}ve \u{4f60}\u{597d} \u{1f600} 100000";
 
 /// What a server speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -177,6 +182,42 @@ async fn completions_dialect(
         }
         Err(error) => Err(server.unfit(server.at_url(&format!("/v1/completions: {error}")))),
     }
+}
+
+#[derive(Deserialize)]
+struct Tokenized {
+    tokens: Vec<u32>,
+}
+
+/// Whether the server's tokenizer and the recipe's make the same ids of the same text; a server that cannot be
+/// asked is taken at its word. Ids of another vocabulary would be sampled from, scored and trained on without a sign.
+///
+/// Cancel-safe: it changes nothing on the server.
+///
+/// # Errors
+/// [`EngineError::Unfit`] with both lists of ids.
+pub(super) async fn check_tokenizer(
+    transport: &Transport,
+    server: &Server,
+    model: &str,
+    encode: &Encode,
+) -> Result<(), EngineError> {
+    let question =
+        serde_json::json!({ "model": model, "prompt": TOKENIZER_PROBE, "add_special_tokens": false });
+    let response = post(transport, server, "/tokenize", question.to_string()).await?;
+    if response.status() != StatusCode::OK {
+        return Ok(());
+    }
+    let body = collect_body(server, response, PROBE_BODY_BYTES_MAX).await?;
+    let Ok(Tokenized { tokens: theirs }) = serde_json::from_slice(&body) else { return Ok(()) };
+    let ours = encode(TOKENIZER_PROBE);
+    if ours == theirs {
+        return Ok(());
+    }
+    Err(server.unfit(server.at_url(&format!(
+        "its tokenizer is not that of model.tokenizer: of {TOKENIZER_PROBE:?} it makes tokens={theirs:?}, the recipe's \
+         makes tokens={ours:?}"
+    ))))
 }
 
 /// Makes sure that text, at least, comes back.

@@ -1,0 +1,243 @@
+//! The binary as a person meets it: exit codes, messages, and what is on disk afterwards.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+
+use support::{Rolldock, Simengine, recipe, root, wait_for};
+use tempfile::TempDir;
+
+/// A run that takes a second: two simulated servers, small data, short answers.
+const SMALL: [&str; 9] = [
+    "fleet.simulated.time_scale=0.002",
+    "fleet.simulated.mean_response_length=40",
+    "rollout.train_batch_size=4",
+    "rollout.gen_batch_size=8",
+    "rollout.samples_per_prompt=4",
+    "rollout.max_response_length=256",
+    "queue.consumer.take_groups=2",
+    "queue.capacity_rows=32",
+    "validation.every_steps=2",
+];
+
+fn small_run(out: &Path, steps: &str) -> Rolldock {
+    let run = Rolldock::new(&["run", "--steps", steps, "--out"]).arg(out).arg(recipe("quickstart.toml"));
+    SMALL.iter().fold(run, |run, set| run.set(set))
+}
+
+/// What a recipe for a real model becomes on our own data and tokenizer.
+const OUR_DATA: [&str; 3] = [
+    "model.tokenizer=builtin",
+    "data.validation=../data/arithmetic/validation.jsonl",
+    "data.train=../data/arithmetic/train.jsonl",
+];
+
+#[test]
+fn a_run_can_be_inspected_exported_and_consumed() {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("run");
+    let run = small_run(&out, "3").succeeds();
+    assert!(run.stdout.contains("done: 3 steps; 12 groups accepted"), "{}", run.stdout);
+    assert!(run.stdout.contains("8 groups were consumed while it ran; 16 rows are left"), "{}", run.stdout);
+    assert!(run.stdout.contains("validation"), "{}", run.stdout);
+
+    let inspected = Rolldock::new(&["queue", "inspect"]).arg(&out).succeeds().stdout;
+    assert!(inspected.contains("train") && inspected.contains("16"), "{inspected}");
+
+    let exported = Rolldock::new(&["queue", "export", "--format", "jsonl"]).arg(&out).succeeds().stdout;
+    let rows: Vec<serde_json::Value> =
+        exported.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rows.len(), 16);
+    for row in &rows {
+        let tokens = row["response_ids"].as_array().unwrap().len();
+        assert_eq!(row["rollout_logprobs"].as_array().unwrap().len(), tokens);
+        assert!(row["prompt_uid"].is_string() && row["reward"].is_number() && row["advantage"].is_number());
+    }
+    let parquet = dir.path().join("rows.parquet");
+    Rolldock::new(&["queue", "export", "--format", "parquet", "--output"]).arg(&parquet).arg(&out).succeeds();
+    assert!(fs::metadata(&parquet).unwrap().len() > 1_000);
+
+    let batch = |more: &[&str]| {
+        let mut arguments = vec!["consume", "--groups", "3"];
+        arguments.extend(more);
+        Rolldock::new(&arguments).arg(&out).succeeds().stdout
+    };
+    let left = batch(&["--leave", "--max-batches", "1"]);
+    assert!(left.contains("12 rows"), "three groups of four: {left}");
+    let taken = batch(&[]);
+    assert!(taken.contains("12 rows") && taken.contains("4 rows"), "all four groups: {taken}");
+    let empty = Rolldock::new(&["queue", "export", "--format", "jsonl"]).arg(&out).succeeds().stdout;
+    assert_eq!(empty, "", "acked rows are gone");
+}
+
+#[test]
+fn a_dry_run_says_what_it_would_do_and_writes_nothing() {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("run");
+    let dry = Rolldock::new(&["run", "--dry-run", "--out"]).arg(&out).arg(recipe("quickstart.toml"));
+    let words = dry.succeeds().stdout;
+    assert!(words.contains("[rollout]") && words.contains("training data: 2000 rows"), "{words}");
+    assert!(words.contains("dry run: nothing was written"), "{words}");
+    assert!(!out.exists());
+}
+
+#[test]
+fn every_recipe_runs_on_a_simulated_fleet_and_small_data() {
+    for entry in fs::read_dir(root().join("recipes")).unwrap() {
+        let path = entry.unwrap().path();
+        let dir = TempDir::new().unwrap();
+        let run = Rolldock::new(&["run", "--steps", "1", "--out"]).arg(dir.path().join("run")).arg(&path);
+        let mut run = SMALL.iter().filter(|set| !set.starts_with("queue")).fold(run, |run, set| run.set(set));
+        if !path.ends_with("quickstart.toml") {
+            run = OUR_DATA.iter().fold(run, |run, set| run.set(set)).set("fleet.endpoints=[]");
+        }
+        // One batch that the filter leaves something of.
+        let done = run.set("rollout.max_gen_batches=20").set("queue.capacity_rows=64").succeeds().stdout;
+        assert!(done.contains("done: 1 steps; "), "{}: {done}", path.display());
+        assert!(!done.contains("; 0 groups accepted"), "{}: {done}", path.display());
+    }
+}
+
+#[test]
+fn ctrl_c_keeps_what_was_accepted() {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("run");
+    let running = small_run(&out, "1000").set("run.seed=7").set("fleet.simulated.time_scale=0.05").start();
+    wait_for("the queue's files", || out.join("queue").exists());
+    wait_for("a step", || running.stdout_so_far().contains("target reached"));
+    running.interrupt();
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(ended.stdout.contains("interrupted after"), "{}", ended.stdout);
+    Rolldock::new(&["queue", "inspect"]).arg(&out).succeeds();
+}
+
+#[test]
+fn bad_usage_is_told_apart_from_failure() {
+    let dir = TempDir::new().unwrap();
+    let file = |name: &str, text: &[u8]| {
+        let path = dir.path().join(name);
+        fs::write(&path, text).unwrap();
+        path
+    };
+    let quickstart = fs::read_to_string(recipe("quickstart.toml")).unwrap();
+    let unknown = quickstart.replace("train_batch_size", "train_batchsize");
+    let mistyped = quickstart.replace("train_batch_size = 64", "train_batch_size = \"64\"");
+    for (path, words) in [
+        (dir.path().join("absent.toml"), &["absent.toml"][..]),
+        (file("broken.toml", b"[model\nname = 1"), &["broken.toml:1"]),
+        (file("unknown.toml", unknown.as_bytes()), &["unknown.toml:", "train_batchsize"]),
+        (file("mistyped.toml", mistyped.as_bytes()), &["mistyped.toml:", "train_batch_size", "whole number"]),
+        (file("bytes.toml", b"# \xff\n"), &["bytes.toml", "UTF-8"]),
+    ] {
+        let refused = Rolldock::new(&["run"]).arg(&path).fails(2);
+        for word in words {
+            assert!(refused.stderr.contains(word), "{word} in {}", refused.stderr);
+        }
+    }
+    let refused =
+        Rolldock::new(&["run", "--set", "rollout.wrokers=3"]).arg(recipe("quickstart.toml")).fails(2);
+    assert!(refused.stderr.contains("--set") && refused.stderr.contains("wrokers"), "{}", refused.stderr);
+    Rolldock::new(&["run"]).fails(2);
+    Rolldock::new(&["queue", "export", "--format", "parquet"]).arg(dir.path()).fails(2);
+}
+
+#[test]
+fn a_directory_that_holds_a_run_is_not_written_over() {
+    let dir = TempDir::new().unwrap();
+    small_run(dir.path(), "1").succeeds();
+    let refused = small_run(dir.path(), "1").fails(2);
+    assert!(refused.stderr.contains("holds a run already"), "{}", refused.stderr);
+}
+
+#[test]
+fn bad_data_is_one_clear_error_and_nothing_is_written() {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("run");
+    for (name, text, words) in [
+        (
+            "no_prompt.jsonl",
+            &b"{\"question\":\"1+1?\",\"answer\":\"2\"}\n{\"answer\":\"3\"}\n"[..],
+            &["question"][..],
+        ),
+        (
+            "no_answer.jsonl",
+            b"{\"question\":\"1+1?\",\"answer\":\"2\"}\n{\"question\":\"2+2?\"}\n",
+            &["answer"],
+        ),
+        ("bytes.jsonl", b"{\"question\":\"1+1?\",\"answer\":\"2\"}\n{\"question\":\"\xff\"}\n", &["UTF-8"]),
+        ("broken.jsonl", b"{\"question\":\"1+1?\",\"answer\":\"2\"}\n{\"question\n", &[]),
+        ("empty.jsonl", b"", &["empty.jsonl"]),
+        ("false.parquet", b"PAR1 is what it starts with", &["false.parquet"]),
+    ] {
+        let path = dir.path().join(name);
+        fs::write(&path, text).unwrap();
+        let set = format!("data.train={}", path.display());
+        let run = Rolldock::new(&["run", "--out"]).arg(&out).arg(recipe("quickstart.toml")).set(&set);
+        let refused = run.fails(1);
+        assert!(refused.stderr.contains(name), "{name}: {}", refused.stderr);
+        for word in words {
+            assert!(refused.stderr.contains(word), "{name}: {word} in {}", refused.stderr);
+        }
+        if name.ends_with(".jsonl") && !text.is_empty() {
+            assert!(refused.stderr.contains(":2") || refused.stderr.contains("line 2"), "{}", refused.stderr);
+        }
+        assert_eq!(refused.stderr.lines().filter(|line| line.starts_with("error")).count(), 1);
+        assert!(!out.exists(), "{name}: nothing is half-written");
+    }
+}
+
+#[test]
+fn servers_that_cannot_serve_the_recipe_are_refused_by_name() {
+    let dir = TempDir::new().unwrap();
+    let against = |endpoint: &str, sets: &[&str]| {
+        let run = Rolldock::new(&["run", "--endpoint", endpoint, "--out"]);
+        let run = run.arg(dir.path().join("run")).arg(recipe("quickstart.toml"));
+        sets.iter().fold(run, |run, set| run.set(set))
+    };
+    let nobody = against("http://127.0.0.1:9", &["timeouts.connect=1"]).fails(1);
+    assert!(nobody.stderr.contains("127.0.0.1:9"), "{}", nobody.stderr);
+
+    let server = Simengine::start(&["--model", "another", "--time-scale", "0.002"]);
+    let other_model = against(&server.url, &[]).fails(1);
+    assert!(other_model.stderr.contains("another") && other_model.stderr.contains("simulated"));
+
+    let Some(tokenizer) = support::shared("vllm/tokenizer") else { return };
+    let tokenizer = format!("model.tokenizer={}", tokenizer.display());
+    let other_tokenizer = against(&server.url, &["model.name=another", &tokenizer]).fails(1);
+    assert!(other_tokenizer.stderr.contains("its tokenizer is not that of model.tokenizer"));
+    assert!(!dir.path().join("run").exists());
+}
+
+#[test]
+fn both_dialects_of_simulated_servers_serve_a_run_over_sockets() {
+    let dir = TempDir::new().unwrap();
+    let flags =
+        ["--time-scale", "0.002", "--data", "data/arithmetic/train.jsonl", "--mean-response-length", "40"];
+    let generate = Simengine::start(&flags);
+    let completions = Simengine::start(&[&flags[..], &["--no-scale-out"]].concat());
+    let run = Rolldock::new(&["run", "--steps", "2", "--out"]).arg(dir.path().join("run"));
+    let run = run.arg(recipe("quickstart.toml")).arg("--endpoint").arg(&generate.url);
+    let run = run.arg("--endpoint").arg(&completions.url);
+    let run = SMALL.iter().filter(|set| !set.starts_with("fleet")).fold(run, |run, set| run.set(set));
+    let done = run.set("rollout.max_gen_batches=50").succeeds().stdout;
+    assert!(done.contains("(generate, ") && done.contains("(completions, "), "{done}");
+    assert!(done.contains("done: 2 steps; 8 groups accepted"), "{done}");
+}
+
+#[test]
+fn a_full_disk_is_an_error_that_leaves_a_queue_to_read() {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("disk/run");
+    let Some(run) =
+        small_run(&out, "50").set("queue.consumer.keep_last_steps=0").on_small_disk(&dir.path().join("disk"))
+    else {
+        eprintln!("skipped: this user may not mount a small file system");
+        return;
+    };
+    assert_eq!(run.code, Some(1), "{} {}", run.stdout, run.stderr);
+    assert!(run.stderr.contains("No space left on device"), "{}", run.stderr);
+    assert!(!run.stderr.contains("panicked"), "{}", run.stderr);
+}

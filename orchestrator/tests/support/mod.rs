@@ -1,0 +1,195 @@
+//! Runs the binary under test, and simulated servers for it.
+#![allow(dead_code, reason = "every test file uses its own part")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_rolldock");
+/// Nothing in these tests takes longer on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The root of the workspace.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
+}
+
+/// A recipe of ours.
+pub(crate) fn recipe(name: &str) -> PathBuf {
+    root().join("recipes").join(name)
+}
+
+/// Something in the folder of real data beside the checkout; says so where there is none.
+pub(crate) fn shared(path: &str) -> Option<PathBuf> {
+    let found = root().join("../shared").join(path);
+    if found.exists() {
+        return Some(found);
+    }
+    eprintln!("skipped: {} is not there", found.display());
+    None
+}
+
+/// Waits until `holds`, and gives up with the name of what was waited for.
+pub(crate) fn wait_for(what: &str, holds: impl Fn() -> bool) {
+    let pause = Duration::from_millis(20);
+    for _ in 0..PATIENCE.as_millis() / pause.as_millis() {
+        if holds() {
+            return;
+        }
+        pause_for(pause);
+    }
+    panic!("no {what} after {PATIENCE:?}");
+}
+
+#[expect(clippy::disallowed_methods, reason = "another process is waited for, on its own clock")]
+fn pause_for(pause: Duration) {
+    std::thread::sleep(pause);
+}
+
+/// What a command left.
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// A command line of the binary under test, run in the root of the workspace.
+pub(crate) struct Rolldock(Command);
+
+impl Rolldock {
+    pub(crate) fn new(arguments: &[&str]) -> Self {
+        let mut command = Command::new(BINARY);
+        command.current_dir(root()).args(arguments).stdin(Stdio::null());
+        Self(command)
+    }
+
+    pub(crate) fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
+        self.0.arg(argument);
+        self
+    }
+
+    /// `--set key=value`
+    pub(crate) fn set(self, setting: &str) -> Self {
+        self.arg("--set").arg(setting)
+    }
+
+    pub(crate) fn succeeds(self) -> Ended {
+        self.fails(0)
+    }
+
+    /// Ends with this exit code, and without a panic.
+    pub(crate) fn fails(mut self, code: i32) -> Ended {
+        let output = self.0.output().unwrap();
+        let ended = Ended {
+            code: output.status.code(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        };
+        assert_eq!(ended.code, Some(code), "{:?}\n{}\n{}", self.0, ended.stdout, ended.stderr);
+        assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
+        ended
+    }
+
+    pub(crate) fn start(mut self) -> Running {
+        let mut child = self.0.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let stdout = gather(child.stdout.take().unwrap());
+        let stderr = gather(child.stderr.take().unwrap());
+        Running { child, stdout, stderr }
+    }
+
+    /// Runs with a file system of 256 KiB mounted at `disk`; `None` where that is not allowed.
+    pub(crate) fn on_small_disk(self, disk: &Path) -> Option<Ended> {
+        std::fs::create_dir_all(disk).unwrap();
+        let mounted = "mount -t tmpfs -o size=256k none \"$0\" || exit 77; exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--mount", "sh", "-c", mounted]).arg(disk);
+        command.arg(self.0.get_program()).args(self.0.get_args()).current_dir(root());
+        let output = command.output().ok()?;
+        let unshared = !String::from_utf8_lossy(&output.stderr).starts_with("unshare");
+        (unshared && output.status.code() != Some(77)).then(|| Ended {
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        })
+    }
+}
+
+type Gathered = (Arc<Mutex<String>>, std::thread::JoinHandle<()>);
+
+fn gather(pipe: impl Read + Send + 'static) -> Gathered {
+    let text = Arc::new(Mutex::new(String::new()));
+    let into = Arc::clone(&text);
+    let reading = std::thread::spawn(move || {
+        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+            let mut text = into.lock();
+            text.push_str(&line);
+            text.push('\n');
+        }
+    });
+    (text, reading)
+}
+
+/// A command that runs; killed when dropped.
+pub(crate) struct Running {
+    child: Child,
+    stdout: Gathered,
+    stderr: Gathered,
+}
+
+impl Running {
+    pub(crate) fn stdout_so_far(&self) -> String {
+        self.stdout.0.lock().clone()
+    }
+
+    /// What Ctrl-C does.
+    pub(crate) fn interrupt(&self) {
+        let sent = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    pub(crate) fn wait(mut self) -> Ended {
+        let code = self.child.wait().unwrap().code();
+        let text = |(text, reading): &mut Gathered| {
+            let reading = std::mem::replace(reading, std::thread::spawn(|| {}));
+            reading.join().unwrap();
+            text.lock().clone()
+        };
+        Ended { code, stdout: text(&mut self.stdout), stderr: text(&mut self.stderr) }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// `rolldock simengine` on a port of its own.
+pub(crate) struct Simengine {
+    pub(crate) url: String,
+    _process: Running,
+}
+
+impl Simengine {
+    pub(crate) fn start(flags: &[&str]) -> Self {
+        let process = Rolldock::new(&["simengine", "--ports", "0"]);
+        let process = flags.iter().fold(process, Rolldock::arg).start();
+        wait_for("simulated server", || process.stdout_so_far().contains(" serves "));
+        let line = process.stdout_so_far();
+        let url = line.split(' ').next().unwrap().to_owned();
+        Self { url, _process: process }
+    }
+}
