@@ -1,2 +1,71 @@
-//! stub
-fn main() {}
+//! `rolldock-bench`: what the documentation claims, measured again by whoever doubts it.
+//!
+//! One sub-command per room. Each prints a Markdown table; `--json FILE` writes the same figures for machines. A
+//! figure with a bar that does not hold makes the exit code 1. Machines differ and are noisy, so figures are counted
+//! (bytes, virtual seconds) or are CPU time and ratios within one run wherever that is possible.
+#![allow(clippy::print_stdout, reason = "its output is what it is for")]
+
+mod client;
+mod counting;
+mod cpu;
+mod figures;
+mod rollout;
+mod serve;
+mod workload;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use figures::Report;
+
+#[global_allocator]
+static ALLOCATOR: counting::Counting = counting::Counting;
+
+/// Measures Rolldock.
+#[derive(Parser)]
+#[command(name = "rolldock-bench", version)]
+struct Cli {
+    #[command(subcommand)]
+    room: Room,
+}
+
+#[derive(Subcommand)]
+enum Room {
+    /// Step time against the best possible, bias, and what a simulated fleet costs
+    Rollout(Options),
+    /// CPU and memory of the engine client, and of a run that only waits
+    Client(Options),
+    /// Serves simulated servers for another sub-command, in a process of their own
+    #[command(hide = true)]
+    Serve(serve::ServeArgs),
+}
+
+#[derive(Args)]
+struct Options {
+    /// Writes the figures as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Ends within two minutes
+    #[arg(long)]
+    quick: bool,
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    rolldock::cli::raise_open_files_limit();
+    let (figures, options) = match Cli::parse().room {
+        Room::Rollout(options) => (rollout::measure(options.quick)?, options),
+        Room::Client(options) => (client::measure(options.quick)?, options),
+        Room::Serve(args) => {
+            serve::serve(&args)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    let report = Report::new(figures);
+    println!("{}", report.markdown());
+    if let Some(file) = &options.json {
+        report.write(file)?;
+    }
+    Ok(if report.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

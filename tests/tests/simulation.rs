@@ -296,3 +296,31 @@ fn the_same_seed_gives_the_same_run() {
         assert_eq!(run_seed(seed), run_seed(seed), "seed={seed}");
     }
 }
+
+/// Nothing ends on a silent fleet, so nothing but the taking of prompts itself can ask for more of them.
+#[tokio::test(start_paused = true)]
+async fn workers_are_filled_before_anything_has_ended() {
+    let mut world = World::new(1);
+    world.config.workers = 4;
+    world.config.max_concurrent_prompts = 50;
+    world.config.gen_batch_size = 200;
+    world.config.launch = Launch::Batch;
+    world.engine.servers().for_each(|server| server.inject(Fault::Stall));
+    let parts = RolloutParts {
+        engine: Arc::new(world.engine.clone()),
+        balancer: world.balancer.clone(),
+        grader: Arc::new(LastToken),
+        grading: GradingMode::Inline,
+    };
+    let mut manager = AgentLoopManager::new(world.config.clone(), parts, world.scope.clone());
+    let view = manager.view();
+    let prompts = PromptFeed::inline(Box::new(Numbered { next: 0, end: 1_000 }));
+    let step = tokio::time::timeout(Duration::from_secs(1), manager.generate(&prompts, 200));
+    let watch = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        view.counts().running
+    };
+    let (ended, running) = tokio::join!(step, watch);
+    assert!(ended.is_err(), "a silent fleet finishes nothing");
+    assert_eq!(running, 200);
+}

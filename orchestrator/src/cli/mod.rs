@@ -1,6 +1,6 @@
 //! The command line: what can be typed, and one module per command that does it.
 //!
-//! Exit codes: 0 done, 1 failed, 2 wrong usage (options, recipe).
+//! Exit codes: 0 done, 1 failed, 2 wrong usage (options, recipe), 130 interrupted twice.
 
 mod args;
 mod consume;
@@ -12,6 +12,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing_subscriber::EnvFilter;
 
 pub use args::{Cli, Command, LogFormat};
@@ -22,6 +23,7 @@ use crate::report::Progress;
 /// Parses the command line and runs the command.
 pub async fn main() -> ExitCode {
     let cli = Cli::parse();
+    raise_open_files_limit();
     let is_run = matches!(cli.command, Command::Run(_));
     let progress = Progress::new(is_run && !cli.no_progress && cli.log_format == LogFormat::Text);
     install_logs(&cli, &progress);
@@ -40,6 +42,14 @@ pub async fn main() -> ExitCode {
             ExitCode::from(if usage { 2 } else { 1 })
         }
     }
+}
+
+/// Every running request has a connection of its own, and systems start processes with room for about a thousand: takes
+/// as many open files as the system allows.
+pub fn raise_open_files_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    // Without the right to do so the first refused connection says what is wrong.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// Something on the command line that clap cannot see.

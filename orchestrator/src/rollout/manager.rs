@@ -204,6 +204,7 @@ impl AgentLoopManager {
         let state = Arc::new(StepState {
             board: Arc::clone(&self.board),
             changed: Notify::new(),
+            low: Notify::new(),
             stop: self.scope.token().child_token(),
             accepted,
             failures: AtomicUsize::new(0),
@@ -307,6 +308,7 @@ impl AgentLoopManager {
                     state.publish(context, &mut state.board.lock());
                 },
                 () = &mut changed => silence.broken(),
+                () = state.low.notified() => {}
                 () = silence.wait() => self.report_silence(state),
             }
         }

@@ -24,6 +24,8 @@ pub(crate) struct StepState {
     pub(crate) board: Arc<Mutex<Board>>,
     /// The board has changed: there may be something to start, or nothing more to do.
     pub(crate) changed: Notify,
+    /// Workers have taken prompts and the manager should draw more: nothing has ended, so nobody else would tell it.
+    pub(crate) low: Notify,
     /// Cuts running groups off.
     pub(crate) stop: CancellationToken,
     /// Holds as many groups as the step may accept, so that handing one on never waits.
@@ -80,7 +82,13 @@ impl AgentLoopWorker {
                 if running.len() >= self.context.config.max_concurrent_prompts {
                     break false;
                 }
-                let next = self.state.board.lock().next();
+                let (next, low) = {
+                    let mut board = self.state.board.lock();
+                    (board.next(), board.draw_wanted() > 0)
+                };
+                if low {
+                    self.state.low.notify_one();
+                }
                 match next {
                     Next::Run(dispatch) => running.push(self.run_group(dispatch)),
                     Next::Wait => break false,

@@ -1,0 +1,304 @@
+//! The client room: what a request costs on our side of the socket, running and finished.
+
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use futures::StreamExt;
+use rolldock::engine::http::{HttpConfig, HttpEngine, read_recorded};
+use rolldock::engine::{Engine, GenerateRequest, SamplingParams};
+use rolldock::recipe::{EarlyStop, Launch, OnStop, RequestShape};
+use rolldock::rollout::{
+    AgentLoopManager, GradingMode, PromptFeed, RolloutConfig, RolloutParts, RolloutTimeouts,
+};
+use rolldock::scope::Scope;
+use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, ServerSpec};
+use rolldock_reward::{Advantage, FilterMetric, GroupFilter};
+use tokio::time::Instant;
+
+use crate::counting::held_bytes;
+use crate::cpu;
+use crate::figures::{Bar, Figure};
+use crate::serve::{MODEL, ServeArgs, Served};
+use crate::workload::{LastToken, Numbered, column_bytes};
+
+const TOKENS: u32 = 8192;
+const PROMPT_TOKENS: usize = 256;
+const SERVERS: usize = 4;
+const RUNNING: usize = 1024;
+const BODY_BYTES_MAX: usize = 64 << 20;
+
+pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let mut figures = Vec::new();
+    runtime.block_on(async {
+        let answering = Served::start(&ServeArgs {
+            servers: SERVERS,
+            tokens: TOKENS,
+            max_num_seqs: (RUNNING / SERVERS) as u32,
+            time_scale: 0.005,
+            stall: false,
+        })?;
+        figures.extend(parsing(&answering.urls[0], quick).await?);
+        figures.push(cpu_per_request(&answering.urls, quick).await?);
+        figures.push(memory_per_finished_sample(&answering.urls).await?);
+        drop(answering);
+        let silent = Served::start(&ServeArgs {
+            servers: 16,
+            tokens: TOKENS,
+            max_num_seqs: 256,
+            time_scale: 1.0,
+            stall: true,
+        })?;
+        figures.push(memory_per_running_sample(&silent.urls).await?);
+        figures.push(waiting_run(&silent.urls, quick).await?);
+        anyhow::Ok(())
+    })?;
+    Ok(figures)
+}
+
+fn sampling() -> SamplingParams {
+    SamplingParams { temperature: 1.0, top_p: 1.0, top_k: -1, stop_token_ids: Vec::new() }
+}
+
+fn request(number: u64) -> GenerateRequest {
+    GenerateRequest {
+        request_id: format!("bench-{number}").into(),
+        prompt_ids: Numbered::new(PROMPT_TOKENS).prompt(number).ids,
+        prompt_text: "".into(),
+        n: 1,
+        seed: number,
+        max_tokens: TOKENS,
+        sampling: Arc::new(sampling()),
+    }
+}
+
+/// Servers are called by their place.
+async fn connect(urls: &[String], scope: &Scope) -> anyhow::Result<HttpEngine> {
+    let config = HttpConfig {
+        model: MODEL.to_owned(),
+        api_key: None,
+        connect_max: Duration::from_secs(5),
+        probe_max: Duration::from_secs(30),
+        body_bytes_max: BODY_BYTES_MAX,
+    };
+    let engine = HttpEngine::new(config, None, scope.clone())?;
+    let named: Vec<(String, String)> =
+        urls.iter().enumerate().map(|(place, url)| (place.to_string(), url.clone())).collect();
+    engine.add_all(&named).await?;
+    Ok(engine)
+}
+
+/// Bytes of a recorded answer that one core reads in a second, and that a JSON tree reads.
+async fn parsing(url: &str, quick: bool) -> anyhow::Result<Vec<Figure>> {
+    let request = request(0);
+    let http = reqwest::Client::new();
+    let ids = request.prompt_ids.to_vec();
+    let generate = serde_json::json!({
+        "model": MODEL, "token_ids": ids, "return_token_ids": true,
+        "sampling_params": { "max_tokens": TOKENS, "seed": 0, "logprobs": 0 },
+    });
+    let completions = serde_json::json!({
+        "model": MODEL, "prompt": ids, "return_token_ids": true, "max_tokens": TOKENS, "seed": 0, "logprobs": 0,
+    });
+    let rounds = if quick { 20 } else { 200 };
+    let mut figures = Vec::new();
+    for (path, body) in [("/inference/v1/generate", generate), ("/v1/completions", completions)] {
+        let answer = http.post(format!("{url}{path}")).json(&body).send().await?.error_for_status()?;
+        let answer = answer.bytes().await?;
+        let per_second =
+            |reading: Duration| answer.len() as f64 * f64::from(rounds) / reading.as_secs_f64() / 1e6;
+        let started = cpu::own();
+        for _ in 0..rounds {
+            let generation = read_recorded(&request, answer.chunks(16 << 10))?;
+            anyhow::ensure!(
+                generation.samples[0].response_ids.len() == TOKENS as usize,
+                "a token is missing"
+            );
+        }
+        let ours = cpu::own() - started;
+        let started = cpu::own();
+        for _ in 0..rounds {
+            let tree: serde_json::Value = serde_json::from_slice(&answer)?;
+            anyhow::ensure!(tree.is_object(), "no object");
+        }
+        let tree = cpu::own() - started;
+        let name = format!(
+            "{path}, {TOKENS} tokens, {} bytes: read by one core (peer: serde_json tree)",
+            answer.len()
+        );
+        figures.push(
+            Figure::new(name, per_second(ours), "MB/s").against(per_second(tree)).bar(Bar::RatioAtLeast(3.0)),
+        );
+    }
+    Ok(figures)
+}
+
+/// CPU of this process per finished request, with so many running all the time.
+async fn cpu_per_request(urls: &[String], quick: bool) -> anyhow::Result<Figure> {
+    let scope = Scope::new();
+    let engine = connect(urls, &scope).await?;
+    let finished = RUNNING * if quick { 1 } else { 4 };
+    let started = cpu::own();
+    let requests = (0..finished as u64).map(|number| {
+        let engine = &engine;
+        async move { engine.generate(&(number as usize % SERVERS).to_string(), request(number)).await }
+    });
+    let mut running = futures::stream::iter(requests).buffer_unordered(RUNNING);
+    while let Some(generation) = running.next().await {
+        anyhow::ensure!(generation?.samples[0].response_ids.len() == TOKENS as usize, "a token is missing");
+    }
+    drop(running);
+    let cost = (cpu::own() - started).as_secs_f64() / finished as f64;
+    scope.close(Duration::from_secs(1)).await;
+    let name = format!("{RUNNING} running requests, {TOKENS} tokens with log-probabilities: client CPU");
+    Ok(Figure::new(name, cost * 1e3, "ms/request"))
+}
+
+fn manager(urls: &[String], engine: HttpEngine, scope: &Scope) -> anyhow::Result<AgentLoopManager> {
+    let hours = Duration::from_secs(36_000);
+    let config = RolloutConfig {
+        run_id: "bench".into(),
+        seed: 1,
+        workers: 4,
+        max_concurrent_prompts: RUNNING / 16 / 4,
+        samples_per_prompt: 16,
+        gen_batch_size: RUNNING / 16,
+        max_gen_batches: 1,
+        max_response_length: TOKENS,
+        launch: Launch::Batch,
+        early_stop: EarlyStop::Fifo,
+        on_stop: OnStop::Discard,
+        request: RequestShape::Sample,
+        sample_attempts_max: 1,
+        sampling: sampling(),
+        filter: GroupFilter { enable: false, metric: FilterMetric::Acc },
+        advantage: Advantage::GRPO,
+        max_staleness: 1,
+        timeouts: RolloutTimeouts {
+            sample: hours,
+            permit: hours,
+            reward: hours,
+            drain: Duration::from_secs(10),
+            silence: hours,
+        },
+        ledger_entries_max: 1024,
+        validation: false,
+    };
+    let named = |(place, url): (usize, &String)| ServerSpec {
+        name: place.to_string(),
+        url: Some(url.clone()),
+        capacity: 256,
+    };
+    let specs = urls.iter().enumerate().map(named).collect();
+    let parts = RolloutParts {
+        engine: Arc::new(engine),
+        balancer: LoadBalancer::new(BalancerConfig::default(), specs)?,
+        grader: Arc::new(LastToken),
+        grading: GradingMode::Inline,
+    };
+    Ok(AgentLoopManager::new(config, parts, scope.clone()))
+}
+
+/// What finished groups hold, beside the bytes of their columns.
+async fn memory_per_finished_sample(urls: &[String]) -> anyhow::Result<Figure> {
+    let scope = Scope::new();
+    let mut manager = manager(urls, connect(urls, &scope).await?, &scope)?;
+    let prompts = PromptFeed::new(Box::new(Numbered::new(PROMPT_TOKENS)));
+    let groups = manager.generate(&prompts, RUNNING / 16).await?.groups;
+    let samples: usize = groups.iter().map(|group| group.samples.len()).sum();
+    anyhow::ensure!(samples == RUNNING, "only {samples} samples");
+    let columns: usize = groups.iter().map(column_bytes).sum();
+    let with_groups = held_bytes();
+    drop(groups);
+    let held = (with_groups - held_bytes()) as f64 / samples as f64;
+    scope.close(Duration::from_secs(1)).await;
+    let columns = columns as f64 / samples as f64;
+    let name = format!(
+        "memory of a finished sample of {TOKENS} tokens (peer: the bytes of its columns; 4 KiB more are allowed)"
+    );
+    // The bar is 1.2 times the columns and 4 KiB.
+    let allowed = 1.2 + 4096.0 / columns;
+    Ok(Figure::new(name, held, "bytes").against(columns).bar(Bar::RatioAtMost(allowed)))
+}
+
+/// What a running sample holds while its server is silent.
+async fn memory_per_running_sample(urls: &[String]) -> anyhow::Result<Figure> {
+    let scope = Scope::new();
+    let engine = connect(urls, &scope).await?;
+    let mut manager = manager(urls, engine, &scope)?;
+    let view = manager.view();
+    let prompts = PromptFeed::new(Box::new(Numbered::new(PROMPT_TOKENS)));
+    let before = held_bytes();
+    let generating = scope.spawn(async move { manager.generate(&prompts, RUNNING / 16).await.map(drop) });
+    let on_engine = || view.phases().engine.load(std::sync::atomic::Ordering::Relaxed);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while on_engine() < RUNNING {
+        anyhow::ensure!(Instant::now() < deadline, "only {} requests are on the engines", on_engine());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // The last of them have been written by then.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let held = held_bytes().saturating_sub(before) as f64 / RUNNING as f64;
+    drop(generating);
+    scope.close(Duration::from_secs(1)).await;
+    let name = format!("memory of a running sample, {RUNNING} of them, without a body yet");
+    Ok(Figure::new(name, held, "bytes").bar(Bar::AtMost(16.0 * 1024.0)))
+}
+
+/// CPU of `rolldock run` with 4,000 requests open and none answering.
+async fn waiting_run(urls: &[String], quick: bool) -> anyhow::Result<Figure> {
+    let binary = std::env::current_exe()?.with_file_name("rolldock");
+    anyhow::ensure!(
+        binary.exists(),
+        "{} is not there; build it: cargo build --release --bin rolldock",
+        binary.display()
+    );
+    let out = tempfile::tempdir()?;
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let mut command = Command::new(binary);
+    command.current_dir(root).args(["run", "recipes/quickstart.toml", "--out"]).arg(out.path().join("run"));
+    command.args(urls.iter().flat_map(|url| ["--endpoint", url]));
+    for setting in [
+        "model.name=bench",
+        "fleet.max_loads_per_server=256",
+        "rollout.workers=10",
+        "rollout.max_concurrent_prompts=25",
+        "rollout.samples_per_prompt=16",
+        "rollout.train_batch_size=250",
+        "rollout.gen_batch_size=250",
+        "rollout.launch=batch",
+        "queue.capacity_rows=65536",
+        "timeouts.stall=3600",
+    ] {
+        command.args(["--set", setting]);
+    }
+    let mut child =
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("cannot start rolldock")?;
+    let measured = async {
+        wait_for_connections(&child, 4_000).await?;
+        let window = Duration::from_secs(if quick { 15 } else { 60 });
+        let (before, started) = (cpu::of(&child)?, Instant::now());
+        tokio::time::sleep(window).await;
+        anyhow::Ok((cpu::of(&child)? - before).as_secs_f64() / started.elapsed().as_secs_f64())
+    }
+    .await;
+    child.kill()?;
+    child.wait()?;
+    let name = "rolldock run, 4,000 requests open and none answering: CPU";
+    Ok(Figure::new(name, measured?, "of a core").bar(Bar::AtMost(0.02)))
+}
+
+/// Until the child has so many files open; every running request has a connection of its own.
+async fn wait_for_connections(child: &Child, connections: usize) -> anyhow::Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let open = std::fs::read_dir(format!("/proc/{}/fd", child.id()))?.count();
+        if open >= connections {
+            return Ok(());
+        }
+        anyhow::ensure!(Instant::now() < deadline, "only {open} of {connections} connections are open");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}

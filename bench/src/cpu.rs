@@ -1,0 +1,23 @@
+//! CPU time: what the work cost, whatever else the machine was doing.
+
+use std::process::Child;
+use std::time::Duration;
+
+use anyhow::Context;
+use rustix::time::{ClockId, clock_gettime};
+
+/// CPU time of this process so far, all threads.
+pub(crate) fn own() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// CPU time of a running child so far, in the kernel's ticks (10 ms on Linux).
+pub(crate) fn of(child: &Child) -> anyhow::Result<Duration> {
+    let path = format!("/proc/{}/stat", child.id());
+    let stat = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    // The name may hold anything but ends at the last parenthesis; user and system time are fields 14 and 15.
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
+    let ticks = fields.skip(11).take(2).map(str::parse::<u64>).sum::<Result<u64, _>>()?;
+    Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
+}

@@ -1,0 +1,370 @@
+//! The rollout room: step time against the best possible for the same drawn work, and what was done to the data.
+//!
+//! Everything runs in virtual time. The work is drawn by a pure function of the seed, so the bounds and the unbiased
+//! reference are computed from the draws themselves and not from what happened to run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use rolldock::data::Prompt;
+use rolldock::engine::simulated::SimulatedEngine;
+use rolldock::engine::{Engine, GenerateRequest, SamplingParams};
+use rolldock::recipe::{EarlyStop, Launch, OnStop, RequestShape};
+use rolldock::rollout::{
+    AgentLoopManager, GradingMode, PromptFeed, RolloutConfig, RolloutParts, RolloutTimeouts, sample_seed,
+};
+use rolldock::scope::Scope;
+use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, ServerSpec};
+use rolldock_reward::{Advantage, FilterMetric, GroupFilter};
+use rolldock_simengine::{LengthConfig, ServerConfig, SimServer, Workload, WorkloadConfig};
+use tokio::time::Instant;
+
+use crate::cpu;
+use crate::figures::{Bar, Figure};
+use crate::workload::{EOS, EveryPrompt, LastToken, Numbered, answers};
+
+const SEED: u64 = 42;
+const TARGET: usize = 256;
+const SAMPLES: u32 = 16;
+const MAX_RESPONSE: u32 = 8192;
+const PROMPT_TOKENS: usize = 128;
+const PERMITS: u32 = 256;
+/// The bias is defined over at least so many steps.
+const STEPS: usize = 20;
+const STEPS_QUICK: usize = 4;
+
+/// How steps are collected.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Mode {
+    /// The synchronous baseline: every batch is awaited whole.
+    Off,
+    /// The published run: stop at the first groups, discard the rest.
+    First,
+    /// Our default.
+    Fifo,
+    /// Our default, with as many prompts as the accept rate asks for.
+    OnDemand,
+}
+
+impl Mode {
+    const ALL: [Self; 4] = [Self::Off, Self::First, Self::Fifo, Self::OnDemand];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::First => "first",
+            Self::Fifo => "fifo",
+            Self::OnDemand => "fifo, on demand",
+        }
+    }
+
+    fn settings(self) -> (EarlyStop, OnStop, Launch) {
+        match self {
+            Self::Off => (EarlyStop::Off, OnStop::Requeue, Launch::Batch),
+            Self::First => (EarlyStop::First, OnStop::Discard, Launch::Batch),
+            Self::Fifo => (EarlyStop::Fifo, OnStop::Requeue, Launch::Batch),
+            Self::OnDemand => (EarlyStop::Fifo, OnStop::Requeue, Launch::OnDemand),
+        }
+    }
+}
+
+/// A fleet to collect on.
+#[derive(Debug, Clone, Copy)]
+struct FleetShape {
+    servers: usize,
+    /// Half at full speed, a quarter each at 0.6 and 0.4 of it.
+    mixed: bool,
+}
+
+impl FleetShape {
+    fn speeds(self) -> Vec<f64> {
+        let speed = |number: usize| match number % 4 {
+            2 if self.mixed => 0.6,
+            3 if self.mixed => 0.4,
+            _ => 1.0,
+        };
+        (0..self.servers).map(speed).collect()
+    }
+
+    fn name(self) -> String {
+        format!("{} {}", self.servers, if self.mixed { "mixed" } else { "equal" })
+    }
+}
+
+/// What a run did, beside what was possible.
+struct Outcome {
+    /// Over the sum of the steps' FIFO bounds.
+    over_fifo_bound: f64,
+    /// Over the saturation bound of all steps.
+    over_saturation_bound: f64,
+    length_bias: f64,
+    acc_bias: f64,
+    /// Cut-off tokens over those of finished samples.
+    wasted: f64,
+}
+
+pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
+    let steps = if quick { STEPS_QUICK } else { STEPS };
+    let mut figures = Vec::new();
+    for mixed in [false, true] {
+        let mut means = [[1.0_f64; 2]; Mode::ALL.len()];
+        let shapes = [8, 16].map(|servers| FleetShape { servers, mixed });
+        for shape in shapes {
+            let off = run(shape, Mode::Off, steps)?.over_fifo_bound;
+            for (mode, mean) in Mode::ALL.into_iter().zip(&mut means) {
+                let outcome = run(shape, mode, steps)?;
+                mean[0] *= outcome.over_fifo_bound.powf(1.0 / shapes.len() as f64);
+                mean[1] *= outcome.length_bias.powf(1.0 / shapes.len() as f64);
+                figures.extend(figures_of(shape, mode, &outcome, off));
+            }
+        }
+        let fleet = if mixed { "mixed" } else { "equal" };
+        for (mode, [time, bias]) in Mode::ALL.into_iter().zip(means) {
+            let name = format!("geometric mean, {fleet} servers, {}", mode.name());
+            let time_figure = Figure::new(format!("{name}: step time / FIFO bound"), time, "x");
+            figures.push(match mode {
+                Mode::Fifo | Mode::OnDemand => time_figure.against(means[0][0]).bar(Bar::RatioAtMost(1.0)),
+                Mode::Off | Mode::First => time_figure.against(means[0][0]),
+            });
+            figures.push(Figure::new(format!("{name}: length bias"), bias, "x"));
+        }
+    }
+    figures.push(simulated_fleet(quick)?);
+    Ok(figures)
+}
+
+fn figures_of(shape: FleetShape, mode: Mode, outcome: &Outcome, off: f64) -> Vec<Figure> {
+    let name = |what: &str| format!("{} servers, {}: {what}", shape.name(), mode.name());
+    let bias = Figure::new(name("length bias"), outcome.length_bias, "x");
+    vec![
+        Figure::new(name("step time / FIFO bound"), outcome.over_fifo_bound, "x").against(off),
+        Figure::new(name("run time / saturation bound"), outcome.over_saturation_bound, "x"),
+        // What is decided in dispatch order has nothing to be biased by.
+        if mode == Mode::First { bias } else { bias.bar(Bar::Within(0.99, 1.01)) },
+        Figure::new(name("accept-rate bias"), outcome.acc_bias, "x"),
+        Figure::new(name("wasted tokens / tokens"), outcome.wasted, "x"),
+    ]
+}
+
+fn workload() -> Arc<Workload> {
+    Arc::new(Workload::new(WorkloadConfig {
+        seed: SEED,
+        eos_id: EOS,
+        length: LengthConfig { max: 2 * MAX_RESPONSE, ..LengthConfig::default() },
+        ..WorkloadConfig::default()
+    }))
+}
+
+fn start_servers(speeds: &[f64], workload: &Arc<Workload>, scope: &Scope) -> anyhow::Result<Vec<SimServer>> {
+    let start = |(number, speed): (usize, &f64)| {
+        let config = ServerConfig {
+            name: format!("s{number}"),
+            speed: *speed,
+            max_num_seqs: PERMITS,
+            ..ServerConfig::default()
+        };
+        let token = scope.token().clone();
+        Ok(SimServer::start(config, Arc::clone(workload), answers(), scope.tracker(), token)?)
+    };
+    speeds.iter().enumerate().map(start).collect()
+}
+
+fn config(shape: FleetShape, mode: Mode) -> RolloutConfig {
+    let (early_stop, on_stop, launch) = mode.settings();
+    RolloutConfig {
+        run_id: "bench".into(),
+        seed: SEED,
+        workers: shape.servers,
+        max_concurrent_prompts: (PERMITS / SAMPLES) as usize,
+        samples_per_prompt: SAMPLES,
+        gen_batch_size: 2 * TARGET,
+        max_gen_batches: 20,
+        max_response_length: MAX_RESPONSE,
+        launch,
+        early_stop,
+        on_stop,
+        request: RequestShape::Sample,
+        sample_attempts_max: 3,
+        sampling: SamplingParams { temperature: 1.0, top_p: 1.0, top_k: -1, stop_token_ids: Vec::new() },
+        filter: GroupFilter { enable: true, metric: FilterMetric::Acc },
+        advantage: Advantage::GRPO,
+        max_staleness: 1,
+        timeouts: RolloutTimeouts {
+            sample: Duration::from_secs(36_000),
+            permit: Duration::from_secs(36_000),
+            reward: Duration::from_secs(60),
+            drain: Duration::from_secs(10),
+            silence: Duration::from_secs(36_000),
+        },
+        ledger_entries_max: 65_536,
+        validation: false,
+    }
+}
+
+fn run(shape: FleetShape, mode: Mode, steps: usize) -> anyhow::Result<Outcome> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
+    runtime.block_on(collect(shape, mode, steps))
+}
+
+async fn collect(shape: FleetShape, mode: Mode, steps: usize) -> anyhow::Result<Outcome> {
+    let scope = Scope::new();
+    let workload = workload();
+    let engine = SimulatedEngine::new(start_servers(&shape.speeds(), &workload, &scope)?);
+    let named = engine.servers().map(|server| server.config().name.clone());
+    let specs = named.map(|name| ServerSpec { name, url: None, capacity: PERMITS }).collect();
+    let parts = RolloutParts {
+        engine: Arc::new(engine.clone()),
+        balancer: LoadBalancer::new(BalancerConfig { seed: SEED, ..BalancerConfig::default() }, specs)?,
+        grader: Arc::new(LastToken),
+        grading: GradingMode::Inline,
+    };
+    let mut manager = AgentLoopManager::new(config(shape, mode), parts, scope.clone());
+    let prompts = PromptFeed::inline(Box::new(Numbered::new(PROMPT_TOKENS)));
+    let mut accepted = Lengths::default();
+    let mut elapsed = Duration::ZERO;
+    let mut finished_tokens = 0;
+    for _ in 0..steps {
+        let output = manager.generate(&prompts, TARGET).await?;
+        anyhow::ensure!(output.groups.len() == TARGET, "a step ended short: {:?}", output.metrics.end);
+        elapsed += output.metrics.elapsed;
+        finished_tokens += output.metrics.costs.tokens;
+        for sample in output.groups.iter().flat_map(|group| &group.samples) {
+            accepted.add(sample.response_ids.len() as u32, sample.acc == 1.0);
+        }
+    }
+    let generated: u64 = engine.servers().map(|server| server.stats().generation_tokens_total).sum();
+    scope.close(Duration::from_secs(1)).await;
+    let reference = Reference::new(&workload, &shape.speeds(), steps);
+    let seconds = elapsed.as_secs_f64();
+    Ok(Outcome {
+        over_fifo_bound: seconds / reference.fifo_bounds,
+        over_saturation_bound: seconds / reference.saturation_bound,
+        length_bias: accepted.mean_length() / reference.valid.mean_length(),
+        acc_bias: accepted.mean_acc() / reference.valid.mean_acc(),
+        wasted: generated.saturating_sub(finished_tokens) as f64 / generated as f64,
+    })
+}
+
+/// Lengths and correctness of samples.
+#[derive(Debug, Default)]
+struct Lengths {
+    samples: f64,
+    tokens: f64,
+    right: f64,
+}
+
+impl Lengths {
+    fn add(&mut self, tokens: u32, right: bool) {
+        self.samples += 1.0;
+        self.tokens += f64::from(tokens);
+        self.right += f64::from(u8::from(right));
+    }
+
+    fn mean_length(&self) -> f64 {
+        self.tokens / self.samples
+    }
+
+    fn mean_acc(&self) -> f64 {
+        self.right / self.samples
+    }
+}
+
+/// What follows from the draws alone: the valid groups in data order at first attempt, and the least time in which
+/// the fleet could finish them.
+struct Reference {
+    valid: Lengths,
+    /// Sum over the steps, in seconds.
+    fifo_bounds: f64,
+    /// Of all steps together, in seconds.
+    saturation_bound: f64,
+}
+
+impl Reference {
+    fn new(workload: &Workload, speeds: &[f64], steps: usize) -> Self {
+        let fleet_speed: f64 = speeds.iter().sum();
+        let best_speed = speeds.iter().copied().fold(0.0, f64::max);
+        let server = ServerConfig::default();
+        let prompts = Numbered::new(PROMPT_TOKENS);
+        let mut reference = Self { valid: Lengths::default(), fifo_bounds: 0.0, saturation_bound: 0.0 };
+        let mut row = 0;
+        for _ in 0..steps {
+            let (mut valid_groups, mut work, mut longest) = (0, 0.0, 0.0_f64);
+            while valid_groups < TARGET {
+                let draws = draw_group(workload, &prompts.prompt(row));
+                row += 1;
+                for (tokens, _) in &draws {
+                    work += seconds_of(&server, *tokens, f64::from(PERMITS));
+                    longest = longest.max(seconds_of(&server, *tokens, 1.0));
+                }
+                let right = draws.iter().filter(|(_, right)| *right).count();
+                if right > 0 && right < draws.len() {
+                    valid_groups += 1;
+                    draws.iter().for_each(|(tokens, right)| reference.valid.add(*tokens, *right));
+                }
+            }
+            reference.fifo_bounds += (work / fleet_speed).max(longest / best_speed);
+            reference.saturation_bound += work / fleet_speed;
+        }
+        reference
+    }
+}
+
+/// Length and correctness of a prompt's samples, as the manager asks for them the first time.
+fn draw_group(workload: &Workload, prompt: &Prompt) -> Vec<(u32, bool)> {
+    let first_seed = sample_seed(SEED, prompt.uid.0, prompt.visit, 0);
+    let draw = |index: u32| {
+        let draw = workload.draw(&prompt.ids, first_seed + u64::from(index), &EveryPrompt);
+        (draw.length.min(MAX_RESPONSE), draw.correct && draw.length <= MAX_RESPONSE)
+    };
+    (0..SAMPLES).map(draw).collect()
+}
+
+/// Seconds of a server at speed 1 that a sample needs when it decodes in a batch of `batch`: its share of each step's
+/// fixed cost, and its own. Prefill is left out, so it is a lower bound.
+fn seconds_of(server: &ServerConfig, tokens: u32, batch: f64) -> f64 {
+    let tokens = f64::from(tokens);
+    let per_token = server.decode_base_ns as f64 / batch + server.decode_ns_per_seq as f64;
+    let cache_tokens = tokens * (PROMPT_TOKENS as f64 + tokens / 2.0);
+    (tokens * per_token + cache_tokens * server.decode_ns_per_kv_token as f64) * 1e-9
+}
+
+/// CPU of 16 servers in real time while 4,000 requests run on them.
+fn simulated_fleet(quick: bool) -> anyhow::Result<Figure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        let scope = Scope::new();
+        let servers = start_servers(&[1.0; 16], &workload(), &scope)?;
+        let names: Vec<String> = servers.iter().map(|server| server.config().name.clone()).collect();
+        let engine = SimulatedEngine::new(servers);
+        let sampling = Arc::new(config(FleetShape { servers: 16, mixed: false }, Mode::Fifo).sampling);
+        let prompts = Numbered::new(PROMPT_TOKENS);
+        let generating = join_all((0..4_000_u64).map(|number| {
+            let request = GenerateRequest {
+                request_id: format!("bench-{number}").into(),
+                prompt_ids: prompts.prompt(number).ids,
+                prompt_text: "".into(),
+                n: 1,
+                seed: number,
+                max_tokens: MAX_RESPONSE,
+                sampling: Arc::clone(&sampling),
+            };
+            engine.generate(&names[number as usize % names.len()], request)
+        }));
+        let window = Duration::from_secs(if quick { 5 } else { 20 });
+        let watching = async {
+            // Everything is admitted after the first second.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let (cpu_before, started) = (cpu::own(), Instant::now());
+            tokio::time::sleep(window).await;
+            (cpu::own() - cpu_before).as_secs_f64() / started.elapsed().as_secs_f64()
+        };
+        let core_share = tokio::select! {
+            share = watching => share,
+            _ = generating => anyhow::bail!("the requests ended before they were measured"),
+        };
+        scope.close(Duration::from_secs(1)).await;
+        let name = "simulated fleet, 16 servers, 4,000 running, real time: CPU";
+        Ok(Figure::new(name, core_share, "of a core").bar(Bar::AtMost(0.1)))
+    })
+}

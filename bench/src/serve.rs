@@ -1,0 +1,138 @@
+//! Simulated servers in a process of their own, so that what they cost is not counted as the client's.
+
+use std::io::{BufRead, BufReader};
+use std::net::Ipv4Addr;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use rolldock::run::unix_seconds;
+use rolldock::scope::Scope;
+use rolldock_simengine::{
+    Codec, Fault, LengthConfig, ServerConfig, SimServer, TextCodec, Workload, WorkloadConfig, http,
+};
+
+use crate::workload::{EOS, answers};
+
+/// What is served.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ServeArgs {
+    /// How many servers
+    #[arg(long)]
+    pub(crate) servers: usize,
+    /// Tokens of every response
+    #[arg(long)]
+    pub(crate) tokens: u32,
+    /// Sequences that a server decodes at once
+    #[arg(long)]
+    pub(crate) max_num_seqs: u32,
+    /// Real seconds that a simulated second takes
+    #[arg(long)]
+    pub(crate) time_scale: f64,
+    /// Requests are accepted and never answered
+    #[arg(long)]
+    pub(crate) stall: bool,
+}
+
+/// The model's name.
+pub(crate) const MODEL: &str = "bench";
+
+/// Serves until the parent has gone: then standard input ends.
+pub(crate) fn serve(args: &ServeArgs) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let scope = Scope::new();
+        for url in start(args, &scope).await? {
+            println!("{url}");
+        }
+        println!();
+        let parent_gone = scope.spawn_blocking(|| std::io::stdin().lines().count());
+        parent_gone.await?;
+        scope.close(Duration::from_secs(1)).await;
+        Ok(())
+    })
+}
+
+async fn start(args: &ServeArgs, scope: &Scope) -> anyhow::Result<Vec<String>> {
+    let codec = TextCodec::builtin()?;
+    let tokens = f64::from(args.tokens);
+    let workload = Arc::new(Workload::new(WorkloadConfig {
+        seed: 1,
+        eos_id: EOS,
+        vocab_size: codec.vocab_size(),
+        filler_ids: codec.filler_ids(),
+        length: LengthConfig {
+            median_easy: tokens,
+            median_hard: tokens,
+            sigma: 0.0,
+            wrong_factor: 1.0,
+            min: args.tokens,
+            max: args.tokens,
+        },
+        ..WorkloadConfig::default()
+    }));
+    let face: Arc<dyn Codec> = Arc::new(codec);
+    let mut urls = Vec::new();
+    for number in 0..args.servers {
+        let config = ServerConfig {
+            name: format!("s{number}"),
+            model: MODEL.to_owned(),
+            max_num_seqs: args.max_num_seqs,
+            // Room for every sequence at its full length: preemption is not what is measured.
+            kv_blocks: args.max_num_seqs * (args.tokens / 16 + 128) + 4096,
+            time_scale: args.time_scale,
+            ..ServerConfig::default()
+        };
+        let token = scope.token().clone();
+        let server = SimServer::start(config, Arc::clone(&workload), answers(), scope.tracker(), token)?;
+        if args.stall {
+            server.inject(Fault::Stall);
+        }
+        let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let started = unix_seconds();
+        let token = scope.token().clone();
+        let addr = http::serve(server, Arc::clone(&face), listener, started, scope.tracker(), token)?;
+        urls.push(format!("http://{addr}"));
+    }
+    Ok(urls)
+}
+
+/// Servers in a child process; they end with this value.
+pub(crate) struct Served {
+    pub(crate) urls: Vec<String>,
+    child: Child,
+}
+
+impl Served {
+    pub(crate) fn start(args: &ServeArgs) -> anyhow::Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("serve").stdin(Stdio::piped()).stdout(Stdio::piped());
+        for (flag, value) in [
+            ("--servers", args.servers.to_string()),
+            ("--tokens", args.tokens.to_string()),
+            ("--max-num-seqs", args.max_num_seqs.to_string()),
+            ("--time-scale", args.time_scale.to_string()),
+        ] {
+            command.args([flag, &value]);
+        }
+        if args.stall {
+            command.arg("--stall");
+        }
+        let mut child = command.spawn().context("cannot start the simulated servers")?;
+        let stdout = child.stdout.take().context("the simulated servers have no standard output")?;
+        let lines = BufReader::new(stdout).lines();
+        let urls: Vec<String> = lines.map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
+        anyhow::ensure!(urls.len() == args.servers, "the simulated servers did not start");
+        Ok(Self { urls, child })
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,83 @@
+//! Prompts, answers and servers for measurements: nothing is read from disk and everything follows from a seed.
+
+use std::sync::Arc;
+
+use rolldock::data::{DataError, DataFields, Prompt, PromptSource, PromptUid};
+use rolldock::engine::{FinishReason, SampleOutput};
+use rolldock::rollout::{Grade, Grader, Group};
+use rolldock_simengine::{Answer, AnswerKey};
+
+const RIGHT: u32 = 7;
+const WRONG: u32 = 8;
+/// Ends every response.
+pub(crate) const EOS: u32 = 0;
+
+/// Every prompt has an answer; how hard it is follows from the simulation's seed.
+pub(crate) struct EveryPrompt;
+
+impl AnswerKey for EveryPrompt {
+    fn answer(&self, _prompt_hash: u64) -> Option<Answer> {
+        Some(Answer { right_ids: [RIGHT].into(), wrong_ids: [WRONG].into(), difficulty: None })
+    }
+}
+
+/// Reads what [`EveryPrompt`] wrote: the token before the end.
+pub(crate) struct LastToken;
+
+impl Grader for LastToken {
+    fn grade(&self, _prompt: &Prompt, output: &SampleOutput) -> Result<Grade, String> {
+        let right = output.finish_reason == FinishReason::Stop
+            && output.response_ids.iter().rev().nth(1) == Some(&RIGHT);
+        let acc = f32::from(u8::from(right));
+        Ok(Grade { score: acc, acc, overlong_penalty: 0.0, prediction: None })
+    }
+}
+
+/// Prompts without end, each of `tokens` tokens (4 or more) that spell its number.
+pub(crate) struct Numbered {
+    next: u64,
+    tokens: usize,
+}
+
+impl Numbered {
+    pub(crate) fn new(tokens: usize) -> Self {
+        Self { next: 0, tokens }
+    }
+
+    /// The prompt at a place in the data.
+    pub(crate) fn prompt(&self, row: u64) -> Prompt {
+        let digits = (0..4).map(|place| 100 + (row >> (8 * place) & 0xff) as u32);
+        Prompt {
+            uid: PromptUid(row),
+            row,
+            visit: 0,
+            ids: digits.chain((4..self.tokens).map(|_| 99)).collect(),
+            text: "".into(),
+            answer: "".into(),
+            source: "".into(),
+            difficulty: None,
+            fields: DataFields::default(),
+        }
+    }
+}
+
+impl PromptSource for Numbered {
+    fn next(&mut self) -> Result<Option<Prompt>, DataError> {
+        self.next += 1;
+        Ok(Some(self.prompt(self.next - 1)))
+    }
+}
+
+/// Bytes of a group's columns that are its own: token ids, log-probabilities and version spans.
+pub(crate) fn column_bytes(group: &Group) -> usize {
+    let prompt = size_of_val::<[u32]>(&group.prompt.ids);
+    let of_sample = |sample: &rolldock::rollout::Sample| {
+        size_of_val(sample.response_ids.as_slice()) + size_of_val(sample.logprobs.as_slice())
+    };
+    prompt + group.samples.iter().map(of_sample).sum::<usize>()
+}
+
+/// A shared answer key.
+pub(crate) fn answers() -> Arc<dyn AnswerKey> {
+    Arc::new(EveryPrompt)
+}
