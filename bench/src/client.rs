@@ -129,7 +129,7 @@ async fn parsing(url: &str, quick: bool) -> anyhow::Result<Vec<Figure>> {
             answer.len()
         );
         figures.push(
-            Figure::new(name, per_second(ours), "MB/s").against(per_second(tree)).bar(Bar::RatioAtLeast(3.0)),
+            Figure::new(name, per_second(ours), "MB/s").against(per_second(tree)).bar(Bar::RatioAtLeast(2.0)),
         );
     }
     Ok(figures)

@@ -109,7 +109,8 @@ impl SampleRequest<'_> {
         let attempts_end = attempt + config.sample_attempts_max;
         let (mut unreachable, mut busy) = (0_u32, 0_u32);
         loop {
-            let permit = self.permit(&failed_on, &mut spent).await?;
+            // Boxed, as grading is below: thousands of requests stand in `ask`, and would hold the others' room too.
+            let permit = Box::pin(self.permit(&failed_on, &mut spent)).await?;
             let server = permit.server();
             let server_name = permit.server_name();
             let sent_at = Instant::now();
@@ -118,7 +119,8 @@ impl SampleRequest<'_> {
             spent.engine += request_time;
             let trouble = match answer {
                 Ok(generation) => {
-                    return self.grade(generation, attempt, &server_name, spent, request_time).await;
+                    let grading = self.grade(generation, attempt, &server_name, spent, request_time);
+                    return Box::pin(grading).await;
                 }
                 Err(trouble) => trouble,
             };
