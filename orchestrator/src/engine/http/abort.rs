@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::{Method, StatusCode};
+use http::{Method, StatusCode};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 

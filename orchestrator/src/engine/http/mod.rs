@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all, try_join_all};
-use hyper::header::HeaderValue;
-use hyper::{Method, StatusCode};
+use http::header::HeaderValue;
+use http::{Method, StatusCode};
 use parking_lot::RwLock;
 
 use crate::engine::{Engine, EngineError, FinishReason, GenerateRequest, Generation, SampleOutput};
@@ -30,6 +30,7 @@ use crate::scope::Scope;
 mod abort;
 mod answer;
 mod columns;
+mod connection;
 mod number;
 mod probe;
 mod request;

@@ -5,14 +5,13 @@
 //! with what was found and what was expected, and not a thousand failed samples later.
 
 use bytes::Bytes;
-use hyper::body::Incoming;
-use hyper::{Method, Response, StatusCode};
+use http::{Method, StatusCode};
 use serde::Deserialize;
 
 use super::Encode;
 use super::answer::{Answer, AnswerError, AnswerReader, Content, Expected};
 use super::server::Server;
-use super::transport::{Transport, collect_body, refusal};
+use super::transport::{Reply, Transport, collect_body, refusal};
 use crate::engine::EngineError;
 
 /// Most bytes of an answer to the probe.
@@ -101,7 +100,7 @@ pub(super) async fn probe(
     Ok(ServerFacts { dialect, model: model.to_owned(), max_model_len, version })
 }
 
-async fn get(transport: &Transport, server: &Server, path: &str) -> Result<Response<Incoming>, EngineError> {
+async fn get(transport: &Transport, server: &Server, path: &str) -> Result<Reply, EngineError> {
     transport.send(server, Method::GET, server.uri(path)?, None, Bytes::new()).await
 }
 
@@ -110,7 +109,7 @@ async fn post(
     server: &Server,
     path: &str,
     body: impl Into<Bytes>,
-) -> Result<Response<Incoming>, EngineError> {
+) -> Result<Reply, EngineError> {
     transport.send(server, Method::POST, server.uri(path)?, None, body.into()).await
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hyper::Uri;
+use http::Uri;
 
 use super::probe::{Dialect, ServerFacts};
 use crate::engine::EngineError;

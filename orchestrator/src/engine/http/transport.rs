@@ -3,28 +3,23 @@
 //! HTTP/1.1 over plain TCP, because that is what the engines speak: one running request per connection, and a
 //! dropped future closes its connection, which is how the engine learns that nobody waits. Idle connections are
 //! let go before the server's keep-alive ends, so that a request hardly ever meets a connection that is being
-//! closed; one that was closed before a byte was written is replaced by the pool itself.
+//! closed; one that turns out to be closed before the request was written is replaced.
 //!
 //! # Deliberately absent
 //! TLS and redirects: engines stand on private networks, and a redirect would lose the body.
 
-use std::error::Error as StdError;
-use std::io;
-use std::task::{Context, Poll};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Body, Incoming};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use hyper::{Method, Request, Response, StatusCode, Uri};
-use hyper_util::client::legacy::{self, Client};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpStream;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use http::header::HeaderValue;
+use http::{Method, StatusCode, Uri};
+use parking_lot::Mutex;
+use tokio::time::Instant;
 
+use super::connection::{Body, Connection};
 use super::server::Server;
 use crate::engine::EngineError;
 use crate::scope::Scope;
@@ -34,9 +29,6 @@ const IDLE_MAX: Duration = Duration::from_secs(4);
 
 /// Idle connections kept per server; more are closed.
 const CONNECTIONS_IDLE_MAX: usize = 1024;
-
-/// Most bytes a connection reads at once; it starts with 8 KiB and grows only under a steady stream.
-const READ_BUFFER_BYTES_MAX: usize = 64 << 10;
 
 /// Most of an error's body that is looked at; vLLM echoes the whole request in some.
 const ERROR_BODY_BYTES_MAX: usize = 256 << 10;
@@ -53,26 +45,22 @@ const REQUEST_ID: &str = "x-request-id";
 /// Sends requests. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Transport {
-    client: Client<Connector, Full<Bytes>>,
+    pool: Arc<Pool>,
+    connect_max: Duration,
     authorization: Option<HeaderValue>,
 }
 
 impl Transport {
-    /// `authorization` is the whole header. Connections run as tasks of `scope` and end with it.
+    /// `authorization` is the whole header. Idle connections are closed with `scope`, running ones with the futures
+    /// that wait for them.
     pub(super) fn new(connect_max: Duration, authorization: Option<HeaderValue>, scope: &Scope) -> Self {
-        let executor = ScopedExecutor { tracker: scope.tracker().clone(), token: scope.token().clone() };
-        let client = Client::builder(executor)
-            .pool_idle_timeout(IDLE_MAX)
-            .pool_max_idle_per_host(CONNECTIONS_IDLE_MAX)
-            .pool_timer(TokioTimer::new())
-            .http1_max_buf_size(READ_BUFFER_BYTES_MAX)
-            .build(Connector { connect_max });
-        Self { client, authorization }
+        let pool = Pool { scope: scope.clone(), idle: Mutex::default() };
+        Self { pool: Arc::new(pool), connect_max, authorization }
     }
 
     /// Sends a request and returns the answer's head, whatever its status.
     ///
-    /// Cancel-safe: dropping the future, and later the response, closes the connection.
+    /// Cancel-safe: dropping the future, and later the reply, closes the connection.
     pub(super) async fn send(
         &self,
         server: &Server,
@@ -80,23 +68,162 @@ impl Transport {
         uri: Uri,
         request_id: Option<&str>,
         body: Bytes,
-    ) -> Result<Response<Incoming>, EngineError> {
-        let mut request = Request::new(Full::new(body));
-        *request.method_mut() = method;
-        *request.uri_mut() = uri;
-        let headers = request.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    ) -> Result<Reply, EngineError> {
+        let authority: Arc<str> = uri.authority().map_or("", |authority| authority.as_str()).into();
+        let connection = match self.written_on_idle(&authority, &method, &uri, request_id, &body).await {
+            Some(connection) => connection,
+            None => {
+                let opening = Connection::open(&uri, self.connect_max);
+                let mut connection = opening.await.map_err(|error| unreachable(server, &error))?;
+                let head = self.head(&authority, &method, &uri, request_id, body.len());
+                connection.write(head, body).await.map_err(|error| lost(server, &error))?;
+                connection
+            }
+        };
+        let body = connection.read_head().await.map_err(|error| lost(server, &error))?;
+        Ok(Reply { body, pool: Arc::clone(&self.pool), authority })
+    }
+
+    /// A connection from the pool with the request on it. One that breaks before the request is whole cannot have had
+    /// it admitted, and the next is tried.
+    async fn written_on_idle(
+        &self,
+        authority: &str,
+        method: &Method,
+        uri: &Uri,
+        request_id: Option<&str>,
+        body: &Bytes,
+    ) -> Option<Connection> {
+        loop {
+            let mut connection = self.pool.take(authority)?;
+            let head = self.head(authority, method, uri, request_id, body.len());
+            if connection.write(head, body.clone()).await.is_ok() {
+                return Some(connection);
+            }
+        }
+    }
+
+    fn head(
+        &self,
+        authority: &str,
+        method: &Method,
+        uri: &Uri,
+        request_id: Option<&str>,
+        body_bytes: usize,
+    ) -> Vec<u8> {
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        let mut head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: {authority}\r\ncontent-type: application/json\r\n\
+             content-length: {body_bytes}\r\n"
+        )
+        .into_bytes();
+        let mut header = |name: &str, value: &[u8]| {
+            head.extend_from_slice(name.as_bytes());
+            head.extend_from_slice(b": ");
+            head.extend_from_slice(value);
+            head.extend_from_slice(b"\r\n");
+        };
         if let Some(authorization) = &self.authorization {
-            headers.insert(AUTHORIZATION, authorization.clone());
+            header("authorization", authorization.as_bytes());
         }
+        // An id that cannot stand in a header goes in the body alone.
         if let Some(value) = request_id.and_then(|id| HeaderValue::from_str(id).ok()) {
-            headers.insert(REQUEST_ID, value);
+            header(REQUEST_ID, value.as_bytes());
         }
-        self.client.request(request).await.map_err(|error| send_error(server, &error))
+        head.extend_from_slice(b"\r\n");
+        head
     }
 }
 
-/// Feeds the body to `take` chunk by chunk.
+/// Connections that wait for a next request, by authority; the one used last comes first.
+struct Pool {
+    scope: Scope,
+    idle: Mutex<Idle>,
+}
+
+#[derive(Default)]
+struct Idle {
+    connections: HashMap<Arc<str>, Vec<(Instant, Connection)>>,
+    /// Whether the task that closes old ones runs.
+    swept: bool,
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Pool").finish_non_exhaustive()
+    }
+}
+
+impl Pool {
+    fn take(&self, authority: &str) -> Option<Connection> {
+        let mut idle = self.idle.lock();
+        let connections = idle.connections.get_mut(authority)?;
+        while let Some((since, connection)) = connections.pop() {
+            if since.elapsed() >= IDLE_MAX {
+                // The others are older.
+                connections.clear();
+                return None;
+            }
+            if connection.is_quiet() {
+                return Some(connection);
+            }
+        }
+        None
+    }
+
+    fn put(self: &Arc<Self>, authority: Arc<str>, connection: Connection) {
+        if self.scope.token().is_cancelled() {
+            return;
+        }
+        let mut idle = self.idle.lock();
+        let connections = idle.connections.entry(authority).or_default();
+        if connections.len() < CONNECTIONS_IDLE_MAX {
+            connections.push((Instant::now(), connection));
+        }
+        if !idle.swept {
+            idle.swept = true;
+            let pool = Arc::clone(self);
+            let token = self.scope.token().clone();
+            self.scope.tracker().spawn(async move {
+                if token.run_until_cancelled(pool.sweep()).await.is_none() {
+                    pool.idle.lock().connections.clear();
+                }
+            });
+        }
+    }
+
+    /// Closes what nobody has used for [`IDLE_MAX`], until nothing is left.
+    async fn sweep(&self) {
+        loop {
+            tokio::time::sleep(IDLE_MAX / 2).await;
+            let mut idle = self.idle.lock();
+            idle.connections.retain(|_, connections| {
+                connections.retain(|(since, _)| since.elapsed() < IDLE_MAX);
+                !connections.is_empty()
+            });
+            if idle.connections.is_empty() {
+                idle.swept = false;
+                return;
+            }
+        }
+    }
+}
+
+/// An answer whose body has not been read. Dropping it closes the connection.
+#[derive(Debug)]
+pub(super) struct Reply {
+    body: Body,
+    pool: Arc<Pool>,
+    authority: Arc<str>,
+}
+
+impl Reply {
+    pub(super) fn status(&self) -> StatusCode {
+        self.body.head.status
+    }
+}
+
+/// Feeds the body to `take` piece by piece.
 ///
 /// Cancel-safe: dropping the future closes the connection.
 ///
@@ -105,29 +232,29 @@ impl Transport {
 /// [`EngineError::Failed`] when the connection ends first.
 pub(super) async fn read_body<E: ToString>(
     server: &Server,
-    response: Response<Incoming>,
+    reply: Reply,
     bytes_max: usize,
     mut take: impl FnMut(&[u8]) -> Result<(), E>,
 ) -> Result<(), EngineError> {
-    let mut body = response.into_body();
+    let Reply { mut body, pool, authority } = reply;
     let too_long = || server.bad_answer(format!("body longer than body_bytes_max={bytes_max}"));
-    if body.size_hint().lower() > bytes_max as u64 {
+    if body.length().is_some_and(|length| length > bytes_max as u64) {
         return Err(too_long());
     }
     let mut bytes_read: usize = 0;
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| {
-            server.failed(format!(
-                "connection lost after bytes={bytes_read} of the answer: {}",
-                root_cause(&error)
-            ))
+    loop {
+        let piece = body.next().await.map_err(|error| {
+            server.failed(format!("connection lost after bytes={bytes_read} of the answer: {error}"))
         })?;
-        let Ok(chunk) = frame.into_data() else { continue };
-        bytes_read += chunk.len();
+        let Some(piece) = piece else { break };
+        bytes_read += piece.len();
         if bytes_read > bytes_max {
             return Err(too_long());
         }
-        take(&chunk).map_err(|error| server.bad_answer(error.to_string()))?;
+        take(piece).map_err(|error| server.bad_answer(error.to_string()))?;
+    }
+    if let Some(connection) = body.into_reusable() {
+        pool.put(authority, connection);
     }
     Ok(())
 }
@@ -137,12 +264,12 @@ pub(super) async fn read_body<E: ToString>(
 /// Cancel-safe, like [`read_body`].
 pub(super) async fn collect_body(
     server: &Server,
-    response: Response<Incoming>,
+    reply: Reply,
     bytes_max: usize,
 ) -> Result<Vec<u8>, EngineError> {
     let mut bytes = Vec::new();
-    read_body(server, response, bytes_max, |chunk| {
-        bytes.extend_from_slice(chunk);
+    read_body(server, reply, bytes_max, |piece| {
+        bytes.extend_from_slice(piece);
         Ok::<(), String>(())
     })
     .await?;
@@ -152,11 +279,11 @@ pub(super) async fn collect_body(
 /// What an answer that is no success means.
 ///
 /// Cancel-safe.
-pub(super) async fn refusal(server: &Server, response: Response<Incoming>) -> EngineError {
-    let status = response.status();
-    let retry_after = retry_after(&response);
+pub(super) async fn refusal(server: &Server, reply: Reply) -> EngineError {
+    let status = reply.status();
+    let retry_after = reply.body.head.retry_after;
     // The status alone decides; the words are for people.
-    let body = collect_body(server, response, ERROR_BODY_BYTES_MAX).await.unwrap_or_default();
+    let body = collect_body(server, reply, ERROR_BODY_BYTES_MAX).await.unwrap_or_default();
     let reason = error_words(&body);
     match status {
         StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
@@ -175,12 +302,6 @@ pub(super) async fn refusal(server: &Server, response: Response<Incoming>) -> En
     }
 }
 
-/// `Retry-After` in seconds; its form as a date is not used by engines.
-fn retry_after(response: &Response<Incoming>) -> Option<Duration> {
-    let seconds = response.headers().get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds))
-}
-
 /// The message of an error's body, in whichever of the engine's shapes it comes.
 pub(super) fn error_words(body: &[u8]) -> String {
     let parsed: Option<serde_json::Value> = serde_json::from_slice(body).ok();
@@ -197,83 +318,12 @@ pub(super) fn error_words(body: &[u8]) -> String {
     words.chars().take(REASON_CHARS_MAX).collect()
 }
 
-/// Tells "cannot have been admitted" from "may have been".
-fn send_error(server: &Server, error: &legacy::Error) -> EngineError {
-    let reason = root_cause(error);
-    let never_written = error.is_connect() || hyper_error(error).is_some_and(hyper::Error::is_canceled);
-    if never_written {
-        return EngineError::Unreachable { server: server.name.to_string(), reason: server.at_url(&reason) };
-    }
-    server.failed(format!("connection lost before the answer: {reason}"))
+/// Nothing was sent.
+fn unreachable(server: &Server, error: &std::io::Error) -> EngineError {
+    EngineError::Unreachable { server: server.name.to_string(), reason: server.at_url(&error.to_string()) }
 }
 
-fn hyper_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a hyper::Error> {
-    let mut cause = Some(error);
-    while let Some(current) = cause {
-        if let Some(found) = current.downcast_ref() {
-            return Some(found);
-        }
-        cause = current.source();
-    }
-    None
-}
-
-/// The innermost cause's words: the outer ones only repeat what the caller says.
-fn root_cause(error: &(dyn StdError + 'static)) -> String {
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    cause.to_string()
-}
-
-/// Opens connections, name resolution included, within a bound.
-#[derive(Debug, Clone)]
-struct Connector {
-    connect_max: Duration,
-}
-
-impl tower_service::Service<Uri> for Connector {
-    type Response = TokioIo<TcpStream>;
-    type Error = io::Error;
-    type Future = BoxFuture<'static, io::Result<TokioIo<TcpStream>>>;
-
-    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, uri: Uri) -> Self::Future {
-        let connect_max = self.connect_max;
-        Box::pin(async move {
-            let host =
-                uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
-            let port = uri.port_u16().unwrap_or(80);
-            let connecting = TcpStream::connect((host, port));
-            let stream = tokio::time::timeout(connect_max, connecting).await.map_err(|_elapsed| {
-                let seconds = connect_max.as_secs_f64();
-                io::Error::new(io::ErrorKind::TimedOut, format!("no connection within connect={seconds} s"))
-            })??;
-            stream.set_nodelay(true)?;
-            Ok(TokioIo::new(stream))
-        })
-    }
-}
-
-/// Lets connections run as tasks of the scope, so that its end closes them, idle ones too, and waits for that.
-#[derive(Debug, Clone)]
-struct ScopedExecutor {
-    tracker: TaskTracker,
-    token: CancellationToken,
-}
-
-impl<F> hyper::rt::Executor<F> for ScopedExecutor
-where
-    F: Future<Output = ()> + Send + 'static,
-{
-    fn execute(&self, connection: F) {
-        let until_cancelled = self.token.clone().run_until_cancelled_owned(connection);
-        self.tracker.spawn(async move {
-            let _cancelled = until_cancelled.await;
-        });
-    }
+/// The request may have been admitted.
+fn lost(server: &Server, error: &std::io::Error) -> EngineError {
+    server.failed(format!("connection lost before the answer: {error}"))
 }

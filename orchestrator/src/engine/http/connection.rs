@@ -1,0 +1,302 @@
+//! One HTTP/1.1 connection: a request out, a head and a body in.
+//!
+//! A request that waits for its answer holds a socket and nothing else: no buffer, no task, no channel. A run keeps
+//! thousands waiting for minutes, and a general client's 25 KiB and one task for each were most of what a run cost.
+//! So the framing is done here; heads and chunk sizes are read by `httparse`.
+//!
+//! # Deliberately absent
+//! Pipelining, upgrades, trailers (skipped), compression and HTTP/2: the engines are not asked for them.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use http::{StatusCode, Uri};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+/// Read at once; also the longest head and the longest line of a chunk's size or a trailer.
+const BUFFER_BYTES: usize = 32 << 10;
+
+/// More than any engine sends.
+const HEADERS_MAX: usize = 64;
+
+/// An open connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    stream: TcpStream,
+}
+
+/// What is needed of an answer's head.
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) status: StatusCode,
+    /// `Retry-After` in seconds; its form as a date is not used by engines.
+    pub(super) retry_after: Option<Duration>,
+    /// Whether the connection can be used again when the body has been read.
+    reusable: bool,
+    framing: Framing,
+}
+
+/// What comes next of a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Framing {
+    /// So many bytes.
+    Length(u64),
+    UntilClose,
+    ChunkSize,
+    /// The rest of a chunk.
+    Chunk(u64),
+    /// The line end after a chunk.
+    ChunkEnd,
+    Trailers,
+    Done,
+}
+
+impl Connection {
+    /// Connects, name resolution included, within a bound. Cancel-safe.
+    pub(super) async fn open(uri: &Uri, connect_max: Duration) -> io::Result<Self> {
+        let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+        let connecting = TcpStream::connect((host, uri.port_u16().unwrap_or(80)));
+        let stream = tokio::time::timeout(connect_max, connecting).await.map_err(|_elapsed| {
+            let seconds = connect_max.as_secs_f64();
+            io::Error::new(io::ErrorKind::TimedOut, format!("no connection within connect={seconds} s"))
+        })??;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream })
+    }
+
+    /// Whether the server has neither closed it nor said anything since its last answer.
+    pub(super) fn is_quiet(&self) -> bool {
+        matches!(self.stream.try_read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// Writes a whole request. Not cancel-safe: a connection with half a request on it has to be dropped.
+    pub(super) async fn write(&mut self, head: Vec<u8>, body: Bytes) -> io::Result<()> {
+        self.stream.write_all_buf(&mut Bytes::from(head).chain(body)).await
+    }
+
+    /// Waits for the head of the answer. Not cancel-safe in the same sense.
+    pub(super) async fn read_head(self) -> io::Result<Body> {
+        // Nothing is held until there is something to read.
+        self.stream.readable().await?;
+        let mut input = Input { stream: self.stream, buffer: vec![0; BUFFER_BYTES], start: 0, end: 0 };
+        loop {
+            match parse_head(input.unread())? {
+                // An interim answer: the real one follows.
+                Some((used, head)) if head.status.is_informational() => {
+                    input.start += used;
+                    continue;
+                }
+                Some((used, head)) => {
+                    input.start += used;
+                    return Ok(Body { framing: head.framing, head, input });
+                }
+                None => {}
+            }
+            if input.fill().await? == 0 {
+                return Err(closed("connection closed before the answer's head was complete"));
+            }
+        }
+    }
+}
+
+/// A connection with an answer on it: its head, and the rest of its body.
+#[derive(Debug)]
+pub(super) struct Body {
+    pub(super) head: Head,
+    framing: Framing,
+    input: Input,
+}
+
+impl Body {
+    /// How many bytes there will be, where the head says so.
+    pub(super) fn length(&self) -> Option<u64> {
+        match self.head.framing {
+            Framing::Length(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// The next bytes, or `None` at the end. Cancel-safe.
+    pub(super) async fn next(&mut self) -> io::Result<Option<&[u8]>> {
+        loop {
+            match self.framing {
+                Framing::Done | Framing::Length(0) => return Ok(None),
+                Framing::Length(left) | Framing::Chunk(left) if !self.input.unread().is_empty() => {
+                    let taken = self.input.take(left);
+                    let left = left - taken.len() as u64;
+                    self.framing = match self.framing {
+                        Framing::Length(_) => Framing::Length(left),
+                        _ if left > 0 => Framing::Chunk(left),
+                        _ => Framing::ChunkEnd,
+                    };
+                    return Ok(Some(&self.input.buffer[taken]));
+                }
+                Framing::UntilClose if !self.input.unread().is_empty() => {
+                    let taken = self.input.take(u64::MAX);
+                    return Ok(Some(&self.input.buffer[taken]));
+                }
+                Framing::ChunkSize => {
+                    let size = httparse::parse_chunk_size(self.input.unread())
+                        .map_err(|_invalid| invalid("a chunk's size is no number"))?;
+                    if let httparse::Status::Complete((used, size)) = size {
+                        self.input.start += used;
+                        self.framing = if size == 0 { Framing::Trailers } else { Framing::Chunk(size) };
+                        continue;
+                    }
+                }
+                Framing::ChunkEnd => {
+                    if let Some(line) = self.input.line() {
+                        if !line.is_empty() {
+                            return Err(invalid("a chunk is longer than its size"));
+                        }
+                        self.framing = Framing::ChunkSize;
+                        continue;
+                    }
+                }
+                Framing::Trailers => {
+                    if let Some(line) = self.input.line() {
+                        if line.is_empty() {
+                            self.framing = Framing::Done;
+                        }
+                        continue;
+                    }
+                }
+                Framing::Length(_) | Framing::Chunk(_) | Framing::UntilClose => {}
+            }
+            if self.input.fill().await? == 0 {
+                if self.framing == Framing::UntilClose {
+                    self.framing = Framing::Done;
+                    continue;
+                }
+                return Err(closed("connection closed in the middle of the answer"));
+            }
+        }
+    }
+
+    /// The connection, if the body was read to its end and the server keeps it open.
+    pub(super) fn into_reusable(self) -> Option<Connection> {
+        let finished = matches!(self.framing, Framing::Done | Framing::Length(0));
+        let reusable = finished && self.head.reusable && self.input.unread().is_empty();
+        reusable.then_some(Connection { stream: self.input.stream })
+    }
+}
+
+/// A socket with the bytes that were read and not yet used.
+#[derive(Debug)]
+struct Input {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Input {
+    fn unread(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    /// Uses up to `most` bytes; says where they are.
+    fn take(&mut self, most: u64) -> std::ops::Range<usize> {
+        let count = usize::try_from(most).unwrap_or(usize::MAX).min(self.end - self.start);
+        let taken = self.start..self.start + count;
+        self.start += count;
+        taken
+    }
+
+    /// Uses a line, given without its end.
+    fn line(&mut self) -> Option<&[u8]> {
+        let length = memchr::memchr(b'\n', self.unread())?;
+        let taken = self.take(length as u64 + 1);
+        let line = &self.buffer[taken];
+        Some(line.strip_suffix(b"\r\n").or(line.strip_suffix(b"\n")).unwrap_or(line))
+    }
+
+    /// Reads what is there; 0 at the end of the stream. Cancel-safe.
+    async fn fill(&mut self) -> io::Result<usize> {
+        if self.start > 0 {
+            self.buffer.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        if self.end == self.buffer.len() {
+            return Err(invalid("a head or a line of it is longer than 32 KiB"));
+        }
+        loop {
+            self.stream.readable().await?;
+            match self.stream.try_read(&mut self.buffer[self.end..]) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+                Ok(count) => {
+                    self.end += count;
+                    return Ok(count);
+                }
+            }
+        }
+    }
+}
+
+fn invalid(words: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, words)
+}
+
+fn closed(words: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, words)
+}
+
+/// The head and its length, or `None` while it is not whole.
+fn parse_head(bytes: &[u8]) -> io::Result<Option<(usize, Head)>> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut response = httparse::Response::new(&mut headers);
+    let parsed =
+        response.parse(bytes).map_err(|error| invalid(&format!("the answer is no HTTP: {error}")))?;
+    let httparse::Status::Complete(used) = parsed else { return Ok(None) };
+    let status = StatusCode::from_u16(response.code.unwrap_or(0))
+        .map_err(|error| invalid(&format!("the answer is no HTTP: {error}")))?;
+    let mut head = Head {
+        status,
+        retry_after: None,
+        reusable: response.version == Some(1),
+        framing: Framing::UntilClose,
+    };
+    let mut length = None;
+    let mut chunked = false;
+    for header in response.headers.iter() {
+        let value = std::str::from_utf8(header.value).unwrap_or_default().trim();
+        if header.name.eq_ignore_ascii_case("content-length") {
+            let bytes: u64 = value.parse().map_err(|_invalid| invalid("content-length is no number"))?;
+            if length.is_some_and(|earlier| earlier != bytes) {
+                return Err(invalid("two different values of content-length"));
+            }
+            length = Some(bytes);
+        } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
+            if !value.eq_ignore_ascii_case("chunked") {
+                return Err(invalid(&format!("transfer-encoding {value:?} was not asked for")));
+            }
+            chunked = true;
+        } else if header.name.eq_ignore_ascii_case("connection") {
+            head.reusable &= !value.split(',').any(|word| word.trim().eq_ignore_ascii_case("close"));
+        } else if header.name.eq_ignore_ascii_case("retry-after") {
+            head.retry_after = value.parse().ok().map(Duration::from_secs);
+        }
+    }
+    head.framing = match length {
+        _ if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) => Framing::Length(0),
+        _ if status.is_informational() => Framing::Length(0),
+        // Both at once is how requests are smuggled: the length is ignored and the connection not used again.
+        Some(_) | None if chunked => {
+            head.reusable &= length.is_none();
+            Framing::ChunkSize
+        }
+        Some(bytes) => Framing::Length(bytes),
+        None => {
+            head.reusable = false;
+            Framing::UntilClose
+        }
+    };
+    Ok(Some((used, head)))
+}
+
+#[cfg(test)]
+mod tests;
