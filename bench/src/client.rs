@@ -219,7 +219,7 @@ async fn memory_per_finished_sample(urls: &[String]) -> anyhow::Result<Figure> {
         "memory of a finished sample of {TOKENS} tokens (peer: the bytes of its columns; 4 KiB more are allowed)"
     );
     // The bar is 1.2 times the columns and 4 KiB.
-    let allowed = 1.2 + 4096.0 / columns;
+    let allowed = ((1.2 + 4096.0 / columns) * 1e3).round() / 1e3;
     Ok(Figure::new(name, held, "bytes").against(columns).bar(Bar::RatioAtMost(allowed)))
 }
 

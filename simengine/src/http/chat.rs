@@ -2,16 +2,15 @@
 
 use std::sync::Arc;
 
-use hyper::StatusCode;
 use serde::Deserialize;
 
 use super::Face;
-use super::choice::{Job, has_nan, prepare, put_usage};
-use super::completions::{FINGERPRINT, check_room, not_a_number};
+use super::choice::{prepare, put_usage};
+use super::completions::{FINGERPRINT, check_room};
+use super::dialect::{Dialect, Piece, answer};
 use super::json::{put, put_ids, put_list, put_logprob, put_string};
 use super::params::{Sampling, StreamOptions, check_model, parse};
-use super::reply::{Handled, Refusal, bytes_response, engine_error};
-use super::stream::{Dialect, Piece, stream_response};
+use super::reply::{Handled, Refusal};
 use crate::request::{FinishReason, SimChoice, SimResponse};
 
 /// A turn of a conversation.
@@ -90,19 +89,7 @@ pub(crate) async fn handle(face: &Arc<Face>, header_id: Option<String>, body: &[
         usage: params.stream_options.is_some_and(|options| options.include_usage),
         prompt_ids,
     };
-    if streams {
-        return stream_response(Arc::clone(face), job, sampling, Box::new(dialect)).await;
-    }
-    let Job { future, .. } = job;
-    let responses = match future.await {
-        Ok(responses) => responses,
-        Err(error) => return engine_error(&error),
-    };
-    if dialect.with_logprobs && has_nan(&responses) {
-        return Ok(not_a_number().response());
-    }
-    let answer = dialect.whole(face, &sampling, &responses);
-    Ok(bytes_response(StatusCode::OK, "application/json", answer))
+    answer(face, job, sampling, dialect, streams).await
 }
 
 fn read(face: &Face, body: &[u8]) -> Result<(ChatParams, Sampling, Arc<[u32]>), Refusal> {
@@ -122,23 +109,6 @@ fn read(face: &Face, body: &[u8]) -> Result<(ChatParams, Sampling, Arc<[u32]>), 
 }
 
 impl ChatDialect {
-    fn whole(&self, face: &Face, sampling: &Sampling, responses: &[SimResponse]) -> Vec<u8> {
-        let mut buffer = Vec::with_capacity(1024);
-        self.put_head(&mut buffer, face, "chat.completion");
-        put!(buffer, ",\"choices\":");
-        let choices: Vec<&SimChoice> = responses.iter().flat_map(|response| &response.choices).collect();
-        put_list(&mut buffer, &choices, |list, choice| self.put_choice(list, face, sampling, choice));
-        put!(buffer, ",\"service_tier\":null,\"system_fingerprint\":\"{FINGERPRINT}\",\"usage\":");
-        put_usage(&mut buffer, responses, "0");
-        put!(buffer, ",\"prompt_logprobs\":null,\"prompt_token_ids\":");
-        self.put_optional_ids(&mut buffer, &self.prompt_ids);
-        put!(
-            buffer,
-            ",\"prompt_text\":null,\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":null}}"
-        );
-        buffer
-    }
-
     fn put_head(&self, buffer: &mut Vec<u8>, face: &Face, object: &str) {
         put!(buffer, "{{\"id\":");
         put_string(buffer, &self.id);
@@ -201,6 +171,27 @@ impl ChatDialect {
 }
 
 impl Dialect for ChatDialect {
+    fn whole(&self, face: &Face, sampling: &Sampling, responses: &[SimResponse]) -> Vec<u8> {
+        let mut buffer = Vec::with_capacity(1024);
+        self.put_head(&mut buffer, face, "chat.completion");
+        put!(buffer, ",\"choices\":");
+        let choices: Vec<&SimChoice> = responses.iter().flat_map(|response| &response.choices).collect();
+        put_list(&mut buffer, &choices, |list, choice| self.put_choice(list, face, sampling, choice));
+        put!(buffer, ",\"service_tier\":null,\"system_fingerprint\":\"{FINGERPRINT}\",\"usage\":");
+        put_usage(&mut buffer, responses, "0");
+        put!(buffer, ",\"prompt_logprobs\":null,\"prompt_token_ids\":");
+        self.put_optional_ids(&mut buffer, &self.prompt_ids);
+        put!(
+            buffer,
+            ",\"prompt_text\":null,\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":null}}"
+        );
+        buffer
+    }
+
+    fn refuses_nan(&self) -> bool {
+        self.with_logprobs
+    }
+
     fn put_opening(&self, buffer: &mut Vec<u8>, face: &Face, index: u32) -> bool {
         self.put_head(buffer, face, "chat.completion.chunk");
         put!(

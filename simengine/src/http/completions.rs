@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use hyper::StatusCode;
 use serde::Deserialize;
 
 use super::Face;
-use super::choice::{Job, has_nan, prepare, put_usage};
+use super::choice::{prepare, put_usage};
+use super::dialect::{Dialect, Piece, answer};
 use super::json::{put, put_ids, put_list, put_logprob, put_string};
 use super::params::{Sampling, StreamOptions, check_logprobs, check_model, parse};
-use super::reply::{Handled, Refusal, bytes_response, engine_error};
-use super::stream::{Dialect, Piece, stream_response};
+use super::reply::{Handled, Refusal};
 use crate::request::{FinishReason, SimChoice, SimResponse};
 
 /// What the real server says of itself in every answer; ours says what it is.
@@ -77,24 +76,7 @@ pub(crate) async fn handle(face: &Arc<Face>, header_id: Option<String>, body: &[
         samples: sampling.samples(),
         prompts,
     };
-    if streams {
-        return stream_response(Arc::clone(face), job, sampling, Box::new(dialect)).await;
-    }
-    let Job { future, .. } = job;
-    let responses = match future.await {
-        Ok(responses) => responses,
-        Err(error) => return engine_error(&error),
-    };
-    if dialect.with_logprobs && has_nan(&responses) {
-        return Ok(not_a_number().response());
-    }
-    let answer = dialect.whole(face, &sampling, &responses);
-    Ok(bytes_response(StatusCode::OK, "application/json", answer))
-}
-
-/// What the real server says when its JSON encoder meets a NaN.
-pub(crate) fn not_a_number() -> Refusal {
-    Refusal::bad_request(None, "Out of range float values are not JSON compliant")
+    answer(face, job, sampling, dialect, streams).await
 }
 
 /// Refuses what would not fit into the model, as the OpenAI dialects do.
@@ -153,24 +135,6 @@ fn tokenize(face: &Face, prompt: &Prompt) -> Result<Prompts, Refusal> {
 }
 
 impl TextDialect {
-    fn whole(&self, face: &Face, sampling: &Sampling, responses: &[SimResponse]) -> Vec<u8> {
-        let tokens = super::choice::completion_tokens(responses) as usize;
-        let mut buffer = Vec::with_capacity(1024 + tokens * if self.with_logprobs { 96 } else { 16 });
-        self.put_head(&mut buffer, face);
-        let choices: Vec<&SimChoice> = responses.iter().flat_map(|response| &response.choices).collect();
-        put!(buffer, ",\"choices\":[");
-        for (place, choice) in choices.iter().enumerate() {
-            if place > 0 {
-                buffer.push(b',');
-            }
-            self.put_choice(&mut buffer, face, sampling, choice, place);
-        }
-        put!(buffer, "],\"service_tier\":null,\"system_fingerprint\":\"{FINGERPRINT}\",\"usage\":");
-        put_usage(&mut buffer, responses, "null");
-        put!(buffer, ",\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":null}}");
-        buffer
-    }
-
     fn put_head(&self, buffer: &mut Vec<u8>, face: &Face) {
         put!(buffer, "{{\"id\":");
         put_string(buffer, &self.id);
@@ -249,6 +213,28 @@ impl TextDialect {
 }
 
 impl Dialect for TextDialect {
+    fn whole(&self, face: &Face, sampling: &Sampling, responses: &[SimResponse]) -> Vec<u8> {
+        let tokens = super::choice::completion_tokens(responses) as usize;
+        let mut buffer = Vec::with_capacity(1024 + tokens * if self.with_logprobs { 96 } else { 16 });
+        self.put_head(&mut buffer, face);
+        let choices: Vec<&SimChoice> = responses.iter().flat_map(|response| &response.choices).collect();
+        put!(buffer, ",\"choices\":[");
+        for (place, choice) in choices.iter().enumerate() {
+            if place > 0 {
+                buffer.push(b',');
+            }
+            self.put_choice(&mut buffer, face, sampling, choice, place);
+        }
+        put!(buffer, "],\"service_tier\":null,\"system_fingerprint\":\"{FINGERPRINT}\",\"usage\":");
+        put_usage(&mut buffer, responses, "null");
+        put!(buffer, ",\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":null}}");
+        buffer
+    }
+
+    fn refuses_nan(&self) -> bool {
+        self.with_logprobs
+    }
+
     fn put_piece(&self, buffer: &mut Vec<u8>, face: &Face, piece: &Piece<'_>) {
         self.put_head(buffer, face);
         put!(buffer, ",\"choices\":[{{\"index\":{},\"text\":", piece.index);

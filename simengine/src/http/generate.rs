@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use hyper::StatusCode;
 use serde::Deserialize;
 
 use super::Face;
-use super::choice::{Job, prepare, put_usage};
+use super::choice::{prepare, put_usage};
+use super::dialect::{Dialect, Piece, answer};
 use super::json::{put, put_ids, put_list, put_logprob, put_string};
 use super::params::{Sampling, StreamOptions, check_logprobs, check_model, parse};
-use super::reply::{Handled, Refusal, bytes_response, engine_error};
-use super::stream::{Dialect, Piece, stream_response};
+use super::reply::{Handled, Refusal};
 use crate::request::{SimChoice, SimResponse, VersionSpan};
 
 #[derive(Debug, Deserialize)]
@@ -49,6 +48,8 @@ struct TokenDialect {
     with_logprobs: bool,
     as_text: bool,
     usage: bool,
+    /// The prompt, if it is to be given back.
+    echo: Option<Arc<[u32]>>,
 }
 
 /// Answers one request. Cancel-safe: dropping it frees the engine's places.
@@ -72,17 +73,9 @@ pub(crate) async fn handle(face: &Arc<Face>, header_id: Option<String>, body: &[
         with_logprobs: logprobs.is_some(),
         as_text: params.output_mode.as_deref() == Some("text"),
         usage: params.stream_options.is_some_and(|options| options.include_usage),
+        echo: params.return_token_ids.unwrap_or(false).then_some(prompt_ids),
     };
-    if streams {
-        return stream_response(Arc::clone(face), job, sampling, Box::new(dialect)).await;
-    }
-    let Job { future, .. } = job;
-    let responses = match future.await {
-        Ok(responses) => responses,
-        Err(error) => return engine_error(&error),
-    };
-    let echo = params.return_token_ids.unwrap_or(false).then_some(&*prompt_ids);
-    Ok(bytes_response(StatusCode::OK, "application/json", dialect.whole(face, &responses, echo)))
+    answer(face, job, sampling, dialect, streams).await
 }
 
 fn read(face: &Face, body: &[u8]) -> Result<(GenerateParams, Option<i64>), Refusal> {
@@ -103,35 +96,6 @@ fn read(face: &Face, body: &[u8]) -> Result<(GenerateParams, Option<i64>), Refus
 }
 
 impl TokenDialect {
-    fn whole(&self, face: &Face, responses: &[SimResponse], echo: Option<&[u32]>) -> Vec<u8> {
-        let tokens: usize = super::choice::completion_tokens(responses) as usize;
-        let mut buffer = Vec::with_capacity(1024 + tokens * if self.with_logprobs { 160 } else { 8 });
-        put!(buffer, "{{\"request_id\":");
-        put_string(&mut buffer, &self.id);
-        put!(buffer, ",\"model\":");
-        put_string(&mut buffer, &face.server.config().model);
-        put!(buffer, ",\"created\":{},\"usage\":", face.unix_s());
-        put_usage(&mut buffer, responses, "null");
-        put!(buffer, ",\"prompt_logprobs\":null,\"prompt_token_id_logprobs\":null,\"prompt_token_ids\":");
-        match echo {
-            Some(prompt_ids) => put_ids(&mut buffer, prompt_ids),
-            None => put!(buffer, "null"),
-        }
-        put!(
-            buffer,
-            ",\"mm_placeholders\":null,\"metrics\":null,\"kv_transfer_params\":null,\
-             \"ec_transfer_params\":null,\"output_mode\":\"{}\",\"choices\":",
-            self.mode()
-        );
-        let choices: Vec<&SimChoice> = responses.iter().flat_map(|response| &response.choices).collect();
-        put_list(&mut buffer, &choices, |list, choice| {
-            let piece = Piece::whole(choice);
-            self.put_choice(list, face, &piece, Some(&choice.version_spans));
-        });
-        buffer.push(b'}');
-        buffer
-    }
-
     fn mode(&self) -> &'static str {
         if self.as_text { "text" } else { "tokens" }
     }
@@ -193,6 +157,39 @@ fn put_token_logprobs(buffer: &mut Vec<u8>, piece: &Piece<'_>) {
 }
 
 impl Dialect for TokenDialect {
+    fn whole(&self, face: &Face, _sampling: &Sampling, responses: &[SimResponse]) -> Vec<u8> {
+        let tokens: usize = super::choice::completion_tokens(responses) as usize;
+        let mut buffer = Vec::with_capacity(1024 + tokens * if self.with_logprobs { 160 } else { 8 });
+        put!(buffer, "{{\"request_id\":");
+        put_string(&mut buffer, &self.id);
+        put!(buffer, ",\"model\":");
+        put_string(&mut buffer, &face.server.config().model);
+        put!(buffer, ",\"created\":{},\"usage\":", face.unix_s());
+        put_usage(&mut buffer, responses, "null");
+        put!(buffer, ",\"prompt_logprobs\":null,\"prompt_token_id_logprobs\":null,\"prompt_token_ids\":");
+        match &self.echo {
+            Some(prompt_ids) => put_ids(&mut buffer, prompt_ids),
+            None => put!(buffer, "null"),
+        }
+        put!(
+            buffer,
+            ",\"mm_placeholders\":null,\"metrics\":null,\"kv_transfer_params\":null,\
+             \"ec_transfer_params\":null,\"output_mode\":\"{}\",\"choices\":",
+            self.mode()
+        );
+        let choices: Vec<&SimChoice> = responses.iter().flat_map(|response| &response.choices).collect();
+        put_list(&mut buffer, &choices, |list, choice| {
+            let piece = Piece::whole(choice);
+            self.put_choice(list, face, &piece, Some(&choice.version_spans));
+        });
+        buffer.push(b'}');
+        buffer
+    }
+
+    fn refuses_nan(&self) -> bool {
+        false
+    }
+
     fn put_piece(&self, buffer: &mut Vec<u8>, face: &Face, piece: &Piece<'_>) {
         put!(buffer, "{{\"request_id\":");
         put_string(buffer, &self.id);

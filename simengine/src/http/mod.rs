@@ -30,6 +30,7 @@ mod chat;
 mod choice;
 mod completions;
 mod control;
+mod dialect;
 mod exposition;
 mod generate;
 mod json;

@@ -1,0 +1,105 @@
+//! What the three dialects share: how a request becomes a job and a job an answer, whole or as a stream.
+
+use std::sync::Arc;
+
+use hyper::StatusCode;
+
+use super::Face;
+use super::choice::{Job, has_nan};
+use super::json::put;
+use super::params::Sampling;
+use super::reply::{Handled, Refusal, bytes_response, engine_error};
+use super::stream::stream_response;
+use crate::request::{SimChoice, SimResponse};
+
+/// Some tokens of one choice.
+pub(crate) struct Piece<'a> {
+    /// The choice's index in the answer.
+    pub(crate) index: u32,
+    pub(crate) token_ids: &'a [u32],
+    pub(crate) logprobs: &'a [f32],
+    /// The choice, if these are its last tokens.
+    pub(crate) finish: Option<&'a SimChoice>,
+    pub(crate) stop: Option<&'a str>,
+    /// Whether these are its first tokens.
+    pub(crate) is_first: bool,
+    /// Bytes of text before these tokens.
+    pub(crate) text_offset: usize,
+    /// Tokens up to the end of these.
+    pub(crate) tokens_so_far: usize,
+}
+
+impl<'a> Piece<'a> {
+    /// All tokens of a choice.
+    pub(crate) fn whole(choice: &'a SimChoice) -> Self {
+        Self {
+            index: choice.index,
+            token_ids: &choice.token_ids,
+            logprobs: &choice.logprobs,
+            finish: Some(choice),
+            stop: None,
+            is_first: true,
+            text_offset: 0,
+            tokens_so_far: choice.token_ids.len(),
+        }
+    }
+
+    /// The values of `finish_reason` and `stop_reason`, with the latter's key between them.
+    pub(crate) fn put_finish(&self, buffer: &mut Vec<u8>) {
+        match self.finish {
+            None => put!(buffer, "null,\"stop_reason\":null"),
+            Some(choice) => {
+                put!(buffer, "\"{}\",\"stop_reason\":", choice.finish_reason.as_str());
+                match (choice.stop_token_id, self.stop) {
+                    (Some(token), _) => put!(buffer, "{token}"),
+                    (None, Some(stop)) => super::json::put_string(buffer, stop),
+                    (None, None) => put!(buffer, "null"),
+                }
+            }
+        }
+    }
+}
+
+/// How one request's answer is written.
+pub(crate) trait Dialect: Send {
+    /// The JSON of an answer in one piece.
+    fn whole(&self, face: &Face, sampling: &Sampling, responses: &[SimResponse]) -> Vec<u8>;
+
+    /// Whether a NaN among the log-probabilities makes a whole answer an error, as vLLM's JSON encoder has it.
+    fn refuses_nan(&self) -> bool;
+
+    /// The JSON of one event of a stream.
+    fn put_piece(&self, buffer: &mut Vec<u8>, face: &Face, piece: &Piece<'_>);
+
+    /// An event before all others for each choice, if the dialect has one.
+    fn put_opening(&self, _buffer: &mut Vec<u8>, _face: &Face, _index: u32) -> bool {
+        false
+    }
+
+    /// The JSON of the closing usage event; false if none was asked for.
+    fn put_usage(&self, buffer: &mut Vec<u8>, face: &Face, usage: &str) -> bool;
+}
+
+/// Runs the job and answers. Cancel-safe: dropping it, or the body it returns, frees the engine's places.
+pub(crate) async fn answer<D: Dialect + 'static>(
+    face: &Arc<Face>,
+    job: Job,
+    sampling: Sampling,
+    dialect: D,
+    streams: bool,
+) -> Handled {
+    if streams {
+        return stream_response(Arc::clone(face), job, sampling, Box::new(dialect)).await;
+    }
+    let Job { future, .. } = job;
+    let responses = match future.await {
+        Ok(responses) => responses,
+        Err(error) => return engine_error(&error),
+    };
+    if dialect.refuses_nan() && has_nan(&responses) {
+        let refusal = Refusal::bad_request(None, "Out of range float values are not JSON compliant");
+        return Ok(refusal.response());
+    }
+    let answer = dialect.whole(face, &sampling, &responses);
+    Ok(bytes_response(StatusCode::OK, "application/json", answer))
+}
