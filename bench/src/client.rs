@@ -27,6 +27,9 @@ const TOKENS: u32 = 8192;
 const PROMPT_TOKENS: usize = 256;
 const SERVERS: usize = 4;
 const RUNNING: usize = 1024;
+
+/// Tasks that requests are spread over, as a run's workers are.
+const WORKERS: usize = 8;
 const BODY_BYTES_MAX: usize = 64 << 20;
 
 pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
@@ -138,18 +141,31 @@ async fn parsing(url: &str, quick: bool) -> anyhow::Result<Vec<Figure>> {
 /// CPU of this process per finished request, with so many running all the time.
 async fn cpu_per_request(urls: &[String], quick: bool) -> anyhow::Result<Figure> {
     let scope = Scope::new();
-    let engine = connect(urls, &scope).await?;
+    let engine = Arc::new(connect(urls, &scope).await?);
     let finished = RUNNING * if quick { 1 } else { 4 };
     let started = cpu::own();
-    let requests = (0..finished as u64).map(|number| {
-        let engine = &engine;
-        async move { engine.generate(&(number as usize % SERVERS).to_string(), request(number)).await }
-    });
-    let mut running = futures::stream::iter(requests).buffer_unordered(RUNNING);
-    while let Some(generation) = running.next().await {
-        anyhow::ensure!(generation?.samples[0].response_ids.len() == TOKENS as usize, "a token is missing");
+    let workers: Vec<_> = (0..WORKERS)
+        .map(|worker| {
+            let engine = engine.clone();
+            scope.spawn(async move {
+                let numbers = (0..finished as u64).skip(worker).step_by(WORKERS);
+                let requests = numbers.map(|number| {
+                    let engine = &engine;
+                    let server = (number as usize % SERVERS).to_string();
+                    async move { engine.generate(&server, request(number)).await }
+                });
+                let mut running = futures::stream::iter(requests).buffer_unordered(RUNNING / WORKERS);
+                while let Some(generation) = running.next().await {
+                    let tokens = generation?.samples[0].response_ids.len();
+                    anyhow::ensure!(tokens == TOKENS as usize, "{tokens} tokens");
+                }
+                anyhow::Ok(())
+            })
+        })
+        .collect();
+    for worker in workers {
+        worker.await??;
     }
-    drop(running);
     let cost = (cpu::own() - started).as_secs_f64() / finished as f64;
     scope.close(Duration::from_secs(1)).await;
     let name = format!("{RUNNING} running requests, {TOKENS} tokens with log-probabilities: client CPU");

@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use http::{StatusCode, Uri};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -66,14 +68,16 @@ impl Connection {
         Ok(Self { stream })
     }
 
-    /// Whether the server has neither closed it nor said anything since its last answer.
+    /// Whether the server has neither closed it nor said anything since its last answer. Asks the kernel: the
+    /// runtime may not have heard of a close yet.
     pub(super) fn is_quiet(&self) -> bool {
-        matches!(self.stream.try_read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        matches!(rustix::net::recv(&self.stream, &mut [0], flags), Err(Errno::WOULDBLOCK))
     }
 
     /// Writes a whole request. Not cancel-safe: a connection with half a request on it has to be dropped.
-    pub(super) async fn write(&mut self, head: Vec<u8>, body: Bytes) -> io::Result<()> {
-        self.stream.write_all_buf(&mut Bytes::from(head).chain(body)).await
+    pub(super) async fn write(&mut self, head: Bytes, body: Bytes) -> io::Result<()> {
+        self.stream.write_all_buf(&mut head.chain(body)).await
     }
 
     /// Waits for the head of the answer. Not cancel-safe in the same sense.

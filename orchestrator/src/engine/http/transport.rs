@@ -70,37 +70,36 @@ impl Transport {
         body: Bytes,
     ) -> Result<Reply, EngineError> {
         let authority: Arc<str> = uri.authority().map_or("", |authority| authority.as_str()).into();
-        let connection = match self.written_on_idle(&authority, &method, &uri, request_id, &body).await {
-            Some(connection) => connection,
-            None => {
-                let opening = Connection::open(&uri, self.connect_max);
-                let mut connection = opening.await.map_err(|error| unreachable(server, &error))?;
-                let head = self.head(&authority, &method, &uri, request_id, body.len());
-                connection.write(head, body).await.map_err(|error| lost(server, &error))?;
-                connection
+        let head = self.head(&authority, &method, &uri, request_id, body.len());
+        let connection = loop {
+            let (mut connection, is_new) = match self.pool.take(&authority) {
+                Some(connection) => (connection, false),
+                None => (self.open(server, &uri).await?, true),
+            };
+            match connection.write(head.clone(), body.clone()).await {
+                Ok(()) => break connection,
+                Err(error) if is_new => return Err(lost(server, &error)),
+                // It broke before the request was whole, which therefore was not admitted.
+                Err(_) => {}
             }
         };
         let body = connection.read_head().await.map_err(|error| lost(server, &error))?;
         Ok(Reply { body, pool: Arc::clone(&self.pool), authority })
     }
 
-    /// A connection from the pool with the request on it. One that breaks before the request is whole cannot have had
-    /// it admitted, and the next is tried.
-    async fn written_on_idle(
-        &self,
-        authority: &str,
-        method: &Method,
-        uri: &Uri,
-        request_id: Option<&str>,
-        body: &Bytes,
-    ) -> Option<Connection> {
-        loop {
-            let mut connection = self.pool.take(authority)?;
-            let head = self.head(authority, method, uri, request_id, body.len());
-            if connection.write(head, body.clone()).await.is_ok() {
-                return Some(connection);
+    /// A new connection. A server closes one that stays silent for a few seconds, and a task that has much to do comes
+    /// back late: such a one is replaced, once.
+    async fn open(&self, server: &Server, uri: &Uri) -> Result<Connection, EngineError> {
+        for _ in 0..2 {
+            let opening = Connection::open(uri, self.connect_max);
+            let connection = opening.await.map_err(|error| unreachable(server, &error))?;
+            if connection.is_quiet() {
+                return Ok(connection);
             }
         }
+        let error =
+            std::io::Error::new(std::io::ErrorKind::ConnectionAborted, "closed as soon as it was open");
+        Err(unreachable(server, &error))
     }
 
     fn head(
@@ -110,7 +109,7 @@ impl Transport {
         uri: &Uri,
         request_id: Option<&str>,
         body_bytes: usize,
-    ) -> Vec<u8> {
+    ) -> Bytes {
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
         let mut head = format!(
             "{method} {path} HTTP/1.1\r\nhost: {authority}\r\ncontent-type: application/json\r\n\
@@ -131,7 +130,7 @@ impl Transport {
             header(REQUEST_ID, value.as_bytes());
         }
         head.extend_from_slice(b"\r\n");
-        head
+        head.into()
     }
 }
 
