@@ -1,10 +1,13 @@
 //! What can go wrong, in words that name it.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
-use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
 
 /// What a caller may do about an error.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ErrorClass {
     /// Try again.
     Retryable,
@@ -19,7 +22,10 @@ pub enum ErrorClass {
 }
 
 /// Errors of this crate. Whatever failed left the queue as it was.
-#[derive(Debug, Clone, thiserror::Error)]
+///
+/// They go over the wire as JSON with a variant's name as the stable `code`, and come out as what they were.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[serde(tag = "code", rename_all = "snake_case")]
 pub enum QueueError {
     /// Another process has the directory.
     #[error("queue dir={dir} is in use by {owner}")]
@@ -131,7 +137,7 @@ pub enum QueueError {
     #[error("{what} did not happen before the deadline; partition={partition}: {state}")]
     Deadline {
         /// What was waited for.
-        what: &'static str,
+        what: Cow<'static, str>,
         /// The partition.
         partition: String,
         /// Its rows by state.
@@ -177,11 +183,34 @@ pub enum QueueError {
     #[error("{what} failed for {path}: {reason}")]
     Io {
         /// What was tried.
-        what: &'static str,
+        what: Cow<'static, str>,
         /// On what.
         path: PathBuf,
         /// The system's words.
-        reason: Arc<std::io::Error>,
+        reason: String,
+    },
+    /// A request that is not what the wire format says.
+    #[error("bad request: {reason}")]
+    BadRequest {
+        /// What was found and what was expected.
+        reason: String,
+    },
+    /// A request or an answer over its limit.
+    #[error("a body of more than bytes_max={bytes_max} bytes")]
+    BodyTooLarge {
+        /// The limit.
+        bytes_max: usize,
+    },
+    /// No bearer token, or a wrong one.
+    #[error("the queue's server asks for its bearer token")]
+    Unauthorized,
+    /// No server, or one that is no queue's.
+    #[error("no answer of a queue at {url}: {reason}")]
+    Unreachable {
+        /// Where.
+        url: String,
+        /// Why not.
+        reason: String,
     },
     /// Arrow refused a batch.
     #[error("arrow: {reason}")]
@@ -196,7 +225,10 @@ impl QueueError {
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::Full { .. } | Self::RecordsFull { .. } | Self::Deadline { .. } => ErrorClass::Backpressure,
-            Self::InUse { .. } | Self::LeaseGone { .. } | Self::ChunkGone { .. } => ErrorClass::Retryable,
+            Self::InUse { .. }
+            | Self::LeaseGone { .. }
+            | Self::ChunkGone { .. }
+            | Self::Unreachable { .. } => ErrorClass::Retryable,
             Self::Corrupt { .. } | Self::Io { .. } | Self::Arrow { .. } => ErrorClass::Fault,
             Self::Closed { .. } => ErrorClass::Cancelled,
             _ => ErrorClass::Client,
@@ -205,7 +237,7 @@ impl QueueError {
 
     pub(crate) fn io(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();
-        move |error| Self::Io { what, path, reason: Arc::new(error) }
+        move |error| Self::Io { what: what.into(), path, reason: error.to_string() }
     }
 }
 

@@ -26,7 +26,7 @@ fn parquet_error(error: ParquetError) -> QueueError {
 }
 
 /// The batch with all columns of `schema`; those that its rows do not have are null.
-fn conform(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, QueueError> {
+pub(crate) fn conform(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, QueueError> {
     let column = |field: &Arc<Field>| match batch.column_by_name(field.name()) {
         Some(column) => Arc::clone(column),
         None => new_null_array(field.data_type(), batch.num_rows()),

@@ -1,12 +1,12 @@
 //! A queue for people.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::ColumnSpec;
 use crate::partition::Dispositions;
 
 /// Rows of a partition by what they are for a task.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskCounts {
     /// The task.
     pub task: String,
@@ -21,7 +21,7 @@ pub struct TaskCounts {
 }
 
 /// One partition.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartitionInspection {
     /// Its name.
     pub name: String,
@@ -40,7 +40,7 @@ pub struct PartitionInspection {
 }
 
 /// All of a queue.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueInspection {
     /// In order of their names.
     pub partitions: Vec<PartitionInspection>,

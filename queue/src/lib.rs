@@ -11,6 +11,8 @@
 //!   ack ---> journal ---> rows freed when all tasks agree ---> chunks and segment files freed
 //! ```
 //!
+//! [`serve`] makes a queue one for other processes, and [`RemoteQueue`] is their side; [`Queue`] is what both are.
+//!
 //! # Invariants
 //! [`invariants`] has them as functions.
 //! - A put that returned is there after a crash (as far as its [`Durability`] says), whole or not at all.
@@ -26,6 +28,7 @@
 //! opening costs what is live, and a second writer with its own fsync would only add a second truth. Replication:
 //! that is the business of an existing distributed store behind [`Store`].
 
+mod api;
 mod config;
 mod error;
 mod export;
@@ -35,12 +38,17 @@ mod journal;
 mod lock;
 mod partition;
 mod queue;
+mod remote;
 mod store;
 
+pub use api::Queue;
 pub use config::{ColumnSpec, Durability, OnFull, PartitionSpec, QueueConfig, TaskSpec};
 pub use error::{ErrorClass, QueueError};
 pub use export::ExportFormat;
 pub use inspect::{PartitionInspection, QueueInspection, TaskCounts};
-pub use partition::{Amount, Dispositions, Lease, Partition, PartitionStats, Put, RowHandle, Take};
+pub use partition::{
+    Amount, Dispositions, Lease, Partition, PartitionStats, Put, RowHandle, Take, TaskStats,
+};
 pub use queue::TransferQueue;
+pub use remote::{GROUP, HANDLE, RemoteConfig, RemoteQueue, ServiceConfig, serve};
 pub use store::{ChunkId, ChunkLocation, Store};

@@ -68,7 +68,7 @@ async fn rows_of_a_dead_consumer_are_given_again() {
         matches!(lost.ack().await.unwrap_err(), QueueError::LeaseGone { .. }),
         "no lease is honoured twice"
     );
-    again.renew().unwrap();
+    again.renew().await.unwrap();
     again.ack().await.unwrap();
     assert_eq!(queue.stats().rows, 0);
 }

@@ -328,7 +328,7 @@ impl<'a> World<'a> {
             Op::Nack { which } => {
                 if let Some(lease) = self.pick_lease(which) {
                     self.model.release(lease.id());
-                    lease.nack().unwrap();
+                    lease.nack().await.unwrap();
                 }
             }
             Op::Forget { which } => {

@@ -1,6 +1,6 @@
 //! Commands and options.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -44,9 +44,9 @@ pub enum Command {
     Run(RunArgs),
     /// Serve simulated vLLM servers on loopback ports
     Simengine(SimengineArgs),
-    /// Look into a queue's directory
+    /// Look into a queue, or serve one
     Queue(QueueArgs),
-    /// Take batches from a queue's directory, print a summary of each, and ack them
+    /// Take batches from a queue, print a summary of each, and ack them
     Consume(ConsumeArgs),
 }
 
@@ -121,16 +121,49 @@ pub struct QueueArgs {
     pub command: QueueCommand,
 }
 
-/// What to do with a queue's directory.
+/// What to do with a queue.
 #[derive(Debug, Subcommand)]
 pub enum QueueCommand {
     /// Show partitions, columns, and rows by state
     Inspect {
-        /// A run's directory, or its queue's
-        dir: PathBuf,
+        /// A run's directory, its queue's, or the URL of a server
+        source: String,
+        /// The server's bearer token
+        #[arg(long, env = "ROLLDOCK_QUEUE_TOKEN", hide_env_values = true)]
+        token: Option<String>,
     },
+    /// Serve a queue to other processes over HTTP
+    Serve(ServeArgs),
     /// Write rows to a file or to standard output
     Export(ExportArgs),
+}
+
+/// `rolldock queue serve`
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// Where the queue is kept; in memory if absent
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Address to listen at
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7070")]
+    pub listen: SocketAddr,
+    /// What clients have to send as a bearer token
+    #[arg(long, env = "ROLLDOCK_QUEUE_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+    /// What a put that returned survives
+    #[arg(long, value_enum, default_value_t = Durability::Fsync)]
+    pub durability: Durability,
+}
+
+/// What a put that returned survives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Durability {
+    /// Nothing.
+    None,
+    /// The death of the process.
+    Os,
+    /// The death of the machine.
+    Fsync,
 }
 
 /// `rolldock queue export`
@@ -161,8 +194,11 @@ pub enum ExportFormat {
 /// `rolldock consume`
 #[derive(Debug, Args)]
 pub struct ConsumeArgs {
-    /// A run's directory, or its queue's
-    pub dir: PathBuf,
+    /// A run's directory, its queue's, or the URL of a server
+    pub source: String,
+    /// The server's bearer token
+    #[arg(long, env = "ROLLDOCK_QUEUE_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
     /// As whom to take
     #[arg(long, default_value = "train")]
     pub task: String,
@@ -175,6 +211,9 @@ pub struct ConsumeArgs {
     /// Ends after so many batches; everything that is ready if absent
     #[arg(long, value_name = "N")]
     pub max_batches: Option<u64>,
+    /// Waits so long for rows before it ends; the end of puts ends it earlier
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub wait: u64,
     /// Gives the rows back instead of consuming them
     #[arg(long)]
     pub leave: bool,

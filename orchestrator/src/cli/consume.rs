@@ -1,25 +1,42 @@
 //! `rolldock consume`
 
+use std::time::Duration;
+
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::Float32Type;
-use rolldock_queue::{Lease, QueueConfig, Take, TransferQueue};
+use rolldock_queue::{Lease, Queue, QueueConfig, QueueError, Take, TransferQueue};
+use tokio::time::Instant;
 
 use super::args::ConsumeArgs;
 use crate::run::queue_folder;
 
 pub(super) async fn run(args: ConsumeArgs) -> anyhow::Result<()> {
-    let folder = queue_folder(&args.dir);
-    anyhow::ensure!(folder.exists(), "{} holds no queue; expected a run's directory", args.dir.display());
+    if let Some(remote) = super::queue::remote(&args.source, args.token.as_deref())? {
+        return consume(&remote, &args).await;
+    }
+    let folder = queue_folder(args.source.as_ref());
+    anyhow::ensure!(folder.exists(), "{} holds no queue; expected a run's directory", args.source);
     let config = QueueConfig { dir: Some(folder), ..QueueConfig::default() };
     let queue = tokio::task::spawn_blocking(move || TransferQueue::open(config)).await??;
-    let partition = queue.partition(&args.partition)?;
+    consume(&queue, &args).await?;
+    tokio::task::spawn_blocking(move || queue.close()).await?;
+    Ok(())
+}
+
+async fn consume(queue: &dyn Queue, args: &ConsumeArgs) -> anyhow::Result<()> {
     let take = Take::groups(&args.task, args.groups);
+    let wait = Duration::from_secs(args.wait);
     let mut batches = 0;
     let mut rows = 0;
     // Leases that are given back in the end; giving them back earlier would take the same rows again.
     let mut left = Vec::new();
     while batches < args.max_batches.unwrap_or(u64::MAX) {
-        let Some(lease) = partition.take(&take).await? else { break };
+        let deadline = (!wait.is_zero()).then(|| Instant::now() + wait);
+        let lease = match queue.take(&args.partition, &Take { deadline, ..take.clone() }).await {
+            Ok(Some(lease)) => lease,
+            Ok(None) | Err(QueueError::Deadline { .. }) => break,
+            Err(error) => return Err(error.into()),
+        };
         batches += 1;
         rows += lease.rows().len();
         super::say(&describe(batches, &lease));
@@ -29,10 +46,11 @@ pub(super) async fn run(args: ConsumeArgs) -> anyhow::Result<()> {
             lease.ack().await?;
         }
     }
-    left.into_iter().try_for_each(Lease::nack)?;
+    for lease in left {
+        lease.nack().await?;
+    }
     let word = if args.leave { "seen and left" } else { "consumed" };
-    let remaining = partition.stats().rows;
-    tokio::task::spawn_blocking(move || queue.close()).await?;
+    let remaining = queue.status(&args.partition).await?.rows;
     super::say(&format!("{batches} batches, {rows} rows {word}; {remaining} rows are left"));
     Ok(())
 }

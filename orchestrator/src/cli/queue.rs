@@ -3,22 +3,69 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context;
-use rolldock_queue::{ExportFormat, QueueInspection, TransferQueue};
+use rolldock_queue::{
+    Durability, ExportFormat, Queue, QueueConfig, QueueInspection, RemoteConfig, RemoteQueue, TransferQueue,
+};
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::UsageError;
-use super::args::{ExportArgs, QueueArgs, QueueCommand};
-use crate::run::queue_folder;
+use super::args::{ExportArgs, QueueArgs, QueueCommand, ServeArgs};
+use crate::run::{queue_folder, serve_queue};
+use crate::scope::Scope;
+
+/// How long answers that have begun may take to end.
+const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
 pub(super) async fn run(args: QueueArgs) -> anyhow::Result<()> {
     match args.command {
-        QueueCommand::Inspect { dir } => {
-            super::say(&describe(&open(&dir).await?.inspect()));
+        QueueCommand::Inspect { source, token } => {
+            let inspection = match remote(&source, token.as_deref())? {
+                Some(remote) => Queue::inspect(&remote).await?,
+                None => open(source.as_ref()).await?.inspect(),
+            };
+            super::say(&describe(&inspection));
             Ok(())
         }
+        QueueCommand::Serve(serve_args) => serve(serve_args).await,
         QueueCommand::Export(export_args) => export(export_args).await,
     }
+}
+
+/// The server that `source` names, if it is no directory.
+pub(super) fn remote(source: &str, token: Option<&str>) -> anyhow::Result<Option<RemoteQueue>> {
+    if !source.contains("://") {
+        return Ok(None);
+    }
+    let config = RemoteConfig { token: token.map(str::to_owned), ..RemoteConfig::new(source) };
+    Ok(Some(RemoteQueue::new(config)?))
+}
+
+async fn serve(args: ServeArgs) -> anyhow::Result<()> {
+    let durability = match args.durability {
+        super::args::Durability::None => Durability::None,
+        super::args::Durability::Os => Durability::Os,
+        super::args::Durability::Fsync => Durability::Fsync,
+    };
+    let folder = args.dir.as_deref().map(queue_folder);
+    let config = QueueConfig { dir: folder.clone(), durability, ..QueueConfig::default() };
+    let queue = tokio::task::spawn_blocking(move || TransferQueue::open(config)).await??;
+    let scope = Scope::new();
+    let address = serve_queue(queue.clone(), args.listen, args.token, &scope).await?;
+    let kept = folder
+        .map_or("in memory: nothing survives the end".to_owned(), |dir| format!("in {}", dir.display()));
+    super::say(&format!("serving a queue at http://{address}, kept {kept}"));
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    tokio::select! {
+        interrupted = tokio::signal::ctrl_c() => interrupted.context("cannot listen for Ctrl-C")?,
+        _ = terminate.recv() => {}
+    }
+    tracing::info!("ending: waiting takes are told, what is on its way becomes durable");
+    scope.close(CLOSE_LIMIT).await;
+    tokio::task::spawn_blocking(move || queue.close()).await?;
+    Ok(())
 }
 
 async fn open(dir: &Path) -> anyhow::Result<TransferQueue> {

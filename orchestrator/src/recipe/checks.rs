@@ -344,8 +344,11 @@ fn check_queue(recipe: &Recipe, checks: &mut Checks<'_>) {
     let repeated = (1..queue.tasks.len()).find(|at| queue.tasks[..*at].contains(&queue.tasks[*at]));
     checks.require(repeated.is_none(), "queue.tasks", || "a task is listed twice".to_owned());
     checks.require(!queue.partition.is_empty(), "queue.partition", || "expected a name".to_owned());
-    checks.require(queue.listen.is_none(), "queue.listen", || {
-        "serving other processes is not available yet; they can read the run's directory after it has ended".to_owned()
+    checks.require(queue.listen.is_none() || queue.address().is_some(), "queue.listen", || {
+        format!("expected an address and a port, for example \"127.0.0.1:7070\", found {:?}", queue.listen)
+    });
+    checks.require(queue.token.as_ref().is_none_or(|token| !token.is_empty()), "queue.token", || {
+        "expected a word that nobody guesses".to_owned()
     });
     match &queue.consumer {
         None => check_room_for_all(recipe, checks),
@@ -353,10 +356,16 @@ fn check_queue(recipe: &Recipe, checks: &mut Checks<'_>) {
     }
 }
 
-/// Without a consumer nothing is freed before the run has ended.
+/// Without a consumer nothing is freed before the run has ended, unless others take it.
 fn check_room_for_all(recipe: &Recipe, checks: &mut Checks<'_>) {
     let queue = &recipe.queue;
     let group_rows = recipe.rollout.samples_per_prompt as usize;
+    if queue.listen.is_some() {
+        checks.require(queue.capacity_rows >= group_rows, "queue.capacity_rows", || {
+            format!("one group must fit; expected at least {group_rows}, found {}", queue.capacity_rows)
+        });
+        return;
+    }
     let steps = recipe.run.steps.map_or(1, |steps| usize::try_from(steps).unwrap_or(usize::MAX));
     let step_rows = group_rows.saturating_mul(recipe.rollout.train_batch_size);
     let (needed, of_what) = match (queue.on_full, recipe.run.steps) {

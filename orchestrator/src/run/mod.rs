@@ -12,6 +12,7 @@
 mod convert;
 mod fleet;
 mod queue;
+mod serve;
 mod steps;
 
 use std::path::PathBuf;
@@ -27,6 +28,7 @@ use crate::scope::Scope;
 pub use convert::default_out;
 pub use fleet::{GrowingKey, open_sim_codec, simulated_workload, unix_seconds};
 pub use queue::{QUEUE_FOLDER, queue_folder};
+pub use serve::serve_queue;
 pub use steps::Summary;
 
 use fleet::Fleet;
@@ -91,7 +93,9 @@ impl Run {
             ));
         }
         let step_rows = rollout.train_batch_size * rollout.samples_per_prompt as usize;
-        if self.recipe.queue.consumer.is_none() && self.recipe.run.steps.is_none() {
+        if let Some(listen) = &self.recipe.queue.listen {
+            lines.push(format!("queue: served at http://{listen} until all rows are taken"));
+        } else if self.recipe.queue.consumer.is_none() && self.recipe.run.steps.is_none() {
             lines.push(format!(
                 "note: nobody takes rows while it runs, so the queue (queue.capacity_rows={}) is full after {} steps",
                 self.recipe.queue.capacity_rows,

@@ -1,5 +1,6 @@
 //! The run's queue: accepted groups in, and out again where the recipe has a trainer's stand-in.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,9 +12,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::convert::seconds;
+use super::serve::{serve_queue, until_taken};
 use crate::recipe::{self, Consumer, Recipe};
 use crate::rollout::Group;
 use crate::rows::group_rows;
+use crate::scope::Scope;
 
 /// Inside a run's directory.
 pub const QUEUE_FOLDER: &str = "queue";
@@ -90,6 +93,21 @@ impl RunQueue {
     /// The run puts nothing more.
     pub(super) fn end_of_puts(&self) {
         self.partition.end_of_puts();
+    }
+
+    /// Serves it until the scope ends; says where.
+    pub(super) async fn serve(
+        &self,
+        address: SocketAddr,
+        token: Option<String>,
+        scope: &Scope,
+    ) -> anyhow::Result<SocketAddr> {
+        serve_queue(self.queue.clone(), address, token, scope).await
+    }
+
+    /// Waits until those whom it is served to have taken everything, or `interrupted`.
+    pub(super) async fn until_taken(&self, at: SocketAddr, interrupted: &CancellationToken) {
+        until_taken(&self.partition, at, interrupted).await;
     }
 
     /// Takes and acks what it may until the end of puts, in a trainer's place; returns the number of groups.

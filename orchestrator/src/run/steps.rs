@@ -117,11 +117,23 @@ pub(super) async fn execute(run: Run, progress: &Progress) -> anyhow::Result<Sum
         .consumer
         .clone()
         .map(|consumer| services.spawn(queue.clone().consume(consumer, services.token().clone())));
+    let served_at = match run.recipe.queue.address() {
+        Some(address) => {
+            let at = queue.serve(address, run.recipe.queue.token.clone(), &services).await?;
+            say(&format!("serving the queue at http://{at}"));
+            Some(at)
+        }
+        None => None,
+    };
     let steps_scope = run.scope.child();
+    let interrupted = steps_scope.token().clone();
     let _interrupt = services.spawn(interrupt(steps_scope.token().clone(), services.token().clone()));
 
     let outcome = collect(&run, &queue, progress, steps_scope).await;
     queue.end_of_puts();
+    if let (Some(at), Ok(_)) = (served_at, &outcome) {
+        queue.until_taken(at, &interrupted).await;
+    }
     let consumed_groups = match consuming {
         // It ends by itself when it has taken all that it may.
         Some(consuming) => consuming.await.context("the embedded consumer died")??,

@@ -153,6 +153,12 @@ impl Running {
         assert!(sent.success());
     }
 
+    /// What the out-of-memory killer does.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
     /// Whether it has ended.
     pub(crate) fn has_ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()

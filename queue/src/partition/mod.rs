@@ -1,5 +1,6 @@
 //! A partition: puts, takes and acks over the control plane's table and the payload's store.
 
+mod hold;
 mod lease;
 mod put;
 mod read;
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrow::array::UInt32Array;
 use arrow::compute::take_record_batch;
 use parking_lot::Mutex;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
@@ -24,6 +25,7 @@ use crate::journal::{Entry, Journal, Record, Recorder};
 use crate::store::{MemoryStore, Store};
 use crate::{ChunkId, ChunkLocation, QueueError};
 
+pub(crate) use lease::Hold;
 pub use lease::Lease;
 pub use put::Put;
 pub(crate) use put::columns_of;
@@ -56,8 +58,21 @@ impl Plane {
     }
 }
 
+/// Numbers of a task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskStats {
+    /// Its name.
+    pub task: String,
+    /// Rows whose columns are not all there.
+    pub incomplete_rows: usize,
+    /// Rows that can be taken.
+    pub ready_rows: usize,
+    /// Whole groups that can be taken.
+    pub ready_groups: usize,
+}
+
 /// Numbers of a partition.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartitionStats {
     /// Rows that are there.
     pub rows: usize,
@@ -73,6 +88,8 @@ pub struct PartitionStats {
     pub ended: bool,
     /// Rows that are gone, by what became of them.
     pub dispositions: Dispositions,
+    /// In order of their declaration.
+    pub tasks: Vec<TaskStats>,
 }
 
 pub(crate) struct Shared {
@@ -229,6 +246,7 @@ impl Partition {
             leases: table.live_leases().count(),
             ended: table.closed,
             dispositions: table.dispositions,
+            tasks: table.task_stats(),
         }
     }
 
@@ -249,6 +267,21 @@ impl Partition {
         self.shared.table.lock().closed = true;
         self.shared.ready.notify_waiters();
         self.shared.room.close();
+    }
+
+    /// Waits until no row is there and none is on its way. Cancel-safe.
+    pub async fn drained(&self) {
+        loop {
+            let changed = self.shared.ready.notified();
+            tokio::pin!(changed);
+            // Registered before the table is read, so that no change between the two is missed.
+            changed.as_mut().enable();
+            let stats = self.stats();
+            if stats.rows + stats.rows_reserved == 0 {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// The opaque records that came with puts, in order of the puts. They outlive their rows, so that the owner knows

@@ -261,7 +261,7 @@ impl Partition {
     pub(super) fn late(&self, what: &'static str) -> QueueError {
         let stats = self.stats();
         QueueError::Deadline {
-            what,
+            what: what.into(),
             partition: self.shared.name.clone(),
             state: format!(
                 "rows={} of capacity={}, groups={}, leases={}",

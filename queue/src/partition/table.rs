@@ -15,7 +15,11 @@ use arrow::datatypes::DataType;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use super::TaskStats;
+use crate::config::TaskSpec;
 use crate::{ChunkId, ColumnSpec, PartitionSpec, QueueError};
+
+pub(crate) use leaving::BeginAck;
 
 /// Names one row for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -181,6 +185,9 @@ pub(crate) struct Table {
     leases: HashMap<u64, LeaseState>,
     expiries: BTreeSet<(Instant, u64)>,
     next_lease: u64,
+    /// Acks by lease: whether they are done.
+    acks: HashMap<u64, bool>,
+    ack_order: VecDeque<u64>,
     chunks: HashMap<ChunkId, ChunkRows>,
     tokens: HashMap<String, Vec<RowHandle>>,
     token_order: VecDeque<String>,
@@ -213,6 +220,8 @@ impl Table {
             leases: HashMap::new(),
             expiries: BTreeSet::new(),
             next_lease: 0,
+            acks: HashMap::new(),
+            ack_order: VecDeque::new(),
             chunks: HashMap::new(),
             tokens: HashMap::new(),
             token_order: VecDeque::new(),
@@ -361,6 +370,16 @@ impl Table {
 
     pub(crate) fn ready_row_count(&self, task: usize) -> usize {
         self.ready[task].rows.len()
+    }
+
+    pub(crate) fn task_stats(&self) -> Vec<TaskStats> {
+        let stats = |(task, ready): (&TaskSpec, &Ready)| TaskStats {
+            task: task.name.clone(),
+            incomplete_rows: ready.incomplete,
+            ready_rows: ready.rows.len(),
+            ready_groups: ready.groups.len(),
+        };
+        self.spec.tasks.iter().zip(&self.ready).map(stats).collect()
     }
 
     /// Whether rows may still become ready for the task without another put.

@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::{Lease, Partition};
+use super::{Lease, Partition, RowHandle};
 use crate::QueueError;
 
 /// How much a take asks for.
@@ -55,6 +55,19 @@ impl Take {
     }
 }
 
+/// What one look at the table gave.
+enum Attempt {
+    Leased {
+        lease: u64,
+        rows: Vec<RowHandle>,
+    },
+    Nothing {
+        next_expiry: Option<Instant>,
+        /// Nothing ever will be ready.
+        over: bool,
+    },
+}
+
 impl Partition {
     /// Takes ready rows, oldest first, under a lease. `None`: nothing is ready now (without a deadline), or nothing
     /// ever will be (after the end of puts).
@@ -71,11 +84,12 @@ impl Partition {
             tokio::pin!(ready);
             // Registered before the table is read, so that no change between the two is missed.
             ready.as_mut().enable();
-            let (leased, next_expiry, over) = self.try_take(take, count)?;
-            if let Some(mut lease) = leased {
-                lease.load(take.columns.as_deref()).await?;
-                return Ok(Some(lease));
-            }
+            let (next_expiry, over) = match self.try_take(take, count)? {
+                Attempt::Leased { lease, rows } => {
+                    return self.lease_of(lease, rows, take.columns.as_deref()).await.map(Some);
+                }
+                Attempt::Nothing { next_expiry, over } => (next_expiry, over),
+            };
             let Some(deadline) = take.deadline.filter(|_| !over) else { return Ok(None) };
             if Instant::now() >= deadline {
                 return Err(self.late("a ready group"));
@@ -86,12 +100,8 @@ impl Partition {
         }
     }
 
-    /// Leases what is there; else when the next lease expires, and whether waiting is in vain.
-    fn try_take(
-        &self,
-        take: &Take,
-        count: usize,
-    ) -> Result<(Option<Lease>, Option<Instant>, bool), QueueError> {
+    /// Leases what is there.
+    fn try_take(&self, take: &Take, count: usize) -> Result<Attempt, QueueError> {
         let mut table = self.shared.table.lock();
         let task = table.task(&take.task)?;
         if let Some(columns) = &take.columns
@@ -127,10 +137,10 @@ impl Partition {
             }
         };
         if rows.is_empty() || (available < take.at_least && !over) {
-            return Ok((None, next_expiry, over));
+            return Ok(Attempt::Nothing { next_expiry, over });
         }
         let expires = now + table.spec.lease();
-        let id = table.lease(task, rows.clone(), expires);
-        Ok((Some(Lease::new(self.clone(), id, task, take.task.clone(), rows)), next_expiry, over))
+        let lease = table.lease(task, rows.clone(), expires);
+        Ok(Attempt::Leased { lease, rows })
     }
 }

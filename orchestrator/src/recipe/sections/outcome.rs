@@ -1,5 +1,7 @@
 //! What comes out: rewards, the filter, how old a group may be, and the queue it goes to.
 
+use std::net::SocketAddr;
+
 use serde::{Deserialize, Serialize};
 
 use crate::recipe::{AdvantageEstimator, Durability, FilterMetric, OnFull, PolicyMode};
@@ -95,9 +97,12 @@ pub struct Queue {
     pub capacity_rows: usize,
     /// What a put does when there is no room.
     pub on_full: OnFull,
-    /// Serves other processes.
+    /// Serves other processes at this address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<String>,
+    /// What those have to send as a bearer token.
+    #[serde(skip_serializing)]
+    pub token: Option<String>,
     /// Takes and acks in this process, in a trainer's place.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub consumer: Option<Consumer>,
@@ -112,8 +117,16 @@ impl Default for Queue {
             capacity_rows: 65_536,
             on_full: OnFull::Block,
             listen: None,
+            token: None,
             consumer: None,
         }
+    }
+}
+
+impl Queue {
+    /// Where it is served, once the recipe has been checked.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.listen.as_deref().and_then(|listen| listen.parse().ok())
     }
 }
 

@@ -5,6 +5,22 @@ use tokio::time::Instant;
 use super::{ChunkRows, Freed, LeaseState, Progress, Released, RowHandle, Table};
 use crate::{ChunkId, QueueError};
 
+/// Acks that are remembered, so that one whose answer was lost can be repeated.
+const ACKS_MAX: usize = 4096;
+
+/// What an ack meets.
+#[derive(Debug)]
+pub(crate) enum BeginAck {
+    Begun {
+        task: usize,
+        rows: Vec<RowHandle>,
+    },
+    /// A repetition of one that is on its way.
+    UnderWay,
+    /// A repetition of one that was done.
+    Done,
+}
+
 impl Table {
     pub(crate) fn lease(&mut self, task: usize, rows: Vec<RowHandle>, expires: Instant) -> u64 {
         let id = self.next_lease;
@@ -55,14 +71,33 @@ impl Table {
     }
 
     /// Ends a lease whose rows are consumed as soon as that is durable.
-    pub(crate) fn begin_ack(&mut self, id: u64) -> Result<LeaseState, QueueError> {
-        let lease = self.end_lease(id)?;
-        lease.rows.iter().for_each(|row| self.set(*row, lease.task, Progress::Leaving));
-        Ok(lease)
+    pub(crate) fn begin_ack(&mut self, id: u64) -> Result<BeginAck, QueueError> {
+        match self.acks.get(&id) {
+            Some(false) => return Ok(BeginAck::UnderWay),
+            Some(true) => return Ok(BeginAck::Done),
+            None => {}
+        }
+        let LeaseState { task, rows, .. } = self.end_lease(id)?;
+        rows.iter().for_each(|row| self.set(*row, task, Progress::Leaving));
+        self.acks.insert(id, false);
+        Ok(BeginAck::Begun { task, rows })
     }
 
-    pub(crate) fn undo_ack(&mut self, lease: &LeaseState) {
-        self.give_back(lease);
+    pub(crate) fn undo_ack(&mut self, id: u64, task: usize, rows: &[RowHandle]) {
+        self.acks.remove(&id);
+        rows.iter().for_each(|row| self.set(*row, task, Progress::Ready));
+    }
+
+    /// Consumes the rows of a lease, and remembers that it did.
+    pub(crate) fn finish_ack_of(&mut self, id: u64, task: usize, rows: &[RowHandle]) -> Released {
+        if self.ack_order.len() >= ACKS_MAX
+            && let Some(oldest) = self.ack_order.pop_front()
+        {
+            self.acks.remove(&oldest);
+        }
+        self.ack_order.push_back(id);
+        self.acks.insert(id, true);
+        self.finish_ack(task, rows)
     }
 
     /// Consumes rows.

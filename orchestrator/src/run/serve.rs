@@ -1,0 +1,53 @@
+//! The run's queue for other processes: a trainer that takes rows while they are made.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Context;
+use rolldock_queue::{Partition, ServiceConfig, TransferQueue, serve};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::scope::Scope;
+
+/// How long the queue is served after its last row has gone, so that consumers that ask once more hear of the end.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// Binds `address` and serves the queue there until the scope ends; says where that is.
+pub async fn serve_queue(
+    queue: TransferQueue,
+    address: SocketAddr,
+    token: Option<String>,
+    scope: &Scope,
+) -> anyhow::Result<SocketAddr> {
+    let cannot = || format!("cannot serve the queue at {address}");
+    let listener = TcpListener::bind(address).await.with_context(cannot)?;
+    let bound = listener.local_addr().with_context(cannot)?;
+    if token.is_none() && !bound.ip().is_loopback() {
+        tracing::warn!(address = %bound, "the queue is served to everyone who can reach this address: no token is set");
+    }
+    let config = ServiceConfig { token, ..ServiceConfig::default() };
+    let end = scope.token().clone();
+    scope.tracker().spawn(async move {
+        if let Err(error) = serve(queue, listener, config, end).await {
+            tracing::error!(%error, "the queue is not served any more");
+        }
+    });
+    Ok(bound)
+}
+
+/// Waits until consumers have taken and acked everything, or `interrupted`.
+pub(super) async fn until_taken(partition: &Partition, at: SocketAddr, interrupted: &CancellationToken) {
+    let rows = partition.stats().rows;
+    if rows > 0 {
+        tracing::info!(
+            rows,
+            "the steps are done; serving what is left at http://{at} (Ctrl-C leaves it in the run's directory)"
+        );
+    }
+    let taken = async {
+        partition.drained().await;
+        tokio::time::sleep(LINGER).await;
+    };
+    let _ = interrupted.run_until_cancelled(taken).await;
+}

@@ -1,0 +1,186 @@
+//! The queue's server as a process: a trainer beside a run, and what kill -9 leaves.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::{AsArray, Int64Array, RecordBatch};
+use arrow::datatypes::Int64Type;
+use parking_lot::Mutex;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use rolldock_queue::{PartitionSpec, Put, Queue, QueueError, RemoteConfig, RemoteQueue, Take};
+use support::{Rolldock, Running, recipe, wait_for};
+use tempfile::TempDir;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// The published recipe on a simulated fleet and our own data, with room for one step's rows.
+const SMALL: [&str; 13] = [
+    "fleet.endpoints=[]",
+    "fleet.simulated.time_scale=0.002",
+    "fleet.simulated.mean_response_length=40",
+    "rollout.train_batch_size=4",
+    "rollout.gen_batch_size=8",
+    "rollout.samples_per_prompt=4",
+    "rollout.max_response_length=256",
+    "model.tokenizer=builtin",
+    "data.train=../data/arithmetic/train.jsonl",
+    "data.validation=../data/arithmetic/validation.jsonl",
+    "queue.capacity_rows=16",
+    "queue.listen=127.0.0.1:0",
+    "queue.token=secret",
+];
+
+/// The URL at the end of the first line that has `words`.
+fn url_after(words: &str, process: &Running) -> String {
+    wait_for(words, || process.stdout_so_far().contains(words));
+    let text = process.stdout_so_far();
+    let line = text.lines().find(|line| line.contains(words)).unwrap();
+    line.split_once(words).unwrap().1.split(',').next().unwrap().to_owned()
+}
+
+#[test]
+fn a_trainer_takes_from_a_run_that_is_under_way() {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("run");
+    let run = Rolldock::new(&["run", "--steps", "3", "--out"]).arg(&out).arg(recipe("dapo_qwen3_8b.toml"));
+    let run = SMALL.iter().fold(run, |run, set| run.set(set)).start();
+    let url = url_after("serving the queue at ", &run);
+
+    let nobody = Rolldock::new(&["queue", "inspect"]).arg(&url).fails(1);
+    assert!(nobody.stderr.contains("bearer token"), "{}", nobody.stderr);
+    let inspected = Rolldock::new(&["queue", "inspect", "--token", "secret"]).arg(&url).succeeds().stdout;
+    assert!(inspected.contains("of 16 in"), "{inspected}");
+    let trainer = Rolldock::new(&["consume", "--groups", "2", "--wait", "60", "--token", "secret"]).arg(&url);
+    let trained = trainer.succeeds().stdout;
+    assert!(trained.contains("48 rows consumed; 0 rows are left"), "{trained}");
+    let ended = run.wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(ended.stdout.contains("done: 3 steps; 12 groups accepted"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("0 rows are left"), "{}", ended.stdout);
+    assert!(!std::fs::read_to_string(out.join("recipe.toml")).unwrap().contains("secret"));
+}
+
+fn serve(dir: &TempDir, address: &str) -> Running {
+    Rolldock::new(&["queue", "serve", "--listen", address, "--dir"]).arg(dir.path()).start()
+}
+
+/// What clients know of a queue that dies again and again.
+#[derive(Default)]
+struct Known {
+    /// Ids whose put was acknowledged.
+    put: BTreeSet<i64>,
+    /// How often each id's ack was acknowledged.
+    acked: BTreeMap<i64, u32>,
+    /// Ids whose ack was refused or never answered: consumed or given again.
+    unsure: BTreeSet<i64>,
+    given_after_ack: Vec<i64>,
+}
+
+fn ids_of(batches: &[RecordBatch]) -> Vec<i64> {
+    let ids = batches.iter().map(|batch| batch.column_by_name("id").unwrap().as_primitive::<Int64Type>());
+    ids.flat_map(|ids| ids.values().to_vec()).collect()
+}
+
+async fn produce(queue: &RemoteQueue, known: &Mutex<Known>, first: i64, stop: &CancellationToken) {
+    let mut id = first;
+    while !stop.is_cancelled() {
+        let ids = Int64Array::from(vec![id, id + 1]);
+        let batch = RecordBatch::try_from_iter([("id", Arc::new(ids) as _)]).unwrap();
+        let put =
+            queue.put("train", Put::group(format!("g{id}"), batch), Some(Duration::from_secs(60))).await;
+        put.unwrap();
+        known.lock().put.extend([id, id + 1]);
+        id += 2;
+    }
+}
+
+/// Consumes until the puts have stopped and nothing is left.
+async fn consume(queue: &RemoteQueue, known: &Mutex<Known>, stop: &CancellationToken) {
+    loop {
+        let stopped = stop.is_cancelled();
+        let take = Take::groups("train", 3).until(Instant::now() + Duration::from_millis(500));
+        let lease = match queue.take("train", &take).await {
+            Ok(Some(lease)) => lease,
+            Err(QueueError::Deadline { .. }) if stopped => return,
+            Err(QueueError::Deadline { .. }) => continue,
+            // The server died while the rows were on their way: they are given again.
+            Err(QueueError::Unreachable { .. }) => continue,
+            other => panic!("{other:?}"),
+        };
+        let ids = ids_of(lease.batches());
+        {
+            let mut known = known.lock();
+            let acked: Vec<i64> = ids.iter().copied().filter(|id| known.acked.contains_key(id)).collect();
+            known.given_after_ack.extend(acked);
+        }
+        let outcome = lease.ack().await;
+        let mut known = known.lock();
+        match outcome {
+            Ok(()) => ids.iter().for_each(|id| *known.acked.entry(*id).or_default() += 1),
+            Err(_) => known.unsure.extend(ids),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kill_9_of_the_server_loses_and_doubles_nothing() {
+    let rounds: u32 = std::env::var("ROLLDOCK_KILL_ROUNDS").map_or(20, |rounds| rounds.parse().unwrap());
+    let dir = TempDir::new().unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = format!("127.0.0.1:{port}");
+    let client = || RemoteQueue::new(RemoteConfig::new(format!("http://{address}"))).unwrap();
+    let server = Mutex::new(Some(serve(&dir, &address)));
+    // Leases end soon, so that what a dead server's clients held comes back within the test.
+    let spec = PartitionSpec { lease_ms: 2_000, ..PartitionSpec::new("train", ["train"], 512) };
+    client().declare(spec).await.unwrap();
+
+    let known = Mutex::new(Known::default());
+    let stop = CancellationToken::new();
+    let killing = async {
+        let mut rng = SmallRng::seed_from_u64(1);
+        for _ in 0..rounds {
+            tokio::time::sleep(Duration::from_millis(rng.random_range(20..400))).await;
+            let running = server.lock().take().unwrap();
+            running.kill();
+            *server.lock() = Some(serve(&dir, &address));
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        stop.cancel();
+    };
+    let (first, second, third, fourth, fifth) = (client(), client(), client(), client(), client());
+    tokio::join!(
+        killing,
+        produce(&first, &known, 0, &stop),
+        produce(&second, &known, 1 << 40, &stop),
+        produce(&third, &known, 2 << 40, &stop),
+        consume(&fourth, &known, &stop),
+        consume(&fifth, &known, &stop),
+    );
+    // What somebody held when he was told of the end.
+    consume(&fourth, &known, &stop).await;
+    tokio::time::sleep(Duration::from_millis(2_100)).await;
+    consume(&fourth, &known, &stop).await;
+
+    let known = known.into_inner();
+    let acked: BTreeSet<i64> = known.acked.keys().copied().collect();
+    eprintln!(
+        "{} rows put, {} acked, {} unsure in {rounds} rounds",
+        known.put.len(),
+        acked.len(),
+        known.unsure.len()
+    );
+    assert!(known.put.len() > rounds as usize * 4, "only {} rows", known.put.len());
+    assert!(known.acked.values().all(|count| *count == 1), "a lease was honoured twice");
+    assert_eq!(known.given_after_ack, Vec::<i64>::new(), "given again after an acknowledged ack");
+    let lost: Vec<&i64> =
+        known.put.iter().filter(|id| !acked.contains(id) && !known.unsure.contains(id)).collect();
+    assert!(lost.is_empty(), "lost: {lost:?}");
+    let unknown: Vec<&i64> = acked.difference(&known.put).collect();
+    assert!(unknown.is_empty(), "never put: {unknown:?}");
+    assert_eq!(client().status("train").await.unwrap().rows, 0);
+}

@@ -1,0 +1,37 @@
+"""A trainer's loop in Python: take whole groups, train on them, ack. Needs pyarrow and nothing else.
+
+python3 queue/examples/consume.py http://127.0.0.1:7070 [TOKEN]
+"""
+
+import json
+import sys
+import urllib.error
+import urllib.request
+
+import pyarrow as pa
+
+partition = sys.argv[1] + "/v1/partitions/train"
+headers = {"authorization": "Bearer " + sys.argv[2]} if len(sys.argv) > 2 else {}
+
+
+def post(path, body=b""):
+    return urllib.request.urlopen(urllib.request.Request(f"{partition}/{path}", body, headers))
+
+
+take = json.dumps({"task": "train", "groups": 8, "wait_ms": 30_000}).encode()
+total = 0
+while True:
+    try:
+        answer = post("take", take)
+    except urllib.error.HTTPError as error:
+        if error.code == 408:  # Nothing became ready in time.
+            continue
+        sys.exit(error.read().decode())
+    if answer.status == 204:  # There will be no more rows.
+        break
+    rows = pa.ipc.open_stream(answer).read_all()
+    print(f"train on {rows.num_rows} rows, {len(rows['response_ids'].combine_chunks().flatten())} response tokens")
+    # Only now: had we died before, the rows would be given again.
+    post(f"leases/{answer.headers['rolldock-lease']}/ack")
+    total += rows.num_rows
+print(f"{total} rows")

@@ -1,0 +1,115 @@
+//! What producers and consumers need, wherever the queue is.
+
+use std::time::Duration;
+
+use arrow::array::RecordBatch;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::time::Instant;
+
+use crate::{
+    Lease, PartitionSpec, PartitionStats, Put, QueueError, QueueInspection, RowHandle, Take, TransferQueue,
+};
+
+/// A queue in this process ([`TransferQueue`]) or of a server ([`RemoteQueue`](crate::RemoteQueue)): code that is
+/// written against it does not know the difference.
+///
+/// Every call is cancel-safe in the sense of the method of [`Partition`](crate::Partition) that it stands for.
+pub trait Queue: Send + Sync + std::fmt::Debug {
+    /// Declares a partition, or finds it declared in the same way.
+    fn declare(&self, spec: PartitionSpec) -> BoxFuture<'_, Result<(), QueueError>>;
+
+    /// Puts rows; waits at most `wait` for room, for ever if absent.
+    fn put<'a>(
+        &'a self,
+        partition: &'a str,
+        put: Put,
+        wait: Option<Duration>,
+    ) -> BoxFuture<'a, Result<Vec<RowHandle>, QueueError>>;
+
+    /// Adds columns to rows that are there: row `i` of `batch` belongs to handle `i`.
+    fn write_columns<'a>(
+        &'a self,
+        partition: &'a str,
+        rows: &'a [RowHandle],
+        batch: RecordBatch,
+    ) -> BoxFuture<'a, Result<(), QueueError>>;
+
+    /// Takes ready rows under a lease. `None`: nothing is ready now (without a deadline), or nothing ever will be.
+    fn take<'a>(
+        &'a self,
+        partition: &'a str,
+        take: &'a Take,
+    ) -> BoxFuture<'a, Result<Option<Lease>, QueueError>>;
+
+    /// Frees rows, whoever holds them.
+    fn clear<'a>(
+        &'a self,
+        partition: &'a str,
+        rows: &'a [RowHandle],
+    ) -> BoxFuture<'a, Result<(), QueueError>>;
+
+    /// No more puts: takers see the end instead of waiting for more.
+    fn end_of_puts<'a>(&'a self, partition: &'a str) -> BoxFuture<'a, Result<(), QueueError>>;
+
+    /// Counts that cost nothing to read.
+    fn status<'a>(&'a self, partition: &'a str) -> BoxFuture<'a, Result<PartitionStats, QueueError>>;
+
+    /// The queue for people: O(rows).
+    fn inspect(&self) -> BoxFuture<'_, Result<QueueInspection, QueueError>>;
+}
+
+impl Queue for TransferQueue {
+    fn declare(&self, spec: PartitionSpec) -> BoxFuture<'_, Result<(), QueueError>> {
+        async move { Self::declare(self, spec).await.map(drop) }.boxed()
+    }
+
+    fn put<'a>(
+        &'a self,
+        partition: &'a str,
+        put: Put,
+        wait: Option<Duration>,
+    ) -> BoxFuture<'a, Result<Vec<RowHandle>, QueueError>> {
+        let deadline = wait.map(|wait| Instant::now() + wait);
+        async move { self.partition(partition)?.put(put, deadline).await }.boxed()
+    }
+
+    fn write_columns<'a>(
+        &'a self,
+        partition: &'a str,
+        rows: &'a [RowHandle],
+        batch: RecordBatch,
+    ) -> BoxFuture<'a, Result<(), QueueError>> {
+        async move { self.partition(partition)?.write_columns(rows, batch).await }.boxed()
+    }
+
+    fn take<'a>(
+        &'a self,
+        partition: &'a str,
+        take: &'a Take,
+    ) -> BoxFuture<'a, Result<Option<Lease>, QueueError>> {
+        async move { self.partition(partition)?.take(take).await }.boxed()
+    }
+
+    fn clear<'a>(
+        &'a self,
+        partition: &'a str,
+        rows: &'a [RowHandle],
+    ) -> BoxFuture<'a, Result<(), QueueError>> {
+        async move { self.partition(partition)?.clear(rows).await }.boxed()
+    }
+
+    fn end_of_puts<'a>(&'a self, partition: &'a str) -> BoxFuture<'a, Result<(), QueueError>> {
+        let ended = self.partition(partition).map(|partition| partition.end_of_puts());
+        futures::future::ready(ended).boxed()
+    }
+
+    fn status<'a>(&'a self, partition: &'a str) -> BoxFuture<'a, Result<PartitionStats, QueueError>> {
+        let status = self.partition(partition).map(|partition| partition.stats());
+        futures::future::ready(status).boxed()
+    }
+
+    fn inspect(&self) -> BoxFuture<'_, Result<QueueInspection, QueueError>> {
+        futures::future::ready(Ok(Self::inspect(self))).boxed()
+    }
+}

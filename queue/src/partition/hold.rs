@@ -1,0 +1,142 @@
+//! Leases that are held in this process.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::lease::Hold;
+use super::table::BeginAck;
+use super::{Lease, Partition, RowHandle};
+use crate::QueueError;
+use crate::journal::Record;
+
+/// A lease of the partition.
+#[derive(Debug)]
+pub(super) struct Held {
+    partition: Partition,
+    id: u64,
+}
+
+impl Hold for Held {
+    fn ack(&self) -> BoxFuture<'_, Result<(), QueueError>> {
+        self.partition.ack_lease(self.id).boxed()
+    }
+
+    fn nack(&self) -> BoxFuture<'_, Result<(), QueueError>> {
+        futures::future::ready(self.partition.nack_lease(self.id)).boxed()
+    }
+
+    fn renew(&self) -> BoxFuture<'_, Result<(), QueueError>> {
+        futures::future::ready(self.partition.renew_lease(self.id)).boxed()
+    }
+
+    fn abandon(&self) {
+        // It may have expired; then its rows were given back already.
+        let _ = self.partition.nack_lease(self.id);
+    }
+}
+
+impl Partition {
+    /// Reads the payload of leased rows. On an error the rows are given back, but for those whose payload is damaged:
+    /// they are lost.
+    pub(super) async fn lease_of(
+        &self,
+        id: u64,
+        rows: Vec<RowHandle>,
+        columns: Option<&[String]>,
+    ) -> Result<Lease, QueueError> {
+        // Made first, so that it gives the rows back however this ends.
+        let hold = Held { partition: self.clone(), id };
+        let groups = {
+            let table = self.shared.table.lock();
+            let key = |row: &RowHandle| {
+                let group = table.groups.get(&table.row(*row)?.group);
+                Ok(group.map(|group| group.key.clone()).unwrap_or_default())
+            };
+            rows.iter().map(key).collect::<Result<Vec<String>, QueueError>>()
+        };
+        let mut lease = Lease::new(Box::new(hold), id, rows, Vec::new(), Vec::new());
+        lease.groups = groups?;
+        match self.read(&lease.rows, columns).await {
+            Ok(batches) => {
+                lease.batches = batches;
+                Ok(lease)
+            }
+            Err(failure) => {
+                if matches!(failure.error, QueueError::Corrupt { .. }) {
+                    // They would stand before every later row for ever.
+                    self.lose(&lease.rows[failure.rows], &failure.error).await;
+                }
+                Err(failure.error)
+            }
+        }
+    }
+
+    /// Consumes a lease's rows; repeating an ack that was done is done too. Cancel-safe.
+    pub(crate) async fn ack_lease(&self, id: u64) -> Result<(), QueueError> {
+        loop {
+            let settled = self.shared.ready.notified();
+            tokio::pin!(settled);
+            // Registered before the table is read, so that no change between the two is missed.
+            settled.as_mut().enable();
+            let begun = {
+                let mut table = self.shared.table.lock();
+                table.expire(Instant::now());
+                table.begin_ack(id)?
+            };
+            match begun {
+                BeginAck::Done => return Ok(()),
+                BeginAck::UnderWay => settled.await,
+                BeginAck::Begun { task, rows } => return self.commit_ack(id, task, rows).await,
+            }
+        }
+    }
+
+    async fn commit_ack(&self, id: u64, task: usize, rows: Vec<RowHandle>) -> Result<(), QueueError> {
+        let shared = Arc::clone(&self.shared);
+        let record = Record::Ack {
+            partition: shared.name.clone(),
+            task: shared.table.lock().spec.tasks[task].name.clone(),
+            rows: rows.clone(),
+        };
+        let (reply, outcome) = oneshot::channel();
+        let owner = Arc::clone(&shared);
+        shared.commit(None, Box::new(move |_| record), move |durable| {
+            let acked = match durable {
+                Ok(_) => {
+                    let released = owner.table.lock().finish_ack_of(id, task, &rows);
+                    owner.reclaim(&released);
+                    Ok(())
+                }
+                Err(error) => {
+                    owner.table.lock().undo_ack(id, task, &rows);
+                    Err(error)
+                }
+            };
+            // Who waits for the end of this lease, or for its rows.
+            owner.ready.notify_waiters();
+            let _ = reply.send(acked);
+        });
+        let closed = QueueError::Closed { partition: shared.name.clone() };
+        outcome.await.unwrap_or(Err(closed))
+    }
+
+    /// Gives a lease's rows back.
+    pub(crate) fn nack_lease(&self, id: u64) -> Result<(), QueueError> {
+        let given = self.shared.table.lock().nack(id);
+        self.shared.ready.notify_waiters();
+        given
+    }
+
+    /// Lets a lease last for another full term from now.
+    pub(crate) fn renew_lease(&self, id: u64) -> Result<(), QueueError> {
+        let mut table = self.shared.table.lock();
+        let now = Instant::now();
+        table.expire(now);
+        let term = table.spec.lease();
+        table.renew(id, now + term)
+    }
+}

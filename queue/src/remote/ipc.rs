@@ -1,0 +1,163 @@
+//! Rows as Arrow IPC streams.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, UInt64Array};
+use arrow::buffer::Buffer;
+use arrow::compute::concat_batches;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt64Type};
+use arrow::ipc::reader::StreamDecoder;
+use arrow::ipc::writer::StreamWriter;
+use bytes::Bytes;
+
+use crate::export::conform;
+use crate::{QueueError, RowHandle};
+
+/// The column with a row's handle: generation above slot, 32 bits each.
+pub const HANDLE: &str = "_handle";
+/// The column with a row's group.
+pub const GROUP: &str = "_group";
+
+fn bad(reason: impl ToString) -> QueueError {
+    QueueError::BadRequest { reason: reason.to_string() }
+}
+
+fn number(handle: RowHandle) -> u64 {
+    u64::from(handle.generation) << 32 | u64::from(handle.slot)
+}
+
+fn handle(number: u64) -> RowHandle {
+    RowHandle { slot: number as u32, generation: (number >> 32) as u32 }
+}
+
+/// The rows of a body: the batches of one stream, as one. Their buffers are cuts of the body.
+pub(super) fn decode(body: Bytes) -> Result<RecordBatch, QueueError> {
+    let mut buffer = Buffer::from(body);
+    let mut decoder = StreamDecoder::new();
+    let mut batches = Vec::new();
+    while let Some(batch) =
+        decoder.decode(&mut buffer).map_err(|error| bad(format!("arrow stream: {error}")))?
+    {
+        batches.push(batch);
+    }
+    decoder.finish().map_err(|error| bad(format!("arrow stream: {error}")))?;
+    match batches.as_slice() {
+        [] => Err(QueueError::Empty),
+        [batch] => Ok(batch.clone()),
+        [first, ..] => Ok(concat_batches(&first.schema(), &batches)?),
+    }
+}
+
+/// Encodes batches one at a time.
+pub(super) struct Encoder {
+    writer: StreamWriter<Vec<u8>>,
+}
+
+impl Encoder {
+    pub(super) fn new(schema: &Schema) -> Result<Self, QueueError> {
+        Ok(Self { writer: StreamWriter::try_new(Vec::new(), schema)? })
+    }
+
+    /// The bytes up to the end of the batch.
+    pub(super) fn batch(&mut self, batch: &RecordBatch) -> Result<Bytes, QueueError> {
+        self.writer.write(batch)?;
+        Ok(std::mem::take(self.writer.get_mut()).into())
+    }
+
+    /// The bytes of the stream's end.
+    pub(super) fn end(mut self) -> Result<Bytes, QueueError> {
+        self.writer.finish()?;
+        Ok(std::mem::take(self.writer.get_mut()).into())
+    }
+}
+
+/// A whole stream of one batch.
+pub(super) fn encode(batch: &RecordBatch) -> Result<Bytes, QueueError> {
+    let mut writer = StreamWriter::try_new(Vec::new(), &batch.schema())?;
+    writer.write(batch)?;
+    Ok(writer.into_inner()?.into())
+}
+
+/// Every column that any of the batches has; those that some lack may be null.
+pub(super) fn common_schema(batches: &[RecordBatch]) -> SchemaRef {
+    let Some(first) = batches.first() else { return Arc::new(Schema::empty()) };
+    let schema = first.schema();
+    if batches.iter().all(|batch| batch.schema() == schema) {
+        return schema;
+    }
+    let mut fields: Vec<Field> = Vec::new();
+    for field in batches.iter().flat_map(|batch| batch.schema_ref().fields()) {
+        if !fields.iter().any(|known| known.name() == field.name()) {
+            fields.push(field.as_ref().clone().with_nullable(true));
+        }
+    }
+    Arc::new(Schema::new(fields))
+}
+
+/// The batch in `schema`, with the handle and the group of each row.
+pub(super) fn labelled(
+    batch: &RecordBatch,
+    schema: &SchemaRef,
+    rows: &[RowHandle],
+    groups: &[String],
+) -> Result<RecordBatch, QueueError> {
+    let conformed = if batch.schema_ref() == schema { batch.clone() } else { conform(batch, schema)? };
+    let mut columns: Vec<ArrayRef> = vec![
+        Arc::new(UInt64Array::from_iter_values(rows.iter().copied().map(number))),
+        Arc::new(StringArray::from_iter_values(groups)),
+    ];
+    columns.extend(conformed.columns().iter().cloned());
+    Ok(RecordBatch::try_new(labelled_schema(schema), columns)?)
+}
+
+pub(super) fn labelled_schema(schema: &Schema) -> SchemaRef {
+    let mut fields = vec![
+        Arc::new(Field::new(HANDLE, DataType::UInt64, false)),
+        Arc::new(Field::new(GROUP, DataType::Utf8, false)),
+    ];
+    fields.extend(schema.fields().iter().cloned());
+    Arc::new(Schema::new(fields))
+}
+
+/// Takes the handles out of a batch.
+pub(super) fn split_handles(mut batch: RecordBatch) -> Result<(Vec<RowHandle>, RecordBatch), QueueError> {
+    let missing = || bad(format!("expected a column {HANDLE} of type UInt64 without nulls"));
+    let place = batch.schema_ref().index_of(HANDLE).map_err(|_| missing())?;
+    let column = batch.remove_column(place);
+    let numbers = column.as_primitive_opt::<UInt64Type>().filter(|numbers| numbers.null_count() == 0);
+    let handles = numbers.ok_or_else(missing)?.values().iter().copied().map(handle).collect();
+    Ok((handles, batch))
+}
+
+/// Takes handles and groups out of a taken batch.
+pub(super) fn split_labels(
+    batch: RecordBatch,
+) -> Result<(Vec<RowHandle>, Vec<String>, RecordBatch), QueueError> {
+    let (handles, mut batch) = split_handles(batch)?;
+    let missing = || bad(format!("expected a column {GROUP} of type Utf8"));
+    let place = batch.schema_ref().index_of(GROUP).map_err(|_| missing())?;
+    let column = batch.remove_column(place);
+    let groups = column.as_string_opt::<i32>().ok_or_else(missing)?;
+    let groups = groups.iter().map(|group| group.unwrap_or_default().to_owned()).collect();
+    Ok((handles, groups, batch))
+}
+
+/// The batch with a column of handles in front.
+pub(super) fn with_handles(rows: &[RowHandle], batch: &RecordBatch) -> Result<RecordBatch, QueueError> {
+    let mut fields = vec![Arc::new(Field::new(HANDLE, DataType::UInt64, false))];
+    fields.extend(batch.schema_ref().fields().iter().cloned());
+    let mut columns: Vec<ArrayRef> =
+        vec![Arc::new(UInt64Array::from_iter_values(rows.iter().copied().map(number)))];
+    columns.extend(batch.columns().iter().cloned());
+    Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?)
+}
+
+/// Refuses columns whose names the wire format uses.
+pub(super) fn check_names(batch: &RecordBatch) -> Result<(), QueueError> {
+    let reserved =
+        batch.schema_ref().fields().iter().find(|field| [HANDLE, GROUP].contains(&field.name().as_str()));
+    match reserved {
+        None => Ok(()),
+        Some(field) => Err(bad(format!("column={} is a name that the wire format uses", field.name()))),
+    }
+}

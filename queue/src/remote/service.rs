@@ -1,0 +1,330 @@
+//! The server's side.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use futures::stream;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::TcpListener;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::ipc::{self, Encoder};
+use super::wire::{self, ARROW_STREAM, ClearBody, ENDED, ErrorBody, LEASE, PutAnswer, PutQuery, TakeBody};
+use crate::{Lease, Partition, PartitionSpec, Put, QueueError, TransferQueue};
+
+const OPENAPI: &str = include_str!("../../openapi.json");
+
+/// How a queue is served.
+#[derive(Debug, Clone)]
+pub struct ServiceConfig {
+    /// What clients have to send as `Authorization: Bearer ...`; nothing if absent.
+    pub token: Option<String>,
+    /// Largest body of a request.
+    pub body_bytes_max: usize,
+}
+
+impl Default for ServiceConfig {
+    fn default() -> Self {
+        Self { token: None, body_bytes_max: 256 << 20 }
+    }
+}
+
+struct Service {
+    queue: TransferQueue,
+    config: ServiceConfig,
+    /// Tells this life's leases from those of an earlier one.
+    life: u64,
+    /// Ends takes that wait.
+    end: CancellationToken,
+}
+
+type Shared = State<Arc<Service>>;
+type Answer = Result<Response, Failure>;
+
+/// Serves `queue` until `end`; then waiting takes are told that it is closed, and answers that have begun are finished.
+///
+/// Cancel-safe: dropping it stops accepting.
+pub async fn serve(
+    queue: TransferQueue,
+    listener: TcpListener,
+    config: ServiceConfig,
+    end: CancellationToken,
+) -> std::io::Result<()> {
+    let service = Arc::new(Service { queue, config, life: rand::random(), end: end.clone() });
+    let graceful = axum::serve(listener, router(service)).with_graceful_shutdown(end.cancelled_owned());
+    graceful.await
+}
+
+/// Method, path and handler in one place; `openapi.json` has the same list.
+fn router(service: Arc<Service>) -> Router {
+    let open = Router::new()
+        .route("/health", get(async || json(&serde_json::json!({ "status": "ok" }))))
+        .route("/openapi.json", get(async || ([(header::CONTENT_TYPE, "application/json")], OPENAPI)));
+    let guarded = Router::new()
+        .route("/v1/inspect", get(inspect))
+        .route("/v1/partitions", get(list).post(declare))
+        .route("/v1/partitions/{partition}", get(partition_status))
+        .route("/v1/partitions/{partition}/rows", post(put))
+        .route("/v1/partitions/{partition}/columns", post(write_columns))
+        .route("/v1/partitions/{partition}/take", post(take))
+        .route("/v1/partitions/{partition}/clear", post(clear))
+        .route("/v1/partitions/{partition}/end", post(end_of_puts))
+        .route("/v1/partitions/{partition}/leases/{lease}/ack", post(ack))
+        .route("/v1/partitions/{partition}/leases/{lease}/nack", post(nack))
+        .route("/v1/partitions/{partition}/leases/{lease}/renew", post(renew))
+        .layer(middleware::from_fn_with_state(Arc::clone(&service), check_token));
+    // The limit is our own, so that its error is one of ours.
+    open.merge(guarded).layer(DefaultBodyLimit::disable()).with_state(service)
+}
+
+/// An error on its way out.
+struct Failure(QueueError);
+
+impl From<QueueError> for Failure {
+    fn from(error: QueueError) -> Self {
+        Self(error)
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(wire::status(&self.0)).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        (status, axum::Json(ErrorBody::from(self.0))).into_response()
+    }
+}
+
+fn json(value: &impl Serialize) -> Response {
+    axum::Json(value).into_response()
+}
+
+fn done() -> Answer {
+    Ok(json(&serde_json::json!({})))
+}
+
+fn bad(reason: impl ToString) -> QueueError {
+    QueueError::BadRequest { reason: reason.to_string() }
+}
+
+async fn check_token(State(service): Shared, request: Request, next: Next) -> Response {
+    let sent = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let sent = sent.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
+    let is_right =
+        service.config.token.as_deref().is_none_or(|token| same(token.as_bytes(), sent.as_bytes()));
+    if is_right { next.run(request).await } else { Failure(QueueError::Unauthorized).into_response() }
+}
+
+/// Takes as long for a near miss as for a far one.
+fn same(left: &[u8], right: &[u8]) -> bool {
+    let different = left.iter().zip(right).fold(0, |different, (left, right)| different | (left ^ right));
+    left.len() == right.len() && different == 0
+}
+
+async fn body_of(service: &Service, body: Body) -> Result<Bytes, QueueError> {
+    let bytes_max = service.config.body_bytes_max;
+    let collected = Limited::new(body, bytes_max).collect().await;
+    match collected {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(QueueError::BodyTooLarge { bytes_max }),
+        Err(error) => Err(bad(format!("the body did not arrive whole: {error}"))),
+    }
+}
+
+async fn json_of<T: DeserializeOwned>(service: &Service, body: Body) -> Result<T, QueueError> {
+    let bytes = body_of(service, body).await?;
+    serde_json::from_slice(&bytes).map_err(|error| bad(format!("JSON body: {error}")))
+}
+
+/// Rows of a body, read off the I/O threads.
+async fn rows_of(service: &Service, body: Body) -> Result<arrow::array::RecordBatch, QueueError> {
+    let bytes = body_of(service, body).await?;
+    let decoding = tokio::task::spawn_blocking(move || ipc::decode(bytes));
+    decoding.await.map_err(|_| bad("arrow stream: it cannot be read"))?
+}
+
+async fn inspect(State(service): Shared) -> Response {
+    json(&service.queue.inspect())
+}
+
+async fn list(State(service): Shared) -> Response {
+    let names: Vec<String> =
+        service.queue.partitions().iter().map(|partition| partition.name().to_owned()).collect();
+    json(&serde_json::json!({ "partitions": names }))
+}
+
+async fn declare(State(service): Shared, body: Body) -> Answer {
+    let spec: PartitionSpec = json_of(&service, body).await?;
+    let partition = service.queue.declare(spec).await?;
+    Ok(json(&partition.spec()))
+}
+
+async fn partition_status(State(service): Shared, Path(partition): Path<String>) -> Answer {
+    Ok(json(&service.queue.partition(&partition)?.stats()))
+}
+
+async fn put(
+    State(service): Shared,
+    Path(partition): Path<String>,
+    query: Result<Query<PutQuery>, QueryRejection>,
+    body: Body,
+) -> Answer {
+    let partition = service.queue.partition(&partition)?;
+    let Query(query) = query.map_err(|error| bad(error.body_text()))?;
+    let batch = rows_of(&service, body).await?;
+    ipc::check_names(&batch)?;
+    let group_size = query.group_size.unwrap_or(batch.num_rows());
+    let put = Put {
+        batch,
+        group: query.group,
+        group_size,
+        policy_version: query.policy_version,
+        token: query.token,
+        record: query.record,
+    };
+    let deadline = Instant::now() + std::time::Duration::from_millis(query.wait_ms);
+    let rows = until_end(&service, &partition, partition.put(put, Some(deadline))).await?;
+    Ok(json(&PutAnswer { rows }))
+}
+
+async fn write_columns(State(service): Shared, Path(partition): Path<String>, body: Body) -> Answer {
+    let partition = service.queue.partition(&partition)?;
+    let (rows, batch) = ipc::split_handles(rows_of(&service, body).await?)?;
+    ipc::check_names(&batch)?;
+    partition.write_columns(&rows, batch).await?;
+    done()
+}
+
+async fn take(State(service): Shared, Path(partition): Path<String>, body: Body) -> Answer {
+    let partition = service.queue.partition(&partition)?;
+    let take = json_of::<TakeBody>(&service, body).await?.into_take()?;
+    let Some(lease) = until_end(&service, &partition, partition.take(&take)).await? else {
+        // Whoever waits is told nothing only when nothing will come.
+        let ended = if take.deadline.is_some() { "true" } else { "false" };
+        return Ok((StatusCode::NO_CONTENT, [(ENDED, ended)]).into_response());
+    };
+    let name = lease_name(service.life, lease.id());
+    let mut response = Response::new(Body::from_stream(rows_stream(lease)?));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(ARROW_STREAM));
+    if let Ok(name) = HeaderValue::from_str(&name) {
+        headers.insert(LEASE, name);
+    }
+    Ok(response)
+}
+
+/// Waits no longer than the server lives.
+async fn until_end<T>(
+    service: &Service,
+    partition: &Partition,
+    waiting: impl Future<Output = Result<T, QueueError>>,
+) -> Result<T, QueueError> {
+    let closed = || QueueError::Closed { partition: partition.name().to_owned() };
+    service.end.run_until_cancelled(waiting).await.unwrap_or_else(|| Err(closed()))
+}
+
+/// What is left to be sent of a lease.
+struct Sending {
+    lease: Option<Lease>,
+    encoder: Option<Encoder>,
+    schema: arrow::datatypes::SchemaRef,
+    next_batch: usize,
+    next_row: usize,
+}
+
+/// The rows as an Arrow stream, a batch at a time. The lease goes to the client with the last byte; a stream that is
+/// dropped before gives the rows back.
+fn rows_stream(
+    lease: Lease,
+) -> Result<impl futures::Stream<Item = Result<Bytes, QueueError>> + Send + use<>, QueueError> {
+    let schema = ipc::common_schema(lease.batches());
+    let encoder = Encoder::new(&ipc::labelled_schema(&schema))?;
+    let sending = Sending { lease: Some(lease), encoder: Some(encoder), schema, next_batch: 0, next_row: 0 };
+    Ok(stream::try_unfold(sending, |mut sending| async move {
+        let bytes = sending.next()?;
+        Ok(bytes.map(|bytes| (bytes, sending)))
+    }))
+}
+
+impl Sending {
+    fn next(&mut self) -> Result<Option<Bytes>, QueueError> {
+        let Some(lease) = &self.lease else { return Ok(None) };
+        if let (Some(batch), Some(encoder)) = (lease.batches().get(self.next_batch), &mut self.encoder) {
+            let rows = self.next_row..self.next_row + batch.num_rows();
+            self.next_batch += 1;
+            self.next_row = rows.end;
+            let labelled =
+                ipc::labelled(batch, &self.schema, &lease.rows()[rows.clone()], &lease.groups()[rows])?;
+            return encoder.batch(&labelled).map(Some);
+        }
+        let end = self.encoder.take().map(Encoder::end).transpose()?;
+        if let Some(lease) = self.lease.take() {
+            lease.detach();
+        }
+        Ok(end)
+    }
+}
+
+fn lease_name(life: u64, id: u64) -> String {
+    format!("{life:016x}-{id}")
+}
+
+/// The number of a lease of this server's life.
+fn lease_number(service: &Service, name: &str) -> Result<u64, QueueError> {
+    let (life, id) = name.split_once('-').ok_or_else(|| bad(format!("lease={name} is no lease's name")))?;
+    let id = id.parse().map_err(|_| bad(format!("lease={name} is no lease's name")))?;
+    if u64::from_str_radix(life, 16) == Ok(service.life) {
+        Ok(id)
+    } else {
+        Err(QueueError::LeaseGone { lease: id })
+    }
+}
+
+async fn ack(State(service): Shared, Path((partition, lease)): Path<(String, String)>) -> Answer {
+    let partition = service.queue.partition(&partition)?;
+    partition.ack_lease(lease_number(&service, &lease)?).await?;
+    done()
+}
+
+async fn nack(State(service): Shared, Path((partition, lease)): Path<(String, String)>) -> Answer {
+    service.queue.partition(&partition)?.nack_lease(lease_number(&service, &lease)?)?;
+    done()
+}
+
+async fn renew(State(service): Shared, Path((partition, lease)): Path<(String, String)>) -> Answer {
+    service.queue.partition(&partition)?.renew_lease(lease_number(&service, &lease)?)?;
+    done()
+}
+
+async fn clear(State(service): Shared, Path(partition): Path<String>, body: Body) -> Answer {
+    let partition = service.queue.partition(&partition)?;
+    let ClearBody { rows } = json_of(&service, body).await?;
+    partition.clear(&rows).await?;
+    done()
+}
+
+async fn end_of_puts(State(service): Shared, Path(partition): Path<String>) -> Answer {
+    service.queue.partition(&partition)?.end_of_puts();
+    done()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_compared_whole() {
+        assert!(same(b"secret", b"secret"));
+        assert!(!same(b"secret", b"secreT"));
+        assert!(!same(b"secret", b"secret2"));
+        assert!(!same(b"secret", b""));
+    }
+}

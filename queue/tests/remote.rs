@@ -1,0 +1,344 @@
+//! The queue over HTTP: the same trait, the same errors, and nothing lost with a connection.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::{Int64Array, RecordBatch, StringArray};
+use rolldock_queue::{
+    PartitionSpec, Put, Queue, QueueConfig, QueueError, RemoteConfig, RemoteQueue, RowHandle, ServiceConfig,
+    Take, TaskSpec, TransferQueue, serve,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+
+struct Served {
+    queue: TransferQueue,
+    address: std::net::SocketAddr,
+    end: CancellationToken,
+    task: AbortOnDropHandle<std::io::Result<()>>,
+}
+
+async fn served(config: ServiceConfig) -> Served {
+    let queue = TransferQueue::open(QueueConfig { dir: None, ..QueueConfig::default() }).unwrap();
+    serve_at(queue, TcpListener::bind("127.0.0.1:0").await.unwrap(), config)
+}
+
+fn serve_at(queue: TransferQueue, listener: TcpListener, config: ServiceConfig) -> Served {
+    let address = listener.local_addr().unwrap();
+    let end = CancellationToken::new();
+    let serving = serve(queue.clone(), listener, config, end.clone());
+    Served { queue, address, end, task: AbortOnDropHandle::new(TaskTracker::new().spawn(serving)) }
+}
+
+impl Served {
+    fn client(&self) -> RemoteQueue {
+        RemoteQueue::new(RemoteConfig::new(format!("http://{}", self.address))).unwrap()
+    }
+}
+
+fn spec() -> PartitionSpec {
+    PartitionSpec::new("train", ["train"], 64)
+}
+
+fn batch(first: i64, rows: i64) -> RecordBatch {
+    let ids = Int64Array::from_iter_values(first..first + rows);
+    let words = StringArray::from_iter_values((first..first + rows).map(|id| format!("word {id}")));
+    RecordBatch::try_from_iter([("id", Arc::new(ids) as _), ("word", Arc::new(words) as _)]).unwrap()
+}
+
+fn soon() -> Option<Duration> {
+    Some(Duration::from_secs(10))
+}
+
+/// A producer and a consumer that know nothing but the trait.
+async fn tour(queue: &dyn Queue) {
+    let tasks =
+        ["train", "score"].map(|name| TaskSpec { name: name.to_owned(), columns: Vec::new() }).to_vec();
+    let spec = PartitionSpec { tasks, ..spec() };
+    queue.declare(spec.clone()).await.unwrap();
+    queue.declare(spec.clone()).await.unwrap();
+    let other = PartitionSpec { capacity_rows: 1, ..spec };
+    assert!(matches!(queue.declare(other).await, Err(QueueError::DeclaredOtherwise { .. })));
+
+    let rows = queue.put("train", Put::group("a/1", batch(0, 3)), soon()).await.unwrap();
+    let record = Some("step 1, ünïcode & more".to_owned());
+    let second = Put { policy_version: 7, record, ..Put::group("b", batch(10, 2)) };
+    queue.put("train", second, soon()).await.unwrap();
+    let advantage =
+        RecordBatch::try_from_iter([("advantage", Arc::new(Int64Array::from(vec![5, 6, 7])) as _)]).unwrap();
+    queue.write_columns("train", &rows, advantage.clone()).await.unwrap();
+    assert!(matches!(
+        queue.write_columns("train", &rows, advantage).await,
+        Err(QueueError::ColumnExists { column }) if column == "advantage"
+    ));
+
+    let fresh = Take { min_policy_version: 7, ..Take::groups("score", 8) };
+    let lease = queue.take("train", &fresh).await.unwrap().unwrap();
+    assert_eq!(lease.groups(), ["b", "b"]);
+    assert_eq!(lease.concat().unwrap(), batch(10, 2));
+    lease.nack().await.unwrap();
+    let first =
+        Take { columns: Some(vec!["advantage".to_owned(), "id".to_owned()]), ..Take::groups("train", 1) };
+    let lease = queue.take("train", &first).await.unwrap().unwrap();
+    assert_eq!(
+        (lease.rows(), lease.groups()),
+        (rows.as_slice(), ["a/1", "a/1", "a/1"].map(str::to_owned).as_slice())
+    );
+    assert_eq!(lease.concat().unwrap().schema().field(0).name(), "advantage");
+    lease.renew().await.unwrap();
+    lease.ack().await.unwrap();
+
+    let stats = queue.status("train").await.unwrap();
+    assert_eq!((stats.rows, stats.groups, stats.leases), (5, 2, 0));
+    assert_eq!((stats.tasks[0].ready_rows, stats.tasks[1].ready_groups), (2, 2));
+    queue.clear("train", &rows).await.unwrap();
+    assert!(matches!(queue.clear("train", &rows).await, Err(QueueError::StaleHandle { .. })));
+    let gone = Put { group_size: 1, ..Put::group("c", batch(0, 2)) };
+    assert!(matches!(
+        queue.put("train", gone, soon()).await,
+        Err(QueueError::GroupOverflow { size: 1, rows: 2, .. })
+    ));
+    let wrong = RecordBatch::try_from_iter([("id", Arc::new(StringArray::from(vec!["1"])) as _)]).unwrap();
+    assert!(matches!(
+        queue.put("train", Put::group("d", wrong), soon()).await,
+        Err(QueueError::WrongType { .. })
+    ));
+    assert!(matches!(
+        queue.put("no", Put::group("d", batch(0, 1)), soon()).await,
+        Err(QueueError::UnknownPartition { .. })
+    ));
+    let nobody = Take::groups("nobody", 1);
+    assert!(matches!(queue.take("train", &nobody).await, Err(QueueError::UnknownTask { .. })));
+    let full = queue.put("train", Put::group("e", batch(0, 63)), Some(Duration::from_millis(20))).await;
+    assert!(matches!(full, Err(QueueError::Deadline { .. })), "{full:?}");
+
+    let until = Take::groups("train", 8).until(Instant::now() + Duration::from_secs(10));
+    queue.take("train", &until).await.unwrap().unwrap().ack().await.unwrap();
+    let late = Take::groups("train", 8).until(Instant::now() + Duration::from_millis(30));
+    assert!(matches!(queue.take("train", &late).await, Err(QueueError::Deadline { .. })));
+    assert!(queue.take("train", &Take::groups("train", 8)).await.unwrap().is_none());
+    queue.end_of_puts("train").await.unwrap();
+    assert!(queue.take("train", &until).await.unwrap().is_none(), "the end of puts ends waiting");
+    assert_eq!(queue.inspect().await.unwrap().partitions[0].rows, 2);
+}
+
+#[tokio::test]
+async fn a_served_queue_and_one_in_process_do_the_same() {
+    tour(&TransferQueue::open(QueueConfig { dir: None, ..QueueConfig::default() }).unwrap()).await;
+    let served = served(ServiceConfig::default()).await;
+    tour(&served.client()).await;
+    assert_eq!(served.queue.partition("train").unwrap().records(), ["step 1, ünïcode & more"]);
+}
+
+#[tokio::test]
+async fn rows_with_different_columns_come_as_one_batch_with_nulls() {
+    let served = served(ServiceConfig::default()).await;
+    let client = served.client();
+    client.declare(spec()).await.unwrap();
+    client.put("train", Put::group("a", batch(0, 1)), soon()).await.unwrap();
+    client.put("train", Put::group("b", batch(1, 1).project(&[0]).unwrap()), soon()).await.unwrap();
+    let lease = client.take("train", &Take::groups("train", 2)).await.unwrap().unwrap();
+    let words = lease.batches()[0].column_by_name("word").unwrap().clone();
+    assert_eq!((lease.batches().len(), words.len(), words.null_count()), (1, 2, 1));
+}
+
+#[tokio::test]
+async fn a_dropped_lease_and_a_client_that_goes_away_give_their_rows_back() {
+    let served = served(ServiceConfig::default()).await;
+    let client = served.client();
+    client.declare(spec()).await.unwrap();
+    client.put("train", Put::group("a", batch(0, 4)), soon()).await.unwrap();
+    drop(client.take("train", &Take::groups("train", 1)).await.unwrap().unwrap());
+    let again = Take::groups("train", 1).until(Instant::now() + Duration::from_secs(10));
+    drop(client.take("train", &again).await.unwrap().unwrap());
+    client.close().await;
+    assert_eq!(served.queue.partition("train").unwrap().stats().tasks[0].ready_groups, 1);
+
+    // A waiting take whose client is gone takes nothing.
+    let partition = served.queue.partition("train").unwrap();
+    partition.take(&Take::groups("train", 1)).await.unwrap().unwrap().ack().await.unwrap();
+    let mut gone = TcpStream::connect(served.address).await.unwrap();
+    let body = r#"{"task":"train","groups":1,"wait_ms":60000}"#;
+    let request = format!(
+        "POST /v1/partitions/train/take HTTP/1.1\r\nhost: q\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    gone.write_all(request.as_bytes()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    drop(gone);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    client.put("train", Put::group("b", batch(9, 1)), soon()).await.unwrap();
+    let lease = client.take("train", &Take::groups("train", 1)).await.unwrap().unwrap();
+    assert_eq!(lease.groups(), ["b"]);
+}
+
+#[tokio::test]
+async fn acks_and_puts_can_be_repeated_and_an_earlier_lifes_lease_is_gone() {
+    let served = served(ServiceConfig::default()).await;
+    let client = served.client();
+    client.declare(spec()).await.unwrap();
+    let put = Put { token: Some("t".to_owned()), ..Put::group("a", batch(0, 2)) };
+    let first = client.put("train", put.clone(), soon()).await.unwrap();
+    assert_eq!(client.put("train", put, soon()).await.unwrap(), first);
+
+    let raw = reqwest::Client::new();
+    let url = |what: &str| format!("http://{}/v1/partitions/train/{what}", served.address);
+    let take = || raw.post(url("take")).body(r#"{"task":"train","groups":1}"#);
+    let answer = take().send().await.unwrap();
+    let lease = answer.headers()["rolldock-lease"].to_str().unwrap().to_owned();
+    answer.bytes().await.unwrap();
+    for _ in 0..2 {
+        let acked = raw.post(url(&format!("leases/{lease}/ack"))).send().await.unwrap();
+        assert_eq!(acked.status(), 200, "{}", acked.text().await.unwrap());
+    }
+    assert_eq!(take().send().await.unwrap().status(), 204);
+    let other_life = format!("{:016x}-{}", 1, lease.split_once('-').unwrap().1);
+    let gone = raw.post(url(&format!("leases/{other_life}/ack"))).send().await.unwrap();
+    assert_eq!(gone.status(), 410);
+    let words: serde_json::Value = gone.json().await.unwrap();
+    assert_eq!(
+        (words["error"]["code"].as_str(), words["error"]["class"].as_str()),
+        (Some("lease_gone"), Some("retryable"))
+    );
+}
+
+#[tokio::test]
+async fn a_client_waits_for_a_server_that_starts_late_or_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let client = RemoteQueue::new(RemoteConfig::new(format!("http://{address}"))).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let open = || {
+        let config = QueueConfig { dir: Some(dir.path().to_owned()), ..QueueConfig::default() };
+        TransferQueue::open(config).unwrap()
+    };
+    let starting = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        serve_at(open(), TcpListener::bind(address).await.unwrap(), ServiceConfig::default())
+    };
+    let (declared, served) = tokio::join!(client.declare(spec()), starting);
+    declared.unwrap();
+    client.put("train", Put::group("a", batch(0, 2)), soon()).await.unwrap();
+
+    served.end.cancel();
+    served.task.await.unwrap().unwrap();
+    served.queue.close();
+    drop(served.queue);
+    let starting = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        serve_at(open(), TcpListener::bind(address).await.unwrap(), ServiceConfig::default())
+    };
+    let take = Take::groups("train", 1);
+    let (taken, _served) = tokio::join!(client.take("train", &take), starting);
+    let lease = taken.unwrap().unwrap();
+    assert_eq!(lease.concat().unwrap(), batch(0, 2));
+    lease.ack().await.unwrap();
+}
+
+#[tokio::test]
+async fn waiting_takes_are_told_when_the_server_ends() {
+    let served = served(ServiceConfig::default()).await;
+    let client = served.client();
+    client.declare(spec()).await.unwrap();
+    let until = Take::groups("train", 1).until(Instant::now() + Duration::from_secs(30));
+    let ending = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        served.end.cancel();
+    };
+    let (taken, ()) = tokio::join!(client.take("train", &until), ending);
+    assert!(matches!(taken, Err(QueueError::Closed { .. })), "{taken:?}");
+}
+
+#[tokio::test]
+async fn bad_requests_have_codes_and_change_nothing() {
+    let config = ServiceConfig { body_bytes_max: 10_000, ..ServiceConfig::default() };
+    let served = served(config).await;
+    served.client().declare(spec()).await.unwrap();
+    let raw = reqwest::Client::new();
+    let handles = serde_json::json!({ "rows": [RowHandle { slot: 1, generation: 2 }] }).to_string();
+    let cases: [(&str, Vec<u8>, u16, &str); 12] = [
+        ("v1/partitions", b"{".to_vec(), 400, "bad_request"),
+        ("v1/partitions", br#"{"name":"","tasks":[],"capacity_rows":0}"#.to_vec(), 409, "declared_otherwise"),
+        ("v1/partitions/train/rows", Vec::new(), 400, "bad_request"),
+        ("v1/partitions/train/rows?group=a", Vec::new(), 400, "empty"),
+        ("v1/partitions/train/rows?group=a&grupp=1", Vec::new(), 400, "bad_request"),
+        ("v1/partitions/train/rows?group=a", vec![7; 100], 400, "bad_request"),
+        ("v1/partitions/train/rows?group=a", vec![0; 10_001], 413, "body_too_large"),
+        ("v1/partitions/train/take", br#"{"task":"train"}"#.to_vec(), 400, "bad_request"),
+        ("v1/partitions/train/take", br#"{"task":"train","groups":1,"columns":["x"]}"#.to_vec(), 204, ""),
+        ("v1/partitions/train/clear", handles.into_bytes(), 410, "stale_handle"),
+        ("v1/partitions/train/leases/7/ack", Vec::new(), 400, "bad_request"),
+        ("v1/partitions/none/end", Vec::new(), 404, "unknown_partition"),
+    ];
+    for (path, body, status, code) in cases {
+        let answer = raw.post(format!("http://{}/{path}", served.address)).body(body).send().await.unwrap();
+        assert_eq!(answer.status().as_u16(), status, "{path}");
+        let words: serde_json::Value = answer.json().await.unwrap_or_default();
+        assert_eq!(words["error"]["code"].as_str().unwrap_or_default(), code, "{path}: {words}");
+        assert_eq!(served.queue.partition("train").unwrap().stats().rows, 0);
+    }
+    // A body that breaks off.
+    let mut broken = TcpStream::connect(served.address).await.unwrap();
+    broken
+        .write_all(
+            b"POST /v1/partitions/train/rows?group=a HTTP/1.1\r\nhost: q\r\ncontent-length: 5000\r\n\r\nabc",
+        )
+        .await
+        .unwrap();
+    broken.shutdown().await.unwrap();
+    broken.read_to_end(&mut Vec::new()).await.unwrap();
+    assert_eq!(served.queue.partition("train").unwrap().stats().rows, 0);
+}
+
+#[tokio::test]
+async fn without_the_token_nothing_but_health_is_answered() {
+    let config = ServiceConfig { token: Some("secret".to_owned()), ..ServiceConfig::default() };
+    let served = served(config).await;
+    let with = |token: Option<&str>| {
+        let url = format!("http://{}", served.address);
+        RemoteQueue::new(RemoteConfig { token: token.map(str::to_owned), ..RemoteConfig::new(url) }).unwrap()
+    };
+    assert_eq!(with(None).declare(spec()).await, Err(QueueError::Unauthorized));
+    assert_eq!(with(Some("secre")).inspect().await.unwrap_err(), QueueError::Unauthorized);
+    with(Some("secret")).declare(spec()).await.unwrap();
+    let health = reqwest::get(format!("http://{}/health", served.address)).await.unwrap();
+    assert_eq!(health.status(), 200);
+}
+
+#[tokio::test]
+async fn the_openapi_document_has_the_paths_that_are_served() {
+    let served = served(ServiceConfig::default()).await;
+    let raw = reqwest::Client::new();
+    let document: serde_json::Value = raw
+        .get(format!("http://{}/openapi.json", served.address))
+        .send()
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
+    let paths = document["paths"].as_object().unwrap();
+    assert_eq!(paths.len(), 13);
+    for (path, methods) in paths {
+        let concrete = path.replace("{partition}", "p").replace("{lease}", "l");
+        let url = format!("http://{}{concrete}", served.address);
+        for method in ["get", "post"] {
+            let method_name = method.to_uppercase().parse().unwrap();
+            let status = raw.request(method_name, &url).send().await.unwrap().status();
+            let is_known = status != 404 || path.contains("{partition}");
+            let is_served = is_known && status != 405;
+            assert_eq!(is_served, methods.get(method).is_some(), "{method} {path}: {status}");
+        }
+    }
+    // Every reference is to something.
+    let text = document.to_string();
+    for reference in text.split("\"$ref\":\"#/components/schemas/").skip(1) {
+        let name = reference.split('"').next().unwrap();
+        assert!(document["components"]["schemas"].get(name).is_some(), "{name}");
+    }
+}

@@ -1,0 +1,31 @@
+#!/bin/sh
+# A served queue as Python sees it: produce and consume with pyarrow. Installs pyarrow into a folder of its own.
+set -eu
+cd "$(dirname "$0")/.."
+python=${ROLLDOCK_PYTHON_ENV:-$HOME/.cache/rolldock-python}
+[ -x "$python/bin/python" ] || python3 -m venv "$python"
+"$python/bin/pip" install --quiet --disable-pip-version-check "pyarrow==26.0.1"
+
+cargo build --quiet --bin rolldock
+log=$(mktemp)
+target/debug/rolldock queue serve --listen 127.0.0.1:0 --token secret >"$log" &
+server=$!
+trap 'kill $server 2>/dev/null || true; rm -f "$log"' EXIT
+for _ in $(seq 100); do
+    grep -q "serving a queue at" "$log" && break
+    sleep 0.1
+done
+url=$(sed -n 's/^serving a queue at \([^,]*\),.*/\1/p' "$log")
+
+"$python/bin/python" queue/examples/produce.py "$url" secret
+# Twice the same: the tokens make it harmless.
+"$python/bin/python" queue/examples/produce.py "$url" secret
+consumed=$("$python/bin/python" queue/examples/consume.py "$url" secret)
+echo "$consumed"
+echo "$consumed" | grep -q "^8 rows$" || { echo "expected 8 rows"; exit 1; }
+if "$python/bin/python" queue/examples/consume.py "$url" wrong; then
+    echo "a wrong token was accepted"
+    exit 1
+fi
+kill $server
+wait $server
