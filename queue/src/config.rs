@@ -70,6 +70,9 @@ pub struct PartitionSpec {
     pub columns: Vec<ColumnSpec>,
     /// Who must ack a row before it is freed, and which columns each needs; none means all of the first put.
     pub tasks: Vec<TaskSpec>,
+    /// Columns whose lists or numbers say how many tokens a row has, for takes by tokens and balanced ones.
+    #[serde(default)]
+    pub length_columns: Vec<String>,
     /// Rows.
     pub capacity_rows: usize,
     /// See [`OnFull`].
@@ -103,6 +106,7 @@ impl PartitionSpec {
             name: name.into(),
             columns: Vec::new(),
             tasks,
+            length_columns: Vec::new(),
             capacity_rows,
             on_full: OnFull::Block,
             lease_ms: default_lease_ms(),

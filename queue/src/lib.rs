@@ -47,8 +47,9 @@ pub use error::{ErrorClass, QueueError};
 pub use export::ExportFormat;
 pub use inspect::{PartitionInspection, QueueInspection, TaskCounts};
 pub use partition::{
-    Amount, Dispositions, Lease, Partition, PartitionStats, Put, RowHandle, Take, TaskStats,
+    Amount, Dispositions, Lease, Partition, PartitionStats, Put, RowHandle, Sampler, Share, Stale, Take,
+    TaskStats,
 };
 pub use queue::TransferQueue;
-pub use remote::{GROUP, HANDLE, RemoteConfig, RemoteQueue, ServiceConfig, serve};
+pub use remote::{GROUP, HANDLE, POLICY_VERSION, RemoteConfig, RemoteQueue, ServiceConfig, serve};
 pub use store::{ChunkId, ChunkLocation, Store};

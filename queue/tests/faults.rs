@@ -8,8 +8,7 @@ use std::time::Duration;
 use arrow::array::{ArrayRef, Float32Array, ListArray, RecordBatch, StringArray};
 use arrow::datatypes::Int32Type;
 use rolldock_queue::{
-    Amount, Durability, OnFull, Partition, PartitionSpec, Put, QueueConfig, QueueError, Take, TaskSpec,
-    TransferQueue,
+    Durability, OnFull, Partition, PartitionSpec, Put, QueueConfig, QueueError, Take, TaskSpec, TransferQueue,
 };
 use tokio::time::Instant;
 
@@ -40,14 +39,7 @@ fn soon() -> Option<Instant> {
 }
 
 fn groups(count: usize) -> Take {
-    Take {
-        task: "train".to_owned(),
-        amount: Amount::Groups(count),
-        at_least: 1,
-        columns: None,
-        min_policy_version: 0,
-        deadline: None,
-    }
+    Take::groups("train", count)
 }
 
 async fn drain(partition: &Partition) -> Vec<String> {

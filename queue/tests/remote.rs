@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use arrow::array::{Int64Array, RecordBatch, StringArray};
 use rolldock_queue::{
-    PartitionSpec, Put, Queue, QueueConfig, QueueError, RemoteConfig, RemoteQueue, RowHandle, ServiceConfig,
-    Take, TaskSpec, TransferQueue, serve,
+    PartitionSpec, Put, Queue, QueueConfig, QueueError, RemoteConfig, RemoteQueue, RowHandle, Sampler,
+    ServiceConfig, Share, Take, TaskSpec, TransferQueue, serve,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -115,6 +115,20 @@ async fn tour(queue: &dyn Queue) {
     assert!(matches!(queue.take("train", &nobody).await, Err(QueueError::UnknownTask { .. })));
     let full = queue.put("train", Put::group("e", batch(0, 63)), Some(Duration::from_millis(20))).await;
     assert!(matches!(full, Err(QueueError::Deadline { .. })), "{full:?}");
+
+    let shared = |rank| Take {
+        share: Some(Share::of(rank, 2)),
+        sampler: Sampler::Random { seed: 1 },
+        ..Take::tokens("score", 99)
+    };
+    let halves =
+        [queue.take("train", &shared(0)).await.unwrap(), queue.take("train", &shared(1)).await.unwrap()];
+    let sizes = halves.each_ref().map(|half| half.as_ref().map_or(0, |lease| lease.rows().len()));
+    assert!(sizes.contains(&2), "{sizes:?}");
+    for half in halves.into_iter().flatten() {
+        assert_eq!(half.policy_versions(), [7, 7]);
+        half.nack().await.unwrap();
+    }
 
     let until = Take::groups("train", 8).until(Instant::now() + Duration::from_secs(10));
     queue.take("train", &until).await.unwrap().unwrap().ack().await.unwrap();

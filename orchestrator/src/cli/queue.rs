@@ -77,14 +77,16 @@ fn describe(queue: &QueueInspection) -> String {
     let mut lines = vec![format!("{} bytes of payload", queue.payload_bytes)];
     for partition in &queue.partitions {
         lines.push(format!(
-            "partition {}: {} rows of {} in {} groups; gone: {} acked, {} dropped, {} cleared",
+            "partition {}: {} rows of {} in {} groups; gone: {} acked, {} dropped, {} cleared, {} stale, {} lost",
             partition.name,
             partition.rows,
             partition.capacity_rows,
             partition.groups,
             partition.dispositions.acked,
             partition.dispositions.dropped,
-            partition.dispositions.cleared
+            partition.dispositions.cleared,
+            partition.dispositions.stale,
+            partition.dispositions.lost
         ));
         for task in &partition.tasks {
             lines.push(format!(

@@ -60,7 +60,8 @@ impl RunQueue {
         let settings = &recipe.queue;
         let spec =
             PartitionSpec::new(&settings.partition, settings.tasks.iter().cloned(), settings.capacity_rows);
-        let partition = queue.declare(PartitionSpec { on_full, ..spec }).await?;
+        let length_columns = ["prompt_ids", "response_ids"].map(str::to_owned).to_vec();
+        let partition = queue.declare(PartitionSpec { on_full, length_columns, ..spec }).await?;
         let kept = settings.consumer.as_ref().map_or(0, |consumer| consumer.keep_last_steps);
         let kept_from_step = recipe.run.steps.map_or(u64::MAX, |steps| steps.saturating_sub(kept) + 1);
         Ok(Self {
@@ -80,6 +81,7 @@ impl RunQueue {
             group: format!("{}-{}", group.prompt.uid, group.dispatch),
             group_size: group.samples.len(),
             policy_version: group.policy_version_min(),
+            priority: 0,
             token: Some(format!("dispatch-{}", group.dispatch)),
             record: None,
         };

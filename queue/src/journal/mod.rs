@@ -56,6 +56,11 @@ pub(crate) struct PutRecord {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) group_gone: usize,
     pub(crate) policy_version: u64,
+    #[serde(default, skip_serializing_if = "is_none_given")]
+    pub(crate) priority: i64,
+    /// Tokens of each row; 0 each if empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) lengths: Vec<u32>,
     pub(crate) rows: Vec<RowHandle>,
     pub(crate) payload: PayloadRecord,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -82,6 +87,10 @@ impl PayloadRecord {
     pub(crate) fn chunk_row(&self, at: usize) -> u32 {
         self.chunk_rows.get(at).copied().unwrap_or(at as u32)
     }
+}
+
+fn is_none_given(priority: &i64) -> bool {
+    *priority == 0
 }
 
 fn is_zero(number: &usize) -> bool {

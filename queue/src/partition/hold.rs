@@ -18,11 +18,12 @@ use crate::journal::Record;
 pub(super) struct Held {
     partition: Partition,
     id: u64,
+    member: u32,
 }
 
 impl Hold for Held {
     fn ack(&self) -> BoxFuture<'_, Result<(), QueueError>> {
-        self.partition.ack_lease(self.id).boxed()
+        self.partition.ack_lease(self.id, self.member).boxed()
     }
 
     fn nack(&self) -> BoxFuture<'_, Result<(), QueueError>> {
@@ -45,21 +46,22 @@ impl Partition {
     pub(super) async fn lease_of(
         &self,
         id: u64,
+        member: u32,
         rows: Vec<RowHandle>,
         columns: Option<&[String]>,
     ) -> Result<Lease, QueueError> {
         // Made first, so that it gives the rows back however this ends.
-        let hold = Held { partition: self.clone(), id };
-        let groups = {
+        let hold = Held { partition: self.clone(), id, member };
+        let labels = {
             let table = self.shared.table.lock();
-            let key = |row: &RowHandle| {
+            let label = |row: &RowHandle| {
                 let group = table.groups.get(&table.row(*row)?.group);
-                Ok(group.map(|group| group.key.clone()).unwrap_or_default())
+                Ok(group.map(|group| (group.key.clone(), group.policy_version)).unwrap_or_default())
             };
-            rows.iter().map(key).collect::<Result<Vec<String>, QueueError>>()
+            rows.iter().map(label).collect::<Result<(Vec<String>, Vec<u64>), QueueError>>()
         };
-        let mut lease = Lease::new(Box::new(hold), id, rows, Vec::new(), Vec::new());
-        lease.groups = groups?;
+        let mut lease = Lease::new(Box::new(hold), id, rows, (Vec::new(), Vec::new()), Vec::new());
+        (lease.groups, lease.policy_versions) = labels?;
         match self.read(&lease.rows, columns).await {
             Ok(batches) => {
                 lease.batches = batches;
@@ -76,7 +78,7 @@ impl Partition {
     }
 
     /// Consumes a lease's rows; repeating an ack that was done is done too. Cancel-safe.
-    pub(crate) async fn ack_lease(&self, id: u64) -> Result<(), QueueError> {
+    pub(crate) async fn ack_lease(&self, id: u64, member: u32) -> Result<(), QueueError> {
         loop {
             let settled = self.shared.ready.notified();
             tokio::pin!(settled);
@@ -85,10 +87,10 @@ impl Partition {
             let begun = {
                 let mut table = self.shared.table.lock();
                 table.expire(Instant::now());
-                table.begin_ack(id)?
+                table.begin_ack(id, member)?
             };
             match begun {
-                BeginAck::Done => return Ok(()),
+                BeginAck::Done | BeginAck::Counted => return Ok(()),
                 BeginAck::UnderWay => settled.await,
                 BeginAck::Begun { task, rows } => return self.commit_ack(id, task, rows).await,
             }

@@ -27,6 +27,7 @@ pub struct Lease {
     id: u64,
     pub(super) rows: Vec<RowHandle>,
     pub(super) groups: Vec<String>,
+    pub(super) policy_versions: Vec<u64>,
     pub(super) batches: Vec<RecordBatch>,
     held: bool,
 }
@@ -36,10 +37,10 @@ impl Lease {
         hold: Box<dyn Hold>,
         id: u64,
         rows: Vec<RowHandle>,
-        groups: Vec<String>,
+        (groups, policy_versions): (Vec<String>, Vec<u64>),
         batches: Vec<RecordBatch>,
     ) -> Self {
-        Self { hold, id, rows, groups, batches, held: true }
+        Self { hold, id, rows, groups, policy_versions, batches, held: true }
     }
 
     /// Its number.
@@ -55,6 +56,11 @@ impl Lease {
     /// The group of each row.
     pub fn groups(&self) -> &[String] {
         &self.groups
+    }
+
+    /// The oldest policy version of each row's group.
+    pub fn policy_versions(&self) -> &[u64] {
+        &self.policy_versions
     }
 
     /// One batch for each stretch of rows that lie together: payload is not copied.

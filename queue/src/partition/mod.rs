@@ -1,5 +1,6 @@
 //! A partition: puts, takes and acks over the control plane's table and the payload's store.
 
+mod balance;
 mod hold;
 mod lease;
 mod put;
@@ -33,7 +34,7 @@ pub(crate) use replay::{Replay, live_records};
 use table::{Admission, Claim, Released};
 pub use table::{Dispositions, RowHandle};
 pub(crate) use table::{Freed, Table};
-pub use take::{Amount, Take};
+pub use take::{Amount, Sampler, Share, Stale, Take};
 
 /// Where payload goes.
 #[derive(Clone)]
@@ -322,7 +323,7 @@ impl Partition {
         let shared = Arc::clone(&self.shared);
         let record = Record::Clear { partition: shared.name.clone(), rows: rows.clone(), why };
         let apply = move |durable: Result<(), QueueError>| {
-            if durable.is_err() && why == Freed::Dropped {
+            if durable.is_err() && matches!(why, Freed::Dropped | Freed::Stale) {
                 shared.table.lock().undo_drop(&rows);
                 shared.ready.notify_waiters();
             }

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
+use arrow::array::{ArrayRef, AsArray, RecordBatch};
+use arrow::compute::cast;
+use arrow::compute::kernels::length::length;
+use arrow::datatypes::{DataType, UInt32Type};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -23,6 +26,9 @@ pub struct Put {
     pub group_size: usize,
     /// The oldest policy version of the rows.
     pub policy_version: u64,
+    /// Greater goes first where a take asks for [`Sampler::Priority`](crate::Sampler::Priority); a group has the
+    /// greatest of its puts.
+    pub priority: i64,
     /// Makes a repetition of the same put harmless: it returns the rows of the first one.
     pub token: Option<String>,
     /// The owner's own words about this put, durable with it and read back by [`Partition::records`].
@@ -33,7 +39,15 @@ impl Put {
     /// A whole group.
     pub fn group(group: impl Into<String>, batch: RecordBatch) -> Self {
         let group_size = batch.num_rows();
-        Self { batch, group: group.into(), group_size, policy_version: 0, token: None, record: None }
+        Self {
+            batch,
+            group: group.into(),
+            group_size,
+            policy_version: 0,
+            priority: 0,
+            token: None,
+            record: None,
+        }
     }
 }
 
@@ -117,6 +131,7 @@ impl Partition {
             Admitted::Known(rows) => return Ok(rows),
             Admitted::Reserved(reservation, handles) => (reservation, handles),
         };
+        let lengths = self.lengths(&put.batch)?;
         let batch = own_buffers(put.batch)?;
         let chunk = self.shared.new_chunk();
         let payload = self.payload(chunk, &batch).await?;
@@ -127,6 +142,8 @@ impl Partition {
             group_size: put.group_size,
             group_gone: 0,
             policy_version: put.policy_version,
+            priority: put.priority,
+            lengths,
             rows: handles.clone(),
             payload: PayloadRecord { chunk, location: None, columns: names, chunk_rows: Vec::new() },
             token: put.token,
@@ -178,6 +195,31 @@ impl Partition {
             })
         };
         self.write(payload, record, chunk, publish).await
+    }
+
+    /// Tokens of each row: the lists' lengths and the numbers in the columns that the partition counts.
+    fn lengths(&self, batch: &RecordBatch) -> Result<Vec<u32>, QueueError> {
+        let counted = self.shared.table.lock().spec.length_columns.clone();
+        let mut lengths = vec![0; if counted.is_empty() { 0 } else { batch.num_rows() }];
+        for name in &counted {
+            let Some(column) = batch.column_by_name(name) else { continue };
+            let uncountable = || QueueError::WrongType {
+                column: name.clone(),
+                expected: "a list or a whole number, to count tokens by".to_owned(),
+                found: column.data_type().to_string(),
+            };
+            let counts: ArrayRef = match column.data_type() {
+                DataType::List(_) | DataType::LargeList(_) | DataType::FixedSizeList(..) => length(column)?,
+                dtype if dtype.is_integer() => Arc::clone(column),
+                _ => return Err(uncountable()),
+            };
+            // A negative number becomes null, and counts for nothing.
+            let counts = cast(&counts, &DataType::UInt32)?;
+            for (length, count) in lengths.iter_mut().zip(counts.as_primitive::<UInt32Type>()) {
+                *length = u32::saturating_add(*length, count.unwrap_or(0));
+            }
+        }
+        Ok(lengths)
     }
 
     /// Checks a put and sets aside what it needs. What was checked before a wait is checked again after it.

@@ -118,6 +118,13 @@ fn by_chunk(table: &Table, rows: &[RowHandle], part: usize) -> BTreeMap<ChunkId,
     chunks
 }
 
+/// Tokens of each row; empty where none has any.
+fn lengths(table: &Table, rows: &[(RowHandle, Part)]) -> Vec<u32> {
+    let lengths: Vec<u32> =
+        rows.iter().map(|(handle, _)| table.row(*handle).map_or(0, |row| row.length)).collect();
+    if lengths.iter().all(|length| *length == 0) { Vec::new() } else { lengths }
+}
+
 fn payload_record(chunk: ChunkId, rows: &[(RowHandle, Part)], store: &DiskStore) -> PayloadRecord {
     PayloadRecord {
         chunk,
@@ -145,6 +152,8 @@ pub(crate) fn live_records(table: &Table, store: &DiskStore) -> Vec<Record> {
                 group_size: group.size,
                 group_gone: std::mem::take(&mut group_gone),
                 policy_version: group.policy_version,
+                priority: group.priority,
+                lengths: lengths(table, &rows),
                 rows: rows.iter().map(|(handle, _)| *handle).collect(),
                 payload: payload_record(chunk, &rows, store),
                 token: None,

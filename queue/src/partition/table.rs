@@ -3,8 +3,11 @@
 //! Nothing in here waits, copies payload or does I/O, and every operation touches the rows it is about and no
 //! others: what is ready is kept in ordered sets, never searched for.
 
+mod choose;
+mod index;
 mod leaving;
 mod puts;
+mod share;
 #[cfg(test)]
 mod tests;
 
@@ -20,6 +23,8 @@ use crate::config::TaskSpec;
 use crate::{ChunkId, ColumnSpec, PartitionSpec, QueueError};
 
 pub(crate) use leaving::BeginAck;
+
+use index::{GroupIndex, Keys};
 
 /// Names one row for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -55,6 +60,8 @@ pub(crate) struct Row {
     pub(crate) group: u64,
     /// Its place in the group.
     place: usize,
+    /// Tokens.
+    pub(crate) length: u32,
     pub(crate) parts: Vec<Part>,
     pub(crate) progress: Vec<Progress>,
 }
@@ -75,25 +82,43 @@ pub(crate) struct Group {
     /// Rows ever put.
     pub(crate) put: usize,
     pub(crate) policy_version: u64,
+    pub(crate) priority: i64,
+    /// Tokens of its live rows.
+    pub(crate) tokens: u64,
     /// Per task: rows that are ready.
     ready: Vec<usize>,
 }
 
 impl Group {
+    fn keys(&self) -> Keys {
+        Keys { policy_version: self.policy_version, priority: self.priority }
+    }
+
     /// Whether every row is there and ready for the task.
     fn is_ready(&self, task: usize) -> bool {
         self.put == self.size && self.ready[task] == self.rows.len() && !self.rows.is_empty()
     }
 }
 
-/// What is ready for a task, oldest group first.
+/// What is ready for a task.
 #[derive(Debug, Default)]
 struct Ready {
-    /// By group and place in the group.
-    rows: BTreeSet<(u64, usize, RowHandle)>,
-    groups: BTreeSet<u64>,
+    rows: usize,
+    /// Groups all of whose rows are ready.
+    groups: GroupIndex,
+    /// For takes of single rows; built for the first one.
+    single: Option<SingleRows>,
     /// Rows that lack columns of the task.
     incomplete: usize,
+}
+
+/// What takes of single rows need.
+#[derive(Debug, Default)]
+struct SingleRows {
+    /// Ready rows by group and place in the group.
+    rows: BTreeSet<(u64, usize, RowHandle)>,
+    /// Groups any of whose rows is ready.
+    groups: GroupIndex,
 }
 
 /// Rows of a group whose puts are not durable yet.
@@ -145,6 +170,10 @@ pub(crate) struct LeaseState {
     pub(crate) task: usize,
     pub(crate) rows: Vec<RowHandle>,
     pub(crate) expires: Instant,
+    /// Consumers that get the same rows; they are consumed when all have acked.
+    members: u32,
+    fetched: BTreeSet<u32>,
+    acked: BTreeSet<u32>,
 }
 
 /// What became of rows that are gone.
@@ -158,6 +187,9 @@ pub struct Dispositions {
     pub cleared: u64,
     /// Their payload could not be read back.
     pub lost: u64,
+    /// Dropped because their policy version was too old for a take.
+    #[serde(default)]
+    pub stale: u64,
 }
 
 /// Why rows are freed.
@@ -168,6 +200,7 @@ pub(crate) enum Freed {
     Dropped,
     Cleared,
     Lost,
+    Stale,
 }
 
 #[derive(Debug)]
@@ -188,6 +221,7 @@ pub(crate) struct Table {
     /// Acks by lease: whether they are done.
     acks: HashMap<u64, bool>,
     ack_order: VecDeque<u64>,
+    shares: HashMap<share::Team, share::Waiting>,
     chunks: HashMap<ChunkId, ChunkRows>,
     tokens: HashMap<String, Vec<RowHandle>>,
     token_order: VecDeque<String>,
@@ -222,6 +256,7 @@ impl Table {
             next_lease: 0,
             acks: HashMap::new(),
             ack_order: VecDeque::new(),
+            shares: HashMap::new(),
             chunks: HashMap::new(),
             tokens: HashMap::new(),
             token_order: VecDeque::new(),
@@ -317,36 +352,51 @@ impl Table {
             return;
         }
         let Some(group) = self.groups.get_mut(&group_id) else { return };
+        let ready = &mut self.ready[task];
         if to == Progress::Ready {
             group.ready[task] += 1;
-            self.ready[task].rows.insert((group_id, place, handle));
+            ready.rows += 1;
         } else {
             group.ready[task] -= 1;
-            self.ready[task].rows.remove(&(group_id, place, handle));
+            ready.rows -= 1;
+        }
+        if let Some(single) = &mut ready.single {
+            if to == Progress::Ready {
+                single.rows.insert((group_id, place, handle));
+            } else {
+                single.rows.remove(&(group_id, place, handle));
+            }
         }
         self.index_group(group_id, task);
     }
 
+    /// Puts a group where takers find it, or out of it. Whoever changes what it is ordered by calls
+    /// [`unindex_group`](Self::unindex_group) before.
     fn index_group(&mut self, id: u64, task: usize) {
-        if self.groups.get(&id).is_some_and(|group| group.is_ready(task)) {
-            self.ready[task].groups.insert(id);
+        let Some(group) = self.groups.get(&id) else { return };
+        let ready = &mut self.ready[task];
+        if group.is_ready(task) {
+            ready.groups.insert(id, group.keys());
         } else {
-            self.ready[task].groups.remove(&id);
+            ready.groups.remove(id, group.keys());
+        }
+        if let Some(single) = &mut ready.single {
+            if group.ready[task] > 0 {
+                single.groups.insert(id, group.keys());
+            } else {
+                single.groups.remove(id, group.keys());
+            }
         }
     }
 
-    /// The oldest ready groups, at most `count`, of at least `min_version`.
-    pub(crate) fn ready_groups(&self, task: usize, count: usize, min_version: u64) -> Vec<RowHandle> {
-        let fresh = |id: &&u64| self.groups.get(id).is_some_and(|group| group.policy_version >= min_version);
-        let chosen = self.ready[task].groups.iter().filter(fresh).take(count);
-        chosen.filter_map(|id| self.groups.get(id)).flat_map(|group| group.rows.iter().copied()).collect()
-    }
-
-    /// The oldest ready rows, at most `count`, of groups of at least `min_version`.
-    pub(crate) fn ready_rows(&self, task: usize, count: usize, min_version: u64) -> Vec<RowHandle> {
-        let fresh = |id: u64| self.groups.get(&id).is_some_and(|group| group.policy_version >= min_version);
-        let rows = self.ready[task].rows.iter().filter(|(id, ..)| fresh(*id));
-        rows.take(count).map(|(.., handle)| *handle).collect()
+    fn unindex_group(&mut self, id: u64) {
+        let Some(group) = self.groups.get(&id) else { return };
+        for ready in &mut self.ready {
+            ready.groups.remove(id, group.keys());
+            if let Some(single) = &mut ready.single {
+                single.groups.remove(id, group.keys());
+            }
+        }
     }
 
     pub(crate) fn ready_group_count(&self, task: usize) -> usize {
@@ -369,14 +419,14 @@ impl Table {
     }
 
     pub(crate) fn ready_row_count(&self, task: usize) -> usize {
-        self.ready[task].rows.len()
+        self.ready[task].rows
     }
 
     pub(crate) fn task_stats(&self) -> Vec<TaskStats> {
         let stats = |(task, ready): (&TaskSpec, &Ready)| TaskStats {
             task: task.name.clone(),
             incomplete_rows: ready.incomplete,
-            ready_rows: ready.rows.len(),
+            ready_rows: ready.rows,
             ready_groups: ready.groups.len(),
         };
         self.spec.tasks.iter().zip(&self.ready).map(stats).collect()

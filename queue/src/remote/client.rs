@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::ipc;
+use super::ipc::{self, Labelled};
 use super::wire::{ARROW_STREAM, ClearBody, ENDED, ErrorBody, LEASE, PutAnswer, PutQuery, TakeBody};
 use crate::partition::Hold;
 use crate::{Lease, PartitionSpec, PartitionStats, Put, Queue, QueueError, QueueInspection, RowHandle, Take};
@@ -228,10 +228,10 @@ impl RemoteQueue {
         let name = response.headers().get(LEASE).and_then(|name| name.to_str().ok()).map(str::to_owned);
         let name = name.ok_or_else(|| self.link.unreachable("rows without a lease"))?;
         let body = self.link.bytes(response).await?;
-        let (rows, groups, batch) = ipc::split_labels(ipc::decode(body)?)?;
-        let id = name.split_once('-').and_then(|(_, id)| id.parse().ok()).unwrap_or_default();
+        let Labelled { rows, groups, policy_versions, batch } = ipc::split_labels(ipc::decode(body)?)?;
+        let id = name.split('-').nth(1).and_then(|id| id.parse().ok()).unwrap_or_default();
         let hold = Held { link: Arc::clone(&self.link), path: path(partition, &format!("/leases/{name}")) };
-        Ok(Taken::Lease(Lease::new(Box::new(hold), id, rows, groups, vec![batch])))
+        Ok(Taken::Lease(Lease::new(Box::new(hold), id, rows, (groups, policy_versions), vec![batch])))
     }
 }
 
@@ -307,6 +307,7 @@ impl Queue for RemoteQueue {
                 group: put.group,
                 group_size: Some(put.group_size),
                 policy_version: put.policy_version,
+                priority: put.priority,
                 token: Some(token),
                 record: put.record,
                 wait_ms: 0,

@@ -11,12 +11,14 @@ use arrow::ipc::writer::StreamWriter;
 use bytes::Bytes;
 
 use crate::export::conform;
-use crate::{QueueError, RowHandle};
+use crate::{Lease, QueueError, RowHandle};
 
 /// The column with a row's handle: generation above slot, 32 bits each.
 pub const HANDLE: &str = "_handle";
 /// The column with a row's group.
 pub const GROUP: &str = "_group";
+/// The column with the oldest policy version of a row's group.
+pub const POLICY_VERSION: &str = "_policy_version";
 
 fn bad(reason: impl ToString) -> QueueError {
     QueueError::BadRequest { reason: reason.to_string() }
@@ -98,23 +100,22 @@ pub(super) fn common_schema(batches: &[RecordBatch]) -> SchemaRef {
 pub(super) fn labelled(
     batch: &RecordBatch,
     schema: &SchemaRef,
-    rows: &[RowHandle],
-    groups: &[String],
+    lease: &Lease,
+    rows: std::ops::Range<usize>,
 ) -> Result<RecordBatch, QueueError> {
     let conformed = if batch.schema_ref() == schema { batch.clone() } else { conform(batch, schema)? };
     let mut columns: Vec<ArrayRef> = vec![
-        Arc::new(UInt64Array::from_iter_values(rows.iter().copied().map(number))),
-        Arc::new(StringArray::from_iter_values(groups)),
+        Arc::new(UInt64Array::from_iter_values(lease.rows()[rows.clone()].iter().copied().map(number))),
+        Arc::new(StringArray::from_iter_values(&lease.groups()[rows.clone()])),
+        Arc::new(UInt64Array::from_iter_values(lease.policy_versions()[rows].iter().copied())),
     ];
     columns.extend(conformed.columns().iter().cloned());
     Ok(RecordBatch::try_new(labelled_schema(schema), columns)?)
 }
 
 pub(super) fn labelled_schema(schema: &Schema) -> SchemaRef {
-    let mut fields = vec![
-        Arc::new(Field::new(HANDLE, DataType::UInt64, false)),
-        Arc::new(Field::new(GROUP, DataType::Utf8, false)),
-    ];
+    let labels = [(HANDLE, DataType::UInt64), (GROUP, DataType::Utf8), (POLICY_VERSION, DataType::UInt64)];
+    let mut fields = labels.map(|(name, dtype)| Arc::new(Field::new(name, dtype, false))).to_vec();
     fields.extend(schema.fields().iter().cloned());
     Arc::new(Schema::new(fields))
 }
@@ -129,17 +130,27 @@ pub(super) fn split_handles(mut batch: RecordBatch) -> Result<(Vec<RowHandle>, R
     Ok((handles, batch))
 }
 
-/// Takes handles and groups out of a taken batch.
-pub(super) fn split_labels(
-    batch: RecordBatch,
-) -> Result<(Vec<RowHandle>, Vec<String>, RecordBatch), QueueError> {
-    let (handles, mut batch) = split_handles(batch)?;
+/// A taken batch and what its rows are.
+pub(super) struct Labelled {
+    pub(super) rows: Vec<RowHandle>,
+    pub(super) groups: Vec<String>,
+    pub(super) policy_versions: Vec<u64>,
+    pub(super) batch: RecordBatch,
+}
+
+/// Takes the labels out of a taken batch.
+pub(super) fn split_labels(batch: RecordBatch) -> Result<Labelled, QueueError> {
+    let (rows, mut batch) = split_handles(batch)?;
+    let unversioned = || bad(format!("expected a column {POLICY_VERSION} of type UInt64"));
+    let place = batch.schema_ref().index_of(POLICY_VERSION).map_err(|_| unversioned())?;
+    let column = batch.remove_column(place);
+    let policy_versions = column.as_primitive_opt::<UInt64Type>().ok_or_else(unversioned)?.values().to_vec();
     let missing = || bad(format!("expected a column {GROUP} of type Utf8"));
     let place = batch.schema_ref().index_of(GROUP).map_err(|_| missing())?;
     let column = batch.remove_column(place);
     let groups = column.as_string_opt::<i32>().ok_or_else(missing)?;
     let groups = groups.iter().map(|group| group.unwrap_or_default().to_owned()).collect();
-    Ok((handles, groups, batch))
+    Ok(Labelled { rows, groups, policy_versions, batch })
 }
 
 /// The batch with a column of handles in front.
@@ -154,8 +165,11 @@ pub(super) fn with_handles(rows: &[RowHandle], batch: &RecordBatch) -> Result<Re
 
 /// Refuses columns whose names the wire format uses.
 pub(super) fn check_names(batch: &RecordBatch) -> Result<(), QueueError> {
-    let reserved =
-        batch.schema_ref().fields().iter().find(|field| [HANDLE, GROUP].contains(&field.name().as_str()));
+    let reserved = batch
+        .schema_ref()
+        .fields()
+        .iter()
+        .find(|field| [HANDLE, GROUP, POLICY_VERSION].contains(&field.name().as_str()));
     match reserved {
         None => Ok(()),
         Some(field) => Err(bad(format!("column={} is a name that the wire format uses", field.name()))),

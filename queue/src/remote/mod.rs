@@ -1,8 +1,8 @@
 //! The queue over HTTP: JSON for control, Arrow IPC streams for rows.
 //!
 //! Any HTTP client and any Arrow library can use it; `openapi.json` beside this crate is the contract, and the server
-//! gives it out at `/openapi.json`. A taken batch says itself what its rows are: the columns [`HANDLE`] and [`GROUP`]
-//! stand beside those that were put.
+//! gives it out at `/openapi.json`. A taken batch says itself what its rows are: the columns [`HANDLE`], [`GROUP`] and
+//! [`POLICY_VERSION`] stand beside those that were put.
 //!
 //! # Why a lost connection loses nothing
 //! A put has a token, so that repeating it changes nothing; so does repeating an ack. A take whose answer does not
@@ -14,5 +14,5 @@ mod service;
 mod wire;
 
 pub use client::{RemoteConfig, RemoteQueue};
-pub use ipc::{GROUP, HANDLE};
+pub use ipc::{GROUP, HANDLE, POLICY_VERSION};
 pub use service::{ServiceConfig, serve};

@@ -187,6 +187,7 @@ async fn put(
         group: query.group,
         group_size,
         policy_version: query.policy_version,
+        priority: query.priority,
         token: query.token,
         record: query.record,
     };
@@ -211,7 +212,7 @@ async fn take(State(service): Shared, Path(partition): Path<String>, body: Body)
         let ended = if take.deadline.is_some() { "true" } else { "false" };
         return Ok((StatusCode::NO_CONTENT, [(ENDED, ended)]).into_response());
     };
-    let name = lease_name(service.life, lease.id());
+    let name = lease_name(service.life, lease.id(), take.share.map_or(0, |share| share.member));
     let mut response = Response::new(Body::from_stream(rows_stream(lease)?));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(ARROW_STREAM));
@@ -261,8 +262,7 @@ impl Sending {
             let rows = self.next_row..self.next_row + batch.num_rows();
             self.next_batch += 1;
             self.next_row = rows.end;
-            let labelled =
-                ipc::labelled(batch, &self.schema, &lease.rows()[rows.clone()], &lease.groups()[rows])?;
+            let labelled = ipc::labelled(batch, &self.schema, lease, rows)?;
             return encoder.batch(&labelled).map(Some);
         }
         let end = self.encoder.take().map(Encoder::end).transpose()?;
@@ -273,34 +273,37 @@ impl Sending {
     }
 }
 
-fn lease_name(life: u64, id: u64) -> String {
-    format!("{life:016x}-{id}")
+fn lease_name(life: u64, id: u64, member: u32) -> String {
+    format!("{life:016x}-{id}-{member}")
 }
 
-/// The number of a lease of this server's life.
-fn lease_number(service: &Service, name: &str) -> Result<u64, QueueError> {
-    let (life, id) = name.split_once('-').ok_or_else(|| bad(format!("lease={name} is no lease's name")))?;
-    let id = id.parse().map_err(|_| bad(format!("lease={name} is no lease's name")))?;
-    if u64::from_str_radix(life, 16) == Ok(service.life) {
-        Ok(id)
-    } else {
-        Err(QueueError::LeaseGone { lease: id })
-    }
+/// The number of a lease of this server's life, and the member that holds it.
+fn lease_number(service: &Service, name: &str) -> Result<(u64, u32), QueueError> {
+    let parts: Vec<&str> = name.split('-').collect();
+    let parsed = match parts.as_slice() {
+        [life, id, member] => {
+            (u64::from_str_radix(life, 16).ok()).zip(id.parse().ok()).zip(member.parse().ok())
+        }
+        _ => None,
+    };
+    let ((life, id), member) = parsed.ok_or_else(|| bad(format!("lease={name} is no lease's name")))?;
+    if life == service.life { Ok((id, member)) } else { Err(QueueError::LeaseGone { lease: id }) }
 }
 
 async fn ack(State(service): Shared, Path((partition, lease)): Path<(String, String)>) -> Answer {
     let partition = service.queue.partition(&partition)?;
-    partition.ack_lease(lease_number(&service, &lease)?).await?;
+    let (lease, member) = lease_number(&service, &lease)?;
+    partition.ack_lease(lease, member).await?;
     done()
 }
 
 async fn nack(State(service): Shared, Path((partition, lease)): Path<(String, String)>) -> Answer {
-    service.queue.partition(&partition)?.nack_lease(lease_number(&service, &lease)?)?;
+    service.queue.partition(&partition)?.nack_lease(lease_number(&service, &lease)?.0)?;
     done()
 }
 
 async fn renew(State(service): Shared, Path((partition, lease)): Path<(String, String)>) -> Answer {
-    service.queue.partition(&partition)?.renew_lease(lease_number(&service, &lease)?)?;
+    service.queue.partition(&partition)?.renew_lease(lease_number(&service, &lease)?.0)?;
     done()
 }
 

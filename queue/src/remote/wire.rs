@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use crate::{Amount, ErrorClass, QueueError, RowHandle, Take};
+use crate::{Amount, ErrorClass, QueueError, RowHandle, Sampler, Share, Stale, Take};
 
 /// Rows are sent as this.
 pub(super) const ARROW_STREAM: &str = "application/vnd.apache.arrow.stream";
@@ -24,6 +24,8 @@ pub(super) struct PutQuery {
     pub(super) group_size: Option<usize>,
     #[serde(default)]
     pub(super) policy_version: u64,
+    #[serde(default)]
+    pub(super) priority: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) token: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,12 +50,20 @@ pub(super) struct TakeBody {
     pub(super) groups: Option<usize>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) rows: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) tokens: Option<u64>,
     #[serde(default = "one")]
     pub(super) at_least: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) columns: Option<Vec<String>>,
     #[serde(default)]
     pub(super) min_policy_version: u64,
+    #[serde(default)]
+    pub(super) stale: Stale,
+    #[serde(default)]
+    pub(super) sampler: Sampler,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) share: Option<Share>,
     /// How long to wait for rows; absent means not at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) wait_ms: Option<u64>,
@@ -65,27 +75,33 @@ fn one() -> usize {
 
 impl TakeBody {
     pub(super) fn new(take: &Take, wait: Option<Duration>) -> Self {
-        let (groups, rows) = match take.amount {
-            Amount::Groups(count) => (Some(count), None),
-            Amount::Rows(count) => (None, Some(count)),
+        let (groups, rows, tokens) = match take.amount {
+            Amount::Groups(count) => (Some(count), None, None),
+            Amount::Rows(count) => (None, Some(count), None),
+            Amount::Tokens(budget) => (None, None, Some(budget)),
         };
         Self {
             task: take.task.clone(),
             groups,
             rows,
+            tokens,
             at_least: take.at_least,
             columns: take.columns.clone(),
             min_policy_version: take.min_policy_version,
+            stale: take.stale,
+            sampler: take.sampler,
+            share: take.share,
             wait_ms: wait.map(|wait| wait.as_millis() as u64),
         }
     }
 
     pub(super) fn into_take(self) -> Result<Take, QueueError> {
-        let amount = match (self.groups, self.rows) {
-            (Some(count), None) => Amount::Groups(count),
-            (None, Some(count)) => Amount::Rows(count),
+        let amount = match (self.groups, self.rows, self.tokens) {
+            (Some(count), None, None) => Amount::Groups(count),
+            (None, Some(count), None) => Amount::Rows(count),
+            (None, None, Some(budget)) => Amount::Tokens(budget),
             _ => {
-                let reason = "expected either groups or rows".to_owned();
+                let reason = "expected one of groups, rows and tokens".to_owned();
                 return Err(QueueError::BadRequest { reason });
             }
         };
@@ -95,6 +111,9 @@ impl TakeBody {
             at_least: self.at_least,
             columns: self.columns,
             min_policy_version: self.min_policy_version,
+            stale: self.stale,
+            sampler: self.sampler,
+            share: self.share,
             deadline: self.wait_ms.map(|wait| Instant::now() + Duration::from_millis(wait)),
         })
     }

@@ -14,6 +14,8 @@ fn put() -> Record {
         group_size: 1,
         group_gone: 0,
         policy_version: 0,
+        priority: 0,
+        lengths: Vec::new(),
         rows: vec![RowHandle { slot: 0, generation: 0 }],
         payload: PayloadRecord {
             chunk: ChunkId(0),

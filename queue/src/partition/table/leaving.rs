@@ -1,9 +1,11 @@
 //! Rows on their way out: leases, acks, drops, and what is free when rows are gone.
 
+use std::collections::BTreeSet;
+
 use tokio::time::Instant;
 
-use super::{ChunkRows, Freed, LeaseState, Progress, Released, RowHandle, Table};
-use crate::{ChunkId, QueueError};
+use super::{ChunkRows, Freed, Group, LeaseState, Progress, Released, RowHandle, Table};
+use crate::{ChunkId, QueueError, Sampler};
 
 /// Acks that are remembered, so that one whose answer was lost can be repeated.
 const ACKS_MAX: usize = 4096;
@@ -19,6 +21,8 @@ pub(crate) enum BeginAck {
     UnderWay,
     /// A repetition of one that was done.
     Done,
+    /// Other members have to ack too.
+    Counted,
 }
 
 impl Table {
@@ -27,7 +31,9 @@ impl Table {
         self.next_lease += 1;
         rows.iter().for_each(|row| self.set(*row, task, Progress::Leased(id)));
         self.expiries.insert((expires, id));
-        self.leases.insert(id, LeaseState { task, rows, expires });
+        let lease =
+            LeaseState { task, rows, expires, members: 1, fetched: BTreeSet::new(), acked: BTreeSet::new() };
+        self.leases.insert(id, lease);
         id
     }
 
@@ -71,11 +77,17 @@ impl Table {
     }
 
     /// Ends a lease whose rows are consumed as soon as that is durable.
-    pub(crate) fn begin_ack(&mut self, id: u64) -> Result<BeginAck, QueueError> {
+    pub(crate) fn begin_ack(&mut self, id: u64, member: u32) -> Result<BeginAck, QueueError> {
         match self.acks.get(&id) {
             Some(false) => return Ok(BeginAck::UnderWay),
             Some(true) => return Ok(BeginAck::Done),
             None => {}
+        }
+        if let Some(lease) = self.leases.get_mut(&id) {
+            lease.acked.insert(member);
+            if lease.acked.len() < lease.members as usize {
+                return Ok(BeginAck::Counted);
+            }
         }
         let LeaseState { task, rows, .. } = self.end_lease(id)?;
         rows.iter().for_each(|row| self.set(*row, task, Progress::Leaving));
@@ -132,11 +144,12 @@ impl Table {
                 Freed::Dropped => self.dispositions.dropped += 1,
                 Freed::Cleared => self.dispositions.cleared += 1,
                 Freed::Lost => self.dispositions.lost += 1,
+                Freed::Stale => self.dispositions.stale += 1,
             }
             for part in &row.parts {
                 self.leave_chunk(part.chunk, &mut released);
             }
-            self.leave_group(row.group, *handle);
+            self.leave_group(row.group, *handle, row.length);
         }
         released
     }
@@ -180,22 +193,43 @@ impl Table {
         }
     }
 
-    fn leave_group(&mut self, id: u64, handle: RowHandle) {
+    fn leave_group(&mut self, id: u64, handle: RowHandle, length: u32) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         group.rows.retain(|row| *row != handle);
-        if group.rows.is_empty() && (group.put == group.size || !self.open_groups.contains_key(&group.key)) {
+        group.tokens -= u64::from(length);
+        let is_over =
+            group.rows.is_empty() && (group.put == group.size || !self.open_groups.contains_key(&group.key));
+        (0..self.spec.tasks.len()).for_each(|task| self.index_group(id, task));
+        if is_over {
             self.groups.remove(&id);
         }
-        (0..self.spec.tasks.len()).for_each(|task| self.index_group(id, task));
     }
 
     /// Takes the oldest group that is ready for every task out of every taker's reach: what `drop_oldest` may drop.
     pub(crate) fn begin_drop(&mut self) -> Option<Vec<RowHandle>> {
-        let mut ready = self.ready.first()?.groups.iter();
-        let id = ready.find(|id| self.ready.iter().all(|task| task.groups.contains(id)))?;
-        let rows = self.groups.get(id)?.rows.clone();
+        let id = self.ready.first()?.groups.oldest().find(|id| self.is_ready_for_all(*id))?;
+        let rows = self.groups.get(&id)?.rows.clone();
         self.set_for_all_tasks(&rows, Progress::Leaving);
         Some(rows)
+    }
+
+    fn is_ready_for_all(&self, id: u64) -> bool {
+        self.ready.iter().all(|task| task.groups.contains(id))
+    }
+
+    /// Takes groups of a version below `min_version` that are ready for every task, and so held by nobody, out of every
+    /// taker's reach.
+    pub(crate) fn begin_drop_stale(&mut self, task: usize, min_version: u64) -> Vec<RowHandle> {
+        let Some(ready) = self.ready.get_mut(task) else { return Vec::new() };
+        let groups = &self.groups;
+        ready.groups.prepare(Sampler::Fifo, min_version, |id| groups.get(&id).map(Group::keys));
+        let stale = self.ready[task].groups.below(min_version).filter(|id| self.is_ready_for_all(*id));
+        let rows: Vec<RowHandle> = stale
+            .filter_map(|id| self.groups.get(&id))
+            .flat_map(|group| group.rows.iter().copied())
+            .collect();
+        self.set_for_all_tasks(&rows, Progress::Leaving);
+        rows
     }
 
     pub(crate) fn undo_drop(&mut self, rows: &[RowHandle]) {

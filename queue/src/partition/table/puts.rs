@@ -103,7 +103,17 @@ impl Table {
     /// Makes reserved rows visible.
     pub(crate) fn publish(&mut self, put: PutRecord) {
         let PutRecord {
-            group: key, group_size, group_gone, policy_version, rows, payload, token, words, ..
+            group: key,
+            group_size,
+            group_gone,
+            policy_version,
+            priority,
+            lengths,
+            rows,
+            payload,
+            token,
+            words,
+            ..
         } = put;
         self.settle(&key, rows.len(), token.as_deref());
         self.rows_live += rows.len();
@@ -117,24 +127,30 @@ impl Table {
                 rows: Vec::with_capacity(rows.len()),
                 put: group_gone,
                 policy_version,
+                priority,
+                tokens: 0,
                 ready: vec![0; tasks],
             };
             self.groups.insert(id, group);
             id
         });
+        self.unindex_group(id);
         let mut first_place = 0;
         if let Some(group) = self.groups.get_mut(&id) {
             first_place = group.put;
             group.rows.extend_from_slice(&rows);
             group.put += rows.len();
             group.policy_version = group.policy_version.min(policy_version);
+            group.priority = group.priority.max(priority);
+            group.tokens += lengths.iter().map(|length| u64::from(*length)).sum::<u64>();
             if group.put == group.size {
                 self.open_groups.remove(&key);
             }
         }
         for (at, handle) in rows.iter().enumerate() {
             let progress = vec![Progress::Incomplete; tasks];
-            let row = Row { group: id, place: first_place + at, parts: Vec::new(), progress };
+            let length = lengths.get(at).copied().unwrap_or(0);
+            let row = Row { group: id, place: first_place + at, length, parts: Vec::new(), progress };
             self.slots[handle.slot as usize].row = Some(row);
         }
         self.ready.iter_mut().for_each(|task| task.incomplete += rows.len());

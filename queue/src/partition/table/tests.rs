@@ -3,6 +3,7 @@ use std::sync::Arc;
 use arrow::array::{Int64Array, RecordBatch};
 
 use super::*;
+use crate::Take;
 use crate::journal::{PayloadRecord, PutRecord};
 use crate::partition::Put;
 
@@ -22,12 +23,22 @@ fn publish(table: &mut Table, put: &Put, chunk: u64) -> Vec<RowHandle> {
         group_size: put.group_size,
         group_gone: 0,
         policy_version: put.policy_version,
+        priority: put.priority,
+        lengths: Vec::new(),
         rows: rows.clone(),
         payload: PayloadRecord { chunk: ChunkId(chunk), location: None, columns, chunk_rows: Vec::new() },
         token: put.token.clone(),
         words: put.record.clone(),
     });
     rows
+}
+
+fn groups(table: &mut Table, task: usize) -> Vec<RowHandle> {
+    table.choose(task, &Take::groups("", 1), false).map_or_else(Vec::new, |chosen| chosen.rows())
+}
+
+fn rows_of(table: &mut Table, task: usize, count: usize) -> Vec<RowHandle> {
+    table.choose(task, &Take::rows("", count), false).map_or_else(Vec::new, |chosen| chosen.rows())
 }
 
 fn table() -> Table {
@@ -39,11 +50,11 @@ fn a_group_that_is_being_dropped_is_out_of_reach_until_the_drop_fails() {
     let mut table = table();
     let rows = publish(&mut table, &put("g", 2, 2), 0);
     assert_eq!(table.begin_drop(), Some(rows.clone()));
-    assert_eq!(table.ready_groups(0, 1, 0), []);
-    assert_eq!(table.ready_rows(1, 2, 0), []);
+    assert_eq!(groups(&mut table, 0), []);
+    assert_eq!(rows_of(&mut table, 1, 2), []);
     assert_eq!(table.begin_drop(), None, "nobody else drops it too");
     table.undo_drop(&rows);
-    assert_eq!(table.ready_groups(1, 1, 0), rows);
+    assert_eq!(groups(&mut table, 1), rows);
 }
 
 #[test]
@@ -76,7 +87,7 @@ fn rows_are_ready_in_order_of_their_puts_whatever_slots_they_have() {
     table.remove(&first, Freed::Cleared);
     let second = publish(&mut table, &put("second", 3, 3), 1);
     assert!(!second.is_sorted(), "the slots of the first rows are used again, the last one first");
-    assert_eq!(table.ready_rows(0, 3, 0), second);
+    assert_eq!(rows_of(&mut table, 0, 3), second);
 }
 
 #[test]

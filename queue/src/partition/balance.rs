@@ -1,0 +1,114 @@
+//! Splitting groups over data-parallel ranks so that each has about as many tokens.
+//!
+//! The largest differencing method of Karmarkar and Karp (1982) for k parts: the two partial splits with the widest
+//! spread are joined, the heaviest part of one with the lightest of the other, until one split is left. For equal
+//! counts the first splits are of k groups each.
+
+use std::collections::BinaryHeap;
+
+/// Parts with their weights, heaviest first.
+#[derive(Debug, PartialEq, Eq)]
+struct Split {
+    parts: Vec<(u64, Vec<usize>)>,
+    /// Its first group: ties are broken by order and not by chance.
+    first: usize,
+}
+
+impl Split {
+    fn new(mut parts: Vec<(u64, Vec<usize>)>, first: usize) -> Self {
+        parts.sort_by_key(|(weight, _)| std::cmp::Reverse(*weight));
+        Self { parts, first }
+    }
+
+    fn spread(&self) -> u64 {
+        let weight = |part: Option<&(u64, Vec<usize>)>| part.map_or(0, |(weight, _)| *weight);
+        weight(self.parts.first()) - weight(self.parts.last())
+    }
+
+    fn join(self, other: Self) -> Self {
+        let first = self.first.min(other.first);
+        let joined = self.parts.into_iter().zip(other.parts.into_iter().rev());
+        let parts = joined.map(|((left, mut places), (right, more))| {
+            places.extend(more);
+            (left + right, places)
+        });
+        Self::new(parts.collect(), first)
+    }
+}
+
+impl Ord for Split {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.spread(), std::cmp::Reverse(self.first)).cmp(&(other.spread(), std::cmp::Reverse(other.first)))
+    }
+}
+
+impl PartialOrd for Split {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// The places of `weights` in `parts` parts. With `equal_counts` a number of weights that the parts divide gives each
+/// as many.
+pub(super) fn balance(weights: &[u64], parts: usize, equal_counts: bool) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..weights.len()).collect();
+    order.sort_by_key(|place| std::cmp::Reverse(weights[*place]));
+    let chunk = if equal_counts { parts } else { 1 };
+    let mut splits: BinaryHeap<Split> = order
+        .chunks(chunk.max(1))
+        .map(|places| {
+            let mut split: Vec<(u64, Vec<usize>)> =
+                places.iter().map(|place| (weights[*place], vec![*place])).collect();
+            split.resize(parts, (0, Vec::new()));
+            Split::new(split, places[0])
+        })
+        .collect();
+    while let Some(widest) = splits.pop() {
+        let Some(next) = splits.pop() else {
+            let mut parts: Vec<Vec<usize>> = widest.parts.into_iter().map(|(_, places)| places).collect();
+            parts.iter_mut().for_each(|places| places.sort_unstable());
+            return parts;
+        };
+        splits.push(widest.join(next));
+    }
+    vec![Vec::new(); parts]
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::balance;
+
+    fn sums(weights: &[u64], parts: &[Vec<usize>]) -> Vec<u64> {
+        parts.iter().map(|places| places.iter().map(|place| weights[*place]).sum()).collect()
+    }
+
+    #[test]
+    fn the_textbook_case() {
+        let weights = [8, 7, 6, 5, 4];
+        let mut halves = sums(&weights, &balance(&weights, 2, false));
+        halves.sort_unstable();
+        assert_eq!(halves, [14, 16], "the method's own answer; the best is 15 and 15");
+        assert_eq!(balance(&[], 3, true), vec![Vec::<usize>::new(); 3]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_group_is_in_one_part_and_no_part_is_far_off(
+            weights in prop::collection::vec(0_u64..10_000, 1..200), parts in 1_usize..9, equal: bool
+        ) {
+            let split = balance(&weights, parts, equal);
+            let mut places: Vec<usize> = split.iter().flatten().copied().collect();
+            places.sort_unstable();
+            prop_assert_eq!(places, (0..weights.len()).collect::<Vec<_>>());
+            let counts: Vec<usize> = split.iter().map(Vec::len).collect();
+            if equal {
+                prop_assert!(counts.iter().max().unwrap() - counts.iter().min().unwrap() <= 1);
+            }
+            let sums = sums(&weights, &split);
+            let widest = weights.iter().max().unwrap();
+            prop_assert!(sums.iter().max().unwrap() - sums.iter().min().unwrap() <= *widest);
+        }
+    }
+}

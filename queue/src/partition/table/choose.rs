@@ -1,0 +1,99 @@
+//! Which rows a take gets.
+
+use super::{Group, RowHandle, SingleRows, Table};
+use crate::{Amount, Take};
+
+/// What was chosen.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Chosen {
+    /// Of each group: what it is and its rows.
+    pub(crate) groups: Vec<(u64, Vec<RowHandle>)>,
+}
+
+impl Chosen {
+    pub(crate) fn rows(&self) -> Vec<RowHandle> {
+        self.groups.iter().flat_map(|(_, rows)| rows.iter().copied()).collect()
+    }
+}
+
+impl Table {
+    /// What `take` gets of what is ready now: `None` if that is not enough. With `is_over` whatever is left is enough.
+    pub(crate) fn choose(&mut self, task: usize, take: &Take, is_over: bool) -> Option<Chosen> {
+        let at_least = if is_over { 1 } else { take.at_least };
+        if let Amount::Rows(count) = take.amount {
+            return self.choose_rows(task, take, count, at_least);
+        }
+        // Nothing is looked at while there cannot be enough.
+        if self.ready[task].groups.len() < at_least {
+            return None;
+        }
+        let min_version = take.enforced_version();
+        self.prepare_order(task, take);
+        let keys = |id: u64| self.groups.get(&id).map(Group::keys);
+        let order = self.ready[task].groups.order(take.sampler, min_version, self.next_lease, keys);
+        let order = order.filter_map(|id| Some((id, self.groups.get(&id)?)));
+        let mut tokens = 0;
+        let mut chosen = Vec::new();
+        for (id, group) in order {
+            match take.amount {
+                Amount::Groups(count) | Amount::Rows(count) if chosen.len() == count => break,
+                // One group is always given: it would never fit later either.
+                Amount::Tokens(budget) if !chosen.is_empty() && tokens + group.tokens > budget => break,
+                _ => {}
+            }
+            tokens += group.tokens;
+            chosen.push((id, group.rows.clone()));
+        }
+        (chosen.len() >= at_least).then_some(Chosen { groups: chosen })
+    }
+
+    fn choose_rows(&mut self, task: usize, take: &Take, count: usize, at_least: usize) -> Option<Chosen> {
+        if self.ready[task].rows < at_least {
+            return None;
+        }
+        self.prepare_order(task, take);
+        let single = self.ready[task].single.as_ref()?;
+        let keys = |id: u64| self.groups.get(&id).map(Group::keys);
+        let mut chosen = Vec::new();
+        let mut found = 0;
+        for id in single.groups.order(take.sampler, take.enforced_version(), self.next_lease, keys) {
+            let first = RowHandle { slot: 0, generation: 0 };
+            let ready = single.rows.range((id, 0, first)..(id + 1, 0, first)).map(|(.., handle)| *handle);
+            let rows: Vec<RowHandle> = ready.take(count - found).collect();
+            found += rows.len();
+            chosen.push((id, rows));
+            if found == count {
+                break;
+            }
+        }
+        (found >= at_least).then_some(Chosen { groups: chosen })
+    }
+
+    /// Builds what the take's order needs, once.
+    fn prepare_order(&mut self, task: usize, take: &Take) {
+        let groups = &self.groups;
+        let keys = |id: u64| groups.get(&id).map(Group::keys);
+        let ready = &mut self.ready[task];
+        let min_version = take.enforced_version();
+        if !matches!(take.amount, Amount::Rows(_)) {
+            ready.groups.prepare(take.sampler, min_version, keys);
+            return;
+        }
+        let single = ready.single.get_or_insert_with(|| {
+            let mut single = SingleRows::default();
+            for (slot, state) in self.slots.iter().enumerate() {
+                let Some(row) = state.row.as_ref().filter(|row| row.progress[task] == super::Progress::Ready)
+                else {
+                    continue;
+                };
+                let handle = RowHandle { slot: slot as u32, generation: state.generation };
+                single.rows.insert((row.group, row.place, handle));
+                if let Some(group) = groups.get(&row.group) {
+                    single.groups.insert(row.group, group.keys());
+                }
+            }
+            single
+        });
+        single.groups.prepare(take.sampler, min_version, keys);
+    }
+}
