@@ -11,6 +11,8 @@ use serde::Serialize;
 pub(crate) enum Bar {
     /// `ours` at most this.
     AtMost(f64),
+    /// `ours` at least this.
+    AtLeast(f64),
     /// `ours` at least this and at most that.
     Within(f64, f64),
     /// `ours / peer` at most this.
@@ -23,6 +25,7 @@ impl Bar {
     fn words(self) -> String {
         match self {
             Self::AtMost(most) => format!("at most {most}"),
+            Self::AtLeast(least) => format!("at least {least}"),
             Self::Within(least, most) => format!("{least} to {most}"),
             Self::RatioAtMost(most) => format!("ratio at most {most}"),
             Self::RatioAtLeast(least) => format!("ratio at least {least}"),
@@ -32,6 +35,7 @@ impl Bar {
     fn holds(self, ours: f64, ratio: Option<f64>) -> bool {
         match self {
             Self::AtMost(most) => ours <= most,
+            Self::AtLeast(least) => ours >= least,
             Self::Within(least, most) => (least..=most).contains(&ours),
             // A bar on a ratio that was not measured does not hold.
             Self::RatioAtMost(most) => ratio.is_some_and(|ratio| ratio <= most),

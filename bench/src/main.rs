@@ -9,6 +9,7 @@ mod client;
 mod counting;
 mod cpu;
 mod figures;
+mod queue;
 mod rollout;
 mod serve;
 mod workload;
@@ -37,6 +38,8 @@ enum Room {
     Rollout(Options),
     /// CPU and memory of the engine client, and of a run that only waits
     Client(Options),
+    /// What a served queue moves, how long a small take takes, what rows cost in memory
+    Queue(Options),
     /// Serves simulated servers for another sub-command, in a process of their own
     #[command(hide = true)]
     Serve(serve::ServeArgs),
@@ -57,6 +60,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let (figures, options) = match Cli::parse().room {
         Room::Rollout(options) => (rollout::measure(options.quick)?, options),
         Room::Client(options) => (client::measure(options.quick)?, options),
+        Room::Queue(options) => (queue::measure(options.quick)?, options),
         Room::Serve(args) => {
             serve::serve(&args)?;
             return Ok(ExitCode::SUCCESS);

@@ -50,6 +50,12 @@ pub(super) fn decode(body: Bytes) -> Result<RecordBatch, QueueError> {
     }
 }
 
+/// About what a batch takes on the wire: growing to it would copy it again.
+fn encoded_bytes(batch: &RecordBatch) -> usize {
+    let payload = batch.columns().iter().map(|column| column.to_data().get_slice_memory_size().unwrap_or(0));
+    payload.sum::<usize>() + 256 * batch.num_columns() + 1024
+}
+
 /// Encodes batches one at a time.
 pub(super) struct Encoder {
     writer: StreamWriter<Vec<u8>>,
@@ -62,6 +68,7 @@ impl Encoder {
 
     /// The bytes up to the end of the batch.
     pub(super) fn batch(&mut self, batch: &RecordBatch) -> Result<Bytes, QueueError> {
+        self.writer.get_mut().reserve(encoded_bytes(batch));
         self.writer.write(batch)?;
         Ok(std::mem::take(self.writer.get_mut()).into())
     }
@@ -75,7 +82,7 @@ impl Encoder {
 
 /// A whole stream of one batch.
 pub(super) fn encode(batch: &RecordBatch) -> Result<Bytes, QueueError> {
-    let mut writer = StreamWriter::try_new(Vec::new(), &batch.schema())?;
+    let mut writer = StreamWriter::try_new(Vec::with_capacity(encoded_bytes(batch)), &batch.schema())?;
     writer.write(batch)?;
     Ok(writer.into_inner()?.into())
 }

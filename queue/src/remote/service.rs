@@ -10,6 +10,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::serve::ListenerExt;
 use futures::stream;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::Serialize;
@@ -23,6 +24,9 @@ use super::wire::{self, ARROW_STREAM, ClearBody, ENDED, ErrorBody, LEASE, PutAns
 use crate::{Lease, Partition, PartitionSpec, Put, QueueError, TransferQueue};
 
 const OPENAPI: &str = include_str!("../../openapi.json");
+
+/// Bodies up to this size are read where they arrive.
+const INLINE_BYTES_MAX: usize = 64 << 10;
 
 /// How a queue is served.
 #[derive(Debug, Clone)]
@@ -61,6 +65,12 @@ pub async fn serve(
     end: CancellationToken,
 ) -> std::io::Result<()> {
     let service = Arc::new(Service { queue, config, life: rand::random(), end: end.clone() });
+    // An answer is a head and a few frames: none of them may wait for the one before to be acknowledged.
+    let listener = listener.tap_io(|stream| {
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "a connection keeps its delays");
+        }
+    });
     let graceful = axum::serve(listener, router(service)).with_graceful_shutdown(end.cancelled_owned());
     graceful.await
 }
@@ -144,9 +154,12 @@ async fn json_of<T: DeserializeOwned>(service: &Service, body: Body) -> Result<T
     serde_json::from_slice(&bytes).map_err(|error| bad(format!("JSON body: {error}")))
 }
 
-/// Rows of a body, read off the I/O threads.
+/// Rows of a body; many of them are read off the I/O threads.
 async fn rows_of(service: &Service, body: Body) -> Result<arrow::array::RecordBatch, QueueError> {
     let bytes = body_of(service, body).await?;
+    if bytes.len() <= INLINE_BYTES_MAX {
+        return ipc::decode(bytes);
+    }
     let decoding = tokio::task::spawn_blocking(move || ipc::decode(bytes));
     decoding.await.map_err(|_| bad("arrow stream: it cannot be read"))?
 }

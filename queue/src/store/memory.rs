@@ -7,7 +7,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 
-use super::{ChunkId, Store};
+use super::{ChunkId, Store, held_bytes};
 use crate::QueueError;
 
 #[derive(Debug, Default)]
@@ -28,8 +28,9 @@ impl MemoryStore {
     }
 
     pub(crate) fn insert(&self, chunk: ChunkId, batch: RecordBatch) {
+        let bytes = held_bytes(&batch) as u64;
         let mut chunks = self.chunks.lock();
-        chunks.bytes += batch.get_array_memory_size() as u64;
+        chunks.bytes += bytes;
         chunks.by_id.insert(chunk, batch);
     }
 }
@@ -45,7 +46,7 @@ impl Store for MemoryStore {
         let freed = {
             let mut chunks = self.chunks.lock();
             let freed = chunks.by_id.remove(&chunk);
-            let bytes = freed.as_ref().map_or(0, |batch| batch.get_array_memory_size() as u64);
+            let bytes = freed.as_ref().map_or(0, |batch| held_bytes(batch) as u64);
             chunks.bytes -= bytes;
             freed
         };

@@ -6,6 +6,8 @@
 mod disk;
 mod memory;
 
+use std::collections::HashMap;
+
 use arrow::array::{Array, ArrayData, RecordBatch, UInt32Array};
 use arrow::compute::take_record_batch;
 use arrow::datatypes::{ArrowNativeType, DataType};
@@ -52,7 +54,7 @@ const SLACK_BYTES: usize = 4096;
 
 /// Gives a batch buffers of its own where it is a cut of a larger one.
 pub(crate) fn own_buffers(batch: RecordBatch) -> Result<RecordBatch, QueueError> {
-    let held: usize = batch.columns().iter().map(|column| column.get_buffer_memory_size()).sum();
+    let held = held_bytes(&batch);
     let needed = batch.columns().iter().map(|column| needed_bytes(&column.to_data()));
     let needed = needed.sum::<Result<usize, _>>()?;
     // Builders leave some slack; a cut of a larger batch holds far more.
@@ -62,6 +64,20 @@ pub(crate) fn own_buffers(batch: RecordBatch) -> Result<RecordBatch, QueueError>
     let rows =
         u32::try_from(batch.num_rows()).map_err(|error| QueueError::Arrow { reason: error.to_string() })?;
     Ok(take_record_batch(&batch, &UInt32Array::from_iter_values(0..rows))?)
+}
+
+/// Bytes of the allocations that a batch keeps alive; one that several columns are cuts of counts once.
+pub(crate) fn held_bytes(batch: &RecordBatch) -> usize {
+    fn visit(data: &ArrayData, seen: &mut HashMap<*const u8, usize>) {
+        let nulls = data.nulls().map(|nulls| nulls.buffer());
+        for buffer in data.buffers().iter().chain(nulls) {
+            seen.insert(buffer.data_ptr().as_ptr().cast_const(), buffer.capacity());
+        }
+        data.child_data().iter().for_each(|child| visit(child, seen));
+    }
+    let mut seen = HashMap::new();
+    batch.columns().iter().for_each(|column| visit(&column.to_data(), &mut seen));
+    seen.values().sum()
 }
 
 /// Bytes that an array's own rows take. A cut of a list keeps all values of the list that it was cut from, and arrow
