@@ -149,15 +149,30 @@ async fn a_served_queue_and_one_in_process_do_the_same() {
 }
 
 #[tokio::test]
-async fn rows_with_different_columns_come_as_one_batch_with_nulls() {
+async fn rows_with_different_columns_come_under_one_schema_with_nulls() {
     let served = served(ServiceConfig::default()).await;
     let client = served.client();
     client.declare(spec()).await.unwrap();
     client.put("train", Put::group("a", batch(0, 1)), soon()).await.unwrap();
     client.put("train", Put::group("b", batch(1, 1).project(&[0]).unwrap()), soon()).await.unwrap();
     let lease = client.take("train", &Take::groups("train", 2)).await.unwrap().unwrap();
-    let words = lease.batches()[0].column_by_name("word").unwrap().clone();
-    assert_eq!((lease.batches().len(), words.len(), words.null_count()), (1, 2, 1));
+    let rows = lease.concat().unwrap();
+    let words = rows.column_by_name("word").unwrap();
+    assert_eq!((words.len(), words.null_count()), (2, 1));
+}
+
+#[tokio::test]
+async fn large_rows_arrive_in_pieces_and_whole() {
+    let served = served(ServiceConfig::default()).await;
+    let client = served.client();
+    client.declare(PartitionSpec::new("train", ["train"], 4_096)).await.unwrap();
+    let large = StringArray::from_iter_values((0..700).map(|row| format!("{row} ").repeat(2_000)));
+    let large = RecordBatch::try_from_iter([("text", Arc::new(large) as _)]).unwrap();
+    client.put("train", Put::group("a", large.clone()), soon()).await.unwrap();
+    let lease = client.take("train", &Take::groups("train", 1)).await.unwrap().unwrap();
+    assert!(lease.batches().len() > 2, "{} pieces", lease.batches().len());
+    assert_eq!(lease.rows().len(), 700);
+    assert_eq!(lease.concat().unwrap(), large);
 }
 
 #[tokio::test]

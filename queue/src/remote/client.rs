@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::ipc::{self, Labelled};
+use super::ipc;
 use super::wire::{ARROW_STREAM, ClearBody, ENDED, ErrorBody, LEASE, PutAnswer, PutQuery, TakeBody};
 use crate::partition::Hold;
 use crate::{Lease, PartitionSpec, PartitionStats, Put, Queue, QueueError, QueueInspection, RowHandle, Take};
@@ -206,6 +206,29 @@ impl RemoteQueue {
         self.link.tasks.wait().await;
     }
 
+    /// Reads taken rows as they arrive.
+    async fn rows(
+        &self,
+        mut response: Response,
+    ) -> Result<(Vec<RowHandle>, (Vec<String>, Vec<u64>), Vec<RecordBatch>), QueueError> {
+        let mut decoder = ipc::Decoder::new();
+        let (mut rows, mut groups, mut versions, mut batches) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let lost = |error: reqwest::Error| self.link.unreachable(innermost(&error));
+        while let Some(bytes) = response.chunk().await.map_err(lost)? {
+            decoder.feed(bytes, |batch| {
+                let labelled = ipc::split_labels(batch)?;
+                rows.extend(labelled.rows);
+                groups.extend(labelled.groups);
+                versions.extend(labelled.policy_versions);
+                batches.push(labelled.batch);
+                Ok(())
+            })?;
+        }
+        decoder.finish()?;
+        Ok((rows, (groups, versions), batches))
+    }
+
     /// Asks once; says how long the server was asked to wait.
     async fn take_once(
         &self,
@@ -227,11 +250,10 @@ impl RemoteQueue {
         }
         let name = response.headers().get(LEASE).and_then(|name| name.to_str().ok()).map(str::to_owned);
         let name = name.ok_or_else(|| self.link.unreachable("rows without a lease"))?;
-        let body = self.link.bytes(response).await?;
-        let Labelled { rows, groups, policy_versions, batch } = ipc::split_labels(ipc::decode(body)?)?;
+        let (rows, labels, batches) = self.rows(response).await?;
         let id = name.split('-').nth(1).and_then(|id| id.parse().ok()).unwrap_or_default();
         let hold = Held { link: Arc::clone(&self.link), path: path(partition, &format!("/leases/{name}")) };
-        Ok(Taken::Lease(Lease::new(Box::new(hold), id, rows, (groups, policy_versions), vec![batch])))
+        Ok(Taken::Lease(Lease::new(Box::new(hold), id, rows, labels, batches)))
     }
 }
 

@@ -32,17 +32,54 @@ fn handle(number: u64) -> RowHandle {
     RowHandle { slot: number as u32, generation: (number >> 32) as u32 }
 }
 
+/// Rows are sent in pieces of about this size: they stay in the caches and need no large buffer on either side.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// How many rows of a batch make a piece.
+pub(super) fn rows_of_a_piece(batch: &RecordBatch) -> usize {
+    (batch.num_rows() * PIECE_BYTES / encoded_bytes(batch)).max(1)
+}
+
+/// Reads the batches of a stream from whatever arrives of it.
+pub(super) struct Decoder(StreamDecoder);
+
+impl Decoder {
+    pub(super) fn new() -> Self {
+        Self(StreamDecoder::new())
+    }
+
+    /// Gives the batches that are whole now to `take`.
+    pub(super) fn feed(
+        &mut self,
+        bytes: Bytes,
+        mut take: impl FnMut(RecordBatch) -> Result<(), QueueError>,
+    ) -> Result<(), QueueError> {
+        let mut buffer = Buffer::from(bytes);
+        while let Some(batch) = self.0.decode(&mut buffer).map_err(broken)? {
+            take(batch)?;
+        }
+        Ok(())
+    }
+
+    /// The stream has to be whole.
+    pub(super) fn finish(mut self) -> Result<(), QueueError> {
+        self.0.finish().map_err(broken)
+    }
+}
+
+fn broken(error: arrow::error::ArrowError) -> QueueError {
+    bad(format!("arrow stream: {error}"))
+}
+
 /// The rows of a body: the batches of one stream, as one. Their buffers are cuts of the body.
 pub(super) fn decode(body: Bytes) -> Result<RecordBatch, QueueError> {
-    let mut buffer = Buffer::from(body);
-    let mut decoder = StreamDecoder::new();
+    let mut decoder = Decoder::new();
     let mut batches = Vec::new();
-    while let Some(batch) =
-        decoder.decode(&mut buffer).map_err(|error| bad(format!("arrow stream: {error}")))?
-    {
+    decoder.feed(body, |batch| {
         batches.push(batch);
-    }
-    decoder.finish().map_err(|error| bad(format!("arrow stream: {error}")))?;
+        Ok(())
+    })?;
+    decoder.finish()?;
     match batches.as_slice() {
         [] => Err(QueueError::Empty),
         [batch] => Ok(batch.clone()),

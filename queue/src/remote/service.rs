@@ -12,7 +12,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::serve::ListenerExt;
 use futures::stream;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body::Body as _;
+use http_body_util::BodyExt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::TcpListener;
@@ -139,14 +140,25 @@ fn same(left: &[u8], right: &[u8]) -> bool {
     left.len() == right.len() && different == 0
 }
 
-async fn body_of(service: &Service, body: Body) -> Result<Bytes, QueueError> {
+/// A body in an allocation of its own and of its size: what is put stays in it, and a cut of a connection's buffer would
+/// keep all of that.
+async fn body_of(service: &Service, mut body: Body) -> Result<Bytes, QueueError> {
     let bytes_max = service.config.body_bytes_max;
-    let collected = Limited::new(body, bytes_max).collect().await;
-    match collected {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(QueueError::BodyTooLarge { bytes_max }),
-        Err(error) => Err(bad(format!("the body did not arrive whole: {error}"))),
+    let announced = body.size_hint().lower();
+    if announced > bytes_max as u64 {
+        return Err(QueueError::BodyTooLarge { bytes_max });
     }
+    let mut bytes = Vec::with_capacity(announced as usize);
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| bad(format!("the body did not arrive whole: {error}")))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if bytes.len() + data.len() > bytes_max {
+            return Err(QueueError::BodyTooLarge { bytes_max });
+        }
+        bytes.extend_from_slice(&data);
+    }
+    bytes.shrink_to_fit();
+    Ok(bytes.into())
 }
 
 async fn json_of<T: DeserializeOwned>(service: &Service, body: Body) -> Result<T, QueueError> {
@@ -251,17 +263,26 @@ struct Sending {
     encoder: Option<Encoder>,
     schema: arrow::datatypes::SchemaRef,
     next_batch: usize,
+    /// Rows of it that have been sent.
+    next_in_batch: usize,
     next_row: usize,
 }
 
-/// The rows as an Arrow stream, a batch at a time. The lease goes to the client with the last byte; a stream that is
+/// The rows as an Arrow stream, a piece at a time. The lease goes to the client with the last byte; a stream that is
 /// dropped before gives the rows back.
 fn rows_stream(
     lease: Lease,
 ) -> Result<impl futures::Stream<Item = Result<Bytes, QueueError>> + Send + use<>, QueueError> {
     let schema = ipc::common_schema(lease.batches());
     let encoder = Encoder::new(&ipc::labelled_schema(&schema))?;
-    let sending = Sending { lease: Some(lease), encoder: Some(encoder), schema, next_batch: 0, next_row: 0 };
+    let sending = Sending {
+        lease: Some(lease),
+        encoder: Some(encoder),
+        schema,
+        next_batch: 0,
+        next_in_batch: 0,
+        next_row: 0,
+    };
     Ok(stream::try_unfold(sending, |mut sending| async move {
         let bytes = sending.next()?;
         Ok(bytes.map(|bytes| (bytes, sending)))
@@ -272,10 +293,16 @@ impl Sending {
     fn next(&mut self) -> Result<Option<Bytes>, QueueError> {
         let Some(lease) = &self.lease else { return Ok(None) };
         if let (Some(batch), Some(encoder)) = (lease.batches().get(self.next_batch), &mut self.encoder) {
-            let rows = self.next_row..self.next_row + batch.num_rows();
-            self.next_batch += 1;
+            let rest = batch.num_rows() - self.next_in_batch;
+            let piece = batch.slice(self.next_in_batch, ipc::rows_of_a_piece(batch).min(rest));
+            let rows = self.next_row..self.next_row + piece.num_rows();
             self.next_row = rows.end;
-            let labelled = ipc::labelled(batch, &self.schema, lease, rows)?;
+            self.next_in_batch += piece.num_rows();
+            if piece.num_rows() == rest {
+                self.next_batch += 1;
+                self.next_in_batch = 0;
+            }
+            let labelled = ipc::labelled(&piece, &self.schema, lease, rows)?;
             return encoder.batch(&labelled).map(Some);
         }
         let end = self.encoder.take().map(Encoder::end).transpose()?;
