@@ -1,5 +1,6 @@
 //! Rows as Arrow IPC streams.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, UInt64Array};
@@ -55,10 +56,13 @@ impl Decoder {
         mut take: impl FnMut(RecordBatch) -> Result<(), QueueError>,
     ) -> Result<(), QueueError> {
         let mut buffer = Buffer::from(bytes);
-        while let Some(batch) = self.0.decode(&mut buffer).map_err(broken)? {
+        loop {
+            // The reader takes a stream's lengths on trust, and panics where one leads out of its buffer.
+            let read = catch_unwind(AssertUnwindSafe(|| self.0.decode(&mut buffer)));
+            let read = read.map_err(|_| bad("arrow stream: its lengths lead out of its bytes"))?;
+            let Some(batch) = read.map_err(broken)? else { return Ok(()) };
             take(batch)?;
         }
-        Ok(())
     }
 
     /// The stream has to be whole.
@@ -217,5 +221,66 @@ pub(super) fn check_names(batch: &RecordBatch) -> Result<(), QueueError> {
     match reserved {
         None => Ok(()),
         Some(field) => Err(bad(format!("column={} is a name that the wire format uses", field.name()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{Float32Array, ListArray};
+    use arrow::datatypes::Int32Type;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn stream() -> Vec<u8> {
+        let ids = ListArray::from_iter_primitive::<Int32Type, _, _>([
+            Some(vec![Some(1), Some(2)]),
+            None,
+            Some(vec![]),
+        ]);
+        let words = StringArray::from(vec![Some("a"), None, Some("ccc")]);
+        let rewards = Float32Array::from(vec![1.0, -1.0, 0.5]);
+        let batch = RecordBatch::try_from_iter_with_nullable([
+            ("ids", Arc::new(ids) as ArrayRef, true),
+            ("words", Arc::new(words) as ArrayRef, true),
+            ("reward", Arc::new(rewards) as ArrayRef, false),
+        ]);
+        encode(&batch.unwrap()).unwrap().to_vec()
+    }
+
+    #[test]
+    fn a_stream_cut_anywhere_is_an_error() {
+        let whole = stream();
+        assert_eq!(decode(whole.clone().into()).unwrap().num_rows(), 3);
+        // The last eight bytes are the end's mark, which may be left out.
+        for length in 0..whole.len() - 8 {
+            let cut = decode(Bytes::copy_from_slice(&whole[..length]));
+            assert!(cut.is_err(), "{length} of {} bytes", whole.len());
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+        #[test]
+        fn damaged_streams_end_in_rows_or_an_error(
+            damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)
+        ) {
+            let mut bytes = stream();
+            for (place, value) in damage {
+                let place = place.index(bytes.len());
+                bytes[place] = value;
+            }
+            // Whatever comes out, reading it is safe.
+            if let Ok(batch) = decode(bytes.into()) {
+                let words = format!("{batch:?}");
+                prop_assert!(words.len() > 10);
+            }
+        }
+
+        #[test]
+        fn any_bytes_end_in_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert!(decode(bytes.into()).is_err());
+        }
     }
 }
