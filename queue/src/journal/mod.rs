@@ -56,7 +56,7 @@ pub(crate) struct PutRecord {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) group_gone: usize,
     pub(crate) policy_version: u64,
-    #[serde(default, skip_serializing_if = "is_none_given")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) priority: i64,
     /// Tokens of each row; 0 each if empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -89,10 +89,6 @@ impl PayloadRecord {
     }
 }
 
-fn is_none_given(priority: &i64) -> bool {
-    *priority == 0
-}
-
-fn is_zero(number: &usize) -> bool {
-    *number == 0
+fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
+    *number == T::default()
 }

@@ -244,7 +244,7 @@ impl Partition {
             rows_reserved: table.rows_reserved,
             capacity_rows: table.spec.capacity_rows,
             groups: table.groups.len(),
-            leases: table.live_leases().count(),
+            leases: table.lease_count(),
             ended: table.closed,
             dispositions: table.dispositions,
             tasks: table.task_stats(),
