@@ -8,11 +8,12 @@ use rolldock_queue::{Lease, Queue, QueueConfig, QueueError, Take, TransferQueue}
 use tokio::time::Instant;
 
 use super::args::ConsumeArgs;
+use super::queue::{CONSUME_PATIENCE, remote};
 use crate::run::queue_folder;
 
 pub(super) async fn run(args: ConsumeArgs) -> anyhow::Result<()> {
-    if let Some(remote) = super::queue::remote(&args.source, args.token.as_deref())? {
-        return consume(&remote, &args).await;
+    if let Some(server) = remote(&args.source, args.token.as_deref(), CONSUME_PATIENCE)? {
+        return consume(&server, &args).await;
     }
     let folder = queue_folder(args.source.as_ref());
     anyhow::ensure!(folder.exists(), "{} holds no queue; expected a run's directory", args.source);

@@ -19,10 +19,14 @@ use crate::scope::Scope;
 /// How long answers that have begun may take to end.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
+/// Whoever looks wants to know now; a consumer outlives its server's restart.
+const LOOK_PATIENCE: Duration = Duration::ZERO;
+pub(super) const CONSUME_PATIENCE: Duration = Duration::from_secs(30);
+
 pub(super) async fn run(args: QueueArgs) -> anyhow::Result<()> {
     match args.command {
         QueueCommand::Inspect { source, token } => {
-            let inspection = match remote(&source, token.as_deref())? {
+            let inspection = match remote(&source, token.as_deref(), LOOK_PATIENCE)? {
                 Some(remote) => Queue::inspect(&remote).await?,
                 None => open(source.as_ref()).await?.inspect(),
             };
@@ -35,11 +39,15 @@ pub(super) async fn run(args: QueueArgs) -> anyhow::Result<()> {
 }
 
 /// The server that `source` names, if it is no directory.
-pub(super) fn remote(source: &str, token: Option<&str>) -> anyhow::Result<Option<RemoteQueue>> {
+pub(super) fn remote(
+    source: &str,
+    token: Option<&str>,
+    patience: Duration,
+) -> anyhow::Result<Option<RemoteQueue>> {
     if !source.contains("://") {
         return Ok(None);
     }
-    let config = RemoteConfig { token: token.map(str::to_owned), ..RemoteConfig::new(source) };
+    let config = RemoteConfig { token: token.map(str::to_owned), patience, ..RemoteConfig::new(source) };
     Ok(Some(RemoteQueue::new(config)?))
 }
 

@@ -150,7 +150,10 @@ impl Link {
             if error.is_builder() || !harmless || Instant::now() + pause >= give_up {
                 return Err(self.unreachable(innermost(&error)));
             }
-            tracing::debug!(url = %self.config.url, %error, "the queue's server is away; trying again");
+            if pause == RETRY_MIN {
+                let (url, patience_s) = (&self.config.url, self.config.patience.as_secs());
+                tracing::warn!(%url, patience_s, reason = innermost(&error), "the queue's server is away; trying again");
+            }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(RETRY_MAX);
         }
