@@ -75,6 +75,16 @@ pub struct PartitionSpec {
     pub length_columns: Vec<String>,
     /// Rows.
     pub capacity_rows: usize,
+    /// Bytes of payload, counted in KiB as it is in memory; no bound but that of the rows if absent. Columns that are
+    /// added to rows count too, but never wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity_bytes: Option<u64>,
+    /// A longer row is refused; bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub row_bytes_max: Option<u64>,
+    /// What a put that returned survives; the queue's if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub durability: Option<Durability>,
     /// See [`OnFull`].
     #[serde(default)]
     pub on_full: OnFull,
@@ -108,9 +118,16 @@ impl PartitionSpec {
             tasks,
             length_columns: Vec::new(),
             capacity_rows,
+            capacity_bytes: None,
+            row_bytes_max: None,
+            durability: None,
             on_full: OnFull::Block,
             lease_ms: default_lease_ms(),
         }
+    }
+
+    pub(crate) fn capacity_kib(&self) -> Option<u32> {
+        self.capacity_bytes.map(|bytes| u32::try_from(bytes / 1024).unwrap_or(u32::MAX))
     }
 
     pub(crate) fn lease(&self) -> Duration {

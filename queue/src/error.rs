@@ -115,6 +115,48 @@ pub enum QueueError {
         /// Its capacity.
         capacity: usize,
     },
+    /// A key that another row has.
+    #[error("key={key} belongs to a row that is there already")]
+    KeyExists {
+        /// The key.
+        key: String,
+    },
+    /// No row has the key.
+    #[error("partition={partition} has no row with key={key}")]
+    UnknownKey {
+        /// The partition.
+        partition: String,
+        /// The key.
+        key: String,
+    },
+    /// A row longer than the partition's limit.
+    #[error("row={row} has bytes={bytes}, at most bytes_max={bytes_max}")]
+    RowTooLong {
+        /// Its place in the batch, from 0.
+        row: usize,
+        /// Its bytes.
+        bytes: u64,
+        /// The limit.
+        bytes_max: u64,
+    },
+    /// A put whose bytes can never fit.
+    #[error("a put of bytes={bytes} never fits into capacity_bytes={capacity_bytes}")]
+    TooManyBytes {
+        /// Bytes of the put.
+        bytes: u64,
+        /// Of the partition.
+        capacity_bytes: u64,
+    },
+    /// A row was asked for that its task has acked.
+    #[error("task={task} is done with row slot={slot} generation={generation}")]
+    RowConsumed {
+        /// The task.
+        task: String,
+        /// The row's slot.
+        slot: u32,
+        /// The row's generation.
+        generation: u32,
+    },
     /// The owner's records fill their bound.
     #[error(
         "partition={partition} keeps bytes={bytes} of records, at most bytes_max={bytes_max}; forget those that are settled"

@@ -47,9 +47,9 @@ pub use error::{ErrorClass, QueueError};
 pub use export::ExportFormat;
 pub use inspect::{PartitionInspection, QueueInspection, TaskCounts};
 pub use partition::{
-    Amount, Dispositions, Lease, Partition, PartitionStats, Put, RowHandle, Sampler, Share, Stale, Take,
-    TaskStats,
+    Amount, Dispositions, GroupSampler, KeyedRow, Lease, Partition, PartitionStats, Put, ReadyGroup,
+    RowHandle, Sampler, Share, Stale, Take, TaskStats,
 };
 pub use queue::TransferQueue;
-pub use remote::{GROUP, HANDLE, POLICY_VERSION, RemoteConfig, RemoteQueue, ServiceConfig, serve};
+pub use remote::{GROUP, HANDLE, KEY, POLICY_VERSION, RemoteConfig, RemoteQueue, ServiceConfig, TAGS, serve};
 pub use store::{ChunkId, ChunkLocation, Store};

@@ -82,6 +82,8 @@ impl RunQueue {
             group_size: group.samples.len(),
             policy_version: group.policy_version_min(),
             priority: 0,
+            keys: Vec::new(),
+            tags: Vec::new(),
             token: Some(format!("dispatch-{}", group.dispatch)),
             record: None,
         };

@@ -10,7 +10,7 @@ mod writer;
 
 use serde::{Deserialize, Serialize};
 
-use crate::partition::{Dispositions, Freed};
+use crate::partition::{Dispositions, Freed, Label};
 use crate::{ChunkId, ChunkLocation, PartitionSpec, RowHandle};
 
 pub(crate) use frame::read_frames;
@@ -33,7 +33,20 @@ pub(crate) enum Record {
     /// Rows exist.
     Put(PutRecord),
     /// Rows have more columns.
-    Columns { partition: String, rows: Vec<RowHandle>, payload: PayloadRecord },
+    Columns {
+        partition: String,
+        rows: Vec<RowHandle>,
+        payload: PayloadRecord,
+        /// What they take of a capacity in bytes.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        kib: u32,
+    },
+    /// Rows have other tags.
+    Tags { partition: String, tags: Vec<(RowHandle, serde_json::Value)> },
+    /// A task begins anew.
+    Reset { partition: String, task: String },
+    /// There is a newer policy version.
+    Version { partition: String, policy_version: u64 },
     /// Put tokens that are remembered though their records are gone.
     Tokens { partition: String, tokens: Vec<(String, Vec<RowHandle>)> },
     /// A task is done with rows.
@@ -61,6 +74,12 @@ pub(crate) struct PutRecord {
     /// Tokens of each row; 0 each if empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) lengths: Vec<u32>,
+    /// What the rows take of a capacity in bytes.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) kib: u32,
+    /// Keys and tags of each row; none if empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) labels: Vec<Label>,
     pub(crate) rows: Vec<RowHandle>,
     pub(crate) payload: PayloadRecord,
     #[serde(default, skip_serializing_if = "Option::is_none")]

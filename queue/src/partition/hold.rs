@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::lease::Hold;
+use super::lease::{Hold, Labels};
 use super::table::BeginAck;
 use super::{Lease, Partition, RowHandle};
 use crate::QueueError;
@@ -52,16 +52,9 @@ impl Partition {
     ) -> Result<Lease, QueueError> {
         // Made first, so that it gives the rows back however this ends.
         let hold = Held { partition: self.clone(), id, member };
-        let labels = {
-            let table = self.shared.table.lock();
-            let label = |row: &RowHandle| {
-                let group = table.groups.get(&table.row(*row)?.group);
-                Ok(group.map(|group| (group.key.clone(), group.policy_version)).unwrap_or_default())
-            };
-            rows.iter().map(label).collect::<Result<(Vec<String>, Vec<u64>), QueueError>>()
-        };
-        let mut lease = Lease::new(Box::new(hold), id, rows, (Vec::new(), Vec::new()), Vec::new());
-        (lease.groups, lease.policy_versions) = labels?;
+        let labels = self.labels(&rows);
+        let mut lease = Lease::new(Box::new(hold), id, rows, Labels::default(), Vec::new());
+        lease.labels = labels?;
         match self.read(&lease.rows, columns).await {
             Ok(batches) => {
                 lease.batches = batches;
@@ -77,10 +70,36 @@ impl Partition {
         }
     }
 
+    fn labels(&self, rows: &[RowHandle]) -> Result<Labels, QueueError> {
+        let table = self.shared.table.lock();
+        let mut labels = Labels::default();
+        labels.groups.reserve(rows.len());
+        labels.policy_versions.reserve(rows.len());
+        let (mut any_key, mut any_tags) = (false, false);
+        for handle in rows {
+            let row = table.row(*handle)?;
+            let group = table.groups.get(&row.group);
+            let (key, version) = group.map_or(("", 0), |group| (group.key.as_str(), group.policy_version));
+            labels.groups.push(key.to_owned());
+            labels.policy_versions.push(version);
+            any_key |= row.label.as_ref().is_some_and(|label| label.key.is_some());
+            any_tags |= row.label.as_ref().is_some_and(|label| !label.tags.is_null());
+        }
+        let label = |handle: &RowHandle| table.row(*handle).ok().and_then(|row| row.label.as_deref());
+        if any_key {
+            labels.keys = rows.iter().map(|row| label(row).and_then(|label| label.key.clone())).collect();
+        }
+        if any_tags {
+            let tags = |row| label(row).map(|label| label.tags.clone()).unwrap_or_default();
+            labels.tags = rows.iter().map(tags).collect();
+        }
+        Ok(labels)
+    }
+
     /// Consumes a lease's rows; repeating an ack that was done is done too. Cancel-safe.
     pub(crate) async fn ack_lease(&self, id: u64, member: u32) -> Result<(), QueueError> {
         loop {
-            let settled = self.shared.ready.notified();
+            let settled = self.shared.changed.notified();
             tokio::pin!(settled);
             // Registered before the table is read, so that no change between the two is missed.
             settled.as_mut().enable();
@@ -109,17 +128,21 @@ impl Partition {
         shared.commit(None, Box::new(move |_| record), move |durable| {
             let acked = match durable {
                 Ok(_) => {
-                    let released = owner.table.lock().finish_ack_of(id, task, &rows);
+                    let mut table = owner.table.lock();
+                    let released = table.finish_ack_of(id, task, &rows);
+                    // Who waits for the end of this lease.
+                    owner.tell(&mut table);
+                    drop(table);
                     owner.reclaim(&released);
                     Ok(())
                 }
                 Err(error) => {
-                    owner.table.lock().undo_ack(id, task, &rows);
+                    let mut table = owner.table.lock();
+                    table.undo_ack(id, task, &rows);
+                    owner.tell(&mut table);
                     Err(error)
                 }
             };
-            // Who waits for the end of this lease, or for its rows.
-            owner.ready.notify_waiters();
             let _ = reply.send(acked);
         });
         let closed = QueueError::Closed { partition: shared.name.clone() };
@@ -128,9 +151,10 @@ impl Partition {
 
     /// Gives a lease's rows back.
     pub(crate) fn nack_lease(&self, id: u64) -> Result<(), QueueError> {
-        let given = self.shared.table.lock().nack(id);
-        self.shared.ready.notify_waiters();
-        given
+        let mut table = self.shared.table.lock();
+        table.nack(id)?;
+        self.shared.tell(&mut table);
+        Ok(())
     }
 
     /// Lets a lease last for another full term from now.

@@ -3,6 +3,7 @@
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
 use futures::future::BoxFuture;
+use serde_json::Value;
 
 use super::RowHandle;
 use crate::QueueError;
@@ -19,6 +20,26 @@ pub(crate) trait Hold: Send + Sync + std::fmt::Debug {
     fn abandon(&self);
 }
 
+/// What a lease's rows are called, in their order.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Labels {
+    pub(crate) groups: Vec<String>,
+    pub(crate) policy_versions: Vec<u64>,
+    /// Empty where no row has one.
+    pub(crate) keys: Vec<Option<String>>,
+    /// Empty where no row has any.
+    pub(crate) tags: Vec<Value>,
+}
+
+impl Labels {
+    pub(crate) fn append(&mut self, more: Self) {
+        self.groups.extend(more.groups);
+        self.policy_versions.extend(more.policy_versions);
+        self.keys.extend(more.keys);
+        self.tags.extend(more.tags);
+    }
+}
+
 /// Rows of one task, held by one consumer until they are acked, nacked, or the lease expires.
 #[derive(Debug)]
 #[must_use = "dropping a lease gives its rows back"]
@@ -26,8 +47,8 @@ pub struct Lease {
     hold: Box<dyn Hold>,
     id: u64,
     pub(super) rows: Vec<RowHandle>,
-    pub(super) groups: Vec<String>,
-    pub(super) policy_versions: Vec<u64>,
+    pub(super) labels: Labels,
+    pub(crate) fresh_from: u64,
     pub(super) batches: Vec<RecordBatch>,
     held: bool,
 }
@@ -37,10 +58,10 @@ impl Lease {
         hold: Box<dyn Hold>,
         id: u64,
         rows: Vec<RowHandle>,
-        (groups, policy_versions): (Vec<String>, Vec<u64>),
+        labels: Labels,
         batches: Vec<RecordBatch>,
     ) -> Self {
-        Self { hold, id, rows, groups, policy_versions, batches, held: true }
+        Self { hold, id, rows, labels, fresh_from: 0, batches, held: true }
     }
 
     /// Its number.
@@ -55,12 +76,32 @@ impl Lease {
 
     /// The group of each row.
     pub fn groups(&self) -> &[String] {
-        &self.groups
+        &self.labels.groups
     }
 
     /// The oldest policy version of each row's group.
     pub fn policy_versions(&self) -> &[u64] {
-        &self.policy_versions
+        &self.labels.policy_versions
+    }
+
+    /// The key of each row; empty where none has one.
+    pub fn keys(&self) -> &[Option<String>] {
+        &self.labels.keys
+    }
+
+    /// The tags of each row, null where it has none; empty where none has any.
+    pub fn tags(&self) -> &[Value] {
+        &self.labels.tags
+    }
+
+    /// The policy version from which on groups were fresh when they were taken.
+    pub fn fresh_from(&self) -> u64 {
+        self.fresh_from
+    }
+
+    /// Whether a row's group was stale when it was taken: only takes with [`Stale::Deliver`](crate::Stale) get such.
+    pub fn is_stale(&self, row: usize) -> bool {
+        self.labels.policy_versions.get(row).is_some_and(|version| *version < self.fresh_from)
     }
 
     /// One batch for each stretch of rows that lie together: payload is not copied.

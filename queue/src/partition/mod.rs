@@ -1,14 +1,20 @@
 //! A partition: puts, takes and acks over the control plane's table and the payload's store.
 
 mod balance;
+mod claim;
+mod control;
 mod hold;
 mod lease;
 mod put;
 mod read;
 mod replay;
+mod room;
+mod sampler;
 mod table;
 mod take;
+mod waiting;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +22,7 @@ use arrow::array::UInt32Array;
 use arrow::compute::take_record_batch;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::config::{ColumnSpec, Durability, PartitionSpec};
@@ -26,14 +32,16 @@ use crate::journal::{Entry, Journal, Record, Recorder};
 use crate::store::{MemoryStore, Store};
 use crate::{ChunkId, ChunkLocation, QueueError};
 
-pub(crate) use lease::Hold;
 pub use lease::Lease;
+pub(crate) use lease::{Hold, Labels};
 pub use put::Put;
 pub(crate) use put::columns_of;
 pub(crate) use replay::{Replay, live_records};
-use table::{Admission, Claim, Released};
-pub use table::{Dispositions, RowHandle};
-pub(crate) use table::{Freed, Table};
+use room::{FreeRoom, Size};
+pub use sampler::{GroupSampler, ReadyGroup};
+use table::{Admission, Chosen, Claim, Released};
+pub use table::{Dispositions, KeyedRow, RowHandle};
+pub(crate) use table::{Freed, Label, Table};
 pub use take::{Amount, Sampler, Share, Stale, Take};
 
 /// Where payload goes.
@@ -70,6 +78,17 @@ pub struct TaskStats {
     pub ready_rows: usize,
     /// Whole groups that can be taken.
     pub ready_groups: usize,
+    /// Rows that somebody holds.
+    pub leased_rows: usize,
+    /// Rows that the task is done with and others are not: they are still there.
+    pub acked_rows: usize,
+}
+
+impl TaskStats {
+    /// Whether the task has acked every row that is there.
+    pub fn is_all_consumed(&self) -> bool {
+        self.incomplete_rows + self.ready_rows + self.leased_rows == 0
+    }
 }
 
 /// Numbers of a partition.
@@ -81,6 +100,10 @@ pub struct PartitionStats {
     pub rows_reserved: usize,
     /// Rows that fit.
     pub capacity_rows: usize,
+    /// Bytes of payload, where the partition bounds them: in whole KiB for each put.
+    pub payload_bytes: u64,
+    /// The bound, if there is one.
+    pub capacity_bytes: Option<u64>,
     /// Groups that are there, unfinished ones included.
     pub groups: usize,
     /// Leases that are held.
@@ -91,15 +114,22 @@ pub struct PartitionStats {
     pub dispositions: Dispositions,
     /// In order of their declaration.
     pub tasks: Vec<TaskStats>,
+    /// Rows that have each column: what has been produced.
+    pub columns: BTreeMap<String, usize>,
+    /// The newest policy version that a put had or somebody announced.
+    pub policy_version: u64,
+    /// Counts the partition's changes.
+    pub revision: u64,
 }
 
 pub(crate) struct Shared {
     pub(crate) name: String,
     pub(crate) table: Mutex<Table>,
-    /// One permit per free row: waiting puts are served in turn.
-    pub(crate) room: Semaphore,
-    /// Something became ready, or the end came nearer.
-    pub(crate) ready: Notify,
+    pub(crate) room: FreeRoom,
+    /// Something changed. Takes do not wait for this: see [`waiting`].
+    pub(crate) changed: Notify,
+    /// Whether anybody counts bytes.
+    counts_bytes: bool,
     pub(crate) plane: Plane,
     pub(crate) next_chunk: Arc<AtomicU64>,
 }
@@ -123,7 +153,7 @@ impl Shared {
 
     /// Frees what the table has let go of: room first, payload outside the lock.
     fn reclaim(&self, released: &Released) {
-        self.room.add_permits(released.rows);
+        self.room.release(released.size);
         released.chunks.iter().for_each(|chunk| self.plane.store().free(*chunk));
         if let Plane::Memory(store) = &self.plane {
             released.sparse.iter().for_each(|chunk| self.compact(store, *chunk));
@@ -176,6 +206,13 @@ impl Shared {
         }
     }
 
+    /// Tells those whom a change of the table may serve.
+    fn tell(&self, table: &mut Table) {
+        table.revision += 1;
+        table.wake();
+        self.changed.notify_waiters();
+    }
+
     fn check_table(&self, table: &Table) {
         debug_assert_eq!(
             invariants::within_capacity(table.rows_live + table.rows_reserved, table.spec.capacity_rows),
@@ -190,12 +227,13 @@ impl Partition {
     }
 
     pub(crate) fn from_table(table: Table, plane: Plane, next_chunk: Arc<AtomicU64>) -> Self {
-        let free = table.spec.capacity_rows.saturating_sub(table.rows_live);
+        let used = Size { rows: table.rows_live, kib: table.kib_live };
         let shared = Shared {
             name: table.spec.name.clone(),
-            room: Semaphore::new(free.min(Semaphore::MAX_PERMITS)),
+            room: FreeRoom::new(&table.spec, used),
+            counts_bytes: table.spec.capacity_bytes.is_some(),
             table: Mutex::new(table),
-            ready: Notify::new(),
+            changed: Notify::new(),
             plane,
             next_chunk,
         };
@@ -236,55 +274,6 @@ impl Partition {
         self.shared.table.lock().spec.clone()
     }
 
-    /// Counts that cost nothing to read.
-    pub fn stats(&self) -> PartitionStats {
-        let table = self.shared.table.lock();
-        PartitionStats {
-            rows: table.rows_live,
-            rows_reserved: table.rows_reserved,
-            capacity_rows: table.spec.capacity_rows,
-            groups: table.groups.len(),
-            leases: table.lease_count(),
-            ended: table.closed,
-            dispositions: table.dispositions,
-            tasks: table.task_stats(),
-        }
-    }
-
-    /// Rows that are ready for a task.
-    pub fn ready_rows(&self, task: &str) -> Result<usize, QueueError> {
-        let table = self.shared.table.lock();
-        Ok(table.ready_row_count(table.task(task)?))
-    }
-
-    /// Whole groups that are ready for a task.
-    pub fn ready_groups(&self, task: &str) -> Result<usize, QueueError> {
-        let table = self.shared.table.lock();
-        Ok(table.ready_group_count(table.task(task)?))
-    }
-
-    /// No more puts: takers see the end instead of waiting for more.
-    pub fn end_of_puts(&self) {
-        self.shared.table.lock().closed = true;
-        self.shared.ready.notify_waiters();
-        self.shared.room.close();
-    }
-
-    /// Waits until no row is there and none is on its way. Cancel-safe.
-    pub async fn drained(&self) {
-        loop {
-            let changed = self.shared.ready.notified();
-            tokio::pin!(changed);
-            // Registered before the table is read, so that no change between the two is missed.
-            changed.as_mut().enable();
-            let stats = self.stats();
-            if stats.rows + stats.rows_reserved == 0 {
-                return;
-            }
-            changed.await;
-        }
-    }
-
     /// The opaque records that came with puts, in order of the puts. They outlive their rows, so that the owner knows
     /// what it has put, until it forgets them.
     pub fn records(&self) -> Vec<String> {
@@ -323,15 +312,17 @@ impl Partition {
         let shared = Arc::clone(&self.shared);
         let record = Record::Clear { partition: shared.name.clone(), rows: rows.clone(), why };
         let apply = move |durable: Result<(), QueueError>| {
+            let mut table = shared.table.lock();
             if durable.is_err() && matches!(why, Freed::Dropped | Freed::Stale) {
-                shared.table.lock().undo_drop(&rows);
-                shared.ready.notify_waiters();
+                table.undo_drop(&rows);
+                shared.tell(&mut table);
             }
             durable?;
-            let released = shared.table.lock().remove(&rows, why);
-            shared.reclaim(&released);
+            let released = table.remove(&rows, why);
             // Who waits for the end of what was held.
-            shared.ready.notify_waiters();
+            shared.tell(&mut table);
+            drop(table);
+            shared.reclaim(&released);
             Ok(())
         };
         self.record(record, apply).await

@@ -1,18 +1,21 @@
 //! Putting rows, and adding columns to rows that are there.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, RecordBatch};
 use arrow::compute::cast;
 use arrow::compute::kernels::length::length;
 use arrow::datatypes::{DataType, UInt32Type};
+use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{Admission, Claim, Freed, Partition, Plane, RowHandle, Shared};
+use super::room::{Room, Size};
+use super::{Admission, Claim, Freed, Label, Partition, Plane, RowHandle, Shared};
 use crate::config::{ColumnSpec, OnFull};
 use crate::journal::{PayloadRecord, PutRecord, Record, Recorder};
-use crate::store::{encode, own_buffers};
+use crate::store::{encode, own_buffers, payload_bytes};
 use crate::{ChunkId, Durability, QueueError};
 
 /// Rows of one group.
@@ -31,6 +34,10 @@ pub struct Put {
     pub priority: i64,
     /// Makes a repetition of the same put harmless: it returns the rows of the first one.
     pub token: Option<String>,
+    /// A key of each row, unique among the rows that are there; none if empty.
+    pub keys: Vec<String>,
+    /// JSON of each row, the owner's; none if empty.
+    pub tags: Vec<Value>,
     /// The owner's own words about this put, durable with it and read back by [`Partition::records`].
     pub record: Option<String>,
 }
@@ -45,10 +52,33 @@ impl Put {
             group_size,
             policy_version: 0,
             priority: 0,
+            keys: Vec::new(),
+            tags: Vec::new(),
             token: None,
             record: None,
         }
     }
+}
+
+/// The rows' keys and tags, checked against each other.
+fn labels(put: &Put) -> Result<Vec<Label>, QueueError> {
+    let rows = put.batch.num_rows();
+    for (what, count) in [("keys", put.keys.len()), ("tags", put.tags.len())] {
+        if count != 0 && count != rows {
+            let reason = format!("expected {what} for all of rows={rows} or for none, found {count}");
+            return Err(QueueError::BadRequest { reason });
+        }
+    }
+    let mut seen = HashSet::new();
+    if let Some(twice) = put.keys.iter().find(|key| !seen.insert(*key)) {
+        return Err(QueueError::KeyExists { key: twice.clone() });
+    }
+    if put.keys.is_empty() && put.tags.is_empty() {
+        return Ok(Vec::new());
+    }
+    let label =
+        |row| Label { key: put.keys.get(row).cloned(), tags: put.tags.get(row).cloned().unwrap_or_default() };
+    Ok((0..rows).map(label).collect())
 }
 
 pub(crate) fn columns_of(batch: &RecordBatch) -> Vec<ColumnSpec> {
@@ -58,18 +88,6 @@ pub(crate) fn columns_of(batch: &RecordBatch) -> Vec<ColumnSpec> {
         dtype: field.data_type().clone(),
     };
     fields.fields().iter().map(column).collect()
-}
-
-/// Room that was granted; given back unless a claim takes it over.
-struct Room {
-    shared: Arc<Shared>,
-    rows: usize,
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        self.shared.room.add_permits(self.rows);
-    }
 }
 
 /// What was set aside for a put; given back unless it is published.
@@ -82,17 +100,19 @@ impl Reservation {
     /// Makes the rows visible.
     fn publish(mut self, put: PutRecord) {
         self.claim = None;
-        self.room.rows = 0;
-        self.room.shared.table.lock().publish(put);
-        self.room.shared.ready.notify_waiters();
+        self.room.keep();
+        let mut table = self.room.shared.table.lock();
+        table.publish(put);
+        self.room.shared.tell(&mut table);
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
         if let Some(claim) = self.claim.take() {
-            self.room.shared.table.lock().release(&claim);
-            self.room.shared.ready.notify_waiters();
+            let mut table = self.room.shared.table.lock();
+            table.release(&claim);
+            self.room.shared.tell(&mut table);
         }
     }
 }
@@ -112,7 +132,7 @@ impl Drop for ColumnsReservation {
 
 /// Where a put goes on.
 enum Admitted {
-    Reserved(Reservation, Vec<RowHandle>),
+    Reserved(Reservation, Vec<RowHandle>, u32),
     Known(Vec<RowHandle>),
 }
 
@@ -127,9 +147,10 @@ impl Partition {
         if put.batch.num_rows() == 0 || columns.is_empty() {
             return Err(QueueError::Empty);
         }
-        let (reservation, handles) = match self.admit(&put, &columns, deadline).await? {
+        let labels = labels(&put)?;
+        let (reservation, handles, kib) = match self.admit(&put, &columns, deadline).await? {
             Admitted::Known(rows) => return Ok(rows),
-            Admitted::Reserved(reservation, handles) => (reservation, handles),
+            Admitted::Reserved(reservation, handles, kib) => (reservation, handles, kib),
         };
         let lengths = self.lengths(&put.batch)?;
         let batch = own_buffers(put.batch)?;
@@ -144,6 +165,8 @@ impl Partition {
             policy_version: put.policy_version,
             priority: put.priority,
             lengths,
+            kib,
+            labels,
             rows: handles.clone(),
             payload: PayloadRecord { chunk, location: None, columns: names, chunk_rows: Vec::new() },
             token: put.token,
@@ -162,6 +185,8 @@ impl Partition {
             return Err(QueueError::Empty);
         }
         let columns = columns_of(&batch);
+        self.check_row_bytes(&batch)?;
+        let kib = self.kib_of(&batch)?;
         self.shared.table.lock().begin_columns(rows, &columns)?;
         let names: Vec<String> = columns.into_iter().map(|column| column.name).collect();
         let reservation = ColumnsReservation {
@@ -177,6 +202,7 @@ impl Partition {
             partition: self.shared.name.clone(),
             rows: rows.to_vec(),
             payload: payload_record.clone(),
+            kib,
         };
         let shared = Arc::clone(&self.shared);
         let publish = move |durable: Result<(), QueueError>| {
@@ -184,14 +210,15 @@ impl Partition {
             durable.map(|()| {
                 let needed = {
                     let mut table = shared.table.lock();
-                    table.add_columns(&reservation.rows, &payload_record);
+                    let charged = table.add_columns(&reservation.rows, &payload_record, kib);
+                    shared.room.charge(charged);
+                    shared.tell(&mut table);
                     table.needs(chunk)
                 };
                 if !needed {
                     // Every row was freed while the columns were on their way.
                     shared.plane.store().free(chunk);
                 }
-                shared.ready.notify_waiters();
             })
         };
         self.write(payload, record, chunk, publish).await
@@ -229,22 +256,25 @@ impl Partition {
         columns: &[ColumnSpec],
         deadline: Option<Instant>,
     ) -> Result<Admitted, QueueError> {
+        self.check_row_bytes(&put.batch)?;
+        let kib = self.kib_of(&put.batch)?;
         loop {
-            let settled = self.shared.ready.notified();
+            let settled = self.shared.changed.notified();
             tokio::pin!(settled);
             // Registered before the table is read, so that no change between the two is missed.
             settled.as_mut().enable();
             let mut admission = self.shared.table.lock().admit(put, columns)?;
             if matches!(admission, Admission::Fresh) {
-                let room = self.make_room(put.batch.num_rows(), deadline).await?;
+                let size = Size { rows: put.batch.num_rows(), kib };
+                let room = self.make_room(size, deadline).await?;
                 let mut table = self.shared.table.lock();
                 admission = table.admit(put, columns)?;
                 if matches!(admission, Admission::Fresh) {
                     table.learn_columns(columns);
-                    let claim = table.reserve(put);
+                    let claim = table.reserve(put, kib);
                     self.shared.check_table(&table);
                     let handles = claim.rows.clone();
-                    return Ok(Admitted::Reserved(Reservation { room, claim: Some(claim) }, handles));
+                    return Ok(Admitted::Reserved(Reservation { room, claim: Some(claim) }, handles, kib));
                 }
             }
             match admission {
@@ -261,43 +291,61 @@ impl Partition {
         }
     }
 
-    async fn make_room(&self, rows: usize, deadline: Option<Instant>) -> Result<Room, QueueError> {
+    async fn make_room(&self, size: Size, deadline: Option<Instant>) -> Result<Room, QueueError> {
         let shared = &self.shared;
-        let closed = || QueueError::Closed { partition: shared.name.clone() };
         let (on_full, capacity) = {
             let table = shared.table.lock();
             (table.spec.on_full, table.spec.capacity_rows)
         };
-        let permits = u32::try_from(rows).map_err(|_| QueueError::TooLarge { rows, capacity })?;
+        let full = || QueueError::Full { partition: shared.name.clone(), capacity };
         match on_full {
             OnFull::Block => {
-                let waiting = shared.room.acquire_many(permits);
+                let waiting = shared.room.acquire(size);
                 let granted = match deadline {
                     None => waiting.await,
                     Some(deadline) => {
                         tokio::time::timeout_at(deadline, waiting).await.map_err(|_| self.late("room"))?
                     }
                 };
-                granted.map_err(|_| closed())?.forget();
+                granted.map_err(|_| QueueError::Closed { partition: shared.name.clone() })?;
             }
-            OnFull::Refuse => match shared.room.try_acquire_many(permits) {
-                Ok(granted) => granted.forget(),
-                Err(_) => return Err(QueueError::Full { partition: shared.name.clone(), capacity }),
-            },
-            OnFull::DropOldest => loop {
-                if let Ok(granted) = shared.room.try_acquire_many(permits) {
-                    granted.forget();
-                    break;
+            OnFull::Refuse if shared.room.try_acquire(size) => {}
+            OnFull::Refuse => return Err(full()),
+            OnFull::DropOldest => {
+                while !shared.room.try_acquire(size) {
+                    let oldest = shared.table.lock().begin_drop().ok_or_else(full)?;
+                    tracing::warn!(partition = %shared.name, rows = oldest.len(), "the partition is full; its oldest group is dropped");
+                    self.free(oldest, Freed::Dropped).await?;
                 }
-                let oldest = shared.table.lock().begin_drop();
-                let Some(oldest) = oldest else {
-                    return Err(QueueError::Full { partition: shared.name.clone(), capacity });
-                };
-                tracing::warn!(partition = %shared.name, rows = oldest.len(), "the partition is full; its oldest group is dropped");
-                self.free(oldest, Freed::Dropped).await?;
-            },
+            }
         }
-        Ok(Room { shared: Arc::clone(shared), rows })
+        Ok(Room::granted(shared, size))
+    }
+
+    /// What a batch takes of the partition's capacity in bytes; 0 where there is none.
+    fn kib_of(&self, batch: &RecordBatch) -> Result<u32, QueueError> {
+        if !self.shared.counts_bytes {
+            return Ok(0);
+        }
+        let bytes = payload_bytes(batch)? as u64;
+        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
+        let capacity_bytes = self.shared.table.lock().spec.capacity_bytes.unwrap_or(u64::MAX);
+        if u64::from(kib) * 1024 > capacity_bytes {
+            return Err(QueueError::TooManyBytes { bytes, capacity_bytes });
+        }
+        Ok(kib)
+    }
+
+    /// Refuses rows that are longer than the partition's limit.
+    fn check_row_bytes(&self, batch: &RecordBatch) -> Result<(), QueueError> {
+        let Some(bytes_max) = self.shared.table.lock().spec.row_bytes_max else { return Ok(()) };
+        for row in 0..batch.num_rows() {
+            let bytes = payload_bytes(&batch.slice(row, 1))? as u64;
+            if bytes > bytes_max {
+                return Err(QueueError::RowTooLong { row, bytes, bytes_max });
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn late(&self, what: &'static str) -> QueueError {

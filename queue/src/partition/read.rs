@@ -67,6 +67,17 @@ impl Partition {
         Ok(batches)
     }
 
+    /// The columns of rows, whoever holds them; an error if one is gone. Nothing is leased or consumed.
+    ///
+    /// Cancel-safe.
+    pub async fn get(
+        &self,
+        rows: &[RowHandle],
+        columns: Option<&[String]>,
+    ) -> Result<Vec<RecordBatch>, QueueError> {
+        self.read(rows, columns).await.map_err(|failure| failure.error)
+    }
+
     /// All columns of rows that may be gone by now; what is gone is left out.
     pub(crate) async fn read_rows(&self, mut rows: Vec<RowHandle>) -> Result<Vec<RecordBatch>, QueueError> {
         {
@@ -110,7 +121,7 @@ impl Partition {
         let batch = RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays)?;
         let Some(columns) = columns else { return Ok(batch) };
         let places: Result<Vec<usize>, _> =
-            columns.iter().map(|column| batch.schema().index_of(column)).collect();
+            columns.iter().map(|column| batch.schema_ref().index_of(column)).collect();
         Ok(batch.project(&places?)?)
     }
 }

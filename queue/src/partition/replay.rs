@@ -6,7 +6,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::table::{Part, Progress, RowHandle, Table};
+use super::table::{Label, Part, Progress, RowHandle, Table};
 use crate::journal::{PayloadRecord, PutRecord, Record};
 use crate::store::{DiskStore, Store};
 use crate::{ChunkId, ChunkLocation, QueueError};
@@ -59,14 +59,14 @@ impl Replay {
             Record::Put(put) => {
                 self.chunk(put.payload.chunk, put.payload.location);
                 let table = self.table(&put.partition)?;
-                table.reserve_for_replay(&put.rows);
+                table.reserve_for_replay(&put.rows, put.kib);
                 table.publish(put);
             }
-            Record::Columns { partition, rows, payload } => {
+            Record::Columns { partition, rows, payload, kib } => {
                 self.chunk(payload.chunk, payload.location);
                 let chunk = payload.chunk;
                 let table = self.table(&partition)?;
-                table.add_columns(&rows, &payload);
+                table.add_columns(&rows, &payload, kib);
                 if !table.needs(chunk) {
                     self.free(&[chunk]);
                 }
@@ -84,6 +84,16 @@ impl Replay {
             Record::Records { partition, records } => {
                 let table = self.table(&partition)?;
                 records.into_iter().for_each(|words| table.keep_record(words));
+            }
+            Record::Tags { partition, tags } => self.table(&partition)?.set_tags(tags),
+            Record::Reset { partition, task } => {
+                let table = self.table(&partition)?;
+                let task = table.task(&task)?;
+                table.reset(task);
+            }
+            Record::Version { partition, policy_version } => {
+                let table = self.table(&partition)?;
+                table.policy_version = table.policy_version.max(policy_version);
             }
             Record::Forget { partition, count } => self.table(&partition)?.forget_records(count),
             Record::Clear { partition, rows, why } => {
@@ -125,6 +135,19 @@ fn lengths(table: &Table, rows: &[(RowHandle, Part)]) -> Vec<u32> {
     if lengths.iter().all(|length| *length == 0) { Vec::new() } else { lengths }
 }
 
+/// Keys and tags of each row; empty where none has any.
+fn labels(table: &Table, rows: &[(RowHandle, Part)]) -> Vec<Label> {
+    let label = |(handle, _): &(RowHandle, Part)| {
+        let row = table.row(*handle).ok()?;
+        row.label.as_deref().cloned()
+    };
+    let labels: Vec<Option<Label>> = rows.iter().map(label).collect();
+    if labels.iter().all(Option::is_none) {
+        return Vec::new();
+    }
+    labels.into_iter().map(Option::unwrap_or_default).collect()
+}
+
 fn payload_record(chunk: ChunkId, rows: &[(RowHandle, Part)], store: &DiskStore) -> PayloadRecord {
     PayloadRecord {
         chunk,
@@ -154,6 +177,8 @@ pub(crate) fn live_records(table: &Table, store: &DiskStore) -> Vec<Record> {
                 policy_version: group.policy_version,
                 priority: group.priority,
                 lengths: lengths(table, &rows),
+                kib: rows.iter().filter_map(|(handle, _)| table.row(*handle).ok()).map(|row| row.kib).sum(),
+                labels: labels(table, &rows),
                 rows: rows.iter().map(|(handle, _)| *handle).collect(),
                 payload: payload_record(chunk, &rows, store),
                 token: None,
@@ -168,6 +193,8 @@ pub(crate) fn live_records(table: &Table, store: &DiskStore) -> Vec<Record> {
                     partition: partition.clone(),
                     rows: rows.iter().map(|(handle, _)| *handle).collect(),
                     payload: payload_record(chunk, &rows, store),
+                    // Counted with the put.
+                    kib: 0,
                 });
             }
         }
@@ -181,6 +208,7 @@ pub(crate) fn live_records(table: &Table, store: &DiskStore) -> Vec<Record> {
             }
         }
     }
+    records.push(Record::Version { partition: partition.clone(), policy_version: table.policy_version });
     records
         .push(Record::Records { partition: partition.clone(), records: table.records().cloned().collect() });
     records.push(Record::Tokens { partition, tokens: table.remembered() });

@@ -5,6 +5,7 @@
 
 mod choose;
 mod index;
+mod labels;
 mod leaving;
 mod puts;
 mod share;
@@ -19,12 +20,17 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::TaskStats;
+use super::room::Size;
+use super::waiting::Waiters;
 use crate::config::TaskSpec;
-use crate::{ChunkId, ColumnSpec, PartitionSpec, QueueError};
+use crate::{ChunkId, ColumnSpec, PartitionSpec, QueueError, ReadyGroup};
 
 pub(crate) use leaving::BeginAck;
 
+pub(crate) use choose::Chosen;
 use index::{GroupIndex, Keys};
+pub use labels::KeyedRow;
+pub(crate) use labels::Label;
 
 /// Names one row for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -62,6 +68,9 @@ pub(crate) struct Row {
     place: usize,
     /// Tokens.
     pub(crate) length: u32,
+    /// What it takes of a capacity in bytes.
+    pub(crate) kib: u32,
+    pub(crate) label: Option<Box<Label>>,
     pub(crate) parts: Vec<Part>,
     pub(crate) progress: Vec<Progress>,
 }
@@ -94,6 +103,16 @@ impl Group {
         Keys { policy_version: self.policy_version, priority: self.priority }
     }
 
+    fn view(&self) -> ReadyGroup<'_> {
+        ReadyGroup {
+            group: &self.key,
+            rows: self.rows.len(),
+            tokens: self.tokens,
+            policy_version: self.policy_version,
+            priority: self.priority,
+        }
+    }
+
     /// Whether every row is there and ready for the task.
     fn is_ready(&self, task: usize) -> bool {
         self.put == self.size && self.ready[task] == self.rows.len() && !self.rows.is_empty()
@@ -110,6 +129,29 @@ struct Ready {
     single: Option<SingleRows>,
     /// Rows that lack columns of the task.
     incomplete: usize,
+    /// Rows that somebody holds, those on their way out included.
+    held: usize,
+    /// Rows that the task is done with and others are not.
+    acked: usize,
+    waiters: Waiters,
+    /// Something became ready that nobody was woken for.
+    is_news: bool,
+}
+
+impl Ready {
+    fn count_of(&mut self, progress: Progress) -> &mut usize {
+        match progress {
+            Progress::Incomplete => &mut self.incomplete,
+            Progress::Ready => &mut self.rows,
+            Progress::Leased(_) | Progress::Leaving => &mut self.held,
+            Progress::Acked => &mut self.acked,
+        }
+    }
+
+    fn count(&mut self, from: Progress, to: Progress) {
+        *self.count_of(from) -= 1;
+        *self.count_of(to) += 1;
+    }
 }
 
 /// What takes of single rows need.
@@ -132,8 +174,10 @@ struct UnderWay {
 #[derive(Debug)]
 pub(crate) struct Claim {
     pub(crate) rows: Vec<RowHandle>,
+    pub(crate) kib: u32,
     group: String,
     token: Option<String>,
+    keys: Vec<String>,
 }
 
 /// What a put is, before anything is written.
@@ -157,8 +201,8 @@ struct ChunkRows {
 /// What the table has let go of.
 #[derive(Debug, Default)]
 pub(crate) struct Released {
-    /// Rows that there is room for now.
-    pub(crate) rows: usize,
+    /// What there is room for now.
+    pub(crate) size: Size,
     /// Chunks that nobody needs any more.
     pub(crate) chunks: Vec<ChunkId>,
     /// Chunks most of whose rows are gone.
@@ -231,9 +275,19 @@ pub(crate) struct Table {
     columns_under_way: HashSet<(RowHandle, String)>,
     records: VecDeque<String>,
     records_bytes: usize,
+    keys: HashMap<String, RowHandle>,
+    keys_under_way: HashSet<String>,
+    /// Rows that have each column.
+    column_rows: BTreeMap<String, usize>,
+    /// The newest that a put had or somebody announced.
+    pub(crate) policy_version: u64,
+    /// Counts changes.
+    pub(crate) revision: u64,
     pub(crate) dispositions: Dispositions,
     pub(crate) rows_live: usize,
     pub(crate) rows_reserved: usize,
+    pub(crate) kib_live: u32,
+    pub(crate) kib_reserved: u32,
     pub(crate) closed: bool,
 }
 
@@ -265,9 +319,16 @@ impl Table {
             columns_under_way: HashSet::new(),
             records: VecDeque::new(),
             records_bytes: 0,
+            keys: HashMap::new(),
+            keys_under_way: HashSet::new(),
+            column_rows: BTreeMap::new(),
+            policy_version: 0,
+            revision: 0,
             dispositions: Dispositions::default(),
             rows_live: 0,
             rows_reserved: 0,
+            kib_live: 0,
+            kib_reserved: 0,
             closed: false,
         }
     }
@@ -345,9 +406,7 @@ impl Table {
         let Ok(row) = self.row_mut(handle) else { return };
         let from = std::mem::replace(&mut row.progress[task], to);
         let (group_id, place) = (row.group, row.place);
-        if from == Progress::Incomplete && to != Progress::Incomplete {
-            self.ready[task].incomplete -= 1;
-        }
+        self.ready[task].count(from, to);
         if (from == Progress::Ready) == (to == Progress::Ready) {
             return;
         }
@@ -355,10 +414,9 @@ impl Table {
         let ready = &mut self.ready[task];
         if to == Progress::Ready {
             group.ready[task] += 1;
-            ready.rows += 1;
+            ready.is_news = true;
         } else {
             group.ready[task] -= 1;
-            ready.rows -= 1;
         }
         if let Some(single) = &mut ready.single {
             if to == Progress::Ready {
@@ -376,6 +434,7 @@ impl Table {
         let Some(group) = self.groups.get(&id) else { return };
         let ready = &mut self.ready[task];
         if group.is_ready(task) {
+            ready.is_news = true;
             ready.groups.insert(id, group.keys());
         } else {
             ready.groups.remove(id, group.keys());
@@ -428,6 +487,8 @@ impl Table {
             incomplete_rows: ready.incomplete,
             ready_rows: ready.rows,
             ready_groups: ready.groups.len(),
+            leased_rows: ready.held,
+            acked_rows: ready.acked,
         };
         self.spec.tasks.iter().zip(&self.ready).map(stats).collect()
     }
@@ -437,6 +498,28 @@ impl Table {
         self.rows_reserved > 0
             || self.ready[task].incomplete > 0
             || self.leases.values().any(|lease| lease.task == task)
+    }
+
+    pub(super) fn waiters(&mut self, task: usize) -> &mut Waiters {
+        &mut self.ready[task].waiters
+    }
+
+    /// Wakes the takes that what has become ready can serve; all of them once the puts have ended, since any change may be
+    /// the last.
+    pub(crate) fn wake(&mut self) {
+        for ready in &mut self.ready {
+            if self.closed {
+                ready.waiters.wake_all();
+            } else if std::mem::take(&mut ready.is_news) {
+                ready.waiters.wake(ready.groups.len(), ready.rows);
+            }
+        }
+    }
+
+    /// Somebody who was woken for rows of the task is gone.
+    pub(super) fn wake_again(&mut self, task: usize) {
+        self.ready[task].is_news = true;
+        self.wake();
     }
 
     pub(crate) fn lease_count(&self) -> usize {

@@ -1,9 +1,9 @@
-//! Taking rows under a lease.
+//! What a consumer asks for.
 
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::{Freed, Lease, Partition, RowHandle};
+use super::RowHandle;
 use crate::QueueError;
 
 /// How much a take asks for.
@@ -100,8 +100,12 @@ pub struct Take {
     pub at_least: usize,
     /// Only these columns; all if absent.
     pub columns: Option<Vec<String>>,
+    /// Only these rows, and all of them; the amount and the order do not count. Waits until each is ready.
+    pub only: Option<Vec<RowHandle>>,
     /// Groups whose oldest policy version is below this are stale.
     pub min_policy_version: u64,
+    /// Groups whose oldest policy version is further than this below the partition's newest are stale too; versions.
+    pub max_staleness: Option<u64>,
     /// What becomes of stale groups.
     pub stale: Stale,
     /// Which groups go first.
@@ -119,7 +123,9 @@ impl Take {
             amount,
             at_least: 1,
             columns: None,
+            only: None,
             min_policy_version: 0,
+            max_staleness: None,
             stale: Stale::default(),
             sampler: Sampler::default(),
             share: None,
@@ -142,21 +148,37 @@ impl Take {
         Self::of(task, Amount::Tokens(budget))
     }
 
+    /// Just these rows, for a task.
+    pub fn only(task: impl Into<String>, rows: Vec<RowHandle>) -> Self {
+        let amount = Amount::Rows(rows.len());
+        Self { only: Some(rows), ..Self::of(task, amount) }
+    }
+
     /// Waits until `deadline`.
     pub fn until(self, deadline: Instant) -> Self {
         Self { deadline: Some(deadline), ..self }
     }
 
-    /// The version below which nothing is given.
-    pub(crate) fn enforced_version(&self) -> u64 {
-        if self.stale == Stale::Deliver { 0 } else { self.min_policy_version }
+    /// The version from which on groups are fresh when `newest` is the newest.
+    pub(crate) fn fresh_from(&self, newest: u64) -> u64 {
+        let window = self.max_staleness.map_or(0, |most| newest.saturating_sub(most));
+        self.min_policy_version.max(window)
     }
 
-    fn check(&self) -> Result<(), QueueError> {
+    /// The version below which nothing is given.
+    pub(crate) fn enforced_version(&self, newest: u64) -> u64 {
+        if self.stale == Stale::Deliver { 0 } else { self.fresh_from(newest) }
+    }
+
+    pub(super) fn check(&self) -> Result<(), QueueError> {
         let most = match self.amount {
             Amount::Rows(count) | Amount::Groups(count) => count,
             Amount::Tokens(_) => usize::MAX,
         };
+        if self.only.is_some() && self.share.is_some() {
+            let reason = "expected given rows or a share, found both".to_owned();
+            return Err(QueueError::BadRequest { reason });
+        }
         if self.at_least == 0 || most < self.at_least {
             return Err(QueueError::Empty);
         }
@@ -169,104 +191,5 @@ impl Take {
             return Err(QueueError::BadRequest { reason });
         }
         Ok(())
-    }
-}
-
-/// What one look at the table gave.
-enum Attempt {
-    Leased {
-        lease: u64,
-        rows: Vec<RowHandle>,
-    },
-    Nothing {
-        next_expiry: Option<Instant>,
-        /// Nothing ever will be ready.
-        over: bool,
-    },
-}
-
-impl Partition {
-    /// Takes ready rows, oldest first, under a lease. `None`: nothing is ready now (without a deadline), or nothing
-    /// ever will be (after the end of puts).
-    ///
-    /// Cancel-safe: rows that were leased for a dropped take are given back. Takers wait without holding anything
-    /// that others need.
-    pub async fn take(&self, take: &Take) -> Result<Option<Lease>, QueueError> {
-        take.check()?;
-        if take.stale == Stale::Drop {
-            self.drop_stale(take).await?;
-        }
-        let member = take.share.map_or(0, |share| share.member);
-        loop {
-            let ready = self.shared.ready.notified();
-            tokio::pin!(ready);
-            // Registered before the table is read, so that no change between the two is missed.
-            ready.as_mut().enable();
-            let (next_expiry, over) = match self.try_take(take)? {
-                Attempt::Leased { lease, rows } => {
-                    return self.lease_of(lease, member, rows, take.columns.as_deref()).await.map(Some);
-                }
-                Attempt::Nothing { next_expiry, over } => (next_expiry, over),
-            };
-            let Some(deadline) = take.deadline.filter(|_| !over) else { return Ok(None) };
-            if Instant::now() >= deadline {
-                return Err(self.late("a ready group"));
-            }
-            let wake_at = next_expiry.map_or(deadline, |expiry| expiry.min(deadline));
-            // Either way the table is read again.
-            let _ = tokio::time::timeout_at(wake_at, ready).await;
-        }
-    }
-
-    /// Frees what is too old for the take.
-    async fn drop_stale(&self, take: &Take) -> Result<(), QueueError> {
-        let rows = {
-            let mut table = self.shared.table.lock();
-            let task = table.task(&take.task)?;
-            table.begin_drop_stale(task, take.min_policy_version)
-        };
-        if rows.is_empty() {
-            return Ok(());
-        }
-        tracing::debug!(partition = %self.shared.name, rows = rows.len(), min_policy_version = take.min_policy_version, "stale rows are dropped");
-        self.free(rows, Freed::Stale).await
-    }
-
-    /// Leases what is there.
-    fn try_take(&self, take: &Take) -> Result<Attempt, QueueError> {
-        let mut table = self.shared.table.lock();
-        let task = table.task(&take.task)?;
-        if let Some(columns) = &take.columns
-            && let Some(unknown) = columns
-                .iter()
-                .find(|column| !table.columns.is_empty() && !table.columns.contains_key(*column))
-        {
-            return Err(QueueError::UnknownColumn {
-                partition: self.shared.name.clone(),
-                column: unknown.clone(),
-            });
-        }
-        let now = Instant::now();
-        let next_expiry = table.expire(now);
-        if let Some(share) = &take.share
-            && let Some((lease, rows)) = table.next_share(task, share)
-        {
-            return Ok(Attempt::Leased { lease, rows });
-        }
-        let over = table.closed && !table.may_become_ready(task);
-        let nothing = Attempt::Nothing { next_expiry, over };
-        let Some(chosen) = table.choose(task, take, over) else { return Ok(nothing) };
-        let expires = now + table.spec.lease();
-        let Some(share) = &take.share else {
-            let rows = chosen.rows();
-            let lease = table.lease(task, rows.clone(), expires);
-            return Ok(Attempt::Leased { lease, rows });
-        };
-        table.split(task, chosen, share, expires);
-        let ours = table.next_share(task, share);
-        drop(table);
-        // The others' shares are there now.
-        self.shared.ready.notify_waiters();
-        Ok(ours.map_or(nothing, |(lease, rows)| Attempt::Leased { lease, rows }))
     }
 }

@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use super::ipc;
 use super::wire::{ARROW_STREAM, ClearBody, ENDED, ErrorBody, LEASE, PutAnswer, PutQuery, TakeBody};
-use crate::partition::Hold;
+use crate::partition::{Hold, Labels};
 use crate::{Lease, PartitionSpec, PartitionStats, Put, Queue, QueueError, QueueInspection, RowHandle, Take};
 
 /// One request waits at the server no longer than this; then it is asked again, so that a connection that died silently
@@ -213,23 +213,21 @@ impl RemoteQueue {
     async fn rows(
         &self,
         mut response: Response,
-    ) -> Result<(Vec<RowHandle>, (Vec<String>, Vec<u64>), Vec<RecordBatch>), QueueError> {
+    ) -> Result<(Vec<RowHandle>, Labels, Vec<RecordBatch>), QueueError> {
         let mut decoder = ipc::Decoder::new();
-        let (mut rows, mut groups, mut versions, mut batches) =
-            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut rows, mut labels, mut batches) = (Vec::new(), Labels::default(), Vec::new());
         let lost = |error: reqwest::Error| self.link.unreachable(innermost(&error));
         while let Some(bytes) = response.chunk().await.map_err(lost)? {
             decoder.feed(bytes, |batch| {
                 let labelled = ipc::split_labels(batch)?;
                 rows.extend(labelled.rows);
-                groups.extend(labelled.groups);
-                versions.extend(labelled.policy_versions);
+                labels.append(labelled.labels);
                 batches.push(labelled.batch);
                 Ok(())
             })?;
         }
         decoder.finish()?;
-        Ok((rows, (groups, versions), batches))
+        Ok((rows, labels, batches))
     }
 
     /// Asks once; says how long the server was asked to wait.
@@ -325,7 +323,7 @@ impl Queue for RemoteQueue {
     ) -> BoxFuture<'a, Result<Vec<RowHandle>, QueueError>> {
         async move {
             let deadline = wait.map(|wait| Instant::now() + wait);
-            let rows = ipc::encode(&put.batch)?;
+            let rows = ipc::encode(&ipc::with_labels(&put.batch, &put.keys, &put.tags)?)?;
             // With a token a repetition is harmless.
             let token = put.token.unwrap_or_else(|| format!("{:032x}", rand::random::<u128>()));
             let mut query = PutQuery {

@@ -10,8 +10,10 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt64Type};
 use arrow::ipc::reader::StreamDecoder;
 use arrow::ipc::writer::StreamWriter;
 use bytes::Bytes;
+use serde_json::Value;
 
 use crate::export::conform;
+use crate::partition::Labels;
 use crate::{Lease, QueueError, RowHandle};
 
 /// The column with a row's handle: generation above slot, 32 bits each.
@@ -20,6 +22,10 @@ pub const HANDLE: &str = "_handle";
 pub const GROUP: &str = "_group";
 /// The column with the oldest policy version of a row's group.
 pub const POLICY_VERSION: &str = "_policy_version";
+/// The column with a row's key; null where it has none. Absent from a take none of whose rows has one.
+pub const KEY: &str = "_key";
+/// The column with a row's tags as JSON text; null where it has none. Absent from a take none of whose rows has any.
+pub const TAGS: &str = "_tags";
 
 fn bad(reason: impl ToString) -> QueueError {
     QueueError::BadRequest { reason: reason.to_string() }
@@ -144,7 +150,7 @@ pub(super) fn common_schema(batches: &[RecordBatch]) -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// The batch in `schema`, with the handle and the group of each row.
+/// The batch in `schema`, with what each row is called.
 pub(super) fn labelled(
     batch: &RecordBatch,
     schema: &SchemaRef,
@@ -155,17 +161,81 @@ pub(super) fn labelled(
     let mut columns: Vec<ArrayRef> = vec![
         Arc::new(UInt64Array::from_iter_values(lease.rows()[rows.clone()].iter().copied().map(number))),
         Arc::new(StringArray::from_iter_values(&lease.groups()[rows.clone()])),
-        Arc::new(UInt64Array::from_iter_values(lease.policy_versions()[rows].iter().copied())),
+        Arc::new(UInt64Array::from_iter_values(lease.policy_versions()[rows.clone()].iter().copied())),
     ];
+    if let Some(keys) = lease.keys().get(rows.clone()) {
+        columns.push(Arc::new(keys.iter().map(Option::as_deref).collect::<StringArray>()));
+    }
+    if let Some(tags) = lease.tags().get(rows) {
+        let text = |tags: &Value| (!tags.is_null()).then(|| tags.to_string());
+        columns.push(Arc::new(tags.iter().map(text).collect::<StringArray>()));
+    }
     columns.extend(conformed.columns().iter().cloned());
-    Ok(RecordBatch::try_new(labelled_schema(schema), columns)?)
+    Ok(RecordBatch::try_new(labelled_schema(schema, lease), columns)?)
 }
 
-pub(super) fn labelled_schema(schema: &Schema) -> SchemaRef {
+pub(super) fn labelled_schema(schema: &Schema, lease: &Lease) -> SchemaRef {
     let labels = [(HANDLE, DataType::UInt64), (GROUP, DataType::Utf8), (POLICY_VERSION, DataType::UInt64)];
     let mut fields = labels.map(|(name, dtype)| Arc::new(Field::new(name, dtype, false))).to_vec();
+    let optional = [(KEY, lease.keys().is_empty()), (TAGS, lease.tags().is_empty())];
+    let there = optional.into_iter().filter(|(_, is_empty)| !is_empty);
+    fields.extend(there.map(|(name, _)| Arc::new(Field::new(name, DataType::Utf8, true))));
     fields.extend(schema.fields().iter().cloned());
     Arc::new(Schema::new(fields))
+}
+
+/// Takes a column of text out of a batch, if it is there.
+fn split_text(batch: &mut RecordBatch, name: &str) -> Result<Option<Vec<Option<String>>>, QueueError> {
+    let Ok(place) = batch.schema_ref().index_of(name) else { return Ok(None) };
+    let column = batch.remove_column(place);
+    let column = match column.data_type() {
+        DataType::LargeUtf8 | DataType::Utf8View => arrow::compute::cast(&column, &DataType::Utf8)?,
+        _ => column,
+    };
+    let texts =
+        column.as_string_opt::<i32>().ok_or_else(|| bad(format!("expected a column {name} of type Utf8")))?;
+    Ok(Some(texts.iter().map(|text| text.map(str::to_owned)).collect()))
+}
+
+fn parse_tags(texts: Vec<Option<String>>) -> Result<Vec<Value>, QueueError> {
+    let parse = |text: Option<String>| match text {
+        None => Ok(Value::Null),
+        Some(text) => serde_json::from_str(&text).map_err(|error| bad(format!("column {TAGS}: {error}"))),
+    };
+    texts.into_iter().map(parse).collect()
+}
+
+/// Adds a put's keys and tags to its rows, as the columns that the wire has for them.
+pub(super) fn with_labels(
+    batch: &RecordBatch,
+    keys: &[String],
+    tags: &[Value],
+) -> Result<RecordBatch, QueueError> {
+    if keys.is_empty() && tags.is_empty() {
+        return Ok(batch.clone());
+    }
+    let mut fields = Vec::new();
+    let mut columns: Vec<ArrayRef> = Vec::new();
+    if !keys.is_empty() {
+        fields.push(Arc::new(Field::new(KEY, DataType::Utf8, true)));
+        columns.push(Arc::new(StringArray::from_iter_values(keys)));
+    }
+    if !tags.is_empty() {
+        fields.push(Arc::new(Field::new(TAGS, DataType::Utf8, true)));
+        columns.push(Arc::new(StringArray::from_iter_values(tags.iter().map(Value::to_string))));
+    }
+    fields.extend(batch.schema_ref().fields().iter().cloned());
+    columns.extend(batch.columns().iter().cloned());
+    Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?)
+}
+
+/// Takes a put's keys and tags out of its rows.
+pub(super) fn split_put_labels(batch: &mut RecordBatch) -> Result<(Vec<String>, Vec<Value>), QueueError> {
+    let keys = split_text(batch, KEY)?.unwrap_or_default();
+    let missing = || bad(format!("column {KEY}: expected a key for every row"));
+    let keys = keys.into_iter().collect::<Option<Vec<String>>>().ok_or_else(missing)?;
+    let tags = parse_tags(split_text(batch, TAGS)?.unwrap_or_default())?;
+    Ok((keys, tags))
 }
 
 /// Takes the handles out of a batch.
@@ -181,8 +251,7 @@ pub(super) fn split_handles(mut batch: RecordBatch) -> Result<(Vec<RowHandle>, R
 /// A taken batch and what its rows are.
 pub(super) struct Labelled {
     pub(super) rows: Vec<RowHandle>,
-    pub(super) groups: Vec<String>,
-    pub(super) policy_versions: Vec<u64>,
+    pub(super) labels: Labels,
     pub(super) batch: RecordBatch,
 }
 
@@ -194,11 +263,11 @@ pub(super) fn split_labels(batch: RecordBatch) -> Result<Labelled, QueueError> {
     let column = batch.remove_column(place);
     let policy_versions = column.as_primitive_opt::<UInt64Type>().ok_or_else(unversioned)?.values().to_vec();
     let missing = || bad(format!("expected a column {GROUP} of type Utf8"));
-    let place = batch.schema_ref().index_of(GROUP).map_err(|_| missing())?;
-    let column = batch.remove_column(place);
-    let groups = column.as_string_opt::<i32>().ok_or_else(missing)?;
-    let groups = groups.iter().map(|group| group.unwrap_or_default().to_owned()).collect();
-    Ok(Labelled { rows, groups, policy_versions, batch })
+    let groups = split_text(&mut batch, GROUP)?.ok_or_else(missing)?;
+    let groups = groups.into_iter().map(Option::unwrap_or_default).collect();
+    let keys = split_text(&mut batch, KEY)?.unwrap_or_default();
+    let tags = parse_tags(split_text(&mut batch, TAGS)?.unwrap_or_default())?;
+    Ok(Labelled { rows, labels: Labels { groups, policy_versions, keys, tags }, batch })
 }
 
 /// The batch with a column of handles in front.
@@ -217,7 +286,7 @@ pub(super) fn check_names(batch: &RecordBatch) -> Result<(), QueueError> {
         .schema_ref()
         .fields()
         .iter()
-        .find(|field| [HANDLE, GROUP, POLICY_VERSION].contains(&field.name().as_str()));
+        .find(|field| [HANDLE, GROUP, POLICY_VERSION, KEY, TAGS].contains(&field.name().as_str()));
     match reserved {
         None => Ok(()),
         Some(field) => Err(bad(format!("column={} is a name that the wire format uses", field.name()))),

@@ -14,5 +14,5 @@ mod service;
 mod wire;
 
 pub use client::{RemoteConfig, RemoteQueue};
-pub use ipc::{GROUP, HANDLE, POLICY_VERSION};
+pub use ipc::{GROUP, HANDLE, KEY, POLICY_VERSION, TAGS};
 pub use service::{ServiceConfig, serve};

@@ -204,7 +204,8 @@ async fn put(
 ) -> Answer {
     let partition = service.queue.partition(&partition)?;
     let Query(query) = query.map_err(|error| bad(error.body_text()))?;
-    let batch = rows_of(&service, body).await?;
+    let mut batch = rows_of(&service, body).await?;
+    let (keys, tags) = ipc::split_put_labels(&mut batch)?;
     ipc::check_names(&batch)?;
     let group_size = query.group_size.unwrap_or(batch.num_rows());
     let put = Put {
@@ -213,6 +214,8 @@ async fn put(
         group_size,
         policy_version: query.policy_version,
         priority: query.priority,
+        keys,
+        tags,
         token: query.token,
         record: query.record,
     };
@@ -274,7 +277,7 @@ fn rows_stream(
     lease: Lease,
 ) -> Result<impl futures::Stream<Item = Result<Bytes, QueueError>> + Send + use<>, QueueError> {
     let schema = ipc::common_schema(lease.batches());
-    let encoder = Encoder::new(&ipc::labelled_schema(&schema))?;
+    let encoder = Encoder::new(&ipc::labelled_schema(&schema, &lease))?;
     let sending = Sending {
         lease: Some(lease),
         encoder: Some(encoder),

@@ -58,6 +58,11 @@ pub(super) struct TakeBody {
     pub(super) columns: Option<Vec<String>>,
     #[serde(default)]
     pub(super) min_policy_version: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) max_staleness: Option<u64>,
+    /// Only these rows, instead of an amount.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) only: Option<Vec<RowHandle>>,
     #[serde(default)]
     pub(super) stale: Stale,
     #[serde(default)]
@@ -76,6 +81,7 @@ fn one() -> usize {
 impl TakeBody {
     pub(super) fn new(take: &Take, wait: Option<Duration>) -> Self {
         let (groups, rows, tokens) = match take.amount {
+            _ if take.only.is_some() => (None, None, None),
             Amount::Groups(count) => (Some(count), None, None),
             Amount::Rows(count) => (None, Some(count), None),
             Amount::Tokens(budget) => (None, None, Some(budget)),
@@ -88,6 +94,8 @@ impl TakeBody {
             at_least: take.at_least,
             columns: take.columns.clone(),
             min_policy_version: take.min_policy_version,
+            max_staleness: take.max_staleness,
+            only: take.only.clone(),
             stale: take.stale,
             sampler: take.sampler,
             share: take.share,
@@ -96,12 +104,13 @@ impl TakeBody {
     }
 
     pub(super) fn into_take(self) -> Result<Take, QueueError> {
-        let amount = match (self.groups, self.rows, self.tokens) {
-            (Some(count), None, None) => Amount::Groups(count),
-            (None, Some(count), None) => Amount::Rows(count),
-            (None, None, Some(budget)) => Amount::Tokens(budget),
+        let amount = match (self.groups, self.rows, self.tokens, &self.only) {
+            (Some(count), None, None, None) => Amount::Groups(count),
+            (None, Some(count), None, None) => Amount::Rows(count),
+            (None, None, Some(budget), None) => Amount::Tokens(budget),
+            (None, None, None, Some(rows)) => Amount::Rows(rows.len()),
             _ => {
-                let reason = "expected one of groups, rows and tokens".to_owned();
+                let reason = "expected one of groups, rows, tokens and only".to_owned();
                 return Err(QueueError::BadRequest { reason });
             }
         };
@@ -111,6 +120,8 @@ impl TakeBody {
             at_least: self.at_least,
             columns: self.columns,
             min_policy_version: self.min_policy_version,
+            max_staleness: self.max_staleness,
+            only: self.only,
             stale: self.stale,
             sampler: self.sampler,
             share: self.share,
@@ -154,16 +165,22 @@ pub(super) fn status(error: &QueueError) -> u16 {
         QueueError::UnknownPartition { .. }
         | QueueError::UnknownTask { .. }
         | QueueError::UnknownColumn { .. }
+        | QueueError::UnknownKey { .. }
         | QueueError::NoQueue { .. } => 404,
         QueueError::Deadline { .. } => 408,
         QueueError::DeclaredOtherwise { .. }
         | QueueError::WrongType { .. }
         | QueueError::ColumnExists { .. }
         | QueueError::GroupOverflow { .. }
+        | QueueError::KeyExists { .. }
+        | QueueError::RowConsumed { .. }
         | QueueError::ReadOnly
         | QueueError::InUse { .. } => 409,
         QueueError::LeaseGone { .. } | QueueError::StaleHandle { .. } | QueueError::ChunkGone { .. } => 410,
-        QueueError::BodyTooLarge { .. } | QueueError::TooLarge { .. } => 413,
+        QueueError::BodyTooLarge { .. }
+        | QueueError::TooLarge { .. }
+        | QueueError::TooManyBytes { .. }
+        | QueueError::RowTooLong { .. } => 413,
         QueueError::Full { .. } | QueueError::RecordsFull { .. } => 429,
         QueueError::Empty | QueueError::BadRequest { .. } => 400,
         QueueError::Closed { .. } | QueueError::Unreachable { .. } => 503,

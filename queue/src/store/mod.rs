@@ -55,8 +55,7 @@ const SLACK_BYTES: usize = 4096;
 /// Gives a batch buffers of its own where it is a cut of a larger one.
 pub(crate) fn own_buffers(batch: RecordBatch) -> Result<RecordBatch, QueueError> {
     let held = held_bytes(&batch);
-    let needed = batch.columns().iter().map(|column| needed_bytes(&column.to_data()));
-    let needed = needed.sum::<Result<usize, _>>()?;
+    let needed = payload_bytes(&batch)?;
     // Builders leave some slack; a cut of a larger batch holds far more.
     if held <= needed + needed / 2 + SLACK_BYTES {
         return Ok(batch);
@@ -64,6 +63,11 @@ pub(crate) fn own_buffers(batch: RecordBatch) -> Result<RecordBatch, QueueError>
     let rows =
         u32::try_from(batch.num_rows()).map_err(|error| QueueError::Arrow { reason: error.to_string() })?;
     Ok(take_record_batch(&batch, &UInt32Array::from_iter_values(0..rows))?)
+}
+
+/// Bytes that a batch's own rows take.
+pub(crate) fn payload_bytes(batch: &RecordBatch) -> Result<usize, ArrowError> {
+    batch.columns().iter().map(|column| needed_bytes(&column.to_data())).sum()
 }
 
 /// Bytes of the allocations that a batch keeps alive; one that several columns are cuts of counts once.

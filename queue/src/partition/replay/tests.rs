@@ -16,6 +16,8 @@ fn put() -> Record {
         policy_version: 0,
         priority: 0,
         lengths: Vec::new(),
+        kib: 0,
+        labels: Vec::new(),
         rows: vec![RowHandle { slot: 0, generation: 0 }],
         payload: PayloadRecord {
             chunk: ChunkId(0),

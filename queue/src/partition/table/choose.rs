@@ -1,7 +1,9 @@
 //! Which rows a take gets.
 
-use super::{Group, RowHandle, SingleRows, Table};
-use crate::{Amount, Take};
+use std::collections::HashSet;
+
+use super::{Group, Progress, RowHandle, SingleRows, Table};
+use crate::{Amount, GroupSampler, QueueError, ReadyGroup, Take};
 
 /// What was chosen.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,7 +29,7 @@ impl Table {
         if self.ready[task].groups.len() < at_least {
             return None;
         }
-        let min_version = take.enforced_version();
+        let min_version = take.enforced_version(self.policy_version);
         self.prepare_order(task, take);
         let keys = |id: u64| self.groups.get(&id).map(Group::keys);
         let order = self.ready[task].groups.order(take.sampler, min_version, self.next_lease, keys);
@@ -47,6 +49,62 @@ impl Table {
         (chosen.len() >= at_least).then_some(Chosen { groups: chosen })
     }
 
+    /// Just these rows, if all are ready; an error if one never will be.
+    pub(crate) fn choose_only(&self, task: usize, rows: &[RowHandle]) -> Result<Option<Chosen>, QueueError> {
+        let mut groups: Vec<(u64, Vec<RowHandle>)> = Vec::new();
+        let mut seen = HashSet::with_capacity(rows.len());
+        let mut are_ready = true;
+        for handle in rows {
+            let row = self.row(*handle)?;
+            let RowHandle { slot, generation } = *handle;
+            match row.progress[task] {
+                Progress::Ready => {}
+                Progress::Acked => {
+                    let task = self.spec.tasks[task].name.clone();
+                    return Err(QueueError::RowConsumed { task, slot, generation });
+                }
+                _ => are_ready = false,
+            }
+            if !seen.insert(*handle) {
+                let reason = format!("row slot={slot} generation={generation} is asked for twice");
+                return Err(QueueError::BadRequest { reason });
+            }
+            match groups.last_mut() {
+                Some((group, rows)) if *group == row.group => rows.push(*handle),
+                _ => groups.push((row.group, vec![*handle])),
+            }
+        }
+        Ok(are_ready.then_some(Chosen { groups }))
+    }
+
+    /// What a user's sampler chooses.
+    pub(crate) fn choose_by(
+        &self,
+        task: usize,
+        take: &Take,
+        sampler: &dyn GroupSampler,
+        is_over: bool,
+    ) -> Result<Option<Chosen>, QueueError> {
+        let min_version = take.enforced_version(self.policy_version);
+        let fresh = self.ready[task].groups.oldest().filter_map(|id| Some((id, self.groups.get(&id)?)));
+        let fresh: Vec<(u64, &Group)> =
+            fresh.filter(|(_, group)| group.policy_version >= min_version).collect();
+        let views: Vec<ReadyGroup<'_>> = fresh.iter().map(|(_, group)| group.view()).collect();
+        let places = sampler.choose(&views, take);
+        let mut seen = HashSet::with_capacity(places.len());
+        let mut groups = Vec::with_capacity(places.len());
+        for place in places {
+            let Some((id, group)) = fresh.get(place).filter(|_| seen.insert(place)) else {
+                let reason =
+                    format!("the sampler chose place={place} of groups={}, or chose it twice", fresh.len());
+                return Err(QueueError::BadRequest { reason });
+            };
+            groups.push((*id, group.rows.clone()));
+        }
+        let at_least = if is_over { 1 } else { take.at_least };
+        Ok((groups.len() >= at_least).then_some(Chosen { groups }))
+    }
+
     fn choose_rows(&mut self, task: usize, take: &Take, count: usize, at_least: usize) -> Option<Chosen> {
         if self.ready[task].rows < at_least {
             return None;
@@ -56,7 +114,12 @@ impl Table {
         let keys = |id: u64| self.groups.get(&id).map(Group::keys);
         let mut chosen = Vec::new();
         let mut found = 0;
-        for id in single.groups.order(take.sampler, take.enforced_version(), self.next_lease, keys) {
+        for id in single.groups.order(
+            take.sampler,
+            take.enforced_version(self.policy_version),
+            self.next_lease,
+            keys,
+        ) {
             let first = RowHandle { slot: 0, generation: 0 };
             let ready = single.rows.range((id, 0, first)..(id + 1, 0, first)).map(|(.., handle)| *handle);
             let rows: Vec<RowHandle> = ready.take(count - found).collect();
@@ -74,7 +137,7 @@ impl Table {
         let groups = &self.groups;
         let keys = |id: u64| groups.get(&id).map(Group::keys);
         let ready = &mut self.ready[task];
-        let min_version = take.enforced_version();
+        let min_version = take.enforced_version(self.policy_version);
         if !matches!(take.amount, Amount::Rows(_)) {
             ready.groups.prepare(take.sampler, min_version, keys);
             return;
@@ -82,8 +145,7 @@ impl Table {
         let single = ready.single.get_or_insert_with(|| {
             let mut single = SingleRows::default();
             for (slot, state) in self.slots.iter().enumerate() {
-                let Some(row) = state.row.as_ref().filter(|row| row.progress[task] == super::Progress::Ready)
-                else {
+                let Some(row) = state.row.as_ref().filter(|row| row.progress[task] == Progress::Ready) else {
                     continue;
                 };
                 let handle = RowHandle { slot: slot as u32, generation: state.generation };

@@ -1,6 +1,7 @@
 //! Rows on their way out: leases, acks, drops, and what is free when rows are gone.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use tokio::time::Instant;
 
@@ -23,6 +24,23 @@ pub(crate) enum BeginAck {
     Done,
     /// Other members have to ack too.
     Counted,
+}
+
+/// Counts rows that were put alike together: their columns are looked up once.
+#[derive(Default)]
+struct ColumnsOut(Option<(Arc<[String]>, usize)>);
+
+impl ColumnsOut {
+    /// Gives out what is counted when other columns come.
+    fn add(&mut self, columns: &Arc<[String]>) -> Option<(Arc<[String]>, usize)> {
+        match &mut self.0 {
+            Some((same, rows)) if Arc::ptr_eq(same, columns) => {
+                *rows += 1;
+                None
+            }
+            other => other.replace((Arc::clone(columns), 1)),
+        }
+    }
 }
 
 impl Table {
@@ -126,6 +144,7 @@ impl Table {
     /// Frees rows, whatever they are.
     pub(crate) fn remove(&mut self, rows: &[RowHandle], why: Freed) -> Released {
         let mut released = Released::default();
+        let mut columns = ColumnsOut::default();
         for handle in rows {
             for task in 0..self.spec.tasks.len() {
                 self.set(*handle, task, Progress::Acked);
@@ -138,7 +157,9 @@ impl Table {
             slot.generation += 1;
             self.free.push(handle.slot);
             self.rows_live -= 1;
-            released.rows += 1;
+            self.kib_live -= row.kib;
+            released.size.rows += 1;
+            released.size.kib += row.kib;
             match why {
                 Freed::Acked => self.dispositions.acked += 1,
                 Freed::Dropped => self.dispositions.dropped += 1,
@@ -146,10 +167,21 @@ impl Table {
                 Freed::Lost => self.dispositions.lost += 1,
                 Freed::Stale => self.dispositions.stale += 1,
             }
+            // The row is counted out of what it was for its last task.
+            self.ready.iter_mut().for_each(|ready| ready.acked -= 1);
             for part in &row.parts {
+                if let Some((of, rows)) = columns.add(&part.columns) {
+                    self.count_columns_out(&of, rows);
+                }
                 self.leave_chunk(part.chunk, &mut released);
             }
+            if let Some(key) = row.label.and_then(|label| label.key) {
+                self.keys.remove(&key);
+            }
             self.leave_group(row.group, *handle, row.length);
+        }
+        if let Some((of, rows)) = columns.0 {
+            self.count_columns_out(&of, rows);
         }
         released
     }

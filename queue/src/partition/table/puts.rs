@@ -13,6 +13,12 @@ const TOKENS_MAX: usize = 65_536;
 /// Owners' records that are kept until they are forgotten; bytes.
 const RECORDS_BYTES_MAX: usize = 256 << 20;
 
+/// Share `at` of `parts` shares of a whole that differ by at most 1.
+fn even_part(whole: u32, parts: usize, at: usize) -> u32 {
+    let parts = parts as u32;
+    whole / parts + u32::from((at as u32) < whole % parts)
+}
+
 impl Table {
     fn check_group(&self, key: &str, size: usize, rows: usize) -> Result<(), QueueError> {
         let there = self.open_groups.get(key).and_then(|id| self.groups.get(id));
@@ -52,22 +58,26 @@ impl Table {
             });
         }
         self.check_columns(columns)?;
+        self.check_keys(&put.keys)?;
         self.check_group(&put.group, put.group_size, rows)?;
         Ok(Admission::Fresh)
     }
 
     /// Sets slots, the group's places and the token aside for a put that is about to be written.
-    pub(crate) fn reserve(&mut self, put: &Put) -> Claim {
+    pub(crate) fn reserve(&mut self, put: &Put, kib: u32) -> Claim {
         let rows = put.batch.num_rows();
         self.rows_reserved += rows;
+        self.kib_reserved += kib;
         let under_way = self
             .groups_under_way
             .entry(put.group.clone())
             .or_insert(UnderWay { group_size: put.group_size, rows: 0 });
         under_way.rows += rows;
         self.tokens_under_way.extend(put.token.clone());
-        let handles = (0..rows).map(|_| self.take_slot()).collect();
-        Claim { rows: handles, group: put.group.clone(), token: put.token.clone() }
+        self.keys_under_way.extend(put.keys.iter().cloned());
+        let rows = (0..rows).map(|_| self.take_slot()).collect();
+        let (group, token, keys) = (put.group.clone(), put.token.clone(), put.keys.clone());
+        Claim { rows, kib, group, token, keys }
     }
 
     fn take_slot(&mut self) -> RowHandle {
@@ -80,15 +90,19 @@ impl Table {
 
     /// Gives back what was set aside for a put that came to nothing.
     pub(crate) fn release(&mut self, claim: &Claim) {
-        self.settle(&claim.group, claim.rows.len(), claim.token.as_deref());
+        self.settle(&claim.group, claim.rows.len(), claim.kib, claim.token.as_deref());
+        for key in &claim.keys {
+            self.keys_under_way.remove(key);
+        }
         for row in &claim.rows {
             self.slots[row.slot as usize].generation += 1;
             self.free.push(row.slot);
         }
     }
 
-    fn settle(&mut self, group: &str, rows: usize, token: Option<&str>) {
+    fn settle(&mut self, group: &str, rows: usize, kib: u32, token: Option<&str>) {
         self.rows_reserved -= rows;
+        self.kib_reserved -= kib;
         if let Some(under_way) = self.groups_under_way.get_mut(group) {
             under_way.rows -= rows;
             if under_way.rows == 0 {
@@ -109,14 +123,18 @@ impl Table {
             policy_version,
             priority,
             lengths,
+            kib,
+            labels,
             rows,
             payload,
             token,
             words,
             ..
         } = put;
-        self.settle(&key, rows.len(), token.as_deref());
+        self.settle(&key, rows.len(), kib, token.as_deref());
         self.rows_live += rows.len();
+        self.kib_live += kib;
+        self.policy_version = self.policy_version.max(policy_version);
         let tasks = self.spec.tasks.len();
         let id = *self.open_groups.entry(key.clone()).or_insert_with(|| {
             let id = self.next_group;
@@ -150,11 +168,24 @@ impl Table {
         for (at, handle) in rows.iter().enumerate() {
             let progress = vec![Progress::Incomplete; tasks];
             let length = lengths.get(at).copied().unwrap_or(0);
-            let row = Row { group: id, place: first_place + at, length, parts: Vec::new(), progress };
-            self.slots[handle.slot as usize].row = Some(row);
+            self.slots[handle.slot as usize].row = Some(Row {
+                group: id,
+                place: first_place + at,
+                length,
+                kib: even_part(kib, rows.len(), at),
+                label: None,
+                parts: Vec::new(),
+                progress,
+            });
+        }
+        for (handle, label) in rows.iter().zip(labels) {
+            if let Some(key) = &label.key {
+                self.keys_under_way.remove(key);
+            }
+            self.set_label(*handle, label);
         }
         self.ready.iter_mut().for_each(|task| task.incomplete += rows.len());
-        self.add_columns(&rows, &payload);
+        self.add_columns(&rows, &payload, 0);
         // A group that has become whole may be ready by its earlier rows alone.
         (0..tasks).for_each(|task| self.index_group(id, task));
         if let Some(token) = token {
@@ -227,11 +258,17 @@ impl Table {
         self.token_order.iter().filter_map(rows_of).collect()
     }
 
-    /// Adds columns to rows that are there; those that are gone by now are left out.
-    pub(crate) fn add_columns(&mut self, rows: &[RowHandle], payload: &PayloadRecord) {
+    /// Adds columns to rows that are there, `kib` in all; those that are gone by now are left out. Returns the KiB that
+    /// count from now on.
+    pub(crate) fn add_columns(&mut self, rows: &[RowHandle], payload: &PayloadRecord, kib: u32) -> u32 {
         let columns: Arc<[String]> = payload.columns.clone().into();
+        let (mut there, mut charged) = (0, 0);
         for (at, handle) in rows.iter().enumerate() {
             let Ok(row) = self.row_mut(*handle) else { continue };
+            let more = even_part(kib, rows.len(), at);
+            row.kib += more;
+            charged += more;
+            there += 1;
             row.parts.push(Part {
                 chunk: payload.chunk,
                 row: payload.chunk_row(at),
@@ -242,6 +279,9 @@ impl Table {
             chunk.live += 1;
             self.complete(*handle);
         }
+        self.count_columns_in(&columns, there);
+        self.kib_live += charged;
+        charged
     }
 
     /// Whether any row needs the chunk.
@@ -250,8 +290,9 @@ impl Table {
     }
 
     /// Makes room for the rows of a journal record, at the slots that it names.
-    pub(crate) fn reserve_for_replay(&mut self, rows: &[RowHandle]) {
+    pub(crate) fn reserve_for_replay(&mut self, rows: &[RowHandle], kib: u32) {
         self.rows_reserved += rows.len();
+        self.kib_reserved += kib;
         for row in rows {
             let needed = row.slot as usize + 1;
             if self.slots.len() < needed {

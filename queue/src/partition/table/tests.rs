@@ -14,7 +14,7 @@ fn put(group: &str, rows: i64, size: usize) -> Put {
 }
 
 fn publish(table: &mut Table, put: &Put, chunk: u64) -> Vec<RowHandle> {
-    let claim = table.reserve(put);
+    let claim = table.reserve(put, 0);
     let rows = claim.rows.clone();
     let columns = vec!["id".to_owned()];
     table.publish(PutRecord {
@@ -25,6 +25,8 @@ fn publish(table: &mut Table, put: &Put, chunk: u64) -> Vec<RowHandle> {
         policy_version: put.policy_version,
         priority: put.priority,
         lengths: Vec::new(),
+        kib: 0,
+        labels: Vec::new(),
         rows: rows.clone(),
         payload: PayloadRecord { chunk: ChunkId(chunk), location: None, columns, chunk_rows: Vec::new() },
         token: put.token.clone(),
@@ -70,13 +72,13 @@ fn a_group_that_one_task_holds_is_not_dropped() {
 fn what_is_set_aside_counts_and_comes_back() {
     let mut table = table();
     let two_of_three = put("g", 2, 3);
-    let claim = table.reserve(&two_of_three);
+    let claim = table.reserve(&two_of_three, 0);
     assert!(matches!(table.admit(&two_of_three, &[]), Err(QueueError::GroupOverflow { rows: 4, .. })));
     assert!(matches!(table.admit(&put("g", 1, 3), &[]), Ok(Admission::Fresh)));
     table.release(&claim);
     assert!(matches!(table.admit(&two_of_three, &[]), Ok(Admission::Fresh)));
     assert_eq!(table.rows_reserved, 0);
-    let again = table.reserve(&two_of_three);
+    let again = table.reserve(&two_of_three, 0);
     assert!(again.rows.iter().all(|row| !claim.rows.contains(row)), "a handle is never used again");
 }
 
@@ -100,5 +102,5 @@ fn a_chunk_is_sparse_below_half_and_free_when_its_last_row_is_gone() {
     table.move_chunk(ChunkId(7), ChunkId(8), &rows[3..]);
     assert_eq!(table.chunk_rows(ChunkId(8)), [(rows[3], 0)]);
     let released = table.remove(&rows[3..], Freed::Cleared);
-    assert_eq!((released.rows, released.chunks, released.sparse), (1, vec![ChunkId(8)], Vec::new()));
+    assert_eq!((released.size.rows, released.chunks, released.sparse), (1, vec![ChunkId(8)], Vec::new()));
 }

@@ -1,0 +1,156 @@
+//! Serving takes: leasing what is ready, or waiting for it.
+
+use tokio::time::Instant;
+
+use super::waiting::{Need, Waiter};
+use super::{Chosen, Freed, Lease, Partition, RowHandle, Table, Take};
+use crate::{GroupSampler, QueueError, Stale};
+
+/// What one look at the table gave.
+enum Attempt<'a> {
+    Leased {
+        lease: u64,
+        rows: Vec<RowHandle>,
+        fresh_from: u64,
+    },
+    /// Nothing yet; told when to look again.
+    Waiting {
+        waiter: Waiter<'a>,
+        next_expiry: Instant,
+    },
+    Nothing,
+}
+
+impl Partition {
+    /// Takes ready rows under a lease. `None`: nothing is ready now (without a deadline), or nothing ever will be (after
+    /// the end of puts).
+    ///
+    /// Cancel-safe: rows that were leased for a dropped take are given back. Takers wait without holding anything
+    /// that others need.
+    pub async fn take(&self, take: &Take) -> Result<Option<Lease>, QueueError> {
+        self.serve(take, None).await
+    }
+
+    /// Takes the groups that `sampler` chooses among those that are ready; the take's own sampler does not count.
+    ///
+    /// Cancel-safe, as [`take`](Self::take) is.
+    pub async fn take_by(
+        &self,
+        take: &Take,
+        sampler: &dyn GroupSampler,
+    ) -> Result<Option<Lease>, QueueError> {
+        self.serve(take, Some(sampler)).await
+    }
+
+    async fn serve(
+        &self,
+        take: &Take,
+        sampler: Option<&dyn GroupSampler>,
+    ) -> Result<Option<Lease>, QueueError> {
+        take.check()?;
+        if take.stale == Stale::Drop {
+            self.drop_stale(take).await?;
+        }
+        let member = take.share.map_or(0, |share| share.member);
+        loop {
+            let (waiter, next_expiry) = match self.try_take(take, sampler)? {
+                Attempt::Leased { lease, rows, fresh_from } => {
+                    let mut lease = self.lease_of(lease, member, rows, take.columns.as_deref()).await?;
+                    lease.fresh_from = fresh_from;
+                    return Ok(Some(lease));
+                }
+                Attempt::Nothing => return Ok(None),
+                Attempt::Waiting { waiter, next_expiry } => (waiter, next_expiry),
+            };
+            let Some(deadline) = take.deadline else { return Ok(None) };
+            if Instant::now() >= deadline {
+                return Err(self.late("a ready group"));
+            }
+            // Either way the table is read again.
+            let _ = tokio::time::timeout_at(next_expiry.min(deadline), waiter.woken()).await;
+        }
+    }
+
+    /// Frees what is too old for the take.
+    async fn drop_stale(&self, take: &Take) -> Result<(), QueueError> {
+        let rows = {
+            let mut table = self.shared.table.lock();
+            let task = table.task(&take.task)?;
+            let fresh_from = take.fresh_from(table.policy_version);
+            table.begin_drop_stale(task, fresh_from)
+        };
+        if rows.is_empty() {
+            return Ok(());
+        }
+        tracing::debug!(partition = %self.shared.name, rows = rows.len(), "stale rows are dropped");
+        self.free(rows, Freed::Stale).await
+    }
+
+    /// Leases what is there, or gets in line.
+    fn try_take(&self, take: &Take, sampler: Option<&dyn GroupSampler>) -> Result<Attempt<'_>, QueueError> {
+        let mut table = self.shared.table.lock();
+        let task = table.task(&take.task)?;
+        self.check_columns_of(&table, take)?;
+        let now = Instant::now();
+        let next_expiry = table.expire(now);
+        let attempt = self.attempt(&mut table, task, take, sampler, now);
+        // What expired and was not taken here is others'.
+        table.wake();
+        if let Some((lease, rows)) = attempt? {
+            let fresh_from = take.fresh_from(table.policy_version);
+            return Ok(Attempt::Leased { lease, rows, fresh_from });
+        }
+        let over = table.closed && !table.may_become_ready(task);
+        if over || take.deadline.is_none() {
+            return Ok(Attempt::Nothing);
+        }
+        // No lease that is made from here on is over before that.
+        let term = now + table.spec.lease();
+        let next_expiry = next_expiry.map_or(term, |expiry| expiry.min(term));
+        let need = if sampler.is_some() { Need::Look } else { Need::of(take) };
+        let waiter = Waiter::new(&self.shared, table.waiters(task), task, need);
+        Ok(Attempt::Waiting { waiter, next_expiry })
+    }
+
+    fn check_columns_of(&self, table: &Table, take: &Take) -> Result<(), QueueError> {
+        let Some(columns) = &take.columns else { return Ok(()) };
+        match columns.iter().find(|column| !table.columns.is_empty() && !table.columns.contains_key(*column))
+        {
+            None => Ok(()),
+            Some(unknown) => Err(QueueError::UnknownColumn {
+                partition: self.shared.name.clone(),
+                column: unknown.clone(),
+            }),
+        }
+    }
+
+    fn attempt(
+        &self,
+        table: &mut Table,
+        task: usize,
+        take: &Take,
+        sampler: Option<&dyn GroupSampler>,
+        now: Instant,
+    ) -> Result<Option<(u64, Vec<RowHandle>)>, QueueError> {
+        if let Some(share) = &take.share
+            && let Some(ours) = table.next_share(task, share)
+        {
+            return Ok(Some(ours));
+        }
+        let over = table.closed && !table.may_become_ready(task);
+        let chosen: Option<Chosen> = match (&take.only, sampler) {
+            (Some(rows), _) => table.choose_only(task, rows)?,
+            (None, Some(sampler)) => table.choose_by(task, take, sampler, over)?,
+            (None, None) => table.choose(task, take, over),
+        };
+        let Some(chosen) = chosen else { return Ok(None) };
+        let expires = now + table.spec.lease();
+        let Some(share) = &take.share else {
+            let rows = chosen.rows();
+            let lease = table.lease(task, rows.clone(), expires);
+            return Ok(Some((lease, rows)));
+        };
+        table.split(task, chosen, share, expires);
+        Ok(table.next_share(task, share))
+    }
+}

@@ -1,0 +1,144 @@
+//! What a partition is asked and told besides its rows: counts and changes, keys and tags, policy versions, new beginnings.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::{KeyedRow, Partition, PartitionStats, RowHandle};
+use crate::QueueError;
+use crate::journal::Record;
+
+impl Partition {
+    /// Counts that cost nothing to read.
+    pub fn stats(&self) -> PartitionStats {
+        let table = self.shared.table.lock();
+        PartitionStats {
+            rows: table.rows_live,
+            rows_reserved: table.rows_reserved,
+            capacity_rows: table.spec.capacity_rows,
+            payload_bytes: u64::from(table.kib_live) * 1024,
+            capacity_bytes: table.spec.capacity_bytes,
+            groups: table.groups.len(),
+            leases: table.lease_count(),
+            ended: table.closed,
+            dispositions: table.dispositions,
+            tasks: table.task_stats(),
+            columns: table.column_rows(),
+            policy_version: table.policy_version,
+            revision: table.revision,
+        }
+    }
+
+    /// Rows that are ready for a task.
+    pub fn ready_rows(&self, task: &str) -> Result<usize, QueueError> {
+        let table = self.shared.table.lock();
+        Ok(table.ready_row_count(table.task(task)?))
+    }
+
+    /// Whole groups that are ready for a task.
+    pub fn ready_groups(&self, task: &str) -> Result<usize, QueueError> {
+        let table = self.shared.table.lock();
+        Ok(table.ready_group_count(table.task(task)?))
+    }
+
+    /// The counts as soon as the partition's [`revision`](PartitionStats::revision) is above `revision`, at the latest at
+    /// `deadline`. Changes that come faster than they are asked for are seen together. Cancel-safe.
+    pub async fn stats_after(&self, revision: u64, deadline: Instant) -> PartitionStats {
+        loop {
+            let changed = self.shared.changed.notified();
+            tokio::pin!(changed);
+            // Registered before the table is read, so that no change between the two is missed.
+            changed.as_mut().enable();
+            let stats = self.stats();
+            if stats.revision > revision || tokio::time::timeout_at(deadline, changed).await.is_err() {
+                return stats;
+            }
+        }
+    }
+
+    /// No more puts: takers see the end instead of waiting for more.
+    pub fn end_of_puts(&self) {
+        {
+            let mut table = self.shared.table.lock();
+            table.closed = true;
+            self.shared.tell(&mut table);
+        }
+        self.shared.room.close();
+    }
+
+    /// Waits until no row is there and none is on its way. Cancel-safe.
+    pub async fn drained(&self) {
+        loop {
+            let changed = self.shared.changed.notified();
+            tokio::pin!(changed);
+            // Registered before the table is read, so that no change between the two is missed.
+            changed.as_mut().enable();
+            let stats = self.stats();
+            if stats.rows + stats.rows_reserved == 0 {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// The rows of keys; an error for one that no row has.
+    pub fn find(&self, keys: &[String]) -> Result<Vec<KeyedRow>, QueueError> {
+        let table = self.shared.table.lock();
+        let unknown =
+            |key: &String| QueueError::UnknownKey { partition: self.shared.name.clone(), key: key.clone() };
+        keys.iter().map(|key| table.find(key).ok_or_else(|| unknown(key))).collect()
+    }
+
+    /// All rows that have keys, in order of these: O(keys).
+    pub fn keyed_rows(&self) -> Vec<KeyedRow> {
+        self.shared.table.lock().keyed_rows()
+    }
+
+    /// Replaces the tags of rows; handles of rows that are gone are an error and nothing is changed.
+    ///
+    /// Cancel-safe: it happens or it does not.
+    pub async fn set_tags(&self, tags: Vec<(RowHandle, Value)>) -> Result<(), QueueError> {
+        {
+            let table = self.shared.table.lock();
+            tags.iter().try_for_each(|(row, _)| table.row(*row).map(drop))?;
+        }
+        let record = Record::Tags { partition: self.shared.name.clone(), tags: tags.clone() };
+        self.apply(record, move |table| table.set_tags(tags)).await
+    }
+
+    /// Gives a task all rows again that it has acked and that other tasks still need; returns their number.
+    ///
+    /// Cancel-safe: it happens or it does not.
+    pub async fn reset(&self, task: &str) -> Result<usize, QueueError> {
+        let number = self.shared.table.lock().task(task)?;
+        let record = Record::Reset { partition: self.shared.name.clone(), task: task.to_owned() };
+        self.apply(record, move |table| table.reset(number)).await
+    }
+
+    /// There is a newer policy version: what [`max_staleness`](crate::Take::max_staleness) counts from. An older one than is
+    /// known changes nothing.
+    ///
+    /// Cancel-safe: it happens or it does not.
+    pub async fn announce(&self, policy_version: u64) -> Result<(), QueueError> {
+        let record = Record::Version { partition: self.shared.name.clone(), policy_version };
+        self.apply(record, move |table| table.policy_version = table.policy_version.max(policy_version)).await
+    }
+
+    /// Changes the table once `record` is durable.
+    async fn apply<T: Send + 'static>(
+        &self,
+        record: Record,
+        change: impl FnOnce(&mut super::Table) -> T + Send + 'static,
+    ) -> Result<T, QueueError> {
+        let shared = Arc::clone(&self.shared);
+        let publish = move |durable: Result<(), QueueError>| {
+            durable?;
+            let mut table = shared.table.lock();
+            let outcome = change(&mut table);
+            shared.tell(&mut table);
+            Ok(outcome)
+        };
+        self.record(record, publish).await
+    }
+}

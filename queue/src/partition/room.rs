@@ -1,0 +1,112 @@
+//! Room for puts: rows, and KiB of payload where the partition bounds them.
+//!
+//! Waiting puts are served in turn. What is granted is given back when its [`Room`] is dropped, unless a put that became
+//! visible has kept it; then it comes back when its rows are freed.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::{AcquireError, Semaphore};
+
+use super::Shared;
+use crate::PartitionSpec;
+
+/// What rows take.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Size {
+    pub(crate) rows: usize,
+    /// 0 where nobody counts them.
+    pub(crate) kib: u32,
+}
+
+/// What is free.
+#[derive(Debug)]
+pub(crate) struct FreeRoom {
+    rows: Semaphore,
+    kib: Option<Semaphore>,
+    /// By how much columns that were added to rows exceed the capacity; KiB.
+    debt_kib: Mutex<u32>,
+}
+
+impl FreeRoom {
+    /// What a partition has left beside `used`.
+    pub(crate) fn new(spec: &PartitionSpec, used: Size) -> Self {
+        let rows = spec.capacity_rows.saturating_sub(used.rows);
+        let kib_max = spec.capacity_kib();
+        let kib = kib_max.map(|most| Semaphore::new(most.saturating_sub(used.kib) as usize));
+        Self {
+            rows: Semaphore::new(rows.min(Semaphore::MAX_PERMITS)),
+            kib,
+            debt_kib: Mutex::new(kib_max.map_or(0, |most| used.kib.saturating_sub(most))),
+        }
+    }
+
+    /// Waits for room. Cancel-safe.
+    pub(crate) async fn acquire(&self, size: Size) -> Result<(), AcquireError> {
+        let rows = self.rows.acquire_many(size.rows as u32).await?;
+        if let Some(kib) = &self.kib {
+            kib.acquire_many(size.kib).await?.forget();
+        }
+        rows.forget();
+        Ok(())
+    }
+
+    /// Takes room that is there.
+    pub(crate) fn try_acquire(&self, size: Size) -> bool {
+        let Ok(rows) = self.rows.try_acquire_many(size.rows as u32) else { return false };
+        if let Some(kib) = &self.kib {
+            let Ok(granted) = kib.try_acquire_many(size.kib) else { return false };
+            granted.forget();
+        }
+        rows.forget();
+        true
+    }
+
+    /// Counts what was added without waiting.
+    pub(crate) fn charge(&self, kib: u32) {
+        if let Some(free) = &self.kib {
+            let mut debt = self.debt_kib.lock();
+            *debt += kib - free.forget_permits(kib as usize) as u32;
+        }
+    }
+
+    pub(crate) fn release(&self, size: Size) {
+        self.rows.add_permits(size.rows);
+        if let Some(kib) = &self.kib {
+            let mut debt = self.debt_kib.lock();
+            let paid = size.kib.min(*debt);
+            *debt -= paid;
+            kib.add_permits((size.kib - paid) as usize);
+        }
+    }
+
+    /// Nobody waits for room any more.
+    pub(crate) fn close(&self) {
+        self.rows.close();
+        self.kib.iter().for_each(Semaphore::close);
+    }
+}
+
+/// Room that was granted.
+pub(super) struct Room {
+    pub(super) shared: Arc<Shared>,
+    size: Size,
+}
+
+impl Room {
+    /// What was acquired of `shared`'s room.
+    pub(super) fn granted(shared: &Arc<Shared>, size: Size) -> Self {
+        Self { shared: Arc::clone(shared), size }
+    }
+
+    /// The rows that are visible now hold it.
+    pub(super) fn keep(&mut self) {
+        self.size = Size::default();
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.shared.room.release(self.size);
+    }
+}

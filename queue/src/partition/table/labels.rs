@@ -1,0 +1,122 @@
+//! What a row is called: its key, its tags, and how many rows have each column.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Progress, RowHandle, Table};
+use crate::QueueError;
+
+/// A row's key and tags, where it has any.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Label {
+    /// Unique among the rows that are there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<String>,
+    /// The owner's.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub(crate) tags: Value,
+}
+
+/// A row that has a key.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct KeyedRow {
+    /// Its key.
+    pub key: String,
+    /// Its handle.
+    pub row: RowHandle,
+    /// The name of its group.
+    pub group: String,
+    /// Its owner's JSON; null if it has none.
+    #[serde(default)]
+    pub tags: Value,
+}
+
+impl Table {
+    /// A key names one row at a time.
+    pub(super) fn check_keys(&self, keys: &[String]) -> Result<(), QueueError> {
+        let taken = |key: &&String| self.keys.contains_key(*key) || self.keys_under_way.contains(*key);
+        match keys.iter().find(taken) {
+            Some(key) => Err(QueueError::KeyExists { key: key.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn set_label(&mut self, handle: RowHandle, label: Label) {
+        if let Some(key) = &label.key {
+            self.keys.insert(key.clone(), handle);
+        }
+        if let Ok(row) = self.row_mut(handle)
+            && label != Label::default()
+        {
+            row.label = Some(Box::new(label));
+        }
+    }
+
+    /// The row of a key, if there is one.
+    pub(crate) fn find(&self, key: &str) -> Option<KeyedRow> {
+        self.keyed(key, *self.keys.get(key)?)
+    }
+
+    fn keyed(&self, key: &str, handle: RowHandle) -> Option<KeyedRow> {
+        let row = self.row(handle).ok()?;
+        Some(KeyedRow {
+            key: key.to_owned(),
+            row: handle,
+            group: self.groups.get(&row.group).map(|group| group.key.clone()).unwrap_or_default(),
+            tags: row.label.as_ref().map(|label| label.tags.clone()).unwrap_or_default(),
+        })
+    }
+
+    /// All rows that have keys, in order of these: O(keys).
+    pub(crate) fn keyed_rows(&self) -> Vec<KeyedRow> {
+        let mut rows: Vec<KeyedRow> =
+            self.keys.iter().filter_map(|(key, handle)| self.keyed(key, *handle)).collect();
+        rows.sort_by(|left, right| left.key.cmp(&right.key));
+        rows
+    }
+
+    /// Replaces the tags of rows; those that are gone by now are left out.
+    pub(crate) fn set_tags(&mut self, tags: Vec<(RowHandle, Value)>) {
+        for (handle, tags) in tags {
+            if let Ok(row) = self.row_mut(handle) {
+                row.label.get_or_insert_default().tags = tags;
+            }
+        }
+    }
+
+    /// Rows that have each column.
+    pub(crate) fn column_rows(&self) -> std::collections::BTreeMap<String, usize> {
+        self.column_rows.clone()
+    }
+
+    pub(super) fn count_columns_in(&mut self, columns: &[String], rows: usize) {
+        for column in columns {
+            match self.column_rows.get_mut(column) {
+                Some(count) => *count += rows,
+                None => {
+                    self.column_rows.insert(column.clone(), rows);
+                }
+            }
+        }
+    }
+
+    pub(super) fn count_columns_out(&mut self, columns: &[String], rows: usize) {
+        for column in columns {
+            if let Some(count) = self.column_rows.get_mut(column) {
+                *count -= rows;
+            }
+        }
+    }
+
+    /// Gives a task all rows again that it has acked and that are still there; returns their number.
+    pub(crate) fn reset(&mut self, task: usize) -> usize {
+        let handles = self.slots.iter().enumerate().filter_map(|(slot, state)| {
+            let row = state.row.as_ref()?;
+            let handle = RowHandle { slot: slot as u32, generation: state.generation };
+            (row.progress[task] == Progress::Acked).then_some(handle)
+        });
+        let handles: Vec<RowHandle> = handles.collect();
+        handles.iter().for_each(|handle| self.set(*handle, task, Progress::Ready));
+        handles.len()
+    }
+}
