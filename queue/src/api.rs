@@ -5,10 +5,12 @@ use std::time::Duration;
 use arrow::array::RecordBatch;
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{
-    Lease, PartitionSpec, PartitionStats, Put, QueueError, QueueInspection, RowHandle, Take, TransferQueue,
+    KeyedRow, Lease, PartitionSpec, PartitionStats, Put, QueueError, QueueInspection, RowHandle, Take,
+    TransferQueue,
 };
 
 /// A queue in this process ([`TransferQueue`]) or of a server ([`RemoteQueue`](crate::RemoteQueue)): code that is
@@ -42,6 +44,39 @@ pub trait Queue: Send + Sync + std::fmt::Debug {
         take: &'a Take,
     ) -> BoxFuture<'a, Result<Option<Lease>, QueueError>>;
 
+    /// The columns of rows, whoever holds them, all if absent: one batch for each stretch of rows that lie together.
+    /// Nothing is leased or consumed.
+    fn get<'a>(
+        &'a self,
+        partition: &'a str,
+        rows: &'a [RowHandle],
+        columns: Option<&'a [String]>,
+    ) -> BoxFuture<'a, Result<Vec<RecordBatch>, QueueError>>;
+
+    /// The rows of keys; an error for one that no row has. Absent keys mean all, in order: O(keys).
+    fn find<'a>(
+        &'a self,
+        partition: &'a str,
+        keys: Option<&'a [String]>,
+    ) -> BoxFuture<'a, Result<Vec<KeyedRow>, QueueError>>;
+
+    /// Replaces the tags of rows.
+    fn set_tags<'a>(
+        &'a self,
+        partition: &'a str,
+        tags: Vec<(RowHandle, Value)>,
+    ) -> BoxFuture<'a, Result<(), QueueError>>;
+
+    /// Gives a task all rows again that it has acked and that other tasks still need; returns their number.
+    fn reset<'a>(&'a self, partition: &'a str, task: &'a str) -> BoxFuture<'a, Result<usize, QueueError>>;
+
+    /// There is a newer policy version.
+    fn announce<'a>(
+        &'a self,
+        partition: &'a str,
+        policy_version: u64,
+    ) -> BoxFuture<'a, Result<(), QueueError>>;
+
     /// Frees rows, whoever holds them.
     fn clear<'a>(
         &'a self,
@@ -54,6 +89,17 @@ pub trait Queue: Send + Sync + std::fmt::Debug {
 
     /// Counts that cost nothing to read.
     fn status<'a>(&'a self, partition: &'a str) -> BoxFuture<'a, Result<PartitionStats, QueueError>>;
+
+    /// The counts as soon as something has changed after `revision`, at the latest after `wait`.
+    fn status_after<'a>(
+        &'a self,
+        partition: &'a str,
+        revision: u64,
+        wait: Duration,
+    ) -> BoxFuture<'a, Result<PartitionStats, QueueError>>;
+
+    /// Names of the partitions, in order.
+    fn names(&self) -> BoxFuture<'_, Result<Vec<String>, QueueError>>;
 
     /// The queue for people: O(rows).
     fn inspect(&self) -> BoxFuture<'_, Result<QueueInspection, QueueError>>;
@@ -91,6 +137,47 @@ impl Queue for TransferQueue {
         async move { self.partition(partition)?.take(take).await }.boxed()
     }
 
+    fn get<'a>(
+        &'a self,
+        partition: &'a str,
+        rows: &'a [RowHandle],
+        columns: Option<&'a [String]>,
+    ) -> BoxFuture<'a, Result<Vec<RecordBatch>, QueueError>> {
+        async move { self.partition(partition)?.get(rows, columns).await }.boxed()
+    }
+
+    fn find<'a>(
+        &'a self,
+        partition: &'a str,
+        keys: Option<&'a [String]>,
+    ) -> BoxFuture<'a, Result<Vec<KeyedRow>, QueueError>> {
+        let found = self.partition(partition).and_then(|partition| match keys {
+            Some(keys) => partition.find(keys),
+            None => Ok(partition.keyed_rows()),
+        });
+        futures::future::ready(found).boxed()
+    }
+
+    fn set_tags<'a>(
+        &'a self,
+        partition: &'a str,
+        tags: Vec<(RowHandle, Value)>,
+    ) -> BoxFuture<'a, Result<(), QueueError>> {
+        async move { self.partition(partition)?.set_tags(tags).await }.boxed()
+    }
+
+    fn reset<'a>(&'a self, partition: &'a str, task: &'a str) -> BoxFuture<'a, Result<usize, QueueError>> {
+        async move { self.partition(partition)?.reset(task).await }.boxed()
+    }
+
+    fn announce<'a>(
+        &'a self,
+        partition: &'a str,
+        policy_version: u64,
+    ) -> BoxFuture<'a, Result<(), QueueError>> {
+        async move { self.partition(partition)?.announce(policy_version).await }.boxed()
+    }
+
     fn clear<'a>(
         &'a self,
         partition: &'a str,
@@ -107,6 +194,21 @@ impl Queue for TransferQueue {
     fn status<'a>(&'a self, partition: &'a str) -> BoxFuture<'a, Result<PartitionStats, QueueError>> {
         let status = self.partition(partition).map(|partition| partition.stats());
         futures::future::ready(status).boxed()
+    }
+
+    fn status_after<'a>(
+        &'a self,
+        partition: &'a str,
+        revision: u64,
+        wait: Duration,
+    ) -> BoxFuture<'a, Result<PartitionStats, QueueError>> {
+        async move { Ok(self.partition(partition)?.stats_after(revision, Instant::now() + wait).await) }
+            .boxed()
+    }
+
+    fn names(&self) -> BoxFuture<'_, Result<Vec<String>, QueueError>> {
+        let names = self.partitions().iter().map(|partition| partition.name().to_owned()).collect();
+        futures::future::ready(Ok(names)).boxed()
     }
 
     fn inspect(&self) -> BoxFuture<'_, Result<QueueInspection, QueueError>> {

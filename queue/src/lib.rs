@@ -52,4 +52,4 @@ pub use partition::{
 };
 pub use queue::TransferQueue;
 pub use remote::{GROUP, HANDLE, KEY, POLICY_VERSION, RemoteConfig, RemoteQueue, ServiceConfig, TAGS, serve};
-pub use store::{ChunkId, ChunkLocation, Store};
+pub use store::{Chunk, ChunkId, ChunkLocation, Store};

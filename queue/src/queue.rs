@@ -123,7 +123,7 @@ impl TransferQueue {
         for mut table in replay.into_tables() {
             for chunk in table.chunks_of_unknown_columns() {
                 match store.load(chunk) {
-                    Ok(batch) => table.learn_columns(&columns_of(&batch)),
+                    Ok(chunk) => table.learn_columns(&columns_of(chunk.schema())),
                     // Whoever takes its rows is told; the others are not kept from theirs.
                     Err(error) => tracing::error!(%error, "the types of a chunk's columns are not known"),
                 }

@@ -77,7 +77,7 @@ impl RunQueue {
     /// Puts a group; waits for room as long as the recipe says.
     pub(super) async fn put(&self, step: u64, group: &Group) -> anyhow::Result<()> {
         let put = Put {
-            batch: group_rows(group)?,
+            batches: vec![group_rows(group)?],
             group: format!("{}-{}", group.prompt.uid, group.dispatch),
             group_size: group.samples.len(),
             policy_version: group.policy_version_min(),

@@ -40,6 +40,8 @@ pub(crate) enum Record {
         /// What they take of a capacity in bytes.
         #[serde(default, skip_serializing_if = "is_zero")]
         kib: u32,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        token: Option<String>,
     },
     /// Rows have other tags.
     Tags { partition: String, tags: Vec<(RowHandle, serde_json::Value)> },
@@ -52,7 +54,13 @@ pub(crate) enum Record {
     /// A task is done with rows.
     Ack { partition: String, task: String, rows: Vec<RowHandle> },
     /// Rows are gone.
-    Clear { partition: String, rows: Vec<RowHandle>, why: Freed },
+    Clear {
+        partition: String,
+        rows: Vec<RowHandle>,
+        why: Freed,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        token: Option<String>,
+    },
     /// Owners' records whose puts are gone.
     Records { partition: String, records: Vec<String> },
     /// The oldest records are settled.

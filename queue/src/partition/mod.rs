@@ -2,6 +2,7 @@
 
 mod balance;
 mod claim;
+mod columns;
 mod control;
 mod hold;
 mod lease;
@@ -13,13 +14,12 @@ mod sampler;
 mod table;
 mod take;
 mod waiting;
+mod write;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arrow::array::UInt32Array;
-use arrow::compute::take_record_batch;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
@@ -164,9 +164,8 @@ impl Shared {
     /// a row's bytes stay until its segment goes: they cost no memory.
     fn compact(&self, store: &MemoryStore, chunk: ChunkId) {
         let rows = self.table.lock().chunk_rows(chunk);
-        let places = UInt32Array::from_iter_values(rows.iter().map(|(_, place)| *place));
-        let Some(batch) = store.get(chunk) else { return };
-        let copy = match take_record_batch(&batch, &places) {
+        let Some(sparse) = store.get(chunk) else { return };
+        let copy = match sparse.select(rows.iter().map(|(_, place)| *place)) {
             Ok(copy) => copy,
             Err(error) => {
                 tracing::warn!(partition = %self.name, %error, "cannot compact a chunk; it stays as it is");
@@ -293,11 +292,20 @@ impl Partition {
     ///
     /// Cancel-safe: it happens or it does not.
     pub async fn clear(&self, rows: &[RowHandle]) -> Result<(), QueueError> {
-        {
-            let table = self.shared.table.lock();
-            rows.iter().try_for_each(|row| table.row(*row).map(drop))?;
+        self.clear_once(rows, None).await
+    }
+
+    /// The same; repeating it with the same token changes nothing.
+    pub(crate) async fn clear_once(
+        &self,
+        rows: &[RowHandle],
+        token: Option<String>,
+    ) -> Result<(), QueueError> {
+        let check = |table: &mut Table| rows.iter().try_for_each(|row| table.row(*row).map(drop));
+        if !self.begin_once(token.as_ref(), check).await? {
+            return Ok(());
         }
-        self.free(rows.to_vec(), Freed::Cleared).await
+        self.free_once(rows.to_vec(), Freed::Cleared, token).await
     }
 
     /// Frees rows whose payload cannot be read back.
@@ -309,10 +317,21 @@ impl Partition {
     }
 
     async fn free(&self, rows: Vec<RowHandle>, why: Freed) -> Result<(), QueueError> {
+        self.free_once(rows, why, None).await
+    }
+
+    async fn free_once(
+        &self,
+        rows: Vec<RowHandle>,
+        why: Freed,
+        token: Option<String>,
+    ) -> Result<(), QueueError> {
         let shared = Arc::clone(&self.shared);
-        let record = Record::Clear { partition: shared.name.clone(), rows: rows.clone(), why };
+        let record =
+            Record::Clear { partition: shared.name.clone(), rows: rows.clone(), why, token: token.clone() };
         let apply = move |durable: Result<(), QueueError>| {
             let mut table = shared.table.lock();
+            table.end_token(token, durable.is_ok().then(|| rows.clone()));
             if durable.is_err() && matches!(why, Freed::Dropped | Freed::Stale) {
                 table.undo_drop(&rows);
                 shared.tell(&mut table);

@@ -1,4 +1,4 @@
-//! Putting rows, and adding columns to rows that are there.
+//! Putting rows.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -6,23 +6,22 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, AsArray, RecordBatch};
 use arrow::compute::cast;
 use arrow::compute::kernels::length::length;
-use arrow::datatypes::{DataType, UInt32Type};
+use arrow::datatypes::{DataType, Schema, UInt32Type};
 use serde_json::Value;
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::room::{Room, Size};
-use super::{Admission, Claim, Freed, Label, Partition, Plane, RowHandle, Shared};
+use super::{Admission, Claim, Freed, Label, Partition, RowHandle};
+use crate::QueueError;
 use crate::config::{ColumnSpec, OnFull};
-use crate::journal::{PayloadRecord, PutRecord, Record, Recorder};
-use crate::store::{encode, own_buffers, payload_bytes};
-use crate::{ChunkId, Durability, QueueError};
+use crate::journal::{PayloadRecord, PutRecord, Record};
+use crate::store::{Chunk, payload_bytes};
 
 /// Rows of one group.
 #[derive(Debug, Clone)]
 pub struct Put {
-    /// A row is a sample.
-    pub batch: RecordBatch,
+    /// The rows, each a sample, in one batch or several with the same columns.
+    pub batches: Vec<RecordBatch>,
     /// The group; rows of several puts come together under the same one until it has its size.
     pub group: String,
     /// Rows of the whole group.
@@ -47,7 +46,7 @@ impl Put {
     pub fn group(group: impl Into<String>, batch: RecordBatch) -> Self {
         let group_size = batch.num_rows();
         Self {
-            batch,
+            batches: vec![batch],
             group: group.into(),
             group_size,
             policy_version: 0,
@@ -58,11 +57,16 @@ impl Put {
             record: None,
         }
     }
+
+    /// Rows of all batches.
+    pub fn rows(&self) -> usize {
+        self.batches.iter().map(RecordBatch::num_rows).sum()
+    }
 }
 
 /// The rows' keys and tags, checked against each other.
 fn labels(put: &Put) -> Result<Vec<Label>, QueueError> {
-    let rows = put.batch.num_rows();
+    let rows = put.rows();
     for (what, count) in [("keys", put.keys.len()), ("tags", put.tags.len())] {
         if count != 0 && count != rows {
             let reason = format!("expected {what} for all of rows={rows} or for none, found {count}");
@@ -81,13 +85,12 @@ fn labels(put: &Put) -> Result<Vec<Label>, QueueError> {
     Ok((0..rows).map(label).collect())
 }
 
-pub(crate) fn columns_of(batch: &RecordBatch) -> Vec<ColumnSpec> {
-    let fields = batch.schema();
+pub(crate) fn columns_of(schema: &Schema) -> Vec<ColumnSpec> {
     let column = |field: &Arc<arrow::datatypes::Field>| ColumnSpec {
         name: field.name().clone(),
         dtype: field.data_type().clone(),
     };
-    fields.fields().iter().map(column).collect()
+    schema.fields().iter().map(column).collect()
 }
 
 /// What was set aside for a put; given back unless it is published.
@@ -117,23 +120,34 @@ impl Drop for Reservation {
     }
 }
 
-/// Columns that are about to be written; let go of when that has come to an end.
-struct ColumnsReservation {
-    shared: Arc<Shared>,
-    rows: Vec<RowHandle>,
-    columns: Vec<String>,
-}
-
-impl Drop for ColumnsReservation {
-    fn drop(&mut self) {
-        self.shared.table.lock().end_columns(&self.rows, &self.columns);
-    }
-}
-
 /// Where a put goes on.
 enum Admitted {
     Reserved(Reservation, Vec<RowHandle>, u32),
     Known(Vec<RowHandle>),
+}
+
+/// Tokens of each row of a batch.
+fn lengths_of(batch: &RecordBatch, counted: &[String]) -> Result<Vec<u32>, QueueError> {
+    let mut lengths = vec![0; batch.num_rows()];
+    for name in counted {
+        let Some(column) = batch.column_by_name(name) else { continue };
+        let uncountable = || QueueError::WrongType {
+            column: name.clone(),
+            expected: "a list or a whole number, to count tokens by".to_owned(),
+            found: column.data_type().to_string(),
+        };
+        let counts: ArrayRef = match column.data_type() {
+            DataType::List(_) | DataType::LargeList(_) | DataType::FixedSizeList(..) => length(column)?,
+            dtype if dtype.is_integer() => Arc::clone(column),
+            _ => return Err(uncountable()),
+        };
+        // A negative number becomes null, and counts for nothing.
+        let counts = cast(&counts, &DataType::UInt32)?;
+        for (length, count) in lengths.iter_mut().zip(counts.as_primitive::<UInt32Type>()) {
+            *length = u32::saturating_add(*length, count.unwrap_or(0));
+        }
+    }
+    Ok(lengths)
 }
 
 impl Partition {
@@ -143,8 +157,8 @@ impl Partition {
     /// Cancel-safe: the put happens whole or not at all; with a token it can be repeated, also while the first one is
     /// still on its way.
     pub async fn put(&self, put: Put, deadline: Option<Instant>) -> Result<Vec<RowHandle>, QueueError> {
-        let columns = columns_of(&put.batch);
-        if put.batch.num_rows() == 0 || columns.is_empty() {
+        let columns = put.batches.first().map_or_else(Vec::new, |batch| columns_of(batch.schema_ref()));
+        if put.rows() == 0 || columns.is_empty() {
             return Err(QueueError::Empty);
         }
         let labels = labels(&put)?;
@@ -152,10 +166,10 @@ impl Partition {
             Admitted::Known(rows) => return Ok(rows),
             Admitted::Reserved(reservation, handles, kib) => (reservation, handles, kib),
         };
-        let lengths = self.lengths(&put.batch)?;
-        let batch = own_buffers(put.batch)?;
+        let lengths = self.lengths(&put.batches)?;
+        let chunk_rows = Chunk::new(put.batches)?;
         let chunk = self.shared.new_chunk();
-        let payload = self.payload(chunk, &batch).await?;
+        let payload = self.payload(chunk, &chunk_rows).await?;
         let names = columns.into_iter().map(|column| column.name).collect();
         let put = PutRecord {
             partition: self.shared.name.clone(),
@@ -177,76 +191,15 @@ impl Partition {
         Ok(handles)
     }
 
-    /// Adds columns to rows that are there: row `i` of `batch` belongs to handle `i`.
-    ///
-    /// Cancel-safe: it happens whole or not at all.
-    pub async fn write_columns(&self, rows: &[RowHandle], batch: RecordBatch) -> Result<(), QueueError> {
-        if rows.is_empty() || rows.len() != batch.num_rows() {
-            return Err(QueueError::Empty);
-        }
-        let columns = columns_of(&batch);
-        self.check_row_bytes(&batch)?;
-        let kib = self.kib_of(&batch)?;
-        self.shared.table.lock().begin_columns(rows, &columns)?;
-        let names: Vec<String> = columns.into_iter().map(|column| column.name).collect();
-        let reservation = ColumnsReservation {
-            shared: Arc::clone(&self.shared),
-            rows: rows.to_vec(),
-            columns: names.clone(),
-        };
-        let batch = own_buffers(batch)?;
-        let chunk = self.shared.new_chunk();
-        let payload = self.payload(chunk, &batch).await?;
-        let payload_record = PayloadRecord { chunk, location: None, columns: names, chunk_rows: Vec::new() };
-        let record = Record::Columns {
-            partition: self.shared.name.clone(),
-            rows: rows.to_vec(),
-            payload: payload_record.clone(),
-            kib,
-        };
-        let shared = Arc::clone(&self.shared);
-        let publish = move |durable: Result<(), QueueError>| {
-            let reservation = reservation;
-            durable.map(|()| {
-                let needed = {
-                    let mut table = shared.table.lock();
-                    let charged = table.add_columns(&reservation.rows, &payload_record, kib);
-                    shared.room.charge(charged);
-                    shared.tell(&mut table);
-                    table.needs(chunk)
-                };
-                if !needed {
-                    // Every row was freed while the columns were on their way.
-                    shared.plane.store().free(chunk);
-                }
-            })
-        };
-        self.write(payload, record, chunk, publish).await
-    }
-
     /// Tokens of each row: the lists' lengths and the numbers in the columns that the partition counts.
-    fn lengths(&self, batch: &RecordBatch) -> Result<Vec<u32>, QueueError> {
+    fn lengths(&self, batches: &[RecordBatch]) -> Result<Vec<u32>, QueueError> {
         let counted = self.shared.table.lock().spec.length_columns.clone();
-        let mut lengths = vec![0; if counted.is_empty() { 0 } else { batch.num_rows() }];
-        for name in &counted {
-            let Some(column) = batch.column_by_name(name) else { continue };
-            let uncountable = || QueueError::WrongType {
-                column: name.clone(),
-                expected: "a list or a whole number, to count tokens by".to_owned(),
-                found: column.data_type().to_string(),
-            };
-            let counts: ArrayRef = match column.data_type() {
-                DataType::List(_) | DataType::LargeList(_) | DataType::FixedSizeList(..) => length(column)?,
-                dtype if dtype.is_integer() => Arc::clone(column),
-                _ => return Err(uncountable()),
-            };
-            // A negative number becomes null, and counts for nothing.
-            let counts = cast(&counts, &DataType::UInt32)?;
-            for (length, count) in lengths.iter_mut().zip(counts.as_primitive::<UInt32Type>()) {
-                *length = u32::saturating_add(*length, count.unwrap_or(0));
-            }
+        if counted.is_empty() {
+            return Ok(Vec::new());
         }
-        Ok(lengths)
+        let lengths: Vec<_> =
+            batches.iter().map(|batch| lengths_of(batch, &counted)).collect::<Result<_, _>>()?;
+        Ok(lengths.concat())
     }
 
     /// Checks a put and sets aside what it needs. What was checked before a wait is checked again after it.
@@ -256,8 +209,8 @@ impl Partition {
         columns: &[ColumnSpec],
         deadline: Option<Instant>,
     ) -> Result<Admitted, QueueError> {
-        self.check_row_bytes(&put.batch)?;
-        let kib = self.kib_of(&put.batch)?;
+        self.check_row_bytes(&put.batches)?;
+        let kib = self.kib_of(&put.batches)?;
         loop {
             let settled = self.shared.changed.notified();
             tokio::pin!(settled);
@@ -265,7 +218,7 @@ impl Partition {
             settled.as_mut().enable();
             let mut admission = self.shared.table.lock().admit(put, columns)?;
             if matches!(admission, Admission::Fresh) {
-                let size = Size { rows: put.batch.num_rows(), kib };
+                let size = Size { rows: put.rows(), kib };
                 let room = self.make_room(size, deadline).await?;
                 let mut table = self.shared.table.lock();
                 admission = table.admit(put, columns)?;
@@ -323,11 +276,11 @@ impl Partition {
     }
 
     /// What a batch takes of the partition's capacity in bytes; 0 where there is none.
-    fn kib_of(&self, batch: &RecordBatch) -> Result<u32, QueueError> {
+    pub(super) fn kib_of(&self, batches: &[RecordBatch]) -> Result<u32, QueueError> {
         if !self.shared.counts_bytes {
             return Ok(0);
         }
-        let bytes = payload_bytes(batch)? as u64;
+        let bytes = batches.iter().map(payload_bytes).sum::<Result<usize, _>>()? as u64;
         let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
         let capacity_bytes = self.shared.table.lock().spec.capacity_bytes.unwrap_or(u64::MAX);
         if u64::from(kib) * 1024 > capacity_bytes {
@@ -337,10 +290,11 @@ impl Partition {
     }
 
     /// Refuses rows that are longer than the partition's limit.
-    fn check_row_bytes(&self, batch: &RecordBatch) -> Result<(), QueueError> {
+    pub(super) fn check_row_bytes(&self, batches: &[RecordBatch]) -> Result<(), QueueError> {
         let Some(bytes_max) = self.shared.table.lock().spec.row_bytes_max else { return Ok(()) };
-        for row in 0..batch.num_rows() {
-            let bytes = payload_bytes(&batch.slice(row, 1))? as u64;
+        let rows = batches.iter().flat_map(|batch| (0..batch.num_rows()).map(|row| batch.slice(row, 1)));
+        for (row, alone) in rows.enumerate() {
+            let bytes = payload_bytes(&alone)? as u64;
             if bytes > bytes_max {
                 return Err(QueueError::RowTooLong { row, bytes, bytes_max });
             }
@@ -358,49 +312,5 @@ impl Partition {
                 stats.rows, stats.capacity_rows, stats.groups, stats.leases
             ),
         }
-    }
-
-    /// The bytes for the disk, encoded off the I/O threads; or the chunk put into memory.
-    async fn payload(&self, chunk: ChunkId, batch: &RecordBatch) -> Result<Option<Vec<u8>>, QueueError> {
-        match &self.shared.plane {
-            Plane::Memory(store) => {
-                store.insert(chunk, batch.clone());
-                Ok(None)
-            }
-            Plane::ReadOnly(_) => Err(QueueError::ReadOnly),
-            Plane::Disk { .. } => {
-                let batch = batch.clone();
-                let encoding = tokio::task::spawn_blocking(move || encode(&batch));
-                let encoded =
-                    encoding.await.map_err(|error| QueueError::Arrow { reason: error.to_string() })?;
-                encoded.map(Some)
-            }
-        }
-    }
-
-    /// Commits a record with payload; `apply` runs once it is durable, whoever still waits for it.
-    async fn write(
-        &self,
-        payload: Option<Vec<u8>>,
-        record: Record,
-        chunk: ChunkId,
-        apply: impl FnOnce(Result<(), QueueError>) -> Result<(), QueueError> + Send + 'static,
-    ) -> Result<(), QueueError> {
-        let plane = self.shared.plane.clone();
-        let (reply, outcome) = oneshot::channel();
-        let recorder: Recorder = Box::new(move |location| record.at(location));
-        self.shared.commit(payload, recorder, move |durable| {
-            let durable = durable.map(|location| {
-                if let (Plane::Disk { store, .. }, Some(location)) = (&plane, location) {
-                    store.insert(chunk, location);
-                }
-            });
-            // Nobody waits any more when the caller was cancelled.
-            let _ = reply.send(apply(durable));
-        });
-        if matches!(&self.shared.plane, Plane::Disk { durability: Durability::None, .. }) {
-            return Ok(());
-        }
-        outcome.await.unwrap_or(Err(QueueError::Closed { partition: self.shared.name.clone() }))
     }
 }

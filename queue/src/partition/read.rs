@@ -61,7 +61,7 @@ impl Partition {
         let stretches = self.stretches(rows).map_err(|error| ReadFailure { rows: 0..0, error })?;
         for stretch in stretches {
             let read = self.read_stretch(&stretch, columns).await;
-            batches.push(read.map_err(|error| ReadFailure { rows: at..at + stretch.rows, error })?);
+            batches.extend(read.map_err(|error| ReadFailure { rows: at..at + stretch.rows, error })?);
             at += stretch.rows;
         }
         Ok(batches)
@@ -100,28 +100,64 @@ impl Partition {
         Ok(stretches)
     }
 
+    /// The columns of a stretch, one batch for each piece of its chunks.
     async fn read_stretch(
         &self,
         stretch: &Stretch,
         columns: Option<&[String]>,
-    ) -> Result<RecordBatch, QueueError> {
+    ) -> Result<Vec<RecordBatch>, QueueError> {
         let wanted = |name: &str| columns.is_none_or(|columns| columns.iter().any(|column| column == name));
-        let mut fields: Vec<Arc<Field>> = Vec::new();
-        let mut arrays = Vec::new();
+        let mut chunks = Vec::with_capacity(stretch.parts.len());
         for part in stretch.parts.iter().filter(|part| part.columns.iter().any(|column| wanted(column))) {
-            let chunk = self.shared.plane.store().read(part.chunk).await?;
-            let slice = chunk.slice(part.row as usize, stretch.rows);
-            for (field, array) in chunk.schema().fields().iter().zip(slice.columns()) {
-                if wanted(field.name()) {
-                    fields.push(Arc::clone(field));
-                    arrays.push(Arc::clone(array));
-                }
+            chunks.push((self.shared.plane.store().read(part.chunk).await?, part.row as usize));
+        }
+        let mut batches = Vec::new();
+        let mut done = 0;
+        while done < stretch.rows {
+            let mut rows = stretch.rows - done;
+            let mut pieces = Vec::with_capacity(chunks.len());
+            for (chunk, first) in &chunks {
+                let missing =
+                    || QueueError::Arrow { reason: format!("a chunk without row {}", first + done) };
+                let (piece, place) = chunk.locate(first + done).ok_or_else(missing)?;
+                let piece = &chunk.pieces()[piece];
+                rows = rows.min(piece.num_rows() - place);
+                pieces.push((piece, place));
+            }
+            batches.push(side_by_side(&pieces, rows, columns)?);
+            done += rows;
+        }
+        Ok(batches)
+    }
+}
+
+/// The wanted columns of `rows` rows that begin at a place of each piece.
+fn side_by_side(
+    pieces: &[(&RecordBatch, usize)],
+    rows: usize,
+    columns: Option<&[String]>,
+) -> Result<RecordBatch, QueueError> {
+    let mut fields: Vec<Arc<Field>> = Vec::new();
+    let mut arrays = Vec::new();
+    let mut add = |piece: &RecordBatch, place: usize, column: usize| {
+        fields.push(Arc::clone(&piece.schema_ref().fields()[column]));
+        arrays.push(piece.column(column).slice(place, rows));
+    };
+    match columns {
+        None => pieces.iter().for_each(|(piece, place)| {
+            (0..piece.num_columns()).for_each(|column| add(piece, *place, column));
+        }),
+        Some(names) => {
+            for name in names {
+                let found = pieces.iter().find_map(|(piece, place)| {
+                    let column = piece.schema_ref().index_of(name).ok()?;
+                    Some((piece, *place, column))
+                });
+                let missing = || QueueError::Arrow { reason: format!("a row without column={name}") };
+                let (piece, place, column) = found.ok_or_else(missing)?;
+                add(piece, place, column);
             }
         }
-        let batch = RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays)?;
-        let Some(columns) = columns else { return Ok(batch) };
-        let places: Result<Vec<usize>, _> =
-            columns.iter().map(|column| batch.schema_ref().index_of(column)).collect();
-        Ok(batch.project(&places?)?)
     }
+    Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays)?)
 }

@@ -62,11 +62,12 @@ impl Replay {
                 table.reserve_for_replay(&put.rows, put.kib);
                 table.publish(put);
             }
-            Record::Columns { partition, rows, payload, kib } => {
+            Record::Columns { partition, rows, payload, kib, token } => {
                 self.chunk(payload.chunk, payload.location);
                 let chunk = payload.chunk;
                 let table = self.table(&partition)?;
                 table.add_columns(&rows, &payload, kib);
+                table.end_token(token, Some(rows));
                 if !table.needs(chunk) {
                     self.free(&[chunk]);
                 }
@@ -96,8 +97,10 @@ impl Replay {
                 table.policy_version = table.policy_version.max(policy_version);
             }
             Record::Forget { partition, count } => self.table(&partition)?.forget_records(count),
-            Record::Clear { partition, rows, why } => {
-                let released = self.table(&partition)?.remove(&rows, why);
+            Record::Clear { partition, rows, why, token } => {
+                let table = self.table(&partition)?;
+                let released = table.remove(&rows, why);
+                table.end_token(token, Some(rows));
                 self.free(&released.chunks);
             }
         }
@@ -195,6 +198,7 @@ pub(crate) fn live_records(table: &Table, store: &DiskStore) -> Vec<Record> {
                     payload: payload_record(chunk, &rows, store),
                     // Counted with the put.
                     kib: 0,
+                    token: None,
                 });
             }
         }

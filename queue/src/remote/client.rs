@@ -1,32 +1,30 @@
-//! The client's side.
+//! The client's side: the queue's calls.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::array::RecordBatch;
-use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use tokio::runtime::Handle;
+use hyper::StatusCode;
+use serde_json::Value;
 use tokio::time::Instant;
-use tokio_util::task::TaskTracker;
 
+use super::body::Content;
 use super::ipc;
-use super::wire::{ARROW_STREAM, ClearBody, ENDED, ErrorBody, LEASE, PutAnswer, PutQuery, TakeBody};
+use super::link::{Answer, Call, Link};
+use super::wire::{
+    ClearBody, ENDED, FRESH_FROM, FindBody, FoundAnswer, GetBody, LEASE, NamesAnswer, PutAnswer, PutQuery,
+    ResetAnswer, TagsBody, TakeBody, VersionBody,
+};
 use crate::partition::{Hold, Labels};
-use crate::{Lease, PartitionSpec, PartitionStats, Put, Queue, QueueError, QueueInspection, RowHandle, Take};
+use crate::{
+    KeyedRow, Lease, PartitionSpec, PartitionStats, Put, Queue, QueueError, QueueInspection, RowHandle, Take,
+};
 
 /// One request waits at the server no longer than this; then it is asked again, so that a connection that died silently
 /// is noticed.
 const WAIT_MAX: Duration = Duration::from_secs(20);
-/// Beyond what a request may wait at the server, an answer takes at most this.
-const ANSWER_MAX: Duration = Duration::from_secs(60);
-const CONNECT_MAX: Duration = Duration::from_secs(5);
-const RETRY_MIN: Duration = Duration::from_millis(50);
-const RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// How to reach a queue's server.
 #[derive(Debug, Clone)]
@@ -46,71 +44,10 @@ impl RemoteConfig {
     }
 }
 
-#[derive(Debug)]
-struct Link {
-    client: Client,
-    config: RemoteConfig,
-    /// Where leases are given back that were dropped.
-    runtime: Handle,
-    tasks: TaskTracker,
-}
-
 /// A queue of a server. Clones use the same connections.
 #[derive(Debug, Clone)]
 pub struct RemoteQueue {
     link: Arc<Link>,
-}
-
-/// What a request carries.
-#[derive(Clone)]
-enum Content {
-    Nothing,
-    Json(Bytes),
-    Rows(Bytes),
-}
-
-/// Whether it may be sent again when nobody knows what became of it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Repeat {
-    /// Sent twice it does what it does once.
-    Safe,
-    /// Sent again only if it was not sent.
-    Unsent,
-}
-
-struct Call {
-    method: Method,
-    path: String,
-    content: Content,
-    repeat: Repeat,
-    /// How long the server may take of its own accord.
-    wait: Duration,
-}
-
-impl Call {
-    fn get(path: impl Into<String>) -> Self {
-        Self { method: Method::GET, repeat: Repeat::Safe, ..Self::post(path, Content::Nothing) }
-    }
-
-    fn post(path: impl Into<String>, content: Content) -> Self {
-        Self {
-            method: Method::POST,
-            path: path.into(),
-            content,
-            repeat: Repeat::Unsent,
-            wait: Duration::ZERO,
-        }
-    }
-
-    fn repeatable(self) -> Self {
-        Self { repeat: Repeat::Safe, ..self }
-    }
-}
-
-fn json_of(value: &impl Serialize) -> Result<Content, QueueError> {
-    let bytes =
-        serde_json::to_vec(value).map_err(|error| QueueError::BadRequest { reason: error.to_string() })?;
-    Ok(Content::Json(bytes.into()))
 }
 
 fn path(partition: &str, what: &str) -> String {
@@ -118,89 +55,30 @@ fn path(partition: &str, what: &str) -> String {
     format!("/v1/partitions/{}{what}", name.replace('+', "%20"))
 }
 
-impl Link {
-    fn unreachable(&self, reason: impl ToString) -> QueueError {
-        QueueError::Unreachable { url: self.config.url.clone(), reason: reason.to_string() }
-    }
-
-    fn request(&self, call: &Call) -> RequestBuilder {
-        let url = format!("{}{}", self.config.url.trim_end_matches('/'), call.path);
-        let mut request = self.client.request(call.method.clone(), url).timeout(call.wait + ANSWER_MAX);
-        if let Some(token) = &self.config.token {
-            request = request.bearer_auth(token);
-        }
-        match &call.content {
-            Content::Nothing => request,
-            Content::Json(body) => request.header("content-type", "application/json").body(body.clone()),
-            Content::Rows(body) => request.header("content-type", ARROW_STREAM).body(body.clone()),
-        }
-    }
-
-    /// Sends, again while the server is away and that is harmless, and returns an answer that is no error.
-    async fn send(&self, call: Call) -> Result<Response, QueueError> {
-        let give_up = Instant::now() + self.config.patience;
-        let mut pause = RETRY_MIN;
-        loop {
-            let error = match self.request(&call).send().await {
-                Ok(response) if response.status().is_success() => return Ok(response),
-                Ok(response) => return Err(self.refusal(response).await),
-                Err(error) => error,
-            };
-            let harmless = call.repeat == Repeat::Safe || error.is_connect();
-            if error.is_builder() || !harmless || Instant::now() + pause >= give_up {
-                return Err(self.unreachable(innermost(&error)));
-            }
-            if pause == RETRY_MIN {
-                let (url, patience_s) = (&self.config.url, self.config.patience.as_secs());
-                tracing::warn!(%url, patience_s, reason = innermost(&error), "the queue's server is away; trying again");
-            }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(RETRY_MAX);
-        }
-    }
-
-    async fn refusal(&self, response: Response) -> QueueError {
-        let status = response.status();
-        match response.bytes().await.ok().and_then(|body| serde_json::from_slice::<ErrorBody>(&body).ok()) {
-            Some(body) => body.error.error,
-            None => self.unreachable(format!("status={status}, and no error of a queue")),
-        }
-    }
-
-    async fn bytes(&self, response: Response) -> Result<Bytes, QueueError> {
-        response.bytes().await.map_err(|error| self.unreachable(innermost(&error)))
-    }
-
-    async fn json<T: DeserializeOwned>(&self, call: Call) -> Result<T, QueueError> {
-        let body = self.bytes(self.send(call).await?).await?;
-        serde_json::from_slice(&body)
-            .map_err(|error| self.unreachable(format!("an answer that is not its own: {error}")))
-    }
-
-    async fn done(&self, call: Call) -> Result<(), QueueError> {
-        self.send(call).await.map(drop)
-    }
+fn query(value: &impl serde::Serialize) -> Result<String, QueueError> {
+    serde_urlencoded::to_string(value).map_err(|error| QueueError::BadRequest { reason: error.to_string() })
 }
 
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    cause.to_string()
+/// A put's rows with their keys and tags.
+fn labelled(put: &Put) -> Result<Vec<RecordBatch>, QueueError> {
+    let mut first = 0;
+    let labelled = put.batches.iter().map(|batch| {
+        let rows = first..first + batch.num_rows();
+        first = rows.end;
+        let (keys, tags) = (put.keys.get(rows.clone()), put.tags.get(rows));
+        ipc::with_labels(batch, keys.unwrap_or_default(), tags.unwrap_or_default())
+    });
+    labelled.collect()
+}
+
+fn fresh_token() -> String {
+    format!("{:032x}", rand::random::<u128>())
 }
 
 impl RemoteQueue {
     /// Names a server; nothing is sent yet. Needs to be called inside a tokio runtime.
     pub fn new(config: RemoteConfig) -> Result<Self, QueueError> {
-        let refuse = |reason: String| QueueError::Unreachable { url: config.url.clone(), reason };
-        let client = Client::builder()
-            .connect_timeout(CONNECT_MAX)
-            .no_proxy()
-            .build()
-            .map_err(|error| refuse(innermost(&error)))?;
-        let runtime = Handle::try_current().map_err(|error| refuse(error.to_string()))?;
-        Ok(Self { link: Arc::new(Link { client, config, runtime, tasks: TaskTracker::new() }) })
+        Ok(Self { link: Arc::new(Link::new(config)?) })
     }
 
     /// Waits until leases that were dropped have been given back.
@@ -212,12 +90,11 @@ impl RemoteQueue {
     /// Reads taken rows as they arrive.
     async fn rows(
         &self,
-        mut response: Response,
+        mut answer: Answer<'_>,
     ) -> Result<(Vec<RowHandle>, Labels, Vec<RecordBatch>), QueueError> {
         let mut decoder = ipc::Decoder::new();
         let (mut rows, mut labels, mut batches) = (Vec::new(), Labels::default(), Vec::new());
-        let lost = |error: reqwest::Error| self.link.unreachable(innermost(&error));
-        while let Some(bytes) = response.chunk().await.map_err(lost)? {
+        while let Some(bytes) = answer.chunk().await? {
             decoder.feed(bytes, |batch| {
                 let labelled = ipc::split_labels(batch)?;
                 rows.extend(labelled.rows);
@@ -227,6 +104,7 @@ impl RemoteQueue {
             })?;
         }
         decoder.finish()?;
+        answer.done().await;
         Ok((rows, labels, batches))
     }
 
@@ -237,24 +115,29 @@ impl RemoteQueue {
         take: &Take,
         wait: Option<Duration>,
     ) -> Result<Taken, QueueError> {
-        let body = json_of(&TakeBody::new(take, wait))?;
         // A take whose answer is lost gives its rows back.
-        let mut call = Call::post(path(partition, "/take"), body).repeatable();
-        call.wait = wait.unwrap_or_default();
-        let response = match self.link.send(call).await {
+        let call = Call::json(path(partition, "/take"), &TakeBody::new(take, wait))?.repeatable();
+        let call = Call { wait: wait.unwrap_or_default(), ..call };
+        let answer = match self.link.send(call).await {
             Err(QueueError::Deadline { .. }) if wait.is_some() => return Ok(Taken::Nothing),
-            response => response?,
+            answer => answer?,
         };
-        if response.status() == StatusCode::NO_CONTENT {
-            let ended = response.headers().get(ENDED).is_some_and(|value| value == "true");
+        if answer.status == StatusCode::NO_CONTENT {
+            let ended = answer.headers.get(ENDED).is_some_and(|value| value == "true");
+            answer.bytes().await?;
             return Ok(if ended { Taken::Ended } else { Taken::Nothing });
         }
-        let name = response.headers().get(LEASE).and_then(|name| name.to_str().ok()).map(str::to_owned);
+        let text =
+            |name: &str| answer.headers.get(name).and_then(|text| text.to_str().ok()).map(str::to_owned);
+        let fresh_from = text(FRESH_FROM).and_then(|version| version.parse().ok()).unwrap_or_default();
+        let name = text(LEASE);
         let name = name.ok_or_else(|| self.link.unreachable("rows without a lease"))?;
-        let (rows, labels, batches) = self.rows(response).await?;
+        let (rows, labels, batches) = self.rows(answer).await?;
         let id = name.split('-').nth(1).and_then(|id| id.parse().ok()).unwrap_or_default();
         let hold = Held { link: Arc::clone(&self.link), path: path(partition, &format!("/leases/{name}")) };
-        Ok(Taken::Lease(Lease::new(Box::new(hold), id, rows, labels, batches)))
+        let mut lease = Lease::new(Box::new(hold), id, rows, labels, batches);
+        lease.fresh_from = fresh_from;
+        Ok(Taken::Lease(lease))
     }
 }
 
@@ -311,8 +194,7 @@ impl Hold for Held {
 
 impl Queue for RemoteQueue {
     fn declare(&self, spec: PartitionSpec) -> BoxFuture<'_, Result<(), QueueError>> {
-        async move { self.link.done(Call::post("/v1/partitions", json_of(&spec)?).repeatable()).await }
-            .boxed()
+        async move { self.link.done(Call::json("/v1/partitions", &spec)?.repeatable()).await }.boxed()
     }
 
     fn put<'a>(
@@ -323,10 +205,10 @@ impl Queue for RemoteQueue {
     ) -> BoxFuture<'a, Result<Vec<RowHandle>, QueueError>> {
         async move {
             let deadline = wait.map(|wait| Instant::now() + wait);
-            let rows = ipc::encode(&ipc::with_labels(&put.batch, &put.keys, &put.tags)?)?;
+            let rows = labelled(&put)?;
             // With a token a repetition is harmless.
-            let token = put.token.unwrap_or_else(|| format!("{:032x}", rand::random::<u128>()));
-            let mut query = PutQuery {
+            let token = put.token.unwrap_or_else(fresh_token);
+            let mut what = PutQuery {
                 group: put.group,
                 group_size: Some(put.group_size),
                 policy_version: put.policy_version,
@@ -338,10 +220,8 @@ impl Queue for RemoteQueue {
             loop {
                 let left = deadline.map_or(WAIT_MAX, |deadline| deadline - Instant::now());
                 let wait = left.min(WAIT_MAX);
-                query.wait_ms = wait.as_millis() as u64;
-                let what = serde_urlencoded::to_string(&query)
-                    .map_err(|error| QueueError::BadRequest { reason: error.to_string() })?;
-                let to = path(partition, &format!("/rows?{what}"));
+                what.wait_ms = wait.as_millis() as u64;
+                let to = path(partition, &format!("/rows?{}", query(&what)?));
                 let call = Call { wait, ..Call::post(to, Content::Rows(rows.clone())).repeatable() };
                 match self.link.json::<PutAnswer>(call).await {
                     Err(QueueError::Deadline { .. }) if left > wait || deadline.is_none() => {}
@@ -362,8 +242,9 @@ impl Queue for RemoteQueue {
             if rows.is_empty() || rows.len() != batch.num_rows() {
                 return Err(QueueError::Empty);
             }
-            let body = ipc::encode(&ipc::with_handles(rows, &batch)?)?;
-            self.link.done(Call::post(path(partition, "/columns"), Content::Rows(body))).await
+            let body = Content::Rows(vec![ipc::with_handles(rows, &batch)?]);
+            let to = path(partition, &format!("/columns?token={}", fresh_token()));
+            self.link.done(Call::post(to, body).repeatable()).await
         }
         .boxed()
     }
@@ -395,14 +276,84 @@ impl Queue for RemoteQueue {
         .boxed()
     }
 
+    fn get<'a>(
+        &'a self,
+        partition: &'a str,
+        rows: &'a [RowHandle],
+        columns: Option<&'a [String]>,
+    ) -> BoxFuture<'a, Result<Vec<RecordBatch>, QueueError>> {
+        async move {
+            let body = GetBody { rows: rows.to_vec(), columns: columns.map(<[String]>::to_vec) };
+            let mut answer = self.link.send(Call::json(path(partition, "/get"), &body)?.repeatable()).await?;
+            let mut decoder = ipc::Decoder::new();
+            let mut batches = Vec::new();
+            while let Some(bytes) = answer.chunk().await? {
+                decoder.feed(bytes, |batch| {
+                    batches.push(batch);
+                    Ok(())
+                })?;
+            }
+            decoder.finish()?;
+            answer.done().await;
+            Ok(batches)
+        }
+        .boxed()
+    }
+
+    fn find<'a>(
+        &'a self,
+        partition: &'a str,
+        keys: Option<&'a [String]>,
+    ) -> BoxFuture<'a, Result<Vec<KeyedRow>, QueueError>> {
+        async move {
+            let body = FindBody { keys: keys.map(<[String]>::to_vec) };
+            let call = Call::json(path(partition, "/find"), &body)?.repeatable();
+            Ok(self.link.json::<FoundAnswer>(call).await?.rows)
+        }
+        .boxed()
+    }
+
+    fn set_tags<'a>(
+        &'a self,
+        partition: &'a str,
+        tags: Vec<(RowHandle, Value)>,
+    ) -> BoxFuture<'a, Result<(), QueueError>> {
+        async move {
+            self.link.done(Call::json(path(partition, "/tags"), &TagsBody { tags })?.repeatable()).await
+        }
+        .boxed()
+    }
+
+    fn reset<'a>(&'a self, partition: &'a str, task: &'a str) -> BoxFuture<'a, Result<usize, QueueError>> {
+        async move {
+            let task: String = url::form_urlencoded::byte_serialize(task.as_bytes()).collect();
+            let to = path(partition, &format!("/tasks/{}/reset", task.replace('+', "%20")));
+            let answer: ResetAnswer = self.link.json(Call::post(to, Content::Nothing).repeatable()).await?;
+            Ok(answer.rows)
+        }
+        .boxed()
+    }
+
+    fn announce<'a>(
+        &'a self,
+        partition: &'a str,
+        policy_version: u64,
+    ) -> BoxFuture<'a, Result<(), QueueError>> {
+        async move {
+            let body = VersionBody { policy_version };
+            self.link.done(Call::json(path(partition, "/version"), &body)?.repeatable()).await
+        }
+        .boxed()
+    }
+
     fn clear<'a>(
         &'a self,
         partition: &'a str,
         rows: &'a [RowHandle],
     ) -> BoxFuture<'a, Result<(), QueueError>> {
         async move {
-            let body = json_of(&ClearBody { rows: rows.to_vec() })?;
-            self.link.done(Call::post(path(partition, "/clear"), body)).await
+            let body = ClearBody { rows: rows.to_vec(), token: Some(fresh_token()) };
+            self.link.done(Call::json(path(partition, "/clear"), &body)?.repeatable()).await
         }
         .boxed()
     }
@@ -413,6 +364,25 @@ impl Queue for RemoteQueue {
 
     fn status<'a>(&'a self, partition: &'a str) -> BoxFuture<'a, Result<PartitionStats, QueueError>> {
         async move { self.link.json(Call::get(path(partition, ""))).await }.boxed()
+    }
+
+    fn status_after<'a>(
+        &'a self,
+        partition: &'a str,
+        revision: u64,
+        wait: Duration,
+    ) -> BoxFuture<'a, Result<PartitionStats, QueueError>> {
+        async move {
+            let wait = wait.min(WAIT_MAX);
+            let to = format!("?after={revision}&wait_ms={}", wait.as_millis());
+            self.link.json(Call { wait, ..Call::get(path(partition, &to)) }).await
+        }
+        .boxed()
+    }
+
+    fn names(&self) -> BoxFuture<'_, Result<Vec<String>, QueueError>> {
+        async move { Ok(self.link.json::<NamesAnswer>(Call::get("/v1/partitions")).await?.partitions) }
+            .boxed()
     }
 
     fn inspect(&self) -> BoxFuture<'_, Result<QueueInspection, QueueError>> {

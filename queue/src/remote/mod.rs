@@ -8,8 +8,10 @@
 //! A put has a token, so that repeating it changes nothing; so does repeating an ack. A take whose answer does not
 //! reach the client whole gives its rows back, and what reached a client that died comes back with the lease's expiry.
 
+mod body;
 mod client;
 mod ipc;
+mod link;
 mod service;
 mod wire;
 

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::{Amount, ErrorClass, QueueError, RowHandle, Sampler, Share, Stale, Take};
+use crate::{Amount, ErrorClass, KeyedRow, QueueError, RowHandle, Sampler, Share, Stale, Take};
 
 /// Rows are sent as this.
 pub(super) const ARROW_STREAM: &str = "application/vnd.apache.arrow.stream";
@@ -13,6 +14,9 @@ pub(super) const ARROW_STREAM: &str = "application/vnd.apache.arrow.stream";
 pub(super) const LEASE: &str = "rolldock-lease";
 /// The header of an empty answer that says that there will be no more rows.
 pub(super) const ENDED: &str = "rolldock-ended";
+
+/// The header of a take's answer that says from which policy version on groups were fresh.
+pub(super) const FRESH_FROM: &str = "rolldock-fresh-from";
 
 /// The query of a put.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -130,11 +134,81 @@ impl TakeBody {
     }
 }
 
+/// The query of a writing of columns.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ColumnsQuery {
+    #[serde(default)]
+    pub(super) token: Option<String>,
+}
+
 /// The body of a clear.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ClearBody {
     pub(super) rows: Vec<RowHandle>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) token: Option<String>,
+}
+
+/// The query of a status.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StatusQuery {
+    /// Waits until something has changed after this revision.
+    #[serde(default)]
+    pub(super) after: Option<u64>,
+    #[serde(default)]
+    pub(super) wait_ms: u64,
+}
+
+/// The body of a reading of rows.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct GetBody {
+    pub(super) rows: Vec<RowHandle>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) columns: Option<Vec<String>>,
+}
+
+/// The body of a search for keys; all if absent.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FindBody {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) keys: Option<Vec<String>>,
+}
+
+/// The answer to a search for keys.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct FoundAnswer {
+    pub(super) rows: Vec<KeyedRow>,
+}
+
+/// The body of a change of tags.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TagsBody {
+    pub(super) tags: Vec<(RowHandle, Value)>,
+}
+
+/// The body of an announcement.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct VersionBody {
+    pub(super) policy_version: u64,
+}
+
+/// The answer to a reset.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct ResetAnswer {
+    pub(super) rows: usize,
+}
+
+/// Names of partitions.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct NamesAnswer {
+    pub(super) partitions: Vec<String>,
 }
 
 /// The body of an answer that is an error.

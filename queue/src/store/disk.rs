@@ -9,7 +9,6 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
 use arrow::buffer::Buffer;
 use arrow::ipc::reader::StreamDecoder;
 use arrow::ipc::writer::StreamWriter;
@@ -17,7 +16,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 
-use super::{ChunkId, ChunkLocation, Store};
+use super::{Chunk, ChunkId, ChunkLocation, Store};
 use crate::QueueError;
 
 fn segment_path(dir: &Path, segment: u64) -> PathBuf {
@@ -25,19 +24,20 @@ fn segment_path(dir: &Path, segment: u64) -> PathBuf {
 }
 
 /// The bytes of a chunk on disk.
-pub(crate) fn encode(batch: &RecordBatch) -> Result<Vec<u8>, QueueError> {
-    let mut writer = StreamWriter::try_new(Vec::new(), &batch.schema())?;
-    writer.write(batch)?;
+pub(crate) fn encode(chunk: &Chunk) -> Result<Vec<u8>, QueueError> {
+    let mut writer = StreamWriter::try_new(Vec::with_capacity(chunk.held_bytes()), chunk.schema())?;
+    chunk.pieces().iter().try_for_each(|piece| writer.write(piece))?;
     Ok(writer.into_inner()?)
 }
 
-fn decode(bytes: Vec<u8>) -> Result<RecordBatch, QueueError> {
+fn decode(bytes: Vec<u8>) -> Result<Chunk, QueueError> {
     let mut buffer = Buffer::from_vec(bytes);
     let mut decoder = StreamDecoder::new();
-    match decoder.decode(&mut buffer)? {
-        Some(batch) => Ok(batch),
-        None => Err(QueueError::Arrow { reason: "a chunk without a batch".to_owned() }),
+    let mut pieces = Vec::new();
+    while let Some(piece) = decoder.decode(&mut buffer)? {
+        pieces.push(piece);
     }
+    Chunk::new(pieces)
 }
 
 /// Appends chunks; owned by the journal's writer.
@@ -219,7 +219,7 @@ impl DiskStore {
     }
 
     /// Blocks while it reads.
-    pub(crate) fn load(&self, chunk: ChunkId) -> Result<RecordBatch, QueueError> {
+    pub(crate) fn load(&self, chunk: ChunkId) -> Result<Chunk, QueueError> {
         let location = self.index.lock().chunks.get(&chunk).copied();
         let Some(location) = location else {
             return Err(QueueError::ChunkGone { chunk: chunk.0 });
@@ -245,7 +245,7 @@ impl DiskStore {
 }
 
 impl Store for Arc<DiskStore> {
-    fn read(&self, chunk: ChunkId) -> BoxFuture<'_, Result<RecordBatch, QueueError>> {
+    fn read(&self, chunk: ChunkId) -> BoxFuture<'_, Result<Chunk, QueueError>> {
         let store = Arc::clone(self);
         async move {
             let loading = tokio::task::spawn_blocking(move || store.load(chunk));

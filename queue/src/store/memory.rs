@@ -2,17 +2,16 @@
 
 use std::collections::HashMap;
 
-use arrow::array::RecordBatch;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 
-use super::{ChunkId, Store, held_bytes};
+use super::{Chunk, ChunkId, Store};
 use crate::QueueError;
 
 #[derive(Debug, Default)]
 struct Chunks {
-    by_id: HashMap<ChunkId, RecordBatch>,
+    by_id: HashMap<ChunkId, Chunk>,
     bytes: u64,
 }
 
@@ -23,20 +22,20 @@ pub(crate) struct MemoryStore {
 }
 
 impl MemoryStore {
-    pub(crate) fn get(&self, chunk: ChunkId) -> Option<RecordBatch> {
+    pub(crate) fn get(&self, chunk: ChunkId) -> Option<Chunk> {
         self.chunks.lock().by_id.get(&chunk).cloned()
     }
 
-    pub(crate) fn insert(&self, chunk: ChunkId, batch: RecordBatch) {
-        let bytes = held_bytes(&batch) as u64;
+    pub(crate) fn insert(&self, chunk: ChunkId, rows: Chunk) {
+        let bytes = rows.held_bytes() as u64;
         let mut chunks = self.chunks.lock();
         chunks.bytes += bytes;
-        chunks.by_id.insert(chunk, batch);
+        chunks.by_id.insert(chunk, rows);
     }
 }
 
 impl Store for MemoryStore {
-    fn read(&self, chunk: ChunkId) -> BoxFuture<'_, Result<RecordBatch, QueueError>> {
+    fn read(&self, chunk: ChunkId) -> BoxFuture<'_, Result<Chunk, QueueError>> {
         let found = self.get(chunk);
         let missing = || QueueError::ChunkGone { chunk: chunk.0 };
         futures::future::ready(found.ok_or_else(missing)).boxed()
@@ -46,7 +45,7 @@ impl Store for MemoryStore {
         let freed = {
             let mut chunks = self.chunks.lock();
             let freed = chunks.by_id.remove(&chunk);
-            let bytes = freed.as_ref().map_or(0, |batch| held_bytes(batch) as u64);
+            let bytes = freed.as_ref().map_or(0, |rows| rows.held_bytes() as u64);
             chunks.bytes -= bytes;
             freed
         };

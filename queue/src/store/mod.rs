@@ -3,6 +3,7 @@
 //! A chunk is the rows of one put: immutable, with buffers of its own, so that freeing it frees its memory whatever
 //! batch it was cut from.
 
+mod chunk;
 mod disk;
 mod memory;
 
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::QueueError;
 
+pub use chunk::Chunk;
 pub(crate) use disk::{DiskStore, SegmentWriter, encode};
 pub(crate) use memory::MemoryStore;
 
@@ -40,7 +42,7 @@ pub struct ChunkLocation {
 /// Chunks by key. Nothing on the hot path lists them.
 pub trait Store: Send + Sync + 'static {
     /// A chunk's rows; an error when it is not there or not what was written. Cancel-safe.
-    fn read(&self, chunk: ChunkId) -> BoxFuture<'_, Result<RecordBatch, QueueError>>;
+    fn read(&self, chunk: ChunkId) -> BoxFuture<'_, Result<Chunk, QueueError>>;
 
     /// Frees a chunk. Freeing one that is not there is nothing.
     fn free(&self, chunk: ChunkId);

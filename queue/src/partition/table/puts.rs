@@ -32,16 +32,36 @@ impl Table {
         Ok(())
     }
 
+    /// Whether a change with this token was made before.
+    pub(crate) fn token_state(&self, token: Option<&str>) -> Admission {
+        let Some(token) = token else { return Admission::Fresh };
+        match self.tokens.get(token) {
+            Some(known) => Admission::Known(known.clone()),
+            None if self.tokens_under_way.contains(token) => Admission::UnderWay,
+            None => Admission::Fresh,
+        }
+    }
+
+    /// A change with this token is about to be written.
+    pub(crate) fn begin_token(&mut self, token: Option<&String>) {
+        self.tokens_under_way.extend(token.cloned());
+    }
+
+    /// It has come to an end; if rows are given, to a good one.
+    pub(crate) fn end_token(&mut self, token: Option<String>, rows: Option<Vec<RowHandle>>) {
+        let Some(token) = token else { return };
+        self.tokens_under_way.remove(&token);
+        if let Some(rows) = rows {
+            self.remember(token, rows);
+        }
+    }
+
     /// Whether a put may be written; says so without changing anything.
     pub(crate) fn admit(&self, put: &Put, columns: &[ColumnSpec]) -> Result<Admission, QueueError> {
-        let rows = put.batch.num_rows();
-        if let Some(token) = &put.token {
-            if let Some(known) = self.tokens.get(token) {
-                return Ok(Admission::Known(known.clone()));
-            }
-            if self.tokens_under_way.contains(token) {
-                return Ok(Admission::UnderWay);
-            }
+        let rows = put.rows();
+        match self.token_state(put.token.as_deref()) {
+            Admission::Fresh => {}
+            repetition => return Ok(repetition),
         }
         if self.closed {
             return Err(QueueError::Closed { partition: self.spec.name.clone() });
@@ -65,7 +85,7 @@ impl Table {
 
     /// Sets slots, the group's places and the token aside for a put that is about to be written.
     pub(crate) fn reserve(&mut self, put: &Put, kib: u32) -> Claim {
-        let rows = put.batch.num_rows();
+        let rows = put.rows();
         self.rows_reserved += rows;
         self.kib_reserved += kib;
         let under_way = self

@@ -1,7 +1,11 @@
 //! The server's side.
 
+mod bodies;
+mod control;
+
 use std::sync::Arc;
 
+use arrow::array::RecordBatch;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::QueryRejection;
@@ -12,22 +16,20 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::serve::ListenerExt;
 use futures::stream;
-use http_body::Body as _;
-use http_body_util::BodyExt;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::ipc::{self, Encoder};
-use super::wire::{self, ARROW_STREAM, ClearBody, ENDED, ErrorBody, LEASE, PutAnswer, PutQuery, TakeBody};
+use super::wire::{
+    self, ARROW_STREAM, ClearBody, ColumnsQuery, ENDED, ErrorBody, FRESH_FROM, LEASE, NamesAnswer, PutAnswer,
+    PutQuery, TakeBody,
+};
 use crate::{Lease, Partition, PartitionSpec, Put, QueueError, TransferQueue};
+use bodies::{json_of, rows_of};
 
-const OPENAPI: &str = include_str!("../../openapi.json");
-
-/// Bodies up to this size are read where they arrive.
-const INLINE_BYTES_MAX: usize = 64 << 10;
+const OPENAPI: &str = include_str!("../../../openapi.json");
 
 /// How a queue is served.
 #[derive(Debug, Clone)]
@@ -84,7 +86,6 @@ fn router(service: Arc<Service>) -> Router {
     let guarded = Router::new()
         .route("/v1/inspect", get(inspect))
         .route("/v1/partitions", get(list).post(declare))
-        .route("/v1/partitions/{partition}", get(partition_status))
         .route("/v1/partitions/{partition}/rows", post(put))
         .route("/v1/partitions/{partition}/columns", post(write_columns))
         .route("/v1/partitions/{partition}/take", post(take))
@@ -93,6 +94,7 @@ fn router(service: Arc<Service>) -> Router {
         .route("/v1/partitions/{partition}/leases/{lease}/ack", post(ack))
         .route("/v1/partitions/{partition}/leases/{lease}/nack", post(nack))
         .route("/v1/partitions/{partition}/leases/{lease}/renew", post(renew))
+        .merge(control::routes())
         .layer(middleware::from_fn_with_state(Arc::clone(&service), check_token));
     // The limit is our own, so that its error is one of ours.
     open.merge(guarded).layer(DefaultBodyLimit::disable()).with_state(service)
@@ -140,60 +142,20 @@ fn same(left: &[u8], right: &[u8]) -> bool {
     left.len() == right.len() && different == 0
 }
 
-/// A body in an allocation of its own and of its size: what is put stays in it, and a cut of a connection's buffer would
-/// keep all of that.
-async fn body_of(service: &Service, mut body: Body) -> Result<Bytes, QueueError> {
-    let bytes_max = service.config.body_bytes_max;
-    let announced = body.size_hint().lower();
-    if announced > bytes_max as u64 {
-        return Err(QueueError::BodyTooLarge { bytes_max });
-    }
-    let mut bytes = Vec::with_capacity(announced as usize);
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| bad(format!("the body did not arrive whole: {error}")))?;
-        let Ok(data) = frame.into_data() else { continue };
-        if bytes.len() + data.len() > bytes_max {
-            return Err(QueueError::BodyTooLarge { bytes_max });
-        }
-        bytes.extend_from_slice(&data);
-    }
-    bytes.shrink_to_fit();
-    Ok(bytes.into())
-}
-
-async fn json_of<T: DeserializeOwned>(service: &Service, body: Body) -> Result<T, QueueError> {
-    let bytes = body_of(service, body).await?;
-    serde_json::from_slice(&bytes).map_err(|error| bad(format!("JSON body: {error}")))
-}
-
-/// Rows of a body; many of them are read off the I/O threads.
-async fn rows_of(service: &Service, body: Body) -> Result<arrow::array::RecordBatch, QueueError> {
-    let bytes = body_of(service, body).await?;
-    if bytes.len() <= INLINE_BYTES_MAX {
-        return ipc::decode(bytes);
-    }
-    let decoding = tokio::task::spawn_blocking(move || ipc::decode(bytes));
-    decoding.await.map_err(|_| bad("arrow stream: it cannot be read"))?
-}
-
 async fn inspect(State(service): Shared) -> Response {
     json(&service.queue.inspect())
 }
 
 async fn list(State(service): Shared) -> Response {
-    let names: Vec<String> =
-        service.queue.partitions().iter().map(|partition| partition.name().to_owned()).collect();
-    json(&serde_json::json!({ "partitions": names }))
+    let partitions = service.queue.partitions();
+    let partitions = partitions.iter().map(|partition| partition.name().to_owned()).collect();
+    json(&NamesAnswer { partitions })
 }
 
 async fn declare(State(service): Shared, body: Body) -> Answer {
     let spec: PartitionSpec = json_of(&service, body).await?;
     let partition = service.queue.declare(spec).await?;
     Ok(json(&partition.spec()))
-}
-
-async fn partition_status(State(service): Shared, Path(partition): Path<String>) -> Answer {
-    Ok(json(&service.queue.partition(&partition)?.stats()))
 }
 
 async fn put(
@@ -204,12 +166,14 @@ async fn put(
 ) -> Answer {
     let partition = service.queue.partition(&partition)?;
     let Query(query) = query.map_err(|error| bad(error.body_text()))?;
-    let mut batch = rows_of(&service, body).await?;
-    let (keys, tags) = ipc::split_put_labels(&mut batch)?;
-    ipc::check_names(&batch)?;
-    let group_size = query.group_size.unwrap_or(batch.num_rows());
+    let batches = rows_of(&service, body).await?;
+    let (keys, batches) = ipc::split_all(batches, ipc::split_keys)?;
+    let (tags, batches) = ipc::split_all(batches, ipc::split_tags)?;
+    batches.iter().try_for_each(ipc::check_names)?;
+    let rows = batches.iter().map(RecordBatch::num_rows).sum();
+    let group_size = query.group_size.unwrap_or(rows);
     let put = Put {
-        batch,
+        batches,
         group: query.group,
         group_size,
         policy_version: query.policy_version,
@@ -224,11 +188,17 @@ async fn put(
     Ok(json(&PutAnswer { rows }))
 }
 
-async fn write_columns(State(service): Shared, Path(partition): Path<String>, body: Body) -> Answer {
+async fn write_columns(
+    State(service): Shared,
+    Path(partition): Path<String>,
+    query: Result<Query<ColumnsQuery>, QueryRejection>,
+    body: Body,
+) -> Answer {
     let partition = service.queue.partition(&partition)?;
-    let (rows, batch) = ipc::split_handles(rows_of(&service, body).await?)?;
-    ipc::check_names(&batch)?;
-    partition.write_columns(&rows, batch).await?;
+    let Query(query) = query.map_err(|error| bad(error.body_text()))?;
+    let (rows, batches) = ipc::split_all(rows_of(&service, body).await?, ipc::split_handles)?;
+    batches.iter().try_for_each(ipc::check_names)?;
+    partition.write_columns_once(&rows, batches, query.token).await?;
     done()
 }
 
@@ -241,9 +211,11 @@ async fn take(State(service): Shared, Path(partition): Path<String>, body: Body)
         return Ok((StatusCode::NO_CONTENT, [(ENDED, ended)]).into_response());
     };
     let name = lease_name(service.life, lease.id(), take.share.map_or(0, |share| share.member));
+    let fresh_from = lease.fresh_from();
     let mut response = Response::new(Body::from_stream(rows_stream(lease)?));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(ARROW_STREAM));
+    headers.insert(FRESH_FROM, HeaderValue::from(fresh_from));
     if let Ok(name) = HeaderValue::from_str(&name) {
         headers.insert(LEASE, name);
     }
@@ -352,8 +324,8 @@ async fn renew(State(service): Shared, Path((partition, lease)): Path<(String, S
 
 async fn clear(State(service): Shared, Path(partition): Path<String>, body: Body) -> Answer {
     let partition = service.queue.partition(&partition)?;
-    let ClearBody { rows } = json_of(&service, body).await?;
-    partition.clear(&rows).await?;
+    let ClearBody { rows, token } = json_of(&service, body).await?;
+    partition.clear_once(&rows, token).await?;
     done()
 }
 

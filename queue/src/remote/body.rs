@@ -1,0 +1,84 @@
+//! What requests carry.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use arrow::array::RecordBatch;
+use bytes::Bytes;
+use hyper::body::{Body, Frame, SizeHint};
+
+use super::ipc::{self, Pieces};
+use super::wire::ARROW_STREAM;
+use crate::QueueError;
+
+/// What a request carries, as often as it is sent.
+#[derive(Clone)]
+pub(super) enum Content {
+    Nothing,
+    Json(Bytes),
+    Rows(Vec<RecordBatch>),
+}
+
+impl Content {
+    pub(super) fn kind(&self) -> Option<&'static str> {
+        match self {
+            Self::Nothing => None,
+            Self::Json(_) => Some("application/json"),
+            Self::Rows(_) => Some(ARROW_STREAM),
+        }
+    }
+
+    pub(super) fn body(&self) -> RequestBody {
+        match self {
+            Self::Nothing => RequestBody::Whole(None),
+            Self::Json(bytes) => RequestBody::Whole(Some(bytes.clone())),
+            Self::Rows(batches) => match batches.as_slice() {
+                [batch] if ipc::is_one_piece(batch) => {
+                    ipc::encode(batch).map_or_else(|_| RequestBody::pieces(batches), RequestBody::from)
+                }
+                _ => RequestBody::pieces(batches),
+            },
+        }
+    }
+}
+
+/// The bytes of one sending. Rows are encoded as they leave, a piece at a time: a large put needs no large buffer.
+pub(super) enum RequestBody {
+    Whole(Option<Bytes>),
+    Pieces(Box<Pieces>),
+}
+
+impl RequestBody {
+    fn pieces(batches: &[RecordBatch]) -> Self {
+        Self::Pieces(Box::new(Pieces::new(batches.to_vec())))
+    }
+}
+
+impl From<Bytes> for RequestBody {
+    fn from(bytes: Bytes) -> Self {
+        Self::Whole(Some(bytes))
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = QueueError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, QueueError>>> {
+        let bytes = match &mut *self {
+            Self::Whole(bytes) => bytes.take().map(Ok),
+            Self::Pieces(pieces) => pieces.next().transpose(),
+        };
+        Poll::Ready(bytes.map(|bytes| bytes.map(Frame::data)))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            Self::Pieces(_) => SizeHint::default(),
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What a partition is asked and told besides its rows.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::http::header;
+use axum::response::IntoResponse;
+use axum::routing::{get, post};
+use tokio::time::Instant;
+
+use super::bodies::json_of;
+use super::{Answer, Service, Shared, bad, done, json, until_end};
+use crate::remote::ipc::{self, Pieces};
+use crate::remote::wire::{
+    ARROW_STREAM, FindBody, FoundAnswer, GetBody, ResetAnswer, StatusQuery, TagsBody, VersionBody,
+};
+
+pub(super) fn routes() -> Router<Arc<Service>> {
+    Router::new()
+        .route("/v1/partitions/{partition}", get(status))
+        .route("/v1/partitions/{partition}/get", post(get_rows))
+        .route("/v1/partitions/{partition}/find", post(find))
+        .route("/v1/partitions/{partition}/tags", post(set_tags))
+        .route("/v1/partitions/{partition}/tasks/{task}/reset", post(reset))
+        .route("/v1/partitions/{partition}/version", post(announce))
+}
+
+async fn status(
+    State(service): Shared,
+    Path(partition): Path<String>,
+    query: Result<Query<StatusQuery>, QueryRejection>,
+) -> Answer {
+    let partition = service.queue.partition(&partition)?;
+    let Query(query) = query.map_err(|error| bad(error.body_text()))?;
+    let Some(after) = query.after else { return Ok(json(&partition.stats())) };
+    let deadline = Instant::now() + std::time::Duration::from_millis(query.wait_ms);
+    let waiting = async { Ok(partition.stats_after(after, deadline).await) };
+    Ok(json(&until_end(&service, &partition, waiting).await?))
+}
+
+async fn get_rows(State(service): Shared, Path(partition): Path<String>, body: Body) -> Answer {
+    let partition = service.queue.partition(&partition)?;
+    let GetBody { rows, columns } = json_of(&service, body).await?;
+    let batches = partition.get(&rows, columns.as_deref()).await?;
+    let schema = ipc::common_schema(&batches);
+    let batches =
+        batches.iter().map(|batch| ipc::conformed(batch, &schema)).collect::<Result<Vec<_>, _>>()?;
+    let pieces = futures::stream::try_unfold(Pieces::new(batches), |mut pieces| async move {
+        let bytes = pieces.next()?;
+        Ok::<_, crate::QueueError>(bytes.map(|bytes| (bytes, pieces)))
+    });
+    Ok(([(header::CONTENT_TYPE, ARROW_STREAM)], Body::from_stream(pieces)).into_response())
+}
+
+async fn find(State(service): Shared, Path(partition): Path<String>, body: Body) -> Answer {
+    let partition = service.queue.partition(&partition)?;
+    let FindBody { keys } = json_of(&service, body).await?;
+    let rows = match keys {
+        Some(keys) => partition.find(&keys)?,
+        None => partition.keyed_rows(),
+    };
+    Ok(json(&FoundAnswer { rows }))
+}
+
+async fn set_tags(State(service): Shared, Path(partition): Path<String>, body: Body) -> Answer {
+    let partition = service.queue.partition(&partition)?;
+    let TagsBody { tags } = json_of(&service, body).await?;
+    partition.set_tags(tags).await?;
+    done()
+}
+
+async fn reset(State(service): Shared, Path((partition, task)): Path<(String, String)>) -> Answer {
+    let rows = service.queue.partition(&partition)?.reset(&task).await?;
+    Ok(json(&ResetAnswer { rows }))
+}
+
+async fn announce(State(service): Shared, Path(partition): Path<String>, body: Body) -> Answer {
+    let partition = service.queue.partition(&partition)?;
+    let VersionBody { policy_version } = json_of(&service, body).await?;
+    partition.announce(policy_version).await?;
+    done()
+}
