@@ -352,9 +352,9 @@ async fn the_openapi_document_has_the_paths_that_are_served() {
         .await
         .unwrap();
     let paths = document["paths"].as_object().unwrap();
-    assert_eq!(paths.len(), 13);
+    assert_eq!(paths.len(), 18);
     for (path, methods) in paths {
-        let concrete = path.replace("{partition}", "p").replace("{lease}", "l");
+        let concrete = path.replace("{partition}", "p").replace("{lease}", "l").replace("{task}", "t");
         let url = format!("http://{}{concrete}", served.address);
         for method in ["get", "post"] {
             let method_name = method.to_uppercase().parse().unwrap();
