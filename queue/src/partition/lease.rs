@@ -16,6 +16,9 @@ pub(crate) trait Hold: Send + Sync + std::fmt::Debug {
     fn nack(&self) -> BoxFuture<'_, Result<(), QueueError>>;
     fn renew(&self) -> BoxFuture<'_, Result<(), QueueError>>;
 
+    /// The holder is elsewhere from now on, and may outlive this process.
+    fn detach(&self) {}
+
     /// Gives the rows back soon, without anybody waiting for it. The lease may have ended before.
     fn abandon(&self);
 }
@@ -141,6 +144,7 @@ impl Lease {
     /// The lease's number, for a holder elsewhere: from now on only its ack, its nack or its expiry ends it.
     pub(crate) fn detach(mut self) -> u64 {
         self.held = false;
+        self.hold.detach();
         self.id
     }
 }

@@ -26,6 +26,9 @@ use crate::{
 /// is noticed.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
+/// After rows that were lost on their way.
+const RETRY: Duration = Duration::from_millis(50);
+
 /// How to reach a queue's server.
 #[derive(Debug, Clone)]
 pub struct RemoteConfig {
@@ -133,7 +136,7 @@ impl RemoteQueue {
         let name = text(LEASE);
         let name = name.ok_or_else(|| self.link.unreachable("rows without a lease"))?;
         let (rows, labels, batches) = self.rows(answer).await?;
-        let id = name.split('-').nth(1).and_then(|id| id.parse().ok()).unwrap_or_default();
+        let id = name.split('-').next().and_then(|id| u64::from_str_radix(id, 16).ok()).unwrap_or_default();
         let hold = Held { link: Arc::clone(&self.link), path: path(partition, &format!("/leases/{name}")) };
         let mut lease = Lease::new(Box::new(hold), id, rows, labels, batches);
         lease.fresh_from = fresh_from;
@@ -255,10 +258,19 @@ impl Queue for RemoteQueue {
         take: &'a Take,
     ) -> BoxFuture<'a, Result<Option<Lease>, QueueError>> {
         async move {
+            let give_up = Instant::now() + self.link.config.patience;
             loop {
                 let left = take.deadline.map(|deadline| deadline - Instant::now());
                 let wait = left.map(|left| left.min(WAIT_MAX));
-                match self.take_once(partition, take, wait).await? {
+                let taken = match self.take_once(partition, take, wait).await {
+                    // The rows were on their way: they are given again.
+                    Err(QueueError::Unreachable { .. }) if Instant::now() < give_up => {
+                        tokio::time::sleep(RETRY).await;
+                        continue;
+                    }
+                    taken => taken?,
+                };
+                match taken {
                     Taken::Lease(lease) => return Ok(Some(lease)),
                     Taken::Ended => return Ok(None),
                     Taken::Nothing if left.is_none() => return Ok(None),

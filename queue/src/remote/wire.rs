@@ -257,7 +257,7 @@ pub(super) fn status(error: &QueueError) -> u16 {
         | QueueError::RowTooLong { .. } => 413,
         QueueError::Full { .. } | QueueError::RecordsFull { .. } => 429,
         QueueError::Empty | QueueError::BadRequest { .. } => 400,
-        QueueError::Closed { .. } | QueueError::Unreachable { .. } => 503,
+        QueueError::Closed { .. } | QueueError::Stopping | QueueError::Unreachable { .. } => 503,
         QueueError::Corrupt { .. } | QueueError::Io { .. } | QueueError::Arrow { .. } => 500,
     }
 }
