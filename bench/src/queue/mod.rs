@@ -50,7 +50,7 @@ fn idle(peer: Option<&mut Peer>) -> anyhow::Result<Vec<Figure>> {
         return Ok(vec![figure.bar(bar)]);
     };
     let theirs = peer.memory()?;
-    let whose = format!("{}: controller, two storage units, ray", peer::NAME);
+    let whose = format!("{} with its controller, two storage units and ray", peer::NAME);
     let once = Figure::new("the same, what the peer's processes share counted once", megabytes, "MB");
     Ok(vec![
         figure.against_named(&whose, theirs.resident / 1e6).bar(bar),
