@@ -1,7 +1,7 @@
 """The Python package `transferqueue`, measured for `rolldock-bench queue --peer`.
 
 One process for the whole run: it reads one JSON command a line on standard input and answers each with one JSON line on
-standard output. It ends when standard input does, so that it outlives a killed bench by no more than one command.
+standard output. It ends when standard input does, whatever it is doing, so that nothing outlives a killed bench.
 
 What is measured is what its own tutorials do: `put`, then `get_meta` + `get_data` by one consuming task, on the
 SimpleStorage backend with two storage units. Wherever there is a choice, the quicker one is taken:
@@ -14,8 +14,10 @@ SimpleStorage backend with two storage units. Wherever there is a choice, the qu
 import asyncio
 import json
 import os
+import queue
 import secrets
 import sys
+import threading
 import time
 
 import psutil
@@ -38,6 +40,7 @@ from tensordict import TensorDict  # noqa: E402
 
 STORAGE_UNITS = 2
 TASK = "train"
+END_WAIT_S = 20.0
 QUEUE_PROCESSES = ("ray::TransferQueueController", "ray::SimpleStorageUnit")
 
 
@@ -148,13 +151,22 @@ class Peer:
             resident += memory.rss
             proportional += memory.pss
             found.append(f"{memory.rss >> 20} MiB, {memory.pss >> 20} proportional: {name.strip()[:100]}")
-        queue = [line for line in found if any(name in line for name in QUEUE_PROCESSES)]
-        if len(queue) != STORAGE_UNITS + 1:
-            raise RuntimeError(f"the queue's processes are {queue}")
+        own = [line for line in found if any(name in line for name in QUEUE_PROCESSES)]
+        if len(own) != STORAGE_UNITS + 1:
+            raise RuntimeError(f"the queue's processes are {own}")
         return {"resident": resident, "proportional": proportional, "processes": found}
 
 
-def serve(commands, answers, temporary: str) -> None:
+def read(commands: queue.SimpleQueue) -> None:
+    """Hands on the commands. After the last there is a while for an orderly end; Ray's processes die with this one."""
+    for line in sys.stdin:
+        commands.put(line)
+    commands.put(None)
+    time.sleep(END_WAIT_S)
+    os._exit(1)
+
+
+def serve(commands: queue.SimpleQueue, answers, temporary: str) -> None:
     # Each of the queue's processes asks Ray for a processor, and would wait for ever on a machine with two.
     ray.init(
         address="local",
@@ -175,7 +187,7 @@ def serve(commands, answers, temporary: str) -> None:
     packages = ["transferqueue", "ray", "torch", "pyzmq"]
     versions = [f"python {sys.version.split()[0]}"] + [f"{package} {version(package)}" for package in packages]
     answer({"versions": ", ".join(versions)})
-    for line in commands:
+    while (line := commands.get()) is not None:
         command = json.loads(line)
         try:
             do = {"large": peer.large, "small": peer.small, "small_takes": peer.small_takes, "memory": peer.memory}
@@ -189,8 +201,10 @@ def main() -> None:
     # Ray and its children write to standard output too: it becomes the log, and the answers keep a copy of their own.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    commands = queue.SimpleQueue()
+    threading.Thread(target=read, args=[commands], daemon=True).start()
     try:
-        serve(sys.stdin, answers, sys.argv[1])
+        serve(commands, answers, sys.argv[1])
     finally:
         transfer_queue.close()
         ray.shutdown()
