@@ -16,6 +16,7 @@ import json
 import os
 import queue
 import secrets
+import signal
 import sys
 import threading
 import time
@@ -158,11 +159,13 @@ class Peer:
 
 
 def read(commands: queue.SimpleQueue) -> None:
-    """Hands on the commands. After the last there is a while for an orderly end; Ray's processes die with this one."""
+    """Hands on the commands. After the last there is a while for an orderly end of Ray's processes, then they die."""
     for line in sys.stdin:
         commands.put(line)
     commands.put(None)
     time.sleep(END_WAIT_S)
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 
