@@ -97,6 +97,23 @@ impl Lease {
         self.hold.renew().await
     }
 
+    /// Itself with rows that came after it.
+    pub(crate) fn with_rows(
+        mut self,
+        rows: Vec<RowHandle>,
+        (groups, policy_versions): (Vec<String>, Vec<u64>),
+        batches: Vec<RecordBatch>,
+    ) -> Self {
+        (self.rows, self.groups, self.policy_versions) = (rows, groups, policy_versions);
+        self.batches = batches;
+        self
+    }
+
+    /// The payload without the lease, for whoever passes it on: the lease does not keep it any more.
+    pub(crate) fn take_batches(&mut self) -> Vec<RecordBatch> {
+        std::mem::take(&mut self.batches)
+    }
+
     /// The lease's number, for a holder elsewhere: from now on only its ack, its nack or its expiry ends it.
     pub(crate) fn detach(mut self) -> u64 {
         self.held = false;

@@ -52,10 +52,10 @@ impl Decoder {
     /// Gives the batches that are whole now to `take`.
     pub(super) fn feed(
         &mut self,
-        bytes: Bytes,
+        bytes: impl Into<Buffer>,
         mut take: impl FnMut(RecordBatch) -> Result<(), QueueError>,
     ) -> Result<(), QueueError> {
-        let mut buffer = Buffer::from(bytes);
+        let mut buffer: Buffer = bytes.into();
         loop {
             // The reader takes a stream's lengths on trust, and panics where one leads out of its buffer.
             let read = catch_unwind(AssertUnwindSafe(|| self.0.decode(&mut buffer)));
@@ -75,8 +75,8 @@ fn broken(error: arrow::error::ArrowError) -> QueueError {
     bad(format!("arrow stream: {error}"))
 }
 
-/// The rows of a body: the batches of one stream, as one. Their buffers are cuts of the body.
-pub(super) fn decode(body: Bytes) -> Result<RecordBatch, QueueError> {
+/// The batches of one stream. Their buffers are cuts of the body.
+pub(crate) fn decode_batches(body: Buffer) -> Result<Vec<RecordBatch>, QueueError> {
     let mut decoder = Decoder::new();
     let mut batches = Vec::new();
     decoder.feed(body, |batch| {
@@ -84,6 +84,17 @@ pub(super) fn decode(body: Bytes) -> Result<RecordBatch, QueueError> {
         Ok(())
     })?;
     decoder.finish()?;
+    Ok(batches)
+}
+
+/// The rows of a body: the batches of one stream, as one. Their buffers are cuts of the body.
+pub(crate) fn decode(body: Bytes) -> Result<RecordBatch, QueueError> {
+    decode_buffer(body.into())
+}
+
+/// The same of a body that lies anywhere.
+pub(crate) fn decode_buffer(body: Buffer) -> Result<RecordBatch, QueueError> {
+    let batches = decode_batches(body)?;
     match batches.as_slice() {
         [] => Err(QueueError::Empty),
         [batch] => Ok(batch.clone()),
@@ -129,7 +140,7 @@ pub(super) fn encode(batch: &RecordBatch) -> Result<Bytes, QueueError> {
 }
 
 /// Every column that any of the batches has; those that some lack may be null.
-pub(super) fn common_schema(batches: &[RecordBatch]) -> SchemaRef {
+pub(crate) fn common_schema(batches: &[RecordBatch]) -> SchemaRef {
     let Some(first) = batches.first() else { return Arc::new(Schema::empty()) };
     let schema = first.schema();
     if batches.iter().all(|batch| batch.schema() == schema) {
@@ -152,13 +163,23 @@ pub(super) fn labelled(
     rows: std::ops::Range<usize>,
 ) -> Result<RecordBatch, QueueError> {
     let conformed = if batch.schema_ref() == schema { batch.clone() } else { conform(batch, schema)? };
-    let mut columns: Vec<ArrayRef> = vec![
+    let mut columns = label_columns(lease, rows);
+    columns.extend(conformed.columns().iter().cloned());
+    Ok(RecordBatch::try_new(labelled_schema(schema), columns)?)
+}
+
+fn label_columns(lease: &Lease, rows: std::ops::Range<usize>) -> Vec<ArrayRef> {
+    vec![
         Arc::new(UInt64Array::from_iter_values(lease.rows()[rows.clone()].iter().copied().map(number))),
         Arc::new(StringArray::from_iter_values(&lease.groups()[rows.clone()])),
         Arc::new(UInt64Array::from_iter_values(lease.policy_versions()[rows].iter().copied())),
-    ];
-    columns.extend(conformed.columns().iter().cloned());
-    Ok(RecordBatch::try_new(labelled_schema(schema), columns)?)
+    ]
+}
+
+/// The labels of all rows of a lease, as a batch of their own.
+pub(crate) fn labels(lease: &Lease) -> Result<RecordBatch, QueueError> {
+    let columns = label_columns(lease, 0..lease.rows().len());
+    Ok(RecordBatch::try_new(labelled_schema(&Schema::empty()), columns)?)
 }
 
 pub(super) fn labelled_schema(schema: &Schema) -> SchemaRef {
@@ -169,7 +190,7 @@ pub(super) fn labelled_schema(schema: &Schema) -> SchemaRef {
 }
 
 /// Takes the handles out of a batch.
-pub(super) fn split_handles(mut batch: RecordBatch) -> Result<(Vec<RowHandle>, RecordBatch), QueueError> {
+pub(crate) fn split_handles(mut batch: RecordBatch) -> Result<(Vec<RowHandle>, RecordBatch), QueueError> {
     let missing = || bad(format!("expected a column {HANDLE} of type UInt64 without nulls"));
     let place = batch.schema_ref().index_of(HANDLE).map_err(|_| missing())?;
     let column = batch.remove_column(place);
@@ -179,15 +200,15 @@ pub(super) fn split_handles(mut batch: RecordBatch) -> Result<(Vec<RowHandle>, R
 }
 
 /// A taken batch and what its rows are.
-pub(super) struct Labelled {
-    pub(super) rows: Vec<RowHandle>,
-    pub(super) groups: Vec<String>,
-    pub(super) policy_versions: Vec<u64>,
-    pub(super) batch: RecordBatch,
+pub(crate) struct Labelled {
+    pub(crate) rows: Vec<RowHandle>,
+    pub(crate) groups: Vec<String>,
+    pub(crate) policy_versions: Vec<u64>,
+    pub(crate) batch: RecordBatch,
 }
 
 /// Takes the labels out of a taken batch.
-pub(super) fn split_labels(batch: RecordBatch) -> Result<Labelled, QueueError> {
+pub(crate) fn split_labels(batch: RecordBatch) -> Result<Labelled, QueueError> {
     let (rows, mut batch) = split_handles(batch)?;
     let unversioned = || bad(format!("expected a column {POLICY_VERSION} of type UInt64"));
     let place = batch.schema_ref().index_of(POLICY_VERSION).map_err(|_| unversioned())?;
@@ -202,7 +223,7 @@ pub(super) fn split_labels(batch: RecordBatch) -> Result<Labelled, QueueError> {
 }
 
 /// The batch with a column of handles in front.
-pub(super) fn with_handles(rows: &[RowHandle], batch: &RecordBatch) -> Result<RecordBatch, QueueError> {
+pub(crate) fn with_handles(rows: &[RowHandle], batch: &RecordBatch) -> Result<RecordBatch, QueueError> {
     let mut fields = vec![Arc::new(Field::new(HANDLE, DataType::UInt64, false))];
     fields.extend(batch.schema_ref().fields().iter().cloned());
     let mut columns: Vec<ArrayRef> =
@@ -212,7 +233,7 @@ pub(super) fn with_handles(rows: &[RowHandle], batch: &RecordBatch) -> Result<Re
 }
 
 /// Refuses columns whose names the wire format uses.
-pub(super) fn check_names(batch: &RecordBatch) -> Result<(), QueueError> {
+pub(crate) fn check_names(batch: &RecordBatch) -> Result<(), QueueError> {
     let reserved = batch
         .schema_ref()
         .fields()

@@ -9,9 +9,9 @@
 //! reach the client whole gives its rows back, and what reached a client that died comes back with the lease's expiry.
 
 mod client;
-mod ipc;
+pub(crate) mod ipc;
 mod service;
-mod wire;
+pub(crate) mod wire;
 
 pub use client::{RemoteConfig, RemoteQueue};
 pub use ipc::{GROUP, HANDLE, POLICY_VERSION};

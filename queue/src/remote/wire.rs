@@ -17,56 +17,56 @@ pub(super) const ENDED: &str = "rolldock-ended";
 /// The query of a put.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct PutQuery {
-    pub(super) group: String,
+pub(crate) struct PutQuery {
+    pub(crate) group: String,
     /// The rows of this put if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) group_size: Option<usize>,
+    pub(crate) group_size: Option<usize>,
     #[serde(default)]
-    pub(super) policy_version: u64,
+    pub(crate) policy_version: u64,
     #[serde(default)]
-    pub(super) priority: i64,
+    pub(crate) priority: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) token: Option<String>,
+    pub(crate) token: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) record: Option<String>,
+    pub(crate) record: Option<String>,
     /// How long to wait for room; not at all if absent.
     #[serde(default)]
-    pub(super) wait_ms: u64,
+    pub(crate) wait_ms: u64,
 }
 
 /// The answer to a put.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct PutAnswer {
-    pub(super) rows: Vec<RowHandle>,
+pub(crate) struct PutAnswer {
+    pub(crate) rows: Vec<RowHandle>,
 }
 
 /// The body of a take.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct TakeBody {
-    pub(super) task: String,
+pub(crate) struct TakeBody {
+    pub(crate) task: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) groups: Option<usize>,
+    pub(crate) groups: Option<usize>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) rows: Option<usize>,
+    pub(crate) rows: Option<usize>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) tokens: Option<u64>,
+    pub(crate) tokens: Option<u64>,
     #[serde(default = "one")]
-    pub(super) at_least: usize,
+    pub(crate) at_least: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) columns: Option<Vec<String>>,
+    pub(crate) columns: Option<Vec<String>>,
     #[serde(default)]
-    pub(super) min_policy_version: u64,
+    pub(crate) min_policy_version: u64,
     #[serde(default)]
-    pub(super) stale: Stale,
+    pub(crate) stale: Stale,
     #[serde(default)]
-    pub(super) sampler: Sampler,
+    pub(crate) sampler: Sampler,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) share: Option<Share>,
+    pub(crate) share: Option<Share>,
     /// How long to wait for rows; absent means not at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) wait_ms: Option<u64>,
+    pub(crate) wait_ms: Option<u64>,
 }
 
 fn one() -> usize {
@@ -74,7 +74,7 @@ fn one() -> usize {
 }
 
 impl TakeBody {
-    pub(super) fn new(take: &Take, wait: Option<Duration>) -> Self {
+    pub(crate) fn new(take: &Take, wait: Option<Duration>) -> Self {
         let (groups, rows, tokens) = match take.amount {
             Amount::Groups(count) => (Some(count), None, None),
             Amount::Rows(count) => (None, Some(count), None),
@@ -95,7 +95,7 @@ impl TakeBody {
         }
     }
 
-    pub(super) fn into_take(self) -> Result<Take, QueueError> {
+    pub(crate) fn into_take(self) -> Result<Take, QueueError> {
         let amount = match (self.groups, self.rows, self.tokens) {
             (Some(count), None, None) => Amount::Groups(count),
             (None, Some(count), None) => Amount::Rows(count),
