@@ -11,8 +11,7 @@ use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::Field;
 use rolldock_queue::{
     Lease, LocalConfig, LocalListener, LocalQueue, LocalServiceConfig, PartitionSpec, Put, Queue,
-    QueueConfig, QueueError, RegionStats, Regions, Sampler, Share, Take, TaskSpec, TransferQueue,
-    serve_local,
+    QueueConfig, QueueError, Regions, Sampler, Share, Take, TaskSpec, TransferQueue, serve_local,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -236,7 +235,6 @@ async fn rows_that_are_read_are_never_written_over() {
     let first = large(1, 200);
     client.put("train", Put::group("a", first.clone()), None).await.unwrap();
     let lease = take(&client).await;
-    let kept = lease.concat().unwrap();
     let read = lease.batches()[0].clone();
     lease.ack().await.unwrap();
     assert_eq!(served.queue.partition("train").unwrap().stats().rows, 0);
@@ -244,7 +242,7 @@ async fn rows_that_are_read_are_never_written_over() {
         client.put("train", Put::group(format!("{round}"), large(round + 2, 200)), None).await.unwrap();
         take(&client).await.ack().await.unwrap();
     }
-    assert_eq!(read, kept);
+    assert_eq!(read, first);
     let stats = served.regions.stats();
     assert!(stats.in_use <= 2 && stats.in_use + stats.idle <= 3, "{stats:?}");
     drop(read);
@@ -307,11 +305,8 @@ async fn a_client_that_goes_away_leaves_nothing_behind() {
     until("a region is lent", || served.regions.stats().in_use == 3).await;
     drop(dead);
     until("its lease has ended", || partition.stats().leases == 1).await;
-    until("its region is gone", || {
-        served.regions.stats() == RegionStats { idle: 0, idle_bytes: 0, ..served.regions.stats() }
-            && served.regions.stats().in_use == 2
-    })
-    .await;
+    until("its region is gone", || served.regions.stats().in_use == 2).await;
+    assert_eq!(served.regions.stats().idle, 0, "{:?}", served.regions.stats());
     assert_eq!(partition.stats().tasks[0].ready_groups, 1);
     assert_eq!(partition.stats().rows_reserved, 0);
 
@@ -381,10 +376,15 @@ async fn a_damaged_stream_in_a_region_changes_nothing() {
     }
     let mut answers = String::new();
     while answers.matches("Refusal").count() < 7 {
+        // Not `read`: a read that ends where descriptors begin is short, and that is no sign of there being no more.
         let mut some = vec![0; 4096];
-        let count = peer.read(&mut some).await.unwrap();
-        assert!(count > 0, "{answers}");
-        answers.push_str(&String::from_utf8_lossy(&some[..count]));
+        match peer.try_read(&mut some) {
+            Ok(count) => {
+                assert!(count > 0, "{answers}");
+                answers.push_str(&String::from_utf8_lossy(&some[..count]));
+            }
+            Err(_) => peer.readable().await.unwrap(),
+        }
     }
     let stats = served.queue.partition("train").unwrap().stats();
     assert_eq!((stats.rows, stats.rows_reserved, stats.groups), (0, 0, 0));

@@ -1,24 +1,18 @@
 //! The client's side.
 
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use arrow::array::RecordBatch;
-use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use serde::de::DeserializeOwned;
-use tokio::runtime::Handle;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
-use tokio_util::task::TaskTracker;
 
-use super::connection::{Connection, Failure, Numbers, Reply, TakenRegions};
-use super::parcel::{is_large, stream_length, unpack, write_stream};
-use super::protocol::{Ask, LeaseName, RoomAnswer, RowsPlace, TakeAnswer, ToServer};
-use super::region::{Mapping, Writer};
+use super::connection::{Connection, Failure, Reply, TakenRegions};
+use super::link::{Link, LocalConfig, Repeat};
+use super::load::{Load, load};
+use super::parcel::unpack;
+use super::protocol::{Ask, LeaseName, RowsPlace, TakeAnswer, ToServer};
 use crate::export::conform;
 use crate::partition::Hold;
 use crate::remote::ipc;
@@ -29,35 +23,6 @@ use crate::{Lease, PartitionSpec, PartitionStats, Put, Queue, QueueError, QueueI
 const WAIT_MAX: Duration = Duration::from_secs(20);
 /// Leases up to this size are read where they arrive.
 const READ_INLINE_BYTES_MAX: usize = 1 << 20;
-const RETRY_MIN: Duration = Duration::from_millis(20);
-const RETRY_MAX: Duration = Duration::from_secs(1);
-
-/// How to reach a queue's server on this host.
-#[derive(Debug, Clone)]
-pub struct LocalConfig {
-    /// The server's socket.
-    pub path: PathBuf,
-    /// For how long a server that is away is tried again before a call fails.
-    pub patience: Duration,
-}
-
-impl LocalConfig {
-    /// Trying for 30 s.
-    pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), patience: Duration::from_secs(30) }
-    }
-}
-
-#[derive(Debug)]
-struct Link {
-    config: LocalConfig,
-    /// Where connections live.
-    runtime: Handle,
-    tasks: TaskTracker,
-    numbers: Numbers,
-    /// Waited for while somebody connects, so that one connection is made and not one for every caller.
-    connection: tokio::sync::Mutex<Option<Arc<Connection>>>,
-}
 
 /// A queue of a server on this host, reached through a socket and shared memory. Clones use the same connection.
 #[derive(Debug, Clone)]
@@ -65,178 +30,10 @@ pub struct LocalQueue {
     link: Arc<Link>,
 }
 
-/// Whether a call may be sent again when nobody knows what became of it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Repeat {
-    /// Sent twice it does what it does once.
-    Safe,
-    /// Sent again only if it was not sent.
-    Unsent,
-}
-
-/// Connects, and connects again, as long as there is patience.
-struct Attempts<'a> {
-    link: &'a Link,
-    give_up: Option<Instant>,
-    pause: Duration,
-}
-
-impl Attempts<'_> {
-    async fn connection(&mut self) -> Result<Arc<Connection>, QueueError> {
-        loop {
-            match self.link.connected().await {
-                Ok(connection) => return Ok(connection),
-                Err(error) => self.wait(error.to_string()).await?,
-            }
-        }
-    }
-
-    /// After a failure: waits for a moment if it is worth another attempt.
-    async fn again(&mut self, failure: Failure, repeat: Repeat) -> Result<(), QueueError> {
-        match failure {
-            Failure::Refused(error) => Err(error),
-            Failure::Lost(reason) if repeat == Repeat::Unsent => Err(self.link.unreachable(reason)),
-            Failure::Lost(reason) | Failure::Unsent(reason) => self.wait(reason).await,
-        }
-    }
-
-    /// The server answers: patience starts anew.
-    fn answered(&mut self) {
-        (self.give_up, self.pause) = (None, RETRY_MIN);
-    }
-
-    async fn wait(&mut self, reason: String) -> Result<(), QueueError> {
-        let patience = self.link.config.patience;
-        let give_up = *self.give_up.get_or_insert_with(|| Instant::now() + patience);
-        if Instant::now() + self.pause >= give_up {
-            return Err(self.link.unreachable(reason));
-        }
-        if self.pause == RETRY_MIN {
-            let (path, patience_s) = (self.link.config.path.display(), patience.as_secs());
-            tracing::warn!(%path, patience_s, %reason, "the queue's server is away; trying again");
-        }
-        tokio::time::sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(RETRY_MAX);
-        Ok(())
-    }
-}
-
-impl Link {
-    fn unreachable(&self, reason: impl ToString) -> QueueError {
-        let url = format!("unix:{}", self.config.path.display());
-        QueueError::Unreachable { url, reason: reason.to_string() }
-    }
-
-    fn attempts(&self) -> Attempts<'_> {
-        Attempts { link: self, give_up: None, pause: RETRY_MIN }
-    }
-
-    async fn connected(&self) -> std::io::Result<Arc<Connection>> {
-        let mut connection = self.connection.lock().await;
-        if let Some(live) = connection.as_ref().filter(|connection| connection.is_alive()) {
-            return Ok(Arc::clone(live));
-        }
-        let opening =
-            Connection::open(&self.config.path, Arc::clone(&self.numbers), &self.tasks, &self.runtime);
-        let opened = Arc::new(opening.await?);
-        *connection = Some(Arc::clone(&opened));
-        Ok(opened)
-    }
-
-    /// Asks until there is an answer.
-    async fn ask(&self, ask: impl Fn() -> Ask, repeat: Repeat) -> Result<Reply, QueueError> {
-        let mut attempts = self.attempts();
-        loop {
-            let connection = attempts.connection().await?;
-            match connection.call(connection.number(), ask(), &[], Duration::ZERO).await {
-                Ok(reply) => return Ok(reply),
-                Err(failure) => attempts.again(failure, repeat).await?,
-            }
-        }
-    }
-
-    async fn ask_for<T: DeserializeOwned>(&self, ask: impl Fn() -> Ask) -> Result<T, QueueError> {
-        self.said(self.ask(ask, Repeat::Safe).await?.body())
-    }
-
-    fn said<T>(&self, said: Result<T, Failure>) -> Result<T, QueueError> {
-        said.map_err(|failure| match failure {
-            Failure::Refused(error) => error,
-            Failure::Unsent(reason) | Failure::Lost(reason) => self.unreachable(reason),
-        })
-    }
-}
-
-/// Rows where the server can read them.
-struct Load {
-    connection: Arc<Connection>,
-    place: RowsPlace,
-    tail: Bytes,
-    _loan: Option<Loan>,
-}
-
-/// A region that the server has lent; given back when it is dropped, and nothing more to it if the rows were put.
-struct Loan {
-    connection: Arc<Connection>,
-    id: u64,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl Drop for Loan {
-    fn drop(&mut self) {
-        self.connection.tell(&ToServer::Release { id: self.id });
-    }
-}
-
-fn full(error: std::io::Error) -> QueueError {
-    QueueError::io("share memory", "memfd")(error)
-}
-
-fn fill(batch: &RecordBatch, mapping: Arc<Mapping>, length: usize) -> Result<usize, QueueError> {
-    mapping.touch(length).map_err(full)?;
-    write_stream(batch, Writer::new(mapping).map_err(full)?)
-}
-
-/// Writes rows to where the server reads them: the one copy of a put.
-async fn load(connection: &Arc<Connection>, batch: &RecordBatch) -> Result<Load, Failure> {
-    let bytes = stream_length(batch)?;
-    let owner = Arc::clone(connection);
-    if !is_large(bytes) {
-        let mut tail = Vec::with_capacity(bytes);
-        write_stream(batch, &mut tail)?;
-        return Ok(Load { connection: owner, place: RowsPlace::Tail, tail: tail.into(), _loan: None });
-    }
-    let ended = |_| Failure::Unsent("the connection has ended".to_owned());
-    let permit = Arc::clone(&connection.loans).acquire_owned().await.map_err(ended)?;
-    let id = connection.number();
-    let reply = connection.call(id, Ask::Room { bytes }, &[], Duration::ZERO).await?;
-    let loan = Loan { connection: Arc::clone(connection), id, _permit: permit };
-    let mapping = connection.region(reply.body::<RoomAnswer>()?.region)?;
-    let batch = batch.clone();
-    // The loan goes along: nobody else may have the region as long as it is written to.
-    let filling = tokio::task::spawn_blocking(move || Ok((fill(&batch, mapping, bytes)?, loan)));
-    let filled: Result<(usize, Loan), QueueError> =
-        filling.await.map_err(|error| QueueError::Arrow { reason: error.to_string() })?;
-    let (length, loan) = filled?;
-    let place = RowsPlace::Loan { id, length };
-    Ok(Load { connection: owner, place, tail: Bytes::new(), _loan: Some(loan) })
-}
-
 impl LocalQueue {
     /// Names a server's socket; nothing is sent yet. Needs to be called inside a tokio runtime.
     pub fn new(config: LocalConfig) -> Result<Self, QueueError> {
-        let runtime = Handle::try_current().map_err(|error| QueueError::Unreachable {
-            url: format!("unix:{}", config.path.display()),
-            reason: error.to_string(),
-        })?;
-        let link = Link {
-            config,
-            runtime,
-            tasks: TaskTracker::new(),
-            numbers: Arc::new(AtomicU64::new(1)),
-            connection: tokio::sync::Mutex::default(),
-        };
-        Ok(Self { link: Arc::new(link) })
+        Ok(Self { link: Arc::new(Link::new(config)?) })
     }
 
     /// Puts until there is an answer. The rows are written anew only on another connection.
@@ -266,7 +63,10 @@ impl LocalQueue {
             let wait = left.min(WAIT_MAX);
             let put = connection.call(connection.number(), ask(load.place, wait), &load.tail, wait);
             match put.await {
-                Ok(reply) => return Ok(reply),
+                Ok(reply) => {
+                    load.done();
+                    return Ok(reply);
+                }
                 Err(Failure::Refused(QueueError::Deadline { .. })) if left > wait || deadline.is_none() => {
                     attempts.answered();
                 }
@@ -320,7 +120,7 @@ impl LocalQueue {
         let name = LeaseName { partition: partition.to_owned(), life, lease, member, take: id };
         let hold = Box::new(Held { link: Arc::clone(&self.link), connection: Arc::clone(connection), name });
         let given_back = Lease::new(hold, lease, Vec::new(), (Vec::new(), Vec::new()), Vec::new());
-        let regions = TakenRegions::new(Arc::clone(connection), id);
+        let regions = TakenRegions::new(Arc::clone(connection), id, parcel.has_regions());
         let bytes = parcel.bytes();
         let tail = reply.tail;
         let read = move || {

@@ -208,10 +208,15 @@ impl Connection {
 struct Reading {
     connection: Arc<Connection>,
     take: u64,
+    /// Whether the answer spoke of regions.
+    any: bool,
 }
 
 impl Drop for Reading {
     fn drop(&mut self) {
+        if !self.any {
+            return;
+        }
         self.connection.tell(&ToServer::Release { id: self.take });
     }
 }
@@ -225,8 +230,8 @@ pub(super) struct TakenRegions {
 
 impl TakenRegions {
     /// Has to be made when the answer has come: what it speaks of is the client's from then on.
-    pub(super) fn new(connection: Arc<Connection>, take: u64) -> Self {
-        Self { reading: Arc::new(Reading { connection, take }), buffers: Mutex::default() }
+    pub(super) fn new(connection: Arc<Connection>, take: u64, any: bool) -> Self {
+        Self { reading: Arc::new(Reading { connection, take, any }), buffers: Mutex::default() }
     }
 
     /// A whole region.

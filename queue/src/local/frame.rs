@@ -114,6 +114,7 @@ impl FrameReader {
                 return Ok(Some(frame));
             }
             let socket = Arc::clone(&self.socket);
+            // Not tokio's own read: one that ends where descriptors begin is short, and it would wait for more to come.
             match socket.try_io(Interest::READABLE, || self.receive()) {
                 Ok(0) if self.buffer.is_empty() => return Ok(None),
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),

@@ -148,6 +148,12 @@ pub(super) struct Parcel {
 }
 
 impl Parcel {
+    /// Whether any of it is in regions.
+    pub(super) fn has_regions(&self) -> bool {
+        let mut columns = self.batches.iter().flat_map(|batch| &batch.columns);
+        self.streams_region.is_some() || columns.any(Option::is_some)
+    }
+
     /// About what there is to be read.
     pub(super) fn bytes(&self) -> usize {
         let places = self.batches.iter().flat_map(|batch| batch.columns.iter().flatten());

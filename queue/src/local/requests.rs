@@ -76,13 +76,12 @@ fn bad(reason: impl ToString) -> QueueError {
     QueueError::BadRequest { reason: reason.to_string() }
 }
 
-fn no_memory(error: std::io::Error) -> QueueError {
-    QueueError::io("share memory", "memfd")(error)
-}
-
 impl Desk {
-    fn knows(&self, number: u64) -> bool {
-        self.held.lock().known.contains_key(&number)
+    /// A region for this client, if possible one that it has mapped.
+    fn lend(&self, regions: &Regions, bytes: usize) -> Result<Arc<RegionUse>, QueueError> {
+        let held = self.held.lock();
+        let lent = regions.lend(bytes, |number| held.known.contains_key(&number));
+        lent.map_err(QueueError::io("share memory", "memfd"))
     }
 
     /// Ends what a call gave that nobody waits for any more.
@@ -187,7 +186,7 @@ impl Service {
         if desk.held.lock().loans.len() >= LOANS_MAX {
             return Err(bad(format!("more than loans_max={LOANS_MAX} regions for puts that are not done")));
         }
-        let lent = self.regions.lend(bytes, |number| desk.knows(number)).map_err(no_memory)?;
+        let lent = desk.lend(&self.regions, bytes)?;
         let reply = Reply::of(&RoomAnswer { region: lent.region.number })?;
         desk.held.lock().loans.insert(id, Arc::clone(&lent));
         Ok(Reply { regions: vec![(lent, true)], ..reply })
@@ -275,7 +274,7 @@ impl Service {
             let packed = plan.pack(&lease, None)?;
             return Ok((lease, packed));
         }
-        let room = self.regions.lend(plan.stream_bytes, |number| desk.knows(number)).map_err(no_memory)?;
+        let room = desk.lend(&self.regions, plan.stream_bytes)?;
         let packing = tokio::task::spawn_blocking(move || {
             let packed = plan.pack(&lease, Some(room))?;
             Ok((lease, packed))
