@@ -11,7 +11,8 @@
 //!   ack ---> journal ---> rows freed when all tasks agree ---> chunks and segment files freed
 //! ```
 //!
-//! [`serve`] makes a queue one for other processes, and [`RemoteQueue`] is their side; [`Queue`] is what both are.
+//! [`serve`] makes a queue one for other processes, and [`RemoteQueue`] is their side; [`serve_local`] and
+//! [`LocalQueue`] are the same within a host, through shared memory; [`Queue`] is what all of them are.
 //!
 //! # Invariants
 //! [`invariants`] has them as functions.
@@ -35,6 +36,7 @@ mod export;
 mod inspect;
 pub mod invariants;
 mod journal;
+mod local;
 mod lock;
 mod partition;
 mod queue;
@@ -46,6 +48,9 @@ pub use config::{ColumnSpec, Durability, OnFull, PartitionSpec, QueueConfig, Tas
 pub use error::{ErrorClass, QueueError};
 pub use export::ExportFormat;
 pub use inspect::{PartitionInspection, QueueInspection, TaskCounts};
+pub use local::{
+    LocalConfig, LocalListener, LocalQueue, LocalServiceConfig, RegionStats, Regions, serve_local,
+};
 pub use partition::{
     Amount, Dispositions, GroupSampler, KeyedRow, Lease, Partition, PartitionStats, Put, ReadyGroup,
     RowHandle, Sampler, Share, Stale, Take, TaskStats,

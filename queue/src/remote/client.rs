@@ -62,22 +62,6 @@ fn query(value: &impl serde::Serialize) -> Result<String, QueueError> {
     serde_urlencoded::to_string(value).map_err(|error| QueueError::BadRequest { reason: error.to_string() })
 }
 
-/// A put's rows with their keys and tags.
-fn labelled(put: &Put) -> Result<Vec<RecordBatch>, QueueError> {
-    let mut first = 0;
-    let labelled = put.batches.iter().map(|batch| {
-        let rows = first..first + batch.num_rows();
-        first = rows.end;
-        let (keys, tags) = (put.keys.get(rows.clone()), put.tags.get(rows));
-        ipc::with_labels(batch, keys.unwrap_or_default(), tags.unwrap_or_default())
-    });
-    labelled.collect()
-}
-
-fn fresh_token() -> String {
-    format!("{:032x}", rand::random::<u128>())
-}
-
 impl RemoteQueue {
     /// Names a server; nothing is sent yet. Needs to be called inside a tokio runtime.
     pub fn new(config: RemoteConfig) -> Result<Self, QueueError> {
@@ -208,9 +192,9 @@ impl Queue for RemoteQueue {
     ) -> BoxFuture<'a, Result<Vec<RowHandle>, QueueError>> {
         async move {
             let deadline = wait.map(|wait| Instant::now() + wait);
-            let rows = labelled(&put)?;
+            let rows = ipc::put_with_labels(&put)?;
             // With a token a repetition is harmless.
-            let token = put.token.unwrap_or_else(fresh_token);
+            let token = put.token.unwrap_or_else(ipc::fresh_token);
             let mut what = PutQuery {
                 group: put.group,
                 group_size: Some(put.group_size),
@@ -246,7 +230,7 @@ impl Queue for RemoteQueue {
                 return Err(QueueError::Empty);
             }
             let body = Content::Rows(vec![ipc::with_handles(rows, &batch)?]);
-            let to = path(partition, &format!("/columns?token={}", fresh_token()));
+            let to = path(partition, &format!("/columns?token={}", ipc::fresh_token()));
             self.link.done(Call::post(to, body).repeatable()).await
         }
         .boxed()
@@ -364,7 +348,7 @@ impl Queue for RemoteQueue {
         rows: &'a [RowHandle],
     ) -> BoxFuture<'a, Result<(), QueueError>> {
         async move {
-            let body = ClearBody { rows: rows.to_vec(), token: Some(fresh_token()) };
+            let body = ClearBody { rows: rows.to_vec(), token: Some(ipc::fresh_token()) };
             self.link.done(Call::json(path(partition, "/clear"), &body)?.repeatable()).await
         }
         .boxed()
