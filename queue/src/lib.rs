@@ -39,12 +39,14 @@ mod lock;
 mod partition;
 mod queue;
 mod remote;
+mod snapshot;
 mod store;
+mod verify;
 
 pub use api::Queue;
 pub use config::{ColumnSpec, Durability, OnFull, PartitionSpec, QueueConfig, TaskSpec};
 pub use error::{ErrorClass, QueueError};
-pub use export::ExportFormat;
+pub use export::{Export, ExportFormat};
 pub use inspect::{PartitionInspection, QueueInspection, TaskCounts};
 pub use partition::{
     Amount, Dispositions, Lease, Partition, PartitionStats, Put, RowHandle, Sampler, Share, Stale, Take,
@@ -52,4 +54,6 @@ pub use partition::{
 };
 pub use queue::TransferQueue;
 pub use remote::{GROUP, HANDLE, POLICY_VERSION, RemoteConfig, RemoteQueue, ServiceConfig, serve};
+pub use snapshot::{Snapshot, SnapshotCounts};
 pub use store::{ChunkId, ChunkLocation, Store};
+pub use verify::{Problem, VerifyReport};

@@ -6,6 +6,7 @@
 //! caller that goes away in the middle changes nothing.
 
 mod frame;
+mod runs;
 mod writer;
 
 use serde::{Deserialize, Serialize};
@@ -13,8 +14,9 @@ use serde::{Deserialize, Serialize};
 use crate::partition::{Dispositions, Freed};
 use crate::{ChunkId, ChunkLocation, PartitionSpec, RowHandle};
 
-pub(crate) use frame::read_frames;
-pub(crate) use writer::{Entry, Journal, Recorder};
+pub(crate) use frame::{Body, HEAD, Tail, look_behind, read_frames, read_head};
+pub(crate) use runs::Runs;
+pub(crate) use writer::{Entry, Facts, Journal, Recorder};
 
 /// One fact.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -35,7 +37,7 @@ pub(crate) enum Record {
     /// Rows have more columns.
     Columns { partition: String, rows: Vec<RowHandle>, payload: PayloadRecord },
     /// Put tokens that are remembered though their records are gone.
-    Tokens { partition: String, tokens: Vec<(String, Vec<RowHandle>)> },
+    Tokens { partition: String, tokens: Vec<(String, Runs)> },
     /// A task is done with rows.
     Ack { partition: String, task: String, rows: Vec<RowHandle> },
     /// Rows are gone.
@@ -44,6 +46,29 @@ pub(crate) enum Record {
     Records { partition: String, records: Vec<String> },
     /// The oldest records are settled.
     Forget { partition: String, count: usize },
+    /// A partition is gone with everything in it.
+    Remove { partition: String, generation_floor: u32 },
+    /// Above every row generation that partitions gave out which are gone.
+    Floor { generation: u32 },
+}
+
+impl Record {
+    /// What it says about payload.
+    pub(crate) fn payload(&self) -> Option<&PayloadRecord> {
+        match self {
+            Self::Put(put) => Some(&put.payload),
+            Self::Columns { payload, .. } => Some(payload),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn payload_mut(&mut self) -> Option<&mut PayloadRecord> {
+        match self {
+            Self::Put(put) => Some(&mut put.payload),
+            Self::Columns { payload, .. } => Some(payload),
+            _ => None,
+        }
+    }
 }
 
 /// Rows of one put.

@@ -5,15 +5,14 @@ mod hold;
 mod lease;
 mod put;
 mod read;
+mod removal;
 mod replay;
 mod table;
 mod take;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use arrow::array::UInt32Array;
-use arrow::compute::take_record_batch;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, Semaphore};
@@ -22,8 +21,8 @@ use tokio::time::Instant;
 use crate::config::{ColumnSpec, Durability, PartitionSpec};
 use crate::inspect::{PartitionInspection, TaskCounts};
 use crate::invariants;
-use crate::journal::{Entry, Journal, Record, Recorder};
-use crate::store::{MemoryStore, Store};
+use crate::journal::{Entry, Facts, Journal, Record, Recorder};
+use crate::store::{MemoryStore, Store, take_rows};
 use crate::{ChunkId, ChunkLocation, QueueError};
 
 pub(crate) use lease::Hold;
@@ -102,6 +101,8 @@ pub(crate) struct Shared {
     pub(crate) ready: Notify,
     pub(crate) plane: Plane,
     pub(crate) next_chunk: Arc<AtomicU64>,
+    /// Set on the way out: nothing is written down about it any more.
+    removed: Arc<AtomicBool>,
 }
 
 /// A handle to a partition; clones are of the same one.
@@ -134,9 +135,9 @@ impl Shared {
     /// a row's bytes stay until its segment goes: they cost no memory.
     fn compact(&self, store: &MemoryStore, chunk: ChunkId) {
         let rows = self.table.lock().chunk_rows(chunk);
-        let places = UInt32Array::from_iter_values(rows.iter().map(|(_, place)| *place));
+        let places: Vec<u32> = rows.iter().map(|(_, place)| *place).collect();
         let Some(batch) = store.get(chunk) else { return };
-        let copy = match take_record_batch(&batch, &places) {
+        let copy = match take_rows(&batch, &places) {
             Ok(copy) => copy,
             Err(error) => {
                 tracing::warn!(partition = %self.name, %error, "cannot compact a chunk; it stays as it is");
@@ -165,10 +166,12 @@ impl Shared {
         done: impl FnOnce(Result<Option<ChunkLocation>, QueueError>) + Send + 'static,
     ) {
         match &self.plane {
-            Plane::Memory(_) => done(Ok(None)),
+            Plane::Memory(_) => self.commit_in_memory(done),
             Plane::ReadOnly(_) => done(Err(QueueError::ReadOnly)),
             Plane::Disk { journal, .. } => {
-                let entry = Entry { payload, record, done: Box::new(done) };
+                let standing = self.standing();
+                let facts: Facts = Box::new(move |location| standing().map(|()| vec![record(location)]));
+                let entry = Entry { payload, facts, done: Box::new(done) };
                 if let Err(entry) = journal.send(entry) {
                     (entry.done)(Err(QueueError::Closed { partition: self.name.clone() }));
                 }
@@ -185,10 +188,6 @@ impl Shared {
 }
 
 impl Partition {
-    pub(crate) fn new(spec: PartitionSpec, plane: Plane, next_chunk: Arc<AtomicU64>) -> Self {
-        Self::from_table(Table::new(spec), plane, next_chunk)
-    }
-
     pub(crate) fn from_table(table: Table, plane: Plane, next_chunk: Arc<AtomicU64>) -> Self {
         let free = table.spec.capacity_rows.saturating_sub(table.rows_live);
         let shared = Shared {
@@ -198,6 +197,7 @@ impl Partition {
             ready: Notify::new(),
             plane,
             next_chunk,
+            removed: Arc::default(),
         };
         Self { shared: Arc::new(shared) }
     }

@@ -347,6 +347,9 @@ impl Partition {
                     store.insert(chunk, location);
                 }
             });
+            if durable.is_err() {
+                plane.store().free(chunk);
+            }
             // Nobody waits any more when the caller was cancelled.
             let _ = reply.send(apply(durable));
         });

@@ -234,6 +234,7 @@ impl Partition {
 
     /// Leases what is there.
     fn try_take(&self, take: &Take) -> Result<Attempt, QueueError> {
+        self.shared.check_is_there()?;
         let mut table = self.shared.table.lock();
         let task = table.task(&take.task)?;
         if let Some(columns) = &take.columns

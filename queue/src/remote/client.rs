@@ -1,5 +1,7 @@
 //! The client's side.
 
+mod maintenance;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -403,7 +405,7 @@ impl Queue for RemoteQueue {
         rows: &'a [RowHandle],
     ) -> BoxFuture<'a, Result<(), QueueError>> {
         async move {
-            let body = json_of(&ClearBody { rows: rows.to_vec() })?;
+            let body = json_of(&ClearBody { rows: rows.to_vec(), all: false })?;
             self.link.done(Call::post(path(partition, "/clear"), body)).await
         }
         .boxed()

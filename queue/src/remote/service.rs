@@ -1,5 +1,7 @@
 //! The server's side.
 
+mod maintenance;
+
 use std::sync::Arc;
 
 use axum::Router;
@@ -21,7 +23,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::ipc::{self, Encoder};
-use super::wire::{self, ARROW_STREAM, ClearBody, ENDED, ErrorBody, LEASE, PutAnswer, PutQuery, TakeBody};
+use super::wire::{
+    self, ARROW_STREAM, ClearBody, Cleared, ENDED, ErrorBody, LEASE, PutAnswer, PutQuery, TakeBody,
+};
 use crate::{Lease, Partition, PartitionSpec, Put, QueueError, TransferQueue};
 
 const OPENAPI: &str = include_str!("../../openapi.json");
@@ -93,6 +97,7 @@ fn router(service: Arc<Service>) -> Router {
         .route("/v1/partitions/{partition}/leases/{lease}/ack", post(ack))
         .route("/v1/partitions/{partition}/leases/{lease}/nack", post(nack))
         .route("/v1/partitions/{partition}/leases/{lease}/renew", post(renew))
+        .merge(maintenance::routes())
         .layer(middleware::from_fn_with_state(Arc::clone(&service), check_token));
     // The limit is our own, so that its error is one of ours.
     open.merge(guarded).layer(DefaultBodyLimit::disable()).with_state(service)
@@ -349,9 +354,15 @@ async fn renew(State(service): Shared, Path((partition, lease)): Path<(String, S
 
 async fn clear(State(service): Shared, Path(partition): Path<String>, body: Body) -> Answer {
     let partition = service.queue.partition(&partition)?;
-    let ClearBody { rows } = json_of(&service, body).await?;
+    let ClearBody { rows, all } = json_of(&service, body).await?;
+    if all && rows.is_empty() {
+        return Ok(json(&Cleared { rows: partition.clear_all().await? }));
+    }
+    if all {
+        return Err(bad("expected rows or all, found both").into());
+    }
     partition.clear(&rows).await?;
-    done()
+    Ok(json(&Cleared { rows: rows.len() }))
 }
 
 async fn end_of_puts(State(service): Shared, Path(partition): Path<String>) -> Answer {

@@ -5,10 +5,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use crate::{Amount, ErrorClass, QueueError, RowHandle, Sampler, Share, Stale, Take};
+use crate::{Amount, ErrorClass, ExportFormat, QueueError, RowHandle, Sampler, Share, Stale, Take};
 
 /// Rows are sent as this.
 pub(super) const ARROW_STREAM: &str = "application/vnd.apache.arrow.stream";
+/// A snapshot is sent as this.
+pub(super) const SNAPSHOT_STREAM: &str = "application/vnd.rolldock.snapshot";
 /// The header of a take's answer that names the lease.
 pub(super) const LEASE: &str = "rolldock-lease";
 /// The header of an empty answer that says that there will be no more rows.
@@ -119,11 +121,36 @@ impl TakeBody {
     }
 }
 
-/// The body of a clear.
+/// The body of a clear: rows, or all of them.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ClearBody {
+    #[serde(default)]
     pub(super) rows: Vec<RowHandle>,
+    #[serde(default)]
+    pub(super) all: bool,
+}
+
+/// The answer to a clear: how many rows were freed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Cleared {
+    pub(super) rows: usize,
+}
+
+/// The query of a snapshot.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SnapshotQuery {
+    /// The whole queue if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) partition: Option<String>,
+}
+
+/// The query of an export.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ExportQuery {
+    pub(super) format: ExportFormat,
 }
 
 /// The body of an answer that is an error.
@@ -156,7 +183,8 @@ pub(super) fn status(error: &QueueError) -> u16 {
         | QueueError::UnknownColumn { .. }
         | QueueError::NoQueue { .. } => 404,
         QueueError::Deadline { .. } => 408,
-        QueueError::DeclaredOtherwise { .. }
+        QueueError::PartitionExists { .. }
+        | QueueError::DeclaredOtherwise { .. }
         | QueueError::WrongType { .. }
         | QueueError::ColumnExists { .. }
         | QueueError::GroupOverflow { .. }
@@ -165,7 +193,7 @@ pub(super) fn status(error: &QueueError) -> u16 {
         QueueError::LeaseGone { .. } | QueueError::StaleHandle { .. } | QueueError::ChunkGone { .. } => 410,
         QueueError::BodyTooLarge { .. } | QueueError::TooLarge { .. } => 413,
         QueueError::Full { .. } | QueueError::RecordsFull { .. } => 429,
-        QueueError::Empty | QueueError::BadRequest { .. } => 400,
+        QueueError::Empty | QueueError::BadRequest { .. } | QueueError::BadSnapshot { .. } => 400,
         QueueError::Closed { .. } | QueueError::Unreachable { .. } => 503,
         QueueError::Corrupt { .. } | QueueError::Io { .. } | QueueError::Arrow { .. } => 500,
     }

@@ -7,8 +7,9 @@ mod disk;
 mod memory;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use arrow::array::{Array, ArrayData, RecordBatch, UInt32Array};
+use arrow::array::{Array, ArrayData, ArrayRef, AsArray, RecordBatch, UInt32Array};
 use arrow::compute::take_record_batch;
 use arrow::datatypes::{ArrowNativeType, DataType};
 use arrow::error::ArrowError;
@@ -17,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::QueueError;
 
-pub(crate) use disk::{DiskStore, SegmentWriter, encode};
+pub(crate) use disk::{DiskStore, SegmentFile, SegmentWriter, decode, encode};
 pub(crate) use memory::MemoryStore;
 
 /// Names a chunk for ever.
@@ -64,6 +65,25 @@ pub(crate) fn own_buffers(batch: RecordBatch) -> Result<RecordBatch, QueueError>
     let rows =
         u32::try_from(batch.num_rows()).map_err(|error| QueueError::Arrow { reason: error.to_string() })?;
     Ok(take_record_batch(&batch, &UInt32Array::from_iter_values(0..rows))?)
+}
+
+/// Some rows of a batch, in buffers of their own.
+pub(crate) fn take_rows(batch: &RecordBatch, rows: &[u32]) -> Result<RecordBatch, QueueError> {
+    if let Some(row) = rows.iter().find(|row| **row as usize >= batch.num_rows()) {
+        let reason = format!("row={row} of a chunk that has rows={}", batch.num_rows());
+        return Err(QueueError::Arrow { reason });
+    }
+    let taken = take_record_batch(batch, &UInt32Array::from_iter_values(rows.iter().copied()))?;
+    // Views of strings are taken without the strings, which stay whole behind them.
+    let compact = |column: &ArrayRef| -> ArrayRef {
+        match column.data_type() {
+            DataType::Utf8View => Arc::new(column.as_string_view().gc()),
+            DataType::BinaryView => Arc::new(column.as_binary_view().gc()),
+            _ => Arc::clone(column),
+        }
+    };
+    let columns = taken.columns().iter().map(compact).collect();
+    Ok(RecordBatch::try_new(taken.schema(), columns)?)
 }
 
 /// Bytes of the allocations that a batch keeps alive; one that several columns are cuts of counts once.
