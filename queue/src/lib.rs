@@ -12,6 +12,8 @@
 //! ```
 //!
 //! [`serve`] makes a queue one for other processes, and [`RemoteQueue`] is their side; [`Queue`] is what both are.
+//! [`TransferQueue::snapshot`] and [`TransferQueue::restore`] carry what is live from one queue to another, and
+//! [`TransferQueue::verify`] looks through it.
 //!
 //! # Invariants
 //! [`invariants`] has them as functions.

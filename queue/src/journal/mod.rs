@@ -35,13 +35,28 @@ pub(crate) enum Record {
     /// Rows exist.
     Put(PutRecord),
     /// Rows have more columns.
-    Columns { partition: String, rows: Vec<RowHandle>, payload: PayloadRecord },
+    Columns {
+        partition: String,
+        #[serde(with = "runs")]
+        rows: Vec<RowHandle>,
+        payload: PayloadRecord,
+    },
     /// Put tokens that are remembered though their records are gone.
     Tokens { partition: String, tokens: Vec<(String, Runs)> },
     /// A task is done with rows.
-    Ack { partition: String, task: String, rows: Vec<RowHandle> },
+    Ack {
+        partition: String,
+        task: String,
+        #[serde(with = "runs")]
+        rows: Vec<RowHandle>,
+    },
     /// Rows are gone.
-    Clear { partition: String, rows: Vec<RowHandle>, why: Freed },
+    Clear {
+        partition: String,
+        #[serde(with = "runs")]
+        rows: Vec<RowHandle>,
+        why: Freed,
+    },
     /// Owners' records whose puts are gone.
     Records { partition: String, records: Vec<String> },
     /// The oldest records are settled.
@@ -56,6 +71,7 @@ impl Record {
     /// What it says about payload.
     pub(crate) fn payload(&self) -> Option<&PayloadRecord> {
         match self {
+            Self::Put(put) if put.rows.is_empty() => None,
             Self::Put(put) => Some(&put.payload),
             Self::Columns { payload, .. } => Some(payload),
             _ => None,
@@ -64,6 +80,7 @@ impl Record {
 
     pub(crate) fn payload_mut(&mut self) -> Option<&mut PayloadRecord> {
         match self {
+            Self::Put(put) if put.rows.is_empty() => None,
             Self::Put(put) => Some(&mut put.payload),
             Self::Columns { payload, .. } => Some(payload),
             _ => None,
@@ -71,7 +88,7 @@ impl Record {
     }
 }
 
-/// Rows of one put.
+/// Rows of one put; none where a group goes on though all its rows so far are gone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PutRecord {
     pub(crate) partition: String,
@@ -86,6 +103,7 @@ pub(crate) struct PutRecord {
     /// Tokens of each row; 0 each if empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) lengths: Vec<u32>,
+    #[serde(with = "runs")]
     pub(crate) rows: Vec<RowHandle>,
     pub(crate) payload: PayloadRecord,
     #[serde(default, skip_serializing_if = "Option::is_none")]

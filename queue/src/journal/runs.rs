@@ -1,11 +1,12 @@
-//! Handles in few bytes: tokens outlive their rows, and there are many of them.
+//! Handles in few bytes: a record is mostly handles, and the rows of a put lie slot after slot.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::RowHandle;
 
 /// Handles as `[first slot, generation, count]`, slot after slot; with a negative count they go down, as freed slots do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<Run>")]
 pub(crate) struct Runs(Vec<Run>);
 
 /// A single handle is also read as journals had it before there were runs.
@@ -16,13 +17,13 @@ enum Run {
     One(RowHandle),
 }
 
-/// Rows of one put: more than a partition can have is damage, and is not unfolded.
-const COUNT_MAX: u32 = 1 << 24;
+/// Rows of one record: more is damage, and is not unfolded.
+const COUNT_MAX: u64 = 1 << 24;
 
 impl Run {
     fn followed_by(self, handle: RowHandle) -> Option<Self> {
         let Self::Slots(first, generation, count) = self else { return None };
-        if handle.generation != generation || count.unsigned_abs() >= COUNT_MAX {
+        if handle.generation != generation || u64::from(count.unsigned_abs()) >= COUNT_MAX {
             return None;
         }
         let slot = i64::from(handle.slot);
@@ -39,13 +40,31 @@ impl Run {
             Self::One(handle) => (handle.slot, handle.generation, 1),
         };
         let step = i64::from(count.signum());
-        (0..i64::from(count.unsigned_abs().min(COUNT_MAX)))
+        (0..i64::from(count.unsigned_abs()))
             .filter_map(move |at| u32::try_from(i64::from(first) + step * at).ok())
             .map(move |slot| RowHandle { slot, generation })
     }
 }
 
+impl TryFrom<Vec<Run>> for Runs {
+    type Error = String;
+
+    fn try_from(runs: Vec<Run>) -> Result<Self, String> {
+        let runs = Self(runs);
+        let count = runs.count();
+        if count > COUNT_MAX { Err(format!("rows={count} in one record")) } else { Ok(runs) }
+    }
+}
+
 impl Runs {
+    pub(crate) fn count(&self) -> u64 {
+        let count = |run: &Run| match run {
+            Run::Slots(_, _, count) => u64::from(count.unsigned_abs()),
+            Run::One(_) => 1,
+        };
+        self.0.iter().map(count).sum()
+    }
+
     pub(crate) fn of(handles: &[RowHandle]) -> Self {
         let mut runs: Vec<Run> = Vec::new();
         for handle in handles {
@@ -60,6 +79,15 @@ impl Runs {
     pub(crate) fn handles(&self) -> Vec<RowHandle> {
         self.0.iter().flat_map(|run| run.handles()).collect()
     }
+}
+
+/// For fields that are handles.
+pub(super) fn serialize<S: Serializer>(handles: &[RowHandle], serializer: S) -> Result<S::Ok, S::Error> {
+    Runs::of(handles).serialize(serializer)
+}
+
+pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<RowHandle>, D::Error> {
+    Ok(Runs::deserialize(deserializer)?.handles())
 }
 
 #[cfg(test)]

@@ -68,7 +68,9 @@ impl Replay {
                 });
             }
             Record::Put(put) => {
-                self.chunk(put.payload.chunk, put.payload.location);
+                if !put.rows.is_empty() {
+                    self.chunk(put.payload.chunk, put.payload.location);
+                }
                 let table = self.table(&put.partition)?;
                 table.reserve_for_replay(&put.rows);
                 table.publish(put);
@@ -181,7 +183,12 @@ pub(crate) fn live_records(table: &Table, locate: impl Fn(ChunkId) -> Option<Chu
     for group in table.groups.values() {
         let mut group_gone = group.put - group.rows.len();
         // Rows of one put lie in one chunk: they go back as one put, with their places in it.
-        for (chunk, rows) in by_chunk(table, group.rows.iter(), 0) {
+        let mut puts = by_chunk(table, group.rows.iter(), 0);
+        if puts.is_empty() {
+            // The rest of the group is still to come.
+            puts.push((ChunkId(0), Vec::new()));
+        }
+        for (chunk, rows) in puts {
             records.push(Record::Put(PutRecord {
                 partition: partition.clone(),
                 group: group.key.clone(),

@@ -55,7 +55,7 @@ pub(super) async fn restore(args: RestoreArgs) -> anyhow::Result<()> {
     let source = std::io::BufReader::new(source);
     let counts = match remote(&args.target, args.token.as_deref(), LOOK_PATIENCE)? {
         Some(server) => server.restore(source).await?,
-        None => restore_dir(queue_folder(args.target.as_ref()), source).await?,
+        None => restore_dir(args.target.as_ref(), source).await?,
     };
     let SnapshotCounts { partitions, rows, payload_bytes, .. } = counts;
     say(&format!(
@@ -65,14 +65,15 @@ pub(super) async fn restore(args: RestoreArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn restore_dir(folder: PathBuf, source: std::io::BufReader<File>) -> anyhow::Result<SnapshotCounts> {
-    let was_there = folder.exists();
-    let queue = open_to_change(folder.clone()).await?;
+async fn restore_dir(target: &Path, source: std::io::BufReader<File>) -> anyhow::Result<SnapshotCounts> {
+    let folder = queue_folder(target);
+    let made = [target, &folder].into_iter().find(|dir| !dir.exists()).map(Path::to_owned);
+    let queue = open_to_change(folder).await?;
     let restored = queue.restore(source).await;
     close(queue).await?;
-    if restored.is_err() && !was_there {
+    if let (Err(_), Some(made)) = (&restored, made) {
         // Nothing was there before, and nothing is there now.
-        std::fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+        std::fs::remove_dir_all(&made).with_context(|| format!("cannot remove {}", made.display()))?;
     }
     Ok(restored?)
 }

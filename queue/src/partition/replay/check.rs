@@ -48,7 +48,12 @@ impl Replay {
                 table.task(task)?;
                 rows.iter().try_for_each(|row| table.row(*row).map(drop))
             }
-            Record::Records { partition, .. } | Record::Tokens { partition, .. } => {
+            Record::Records { partition, .. } => self.table(partition).map(drop),
+            Record::Tokens { partition, tokens } => {
+                let rows: u64 = tokens.iter().map(|(_, rows)| rows.count()).sum();
+                if rows > SLOTS_MAX as u64 {
+                    return Err(unsound(format!("tokens of rows={rows}")));
+                }
                 self.table(partition).map(drop)
             }
             Record::Clear { .. } | Record::Forget { .. } | Record::Remove { .. } | Record::Floor { .. } => {
@@ -90,7 +95,7 @@ impl Table {
     fn check_put(&self, put: &PutRecord) -> Result<(), QueueError> {
         let rows = put.rows.len();
         let capacity = self.spec.capacity_rows;
-        if rows == 0 {
+        if rows == 0 && !(1..put.group_size).contains(&put.group_gone) {
             return Err(QueueError::Empty);
         }
         if rows > capacity.saturating_sub(self.rows_live) {
