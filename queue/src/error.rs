@@ -47,6 +47,20 @@ pub enum QueueError {
         /// Its name.
         name: String,
     },
+    /// A partition of that name is there, or is being declared or restored by somebody else.
+    #[error("partition={name} is there already")]
+    PartitionExists {
+        /// Its name.
+        name: String,
+    },
+    /// A snapshot that is not whole, or not what was written.
+    #[error("the snapshot is not sound at offset={offset}: {reason}")]
+    BadSnapshot {
+        /// Of the frame or payload that it is about.
+        offset: u64,
+        /// What is wrong.
+        reason: String,
+    },
     /// No such task.
     #[error("partition={partition} has no task={task}; it has {tasks}")]
     UnknownTask {

@@ -1,9 +1,12 @@
-//! What must hold of a queue at every moment; used by debug assertions and the model test.
+//! What must hold of a queue at every moment; used by debug assertions, the model test, and whoever verifies a queue.
+
+use serde::{Deserialize, Serialize};
 
 use crate::PartitionInspection;
 
 /// A broken invariant, in words that name the numbers.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[serde(transparent)]
 #[error("broken invariant: {0}")]
 pub struct Violation(pub String);
 
@@ -13,6 +16,22 @@ pub fn within_capacity(rows: usize, capacity_rows: usize) -> Result<(), Violatio
         return Ok(());
     }
     Err(Violation(format!("rows={rows} above capacity_rows={capacity_rows}")))
+}
+
+/// A group has no more rows than were put, and no more were put than it has.
+pub fn group_sound(group: &str, rows: usize, put: usize, size: usize) -> Result<(), Violation> {
+    if rows <= put && put <= size {
+        return Ok(());
+    }
+    Err(Violation(format!("group={group} has rows={rows} of put={put} of size={size}")))
+}
+
+/// What is counted is what is kept count of.
+pub fn counts_agree(what: &str, counted: usize, kept: usize) -> Result<(), Violation> {
+    if counted == kept {
+        return Ok(());
+    }
+    Err(Violation(format!("{what}: counted {counted}, kept {kept}")))
 }
 
 /// A row is one thing for each task, and a row that all are done with is gone.

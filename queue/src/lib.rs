@@ -13,6 +13,8 @@
 //!
 //! [`serve`] makes a queue one for other processes, and [`RemoteQueue`] is their side; [`serve_local`] and
 //! [`LocalQueue`] are the same within a host, through shared memory; [`Queue`] is what all of them are.
+//! [`TransferQueue::snapshot`] and [`TransferQueue::restore`] carry what is live from one queue to another, and
+//! [`TransferQueue::verify`] looks through it.
 //!
 //! # Invariants
 //! [`invariants`] has them as functions.
@@ -41,12 +43,14 @@ mod lock;
 mod partition;
 mod queue;
 mod remote;
+mod snapshot;
 mod store;
+mod verify;
 
 pub use api::Queue;
 pub use config::{ColumnSpec, Durability, OnFull, PartitionSpec, QueueConfig, TaskSpec};
 pub use error::{ErrorClass, QueueError};
-pub use export::ExportFormat;
+pub use export::{Export, ExportFormat};
 pub use inspect::{PartitionInspection, QueueInspection, TaskCounts};
 pub use local::{
     LocalConfig, LocalListener, LocalQueue, LocalServiceConfig, RegionStats, Regions, serve_local,
@@ -57,4 +61,6 @@ pub use partition::{
 };
 pub use queue::TransferQueue;
 pub use remote::{GROUP, HANDLE, KEY, POLICY_VERSION, RemoteConfig, RemoteQueue, ServiceConfig, TAGS, serve};
+pub use snapshot::{Snapshot, SnapshotCounts};
 pub use store::{Chunk, ChunkId, ChunkLocation, Store};
+pub use verify::{Problem, VerifyReport};

@@ -1,9 +1,11 @@
 //! The queue: partitions by name, in memory or in a directory.
 
-use std::collections::BTreeMap;
+mod claims;
+
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -11,25 +13,32 @@ use crate::config::{PartitionSpec, QueueConfig};
 use crate::inspect::QueueInspection;
 use crate::journal::{Journal, Record, read_frames};
 use crate::lock::DirLock;
-use crate::partition::{Dispositions, Partition, Plane, Replay, columns_of, live_records};
+use crate::partition::{
+    Dispositions, Partition, Plane, Replay, Table, columns_of, holding_records, live_records,
+};
 use crate::store::{DiskStore, MemoryStore, SegmentWriter};
 use crate::{Durability, QueueError};
 
-const JOURNAL: &str = "journal.log";
+pub(crate) use claims::{Claim, Claims};
 
-type Partitions = Arc<Mutex<BTreeMap<String, Partition>>>;
+pub(crate) const JOURNAL: &str = "journal.log";
 
-struct Inner {
-    plane: Plane,
-    partitions: Partitions,
-    next_chunk: Arc<AtomicU64>,
+pub(crate) type Partitions = Arc<Mutex<BTreeMap<String, Partition>>>;
+
+pub(crate) struct Inner {
+    pub(crate) plane: Plane,
+    pub(crate) partitions: Partitions,
+    pub(crate) claims: Claims,
+    pub(crate) next_chunk: Arc<AtomicU64>,
+    /// Above every row generation of partitions that are gone: handles of theirs name no row of a later one.
+    pub(crate) generation_floor: Arc<AtomicU32>,
     _lock: Option<DirLock>,
 }
 
 /// See the crate's documentation. Clones are of the same queue.
 #[derive(Clone)]
 pub struct TransferQueue {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 impl std::fmt::Debug for TransferQueue {
@@ -54,6 +63,25 @@ fn replay(dir: &Path, store: &Arc<DiskStore>) -> Result<(Replay, Option<u64>), Q
     Ok((replay, Some(sound)))
 }
 
+/// The types of columns, from payload that has them. Where that cannot be read, other payload is tried.
+fn learn_columns(table: &mut Table, store: &DiskStore) {
+    let mut tried = HashSet::new();
+    loop {
+        let chunks = table.chunks_of_unknown_columns(&tried);
+        if chunks.is_empty() {
+            return;
+        }
+        for chunk in chunks {
+            tried.insert(chunk);
+            match store.load(chunk) {
+                Ok(chunk) => table.learn_columns(&columns_of(chunk.schema())),
+                // Whoever takes its rows is told; the others are not kept from theirs.
+                Err(error) => tracing::error!(%error, "payload cannot be read"),
+            }
+        }
+    }
+}
+
 impl TransferQueue {
     /// Opens a queue: empty in memory, or what its directory holds. Leases of an earlier process are void.
     ///
@@ -68,15 +96,21 @@ impl TransferQueue {
         let (replay, length) = replay(&dir, &store)?;
         let next_segment = store.clean()?;
         let partitions = Partitions::default();
+        let generation_floor = Arc::new(AtomicU32::new(replay.generation_floor));
         let segments = SegmentWriter::new(&dir, next_segment, config.segment_bytes, Arc::clone(&store));
         let live_partitions = Arc::clone(&partitions);
         let live_store = Arc::clone(&store);
+        let live_floor = Arc::clone(&generation_floor);
         let live = move || {
             let partitions = live_partitions.lock();
-            let records = partitions
-                .values()
-                .map(|partition| live_records(&partition.shared.table.lock(), &live_store));
-            records.flatten().collect()
+            let records = partitions.values().flat_map(|partition| {
+                let table = partition.shared.table.lock();
+                let mut records = live_records(&table, |chunk| live_store.location(chunk));
+                records.extend(holding_records(&table));
+                records
+            });
+            let floor = Record::Floor { generation: live_floor.load(Ordering::Relaxed) };
+            std::iter::once(floor).chain(records).collect()
         };
         let journal =
             Journal::start(&dir, length.unwrap_or(0), segments, config.journal_bytes, Box::new(live))?;
@@ -85,7 +119,7 @@ impl TransferQueue {
             journal: Arc::new(journal),
             durability: config.durability,
         };
-        let queue = Self::assemble_with(plane, Some(lock), partitions);
+        let queue = Self::assemble_with(plane, Some(lock), partitions, generation_floor);
         queue.adopt(replay, &store)?;
         Ok(queue)
     }
@@ -103,25 +137,26 @@ impl TransferQueue {
     }
 
     fn assemble(plane: Plane, lock: Option<DirLock>) -> Self {
-        Self::assemble_with(plane, lock, Partitions::default())
+        Self::assemble_with(plane, lock, Partitions::default(), Arc::default())
     }
 
-    fn assemble_with(plane: Plane, lock: Option<DirLock>, partitions: Partitions) -> Self {
-        let next_chunk = Arc::new(AtomicU64::new(0));
-        Self { inner: Arc::new(Inner { plane, partitions, next_chunk, _lock: lock }) }
+    fn assemble_with(
+        plane: Plane,
+        lock: Option<DirLock>,
+        partitions: Partitions,
+        generation_floor: Arc<AtomicU32>,
+    ) -> Self {
+        let (claims, next_chunk) = (Claims::default(), Arc::default());
+        Self {
+            inner: Arc::new(Inner { plane, partitions, claims, next_chunk, generation_floor, _lock: lock }),
+        }
     }
 
     fn adopt(&self, replay: Replay, store: &Arc<DiskStore>) -> Result<(), QueueError> {
-        self.inner.next_chunk.store(replay.next_chunk, std::sync::atomic::Ordering::Relaxed);
+        self.inner.next_chunk.store(replay.next_chunk, Ordering::Relaxed);
         let mut partitions = self.inner.partitions.lock();
         for mut table in replay.into_tables() {
-            for chunk in table.chunks_of_unknown_columns() {
-                match store.load(chunk) {
-                    Ok(chunk) => table.learn_columns(&columns_of(chunk.schema())),
-                    // Whoever takes its rows is told; the others are not kept from theirs.
-                    Err(error) => tracing::error!(%error, "the types of a chunk's columns are not known"),
-                }
-            }
+            learn_columns(&mut table, store);
             let partition =
                 Partition::from_table(table, self.inner.plane.clone(), Arc::clone(&self.inner.next_chunk));
             partitions.insert(partition.name().to_owned(), partition);
@@ -137,24 +172,42 @@ impl TransferQueue {
                 what: "expected a name, at least one task, and a capacity above 0".to_owned(),
             });
         }
-        let found = self.inner.partitions.lock().get(&spec.name).cloned();
-        if let Some(found) = found {
-            return found.declared_as(&spec);
-        }
-        let partition =
-            Partition::new(spec.clone(), self.inner.plane.clone(), Arc::clone(&self.inner.next_chunk));
-        let declaration = Record::Declare {
-            spec: spec.clone(),
-            generation_floor: 0,
-            dispositions: Dispositions::default(),
+        let find = || self.inner.partitions.lock().get(&spec.name).cloned();
+        let claim = match self.inner.claims.declare(&spec.name, find)? {
+            Ok(found) => return found.declared_as(&spec),
+            Err(claim) => claim,
         };
+        let generation_floor = self.inner.generation_floor.load(Ordering::Relaxed);
+        let mut table = Table::new(spec.clone());
+        table.finish_replay(generation_floor);
+        let partition =
+            Partition::from_table(table, self.inner.plane.clone(), Arc::clone(&self.inner.next_chunk));
+        let declaration =
+            Record::Declare { spec: spec.clone(), generation_floor, dispositions: Dispositions::default() };
         let partitions = Arc::clone(&self.inner.partitions);
         let declared = partition.clone();
         // Known as soon as it is durable, on the writer's thread: no rewriting of the journal comes in between.
         let publish = move |durable: Result<(), QueueError>| {
+            let _claim = claim;
             durable.map(|()| partitions.lock().entry(declared.name().to_owned()).or_insert(declared).clone())
         };
         partition.record(declaration, publish).await?.declared_as(&spec)
+    }
+
+    /// Removes a partition with everything in it, whoever holds its rows. Who waits for its rows or for room in it is
+    /// told that it is gone; a partition declared later under the same name is another one.
+    ///
+    /// Cancel-safe: it happens or it does not.
+    pub async fn remove(&self, name: &str) -> Result<(), QueueError> {
+        let partition = self.partition(name)?;
+        let (partitions, floor) =
+            (Arc::clone(&self.inner.partitions), Arc::clone(&self.inner.generation_floor));
+        let name = name.to_owned();
+        let publish = move |generation_floor| {
+            floor.fetch_max(generation_floor, Ordering::Relaxed);
+            partitions.lock().remove(&name);
+        };
+        partition.remove(publish).await
     }
 
     /// A partition that is there.

@@ -270,3 +270,29 @@ async fn clearing_part_of_a_put_gives_its_memory_back() {
     let left = queue.inspect().payload_bytes;
     assert!(left < full / 2, "of {full} bytes {left} stay for 64 of 2048 rows");
 }
+
+/// A segment that is closed while the records of its chunks are on their way is not an empty one.
+#[tokio::test]
+async fn puts_that_are_made_durable_together_and_fill_segments_all_keep_their_payload() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = QueueConfig {
+        dir: Some(dir.path().to_owned()),
+        segment_bytes: 1,
+        durability: Durability::Os,
+        ..QueueConfig::default()
+    };
+    let queue = TransferQueue::open(config).unwrap();
+    let partition = queue.declare(PartitionSpec::new("train", ["train"], 1024)).await.unwrap();
+    let puts = (0..64).map(|group| partition.put(Put::group(group.to_string(), samples("x", 2)), soon()));
+    for put in futures::future::join_all(puts).await {
+        put.unwrap();
+    }
+    let mut taken = drain(&partition).await;
+    taken.dedup();
+    assert_eq!(taken.len(), 64);
+    queue.close();
+    let left = std::fs::read_dir(dir.path())
+        .unwrap()
+        .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with("segment-"));
+    assert!(left.count() <= 1, "segments whose rows are gone are gone");
+}

@@ -370,6 +370,8 @@ fn run(operations: Vec<Op>, dir: Option<&Path>) {
             world.apply(op).await;
             world.check().await;
         }
+        let report = world.queue.verify().await.unwrap();
+        assert!(report.is_sound(), "{report:?}");
     });
 }
 

@@ -136,6 +136,66 @@ pub enum QueueCommand {
     Serve(ServeArgs),
     /// Write rows to a file or to standard output
     Export(ExportArgs),
+    /// Write what a queue is now to one file, while it works
+    Snapshot(SnapshotArgs),
+    /// Make the partitions of a snapshot, all or none
+    Restore(RestoreArgs),
+    /// Read everything that is live, and check it
+    Verify(SourceArgs),
+    /// Free all rows of a partition, whoever holds them
+    Clear(ClearArgs),
+}
+
+/// Which queue.
+#[derive(Debug, Args)]
+pub struct SourceArgs {
+    /// A run's directory, its queue's, or the URL of a server
+    pub source: String,
+    /// The server's bearer token
+    #[arg(long, env = "ROLLDOCK_QUEUE_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+}
+
+/// `rolldock queue snapshot`
+#[derive(Debug, Args)]
+pub struct SnapshotArgs {
+    /// Which queue
+    #[command(flatten)]
+    pub queue: SourceArgs,
+    /// The file; replaced when the snapshot is whole
+    pub file: PathBuf,
+    /// Only this partition
+    #[arg(long)]
+    pub partition: Option<String>,
+}
+
+/// `rolldock queue restore`
+#[derive(Debug, Args)]
+pub struct RestoreArgs {
+    /// The snapshot
+    pub file: PathBuf,
+    /// A run's directory, made if absent, its queue's, or the URL of a server
+    pub target: String,
+    /// The server's bearer token
+    #[arg(long, env = "ROLLDOCK_QUEUE_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+}
+
+/// `rolldock queue clear`
+#[derive(Debug, Args)]
+pub struct ClearArgs {
+    /// Which queue
+    #[command(flatten)]
+    pub queue: SourceArgs,
+    /// Which partition
+    #[arg(long)]
+    pub partition: String,
+    /// Remove the partition too, with its tokens, records and counts
+    #[arg(long)]
+    pub remove: bool,
+    /// Only say what would be freed
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// `rolldock queue serve`
@@ -172,8 +232,9 @@ pub enum Durability {
 /// `rolldock queue export`
 #[derive(Debug, Args)]
 pub struct ExportArgs {
-    /// A run's directory, or its queue's
-    pub dir: PathBuf,
+    /// Which queue
+    #[command(flatten)]
+    pub queue: SourceArgs,
     /// File format
     #[arg(long, value_enum)]
     pub format: ExportFormat,
@@ -192,6 +253,8 @@ pub enum ExportFormat {
     Parquet,
     /// One JSON object a line.
     Jsonl,
+    /// An Arrow IPC file; needs --output.
+    Arrow,
 }
 
 /// `rolldock consume`
@@ -247,5 +310,13 @@ mod tests {
         let line = ["rolldock", "queue", "export", "d", "--format", "jsonl"];
         let Command::Queue(args) = Cli::try_parse_from(line).unwrap().command else { panic!("queue") };
         assert!(matches!(args.command, QueueCommand::Export(_)));
+    }
+
+    #[test]
+    fn clear_needs_a_partition() {
+        assert!(Cli::try_parse_from(["rolldock", "queue", "clear", "d"]).is_err());
+        let line = ["rolldock", "queue", "clear", "d", "--partition", "p", "--remove"];
+        let Command::Queue(args) = Cli::try_parse_from(line).unwrap().command else { panic!("queue") };
+        assert!(matches!(args.command, QueueCommand::Clear(args) if args.remove && !args.dry_run));
     }
 }

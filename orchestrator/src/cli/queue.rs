@@ -1,20 +1,17 @@
 //! `rolldock queue`
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
 use rolldock_queue::{
-    Durability, ExportFormat, LocalConfig, LocalQueue, Queue, QueueConfig, QueueInspection, RemoteConfig,
-    RemoteQueue, TransferQueue,
+    Durability, LocalConfig, LocalQueue, Queue, QueueConfig, QueueInspection, RemoteConfig, RemoteQueue,
+    TransferQueue,
 };
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::UsageError;
-use super::args::{ExportArgs, QueueArgs, QueueCommand, ServeArgs};
+use super::args::{QueueArgs, QueueCommand, ServeArgs};
 use crate::run::{queue_folder, serve_queue, serve_queue_locally};
 use crate::scope::Scope;
 
@@ -39,7 +36,11 @@ pub(super) async fn run(args: QueueArgs) -> anyhow::Result<()> {
             Ok(())
         }
         QueueCommand::Serve(serve_args) => serve(serve_args).await,
-        QueueCommand::Export(export_args) => export(export_args).await,
+        QueueCommand::Export(args) => export::export(args).await,
+        QueueCommand::Snapshot(args) => tools::snapshot(args).await,
+        QueueCommand::Restore(args) => tools::restore(args).await,
+        QueueCommand::Verify(args) => tools::verify(args).await,
+        QueueCommand::Clear(args) => tools::clear(args).await,
     }
 }
 
@@ -124,47 +125,4 @@ fn describe(queue: &QueueInspection) -> String {
         }
     }
     lines.join("\n")
-}
-
-async fn export(args: ExportArgs) -> anyhow::Result<()> {
-    let format = match args.format {
-        super::args::ExportFormat::Parquet => ExportFormat::Parquet,
-        super::args::ExportFormat::Jsonl => ExportFormat::Jsonl,
-    };
-    if format == ExportFormat::Parquet && args.output.is_none() {
-        return Err(UsageError("parquet is no text; expected --output FILE".to_owned()).into());
-    }
-    let partition = open(&args.dir).await?.partition(&args.partition)?;
-    let Some(output) = args.output else {
-        let written = partition.export(format, Pipe(io::stdout())).await;
-        return written.map(drop).map_err(Into::into);
-    };
-    // Written beside and renamed, so that nobody reads half a file.
-    let unfinished = output.with_extension("unfinished");
-    let create = || format!("cannot write {}", unfinished.display());
-    let mut file = BufWriter::new(File::create(&unfinished).with_context(create)?);
-    let rows = partition.export(format, &mut file).await?;
-    file.flush().with_context(create)?;
-    std::fs::rename(&unfinished, &output).with_context(|| format!("cannot write {}", output.display()))?;
-    super::say(&format!("{rows} rows in {}", output.display()));
-    Ok(())
-}
-
-/// Standard output whose reader may leave early, as `head` does.
-struct Pipe(io::Stdout);
-
-impl Write for Pipe {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self.0.write(bytes) {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(bytes.len()),
-            other => other,
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        match self.0.flush() {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            other => other,
-        }
-    }
 }

@@ -7,19 +7,22 @@
 
 use std::path::Path;
 
+use serde::Serialize;
+
 use super::Record;
 use crate::QueueError;
 
 /// First bytes of every journal.
 pub(crate) const MAGIC: &[u8] = b"ROLLDOCK-QUEUE-3\n";
-const HEAD: usize = 12;
+/// Bytes of a frame's head.
+pub(crate) const HEAD: usize = 12;
 
 /// The records of one frame, not yet framed.
 #[derive(Debug, Default)]
 pub(crate) struct Body(Vec<u8>);
 
 impl Body {
-    pub(crate) fn push(&mut self, record: &Record) -> Result<(), QueueError> {
+    pub(crate) fn push(&mut self, record: &impl Serialize) -> Result<(), QueueError> {
         let sound = self.0.len();
         let written = serde_json::to_writer(&mut self.0, record);
         if let Err(error) = written {
@@ -32,6 +35,11 @@ impl Body {
 
     pub(crate) fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// Takes back what was pushed behind the first `length` bytes.
+    pub(super) fn cut_to(&mut self, length: usize) {
+        self.0.truncate(length);
     }
 
     /// The frame; nothing for an empty body.
@@ -65,18 +73,44 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
+/// Length and checksum of a frame's body, if its head is sound.
+pub(crate) fn read_head(head: &[u8]) -> Option<(u32, u32)> {
+    let (length, checksum, head_checksum) = (number(head, 0)?, number(head, 4)?, number(head, 8)?);
+    (length > 0 && crc32fast::hash(&head[..8]) == head_checksum).then_some((length, checksum))
+}
+
 fn look(bytes: &[u8], at: usize) -> Found<'_> {
-    let heads = (number(bytes, at), number(bytes, at + 4), number(bytes, at + 8));
-    let (Some(length), Some(checksum), Some(head_checksum)) = heads else { return Found::Cut };
-    if length == 0 || crc32fast::hash(&bytes[at..at + 8]) != head_checksum {
+    let Some(head) = bytes.get(at..at + HEAD) else { return Found::Cut };
+    let Some((length, checksum)) = read_head(head) else {
         return Found::Damaged("the checksum of a frame's head does not match");
-    }
+    };
     let end = at + HEAD + length as usize;
     let Some(body) = bytes.get(at + HEAD..end) else { return Found::Cut };
     if crc32fast::hash(body) != checksum {
         return Found::Damaged("the checksum of a frame does not match");
     }
     Found::Frame { body, end }
+}
+
+/// What lies behind the sound part of a journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tail {
+    /// Nothing, or what a crash or a power cut leaves of a write, or what is being written.
+    Unfinished { bytes: u64 },
+    /// A whole frame, or a head, that is not what was written.
+    Damaged(&'static str),
+}
+
+/// Looks behind the first `sound` bytes, as [`read_frames`] returns them.
+pub(crate) fn look_behind(bytes: &[u8], sound: u64) -> Tail {
+    let at = (sound as usize).min(bytes.len());
+    let rest = &bytes[at..];
+    match look(bytes, at) {
+        Found::Damaged(reason) if at >= MAGIC.len() && rest.iter().any(|byte| *byte != 0) => {
+            Tail::Damaged(reason)
+        }
+        _ => Tail::Unfinished { bytes: rest.len() as u64 },
+    }
 }
 
 /// Calls `each` with every record; returns the length of the sound part.

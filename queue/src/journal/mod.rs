@@ -6,6 +6,7 @@
 //! caller that goes away in the middle changes nothing.
 
 mod frame;
+mod runs;
 mod writer;
 
 use serde::{Deserialize, Serialize};
@@ -13,8 +14,9 @@ use serde::{Deserialize, Serialize};
 use crate::partition::{Dispositions, Freed, Label};
 use crate::{ChunkId, ChunkLocation, PartitionSpec, RowHandle};
 
-pub(crate) use frame::read_frames;
-pub(crate) use writer::{Entry, Journal, Recorder};
+pub(crate) use frame::{Body, HEAD, Tail, look_behind, read_frames, read_head};
+pub(crate) use runs::Runs;
+pub(crate) use writer::{Entry, Facts, Journal, Recorder};
 
 /// One fact.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -35,6 +37,7 @@ pub(crate) enum Record {
     /// Rows have more columns.
     Columns {
         partition: String,
+        #[serde(with = "runs")]
         rows: Vec<RowHandle>,
         payload: PayloadRecord,
         /// What they take of a capacity in bytes.
@@ -50,25 +53,33 @@ pub(crate) enum Record {
     /// There is a newer policy version.
     Version { partition: String, policy_version: u64 },
     /// Put tokens that are remembered though their records are gone.
-    Tokens { partition: String, tokens: Vec<(String, Vec<RowHandle>)> },
+    Tokens { partition: String, tokens: Vec<(String, Runs)> },
     /// A task is done with rows.
     Ack {
         partition: String,
         task: String,
+        #[serde(with = "runs")]
         rows: Vec<RowHandle>,
         /// Whose rows they were.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         lease: Option<u64>,
     },
     /// A client holds rows.
-    Lease { partition: String, task: String, lease: u64, rows: Vec<RowHandle> },
+    Lease {
+        partition: String,
+        task: String,
+        lease: u64,
+        #[serde(with = "runs")]
+        rows: Vec<RowHandle>,
+    },
     /// Leases gave their rows back.
     LeasesEnd { partition: String, leases: Vec<u64> },
-    /// Leases that were acked and whose records are gone.
-    Acked { partition: String, leases: Vec<u64> },
+    /// Leases that were acked and whose records are gone: runs of numbers, the first of each and how many.
+    Acked { partition: String, leases: Vec<(u64, u64)> },
     /// Rows are gone.
     Clear {
         partition: String,
+        #[serde(with = "runs")]
         rows: Vec<RowHandle>,
         why: Freed,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -78,9 +89,34 @@ pub(crate) enum Record {
     Records { partition: String, records: Vec<String> },
     /// The oldest records are settled.
     Forget { partition: String, count: usize },
+    /// A partition is gone with everything in it.
+    Remove { partition: String, generation_floor: u32 },
+    /// Above every row generation that partitions gave out which are gone.
+    Floor { generation: u32 },
 }
 
-/// Rows of one put.
+impl Record {
+    /// What it says about payload.
+    pub(crate) fn payload(&self) -> Option<&PayloadRecord> {
+        match self {
+            Self::Put(put) if put.rows.is_empty() => None,
+            Self::Put(put) => Some(&put.payload),
+            Self::Columns { payload, .. } => Some(payload),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn payload_mut(&mut self) -> Option<&mut PayloadRecord> {
+        match self {
+            Self::Put(put) if put.rows.is_empty() => None,
+            Self::Put(put) => Some(&mut put.payload),
+            Self::Columns { payload, .. } => Some(payload),
+            _ => None,
+        }
+    }
+}
+
+/// Rows of one put; none where a group goes on though all its rows so far are gone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PutRecord {
     pub(crate) partition: String,
@@ -101,6 +137,7 @@ pub(crate) struct PutRecord {
     /// Keys and tags of each row; none if empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) labels: Vec<Label>,
+    #[serde(with = "runs")]
     pub(crate) rows: Vec<RowHandle>,
     pub(crate) payload: PayloadRecord,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -22,13 +22,16 @@ const FRAME_BYTES: usize = 1 << 20;
 
 /// Makes the record once the payload's place is known.
 pub(crate) type Recorder = Box<dyn FnOnce(Option<ChunkLocation>) -> Record + Send>;
+/// Says on the writer's thread, where everything has its order, what is to be written down: all of it in one frame. None
+/// at all keeps the payload without a word about it; an error keeps the entry from being written.
+pub(crate) type Facts = Box<dyn FnOnce(Option<ChunkLocation>) -> Result<Vec<Record>, QueueError> + Send>;
 /// Runs when the entry is durable, or has failed.
 type Done = Box<dyn FnOnce(Result<Option<ChunkLocation>, QueueError>) + Send>;
 
 /// One thing to make durable.
 pub(crate) struct Entry {
     pub(crate) payload: Option<Vec<u8>>,
-    pub(crate) record: Recorder,
+    pub(crate) facts: Facts,
     pub(crate) durability: Durability,
     pub(crate) done: Done,
 }
@@ -154,20 +157,22 @@ impl Writer {
         let synced = batch.iter().any(|entry| entry.durability == Durability::Fsync);
         for entry in batch {
             let place = entry.payload.map(|payload| self.segments.append(&payload)).transpose();
-            match place {
-                Ok(location) => {
-                    let record = (entry.record)(location);
-                    match body.push(&record) {
-                        Ok(()) => written.push((entry.done, location)),
-                        Err(error) => (entry.done)(Err(error)),
-                    }
+            let location = match place {
+                Ok(location) => location,
+                Err(error) => {
+                    (entry.done)(Err(error));
+                    continue;
                 }
-                Err(error) => (entry.done)(Err(error)),
-            }
+            };
+            let pushed = (entry.facts)(location).and_then(|records| push_all(&mut body, &records));
+            written.push((entry.done, location, pushed));
         }
         let outcome = self.make_durable(body, synced);
-        for (done, location) in written {
-            done(outcome.clone().map(|()| location));
+        for (done, location, pushed) in written {
+            done(pushed.and_then(|()| outcome.clone()).map(|()| location));
+            if let Some(location) = location {
+                self.segments.settle(location);
+            }
         }
     }
 
@@ -177,6 +182,10 @@ impl Writer {
             return Err(error.clone());
         }
         let frame = body.into_frame()?;
+        if frame.is_empty() {
+            // Payload becomes durable with the first record that refers to it.
+            return Ok(());
+        }
         if synced {
             self.segments.sync()?;
         }
@@ -240,4 +249,14 @@ impl Writer {
         self.rewrite_at = self.journal_bytes.max(4 * self.length);
         Ok(())
     }
+}
+
+/// All records or, where one of them cannot be written, none.
+fn push_all(body: &mut Body, records: &[Record]) -> Result<(), QueueError> {
+    let before = body.len();
+    let pushed = records.iter().try_for_each(|record| body.push(record));
+    if pushed.is_err() {
+        body.cut_to(before);
+    }
+    pushed
 }

@@ -90,6 +90,7 @@ impl Partition {
 
     /// Leases what is there, or gets in line.
     fn try_take(&self, take: &Take, sampler: Option<&dyn GroupSampler>) -> Result<Attempt<'_>, QueueError> {
+        self.shared.check_is_there()?;
         let mut table = self.shared.table.lock();
         let task = table.task(&take.task)?;
         self.check_columns_of(&table, take)?;

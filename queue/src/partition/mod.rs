@@ -8,6 +8,7 @@ mod hold;
 mod lease;
 mod put;
 mod read;
+mod removal;
 mod replay;
 mod room;
 mod sampler;
@@ -18,7 +19,7 @@ mod write;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -28,7 +29,7 @@ use tokio::time::Instant;
 use crate::config::{ColumnSpec, Durability, PartitionSpec};
 use crate::inspect::{PartitionInspection, TaskCounts};
 use crate::invariants;
-use crate::journal::{Entry, Journal, Record, Recorder};
+use crate::journal::{Entry, Facts, Journal, Record, Recorder};
 use crate::store::{MemoryStore, Store};
 use crate::{ChunkId, ChunkLocation, QueueError};
 
@@ -36,7 +37,7 @@ pub use lease::Lease;
 pub(crate) use lease::{Hold, Labels};
 pub use put::Put;
 pub(crate) use put::columns_of;
-pub(crate) use replay::{Replay, live_records};
+pub(crate) use replay::{Replay, holding_records, live_records};
 use room::{FreeRoom, Size};
 pub use sampler::{GroupSampler, ReadyGroup};
 use table::{Admission, Chosen, Claim, Released};
@@ -142,6 +143,8 @@ pub(crate) struct Shared {
     durability: Durability,
     pub(crate) plane: Plane,
     pub(crate) next_chunk: Arc<AtomicU64>,
+    /// Set on the way out: nothing is written down about it any more.
+    removed: Arc<AtomicBool>,
 }
 
 /// A handle to a partition; clones are of the same one.
@@ -175,7 +178,8 @@ impl Shared {
     fn compact(&self, store: &MemoryStore, chunk: ChunkId) {
         let rows = self.table.lock().chunk_rows(chunk);
         let Some(sparse) = store.get(chunk) else { return };
-        let copy = match sparse.select(rows.iter().map(|(_, place)| *place)) {
+        let places: Vec<u32> = rows.iter().map(|(_, place)| *place).collect();
+        let copy = match sparse.select(&places) {
             Ok(copy) => copy,
             Err(error) => {
                 tracing::warn!(partition = %self.name, %error, "cannot compact a chunk; it stays as it is");
@@ -204,10 +208,12 @@ impl Shared {
         done: impl FnOnce(Result<Option<ChunkLocation>, QueueError>) + Send + 'static,
     ) {
         match &self.plane {
-            Plane::Memory(_) => done(Ok(None)),
+            Plane::Memory(_) => self.commit_in_memory(done),
             Plane::ReadOnly(_) => done(Err(QueueError::ReadOnly)),
             Plane::Disk { journal, .. } => {
-                let entry = Entry { payload, record, durability: self.durability, done: Box::new(done) };
+                let standing = self.standing();
+                let facts: Facts = Box::new(move |location| standing().map(|()| vec![record(location)]));
+                let entry = Entry { payload, facts, durability: self.durability, done: Box::new(done) };
                 if let Err(entry) = journal.send(entry) {
                     (entry.done)(Err(QueueError::Closed { partition: self.name.clone() }));
                 }
@@ -223,9 +229,15 @@ impl Shared {
                     tracing::debug!(%error, "a note was not written down");
                 }
             };
-            let (record, done): (Recorder, _) = (Box::new(move |_| record), Box::new(done));
+            let standing = self.standing();
+            let facts: Facts = Box::new(move |_| standing().map(|()| vec![record]));
             // A closed journal needs no notes.
-            let _ = journal.send(Entry { payload: None, record, durability: Durability::Os, done });
+            let _ = journal.send(Entry {
+                payload: None,
+                facts,
+                durability: Durability::Os,
+                done: Box::new(done),
+            });
         }
     }
 
@@ -253,10 +265,6 @@ impl Shared {
 }
 
 impl Partition {
-    pub(crate) fn new(spec: PartitionSpec, plane: Plane, next_chunk: Arc<AtomicU64>) -> Self {
-        Self::from_table(Table::new(spec), plane, next_chunk)
-    }
-
     pub(crate) fn from_table(table: Table, plane: Plane, next_chunk: Arc<AtomicU64>) -> Self {
         let used = Size { rows: table.rows_live, kib: table.kib_live };
         let shared = Shared {
@@ -268,6 +276,7 @@ impl Partition {
             changed: Notify::new(),
             plane,
             next_chunk,
+            removed: Arc::default(),
         };
         Self { shared: Arc::new(shared) }
     }

@@ -1,28 +1,37 @@
 //! A partition from its journal, and a journal from a partition.
 
+mod check;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
 use super::table::{Label, Part, Progress, RowHandle, Table};
-use crate::journal::{PayloadRecord, PutRecord, Record};
+use crate::journal::{PayloadRecord, PutRecord, Record, Runs};
 use crate::store::{DiskStore, Store};
 use crate::{ChunkId, ChunkLocation, QueueError};
 
-/// Tables while the journal is read.
+/// Tables while records are read.
 pub(crate) struct Replay {
     tables: BTreeMap<String, (Table, u32)>,
-    store: Arc<DiskStore>,
+    /// Where payload lies that records give the place of; absent where somebody else keeps it.
+    store: Option<Arc<DiskStore>>,
     pub(crate) next_chunk: u64,
+    /// Above every row generation that partitions gave out which are gone.
+    pub(crate) generation_floor: u32,
 }
 
 impl Replay {
     pub(crate) fn new(store: Arc<DiskStore>) -> Self {
-        Self { tables: BTreeMap::new(), store, next_chunk: 0 }
+        Self { store: Some(store), ..Self::detached() }
+    }
+
+    /// Of control state alone.
+    pub(crate) fn detached() -> Self {
+        Self { tables: BTreeMap::new(), store: None, next_chunk: 0, generation_floor: 0 }
     }
 
     pub(crate) fn into_tables(self) -> impl Iterator<Item = Table> {
@@ -33,20 +42,22 @@ impl Replay {
         })
     }
 
-    fn table(&mut self, name: &str) -> Result<&mut Table, QueueError> {
+    pub(crate) fn table(&mut self, name: &str) -> Result<&mut Table, QueueError> {
         let unknown = || QueueError::UnknownPartition { name: name.to_owned() };
         self.tables.get_mut(name).map(|(table, _)| table).ok_or_else(unknown)
     }
 
     fn chunk(&mut self, chunk: ChunkId, location: Option<ChunkLocation>) {
         self.next_chunk = self.next_chunk.max(chunk.0 + 1);
-        if let Some(location) = location {
-            self.store.insert(chunk, location);
+        if let (Some(store), Some(location)) = (&self.store, location) {
+            store.insert(chunk, location);
         }
     }
 
     fn free(&self, chunks: &[ChunkId]) {
-        chunks.iter().for_each(|chunk| self.store.free(*chunk));
+        if let Some(store) = &self.store {
+            chunks.iter().for_each(|chunk| store.free(*chunk));
+        }
     }
 
     pub(crate) fn apply(&mut self, record: Record) -> Result<(), QueueError> {
@@ -60,7 +71,9 @@ impl Replay {
                 });
             }
             Record::Put(put) => {
-                self.chunk(put.payload.chunk, put.payload.location);
+                if !put.rows.is_empty() {
+                    self.chunk(put.payload.chunk, put.payload.location);
+                }
                 let table = self.table(&put.partition)?;
                 table.reserve_for_replay(&put.rows, put.kib);
                 table.publish(put);
@@ -77,7 +90,7 @@ impl Replay {
             }
             Record::Tokens { partition, tokens } => {
                 let table = self.table(&partition)?;
-                tokens.into_iter().for_each(|(token, rows)| table.remember(token, rows));
+                tokens.into_iter().for_each(|(token, rows)| table.remember(token, rows.handles()));
             }
             Record::Ack { partition, task, rows, lease } => {
                 let table = self.table(&partition)?;
@@ -108,7 +121,9 @@ impl Replay {
             }
             Record::Acked { partition, leases } => {
                 let table = self.table(&partition)?;
-                leases.into_iter().for_each(|lease| table.remember_ack(lease));
+                let numbers =
+                    leases.into_iter().flat_map(|(first, count)| first..first + count.min(ACK_ROWS as u64));
+                numbers.for_each(|lease| table.remember_ack(lease));
             }
             Record::Records { partition, records } => {
                 let table = self.table(&partition)?;
@@ -131,6 +146,13 @@ impl Replay {
                 table.end_token(token, Some(rows));
                 self.free(&released.chunks);
             }
+            Record::Remove { partition, generation_floor } => {
+                self.generation_floor = self.generation_floor.max(generation_floor);
+                if let Some((table, _)) = self.tables.remove(&partition) {
+                    self.free(&table.chunk_ids());
+                }
+            }
+            Record::Floor { generation } => self.generation_floor = self.generation_floor.max(generation),
         }
         Ok(())
     }
@@ -139,22 +161,33 @@ impl Replay {
 impl Record {
     /// The record with its payload's place.
     pub(crate) fn at(mut self, place: Option<ChunkLocation>) -> Self {
-        match &mut self {
-            Self::Put(PutRecord { payload, .. }) | Self::Columns { payload, .. } => payload.location = place,
-            _ => {}
+        if let Some(payload) = self.payload_mut() {
+            payload.location = place;
         }
         self
     }
 }
 
-/// Rows of a group by the chunk that a part of them lies in.
-fn by_chunk(table: &Table, rows: &[RowHandle], part: usize) -> BTreeMap<ChunkId, Vec<(RowHandle, Part)>> {
-    let mut chunks: BTreeMap<ChunkId, Vec<(RowHandle, Part)>> = BTreeMap::new();
+/// Rows of an ack's record.
+const ACK_ROWS: usize = 8192;
+/// Of a record that holds owners' words or tokens.
+const WORDS_BYTES: usize = 1 << 20;
+
+/// Rows of one chunk.
+type InChunk = (ChunkId, Vec<(RowHandle, Part)>);
+
+/// Rows by the chunk that a part of them lies in; chunks in order of their first row, rows in their own.
+fn by_chunk<'a>(table: &Table, rows: impl Iterator<Item = &'a RowHandle>, part: usize) -> Vec<InChunk> {
+    let mut chunks: Vec<InChunk> = Vec::new();
+    let mut places: HashMap<ChunkId, usize> = HashMap::new();
     for handle in rows {
         let found = table.row(*handle).ok().and_then(|row| row.parts.get(part).cloned());
-        if let Some(part) = found {
-            chunks.entry(part.chunk).or_default().push((*handle, part));
-        }
+        let Some(part) = found else { continue };
+        let place = *places.entry(part.chunk).or_insert_with(|| {
+            chunks.push((part.chunk, Vec::new()));
+            chunks.len() - 1
+        });
+        chunks[place].1.push((*handle, part));
     }
     chunks
 }
@@ -179,17 +212,24 @@ fn labels(table: &Table, rows: &[(RowHandle, Part)]) -> Vec<Label> {
     labels.into_iter().map(Option::unwrap_or_default).collect()
 }
 
-fn payload_record(chunk: ChunkId, rows: &[(RowHandle, Part)], store: &DiskStore) -> PayloadRecord {
+fn payload_record(
+    chunk: ChunkId,
+    rows: &[(RowHandle, Part)],
+    locate: &impl Fn(ChunkId) -> Option<ChunkLocation>,
+) -> PayloadRecord {
     PayloadRecord {
         chunk,
-        location: store.location(chunk),
+        location: locate(chunk),
         columns: rows.first().map_or_else(Vec::new, |(_, part)| part.columns.to_vec()),
         chunk_rows: rows.iter().map(|(_, part)| part.row).collect(),
     }
 }
 
-/// The records that make `table` as it is, for a journal without history.
-pub(crate) fn live_records(table: &Table, store: &DiskStore) -> Vec<Record> {
+/// The records that make `table` as it is, for a journal without history or a snapshot. Leases are not in them: what
+/// somebody holds is not consumed.
+///
+/// Columns that were added to rows of many groups come once for the whole chunk, after all puts.
+pub(crate) fn live_records(table: &Table, locate: impl Fn(ChunkId) -> Option<ChunkLocation>) -> Vec<Record> {
     let partition = table.spec.name.clone();
     let mut records = vec![Record::Declare {
         spec: table.spec.clone(),
@@ -199,7 +239,12 @@ pub(crate) fn live_records(table: &Table, store: &DiskStore) -> Vec<Record> {
     for group in table.groups.values() {
         let mut group_gone = group.put - group.rows.len();
         // Rows of one put lie in one chunk: they go back as one put, with their places in it.
-        for (chunk, rows) in by_chunk(table, &group.rows, 0) {
+        let mut puts = by_chunk(table, group.rows.iter(), 0);
+        if puts.is_empty() {
+            // The rest of the group is still to come.
+            puts.push((ChunkId(0), Vec::new()));
+        }
+        for (chunk, rows) in puts {
             records.push(Record::Put(PutRecord {
                 partition: partition.clone(),
                 group: group.key.clone(),
@@ -211,44 +256,85 @@ pub(crate) fn live_records(table: &Table, store: &DiskStore) -> Vec<Record> {
                 kib: rows.iter().filter_map(|(handle, _)| table.row(*handle).ok()).map(|row| row.kib).sum(),
                 labels: labels(table, &rows),
                 rows: rows.iter().map(|(handle, _)| *handle).collect(),
-                payload: payload_record(chunk, &rows, store),
+                payload: payload_record(chunk, &rows, &locate),
                 token: None,
                 words: None,
             }));
         }
-        let parts_max =
-            group.rows.iter().filter_map(|row| table.row(*row).ok()).map(|row| row.parts.len()).max();
-        for part in 1..parts_max.unwrap_or(0) {
-            for (chunk, rows) in by_chunk(table, &group.rows, part) {
-                records.push(Record::Columns {
-                    partition: partition.clone(),
-                    rows: rows.iter().map(|(handle, _)| *handle).collect(),
-                    payload: payload_record(chunk, &rows, store),
-                    // Counted with the put.
-                    kib: 0,
-                    token: None,
-                });
-            }
-        }
-        for (task, spec) in table.spec.tasks.iter().enumerate() {
-            // What is being acked has its own record on the way.
-            let acked =
-                |row: &&RowHandle| table.row(**row).is_ok_and(|row| row.progress[task] == Progress::Acked);
-            let rows: Vec<RowHandle> = group.rows.iter().filter(acked).copied().collect();
-            if !rows.is_empty() {
-                let (partition, task) = (partition.clone(), spec.name.clone());
-                records.push(Record::Ack { partition, task, rows, lease: None });
-            }
+    }
+    let rows = || table.groups.values().flat_map(|group| &group.rows);
+    let parts_max = rows().filter_map(|row| table.row(*row).ok()).map(|row| row.parts.len()).max();
+    for part in 1..parts_max.unwrap_or(0) {
+        for (chunk, rows) in by_chunk(table, rows(), part) {
+            records.push(Record::Columns {
+                partition: partition.clone(),
+                rows: rows.iter().map(|(handle, _)| *handle).collect(),
+                payload: payload_record(chunk, &rows, &locate),
+                // Counted with the put.
+                kib: 0,
+                token: None,
+            });
         }
     }
-    for (lease, task, rows) in table.recorded_leases() {
-        let task = table.spec.tasks[task].name.clone();
-        records.push(Record::Lease { partition: partition.clone(), task, lease, rows });
+    for (task, spec) in table.spec.tasks.iter().enumerate() {
+        // What is being acked has its own record on the way.
+        let acked =
+            |row: &&RowHandle| table.row(**row).is_ok_and(|row| row.progress[task] == Progress::Acked);
+        let rows: Vec<RowHandle> = rows().filter(acked).copied().collect();
+        records.extend(rows.chunks(ACK_ROWS).map(|rows| Record::Ack {
+            partition: partition.clone(),
+            task: spec.name.clone(),
+            rows: rows.to_vec(),
+            lease: None,
+        }));
     }
-    records.push(Record::Acked { partition: partition.clone(), leases: table.remembered_acks() });
-    records.push(Record::Version { partition: partition.clone(), policy_version: table.policy_version });
+    records.push(Record::Version { partition, policy_version: table.policy_version });
+    push_words(table, &mut records);
     records
-        .push(Record::Records { partition: partition.clone(), records: table.records().cloned().collect() });
-    records.push(Record::Tokens { partition, tokens: table.remembered() });
+}
+
+/// The records that make what clients hold, for a journal without history.
+pub(crate) fn holding_records(table: &Table) -> Vec<Record> {
+    let name = || table.spec.name.clone();
+    let lease = |(lease, task, rows): (u64, usize, Vec<RowHandle>)| Record::Lease {
+        partition: name(),
+        task: table.spec.tasks[task].name.clone(),
+        lease,
+        rows,
+    };
+    let mut records: Vec<Record> = table.recorded_leases().into_iter().map(lease).collect();
+    let mut leases: Vec<(u64, u64)> = Vec::new();
+    for acked in table.remembered_acks() {
+        match leases.last_mut() {
+            Some((first, count)) if *first + *count == acked => *count += 1,
+            _ => leases.push((acked, 1)),
+        }
+    }
+    if !leases.is_empty() {
+        records.push(Record::Acked { partition: name(), leases });
+    }
     records
+}
+
+/// What outlives its rows, in records of moderate size.
+fn push_words(table: &Table, records: &mut Vec<Record>) {
+    let name = || table.spec.name.clone();
+    let mut words = Vec::new();
+    let mut bytes = 0;
+    for one in table.records() {
+        bytes += one.len();
+        words.push(one.clone());
+        if bytes >= WORDS_BYTES {
+            records.push(Record::Records { partition: name(), records: std::mem::take(&mut words) });
+            bytes = 0;
+        }
+    }
+    if !words.is_empty() {
+        records.push(Record::Records { partition: name(), records: words });
+    }
+    let tokens: Vec<(String, Runs)> =
+        table.remembered().into_iter().map(|(token, rows)| (token, Runs::of(&rows))).collect();
+    records.extend(
+        tokens.chunks(ACK_ROWS).map(|tokens| Record::Tokens { partition: name(), tokens: tokens.to_vec() }),
+    );
 }

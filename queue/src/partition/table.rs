@@ -3,6 +3,7 @@
 //! Nothing in here waits, copies payload or does I/O, and every operation touches the rows it is about and no
 //! others: what is ready is kept in ordered sets, never searched for.
 
+mod check;
 mod choose;
 mod index;
 mod labels;
@@ -373,13 +374,15 @@ impl Table {
         }
     }
 
-    /// After replay: a chunk for every set of columns whose types are not known yet.
-    pub(crate) fn chunks_of_unknown_columns(&self) -> Vec<ChunkId> {
+    /// After replay: a chunk for every set of columns whose types are not known yet, but none of those that were `tried`.
+    pub(crate) fn chunks_of_unknown_columns(&self, tried: &HashSet<ChunkId>) -> Vec<ChunkId> {
         let mut seen: BTreeSet<&str> = self.columns.keys().map(String::as_str).collect();
         let mut chunks = Vec::new();
         for part in self.slots.iter().filter_map(|slot| slot.row.as_ref()).flat_map(|row| &row.parts) {
             // One look at the first name is enough for rows that were put alike, which nearly all are.
-            if part.columns.iter().any(|column| !seen.contains(column.as_str())) {
+            if part.columns.iter().any(|column| !seen.contains(column.as_str()))
+                && !tried.contains(&part.chunk)
+            {
                 seen.extend(part.columns.iter().map(String::as_str));
                 chunks.push(part.chunk);
             }

@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 use arrow::array::RecordBatch;
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
+use tokio::sync::mpsc;
 
 use super::ipc::{self, Pieces};
 use super::wire::ARROW_STREAM;
@@ -46,6 +47,8 @@ impl Content {
 pub(super) enum RequestBody {
     Whole(Option<Bytes>),
     Pieces(Box<Pieces>),
+    /// What a thread reads, as it comes.
+    Stream(mpsc::Receiver<std::io::Result<Bytes>>),
 }
 
 impl RequestBody {
@@ -66,11 +69,15 @@ impl Body for RequestBody {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
+        context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, QueueError>>> {
         let bytes = match &mut *self {
             Self::Whole(bytes) => bytes.take().map(Ok),
             Self::Pieces(pieces) => pieces.next().transpose(),
+            Self::Stream(pieces) => {
+                let piece = std::task::ready!(pieces.poll_recv(context));
+                piece.map(|piece| piece.map_err(QueueError::io("read", "what is sent")))
+            }
         };
         Poll::Ready(bytes.map(|bytes| bytes.map(Frame::data)))
     }
@@ -78,7 +85,7 @@ impl Body for RequestBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
-            Self::Pieces(_) => SizeHint::default(),
+            Self::Pieces(_) | Self::Stream(_) => SizeHint::default(),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The client's side: the queue's calls.
 
+mod maintenance;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -348,7 +350,7 @@ impl Queue for RemoteQueue {
         rows: &'a [RowHandle],
     ) -> BoxFuture<'a, Result<(), QueueError>> {
         async move {
-            let body = ClearBody { rows: rows.to_vec(), token: Some(ipc::fresh_token()) };
+            let body = ClearBody { rows: rows.to_vec(), all: false, token: Some(ipc::fresh_token()) };
             self.link.done(Call::json(path(partition, "/clear"), &body)?.repeatable()).await
         }
         .boxed()

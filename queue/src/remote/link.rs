@@ -266,17 +266,21 @@ impl Link {
         QueueError::Unreachable { url: self.config.url.clone(), reason: reason.to_string() }
     }
 
-    fn request(&self, call: &Call) -> Result<Request<RequestBody>, Failure> {
+    fn request(
+        &self,
+        call: &Call,
+        kind: Option<&str>,
+        body: RequestBody,
+    ) -> Result<Request<RequestBody>, Failure> {
         let mut request =
             Request::builder().method(call.method.clone()).uri(&call.path).header(header::HOST, &self.host);
         if let Some(authorization) = &self.authorization {
             request = request.header(header::AUTHORIZATION, authorization);
         }
-        if let Some(kind) = call.content.kind() {
+        if let Some(kind) = kind {
             request = request.header(header::CONTENT_TYPE, kind);
         }
-        let request = request.body(call.content.body());
-        request.map_err(|error| Failure::Unsent(error.to_string()))
+        request.body(body).map_err(|error| Failure::Unsent(error.to_string()))
     }
 
     /// A connection that stands, and whether it has been used before.
@@ -293,7 +297,8 @@ impl Link {
     async fn exchange(&self, call: &Call) -> Result<Answer<'_>, Failure> {
         loop {
             let (mut wire, was_used) = self.wire().await?;
-            let sending = wire.send(self.request(call)?);
+            let request = self.request(call, call.content.kind(), call.content.body())?;
+            let sending = wire.send(request);
             match tokio::time::timeout(call.wait + ANSWER_MAX, sending).await {
                 Err(_) => return Err(Failure::Lost("no answer in time".to_owned())),
                 // The server closed it between two requests.
@@ -333,6 +338,30 @@ impl Link {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(RETRY_MAX);
         }
+    }
+
+    /// Sends a body that there is only once.
+    pub(super) async fn upload<T: DeserializeOwned>(
+        &self,
+        call: &Call,
+        kind: &str,
+        body: RequestBody,
+    ) -> Result<T, QueueError> {
+        let lost = |failure| match failure {
+            Failure::Unsent(reason) | Failure::Lost(reason) => self.unreachable(reason),
+        };
+        let mut wire = Wire::connect(&self.authority).await.map_err(lost)?;
+        let request = self.request(call, Some(kind), body).map_err(lost)?;
+        let sending = tokio::time::timeout(call.wait + ANSWER_MAX, wire.send(request));
+        let response = sending.await.map_err(|_| self.unreachable("no answer in time"))?.map_err(lost)?;
+        let (head, body) = response.into_parts();
+        let answer = Answer { link: self, wire, status: head.status, headers: head.headers, body };
+        if !answer.status.is_success() {
+            return Err(self.refusal(answer).await);
+        }
+        let body = answer.bytes().await?;
+        serde_json::from_slice(&body)
+            .map_err(|error| self.unreachable(format!("an answer that is not its own: {error}")))
     }
 
     async fn refusal(&self, answer: Answer<'_>) -> QueueError {

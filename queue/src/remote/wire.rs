@@ -6,10 +6,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::{Amount, ErrorClass, KeyedRow, QueueError, RowHandle, Sampler, Share, Stale, Take};
+use crate::{Amount, ErrorClass, ExportFormat, KeyedRow, QueueError, RowHandle, Sampler, Share, Stale, Take};
 
 /// Rows are sent as this.
 pub(crate) const ARROW_STREAM: &str = "application/vnd.apache.arrow.stream";
+/// A snapshot is sent as this.
+pub(crate) const SNAPSHOT_STREAM: &str = "application/vnd.rolldock.snapshot";
 /// The header of a take's answer that names the lease.
 pub(crate) const LEASE: &str = "rolldock-lease";
 /// The header of an empty answer that says that there will be no more rows.
@@ -142,11 +144,14 @@ pub(crate) struct ColumnsQuery {
     pub(crate) token: Option<String>,
 }
 
-/// The body of a clear.
+/// The body of a clear: rows, or all of them.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClearBody {
+    #[serde(default)]
     pub(crate) rows: Vec<RowHandle>,
+    #[serde(default)]
+    pub(crate) all: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) token: Option<String>,
 }
@@ -211,6 +216,28 @@ pub(crate) struct NamesAnswer {
     pub(crate) partitions: Vec<String>,
 }
 
+/// The answer to a clear: how many rows were freed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Cleared {
+    pub(crate) rows: usize,
+}
+
+/// The query of a snapshot.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SnapshotQuery {
+    /// The whole queue if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) partition: Option<String>,
+}
+
+/// The query of an export.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ExportQuery {
+    pub(crate) format: ExportFormat,
+}
+
 /// The body of an answer that is an error.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct ErrorBody {
@@ -242,7 +269,8 @@ pub(crate) fn status(error: &QueueError) -> u16 {
         | QueueError::UnknownKey { .. }
         | QueueError::NoQueue { .. } => 404,
         QueueError::Deadline { .. } => 408,
-        QueueError::DeclaredOtherwise { .. }
+        QueueError::PartitionExists { .. }
+        | QueueError::DeclaredOtherwise { .. }
         | QueueError::WrongType { .. }
         | QueueError::ColumnExists { .. }
         | QueueError::GroupOverflow { .. }
@@ -256,7 +284,7 @@ pub(crate) fn status(error: &QueueError) -> u16 {
         | QueueError::TooManyBytes { .. }
         | QueueError::RowTooLong { .. } => 413,
         QueueError::Full { .. } | QueueError::RecordsFull { .. } => 429,
-        QueueError::Empty | QueueError::BadRequest { .. } => 400,
+        QueueError::Empty | QueueError::BadRequest { .. } | QueueError::BadSnapshot { .. } => 400,
         QueueError::Closed { .. } | QueueError::Stopping | QueueError::Unreachable { .. } => 503,
         QueueError::Corrupt { .. } | QueueError::Io { .. } | QueueError::Arrow { .. } => 500,
     }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::compute::interleave_record_batch;
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, SchemaRef};
 
 use super::{held_bytes, own_buffers};
 use crate::QueueError;
@@ -64,11 +64,25 @@ impl Chunk {
     }
 
     /// A copy of just these rows.
-    pub(crate) fn select(&self, rows: impl IntoIterator<Item = u32>) -> Result<Self, QueueError> {
-        let places: Vec<(usize, usize)> =
-            rows.into_iter().filter_map(|row| self.locate(row as usize)).collect();
+    pub(crate) fn select(&self, rows: &[u32]) -> Result<Self, QueueError> {
+        let place = |row: &u32| {
+            let missing = || QueueError::Arrow {
+                reason: format!("row={row} of a chunk that has rows={}", self.rows()),
+            };
+            self.locate(*row as usize).ok_or_else(missing)
+        };
+        let places = rows.iter().map(place).collect::<Result<Vec<_>, _>>()?;
         let pieces: Vec<&RecordBatch> = self.pieces.iter().collect();
         let copy = interleave_record_batch(&pieces, &places)?;
-        Ok(Self { pieces: vec![copy].into() })
+        // Views of strings are taken without the strings, which stay whole behind them.
+        let compact = |column: &ArrayRef| -> ArrayRef {
+            match column.data_type() {
+                DataType::Utf8View => Arc::new(column.as_string_view().gc()),
+                DataType::BinaryView => Arc::new(column.as_binary_view().gc()),
+                _ => Arc::clone(column),
+            }
+        };
+        let columns = copy.columns().iter().map(compact).collect();
+        Ok(Self { pieces: vec![RecordBatch::try_new(copy.schema(), columns)?].into() })
     }
 }

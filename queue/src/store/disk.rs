@@ -23,6 +23,11 @@ fn segment_path(dir: &Path, segment: u64) -> PathBuf {
     dir.join(format!("segment-{segment:08}.arrow"))
 }
 
+fn segment_number(path: &Path) -> Option<u64> {
+    let name = path.file_name()?.to_str()?;
+    name.strip_prefix("segment-")?.strip_suffix(".arrow")?.parse().ok()
+}
+
 /// The bytes of a chunk on disk.
 pub(crate) fn encode(chunk: &Chunk) -> Result<Vec<u8>, QueueError> {
     let mut writer = StreamWriter::try_new(Vec::with_capacity(chunk.held_bytes()), chunk.schema())?;
@@ -30,7 +35,8 @@ pub(crate) fn encode(chunk: &Chunk) -> Result<Vec<u8>, QueueError> {
     Ok(writer.into_inner()?)
 }
 
-fn decode(bytes: Vec<u8>) -> Result<Chunk, QueueError> {
+/// The rows of a chunk's bytes.
+pub(crate) fn decode(bytes: Vec<u8>) -> Result<Chunk, QueueError> {
     let mut buffer = Buffer::from_vec(bytes);
     let mut decoder = StreamDecoder::new();
     let mut pieces = Vec::new();
@@ -91,6 +97,7 @@ impl SegmentWriter {
             self.roll();
             return Err(QueueError::io("write", &path)(error));
         }
+        self.store.expect(self.segment);
         let location = ChunkLocation {
             segment: self.segment,
             offset: self.length,
@@ -99,6 +106,11 @@ impl SegmentWriter {
         };
         self.length += location.length;
         Ok(location)
+    }
+
+    /// The entry that an appended chunk came with is over: by now the store knows the chunk, or nobody wants it.
+    pub(crate) fn settle(&self, location: ChunkLocation) {
+        self.store.leave(location.segment);
     }
 
     /// Makes what was appended durable. Once that has failed nobody knows what the disk holds, so it never succeeds
@@ -166,9 +178,12 @@ impl DiskStore {
     /// Makes a chunk known that lies on disk.
     pub(crate) fn insert(&self, chunk: ChunkId, location: ChunkLocation) {
         let mut index = self.index.lock();
+        // Several records may speak of one chunk.
+        if index.chunks.insert(chunk, location).is_some() {
+            return;
+        }
         index.bytes += location.length;
         index.segments.entry(location.segment).or_default().live += 1;
-        index.chunks.insert(chunk, location);
     }
 
     /// Where a live chunk lies.
@@ -178,6 +193,20 @@ impl DiskStore {
 
     fn open(&self, segment: u64) {
         self.index.lock().segments.entry(segment).or_default().open = true;
+    }
+
+    /// A chunk has been appended that no record refers to yet: its segment stays, even if it is closed before the
+    /// record is durable.
+    fn expect(&self, segment: u64) {
+        self.index.lock().segments.entry(segment).or_default().live += 1;
+    }
+
+    fn leave(&self, segment: u64) {
+        let mut index = self.index.lock();
+        if let Some(left) = index.segments.get_mut(&segment) {
+            left.live -= 1;
+        }
+        self.delete_if_empty(&mut index, segment);
     }
 
     fn seal(&self, segment: u64) {
@@ -204,12 +233,7 @@ impl DiskStore {
     pub(crate) fn clean(&self) -> Result<u64, QueueError> {
         self.index.lock().deletes = true;
         let mut next = 0;
-        let entries = std::fs::read_dir(&self.dir).map_err(QueueError::io("list", &self.dir))?;
-        for entry in entries {
-            let path = entry.map_err(QueueError::io("list", &self.dir))?.path();
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
-            let number = name.strip_prefix("segment-").and_then(|name| name.strip_suffix(".arrow"));
-            let Some(segment) = number.and_then(|number| number.parse::<u64>().ok()) else { continue };
+        for (segment, _) in self.files()? {
             next = next.max(segment + 1);
             let mut index = self.index.lock();
             index.segments.entry(segment).or_default();
@@ -224,23 +248,86 @@ impl DiskStore {
         let Some(location) = location else {
             return Err(QueueError::ChunkGone { chunk: chunk.0 });
         };
-        let path = segment_path(&self.dir, location.segment);
-        let unreadable = |error: std::io::Error| match error.kind() {
-            ErrorKind::NotFound | ErrorKind::UnexpectedEof => QueueError::Corrupt {
-                file: path.clone(),
-                offset: location.offset,
-                reason: format!("{} bytes of payload are missing: {error}", location.length),
-            },
-            _ => QueueError::io("read", &path)(error),
-        };
-        let file = File::open(&path).map_err(unreadable)?;
+        decode(SegmentFile::open(&self.dir, &location)?.read(&location)?)
+    }
+
+    /// Opens the segment of a chunk: what lies in it can be read for as long as it is open, also when it is deleted.
+    pub(crate) fn pin(&self, location: &ChunkLocation) -> Result<SegmentFile, QueueError> {
+        SegmentFile::open(&self.dir, location)
+    }
+
+    /// Segment files that hold nothing which anybody knows of, with their sizes; the last one may be one that is about
+    /// to be filled.
+    pub(crate) fn strays(&self) -> Result<Vec<(PathBuf, u64)>, QueueError> {
+        let mut strays = Vec::new();
+        for (segment, path) in self.files()? {
+            let known =
+                self.index.lock().segments.get(&segment).is_some_and(|known| known.live > 0 || known.open);
+            // Gone meanwhile: freed.
+            if let (false, Ok(metadata)) = (known, path.metadata()) {
+                strays.push((path, metadata.len()));
+            }
+        }
+        strays.sort();
+        Ok(strays)
+    }
+
+    /// The segment file with the highest number.
+    pub(crate) fn newest_segment(&self) -> Result<Option<PathBuf>, QueueError> {
+        Ok(self.files()?.into_iter().max().map(|(_, path)| path))
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    fn files(&self) -> Result<Vec<(u64, PathBuf)>, QueueError> {
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(&self.dir).map_err(QueueError::io("list", &self.dir))? {
+            let path = entry.map_err(QueueError::io("list", &self.dir))?.path();
+            files.extend(segment_number(&path).map(|segment| (segment, path)));
+        }
+        Ok(files)
+    }
+}
+
+/// A segment that stays readable.
+#[derive(Debug)]
+pub(crate) struct SegmentFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl SegmentFile {
+    fn open(dir: &Path, location: &ChunkLocation) -> Result<Self, QueueError> {
+        let path = segment_path(dir, location.segment);
+        match File::open(&path) {
+            Ok(file) => Ok(Self { path, file }),
+            Err(error) => Err(unreadable(&path, location, error)),
+        }
+    }
+
+    /// The bytes of a chunk as they were written. Blocks.
+    pub(crate) fn read(&self, location: &ChunkLocation) -> Result<Vec<u8>, QueueError> {
         let mut bytes = vec![0; location.length as usize];
-        file.read_exact_at(&mut bytes, location.offset).map_err(unreadable)?;
+        let read = self.file.read_exact_at(&mut bytes, location.offset);
+        read.map_err(|error| unreadable(&self.path, location, error))?;
         if crc32fast::hash(&bytes) != location.checksum {
             let reason = "the checksum of a chunk does not match".to_owned();
-            return Err(QueueError::Corrupt { file: path, offset: location.offset, reason });
+            return Err(QueueError::Corrupt { file: self.path.clone(), offset: location.offset, reason });
         }
-        decode(bytes)
+        Ok(bytes)
+    }
+}
+
+fn unreadable(path: &Path, location: &ChunkLocation, error: std::io::Error) -> QueueError {
+    match error.kind() {
+        ErrorKind::NotFound | ErrorKind::UnexpectedEof => QueueError::Corrupt {
+            file: path.to_owned(),
+            offset: location.offset,
+            reason: format!("{} bytes of payload are missing: {error}", location.length),
+        },
+        _ => QueueError::io("read", path)(error),
     }
 }
 
@@ -258,10 +345,8 @@ impl Store for Arc<DiskStore> {
         let mut index = self.index.lock();
         let Some(location) = index.chunks.remove(&chunk) else { return };
         index.bytes -= location.length;
-        if let Some(segment) = index.segments.get_mut(&location.segment) {
-            segment.live -= 1;
-        }
-        self.delete_if_empty(&mut index, location.segment);
+        drop(index);
+        self.leave(location.segment);
     }
 
     fn bytes(&self) -> u64 {

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::QueueError;
 
 pub use chunk::Chunk;
-pub(crate) use disk::{DiskStore, SegmentWriter, encode};
+pub(crate) use disk::{DiskStore, SegmentFile, SegmentWriter, decode, encode};
 pub(crate) use memory::MemoryStore;
 
 /// Names a chunk for ever.

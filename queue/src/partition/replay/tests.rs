@@ -53,7 +53,7 @@ fn a_record_outlives_its_rows_and_a_rewriting_of_the_journal() {
     }
     let table = replay.into_tables().next().unwrap();
     let mut again = Replay::new(Arc::clone(&store));
-    for record in live_records(&table, &store) {
+    for record in live_records(&table, |chunk| store.location(chunk)) {
         again.apply(record).unwrap();
     }
     let table = again.into_tables().next().unwrap();

@@ -33,7 +33,7 @@ pub struct KeyedRow {
 
 impl Table {
     /// A key names one row at a time.
-    pub(super) fn check_keys(&self, keys: &[String]) -> Result<(), QueueError> {
+    pub(crate) fn check_keys(&self, keys: &[String]) -> Result<(), QueueError> {
         let taken = |key: &&String| self.keys.contains_key(*key) || self.keys_under_way.contains(*key);
         match keys.iter().find(taken) {
             Some(key) => Err(QueueError::KeyExists { key: key.clone() }),

@@ -20,7 +20,7 @@ fn even_part(whole: u32, parts: usize, at: usize) -> u32 {
 }
 
 impl Table {
-    fn check_group(&self, key: &str, size: usize, rows: usize) -> Result<(), QueueError> {
+    pub(crate) fn check_group(&self, key: &str, size: usize, rows: usize) -> Result<(), QueueError> {
         let there = self.open_groups.get(key).and_then(|id| self.groups.get(id));
         let (size, put) = there.map_or((size, 0), |group| (group.size, group.put));
         let (size, coming) =
@@ -307,6 +307,16 @@ impl Table {
     /// Whether any row needs the chunk.
     pub(crate) fn needs(&self, chunk: ChunkId) -> bool {
         self.chunks.contains_key(&chunk)
+    }
+
+    /// Whether a row is there in a slot.
+    pub(crate) fn is_taken(&self, slot: u32) -> bool {
+        self.slots.get(slot as usize).is_some_and(|slot| slot.row.is_some())
+    }
+
+    /// Chunks that rows need.
+    pub(crate) fn chunk_ids(&self) -> Vec<ChunkId> {
+        self.chunks.keys().copied().collect()
     }
 
     /// Makes room for the rows of a journal record, at the slots that it names.

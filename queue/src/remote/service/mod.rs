@@ -2,6 +2,7 @@
 
 mod bodies;
 mod control;
+mod maintenance;
 
 use std::sync::Arc;
 
@@ -23,8 +24,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::ipc::{self, Encoder};
 use super::wire::{
-    self, ARROW_STREAM, ClearBody, ColumnsQuery, ENDED, ErrorBody, FRESH_FROM, LEASE, NamesAnswer, PutAnswer,
-    PutQuery, TakeBody,
+    self, ARROW_STREAM, ClearBody, Cleared, ColumnsQuery, ENDED, ErrorBody, FRESH_FROM, LEASE, NamesAnswer,
+    PutAnswer, PutQuery, TakeBody,
 };
 use crate::{Lease, PartitionSpec, Put, QueueError, TransferQueue};
 use bodies::{json_of, rows_of};
@@ -93,6 +94,7 @@ fn router(service: Arc<Service>) -> Router {
         .route("/v1/partitions/{partition}/leases/{lease}/nack", post(nack))
         .route("/v1/partitions/{partition}/leases/{lease}/renew", post(renew))
         .merge(control::routes())
+        .merge(maintenance::routes())
         .layer(middleware::from_fn_with_state(Arc::clone(&service), check_token));
     // The limit is our own, so that its error is one of ours.
     open.merge(guarded).layer(DefaultBodyLimit::disable()).with_state(service)
@@ -315,9 +317,15 @@ async fn renew(State(service): Shared, Path((partition, lease)): Path<(String, S
 
 async fn clear(State(service): Shared, Path(partition): Path<String>, body: Body) -> Answer {
     let partition = service.queue.partition(&partition)?;
-    let ClearBody { rows, token } = json_of(&service, body).await?;
+    let ClearBody { rows, all, token } = json_of(&service, body).await?;
+    if all && rows.is_empty() {
+        return Ok(json(&Cleared { rows: partition.clear_all().await? }));
+    }
+    if all {
+        return Err(bad("expected rows or all, found both").into());
+    }
     partition.clear_once(&rows, token).await?;
-    done()
+    Ok(json(&Cleared { rows: rows.len() }))
 }
 
 async fn end_of_puts(State(service): Shared, Path(partition): Path<String>) -> Answer {

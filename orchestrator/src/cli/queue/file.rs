@@ -1,0 +1,72 @@
+//! Files that nobody reads half written.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+/// A file that is written beside its name, and gets it when it is whole; one that is dropped before is deleted.
+#[derive(Debug)]
+pub(super) struct Unfinished {
+    file: File,
+    beside: PathBuf,
+    name: PathBuf,
+    is_whole: bool,
+}
+
+impl Unfinished {
+    pub(super) fn create(name: &Path) -> anyhow::Result<Self> {
+        let beside = name.with_extension("unfinished");
+        let file = File::create(&beside).with_context(|| format!("cannot write {}", beside.display()))?;
+        Ok(Self { file, beside, name: name.to_owned(), is_whole: false })
+    }
+
+    /// Where its bytes go; any number of these write one after the other.
+    pub(super) fn writer(&self) -> anyhow::Result<io::BufWriter<File>> {
+        let file = self.file.try_clone();
+        Ok(io::BufWriter::new(file.with_context(|| format!("cannot write {}", self.beside.display()))?))
+    }
+
+    /// Throws away what was written.
+    pub(super) fn start_again(&self) -> anyhow::Result<()> {
+        let emptied = self.file.set_len(0).and_then(|()| io::Seek::rewind(&mut &self.file));
+        emptied.with_context(|| format!("cannot write {}", self.beside.display()))
+    }
+
+    /// Gives it its name, once it is on the disk; says how long it is.
+    pub(super) fn finish(mut self) -> anyhow::Result<u64> {
+        let named = self.file.sync_all().and_then(|()| std::fs::rename(&self.beside, &self.name));
+        named.with_context(|| format!("cannot write {}", self.name.display()))?;
+        self.is_whole = true;
+        Ok(self.file.metadata().map_or(0, |metadata| metadata.len()))
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if !self.is_whole {
+            // Whoever finds it knows by its name what it is.
+            let _ = std::fs::remove_file(&self.beside);
+        }
+    }
+}
+
+/// Standard output whose reader may leave early, as `head` does.
+pub(super) struct Pipe(pub(super) io::Stdout);
+
+impl Write for Pipe {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.0.write(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(bytes.len()),
+            other => other,
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self.0.flush() {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            other => other,
+        }
+    }
+}

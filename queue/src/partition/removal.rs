@@ -1,0 +1,130 @@
+//! The end of all rows, and of the partition itself.
+//!
+//! A partition goes when its record is written, on the writer's thread: what is written down about it has its place
+//! before that record, and whoever comes later is refused there. So a put that was on its way never lands in a later
+//! partition of the same name.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{Freed, Partition, Plane, RowHandle, Shared, Table};
+use crate::journal::{Entry, Facts, Record};
+use crate::{ChunkLocation, Durability, QueueError};
+
+impl Table {
+    fn all_rows(&self) -> Vec<RowHandle> {
+        self.groups.values().flat_map(|group| group.rows.iter().copied()).collect()
+    }
+}
+
+impl Shared {
+    pub(super) fn check_is_there(&self) -> Result<(), QueueError> {
+        self.standing()()
+    }
+
+    /// Says whether the partition is still there, wherever it is asked.
+    pub(super) fn standing(&self) -> impl Fn() -> Result<(), QueueError> + Send + use<> {
+        let (removed, name) = (Arc::clone(&self.removed), self.name.clone());
+        move || match removed.load(Ordering::Acquire) {
+            true => Err(QueueError::UnknownPartition { name: name.clone() }),
+            false => Ok(()),
+        }
+    }
+
+    /// What is in memory is written nowhere.
+    pub(super) fn commit_in_memory(
+        &self,
+        done: impl FnOnce(Result<Option<ChunkLocation>, QueueError>) + Send + 'static,
+    ) {
+        done(self.check_is_there().map(|()| None));
+        if self.removed.load(Ordering::Acquire) {
+            // It was removed in between: what has just become visible goes too.
+            self.discard();
+        }
+    }
+
+    /// Lets go of everything and of everybody who waits.
+    fn discard(&self) {
+        let released = {
+            let mut table = self.table.lock();
+            table.closed = true;
+            let rows = table.all_rows();
+            let released = table.remove(&rows, Freed::Cleared);
+            self.tell(&mut table);
+            released
+        };
+        self.room.close();
+        self.reclaim(&released);
+    }
+}
+
+impl Partition {
+    /// Frees every row that is there, whoever holds it; returns their number. Rows of puts that are on their way stay.
+    ///
+    /// Cancel-safe: it happens or it does not.
+    pub async fn clear_all(&self) -> Result<usize, QueueError> {
+        self.shared.check_is_there()?;
+        let rows = self.shared.table.lock().all_rows();
+        let count = rows.len();
+        if count > 0 {
+            self.free(rows, Freed::Cleared).await?;
+        }
+        Ok(count)
+    }
+
+    /// Waits until puts are visible that returned before they were written down, as they do without durability.
+    ///
+    /// Cancel-safe: it changes nothing.
+    pub(crate) async fn settled(&self) -> Result<(), QueueError> {
+        match &self.shared.plane {
+            // Nothing is forgotten; but the writer does it in its turn.
+            Plane::Disk { durability: Durability::None, .. } => self.forget_records(0).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes the partition with everything in it; `publish` gets a number above every generation of its rows once it
+    /// is gone. Cancel-safe: it happens or it does not.
+    pub(crate) async fn remove(&self, publish: impl FnOnce(u32) + Send + 'static) -> Result<(), QueueError> {
+        let shared = Arc::clone(&self.shared);
+        let begin = move || {
+            if shared.removed.swap(true, Ordering::AcqRel) {
+                return Err(QueueError::UnknownPartition { name: shared.name.clone() });
+            }
+            Ok(shared.table.lock().generation_floor())
+        };
+        let owner = Arc::clone(&self.shared);
+        let finish = move |removed: Result<(), QueueError>| {
+            match &removed {
+                Ok(()) => {
+                    publish(owner.table.lock().generation_floor());
+                    owner.discard();
+                }
+                // Somebody else removes it.
+                Err(QueueError::UnknownPartition { .. }) => {}
+                Err(_) => owner.removed.store(false, Ordering::Release),
+            }
+            removed
+        };
+        let journal = match &self.shared.plane {
+            Plane::Memory(_) => return finish(begin().map(drop)),
+            Plane::ReadOnly(_) => return Err(QueueError::ReadOnly),
+            Plane::Disk { journal, .. } => journal,
+        };
+        let name = self.shared.name.clone();
+        let facts: Facts = Box::new(move |_| {
+            let generation_floor = begin()?;
+            Ok(vec![Record::Remove { partition: name, generation_floor }])
+        });
+        let (reply, outcome) = tokio::sync::oneshot::channel();
+        let done = Box::new(move |durable: Result<Option<ChunkLocation>, QueueError>| {
+            // Nobody waits any more when the caller was cancelled.
+            let _ = reply.send(finish(durable.map(drop)));
+        });
+        let closed = || QueueError::Closed { partition: self.shared.name.clone() };
+        journal
+            .send(Entry { payload: None, facts, durability: self.shared.durability, done })
+            .map_err(|_| closed())?;
+        outcome.await.unwrap_or_else(|_| Err(closed()))
+    }
+}

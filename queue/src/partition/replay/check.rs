@@ -1,0 +1,139 @@
+//! Whether a record can be applied, where nobody vouches for it.
+//!
+//! The journal's own records were true when they were written. Those of a snapshot come from elsewhere.
+
+use std::collections::HashSet;
+
+use super::Replay;
+use crate::config::ColumnSpec;
+use crate::journal::{PutRecord, Record};
+use crate::partition::table::Table;
+use crate::{QueueError, RowHandle};
+
+/// Generations grow by one with every use of a slot; above this one a record is made up.
+const GENERATION_MAX: u32 = u32::MAX / 2;
+/// Rows that a partition may have at once.
+const SLOTS_MAX: usize = 1 << 26;
+
+impl Replay {
+    /// Whether `record` belongs into a snapshot and fits what came before; its payload is another matter.
+    pub(crate) fn check(&mut self, record: &Record) -> Result<(), QueueError> {
+        match record {
+            Record::Declare { spec, generation_floor, .. } => {
+                let is_sound = !spec.name.is_empty() && !spec.tasks.is_empty() && spec.capacity_rows > 0;
+                if !is_sound || *generation_floor > GENERATION_MAX || self.tables.contains_key(&spec.name) {
+                    return Err(unsound(format!("a declaration of partition={}", spec.name)));
+                }
+                Ok(())
+            }
+            Record::Put(put) => self.table(&put.partition)?.check_put(put),
+            Record::Columns { partition, rows, payload, .. } => {
+                let table = self.table(partition)?;
+                are_distinct(rows)?;
+                for handle in rows {
+                    let row = table.row(*handle)?;
+                    let present = row
+                        .parts
+                        .iter()
+                        .flat_map(|part| part.columns.iter())
+                        .find(|name| payload.columns.contains(name));
+                    if let Some(column) = present {
+                        return Err(QueueError::ColumnExists { column: column.clone() });
+                    }
+                }
+                Ok(())
+            }
+            Record::Ack { partition, task, rows, .. } => {
+                let table = self.table(partition)?;
+                table.task(task)?;
+                rows.iter().try_for_each(|row| table.row(*row).map(drop))
+            }
+            Record::Records { partition, .. } | Record::Version { partition, .. } => {
+                self.table(partition).map(drop)
+            }
+            Record::Tokens { partition, tokens } => {
+                let rows: u64 = tokens.iter().map(|(_, rows)| rows.count()).sum();
+                if rows > SLOTS_MAX as u64 {
+                    return Err(unsound(format!("tokens of rows={rows}")));
+                }
+                self.table(partition).map(drop)
+            }
+            Record::Clear { .. }
+            | Record::Forget { .. }
+            | Record::Remove { .. }
+            | Record::Floor { .. }
+            | Record::Tags { .. }
+            | Record::Reset { .. }
+            | Record::Lease { .. }
+            | Record::LeasesEnd { .. }
+            | Record::Acked { .. } => Err(unsound("a record that no snapshot has".to_owned())),
+        }
+    }
+
+    /// Whether payload of these columns and so many rows is what a checked record says; keeps the types of new columns.
+    pub(crate) fn check_payload(
+        &mut self,
+        record: &Record,
+        columns: &[ColumnSpec],
+        rows_found: usize,
+    ) -> Result<(), QueueError> {
+        let (partition, rows) = match record {
+            Record::Put(put) => (&put.partition, &put.rows),
+            Record::Columns { partition, rows, .. } => (partition, rows),
+            _ => return Ok(()),
+        };
+        let names_agree = record.payload().is_some_and(|payload| {
+            payload.chunk_rows.is_empty()
+                && payload.columns.iter().eq(columns.iter().map(|column| &column.name))
+        });
+        if rows.len() != rows_found || !names_agree {
+            let expected = rows.len();
+            return Err(unsound(format!(
+                "payload of rows={rows_found} and other columns for rows={expected}"
+            )));
+        }
+        let table = self.table(partition)?;
+        table.check_columns(columns)?;
+        table.learn_columns(columns);
+        Ok(())
+    }
+}
+
+impl Table {
+    fn check_put(&self, put: &PutRecord) -> Result<(), QueueError> {
+        let rows = put.rows.len();
+        let capacity = self.spec.capacity_rows;
+        if rows == 0 && !(1..put.group_size).contains(&put.group_gone) {
+            return Err(QueueError::Empty);
+        }
+        if rows > capacity.saturating_sub(self.rows_live) {
+            return Err(QueueError::TooLarge { rows: self.rows_live.saturating_add(rows), capacity });
+        }
+        are_distinct(&put.rows)?;
+        let is_free = |row: &RowHandle| {
+            (row.slot as usize) < capacity.min(SLOTS_MAX)
+                && row.generation < GENERATION_MAX
+                && !self.is_taken(row.slot)
+        };
+        let keys: Vec<String> = put.labels.iter().filter_map(|label| label.key.clone()).collect();
+        self.check_keys(&keys)?;
+        let labels_fit = put.labels.is_empty() || put.labels.len() == rows;
+        let keys_differ = keys.iter().collect::<HashSet<_>>().len() == keys.len();
+        if !labels_fit || !keys_differ {
+            return Err(unsound(format!("the labels of a put of group={}", put.group)));
+        }
+        if !put.rows.iter().all(is_free) || !(put.lengths.is_empty() || put.lengths.len() == rows) {
+            return Err(unsound(format!("a put of group={}", put.group)));
+        }
+        self.check_group(&put.group, put.group_size, rows.saturating_add(put.group_gone))
+    }
+}
+
+fn are_distinct(rows: &[RowHandle]) -> Result<(), QueueError> {
+    let slots: HashSet<u32> = rows.iter().map(|row| row.slot).collect();
+    if slots.len() == rows.len() { Ok(()) } else { Err(unsound("a row twice in one record".to_owned())) }
+}
+
+fn unsound(reason: String) -> QueueError {
+    QueueError::BadRequest { reason }
+}

@@ -1,0 +1,129 @@
+//! What a queue is at one moment, held for as long as somebody reads it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use arrow::datatypes::DataType;
+
+use crate::invariants::Violation;
+use crate::journal::Record;
+use crate::partition::{Partition, Plane, Table, live_records};
+use crate::store::{Chunk, SegmentFile, decode, encode};
+use crate::{ChunkId, ChunkLocation, QueueError, TransferQueue};
+
+/// Where a chunk is read from, whatever becomes of its rows meanwhile.
+#[derive(Debug, Clone)]
+pub(crate) enum Source {
+    Memory(Chunk),
+    /// The file is open: it can be read also when it is deleted.
+    Disk(Arc<SegmentFile>, ChunkLocation),
+    Missing(QueueError),
+}
+
+impl Source {
+    /// The chunk's rows; its bytes where they are at hand. Blocks.
+    pub(crate) fn load(&self) -> Result<(Option<Vec<u8>>, Chunk), QueueError> {
+        match self {
+            Self::Memory(chunk) => Ok((None, chunk.clone())),
+            Self::Disk(file, location) => {
+                let bytes = file.read(location)?;
+                Ok((Some(bytes.clone()), decode(bytes)?))
+            }
+            Self::Missing(error) => Err(error.clone()),
+        }
+    }
+
+    /// Bytes of these rows of the chunk, as a chunk of their own. Blocks.
+    pub(super) fn bytes_of(&self, rows: &[u32]) -> Result<Vec<u8>, QueueError> {
+        let (bytes, chunk) = self.load()?;
+        let is_whole = rows.len() == chunk.rows() && rows.iter().zip(0..).all(|(row, at)| *row == at);
+        match bytes {
+            Some(bytes) if is_whole => Ok(bytes),
+            _ if is_whole => encode(&chunk),
+            _ => encode(&chunk.select(rows)?),
+        }
+    }
+}
+
+/// One partition.
+#[derive(Debug)]
+pub(crate) struct Captured {
+    pub(crate) name: String,
+    /// What makes it, its declaration first.
+    pub(crate) records: Vec<Record>,
+    pub(crate) columns: BTreeMap<String, DataType>,
+    pub(crate) chunks: HashMap<ChunkId, Source>,
+    /// What its table says against itself.
+    pub(crate) violations: Vec<Violation>,
+}
+
+/// Whether tables are looked through, which costs time under their locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scrutiny {
+    None,
+    Full,
+}
+
+impl TransferQueue {
+    /// What `partition` is, or all of them, at one moment. Blocks while it opens segments.
+    pub(crate) fn capture(
+        &self,
+        partition: Option<&str>,
+        scrutiny: Scrutiny,
+    ) -> Result<Vec<Captured>, QueueError> {
+        let partitions = self.inner.partitions.lock();
+        let chosen: Vec<&Partition> = match partition {
+            None => partitions.values().collect(),
+            Some(name) => {
+                let unknown = || QueueError::UnknownPartition { name: name.to_owned() };
+                vec![partitions.get(name).ok_or_else(unknown)?]
+            }
+        };
+        // All at once, in order of their names: a moment of the whole queue.
+        let tables: Vec<_> = chosen.iter().map(|partition| partition.shared.table.lock()).collect();
+        let mut pins = Pins { plane: &self.inner.plane, files: HashMap::new() };
+        Ok(tables.iter().map(|table| Captured::of(table, &mut pins, scrutiny)).collect())
+    }
+}
+
+impl Captured {
+    fn of(table: &Table, pins: &mut Pins<'_>, scrutiny: Scrutiny) -> Self {
+        let records = live_records(table, |_| None);
+        let violations = if scrutiny == Scrutiny::Full { table.violations() } else { Vec::new() };
+        Self {
+            name: table.spec.name.clone(),
+            records,
+            columns: table.columns.clone(),
+            chunks: table.chunk_ids().into_iter().map(|chunk| (chunk, pins.pin(chunk))).collect(),
+            violations,
+        }
+    }
+}
+
+/// Chunks that are being held.
+struct Pins<'a> {
+    plane: &'a Plane,
+    files: HashMap<u64, Arc<SegmentFile>>,
+}
+
+impl Pins<'_> {
+    fn pin(&mut self, chunk: ChunkId) -> Source {
+        let missing = || Source::Missing(QueueError::ChunkGone { chunk: chunk.0 });
+        let store = match self.plane {
+            Plane::Memory(store) => return store.get(chunk).map_or_else(missing, Source::Memory),
+            Plane::Disk { store, .. } | Plane::ReadOnly(store) => store,
+        };
+        let Some(location) = store.location(chunk) else { return missing() };
+        if let Some(file) = self.files.get(&location.segment) {
+            return Source::Disk(Arc::clone(file), location);
+        }
+        match store.pin(&location) {
+            Ok(file) => {
+                let file = Arc::new(file);
+                self.files.insert(location.segment, Arc::clone(&file));
+                Source::Disk(file, location)
+            }
+            Err(error) => Source::Missing(error),
+        }
+    }
+}

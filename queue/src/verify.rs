@@ -1,0 +1,252 @@
+//! Walks every checksum and every invariant of a queue, and changes nothing.
+//!
+//! What is looked at is one moment of the queue, pinned as for a [snapshot](crate::Snapshot), so traffic may go on, in this
+//! process or in another one. A journal whose last write is not whole is none the worse for it: that is what a process
+//! leaves that is writing, or was killed.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::invariants::Violation;
+use crate::journal::{PayloadRecord, Record, Tail, look_behind, read_frames};
+use crate::partition::{Plane, columns_of};
+use crate::queue::JOURNAL;
+use crate::snapshot::{Captured, Scrutiny};
+use crate::{QueueError, TransferQueue};
+
+/// Looks at a directory that another process is changing.
+const ATTEMPTS: usize = 4;
+
+/// Something that is not as it must be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[serde(tag = "code", rename_all = "snake_case")]
+pub enum Problem {
+    /// The journal is damaged: the queue cannot be opened.
+    #[error("{error}")]
+    Journal {
+        /// Where and how.
+        error: String,
+    },
+    /// The end of the journal is whole but not what was written: it is passed over when the queue is opened.
+    #[error("file={file} is damaged at offset={offset}, in its last write: {reason}")]
+    JournalEnd {
+        /// The file.
+        file: PathBuf,
+        /// Of the last write.
+        offset: u64,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Payload that cannot be read back: whoever takes its rows is told, and they are lost.
+    #[error("partition={partition} chunk={chunk}: rows={rows} cannot be read: {error}")]
+    Unreadable {
+        /// The partition.
+        partition: String,
+        /// The chunk.
+        chunk: u64,
+        /// Rows in it.
+        rows: usize,
+        /// Why not.
+        error: String,
+    },
+    /// Payload that is read back but is not what the table says of it.
+    #[error("partition={partition} chunk={chunk}: {reason}")]
+    OtherPayload {
+        /// The partition.
+        partition: String,
+        /// The chunk.
+        chunk: u64,
+        /// The difference.
+        reason: String,
+    },
+    /// The parts of a table do not agree.
+    #[error("partition={partition}: {violation}")]
+    Broken {
+        /// The partition.
+        partition: String,
+        /// How.
+        violation: Violation,
+    },
+    /// A segment file without a row in it. The next opening deletes it.
+    #[error("file={file} of bytes={bytes} belongs to no row")]
+    Stray {
+        /// The file.
+        file: PathBuf,
+        /// Its size.
+        bytes: u64,
+    },
+}
+
+/// What was looked at, and what was found.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VerifyReport {
+    /// Partitions.
+    pub partitions: usize,
+    /// Rows.
+    pub rows: usize,
+    /// Stretches of payload that were read.
+    pub chunks: usize,
+    /// Bytes of payload that were read.
+    pub bytes: u64,
+    /// Bytes of a last write that is not whole; nothing in it was acknowledged.
+    pub unfinished_bytes: u64,
+    /// Everything that is not as it must be.
+    pub problems: Vec<Problem>,
+}
+
+impl VerifyReport {
+    /// Whether nothing was found.
+    pub fn is_sound(&self) -> bool {
+        self.problems.is_empty()
+    }
+
+    fn look_at(&mut self, partition: &Captured) {
+        self.partitions += 1;
+        let broken = |violation: &Violation| Problem::Broken {
+            partition: partition.name.clone(),
+            violation: violation.clone(),
+        };
+        self.problems.extend(partition.violations.iter().map(broken));
+        for record in &partition.records {
+            if let Record::Put(put) = record {
+                self.rows += put.rows.len();
+            }
+            if let Some(payload) = record.payload() {
+                self.look_at_payload(partition, payload);
+            }
+        }
+    }
+
+    fn look_at_payload(&mut self, partition: &Captured, payload: &PayloadRecord) {
+        let (name, chunk, rows) = (partition.name.clone(), payload.chunk, payload.chunk_rows.len());
+        let missing = QueueError::ChunkGone { chunk: chunk.0 };
+        let loaded = partition.chunks.get(&chunk).ok_or(missing).and_then(|source| source.load());
+        let (bytes, found_rows) = match loaded {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                let error = error.to_string();
+                self.problems.push(Problem::Unreadable { partition: name, chunk: chunk.0, rows, error });
+                return;
+            }
+        };
+        self.chunks += 1;
+        self.bytes += bytes.map_or_else(|| found_rows.held_bytes(), |bytes| bytes.len()) as u64;
+        let mut reasons = Vec::new();
+        let mut places = HashSet::new();
+        for row in &payload.chunk_rows {
+            if *row as usize >= found_rows.rows() {
+                reasons.push(format!("row={row} lies behind its rows={}", found_rows.rows()));
+            } else if !places.insert(row) {
+                reasons.push(format!("row={row} is two rows"));
+            }
+        }
+        let found = columns_of(found_rows.schema());
+        if !payload.columns.iter().eq(found.iter().map(|column| &column.name)) {
+            let names: Vec<&String> = found.iter().map(|column| &column.name).collect();
+            reasons.push(format!("it has columns {names:?}, expected {:?}", payload.columns));
+        }
+        for column in found {
+            // What is not known is not known because no payload with it could be read, which is a problem of its own.
+            let expected = partition.columns.get(&column.name);
+            if let Some(expected) = expected.filter(|expected| **expected != column.dtype) {
+                reasons
+                    .push(format!("column={} has dtype={}, expected {expected}", column.name, column.dtype));
+            }
+        }
+        let problem = |reason| Problem::OtherPayload { partition: name.clone(), chunk: chunk.0, reason };
+        self.problems.extend(reasons.into_iter().map(problem));
+    }
+
+    /// Every frame of the journal.
+    fn look_at_journal(&mut self, path: &Path) -> Result<(), QueueError> {
+        for attempt in 1.. {
+            let bytes = read_journal(path)?;
+            let sound = match read_frames(path, &bytes, |_| Ok(())) {
+                Ok(sound) => sound,
+                Err(error) => {
+                    self.problems.push(Problem::Journal { error: error.to_string() });
+                    return Ok(());
+                }
+            };
+            match look_behind(&bytes, sound) {
+                Tail::Unfinished { bytes } => self.unfinished_bytes = bytes,
+                // It may be half a write that goes on.
+                Tail::Damaged(_) if attempt < ATTEMPTS && read_journal(path)? != bytes => continue,
+                Tail::Damaged(reason) => {
+                    let (file, reason) = (path.to_owned(), reason.to_owned());
+                    self.problems.push(Problem::JournalEnd { file, offset: sound, reason });
+                }
+            }
+            break;
+        }
+        Ok(())
+    }
+}
+
+fn read_journal(path: &Path) -> Result<Vec<u8>, QueueError> {
+    std::fs::read(path).map_err(QueueError::io("read", path))
+}
+
+impl TransferQueue {
+    /// Looks through the whole queue: reads all that is live, and the journal. Traffic goes on.
+    ///
+    /// Cancel-safe: it changes nothing.
+    pub async fn verify(&self) -> Result<VerifyReport, QueueError> {
+        let queue = self.clone();
+        let verifying = tokio::task::spawn_blocking(move || queue.look_through());
+        verifying.await.map_err(|error| QueueError::Arrow { reason: error.to_string() })?
+    }
+
+    /// Looks through a directory that nobody has open, or another process. Blocks.
+    pub fn verify_dir(dir: &Path) -> Result<VerifyReport, QueueError> {
+        let path = dir.join(JOURNAL);
+        if !path.exists() {
+            return Err(QueueError::NoQueue { dir: dir.to_owned() });
+        }
+        let mut attempt = 1;
+        loop {
+            let before = read_journal(&path)?;
+            let report = match Self::open_read_only(dir) {
+                Ok(queue) => queue.look_through()?,
+                Err(error @ (QueueError::Corrupt { .. } | QueueError::UnknownPartition { .. })) => {
+                    let problems = vec![Problem::Journal { error: error.to_string() }];
+                    VerifyReport { problems, ..VerifyReport::default() }
+                }
+                Err(error) => return Err(error),
+            };
+            // What moved under our eyes may look broken, and is looked at again.
+            if report.is_sound() || attempt == ATTEMPTS || read_journal(&path)? == before {
+                return Ok(report);
+            }
+            attempt += 1;
+        }
+    }
+
+    fn look_through(&self) -> Result<VerifyReport, QueueError> {
+        let store = match &self.inner.plane {
+            Plane::Memory(_) => None,
+            Plane::Disk { store, .. } | Plane::ReadOnly(store) => Some(store),
+        };
+        let strays = store.map(|store| store.strays()).transpose()?.unwrap_or_default();
+        let mut report = VerifyReport::default();
+        if let Some(store) = store {
+            report.look_at_journal(&store.dir().join(JOURNAL))?;
+        }
+        for captured in self.capture(None, Scrutiny::Full)? {
+            report.look_at(&captured);
+        }
+        let Some(store) = store else { return Ok(report) };
+        // What was on its way then may have found its rows, or its end.
+        let mut still = store.strays()?;
+        still.retain(|stray| strays.contains(stray));
+        if matches!(self.inner.plane, Plane::ReadOnly(_)) {
+            // The newest segment may be one that another process has just begun.
+            let newest = store.newest_segment()?;
+            still.retain(|(file, _)| newest.as_ref() != Some(file));
+        }
+        report.problems.extend(still.into_iter().map(|(file, bytes)| Problem::Stray { file, bytes }));
+        Ok(report)
+    }
+}
