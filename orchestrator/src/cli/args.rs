@@ -140,6 +140,8 @@ pub enum QueueCommand {
     Snapshot(SnapshotArgs),
     /// Make the partitions of a snapshot, all or none
     Restore(RestoreArgs),
+    /// Show the counts of a server's partitions, and again whenever they change
+    Watch(WatchArgs),
     /// Read everything that is live, and check it
     Verify(SourceArgs),
     /// Free all rows of a partition, whoever holds them
@@ -154,6 +156,25 @@ pub struct SourceArgs {
     /// The server's bearer token
     #[arg(long, env = "ROLLDOCK_QUEUE_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
+}
+
+/// `rolldock queue watch`
+#[derive(Debug, Args)]
+pub struct WatchArgs {
+    /// A run's directory, its queue's, or a server: its URL or unix:PATH
+    pub source: String,
+    /// The server's bearer token
+    #[arg(long, env = "ROLLDOCK_QUEUE_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+    /// Which partition
+    #[arg(long, default_value = "train")]
+    pub partition: String,
+    /// Shortest time between two lines
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    pub every: f64,
+    /// Ends after so many lines; at the end of puts, when everything has gone, in any case
+    #[arg(long, value_name = "N")]
+    pub lines: Option<u64>,
 }
 
 /// `rolldock queue snapshot`

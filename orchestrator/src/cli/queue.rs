@@ -1,5 +1,10 @@
 //! `rolldock queue`
 
+mod export;
+mod file;
+mod tools;
+mod watch;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
@@ -39,6 +44,7 @@ pub(super) async fn run(args: QueueArgs) -> anyhow::Result<()> {
         QueueCommand::Export(args) => export::export(args).await,
         QueueCommand::Snapshot(args) => tools::snapshot(args).await,
         QueueCommand::Restore(args) => tools::restore(args).await,
+        QueueCommand::Watch(args) => watch::watch(args).await,
         QueueCommand::Verify(args) => tools::verify(args).await,
         QueueCommand::Clear(args) => tools::clear(args).await,
     }
@@ -59,6 +65,23 @@ pub(super) fn remote(
     }
     let config = RemoteConfig { token: token.map(str::to_owned), patience, ..RemoteConfig::new(source) };
     Ok(Some(Box::new(RemoteQueue::new(config)?)))
+}
+
+/// The server over HTTP that `source` names, if it is no directory: what operators ask goes no other way.
+fn server(source: &str, token: Option<&str>) -> anyhow::Result<Option<RemoteQueue>> {
+    if source.starts_with("unix:") {
+        let reason = format!("found {source}; expected a directory or an http URL: a server's --listen");
+        return Err(super::UsageError(reason).into());
+    }
+    if !source.contains("://") {
+        return Ok(None);
+    }
+    let config = RemoteConfig {
+        token: token.map(str::to_owned),
+        patience: LOOK_PATIENCE,
+        ..RemoteConfig::new(source)
+    };
+    Ok(Some(RemoteQueue::new(config)?))
 }
 
 async fn serve(args: ServeArgs) -> anyhow::Result<()> {

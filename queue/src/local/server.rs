@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::frame::{DESCRIPTORS_MAX, Frame, FrameReader, encode, send};
+use super::frame::{DESCRIPTORS_MAX, FRAME_BYTES_MAX, Frame, FrameReader, encode, send};
 use super::listener::LocalListener;
 use super::pool::RegionUse;
 use super::protocol::{RegionNotice, ToClient, ToServer, VERSION};
@@ -180,8 +180,14 @@ impl Conversation {
             Err(error) => return self.say(&ToClient::Refusal { id, error }, &[]).await,
         };
         self.introduce(&reply.regions).await?;
-        let said = encode(&ToClient::Answer { id, body: reply.body }, &reply.tail)?;
-        send(&self.socket, &said, &[]).await
+        match encode(&ToClient::Answer { id, body: reply.body }, &reply.tail) {
+            Ok(said) => send(&self.socket, &said, &[]).await,
+            Err(_) => {
+                self.desk.take_back(id);
+                let error = QueueError::BodyTooLarge { bytes_max: FRAME_BYTES_MAX };
+                self.say(&ToClient::Refusal { id, error }, &[]).await
+            }
+        }
     }
 
     /// Passes regions that the client has not seen, or not to write to.

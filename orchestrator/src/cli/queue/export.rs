@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use rolldock_queue::ExportFormat;
 
 use super::file::{Pipe, Unfinished};
-use super::{LOOK_PATIENCE, open, remote};
+use super::{open, server};
 use crate::cli::UsageError;
 use crate::cli::args::{self, ExportArgs};
 
@@ -35,7 +35,7 @@ async fn export_to(
     format: ExportFormat,
     into: impl Write + Send,
 ) -> anyhow::Result<Option<usize>> {
-    if let Some(server) = remote(&args.queue.source, args.queue.token.as_deref(), LOOK_PATIENCE)? {
+    if let Some(server) = server(&args.queue.source, args.queue.token.as_deref())? {
         server.export(&args.partition, format, into).await?;
         return Ok(None);
     }

@@ -9,7 +9,7 @@ use rolldock_queue::{
 };
 
 use super::file::Unfinished;
-use super::{LOOK_PATIENCE, open, remote};
+use super::{open, server};
 use crate::cli::args::{ClearArgs, RestoreArgs, SnapshotArgs, SourceArgs};
 use crate::cli::say;
 use crate::run::queue_folder;
@@ -18,7 +18,7 @@ use crate::run::queue_folder;
 const ATTEMPTS: usize = 4;
 
 fn server_of(queue: &SourceArgs) -> anyhow::Result<Option<RemoteQueue>> {
-    remote(&queue.source, queue.token.as_deref(), LOOK_PATIENCE)
+    server(&queue.source, queue.token.as_deref())
 }
 
 pub(super) async fn snapshot(args: SnapshotArgs) -> anyhow::Result<()> {
@@ -53,7 +53,7 @@ async fn snapshot_dir(
 pub(super) async fn restore(args: RestoreArgs) -> anyhow::Result<()> {
     let source = File::open(&args.file).with_context(|| format!("cannot read {}", args.file.display()))?;
     let source = std::io::BufReader::new(source);
-    let counts = match remote(&args.target, args.token.as_deref(), LOOK_PATIENCE)? {
+    let counts = match server(&args.target, args.token.as_deref())? {
         Some(server) => server.restore(source).await?,
         None => restore_dir(args.target.as_ref(), source).await?,
     };

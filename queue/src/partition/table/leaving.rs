@@ -1,6 +1,6 @@
 //! Rows on their way out: leases, acks, drops, and what is free when rows are gone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -211,6 +211,7 @@ impl Table {
     pub(crate) fn remove(&mut self, rows: &[RowHandle], why: Freed) -> Released {
         let mut released = Released::default();
         let mut columns = ColumnsOut::default();
+        let mut groups: BTreeMap<u64, (HashSet<RowHandle>, u64)> = BTreeMap::new();
         for handle in rows {
             for task in 0..self.spec.tasks.len() {
                 self.set(*handle, task, Progress::Acked);
@@ -244,7 +245,12 @@ impl Table {
             if let Some(key) = row.label.and_then(|label| label.key) {
                 self.keys.remove(&key);
             }
-            self.leave_group(row.group, *handle, row.length);
+            let (gone, tokens) = groups.entry(row.group).or_default();
+            gone.insert(*handle);
+            *tokens += u64::from(row.length);
+        }
+        for (group, (gone, tokens)) in groups {
+            self.leave_group(group, &gone, tokens);
         }
         if let Some((of, rows)) = columns.0 {
             self.count_columns_out(&of, rows);
@@ -291,10 +297,15 @@ impl Table {
         }
     }
 
-    fn leave_group(&mut self, id: u64, handle: RowHandle, length: u32) {
+    /// Rows with so many tokens have left their group.
+    fn leave_group(&mut self, id: u64, gone: &HashSet<RowHandle>, tokens: u64) {
         let Some(group) = self.groups.get_mut(&id) else { return };
-        group.rows.retain(|row| *row != handle);
-        group.tokens -= u64::from(length);
+        if gone.len() == group.rows.len() {
+            group.rows.clear();
+        } else {
+            group.rows.retain(|row| !gone.contains(row));
+        }
+        group.tokens -= tokens;
         let is_over =
             group.rows.is_empty() && (group.put == group.size || !self.open_groups.contains_key(&group.key));
         (0..self.spec.tasks.len()).for_each(|task| self.index_group(id, task));

@@ -1,0 +1,367 @@
+//! Payload on other machines.
+//!
+//! A **storage unit** is a queue server of its own whose rows only the controller knows: the controller keeps the table
+//! (who may take what) and, for each chunk, its [`Place`]: the unit and the handles of its rows there. So a unit brings
+//! the durability, the checksums, the compaction and the wire format of any queue, and clients read and write it with
+//! the same calls.
+//!
+//! ```text
+//!   client --- put payload ---> unit          (chosen by rendezvous hashing of the group)
+//!   client --- put, placed ---> controller    (metadata only)
+//!   client --- take ----------> controller    (lease and places)
+//!   client --- get -----------> units
+//! ```
+//!
+//! Clients that know nothing of units use the controller as ever; it fetches and carries for them.
+//!
+//! # Invariants
+//! - Rows on a dead unit are never handed out. If the unit keeps its rows on disk they are **away** until it is back;
+//!   otherwise they are freed at once with the disposition `lost`, and their whole groups with them.
+//! - A unit's name is the identity of what it holds: one that lost its rows comes back under another.
+//! - A blob that no table knows is removed by its unit: a put that failed half-way leaves nothing.
+//!
+//! # Deliberately absent
+//! Replication: that is the business of an existing distributed store behind [`Store`](crate::Store).
+
+mod upkeep;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::{ChunkId, PartitionSpec, QueueError, RemoteConfig, RemoteQueue, RowHandle};
+
+pub(crate) use upkeep::keep_up;
+
+/// A unit keeps all rows in this partition.
+pub const BLOBS: &str = "_blobs";
+/// The task of [`BLOBS`] that never takes anything: rows go when the controller clears them.
+const CONTROLLER: &str = "controller";
+/// A unit that has not been heard of for so long is dead.
+const SILENCE_MAX: Duration = Duration::from_secs(2);
+
+/// What a unit's partition is declared as.
+pub fn blobs_spec() -> PartitionSpec {
+    PartitionSpec::new(BLOBS, [CONTROLLER], u32::MAX as usize)
+}
+
+/// Where the rows of a chunk lie.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) unit: String,
+    /// Its group there.
+    pub(crate) blob: String,
+    /// Its rows there.
+    pub(crate) rows: Vec<RowHandle>,
+}
+
+/// A unit as it announces itself, again and again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UnitCard {
+    /// The identity of what it holds.
+    pub unit: String,
+    /// Where clients reach it.
+    pub url: String,
+    /// Whether its rows outlive its process.
+    pub is_durable: bool,
+}
+
+/// What a unit is at the moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UnitStatus {
+    /// It takes rows and gives them.
+    Live,
+    /// It gives rows, and they are moved to others; it may leave when it has none.
+    Draining,
+    /// It is silent.
+    Dead,
+}
+
+/// A unit for people and clients.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnitInspection {
+    /// As it announced itself.
+    #[serde(flatten)]
+    pub card: UnitCard,
+    /// What it is.
+    pub status: UnitStatus,
+    /// Chunks that lie there.
+    pub chunks: usize,
+}
+
+#[derive(Debug)]
+struct Member {
+    card: UnitCard,
+    client: Option<RemoteQueue>,
+    status: UnitStatus,
+    seen: Instant,
+    chunks: HashSet<ChunkId>,
+    /// Rows that it may forget.
+    freed: Vec<RowHandle>,
+}
+
+#[derive(Debug)]
+struct Placed {
+    place: Arc<Place>,
+    /// Rows of the place that are gone there already.
+    freed: HashSet<u32>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    members: BTreeMap<String, Member>,
+    chunks: HashMap<ChunkId, Placed>,
+}
+
+/// The units of a queue, and what lies where.
+#[derive(Debug, Default)]
+pub(crate) struct Units {
+    state: Mutex<State>,
+    /// What units ask for, as the controller does.
+    token: Mutex<Option<String>>,
+}
+
+/// Weight of a unit for a key: the greatest has it. When a unit leaves, only its own keys go elsewhere.
+pub(crate) fn weight(unit: &str, key: &str) -> u64 {
+    xxh3_64_with_seed(key.as_bytes(), xxh3_64_with_seed(unit.as_bytes(), 0))
+}
+
+impl State {
+    fn member(&mut self, unit: &str) -> Result<&mut Member, QueueError> {
+        self.members.get_mut(unit).ok_or_else(|| QueueError::UnknownUnit { unit: unit.to_owned() })
+    }
+}
+
+impl Units {
+    pub(crate) fn set_token(&self, token: Option<String>) {
+        *self.token.lock() = token;
+    }
+
+    /// A client that fails at once where a unit does not answer. Needs a tokio runtime.
+    fn client(&self, url: &str) -> Result<RemoteQueue, QueueError> {
+        let token = self.token.lock().clone();
+        RemoteQueue::new(RemoteConfig { token, patience: Duration::ZERO, ..RemoteConfig::new(url) })
+    }
+
+    /// A unit is there, new or again. Says whether it was away.
+    pub(crate) fn register(&self, card: UnitCard) -> Result<bool, QueueError> {
+        let client = self.client(&card.url)?;
+        let mut state = self.state.lock();
+        let now = Instant::now();
+        let member = state.members.entry(card.unit.clone()).or_insert_with(|| {
+            tracing::info!(unit = %card.unit, url = %card.url, "a storage unit joins");
+            Member {
+                card: card.clone(),
+                client: None,
+                status: UnitStatus::Live,
+                seen: now,
+                chunks: HashSet::new(),
+                freed: Vec::new(),
+            }
+        });
+        member.seen = now;
+        if member.client.is_none() || member.card.url != card.url {
+            member.client = Some(client);
+        }
+        member.card = card;
+        let was_dead = member.status == UnitStatus::Dead;
+        if was_dead {
+            member.status = UnitStatus::Live;
+        }
+        Ok(was_dead)
+    }
+
+    /// The live unit for a key, if any takes rows.
+    pub(crate) fn choose(&self, key: &str) -> Option<(String, RemoteQueue)> {
+        let state = self.state.lock();
+        let live = state.members.values().filter(|member| member.status == UnitStatus::Live);
+        let chosen = live.max_by_key(|member| weight(&member.card.unit, key))?;
+        Some((chosen.card.unit.clone(), chosen.client.clone()?))
+    }
+
+    /// A chunk lies at a place. Says whether it is within reach.
+    pub(crate) fn insert(&self, chunk: ChunkId, place: Place) -> bool {
+        let mut state = self.state.lock();
+        let unit = place.unit.clone();
+        // As the journal is read nobody has announced himself yet.
+        let member = state.members.entry(unit.clone()).or_insert_with(|| Member {
+            card: UnitCard { unit, url: String::new(), is_durable: true },
+            client: None,
+            status: UnitStatus::Dead,
+            seen: Instant::now(),
+            chunks: HashSet::new(),
+            freed: Vec::new(),
+        });
+        member.chunks.insert(chunk);
+        let is_here = member.status != UnitStatus::Dead;
+        state.chunks.insert(chunk, Placed { place: Arc::new(place), freed: HashSet::new() });
+        is_here
+    }
+
+    /// Where a chunk lies, if that is on a unit.
+    pub(crate) fn place(&self, chunk: ChunkId) -> Option<Arc<Place>> {
+        self.state.lock().chunks.get(&chunk).map(|placed| Arc::clone(&placed.place))
+    }
+
+    /// How to reach the unit of a place.
+    pub(crate) fn client_of(&self, unit: &str) -> Result<RemoteQueue, QueueError> {
+        let mut state = self.state.lock();
+        let member = state.member(unit)?;
+        let away = || QueueError::UnitAway { unit: unit.to_owned() };
+        member.client.clone().filter(|_| member.status != UnitStatus::Dead).ok_or_else(away)
+    }
+
+    /// The address of a unit that answers.
+    pub(crate) fn url_of(&self, unit: &str) -> Option<String> {
+        let state = self.state.lock();
+        let member = state.members.get(unit).filter(|member| member.status != UnitStatus::Dead)?;
+        Some(member.card.url.clone())
+    }
+
+    /// A chunk is gone: its unit may forget its rows. Says whether it was on one.
+    pub(crate) fn free(&self, chunk: ChunkId) -> bool {
+        let mut state = self.state.lock();
+        let Some(placed) = state.chunks.remove(&chunk) else { return false };
+        let rows = placed.place.rows.iter().enumerate();
+        let left: Vec<RowHandle> =
+            rows.filter(|(at, _)| !placed.freed.contains(&(*at as u32))).map(|(_, row)| *row).collect();
+        if let Some(member) = state.members.get_mut(&placed.place.unit) {
+            member.chunks.remove(&chunk);
+            member.freed.extend(left);
+        }
+        true
+    }
+
+    /// Only some rows of a chunk are still needed: its unit may forget the others.
+    pub(crate) fn thin(&self, chunk: ChunkId, live: &[u32]) {
+        let mut state = self.state.lock();
+        let Some(placed) = state.chunks.get_mut(&chunk) else { return };
+        let live: HashSet<u32> = live.iter().copied().collect();
+        let mut freed = Vec::new();
+        for (at, row) in placed.place.rows.iter().enumerate() {
+            if !live.contains(&(at as u32)) && placed.freed.insert(at as u32) {
+                freed.push(*row);
+            }
+        }
+        let unit = placed.place.unit.clone();
+        if let Some(member) = state.members.get_mut(&unit) {
+            member.freed.extend(freed);
+        }
+    }
+
+    /// Which of these blobs of a unit no chunk lies in.
+    pub(crate) fn unknown(&self, unit: &str, blobs: Vec<String>) -> Vec<String> {
+        let state = self.state.lock();
+        let chunks = state.members.get(unit).map(|member| &member.chunks);
+        let known: HashSet<&str> = chunks
+            .into_iter()
+            .flatten()
+            .filter_map(|chunk| state.chunks.get(chunk).map(|placed| placed.place.blob.as_str()))
+            .collect();
+        blobs.into_iter().filter(|blob| !known.contains(blob.as_str())).collect()
+    }
+
+    /// A unit's rows are to be moved to others.
+    pub(crate) fn drain(&self, unit: &str) -> Result<(), QueueError> {
+        let mut state = self.state.lock();
+        let member = state.member(unit)?;
+        if member.status == UnitStatus::Live {
+            member.status = UnitStatus::Draining;
+        }
+        Ok(())
+    }
+
+    /// A unit will not come back.
+    pub(crate) fn remove(&self, unit: &str) {
+        self.state.lock().members.remove(unit);
+    }
+
+    /// A unit that does not answer is dead. Its chunks, and whether it keeps them; `None` if it was dead before.
+    pub(crate) fn bury(&self, unit: &str) -> Option<(Vec<ChunkId>, bool)> {
+        let mut state = self.state.lock();
+        let member = state.members.get_mut(unit).filter(|member| member.status != UnitStatus::Dead)?;
+        member.status = UnitStatus::Dead;
+        let (chunks, is_durable) = (member.chunks.iter().copied().collect(), member.card.is_durable);
+        tracing::error!(unit, is_durable, "a storage unit is dead");
+        Some((chunks, is_durable))
+    }
+
+    /// The chunks of a unit.
+    pub(crate) fn chunks_of(&self, unit: &str) -> Vec<ChunkId> {
+        let state = self.state.lock();
+        state.members.get(unit).map_or_else(Vec::new, |member| member.chunks.iter().copied().collect())
+    }
+
+    pub(crate) fn inspect(&self) -> Vec<UnitInspection> {
+        let state = self.state.lock();
+        let inspect = |member: &Member| UnitInspection {
+            card: member.card.clone(),
+            status: member.status,
+            chunks: member.chunks.len(),
+        };
+        state.members.values().map(inspect).collect()
+    }
+
+    fn silent(&self, now: Instant) -> Vec<String> {
+        let state = self.state.lock();
+        let silent = |member: &&Member| {
+            member.status != UnitStatus::Dead && now.duration_since(member.seen) > SILENCE_MAX
+        };
+        state.members.values().filter(silent).map(|member| member.card.unit.clone()).collect()
+    }
+
+    fn draining(&self) -> Vec<String> {
+        let state = self.state.lock();
+        let draining = state.members.values().filter(|member| member.status == UnitStatus::Draining);
+        draining.map(|member| member.card.unit.clone()).collect()
+    }
+
+    /// What units that answer may forget.
+    fn take_freed(&self) -> Vec<(String, RemoteQueue, Vec<RowHandle>)> {
+        let mut state = self.state.lock();
+        let mut freed = Vec::new();
+        for member in state.members.values_mut().filter(|member| member.status != UnitStatus::Dead) {
+            if let Some(client) = member.client.clone().filter(|_| !member.freed.is_empty()) {
+                freed.push((member.card.unit.clone(), client, std::mem::take(&mut member.freed)));
+            }
+        }
+        freed
+    }
+
+    fn give_back_freed(&self, unit: &str, rows: Vec<RowHandle>) {
+        if let Ok(member) = self.state.lock().member(unit) {
+            member.freed.extend(rows);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(units: &[&str], key: &str) -> String {
+        units.iter().max_by_key(|unit| weight(unit, key)).map(|unit| (*unit).to_owned()).unwrap()
+    }
+
+    #[test]
+    fn a_unit_that_leaves_moves_only_its_own_keys_and_all_get_their_share() {
+        let keys: Vec<String> = (0..3000).map(|key| format!("group-{key}")).collect();
+        let (all, fewer) = (["a", "b", "c"], ["a", "c"]);
+        let mut counts = BTreeMap::new();
+        for key in &keys {
+            let before = chosen(&all, key);
+            if before != "b" {
+                assert_eq!(chosen(&fewer, key), before);
+            }
+            *counts.entry(before).or_insert(0) += 1;
+        }
+        assert!(counts.values().all(|count| (850..1150).contains(count)), "{counts:?}");
+    }
+}
