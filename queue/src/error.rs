@@ -260,6 +260,18 @@ pub enum QueueError {
     /// No bearer token, or a wrong one.
     #[error("the queue's server asks for its bearer token")]
     Unauthorized,
+    /// No such storage unit.
+    #[error("unknown storage unit={unit}")]
+    UnknownUnit {
+        /// Its name.
+        unit: String,
+    },
+    /// A storage unit that does not answer.
+    #[error("storage unit={unit} is away")]
+    UnitAway {
+        /// Its name.
+        unit: String,
+    },
     /// The server ends before it has an answer; nothing was done.
     #[error("the queue's server is ending")]
     Stopping,
@@ -288,6 +300,7 @@ impl QueueError {
             | Self::LeaseGone { .. }
             | Self::ChunkGone { .. }
             | Self::Stopping
+            | Self::UnitAway { .. }
             | Self::Unreachable { .. } => ErrorClass::Retryable,
             Self::Corrupt { .. } | Self::Io { .. } | Self::Arrow { .. } => ErrorClass::Fault,
             Self::Closed { .. } => ErrorClass::Cancelled,

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ColumnSpec;
 use crate::partition::Dispositions;
+use crate::{ColumnSpec, UnitInspection};
 
 /// Rows of a partition by what they are for a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +18,9 @@ pub struct TaskCounts {
     pub leased: usize,
     /// Rows that the task is done with and others are not.
     pub acked: usize,
+    /// Rows on a storage unit that is away.
+    #[serde(default)]
+    pub away: usize,
 }
 
 /// One partition.
@@ -46,4 +49,7 @@ pub struct QueueInspection {
     pub partitions: Vec<PartitionInspection>,
     /// Bytes of live payload.
     pub payload_bytes: u64,
+    /// Storage units, in order of their names.
+    #[serde(default)]
+    pub units: Vec<UnitInspection>,
 }

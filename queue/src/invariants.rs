@@ -37,7 +37,7 @@ pub fn counts_agree(what: &str, counted: usize, kept: usize) -> Result<(), Viola
 /// A row is one thing for each task, and a row that all are done with is gone.
 pub fn rows_accounted(partition: &PartitionInspection) -> Result<(), Violation> {
     for task in &partition.tasks {
-        let sum = task.incomplete + task.ready + task.leased + task.acked;
+        let sum = task.incomplete + task.ready + task.leased + task.acked + task.away;
         if sum != partition.rows {
             return Err(Violation(format!("task={} counts {sum} of rows={}", task.task, partition.rows)));
         }

@@ -45,6 +45,7 @@ mod queue;
 mod remote;
 mod snapshot;
 mod store;
+mod units;
 mod verify;
 
 pub use api::Queue;
@@ -63,4 +64,5 @@ pub use queue::TransferQueue;
 pub use remote::{GROUP, HANDLE, KEY, POLICY_VERSION, RemoteConfig, RemoteQueue, ServiceConfig, TAGS, serve};
 pub use snapshot::{Snapshot, SnapshotCounts};
 pub use store::{Chunk, ChunkId, ChunkLocation, Store};
+pub use units::{BLOBS, UnitCard, UnitConfig, UnitInspection, UnitStatus, run_unit};
 pub use verify::{Problem, VerifyReport};

@@ -1,6 +1,7 @@
 //! The queue: partitions by name, in memory or in a directory.
 
 mod claims;
+mod units;
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -11,12 +12,13 @@ use parking_lot::Mutex;
 
 use crate::config::{PartitionSpec, QueueConfig};
 use crate::inspect::QueueInspection;
-use crate::journal::{Journal, Record, read_frames};
+use crate::journal::{Journal, LeaseLog, Record, read_frames, read_leases};
 use crate::lock::DirLock;
 use crate::partition::{
-    Dispositions, Partition, Plane, Replay, Table, columns_of, holding_records, live_records,
+    Dispositions, Home, Partition, Plane, Replay, Table, ack_records, columns_of, lease_records, live_records,
 };
 use crate::store::{DiskStore, MemoryStore, SegmentWriter};
+use crate::units::Units;
 use crate::{Durability, QueueError};
 
 pub(crate) use claims::{Claim, Claims};
@@ -30,6 +32,7 @@ pub(crate) struct Inner {
     pub(crate) partitions: Partitions,
     pub(crate) claims: Claims,
     pub(crate) next_chunk: Arc<AtomicU64>,
+    pub(crate) units: Arc<Units>,
     /// Above every row generation of partitions that are gone: handles of theirs name no row of a later one.
     pub(crate) generation_floor: Arc<AtomicU32>,
     _lock: Option<DirLock>,
@@ -60,6 +63,10 @@ fn replay(dir: &Path, store: &Arc<DiskStore>) -> Result<(Replay, Option<u64>), Q
         Err(error) => return Err(QueueError::io("read", &path)(error)),
     };
     let sound = read_frames(&path, &bytes, |record| replay.apply(record))?;
+    replay.leases_sound = read_leases(dir, |record| {
+        // It may be of a partition or of rows that are gone.
+        let _ = replay.apply(record);
+    });
     Ok((replay, Some(sound)))
 }
 
@@ -83,7 +90,8 @@ fn learn_columns(table: &mut Table, store: &DiskStore) {
 }
 
 impl TransferQueue {
-    /// Opens a queue: empty in memory, or what its directory holds. Leases of an earlier process are void.
+    /// Opens a queue: empty in memory, or what its directory holds. Leases that this process gave itself are
+    /// void; those of clients stand.
     ///
     /// Blocks while it reads the journal.
     pub fn open(config: QueueConfig) -> Result<Self, QueueError> {
@@ -101,12 +109,17 @@ impl TransferQueue {
         let live_partitions = Arc::clone(&partitions);
         let live_store = Arc::clone(&store);
         let live_floor = Arc::clone(&generation_floor);
+        let units = Arc::clone(&replay.units);
+        let live_units = Arc::clone(&units);
         let live = move || {
             let partitions = live_partitions.lock();
             let records = partitions.values().flat_map(|partition| {
                 let table = partition.shared.table.lock();
-                let mut records = live_records(&table, |chunk| live_store.location(chunk));
-                records.extend(holding_records(&table));
+                let mut records = live_records(&table, |chunk| {
+                    let unit = live_units.place(chunk).map(|place| place.as_ref().clone());
+                    (live_store.location(chunk), unit)
+                });
+                records.extend(ack_records(&table));
                 records
             });
             let floor = Record::Floor { generation: live_floor.load(Ordering::Relaxed) };
@@ -114,12 +127,19 @@ impl TransferQueue {
         };
         let journal =
             Journal::start(&dir, length.unwrap_or(0), segments, config.journal_bytes, Box::new(live))?;
+        let leasing_partitions = Arc::clone(&partitions);
+        let held = move || {
+            let partitions = leasing_partitions.lock();
+            partitions.values().flat_map(|partition| lease_records(&partition.shared.table.lock())).collect()
+        };
+        let leases = LeaseLog::start(&dir, replay.leases_sound, Box::new(held))?;
         let plane = Plane::Disk {
             store: Arc::clone(&store),
             journal: Arc::new(journal),
+            leases: Arc::new(leases),
             durability: config.durability,
         };
-        let queue = Self::assemble_with(plane, Some(lock), partitions, generation_floor);
+        let queue = Self::assemble_with(plane, Some(lock), partitions, generation_floor, units);
         queue.adopt(replay, &store)?;
         Ok(queue)
     }
@@ -131,13 +151,15 @@ impl TransferQueue {
         if length.is_none() {
             return Err(QueueError::NoQueue { dir: dir.to_owned() });
         }
-        let queue = Self::assemble(Plane::ReadOnly(Arc::clone(&store)), None);
+        let units = Arc::clone(&replay.units);
+        let plane = Plane::ReadOnly(Arc::clone(&store));
+        let queue = Self::assemble_with(plane, None, Partitions::default(), Arc::default(), units);
         queue.adopt(replay, &store)?;
         Ok(queue)
     }
 
     fn assemble(plane: Plane, lock: Option<DirLock>) -> Self {
-        Self::assemble_with(plane, lock, Partitions::default(), Arc::default())
+        Self::assemble_with(plane, lock, Partitions::default(), Arc::default(), Arc::default())
     }
 
     fn assemble_with(
@@ -145,10 +167,19 @@ impl TransferQueue {
         lock: Option<DirLock>,
         partitions: Partitions,
         generation_floor: Arc<AtomicU32>,
+        units: Arc<Units>,
     ) -> Self {
         let (claims, next_chunk) = (Claims::default(), Arc::default());
         Self {
-            inner: Arc::new(Inner { plane, partitions, claims, next_chunk, generation_floor, _lock: lock }),
+            inner: Arc::new(Inner {
+                plane,
+                partitions,
+                claims,
+                next_chunk,
+                units,
+                generation_floor,
+                _lock: lock,
+            }),
         }
     }
 
@@ -157,8 +188,11 @@ impl TransferQueue {
         let mut partitions = self.inner.partitions.lock();
         for mut table in replay.into_tables() {
             learn_columns(&mut table, store);
-            let partition =
-                Partition::from_table(table, self.inner.plane.clone(), Arc::clone(&self.inner.next_chunk));
+            // Units have yet to announce themselves.
+            let elsewhere =
+                table.chunk_ids().into_iter().filter(|chunk| self.inner.units.place(*chunk).is_some());
+            elsewhere.collect::<Vec<_>>().into_iter().for_each(|chunk| table.set_away(chunk, true));
+            let partition = Partition::from_table(table, self.home());
             partitions.insert(partition.name().to_owned(), partition);
         }
         Ok(())
@@ -180,8 +214,7 @@ impl TransferQueue {
         let generation_floor = self.inner.generation_floor.load(Ordering::Relaxed);
         let mut table = Table::new(spec.clone());
         table.finish_replay(generation_floor);
-        let partition =
-            Partition::from_table(table, self.inner.plane.clone(), Arc::clone(&self.inner.next_chunk));
+        let partition = Partition::from_table(table, self.home());
         let declaration =
             Record::Declare { spec: spec.clone(), generation_floor, dispositions: Dispositions::default() };
         let partitions = Arc::clone(&self.inner.partitions);
@@ -210,6 +243,16 @@ impl TransferQueue {
         partition.remove(publish).await
     }
 
+    /// What its partitions share.
+    pub(crate) fn home(&self) -> Home {
+        let Inner { plane, next_chunk, units, .. } = self.inner.as_ref();
+        Home { plane: plane.clone(), next_chunk: Arc::clone(next_chunk), units: Arc::clone(units) }
+    }
+
+    pub(crate) fn units(&self) -> &Units {
+        &self.inner.units
+    }
+
     /// A partition that is there.
     pub fn partition(&self, name: &str) -> Result<Partition, QueueError> {
         let found = self.inner.partitions.lock().get(name).cloned();
@@ -226,6 +269,7 @@ impl TransferQueue {
         QueueInspection {
             partitions: self.partitions().iter().map(Partition::inspect).collect(),
             payload_bytes: self.inner.plane.store().bytes(),
+            units: self.inner.units.inspect(),
         }
     }
 

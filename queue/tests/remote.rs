@@ -356,14 +356,18 @@ async fn the_openapi_document_has_the_paths_that_are_served() {
         .await
         .unwrap();
     let paths = document["paths"].as_object().unwrap();
-    assert_eq!(paths.len(), 22);
+    assert_eq!(paths.len(), 26);
     for (path, methods) in paths {
-        let concrete = path.replace("{partition}", "p").replace("{lease}", "l").replace("{task}", "t");
+        let concrete = path
+            .replace("{partition}", "p")
+            .replace("{lease}", "l")
+            .replace("{task}", "t")
+            .replace("{unit}", "u");
         let url = format!("http://{}{concrete}", served.address);
         for method in ["get", "post", "delete"] {
             let method_name = method.to_uppercase().parse().unwrap();
             let status = raw.request(method_name, &url).send().await.unwrap().status();
-            let is_known = status != 404 || path.contains("{partition}");
+            let is_known = status != 404 || path.contains("{partition}") || path.contains("{unit}");
             let is_served = is_known && status != 405;
             assert_eq!(is_served, methods.get(method).is_some(), "{method} {path}: {status}");
         }

@@ -6,15 +6,18 @@
 //! caller that goes away in the middle changes nothing.
 
 mod frame;
+mod leases;
 mod runs;
 mod writer;
 
 use serde::{Deserialize, Serialize};
 
 use crate::partition::{Dispositions, Freed, Label};
+use crate::units::Place;
 use crate::{ChunkId, ChunkLocation, PartitionSpec, RowHandle};
 
 pub(crate) use frame::{Body, HEAD, Tail, look_behind, read_frames, read_head};
+pub(crate) use leases::{LeaseLog, read_leases};
 pub(crate) use runs::Runs;
 pub(crate) use writer::{Entry, Facts, Journal, Recorder};
 
@@ -64,7 +67,7 @@ pub(crate) enum Record {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         lease: Option<u64>,
     },
-    /// A client holds rows.
+    /// A client holds rows; in the file of leases.
     Lease {
         partition: String,
         task: String,
@@ -72,7 +75,7 @@ pub(crate) enum Record {
         #[serde(with = "runs")]
         rows: Vec<RowHandle>,
     },
-    /// Leases gave their rows back.
+    /// Leases gave their rows back; in the file of leases.
     LeasesEnd { partition: String, leases: Vec<u64> },
     /// Leases that were acked and whose records are gone: runs of numbers, the first of each and how many.
     Acked { partition: String, leases: Vec<(u64, u64)> },
@@ -152,6 +155,9 @@ pub(crate) struct PayloadRecord {
     pub(crate) chunk: ChunkId,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) location: Option<ChunkLocation>,
+    /// The unit that has it, if it is not here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) unit: Option<Place>,
     /// Names; the types are in the payload.
     pub(crate) columns: Vec<String>,
     /// The row of the chunk for each row; the first, second, ... if empty.

@@ -57,7 +57,12 @@ impl Partition {
             self.shared.record_ends();
             let (waiter, next_expiry) = match attempt? {
                 Attempt::Leased { lease, rows, fresh_from } => {
-                    let mut lease = self.lease_of(lease, member, rows, take.columns.as_deref()).await?;
+                    let read = self.lease_of(lease, member, rows, take.columns.as_deref()).await;
+                    let mut lease = match read {
+                        // Its rows are out of reach now; there may be others.
+                        Err(QueueError::UnitAway { .. }) => continue,
+                        read => read?,
+                    };
                     lease.fresh_from = fresh_from;
                     return Ok(Some(lease));
                 }

@@ -61,8 +61,10 @@ impl Partition {
             token: token.clone(),
         };
         let chunk = self.shared.new_chunk();
-        let payload = self.payload(chunk, &chunk_rows).await?;
-        let payload_record = PayloadRecord { chunk, location: None, columns: names, chunk_rows: Vec::new() };
+        let group = self.shared.table.lock().group_of(rows[0]);
+        let (payload, unit) = self.payload(chunk, &chunk_rows, &group).await?;
+        let payload_record =
+            PayloadRecord { chunk, location: None, unit, columns: names, chunk_rows: Vec::new() };
         let record = Record::Columns {
             partition: self.shared.name.clone(),
             rows: rows.to_vec(),
@@ -78,12 +80,13 @@ impl Partition {
                     let mut table = shared.table.lock();
                     let charged = table.add_columns(&reservation.rows, &payload_record, kib);
                     shared.room.charge(charged);
+                    shared.learn_place(&mut table, chunk, payload_record.unit.clone());
                     table.end_token(reservation.token.take(), Some(reservation.rows.clone()));
                     table.needs(chunk)
                 };
                 if !needed {
                     // Every row was freed while the columns were on their way.
-                    shared.plane.store().free(chunk);
+                    shared.free_chunk(chunk);
                 }
             })
         };

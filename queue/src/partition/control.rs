@@ -95,6 +95,12 @@ impl Partition {
         self.shared.table.lock().keyed_rows()
     }
 
+    /// All groups with their rows: O(rows).
+    pub(crate) fn groups(&self) -> std::collections::BTreeMap<String, Vec<RowHandle>> {
+        let table = self.shared.table.lock();
+        table.groups.values().map(|group| (group.key.clone(), group.rows.clone())).collect()
+    }
+
     /// Replaces the tags of rows; handles of rows that are gone are an error and nothing is changed.
     ///
     /// Cancel-safe: it happens or it does not.

@@ -154,8 +154,7 @@ impl Partition {
         outcome.await.unwrap_or(Err(closed))
     }
 
-    /// Writes a lease down, so that it outlives this process. Nobody waits for that: where it is lost the rows are given
-    /// again.
+    /// Writes a lease down, so that it outlives this process.
     fn record_lease(&self, id: u64) {
         let recorded = {
             let mut table = self.shared.table.lock();

@@ -29,15 +29,16 @@ use tokio::time::Instant;
 use crate::config::{ColumnSpec, Durability, PartitionSpec};
 use crate::inspect::{PartitionInspection, TaskCounts};
 use crate::invariants;
-use crate::journal::{Entry, Facts, Journal, Record, Recorder};
+use crate::journal::{Entry, Facts, Journal, LeaseLog, Record, Recorder};
 use crate::store::{MemoryStore, Store};
+use crate::units::Units;
 use crate::{ChunkId, ChunkLocation, QueueError};
 
 pub use lease::Lease;
 pub(crate) use lease::{Hold, Labels};
 pub use put::Put;
 pub(crate) use put::columns_of;
-pub(crate) use replay::{Replay, holding_records, live_records};
+pub(crate) use replay::{Replay, ack_records, lease_records, live_records};
 use room::{FreeRoom, Size};
 pub use sampler::{GroupSampler, ReadyGroup};
 use table::{Admission, Chosen, Claim, Released};
@@ -53,6 +54,7 @@ pub(crate) enum Plane {
     Disk {
         store: Arc<crate::store::DiskStore>,
         journal: Arc<Journal>,
+        leases: Arc<LeaseLog>,
         durability: Durability,
     },
     /// Segment files that nobody writes.
@@ -76,6 +78,14 @@ impl Plane {
     }
 }
 
+/// What the partitions of a queue share.
+#[derive(Clone)]
+pub(crate) struct Home {
+    pub(crate) plane: Plane,
+    pub(crate) next_chunk: Arc<AtomicU64>,
+    pub(crate) units: Arc<Units>,
+}
+
 /// Numbers of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskStats {
@@ -89,6 +99,9 @@ pub struct TaskStats {
     pub ready_groups: usize,
     /// Rows that somebody holds.
     pub leased_rows: usize,
+    /// Rows that would be ready if their storage unit were not away.
+    #[serde(default)]
+    pub away_rows: usize,
     /// Rows that the task is done with and others are not: they are still there.
     pub acked_rows: usize,
 }
@@ -96,7 +109,7 @@ pub struct TaskStats {
 impl TaskStats {
     /// Whether the task has acked every row that is there.
     pub fn is_all_consumed(&self) -> bool {
-        self.incomplete_rows + self.ready_rows + self.leased_rows == 0
+        self.incomplete_rows + self.ready_rows + self.leased_rows + self.away_rows == 0
     }
 }
 
@@ -143,6 +156,7 @@ pub(crate) struct Shared {
     durability: Durability,
     pub(crate) plane: Plane,
     pub(crate) next_chunk: Arc<AtomicU64>,
+    pub(crate) units: Arc<Units>,
     /// Set on the way out: nothing is written down about it any more.
     removed: Arc<AtomicBool>,
 }
@@ -167,10 +181,27 @@ impl Shared {
     /// Frees what the table has let go of: room first, payload outside the lock.
     fn reclaim(&self, released: &Released) {
         self.room.release(released.size);
-        released.chunks.iter().for_each(|chunk| self.plane.store().free(*chunk));
-        if let Plane::Memory(store) = &self.plane {
-            released.sparse.iter().for_each(|chunk| self.compact(store, *chunk));
+        released.chunks.iter().for_each(|chunk| self.free_chunk(*chunk));
+        for chunk in &released.sparse {
+            match &self.plane {
+                _ if self.units.place(*chunk).is_some() => self.thin(*chunk),
+                Plane::Memory(store) => self.compact(store, *chunk),
+                Plane::Disk { .. } | Plane::ReadOnly(_) => {}
+            }
         }
+    }
+
+    /// Frees a chunk, wherever it lies.
+    fn free_chunk(&self, chunk: ChunkId) {
+        if !self.units.free(chunk) {
+            self.plane.store().free(chunk);
+        }
+    }
+
+    /// Lets a unit forget the rows of a chunk that nobody needs any more.
+    fn thin(&self, chunk: ChunkId) {
+        let live: Vec<u32> = self.table.lock().chunk_rows(chunk).iter().map(|(_, place)| *place).collect();
+        self.units.thin(chunk, &live);
     }
 
     /// Copies the rows that still need a chunk to one of their own, so that the others give their memory back. On disk
@@ -221,27 +252,16 @@ impl Shared {
         }
     }
 
-    /// Writes a record down that nobody waits for.
+    /// Writes down what clients hold, or do not hold any more. Not under the table's lock.
     fn note(&self, record: Record) {
-        if let Plane::Disk { journal, .. } = &self.plane {
-            let done = |written: Result<_, QueueError>| {
-                if let Err(error) = written {
-                    tracing::debug!(%error, "a note was not written down");
-                }
-            };
-            let standing = self.standing();
-            let facts: Facts = Box::new(move |_| standing().map(|()| vec![record]));
-            // A closed journal needs no notes.
-            let _ = journal.send(Entry {
-                payload: None,
-                facts,
-                durability: Durability::Os,
-                done: Box::new(done),
-            });
+        if let Plane::Disk { leases, .. } = &self.plane
+            && let Err(error) = leases.append(record)
+        {
+            tracing::warn!(partition = %self.name, %error, "a lease would not outlive this process");
         }
     }
 
-    /// Writes down which leases gave their rows back. Not under the table's lock: the writer may be waiting for it.
+    /// Writes down which leases gave their rows back. Not under the table's lock.
     fn record_ends(&self) {
         let leases = self.table.lock().take_unrecorded_ends();
         if !leases.is_empty() {
@@ -265,7 +285,8 @@ impl Shared {
 }
 
 impl Partition {
-    pub(crate) fn from_table(table: Table, plane: Plane, next_chunk: Arc<AtomicU64>) -> Self {
+    pub(crate) fn from_table(table: Table, home: Home) -> Self {
+        let Home { plane, next_chunk, units } = home;
         let used = Size { rows: table.rows_live, kib: table.kib_live };
         let shared = Shared {
             name: table.spec.name.clone(),
@@ -276,6 +297,7 @@ impl Partition {
             changed: Notify::new(),
             plane,
             next_chunk,
+            units,
             removed: Arc::default(),
         };
         Self { shared: Arc::new(shared) }
@@ -350,6 +372,23 @@ impl Partition {
         self.free_once(rows.to_vec(), Freed::Cleared, token).await
     }
 
+    /// Payload is out of reach, or within it again.
+    pub(crate) fn set_away(&self, chunks: &[ChunkId], is_away: bool) {
+        let mut table = self.shared.table.lock();
+        chunks.iter().for_each(|chunk| table.set_away(*chunk, is_away));
+        self.shared.tell(&mut table);
+    }
+
+    /// Frees all rows of the groups that need any of these chunks.
+    pub(crate) async fn free_groups_in(&self, chunks: &[ChunkId], why: Freed) -> Result<(), QueueError> {
+        let rows = self.shared.table.lock().rows_of_groups_in(chunks);
+        if rows.is_empty() {
+            return Ok(());
+        }
+        tracing::error!(partition = %self.shared.name, rows = rows.len(), "rows are lost with their storage unit");
+        self.free(rows, why).await
+    }
+
     /// Frees rows whose payload cannot be read back.
     async fn lose(&self, rows: &[RowHandle], why: &QueueError) {
         tracing::error!(partition = %self.shared.name, rows = rows.len(), %why, "rows are lost");
@@ -399,8 +438,8 @@ impl Partition {
             .iter()
             .enumerate()
             .map(|(index, task)| {
-                let [incomplete, ready, leased, acked] = table.counts(index);
-                TaskCounts { task: task.name.clone(), incomplete, ready, leased, acked }
+                let [incomplete, ready, leased, acked, away] = table.counts(index);
+                TaskCounts { task: task.name.clone(), incomplete, ready, leased, acked, away }
             })
             .collect();
         PartitionInspection {

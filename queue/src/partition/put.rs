@@ -104,9 +104,12 @@ impl Reservation {
     fn publish(mut self, put: PutRecord) {
         self.claim = None;
         self.room.keep();
-        let mut table = self.room.shared.table.lock();
+        let shared = &self.room.shared;
+        let (chunk, unit) = (put.payload.chunk, put.payload.unit.clone());
+        let mut table = shared.table.lock();
         table.publish(put);
-        self.room.shared.tell(&mut table);
+        shared.learn_place(&mut table, chunk, unit);
+        shared.tell(&mut table);
     }
 }
 
@@ -169,7 +172,7 @@ impl Partition {
         let lengths = self.lengths(&put.batches)?;
         let chunk_rows = Chunk::new(put.batches)?;
         let chunk = self.shared.new_chunk();
-        let payload = self.payload(chunk, &chunk_rows).await?;
+        let (payload, unit) = self.payload(chunk, &chunk_rows, &put.group).await?;
         let names = columns.into_iter().map(|column| column.name).collect();
         let put = PutRecord {
             partition: self.shared.name.clone(),
@@ -182,7 +185,7 @@ impl Partition {
             kib,
             labels,
             rows: handles.clone(),
-            payload: PayloadRecord { chunk, location: None, columns: names, chunk_rows: Vec::new() },
+            payload: PayloadRecord { chunk, location: None, unit, columns: names, chunk_rows: Vec::new() },
             token: put.token,
             words: put.record,
         };

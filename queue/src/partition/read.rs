@@ -7,7 +7,9 @@ use arrow::datatypes::{Field, Schema};
 
 use super::table::Part;
 use super::{Partition, RowHandle};
-use crate::QueueError;
+use crate::store::Chunk;
+use crate::units::BLOBS;
+use crate::{ErrorClass, Queue, QueueError};
 
 /// Compactions that one read outlives: each at least halves a chunk, so that no read sees more.
 const PLANS_MAX: usize = 32;
@@ -100,6 +102,37 @@ impl Partition {
         Ok(stretches)
     }
 
+    /// A part of a stretch: the chunk, and where in it the stretch begins.
+    async fn part(
+        &self,
+        part: &Part,
+        rows: usize,
+        columns: Option<&[String]>,
+    ) -> Result<(Chunk, usize), QueueError> {
+        let first = part.row as usize;
+        let Some(place) = self.shared.units.place(part.chunk) else {
+            return Ok((self.shared.plane.store().read(part.chunk).await?, first));
+        };
+        let there = place.rows.get(first..first + rows).unwrap_or_default();
+        let wanted = |name: &&String| columns.is_none_or(|columns| columns.contains(name));
+        let names: Vec<String> = part.columns.iter().filter(wanted).cloned().collect();
+        let fetched = match self.shared.units.client_of(&place.unit) {
+            Ok(client) => client.get(BLOBS, there, Some(&names)).await,
+            Err(error) => Err(error),
+        };
+        match fetched {
+            Ok(batches) => Ok((Chunk::new(batches)?, 0)),
+            Err(error) if error.class() == ErrorClass::Retryable => {
+                tracing::warn!(unit = %place.unit, %error, "rows cannot be fetched");
+                self.shared.units.suspect(&place.unit);
+                let mut table = self.shared.table.lock();
+                table.set_away(part.chunk, true);
+                Err(QueueError::UnitAway { unit: place.unit.clone() })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// The columns of a stretch, one batch for each piece of its chunks.
     async fn read_stretch(
         &self,
@@ -109,7 +142,7 @@ impl Partition {
         let wanted = |name: &str| columns.is_none_or(|columns| columns.iter().any(|column| column == name));
         let mut chunks = Vec::with_capacity(stretch.parts.len());
         for part in stretch.parts.iter().filter(|part| part.columns.iter().any(|column| wanted(column))) {
-            chunks.push((self.shared.plane.store().read(part.chunk).await?, part.row as usize));
+            chunks.push(self.part(part, stretch.rows, columns).await?);
         }
         let mut batches = Vec::new();
         let mut done = 0;

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::table::{Label, Part, Progress, RowHandle, Table};
 use crate::journal::{PayloadRecord, PutRecord, Record, Runs};
 use crate::store::{DiskStore, Store};
+use crate::units::{Place, Units};
 use crate::{ChunkId, ChunkLocation, QueueError};
 
 /// Tables while records are read.
@@ -19,6 +20,9 @@ pub(crate) struct Replay {
     tables: BTreeMap<String, (Table, u32)>,
     /// Where payload lies that records give the place of; absent where somebody else keeps it.
     store: Option<Arc<DiskStore>>,
+    pub(crate) units: Arc<Units>,
+    /// Length of the sound part of the file of leases.
+    pub(crate) leases_sound: u64,
     pub(crate) next_chunk: u64,
     /// Above every row generation that partitions gave out which are gone.
     pub(crate) generation_floor: u32,
@@ -31,7 +35,14 @@ impl Replay {
 
     /// Of control state alone.
     pub(crate) fn detached() -> Self {
-        Self { tables: BTreeMap::new(), store: None, next_chunk: 0, generation_floor: 0 }
+        Self {
+            tables: BTreeMap::new(),
+            store: None,
+            units: Arc::default(),
+            leases_sound: 0,
+            next_chunk: 0,
+            generation_floor: 0,
+        }
     }
 
     pub(crate) fn into_tables(self) -> impl Iterator<Item = Table> {
@@ -47,7 +58,11 @@ impl Replay {
         self.tables.get_mut(name).map(|(table, _)| table).ok_or_else(unknown)
     }
 
-    fn chunk(&mut self, chunk: ChunkId, location: Option<ChunkLocation>) {
+    fn chunk(&mut self, payload: &PayloadRecord) {
+        let (chunk, location) = (payload.chunk, payload.location);
+        if let Some(place) = &payload.unit {
+            self.units.insert(chunk, place.clone());
+        }
         self.next_chunk = self.next_chunk.max(chunk.0 + 1);
         if let (Some(store), Some(location)) = (&self.store, location) {
             store.insert(chunk, location);
@@ -55,8 +70,10 @@ impl Replay {
     }
 
     fn free(&self, chunks: &[ChunkId]) {
-        if let Some(store) = &self.store {
-            chunks.iter().for_each(|chunk| store.free(*chunk));
+        for chunk in chunks.iter().filter(|chunk| !self.units.free(**chunk)) {
+            if let Some(store) = &self.store {
+                store.free(*chunk);
+            }
         }
     }
 
@@ -72,14 +89,14 @@ impl Replay {
             }
             Record::Put(put) => {
                 if !put.rows.is_empty() {
-                    self.chunk(put.payload.chunk, put.payload.location);
+                    self.chunk(&put.payload);
                 }
                 let table = self.table(&put.partition)?;
                 table.reserve_for_replay(&put.rows, put.kib);
                 table.publish(put);
             }
             Record::Columns { partition, rows, payload, kib, token } => {
-                self.chunk(payload.chunk, payload.location);
+                self.chunk(&payload);
                 let chunk = payload.chunk;
                 let table = self.table(&partition)?;
                 table.add_columns(&rows, &payload, kib);
@@ -173,6 +190,9 @@ const ACK_ROWS: usize = 8192;
 /// Of a record that holds owners' words or tokens.
 const WORDS_BYTES: usize = 1 << 20;
 
+/// Where payload lies: on disk, or on a unit.
+pub(crate) type Located = (Option<ChunkLocation>, Option<Place>);
+
 /// Rows of one chunk.
 type InChunk = (ChunkId, Vec<(RowHandle, Part)>);
 
@@ -215,11 +235,13 @@ fn labels(table: &Table, rows: &[(RowHandle, Part)]) -> Vec<Label> {
 fn payload_record(
     chunk: ChunkId,
     rows: &[(RowHandle, Part)],
-    locate: &impl Fn(ChunkId) -> Option<ChunkLocation>,
+    locate: &impl Fn(ChunkId) -> Located,
 ) -> PayloadRecord {
+    let (location, unit) = locate(chunk);
     PayloadRecord {
         chunk,
-        location: locate(chunk),
+        location,
+        unit,
         columns: rows.first().map_or_else(Vec::new, |(_, part)| part.columns.to_vec()),
         chunk_rows: rows.iter().map(|(_, part)| part.row).collect(),
     }
@@ -229,7 +251,7 @@ fn payload_record(
 /// somebody holds is not consumed.
 ///
 /// Columns that were added to rows of many groups come once for the whole chunk, after all puts.
-pub(crate) fn live_records(table: &Table, locate: impl Fn(ChunkId) -> Option<ChunkLocation>) -> Vec<Record> {
+pub(crate) fn live_records(table: &Table, locate: impl Fn(ChunkId) -> Located) -> Vec<Record> {
     let partition = table.spec.name.clone();
     let mut records = vec![Record::Declare {
         spec: table.spec.clone(),
@@ -293,16 +315,9 @@ pub(crate) fn live_records(table: &Table, locate: impl Fn(ChunkId) -> Option<Chu
     records
 }
 
-/// The records that make what clients hold, for a journal without history.
-pub(crate) fn holding_records(table: &Table) -> Vec<Record> {
+/// Which acks were done, for a journal without history.
+pub(crate) fn ack_records(table: &Table) -> Vec<Record> {
     let name = || table.spec.name.clone();
-    let lease = |(lease, task, rows): (u64, usize, Vec<RowHandle>)| Record::Lease {
-        partition: name(),
-        task: table.spec.tasks[task].name.clone(),
-        lease,
-        rows,
-    };
-    let mut records: Vec<Record> = table.recorded_leases().into_iter().map(lease).collect();
     let mut leases: Vec<(u64, u64)> = Vec::new();
     for acked in table.remembered_acks() {
         match leases.last_mut() {
@@ -310,10 +325,19 @@ pub(crate) fn holding_records(table: &Table) -> Vec<Record> {
             _ => leases.push((acked, 1)),
         }
     }
-    if !leases.is_empty() {
-        records.push(Record::Acked { partition: name(), leases });
-    }
-    records
+    let acked = (!leases.is_empty()).then(|| Record::Acked { partition: name(), leases });
+    acked.into_iter().collect()
+}
+
+/// What clients hold.
+pub(crate) fn lease_records(table: &Table) -> Vec<Record> {
+    let lease = |(lease, task, rows): (u64, usize, Vec<RowHandle>)| Record::Lease {
+        partition: table.spec.name.clone(),
+        task: table.spec.tasks[task].name.clone(),
+        lease,
+        rows,
+    };
+    table.recorded_leases().into_iter().map(lease).collect()
 }
 
 /// What outlives its rows, in records of moderate size.

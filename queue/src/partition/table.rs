@@ -56,6 +56,8 @@ pub(crate) enum Progress {
     /// Columns are missing.
     Incomplete,
     Ready,
+    /// It would be ready if all of its payload were within reach.
+    Away,
     Leased(u64),
     /// Acked or dropped, not yet durable.
     Leaving,
@@ -71,6 +73,8 @@ pub(crate) struct Row {
     pub(crate) length: u32,
     /// What it takes of a capacity in bytes.
     pub(crate) kib: u32,
+    /// Parts that are out of reach.
+    away: u32,
     pub(crate) label: Option<Box<Label>>,
     pub(crate) parts: Vec<Part>,
     pub(crate) progress: Vec<Progress>,
@@ -132,6 +136,8 @@ struct Ready {
     incomplete: usize,
     /// Rows that somebody holds, those on their way out included.
     held: usize,
+    /// Rows that would be ready if all of their payload were within reach.
+    away: usize,
     /// Rows that the task is done with and others are not.
     acked: usize,
     waiters: Waiters,
@@ -144,6 +150,7 @@ impl Ready {
         match progress {
             Progress::Incomplete => &mut self.incomplete,
             Progress::Ready => &mut self.rows,
+            Progress::Away => &mut self.away,
             Progress::Leased(_) | Progress::Leaving => &mut self.held,
             Progress::Acked => &mut self.acked,
         }
@@ -276,6 +283,8 @@ pub(crate) struct Table {
     ack_order: VecDeque<u64>,
     shares: HashMap<share::Team, share::Waiting>,
     chunks: HashMap<ChunkId, ChunkRows>,
+    /// Chunks that are out of reach.
+    away: HashSet<ChunkId>,
     tokens: HashMap<String, Vec<RowHandle>>,
     token_order: VecDeque<String>,
     groups_under_way: HashMap<String, UnderWay>,
@@ -323,6 +332,7 @@ impl Table {
             ack_order: VecDeque::new(),
             shares: HashMap::new(),
             chunks: HashMap::new(),
+            away: HashSet::new(),
             tokens: HashMap::new(),
             token_order: VecDeque::new(),
             groups_under_way: HashMap::new(),
@@ -417,6 +427,7 @@ impl Table {
     /// The one place that changes what a row is for a task, and every index with it.
     fn set(&mut self, handle: RowHandle, task: usize, to: Progress) {
         let Ok(row) = self.row_mut(handle) else { return };
+        let to = if to == Progress::Ready && row.away > 0 { Progress::Away } else { to };
         let from = std::mem::replace(&mut row.progress[task], to);
         let (group_id, place) = (row.group, row.place);
         self.ready[task].count(from, to);
@@ -475,15 +486,16 @@ impl Table {
         self.ready[task].groups.len()
     }
 
-    /// Rows by state for a task: incomplete, ready, leased, acked.
-    pub(crate) fn counts(&self, task: usize) -> [usize; 4] {
-        let mut counts = [0; 4];
+    /// Rows by state for a task: incomplete, ready, leased, acked, away.
+    pub(crate) fn counts(&self, task: usize) -> [usize; 5] {
+        let mut counts = [0; 5];
         for row in self.slots.iter().filter_map(|slot| slot.row.as_ref()) {
             let place = match row.progress[task] {
                 Progress::Incomplete => 0,
                 Progress::Ready => 1,
                 Progress::Leased(_) | Progress::Leaving => 2,
                 Progress::Acked => 3,
+                Progress::Away => 4,
             };
             counts[place] += 1;
         }
@@ -501,6 +513,7 @@ impl Table {
             ready_rows: ready.rows,
             ready_groups: ready.groups.len(),
             leased_rows: ready.held,
+            away_rows: ready.away,
             acked_rows: ready.acked,
         };
         self.spec.tasks.iter().zip(&self.ready).map(stats).collect()
@@ -510,6 +523,7 @@ impl Table {
     pub(crate) fn may_become_ready(&self, task: usize) -> bool {
         self.rows_reserved > 0
             || self.ready[task].incomplete > 0
+            || self.ready[task].away > 0
             || self.leases.values().any(|lease| lease.task == task)
     }
 

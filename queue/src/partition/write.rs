@@ -2,18 +2,39 @@
 
 use tokio::sync::oneshot;
 
-use super::{Partition, Plane};
+use super::{Partition, Plane, Put, Shared, Table};
 use crate::journal::{Record, Recorder};
 use crate::store::{Chunk, encode};
-use crate::{ChunkId, Durability, QueueError};
+use crate::units::{BLOBS, Place};
+use crate::{ChunkId, Durability, ErrorClass, Queue, QueueError};
+
+impl Shared {
+    /// Keeps in mind where a chunk that has become visible lies, if that is on a unit.
+    pub(super) fn learn_place(&self, table: &mut Table, chunk: ChunkId, unit: Option<Place>) {
+        if let Some(place) = unit {
+            let is_here = self.units.insert(chunk, place);
+            if !is_here {
+                table.set_away(chunk, true);
+            }
+        }
+    }
+}
 
 impl Partition {
-    /// The bytes for the disk, encoded off the I/O threads; or the chunk put into memory.
-    pub(super) async fn payload(&self, chunk: ChunkId, rows: &Chunk) -> Result<Option<Vec<u8>>, QueueError> {
+    /// Payload on its way: the bytes for the disk, encoded off the I/O threads; or put into memory; or on a unit.
+    pub(super) async fn payload(
+        &self,
+        chunk: ChunkId,
+        rows: &Chunk,
+        group: &str,
+    ) -> Result<(Option<Vec<u8>>, Option<Place>), QueueError> {
+        if let Some(place) = self.place(rows, group).await? {
+            return Ok((None, Some(place)));
+        }
         match &self.shared.plane {
             Plane::Memory(store) => {
                 store.insert(chunk, rows.clone());
-                Ok(None)
+                Ok((None, None))
             }
             Plane::ReadOnly(_) => Err(QueueError::ReadOnly),
             Plane::Disk { .. } => {
@@ -21,9 +42,28 @@ impl Partition {
                 let encoding = tokio::task::spawn_blocking(move || encode(&rows));
                 let encoded =
                     encoding.await.map_err(|error| QueueError::Arrow { reason: error.to_string() })?;
-                encoded.map(Some)
+                Ok((Some(encoded?), None))
             }
         }
+    }
+
+    /// Puts rows on the unit that their group belongs to, or the next one if that is away. `None`: there are no units.
+    async fn place(&self, rows: &Chunk, group: &str) -> Result<Option<Place>, QueueError> {
+        while let Some((unit, client)) = self.shared.units.choose(group) {
+            let blob = format!("{:032x}", rand::random::<u128>());
+            let put =
+                Put { batches: rows.pieces().to_vec(), ..Put::group(blob.clone(), rows.pieces()[0].clone()) };
+            let put = Put { group_size: rows.rows(), ..put };
+            match client.put(BLOBS, put, None).await {
+                Ok(rows) => return Ok(Some(Place { unit, blob, rows })),
+                Err(error) if error.class() == ErrorClass::Retryable => {
+                    tracing::warn!(%unit, %error, "a storage unit takes no rows; another one gets them");
+                    self.shared.units.shun(&unit);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
     }
 
     /// Commits a record with payload; `apply` runs once it is durable, whoever still waits for it.
@@ -43,6 +83,9 @@ impl Partition {
                     store.insert(chunk, location);
                 }
             });
+            if durable.is_err() {
+                plane.store().free(chunk);
+            }
             // Nobody waits any more when the caller was cancelled.
             let _ = reply.send(apply(durable));
         });

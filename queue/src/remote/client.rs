@@ -1,6 +1,7 @@
 //! The client's side: the queue's calls.
 
 mod maintenance;
+mod units;
 
 use std::sync::Arc;
 use std::time::Duration;

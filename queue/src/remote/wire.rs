@@ -6,7 +6,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::{Amount, ErrorClass, ExportFormat, KeyedRow, QueueError, RowHandle, Sampler, Share, Stale, Take};
+use crate::{
+    Amount, ErrorClass, ExportFormat, KeyedRow, QueueError, RowHandle, Sampler, Share, Stale, Take,
+    UnitInspection,
+};
 
 /// Rows are sent as this.
 pub(crate) const ARROW_STREAM: &str = "application/vnd.apache.arrow.stream";
@@ -210,6 +213,25 @@ pub(crate) struct ResetAnswer {
     pub(crate) rows: usize,
 }
 
+/// Blobs of a unit.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BlobsBody {
+    pub(crate) blobs: Vec<String>,
+}
+
+/// Those of them that no table knows.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct UnknownAnswer {
+    pub(crate) unknown: Vec<String>,
+}
+
+/// All storage units.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct UnitsAnswer {
+    pub(crate) units: Vec<UnitInspection>,
+}
+
 /// Names of partitions.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct NamesAnswer {
@@ -267,6 +289,7 @@ pub(crate) fn status(error: &QueueError) -> u16 {
         | QueueError::UnknownTask { .. }
         | QueueError::UnknownColumn { .. }
         | QueueError::UnknownKey { .. }
+        | QueueError::UnknownUnit { .. }
         | QueueError::NoQueue { .. } => 404,
         QueueError::Deadline { .. } => 408,
         QueueError::PartitionExists { .. }
@@ -285,7 +308,10 @@ pub(crate) fn status(error: &QueueError) -> u16 {
         | QueueError::RowTooLong { .. } => 413,
         QueueError::Full { .. } | QueueError::RecordsFull { .. } => 429,
         QueueError::Empty | QueueError::BadRequest { .. } | QueueError::BadSnapshot { .. } => 400,
-        QueueError::Closed { .. } | QueueError::Stopping | QueueError::Unreachable { .. } => 503,
+        QueueError::Closed { .. }
+        | QueueError::Stopping
+        | QueueError::UnitAway { .. }
+        | QueueError::Unreachable { .. } => 503,
         QueueError::Corrupt { .. } | QueueError::Io { .. } | QueueError::Arrow { .. } => 500,
     }
 }

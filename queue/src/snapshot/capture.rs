@@ -9,7 +9,8 @@ use crate::invariants::Violation;
 use crate::journal::Record;
 use crate::partition::{Partition, Plane, Table, live_records};
 use crate::store::{Chunk, SegmentFile, decode, encode};
-use crate::{ChunkId, ChunkLocation, QueueError, TransferQueue};
+use crate::units::{BLOBS, Place, Units};
+use crate::{ChunkId, ChunkLocation, Queue, QueueError, RemoteQueue, RowHandle, TransferQueue};
 
 /// Where a chunk is read from, whatever becomes of its rows meanwhile.
 #[derive(Debug, Clone)]
@@ -17,6 +18,8 @@ pub(crate) enum Source {
     Memory(Chunk),
     /// The file is open: it can be read also when it is deleted.
     Disk(Arc<SegmentFile>, ChunkLocation),
+    /// On a unit, as long as it does not forget.
+    Unit(Box<RemoteQueue>, Arc<Place>),
     Missing(QueueError),
 }
 
@@ -29,12 +32,16 @@ impl Source {
                 let bytes = file.read(location)?;
                 Ok((Some(bytes.clone()), decode(bytes)?))
             }
+            Self::Unit(_, place) => Err(QueueError::UnitAway { unit: place.unit.clone() }),
             Self::Missing(error) => Err(error.clone()),
         }
     }
 
     /// Bytes of these rows of the chunk, as a chunk of their own. Blocks.
     pub(super) fn bytes_of(&self, rows: &[u32]) -> Result<Vec<u8>, QueueError> {
+        if let Self::Unit(client, place) = self {
+            return fetched(client, place, rows);
+        }
         let (bytes, chunk) = self.load()?;
         let is_whole = rows.len() == chunk.rows() && rows.iter().zip(0..).all(|(row, at)| *row == at);
         match bytes {
@@ -43,6 +50,15 @@ impl Source {
             _ => encode(&chunk.select(rows)?),
         }
     }
+}
+
+/// Bytes of rows that lie on a unit. Blocks.
+fn fetched(client: &RemoteQueue, place: &Place, rows: &[u32]) -> Result<Vec<u8>, QueueError> {
+    let handles: Vec<RowHandle> =
+        rows.iter().filter_map(|row| place.rows.get(*row as usize)).copied().collect();
+    let runtime = tokio::runtime::Handle::try_current();
+    let runtime = runtime.map_err(|error| QueueError::Arrow { reason: error.to_string() })?;
+    encode(&Chunk::new(runtime.block_on(client.get(BLOBS, &handles, None))?)?)
 }
 
 /// One partition.
@@ -81,14 +97,14 @@ impl TransferQueue {
         };
         // All at once, in order of their names: a moment of the whole queue.
         let tables: Vec<_> = chosen.iter().map(|partition| partition.shared.table.lock()).collect();
-        let mut pins = Pins { plane: &self.inner.plane, files: HashMap::new() };
+        let mut pins = Pins { plane: &self.inner.plane, units: &self.inner.units, files: HashMap::new() };
         Ok(tables.iter().map(|table| Captured::of(table, &mut pins, scrutiny)).collect())
     }
 }
 
 impl Captured {
     fn of(table: &Table, pins: &mut Pins<'_>, scrutiny: Scrutiny) -> Self {
-        let records = live_records(table, |_| None);
+        let records = live_records(table, |_| (None, None));
         let violations = if scrutiny == Scrutiny::Full { table.violations() } else { Vec::new() };
         Self {
             name: table.spec.name.clone(),
@@ -103,13 +119,25 @@ impl Captured {
 /// Chunks that are being held.
 struct Pins<'a> {
     plane: &'a Plane,
+    units: &'a Units,
     files: HashMap<u64, Arc<SegmentFile>>,
 }
 
 impl Pins<'_> {
+    fn elsewhere(&self, chunk: ChunkId) -> Source {
+        let Some(place) = self.units.place(chunk) else {
+            return Source::Missing(QueueError::ChunkGone { chunk: chunk.0 });
+        };
+        match self.units.client_of(&place.unit) {
+            Ok(client) => Source::Unit(Box::new(client), place),
+            Err(error) => Source::Missing(error),
+        }
+    }
+
     fn pin(&mut self, chunk: ChunkId) -> Source {
         let missing = || Source::Missing(QueueError::ChunkGone { chunk: chunk.0 });
         let store = match self.plane {
+            _ if self.units.place(chunk).is_some() => return self.elsewhere(chunk),
             Plane::Memory(store) => return store.get(chunk).map_or_else(missing, Source::Memory),
             Plane::Disk { store, .. } | Plane::ReadOnly(store) => store,
         };

@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::journal::Record;
 
-pub(crate) use capture::{Captured, Scrutiny};
+pub(crate) use capture::{Captured, Scrutiny, Source};
 pub use write::Snapshot;
 
 const MAGIC: &[u8] = b"ROLLDOCK-SNAPSHOT-1\n";

@@ -122,7 +122,7 @@ impl<'a> Restoration<'a> {
         let chunk = ChunkId(self.queue.inner.next_chunk.fetch_add(1, Ordering::Relaxed));
         if let Some(payload) = record.payload_mut() {
             let columns = std::mem::take(&mut payload.columns);
-            *payload = PayloadRecord { chunk, location: None, columns, chunk_rows: Vec::new() };
+            *payload = PayloadRecord { chunk, location: None, unit: None, columns, chunk_rows: Vec::new() };
         }
         self.chunks.push(chunk);
         match &self.queue.inner.plane {
@@ -189,12 +189,12 @@ impl<'a> Restoration<'a> {
         // Rows that every task had acked are gone with their payload.
         let is_idle = |chunk: &ChunkId| !tables.iter().any(|table| table.needs(*chunk));
         let idle: Vec<ChunkId> = self.chunks.iter().copied().filter(is_idle).collect();
-        let (plane, next_chunk) = (inner.plane.clone(), Arc::clone(&inner.next_chunk));
+        let home = self.queue.home();
         let (partitions, claims) = (Arc::clone(&inner.partitions), std::mem::take(&mut self.claims));
         let publish = move || {
             let mut partitions = partitions.lock();
             for table in tables {
-                let partition = Partition::from_table(table, plane.clone(), Arc::clone(&next_chunk));
+                let partition = Partition::from_table(table, home.clone());
                 partitions.insert(partition.name().to_owned(), partition);
             }
             drop(partitions);

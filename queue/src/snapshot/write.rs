@@ -94,6 +94,7 @@ impl Snapshot {
                 length: bytes.len() as u64,
                 checksum: crc32fast::hash(&bytes),
             }),
+            unit: None,
             columns: std::mem::take(&mut payload.columns),
             chunk_rows: Vec::new(),
         };

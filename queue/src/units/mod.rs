@@ -23,6 +23,7 @@
 //! # Deliberately absent
 //! Replication: that is the business of an existing distributed store behind [`Store`](crate::Store).
 
+mod member;
 mod upkeep;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -36,6 +37,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{ChunkId, PartitionSpec, QueueError, RemoteConfig, RemoteQueue, RowHandle};
 
+pub use member::{UnitConfig, run_unit};
 pub(crate) use upkeep::keep_up;
 
 /// A unit keeps all rows in this partition.
@@ -46,7 +48,7 @@ const CONTROLLER: &str = "controller";
 const SILENCE_MAX: Duration = Duration::from_secs(2);
 
 /// What a unit's partition is declared as.
-pub fn blobs_spec() -> PartitionSpec {
+fn blobs_spec() -> PartitionSpec {
     PartitionSpec::new(BLOBS, [CONTROLLER], u32::MAX as usize)
 }
 
@@ -78,7 +80,7 @@ pub struct UnitCard {
 pub enum UnitStatus {
     /// It takes rows and gives them.
     Live,
-    /// It gives rows, and they are moved to others; it may leave when it has none.
+    /// It gives rows and takes none; it may leave when it has none.
     Draining,
     /// It is silent.
     Dead,
@@ -101,6 +103,8 @@ struct Member {
     card: UnitCard,
     client: Option<RemoteQueue>,
     status: UnitStatus,
+    /// It gets no rows until it has been looked at.
+    is_shunned: bool,
     seen: Instant,
     chunks: HashSet<ChunkId>,
     /// Rows that it may forget.
@@ -118,6 +122,8 @@ struct Placed {
 struct State {
     members: BTreeMap<String, Member>,
     chunks: HashMap<ChunkId, Placed>,
+    /// Units that somebody could not reach.
+    suspects: HashSet<String>,
 }
 
 /// The units of a queue, and what lies where.
@@ -161,6 +167,7 @@ impl Units {
                 card: card.clone(),
                 client: None,
                 status: UnitStatus::Live,
+                is_shunned: false,
                 seen: now,
                 chunks: HashSet::new(),
                 freed: Vec::new(),
@@ -173,7 +180,7 @@ impl Units {
         member.card = card;
         let was_dead = member.status == UnitStatus::Dead;
         if was_dead {
-            member.status = UnitStatus::Live;
+            (member.status, member.is_shunned) = (UnitStatus::Live, false);
         }
         Ok(was_dead)
     }
@@ -181,9 +188,45 @@ impl Units {
     /// The live unit for a key, if any takes rows.
     pub(crate) fn choose(&self, key: &str) -> Option<(String, RemoteQueue)> {
         let state = self.state.lock();
-        let live = state.members.values().filter(|member| member.status == UnitStatus::Live);
+        let live =
+            state.members.values().filter(|member| member.status == UnitStatus::Live && !member.is_shunned);
         let chosen = live.max_by_key(|member| weight(&member.card.unit, key))?;
         Some((chosen.card.unit.clone(), chosen.client.clone()?))
+    }
+
+    /// Somebody could not reach a unit.
+    pub(crate) fn suspect(&self, unit: &str) {
+        self.state.lock().suspects.insert(unit.to_owned());
+    }
+
+    /// A unit gets no more rows until it has been looked at.
+    pub(crate) fn shun(&self, unit: &str) {
+        let mut state = self.state.lock();
+        state.suspects.insert(unit.to_owned());
+        if let Ok(member) = state.member(unit) {
+            member.is_shunned = true;
+        }
+    }
+
+    /// A unit that somebody could not reach answers.
+    fn absolve(&self, unit: &str) {
+        if let Ok(member) = self.state.lock().member(unit) {
+            member.is_shunned = false;
+        }
+    }
+
+    /// Units that somebody could not reach, and how to ask them.
+    fn take_suspects(&self) -> Vec<(String, Option<RemoteQueue>)> {
+        let mut state = self.state.lock();
+        let suspects = std::mem::take(&mut state.suspects);
+        let client = |unit: &String| state.members.get(unit).and_then(|member| member.client.clone());
+        suspects
+            .into_iter()
+            .map(|unit| {
+                let client = client(&unit);
+                (unit, client)
+            })
+            .collect()
     }
 
     /// A chunk lies at a place. Says whether it is within reach.
@@ -195,6 +238,7 @@ impl Units {
             card: UnitCard { unit, url: String::new(), is_durable: true },
             client: None,
             status: UnitStatus::Dead,
+            is_shunned: false,
             seen: Instant::now(),
             chunks: HashSet::new(),
             freed: Vec::new(),
@@ -216,13 +260,6 @@ impl Units {
         let member = state.member(unit)?;
         let away = || QueueError::UnitAway { unit: unit.to_owned() };
         member.client.clone().filter(|_| member.status != UnitStatus::Dead).ok_or_else(away)
-    }
-
-    /// The address of a unit that answers.
-    pub(crate) fn url_of(&self, unit: &str) -> Option<String> {
-        let state = self.state.lock();
-        let member = state.members.get(unit).filter(|member| member.status != UnitStatus::Dead)?;
-        Some(member.card.url.clone())
     }
 
     /// A chunk is gone: its unit may forget its rows. Says whether it was on one.
@@ -268,7 +305,7 @@ impl Units {
         blobs.into_iter().filter(|blob| !known.contains(blob.as_str())).collect()
     }
 
-    /// A unit's rows are to be moved to others.
+    /// A unit takes no more rows.
     pub(crate) fn drain(&self, unit: &str) -> Result<(), QueueError> {
         let mut state = self.state.lock();
         let member = state.member(unit)?;
@@ -315,12 +352,6 @@ impl Units {
             member.status != UnitStatus::Dead && now.duration_since(member.seen) > SILENCE_MAX
         };
         state.members.values().filter(silent).map(|member| member.card.unit.clone()).collect()
-    }
-
-    fn draining(&self) -> Vec<String> {
-        let state = self.state.lock();
-        let draining = state.members.values().filter(|member| member.status == UnitStatus::Draining);
-        draining.map(|member| member.card.unit.clone()).collect()
     }
 
     /// What units that answer may forget.

@@ -6,14 +6,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{BLOBS, UnitStatus};
+use super::BLOBS;
 use crate::{Queue, QueueError, TransferQueue};
 
 const PERIOD: Duration = Duration::from_millis(250);
 /// Rows cleared by one call.
 const CLEAR_MAX: usize = 4096;
-/// Chunks moved in one turn.
-const MOVE_MAX: usize = 64;
 
 /// Keeps up with the units of `queue` until `end`. Cancel-safe.
 pub(crate) async fn keep_up(queue: &TransferQueue, end: &CancellationToken) {
@@ -21,8 +19,16 @@ pub(crate) async fn keep_up(queue: &TransferQueue, end: &CancellationToken) {
         for unit in queue.units().silent(Instant::now()) {
             queue.unit_died(&unit).await;
         }
+        for (unit, client) in queue.units().take_suspects() {
+            match client {
+                Some(client) if client.status(BLOBS).await.is_ok() => {
+                    queue.units().absolve(&unit);
+                    queue.unit_answers(&unit);
+                }
+                _ => queue.unit_died(&unit).await,
+            }
+        }
         clear_freed(queue).await;
-        drain(queue).await;
     }
 }
 
@@ -40,27 +46,6 @@ async fn clear_freed(queue: &TransferQueue) {
                     break;
                 }
             }
-        }
-    }
-}
-
-async fn drain(queue: &TransferQueue) {
-    for unit in queue.units().draining() {
-        let chunks = queue.units().chunks_of(&unit);
-        if chunks.is_empty() {
-            continue;
-        }
-        for chunk in chunks.into_iter().take(MOVE_MAX) {
-            if let Err(error) = queue.move_chunk(chunk).await {
-                tracing::warn!(%unit, %error, "a chunk stays where it is for now");
-                break;
-            }
-        }
-        let is_empty = queue.units().chunks_of(&unit).is_empty();
-        let is_draining =
-            queue.units().inspect().iter().any(|of| of.card.unit == unit && of.status == UnitStatus::Draining);
-        if is_empty && is_draining {
-            tracing::info!(%unit, "a storage unit is empty and may leave");
         }
     }
 }

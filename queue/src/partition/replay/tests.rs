@@ -22,6 +22,7 @@ fn put() -> Record {
         payload: PayloadRecord {
             chunk: ChunkId(0),
             location: None,
+            unit: None,
             columns: vec!["id".to_owned()],
             chunk_rows: Vec::new(),
         },
@@ -53,7 +54,7 @@ fn a_record_outlives_its_rows_and_a_rewriting_of_the_journal() {
     }
     let table = replay.into_tables().next().unwrap();
     let mut again = Replay::new(Arc::clone(&store));
-    for record in live_records(&table, |chunk| store.location(chunk)) {
+    for record in live_records(&table, |chunk| (store.location(chunk), None)) {
         again.apply(record).unwrap();
     }
     let table = again.into_tables().next().unwrap();

@@ -39,8 +39,8 @@ impl Table {
     /// A task's rows by state add up, and what takers are offered is what is ready.
     fn check_task(&self, task: usize) -> Result<(), Violation> {
         let name = &self.spec.tasks[task].name;
-        let [incomplete, ready, leased, acked] = self.counts(task);
-        let all = incomplete + ready + leased + acked;
+        let [incomplete, ready, leased, acked, away] = self.counts(task);
+        let all = incomplete + ready + leased + acked + away;
         invariants::counts_agree(&format!("rows of task={name}"), all, self.rows_live)?;
         let kept = &self.ready[task];
         invariants::counts_agree(&format!("incomplete rows of task={name}"), incomplete, kept.incomplete)?;

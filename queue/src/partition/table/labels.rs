@@ -52,6 +52,12 @@ impl Table {
         }
     }
 
+    /// The name of a row's group; empty if the row is gone.
+    pub(crate) fn group_of(&self, handle: RowHandle) -> String {
+        let group = self.row(handle).ok().and_then(|row| self.groups.get(&row.group));
+        group.map(|group| group.key.clone()).unwrap_or_default()
+    }
+
     /// The row of a key, if there is one.
     pub(crate) fn find(&self, key: &str) -> Option<KeyedRow> {
         self.keyed(key, *self.keys.get(key)?)

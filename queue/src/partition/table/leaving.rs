@@ -263,11 +263,44 @@ impl Table {
         chunk.live -= 1;
         if chunk.live == 0 {
             self.chunks.remove(&id);
+            self.away.remove(&id);
             released.chunks.push(id);
             released.sparse.retain(|sparse| *sparse != id);
         } else if chunk.live * 2 < chunk.rows.len() && released.sparse.last() != Some(&id) {
             released.sparse.push(id);
         }
+    }
+
+    /// The payload of a chunk is out of reach, or within it again. Its rows are not given out until it is.
+    pub(crate) fn set_away(&mut self, chunk: ChunkId, is_away: bool) {
+        let is_change = match is_away {
+            true => self.chunks.contains_key(&chunk) && self.away.insert(chunk),
+            false => self.away.remove(&chunk),
+        };
+        if !is_change {
+            return;
+        }
+        for (handle, _) in self.chunk_rows(chunk) {
+            let Ok(row) = self.row_mut(handle) else { continue };
+            row.away = if is_away { row.away + 1 } else { row.away.saturating_sub(1) };
+            let is_here = row.away == 0;
+            for task in 0..self.spec.tasks.len() {
+                let progress = self.row(handle).map(|row| row.progress[task]);
+                match progress {
+                    Ok(Progress::Ready) if !is_here => self.set(handle, task, Progress::Away),
+                    Ok(Progress::Away) if is_here => self.set(handle, task, Progress::Ready),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// All rows of the groups that need any of these chunks.
+    pub(crate) fn rows_of_groups_in(&self, chunks: &[ChunkId]) -> Vec<RowHandle> {
+        let rows = chunks.iter().flat_map(|chunk| self.chunk_rows(*chunk));
+        let groups: BTreeSet<u64> =
+            rows.filter_map(|(handle, _)| self.row(handle).ok()).map(|row| row.group).collect();
+        groups.iter().filter_map(|id| self.groups.get(id)).flat_map(|group| group.rows.clone()).collect()
     }
 
     /// The rows that still need a chunk, with their places in it.

@@ -193,6 +193,7 @@ impl Table {
                 place: first_place + at,
                 length,
                 kib: even_part(kib, rows.len(), at),
+                away: 0,
                 label: None,
                 parts: Vec::new(),
                 progress,

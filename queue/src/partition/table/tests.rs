@@ -28,7 +28,13 @@ fn publish(table: &mut Table, put: &Put, chunk: u64) -> Vec<RowHandle> {
         kib: 0,
         labels: Vec::new(),
         rows: rows.clone(),
-        payload: PayloadRecord { chunk: ChunkId(chunk), location: None, columns, chunk_rows: Vec::new() },
+        payload: PayloadRecord {
+            chunk: ChunkId(chunk),
+            location: None,
+            unit: None,
+            columns,
+            chunk_rows: Vec::new(),
+        },
         token: put.token.clone(),
         words: put.record.clone(),
     });

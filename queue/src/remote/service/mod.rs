@@ -3,6 +3,7 @@
 mod bodies;
 mod control;
 mod maintenance;
+mod units;
 
 use std::sync::Arc;
 
@@ -27,6 +28,7 @@ use super::wire::{
     self, ARROW_STREAM, ClearBody, Cleared, ColumnsQuery, ENDED, ErrorBody, FRESH_FROM, LEASE, NamesAnswer,
     PutAnswer, PutQuery, TakeBody,
 };
+use crate::units::keep_up;
 use crate::{Lease, PartitionSpec, Put, QueueError, TransferQueue};
 use bodies::{json_of, rows_of};
 
@@ -66,6 +68,7 @@ pub async fn serve(
     config: ServiceConfig,
     end: CancellationToken,
 ) -> std::io::Result<()> {
+    queue.units().set_token(config.token.clone());
     let service = Arc::new(Service { queue, config, end: end.clone() });
     // An answer is a head and a few frames: none of them may wait for the one before to be acknowledged.
     let listener = listener.tap_io(|stream| {
@@ -73,8 +76,11 @@ pub async fn serve(
             tracing::debug!(%error, "a connection keeps its delays");
         }
     });
-    let graceful = axum::serve(listener, router(service)).with_graceful_shutdown(end.cancelled_owned());
-    graceful.await
+    let upkeep = keep_up(&service.queue, &service.end);
+    let graceful =
+        axum::serve(listener, router(Arc::clone(&service))).with_graceful_shutdown(end.cancelled_owned());
+    let (served, ()) = tokio::join!(graceful, upkeep);
+    served
 }
 
 /// Method, path and handler in one place; `openapi.json` has the same list.
@@ -95,6 +101,7 @@ fn router(service: Arc<Service>) -> Router {
         .route("/v1/partitions/{partition}/leases/{lease}/renew", post(renew))
         .merge(control::routes())
         .merge(maintenance::routes())
+        .merge(units::routes())
         .layer(middleware::from_fn_with_state(Arc::clone(&service), check_token));
     // The limit is our own, so that its error is one of ours.
     open.merge(guarded).layer(DefaultBodyLimit::disable()).with_state(service)

@@ -1,0 +1,62 @@
+//! What the death and the return of storage units do to the partitions.
+
+use crate::partition::Freed;
+use crate::{ChunkId, QueueError, TransferQueue, UnitCard};
+
+impl TransferQueue {
+    /// A unit announces itself; one that was away gives its rows back.
+    pub(crate) fn unit_registered(&self, card: UnitCard) -> Result<(), QueueError> {
+        let unit = card.unit.clone();
+        let was_dead = self.units().register(card)?;
+        if was_dead {
+            tracing::info!(%unit, "a storage unit is back");
+            self.set_away(&self.units().chunks_of(&unit), false);
+        }
+        Ok(())
+    }
+
+    /// What a unit has is within reach after all.
+    pub(crate) fn unit_answers(&self, unit: &str) {
+        self.set_away(&self.units().chunks_of(unit), false);
+    }
+
+    /// A unit is silent: its rows are away, or lost with their whole groups if it kept them in memory.
+    ///
+    /// Not cancel-safe: what is not freed yet stays out of reach.
+    pub(crate) async fn unit_died(&self, unit: &str) {
+        let Some((chunks, is_durable)) = self.units().bury(unit) else { return };
+        self.set_away(&chunks, true);
+        if !is_durable {
+            self.lose_chunks(&chunks).await;
+            self.units().remove(unit);
+        }
+    }
+
+    /// A unit will not come back: its rows are lost, and with them their whole groups.
+    pub(crate) async fn forget_unit(&self, unit: &str) -> Result<(), QueueError> {
+        let is_known = self.units().inspect().iter().any(|known| known.card.unit == unit);
+        if !is_known {
+            return Err(QueueError::UnknownUnit { unit: unit.to_owned() });
+        }
+        let chunks = self.units().chunks_of(unit);
+        self.units().bury(unit);
+        self.set_away(&chunks, true);
+        self.lose_chunks(&chunks).await;
+        self.units().remove(unit);
+        Ok(())
+    }
+
+    fn set_away(&self, chunks: &[ChunkId], is_away: bool) {
+        for partition in self.partitions() {
+            partition.set_away(chunks, is_away);
+        }
+    }
+
+    async fn lose_chunks(&self, chunks: &[ChunkId]) {
+        for partition in self.partitions() {
+            if let Err(error) = partition.free_groups_in(chunks, Freed::Lost).await {
+                tracing::warn!(partition = partition.name(), %error, "cannot write down that rows are lost");
+            }
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Storage units of a controller.
+
+use super::{Call, Content, RemoteQueue};
+use crate::remote::wire::{BlobsBody, UnitsAnswer, UnknownAnswer};
+use crate::{QueueError, UnitCard, UnitInspection};
+
+impl RemoteQueue {
+    /// The storage units, in order of their names. Cancel-safe.
+    pub async fn units(&self) -> Result<Vec<UnitInspection>, QueueError> {
+        Ok(self.link.json::<UnitsAnswer>(Call::get("/v1/units")).await?.units)
+    }
+
+    /// A unit takes no more rows; it may leave when its rows have been consumed. Cancel-safe.
+    pub async fn drain_unit(&self, unit: &str) -> Result<(), QueueError> {
+        self.link.done(Call::post(format!("/v1/units/{unit}/drain"), Content::Nothing).repeatable()).await
+    }
+
+    /// A unit will not come back: its rows are lost, with their whole groups. Cancel-safe.
+    pub async fn forget_unit(&self, unit: &str) -> Result<(), QueueError> {
+        self.link.done(Call::post(format!("/v1/units/{unit}/forget"), Content::Nothing)).await
+    }
+
+    pub(crate) async fn register_unit(&self, card: &UnitCard) -> Result<(), QueueError> {
+        self.link.done(Call::json("/v1/units", card)?.repeatable()).await
+    }
+
+    pub(crate) async fn unknown_blobs(
+        &self,
+        unit: &str,
+        blobs: Vec<String>,
+    ) -> Result<Vec<String>, QueueError> {
+        let call = Call::json(format!("/v1/units/{unit}/unknown"), &BlobsBody { blobs })?.repeatable();
+        Ok(self.link.json::<UnknownAnswer>(call).await?.unknown)
+    }
+}

@@ -1,0 +1,139 @@
+//! A unit's side: a served queue that announces itself.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{BLOBS, UnitCard, blobs_spec};
+use crate::{QueueError, RemoteQueue, TransferQueue};
+
+/// How often a unit announces itself.
+const PERIOD: Duration = Duration::from_millis(500);
+/// A blob that the controller does not know after so long was never put.
+const ORPHAN_AGE: Duration = Duration::from_secs(600);
+/// Blobs asked about at once.
+const ASK_MAX: usize = 4096;
+
+/// A unit's file that names what it holds.
+const IDENTITY: &str = "unit-id";
+
+/// Whose unit it is, and where it is reached.
+#[derive(Debug, Clone)]
+pub struct UnitConfig {
+    /// The controller.
+    pub controller: RemoteQueue,
+    /// `http://host:port` where the controller and clients reach this unit.
+    pub url: String,
+    /// Age at which a blob that the controller does not know is removed.
+    pub orphan_age: Duration,
+}
+
+impl UnitConfig {
+    /// With the default age.
+    pub fn new(controller: RemoteQueue, url: impl Into<String>) -> Self {
+        Self { controller, url: url.into(), orphan_age: ORPHAN_AGE }
+    }
+}
+
+/// The name of what a directory holds, made at the first time; of what is in memory, new each time.
+fn identity(dir: Option<&Path>) -> Result<String, QueueError> {
+    let fresh = format!("{:016x}", rand::random::<u64>());
+    let Some(dir) = dir else { return Ok(fresh) };
+    let path = dir.join(IDENTITY);
+    match std::fs::read_to_string(&path) {
+        Ok(known) => Ok(known.trim().to_owned()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            std::fs::write(&path, &fresh).map_err(QueueError::io("write", &path))?;
+            Ok(fresh)
+        }
+        Err(error) => Err(QueueError::io("read", &path)(error)),
+    }
+}
+
+/// Makes `queue`, which somebody serves at the config's address, a storage unit until `end`. `dir` is where it keeps its
+/// rows, if it does.
+///
+/// Cancel-safe: the controller hears nothing more, and takes the unit for dead.
+pub async fn run_unit(
+    queue: &TransferQueue,
+    dir: Option<&Path>,
+    config: UnitConfig,
+    end: &CancellationToken,
+) -> Result<(), QueueError> {
+    queue.declare(blobs_spec()).await?;
+    let card = UnitCard { unit: identity(dir)?, url: config.url.clone(), is_durable: dir.is_some() };
+    let mut orphans = Orphans::default();
+    let mut is_known = false;
+    loop {
+        match config.controller.register_unit(&card).await {
+            Ok(()) if is_known => {}
+            Ok(()) => {
+                is_known = true;
+                tracing::info!(unit = %card.unit, "the controller knows this unit");
+            }
+            Err(error) => {
+                is_known = false;
+                tracing::warn!(unit = %card.unit, %error, "the controller does not answer");
+            }
+        }
+        if is_known && let Err(error) = orphans.remove(queue, &card.unit, &config).await {
+            tracing::warn!(%error, "cannot remove what nobody knows");
+        }
+        if end.run_until_cancelled(tokio::time::sleep(PERIOD)).await.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+/// Blobs of which it is not known whether the controller knows them.
+#[derive(Default)]
+struct Orphans {
+    first_seen: HashMap<String, Instant>,
+    known: HashSet<String>,
+    next: Option<Instant>,
+}
+
+impl Orphans {
+    /// From time to time: asks about blobs that are old enough, and removes those that nobody knows.
+    async fn remove(
+        &mut self,
+        queue: &TransferQueue,
+        unit: &str,
+        config: &UnitConfig,
+    ) -> Result<(), QueueError> {
+        let now = Instant::now();
+        if self.next.is_some_and(|next| now < next) {
+            return Ok(());
+        }
+        self.next = Some(now + config.orphan_age / 4);
+        let partition = queue.partition(BLOBS)?;
+        let groups = partition.groups();
+        self.known.retain(|blob| groups.contains_key(blob));
+        self.first_seen.retain(|blob, _| groups.contains_key(blob));
+        for blob in groups.keys().filter(|blob| !self.known.contains(*blob)) {
+            self.first_seen.entry(blob.clone()).or_insert(now);
+        }
+        let is_old = |(_, seen): &(&String, &Instant)| now.duration_since(**seen) >= config.orphan_age;
+        let old: Vec<String> =
+            self.first_seen.iter().filter(is_old).map(|(blob, _)| blob.clone()).take(ASK_MAX).collect();
+        if old.is_empty() {
+            return Ok(());
+        }
+        let unknown: HashSet<String> =
+            config.controller.unknown_blobs(unit, old.clone()).await?.into_iter().collect();
+        for blob in old {
+            self.first_seen.remove(&blob);
+            match groups.get(&blob).filter(|_| unknown.contains(&blob)) {
+                Some(rows) => {
+                    tracing::info!(%blob, rows = rows.len(), "a blob that nobody knows is removed");
+                    partition.clear(rows).await?;
+                }
+                None => drop(self.known.insert(blob)),
+            }
+        }
+        Ok(())
+    }
+}

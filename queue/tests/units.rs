@@ -1,0 +1,262 @@
+//! Storage units: rows on other machines, and what their death and return mean.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::{ArrayRef, Int64Array, ListArray, RecordBatch};
+use arrow::datatypes::Int64Type;
+use rolldock_queue::{
+    BLOBS, PartitionSpec, PartitionStats, Put, Queue, QueueConfig, QueueError, RemoteConfig, RemoteQueue,
+    ServiceConfig, Take, TransferQueue, UnitConfig, UnitStatus, run_unit, serve,
+};
+use tokio::net::TcpListener;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+
+/// A served queue; dropping it is its death.
+struct Server {
+    queue: TransferQueue,
+    address: SocketAddr,
+    end: CancellationToken,
+    tasks: Vec<AbortOnDropHandle<()>>,
+}
+
+fn open(dir: Option<&Path>) -> TransferQueue {
+    TransferQueue::open(QueueConfig { dir: dir.map(Path::to_owned), ..QueueConfig::default() }).unwrap()
+}
+
+async fn served(dir: Option<&Path>) -> Server {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (queue, address, end) = (open(dir), listener.local_addr().unwrap(), CancellationToken::new());
+    let serving = serve(queue.clone(), listener, ServiceConfig::default(), end.clone());
+    let task = TaskTracker::new().spawn(async move { serving.await.unwrap() });
+    Server { queue, address, end, tasks: vec![AbortOnDropHandle::new(task)] }
+}
+
+impl Server {
+    fn client(&self) -> RemoteQueue {
+        RemoteQueue::new(RemoteConfig::new(format!("http://{}", self.address))).unwrap()
+    }
+
+    async fn unit(controller: &Server, dir: Option<PathBuf>) -> Server {
+        let mut unit = served(dir.as_deref()).await;
+        let config = UnitConfig {
+            orphan_age: Duration::from_millis(200),
+            ..UnitConfig::new(controller.client(), format!("http://{}", unit.address))
+        };
+        let (queue, end) = (unit.queue.clone(), unit.end.clone());
+        let running = async move { run_unit(&queue, dir.as_deref(), config, &end).await.unwrap() };
+        unit.tasks.push(AbortOnDropHandle::new(TaskTracker::new().spawn(running)));
+        unit
+    }
+
+    /// Goes without a word; its directory is free afterwards.
+    async fn die(self) {
+        self.end.cancel();
+        for task in self.tasks {
+            task.await.unwrap();
+        }
+        self.queue.close();
+    }
+}
+
+fn spec() -> PartitionSpec {
+    PartitionSpec::new("train", ["train"], 1000)
+}
+
+fn batch(first: i64, rows: i64) -> RecordBatch {
+    let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(first..first + rows));
+    let tokens = (first..first + rows).map(|id| Some((0..id % 5).map(Some)));
+    let tokens: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>(tokens));
+    RecordBatch::try_from_iter([("id", ids), ("tokens", tokens)]).unwrap()
+}
+
+fn names(rows: i64) -> RecordBatch {
+    let names = (0..rows).map(|row| format!("n{row}"));
+    RecordBatch::try_from_iter([("name", Arc::new(arrow::array::StringArray::from_iter_values(names)) as _)])
+        .unwrap()
+}
+
+async fn until(mut holds: impl AsyncFnMut() -> bool) {
+    let give_up = Instant::now() + Duration::from_secs(20);
+    while !holds().await {
+        assert!(Instant::now() < give_up, "it never came about");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn until_live(client: &RemoteQueue, count: usize) {
+    until(async || {
+        let units = client.units().await.unwrap();
+        units.iter().filter(|unit| unit.status == UnitStatus::Live).count() == count
+    })
+    .await;
+}
+
+async fn stats(client: &RemoteQueue) -> PartitionStats {
+    client.status("train").await.unwrap()
+}
+
+#[tokio::test]
+async fn rows_lie_on_units_and_the_controller_has_none() {
+    let controller = served(None).await;
+    let (first, second) = (Server::unit(&controller, None).await, Server::unit(&controller, None).await);
+    let client = controller.client();
+    until_live(&client, 2).await;
+    client.declare(spec()).await.unwrap();
+    let mut handles = Vec::new();
+    for group in 0..40 {
+        handles.extend(
+            client.put("train", Put::group(format!("g{group}"), batch(group * 4, 4)), None).await.unwrap(),
+        );
+    }
+    assert_eq!(controller.queue.inspect().payload_bytes, 0);
+    let on = |unit: &Server| unit.queue.partition(BLOBS).unwrap().stats().rows;
+    assert_eq!(on(&first) + on(&second), 160);
+    assert!(on(&first) > 40 && on(&second) > 40, "{} and {}", on(&first), on(&second));
+
+    // Columns that come later lie there too.
+    client.write_columns("train", &handles[..4], names(4)).await.unwrap();
+    let lease = client.take("train", &Take::groups("train", 40)).await.unwrap().unwrap();
+    let ids: Vec<i64> = lease
+        .batches()
+        .iter()
+        .flat_map(|batch| {
+            let ids: &Int64Array = batch["id"].as_any().downcast_ref().unwrap();
+            ids.values().to_vec()
+        })
+        .collect();
+    assert_eq!(ids, (0..160).collect::<Vec<i64>>());
+    assert_eq!(lease.batches()[0].columns()[..2], *batch(0, 4).columns());
+    lease.nack().await.unwrap();
+    let take = Take { columns: Some(vec!["name".to_owned(), "id".to_owned()]), ..Take::groups("train", 1) };
+    let lease = client.take("train", &take).await.unwrap().unwrap();
+    assert_eq!(lease.batches()[0].num_columns(), 2);
+    assert_eq!(lease.batches()[0]["name"].as_ref(), names(4)["name"].as_ref());
+    lease.ack().await.unwrap();
+    let rest = client.take("train", &Take::groups("train", 40)).await.unwrap().unwrap();
+    rest.ack().await.unwrap();
+    // What is consumed is forgotten there.
+    until(async || on(&first) + on(&second) == 0).await;
+}
+
+#[tokio::test]
+async fn a_dead_unit_hands_out_nothing_and_its_rows_are_there_again_when_it_is_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let controller = served(None).await;
+    let memory = Server::unit(&controller, None).await;
+    let disk = Server::unit(&controller, Some(dir.path().to_owned())).await;
+    let client = controller.client();
+    until_live(&client, 2).await;
+    client.declare(spec()).await.unwrap();
+    for group in 0..30 {
+        client.put("train", Put::group(format!("g{group}"), batch(group * 4, 4)), None).await.unwrap();
+    }
+    let on_disk = disk.queue.partition(BLOBS).unwrap().stats().rows;
+    let in_memory = 120 - on_disk;
+    assert!(on_disk > 20 && in_memory > 20);
+
+    disk.die().await;
+    until(async || stats(&client).await.tasks[0].away_rows == on_disk).await;
+    let seen = stats(&client).await;
+    assert_eq!((seen.rows, seen.tasks[0].ready_rows, seen.dispositions.lost), (120, in_memory, 0));
+    let lease = client.take("train", &Take::groups("train", 30)).await.unwrap().unwrap();
+    assert_eq!(lease.rows().len(), in_memory);
+    lease.nack().await.unwrap();
+    // New rows go to the unit that is left.
+    client.put("train", Put::group("late", batch(0, 4)), None).await.unwrap();
+
+    let back = Server::unit(&controller, Some(dir.path().to_owned())).await;
+    until(async || stats(&client).await.tasks[0].ready_rows == 124).await;
+    let lease = client.take("train", &Take::groups("train", 40)).await.unwrap().unwrap();
+    assert_eq!(lease.rows().len(), 124);
+    lease.nack().await.unwrap();
+
+    // What was only in memory is lost at once, group by group, and says so.
+    memory.die().await;
+    until(async || stats(&client).await.dispositions.lost == in_memory as u64 + 4).await;
+    let left = stats(&client).await;
+    assert_eq!((left.rows, left.tasks[0].ready_rows), (on_disk, on_disk));
+    drop(back);
+}
+
+#[tokio::test]
+async fn a_dead_unit_is_noticed_by_whoever_asks_for_its_rows() {
+    let controller = served(None).await;
+    let (first, second) = (Server::unit(&controller, None).await, Server::unit(&controller, None).await);
+    let client = controller.client();
+    until_live(&client, 2).await;
+    client.declare(spec()).await.unwrap();
+    for group in 0..20 {
+        client.put("train", Put::group(format!("g{group}"), batch(group * 4, 4)), None).await.unwrap();
+    }
+    let left = second.queue.partition(BLOBS).unwrap().stats().rows;
+    first.die().await;
+    // At once, long before its silence is noticed.
+    let mut taken = 0;
+    while let Some(lease) = client.take("train", &Take::groups("train", 1)).await.unwrap() {
+        taken += lease.rows().len();
+        lease.ack().await.unwrap();
+    }
+    assert_eq!(taken, left);
+    // And puts go elsewhere.
+    for group in 20..30 {
+        client.put("train", Put::group(format!("g{group}"), batch(group * 4, 4)), None).await.unwrap();
+    }
+    let all = client.take("train", &Take::groups("train", 30)).await.unwrap().unwrap();
+    assert_eq!(all.rows().len(), 40);
+}
+
+#[tokio::test]
+async fn a_controller_that_starts_again_finds_its_units_rows() {
+    let (home, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let controller = served(Some(home.path())).await;
+    let unit = Server::unit(&controller, Some(dir.path().to_owned())).await;
+    let client = controller.client();
+    until_live(&client, 1).await;
+    client.declare(spec()).await.unwrap();
+    for group in 0..10 {
+        client.put("train", Put::group(format!("g{group}"), batch(group * 4, 4)), None).await.unwrap();
+    }
+    unit.die().await;
+    controller.die().await;
+
+    let controller = served(Some(home.path())).await;
+    let client = controller.client();
+    let seen = stats(&client).await;
+    assert_eq!((seen.rows, seen.tasks[0].away_rows), (40, 40));
+    let _unit = Server::unit(&controller, Some(dir.path().to_owned())).await;
+    until(async || stats(&client).await.tasks[0].ready_rows == 40).await;
+    let lease = client.take("train", &Take::groups("train", 10)).await.unwrap().unwrap();
+    assert_eq!(lease.concat().unwrap(), batch(0, 40));
+    lease.ack().await.unwrap();
+}
+
+#[tokio::test]
+async fn blobs_that_nobody_knows_are_removed_and_drained_units_get_no_more() {
+    let controller = served(None).await;
+    let unit = Server::unit(&controller, None).await;
+    let client = controller.client();
+    until_live(&client, 1).await;
+    client.declare(spec()).await.unwrap();
+    client.put("train", Put::group("known", batch(0, 4)), None).await.unwrap();
+    let orphans = unit.queue.partition(BLOBS).unwrap();
+    orphans.put(Put::group("nobody's", batch(0, 7)), None).await.unwrap();
+    assert_eq!(orphans.stats().rows, 11);
+    until(async || orphans.stats().rows == 4).await;
+
+    let name = client.units().await.unwrap()[0].card.unit.clone();
+    client.drain_unit(&name).await.unwrap();
+    client.put("train", Put::group("here", batch(4, 4)), None).await.unwrap();
+    assert_eq!(orphans.stats().rows, 4, "the controller keeps it: there is no other unit");
+    assert_eq!(client.units().await.unwrap()[0].status, UnitStatus::Draining);
+    client.forget_unit(&name).await.unwrap();
+    let seen = stats(&client).await;
+    assert_eq!((seen.rows, seen.dispositions.lost), (4, 4));
+    let unknown = client.forget_unit("nobody").await;
+    assert_eq!(unknown, Err(QueueError::UnknownUnit { unit: "nobody".to_owned() }));
+}
