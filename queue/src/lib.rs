@@ -32,6 +32,7 @@ mod api;
 mod config;
 mod error;
 mod export;
+pub mod face;
 mod inspect;
 pub mod invariants;
 mod journal;
@@ -47,8 +48,8 @@ pub use error::{ErrorClass, QueueError};
 pub use export::ExportFormat;
 pub use inspect::{PartitionInspection, QueueInspection, TaskCounts};
 pub use partition::{
-    Amount, Dispositions, GroupSampler, KeyedRow, Lease, Partition, PartitionStats, Put, ReadyGroup,
-    RowHandle, Sampler, Share, Stale, Take, TaskStats,
+    Amount, ClosedGroup, Dispositions, GroupSampler, INCOMPLETE, KeyedRow, Lease, Partition, PartitionStats,
+    Put, ReadyGroup, RowHandle, SamplePart, Sampler, Share, Stale, Take, TaskStats, Unfinished,
 };
 pub use queue::TransferQueue;
 pub use remote::{GROUP, HANDLE, KEY, POLICY_VERSION, RemoteConfig, RemoteQueue, ServiceConfig, TAGS, serve};

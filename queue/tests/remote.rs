@@ -352,7 +352,7 @@ async fn the_openapi_document_has_the_paths_that_are_served() {
         .await
         .unwrap();
     let paths = document["paths"].as_object().unwrap();
-    assert_eq!(paths.len(), 18);
+    assert_eq!(paths.len(), 20);
     for (path, methods) in paths {
         let concrete = path.replace("{partition}", "p").replace("{lease}", "l").replace("{task}", "t");
         let url = format!("http://{}{concrete}", served.address);

@@ -8,6 +8,7 @@ mod index;
 mod labels;
 mod leaving;
 mod puts;
+mod samples;
 mod share;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,9 @@ pub(crate) use choose::Chosen;
 use index::{GroupIndex, Keys};
 pub use labels::KeyedRow;
 pub(crate) use labels::Label;
+pub(crate) use samples::SamplesRecord;
+pub use samples::{ClosedGroup, INCOMPLETE, SamplePart, Unfinished};
+use samples::{GroupSamples, SampleIndex};
 
 /// Names one row for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -96,6 +100,8 @@ pub(crate) struct Group {
     pub(crate) tokens: u64,
     /// Per task: rows that are ready.
     ready: Vec<usize>,
+    /// Where it is put by samples: then its size counts these.
+    samples: Option<Box<GroupSamples>>,
 }
 
 impl Group {
@@ -115,7 +121,11 @@ impl Group {
 
     /// Whether every row is there and ready for the task.
     fn is_ready(&self, task: usize) -> bool {
-        self.put == self.size && self.ready[task] == self.rows.len() && !self.rows.is_empty()
+        let is_whole = match &self.samples {
+            Some(samples) => samples.is_closed(),
+            None => self.put == self.size,
+        };
+        is_whole && self.ready[task] == self.rows.len() && !self.rows.is_empty()
     }
 }
 
@@ -168,6 +178,8 @@ struct SingleRows {
 struct UnderWay {
     group_size: usize,
     rows: usize,
+    /// Puts of each sample.
+    samples: BTreeMap<String, usize>,
 }
 
 /// What is set aside for a put that is not durable yet.
@@ -176,6 +188,7 @@ pub(crate) struct Claim {
     pub(crate) rows: Vec<RowHandle>,
     pub(crate) kib: u32,
     group: String,
+    sample: Option<String>,
     token: Option<String>,
     keys: Vec<String>,
 }
@@ -243,6 +256,8 @@ pub(crate) enum Freed {
     Acked,
     Dropped,
     Cleared,
+    /// With whatever the groups still lacked.
+    ClearedAll,
     Lost,
     Stale,
 }
@@ -256,7 +271,9 @@ pub(crate) struct Table {
     /// New slots start here.
     generation_floor: u32,
     pub(crate) groups: BTreeMap<u64, Group>,
+    /// Groups that may get more rows, and those that are put by samples as long as they are there.
     open_groups: HashMap<String, u64>,
+    samples: SampleIndex,
     next_group: u64,
     ready: Vec<Ready>,
     leases: HashMap<u64, LeaseState>,
@@ -304,6 +321,7 @@ impl Table {
             generation_floor: 0,
             groups: BTreeMap::new(),
             open_groups: HashMap::new(),
+            samples: SampleIndex::default(),
             next_group: 0,
             leases: HashMap::new(),
             expiries: BTreeSet::new(),

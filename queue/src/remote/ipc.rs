@@ -169,7 +169,7 @@ pub(super) fn encode(batch: &RecordBatch) -> Result<Bytes, QueueError> {
 }
 
 /// Every column that any of the batches has; those that some lack may be null.
-pub(super) fn common_schema(batches: &[RecordBatch]) -> SchemaRef {
+pub(crate) fn common_schema(batches: &[RecordBatch]) -> SchemaRef {
     let Some(first) = batches.first() else { return Arc::new(Schema::empty()) };
     let schema = first.schema();
     if batches.iter().all(|batch| batch.schema() == schema) {
@@ -185,7 +185,7 @@ pub(super) fn common_schema(batches: &[RecordBatch]) -> SchemaRef {
 }
 
 /// The batch in `schema`.
-pub(super) fn conformed(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, QueueError> {
+pub(crate) fn conformed(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, QueueError> {
     if batch.schema_ref() == schema { Ok(batch.clone()) } else { conform(batch, schema) }
 }
 

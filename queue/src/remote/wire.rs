@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::{Amount, ErrorClass, KeyedRow, QueueError, RowHandle, Sampler, Share, Stale, Take};
+use crate::{
+    Amount, ClosedGroup, ErrorClass, KeyedRow, QueueError, RowHandle, Sampler, Share, Stale, Take, Unfinished,
+};
 
 /// Rows are sent as this.
 pub(super) const ARROW_STREAM: &str = "application/vnd.apache.arrow.stream";
@@ -26,6 +28,12 @@ pub(super) struct PutQuery {
     /// The rows of this put if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) group_size: Option<usize>,
+    /// The sample that the rows belong to; the group's size counts samples then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) sample: Option<String>,
+    /// Whether the sample is whole with these rows.
+    #[serde(default)]
+    pub(super) sample_is_last: bool,
     #[serde(default)]
     pub(super) policy_version: u64,
     #[serde(default)]
@@ -146,7 +154,11 @@ pub(super) struct ColumnsQuery {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ClearBody {
+    #[serde(default)]
     pub(super) rows: Vec<RowHandle>,
+    /// All rows that are there, instead of given ones.
+    #[serde(default)]
+    pub(super) all: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) token: Option<String>,
 }
@@ -190,6 +202,27 @@ pub(super) struct FoundAnswer {
 #[serde(deny_unknown_fields)]
 pub(super) struct TagsBody {
     pub(super) tags: Vec<(RowHandle, Value)>,
+}
+
+/// The body of the end of a sample.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SampleBody {
+    pub(super) sample: String,
+}
+
+/// The body of a closing of groups.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CloseBody {
+    pub(super) older_than_ms: u64,
+    pub(super) unfinished: Unfinished,
+}
+
+/// The answer to a closing of groups.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct ClosedAnswer {
+    pub(super) groups: Vec<ClosedGroup>,
 }
 
 /// The body of an announcement.
@@ -240,6 +273,7 @@ pub(super) fn status(error: &QueueError) -> u16 {
         | QueueError::UnknownTask { .. }
         | QueueError::UnknownColumn { .. }
         | QueueError::UnknownKey { .. }
+        | QueueError::UnknownSample { .. }
         | QueueError::NoQueue { .. } => 404,
         QueueError::Deadline { .. } => 408,
         QueueError::DeclaredOtherwise { .. }
@@ -248,6 +282,10 @@ pub(super) fn status(error: &QueueError) -> u16 {
         | QueueError::GroupOverflow { .. }
         | QueueError::KeyExists { .. }
         | QueueError::RowConsumed { .. }
+        | QueueError::ColumnMissing { .. }
+        | QueueError::GroupClosed { .. }
+        | QueueError::SampleClosed { .. }
+        | QueueError::StepDiffers { .. }
         | QueueError::ReadOnly
         | QueueError::InUse { .. } => 409,
         QueueError::LeaseGone { .. } | QueueError::StaleHandle { .. } | QueueError::ChunkGone { .. } => 410,

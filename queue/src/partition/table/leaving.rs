@@ -163,7 +163,7 @@ impl Table {
             match why {
                 Freed::Acked => self.dispositions.acked += 1,
                 Freed::Dropped => self.dispositions.dropped += 1,
-                Freed::Cleared => self.dispositions.cleared += 1,
+                Freed::Cleared | Freed::ClearedAll => self.dispositions.cleared += 1,
                 Freed::Lost => self.dispositions.lost += 1,
                 Freed::Stale => self.dispositions.stale += 1,
             }
@@ -182,6 +182,9 @@ impl Table {
         }
         if let Some((of, rows)) = columns.0 {
             self.count_columns_out(&of, rows);
+        }
+        if why == Freed::ClearedAll {
+            self.forget_empty_groups();
         }
         released
     }
@@ -229,11 +232,14 @@ impl Table {
         let Some(group) = self.groups.get_mut(&id) else { return };
         group.rows.retain(|row| *row != handle);
         group.tokens -= u64::from(length);
-        let is_over =
-            group.rows.is_empty() && (group.put == group.size || !self.open_groups.contains_key(&group.key));
+        let is_complete = match &group.samples {
+            Some(samples) => samples.is_closed(),
+            None => group.put == group.size || !self.open_groups.contains_key(&group.key),
+        };
+        let is_over = group.rows.is_empty() && is_complete;
         (0..self.spec.tasks.len()).for_each(|task| self.index_group(id, task));
         if is_over {
-            self.groups.remove(&id);
+            self.forget_group(id);
         }
     }
 

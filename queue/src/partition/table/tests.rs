@@ -22,6 +22,7 @@ fn publish(table: &mut Table, put: &Put, chunk: u64) -> Vec<RowHandle> {
         group: put.group.clone(),
         group_size: put.group_size,
         group_gone: 0,
+        sample: None,
         policy_version: put.policy_version,
         priority: put.priority,
         lengths: Vec::new(),

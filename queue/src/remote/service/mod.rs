@@ -26,7 +26,7 @@ use super::wire::{
     self, ARROW_STREAM, ClearBody, ColumnsQuery, ENDED, ErrorBody, FRESH_FROM, LEASE, NamesAnswer, PutAnswer,
     PutQuery, TakeBody,
 };
-use crate::{Lease, Partition, PartitionSpec, Put, QueueError, TransferQueue};
+use crate::{Lease, Partition, PartitionSpec, Put, QueueError, SamplePart, TransferQueue};
 use bodies::{json_of, rows_of};
 
 const OPENAPI: &str = include_str!("../../../openapi.json");
@@ -176,6 +176,7 @@ async fn put(
         batches,
         group: query.group,
         group_size,
+        sample: query.sample.map(|uid| SamplePart { uid, is_last: query.sample_is_last }),
         policy_version: query.policy_version,
         priority: query.priority,
         keys,
@@ -324,8 +325,12 @@ async fn renew(State(service): Shared, Path((partition, lease)): Path<(String, S
 
 async fn clear(State(service): Shared, Path(partition): Path<String>, body: Body) -> Answer {
     let partition = service.queue.partition(&partition)?;
-    let ClearBody { rows, token } = json_of(&service, body).await?;
-    partition.clear_once(&rows, token).await?;
+    let ClearBody { rows, all, token } = json_of(&service, body).await?;
+    match (all, rows.is_empty()) {
+        (true, true) => partition.clear_all_once(token).await?,
+        (true, false) => return Err(bad("expected rows or all").into()),
+        (false, _) => partition.clear_once(&rows, token).await?,
+    }
     done()
 }
 
