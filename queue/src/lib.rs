@@ -13,6 +13,8 @@
 //!
 //! [`serve`] makes a queue one for other processes, and [`RemoteQueue`] is their side; [`Queue`] is what both are.
 //!
+//! [`face`] has the calls of other queues over it.
+//!
 //! # Invariants
 //! [`invariants`] has them as functions.
 //! - A put that returned is there after a crash (as far as its [`Durability`] says), whole or not at all.

@@ -13,9 +13,9 @@
 //! # Deliberately absent
 //! Overwriting: a column of a row is written once. Padding, and any framework's tensors: columns are Arrow.
 
-mod data_pool;
-mod transfer_dock;
-mod transfer_queue;
+pub mod data_pool;
+pub mod transfer_dock;
+pub mod transfer_queue;
 
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
