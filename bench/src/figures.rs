@@ -70,6 +70,12 @@ impl Figure {
         Self { peer: Some(peer), ratio: Some(self.ours / peer), ..self }
     }
 
+    /// The same, and its name says whose figure that is.
+    pub(crate) fn against_named(self, whom: &str, peer: f64) -> Self {
+        let figure = format!("{} (peer: {whom})", self.figure);
+        Self { figure, ..self }.against(peer)
+    }
+
     /// Sets its bar. Comes last.
     pub(crate) fn bar(self, bar: Bar) -> Self {
         let holds = bar.holds(self.ours, self.ratio);

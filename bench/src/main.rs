@@ -10,6 +10,7 @@ mod counting;
 mod cpu;
 mod figures;
 mod queue;
+mod queue_local;
 mod rollout;
 mod serve;
 mod workload;
@@ -39,7 +40,10 @@ enum Room {
     /// CPU and memory of the engine client, and of a run that only waits
     Client(Options),
     /// What a served queue moves, how long a small take takes, what rows cost in memory
-    Queue(Options),
+    Queue(QueueOptions),
+    /// What goes through shared memory; to be merged into `queue`
+    #[command(hide = true)]
+    QueueLocal(Options),
     /// Serves simulated servers for another sub-command, in a process of their own
     #[command(hide = true)]
     Serve(serve::ServeArgs),
@@ -55,12 +59,23 @@ struct Options {
     quick: bool,
 }
 
+#[derive(Args)]
+struct QueueOptions {
+    #[command(flatten)]
+    options: Options,
+    /// Also measures the Python package transferqueue, round by round; installs it first (minutes, gigabytes) into
+    /// ~/.cache/rolldock-peer or the folder that ROLLDOCK_PEER_ENV names
+    #[arg(long)]
+    peer: bool,
+}
+
 fn main() -> anyhow::Result<ExitCode> {
     rolldock::cli::raise_open_files_limit();
     let (figures, options) = match Cli::parse().room {
         Room::Rollout(options) => (rollout::measure(options.quick)?, options),
         Room::Client(options) => (client::measure(options.quick)?, options),
-        Room::Queue(options) => (queue::measure(options.quick)?, options),
+        Room::Queue(QueueOptions { options, peer }) => (queue::measure(options.quick, peer)?, options),
+        Room::QueueLocal(options) => (queue_local::measure(options.quick)?, options),
         Room::Serve(args) => {
             serve::serve(&args)?;
             return Ok(ExitCode::SUCCESS);

@@ -108,8 +108,6 @@ async fn consume(queue: &RemoteQueue, known: &Mutex<Known>, stop: &CancellationT
             Ok(Some(lease)) => lease,
             Err(QueueError::Deadline { .. }) if stopped => return,
             Err(QueueError::Deadline { .. }) => continue,
-            // The server died while the rows were on their way: they are given again.
-            Err(QueueError::Unreachable { .. }) => continue,
             other => panic!("{other:?}"),
         };
         let ids = ids_of(lease.batches());
@@ -168,17 +166,13 @@ async fn kill_9_of_the_server_loses_and_doubles_nothing() {
 
     let known = known.into_inner();
     let acked: BTreeSet<i64> = known.acked.keys().copied().collect();
-    eprintln!(
-        "{} rows put, {} acked, {} unsure in {rounds} rounds",
-        known.put.len(),
-        acked.len(),
-        known.unsure.len()
-    );
+    eprintln!("{} rows put, {} acked in {rounds} rounds", known.put.len(), acked.len());
     assert!(known.put.len() > rounds as usize * 4, "only {} rows", known.put.len());
     assert!(known.acked.values().all(|count| *count == 1), "a lease was honoured twice");
     assert_eq!(known.given_after_ack, Vec::<i64>::new(), "given again after an acknowledged ack");
-    let lost: Vec<&i64> =
-        known.put.iter().filter(|id| !acked.contains(id) && !known.unsure.contains(id)).collect();
+    // Leases outlive the server: to a durable client its death is nothing but time.
+    assert_eq!(known.unsure, BTreeSet::new(), "acks that were refused");
+    let lost: Vec<&i64> = known.put.iter().filter(|id| !acked.contains(id)).collect();
     assert!(lost.is_empty(), "lost: {lost:?}");
     let unknown: Vec<&i64> = acked.difference(&known.put).collect();
     assert!(unknown.is_empty(), "never put: {unknown:?}");

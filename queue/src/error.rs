@@ -280,6 +280,9 @@ pub enum QueueError {
     /// No bearer token, or a wrong one.
     #[error("the queue's server asks for its bearer token")]
     Unauthorized,
+    /// The server ends before it has an answer; nothing was done.
+    #[error("the queue's server is ending")]
+    Stopping,
     /// No server, or one that is no queue's.
     #[error("no answer of a queue at {url}: {reason}")]
     Unreachable {
@@ -304,6 +307,7 @@ impl QueueError {
             Self::InUse { .. }
             | Self::LeaseGone { .. }
             | Self::ChunkGone { .. }
+            | Self::Stopping
             | Self::Unreachable { .. } => ErrorClass::Retryable,
             Self::Corrupt { .. } | Self::Io { .. } | Self::Arrow { .. } => ErrorClass::Fault,
             Self::Closed { .. } => ErrorClass::Cancelled,

@@ -11,7 +11,8 @@
 //!   ack ---> journal ---> rows freed when all tasks agree ---> chunks and segment files freed
 //! ```
 //!
-//! [`serve`] makes a queue one for other processes, and [`RemoteQueue`] is their side; [`Queue`] is what both are.
+//! [`serve`] makes a queue one for other processes, and [`RemoteQueue`] is their side; [`serve_local`] and
+//! [`LocalQueue`] are the same within a host, through shared memory; [`Queue`] is what all of them are.
 //!
 //! [`face`] has the calls of other queues over it.
 //!
@@ -38,6 +39,7 @@ pub mod face;
 mod inspect;
 pub mod invariants;
 mod journal;
+mod local;
 mod lock;
 mod partition;
 mod queue;
@@ -49,6 +51,9 @@ pub use config::{ColumnSpec, Durability, OnFull, PartitionSpec, QueueConfig, Tas
 pub use error::{ErrorClass, QueueError};
 pub use export::ExportFormat;
 pub use inspect::{PartitionInspection, QueueInspection, TaskCounts};
+pub use local::{
+    LocalConfig, LocalListener, LocalQueue, LocalServiceConfig, RegionStats, Regions, serve_local,
+};
 pub use partition::{
     Amount, ClosedGroup, Dispositions, GroupSampler, INCOMPLETE, KeyedRow, Lease, Partition, PartitionStats,
     Put, ReadyGroup, RowHandle, SamplePart, Sampler, Share, Stale, Take, TaskStats, Unfinished,

@@ -78,14 +78,8 @@ impl TransferQueue {
                 .map(|partition| live_records(&partition.shared.table.lock(), &live_store));
             records.flatten().collect()
         };
-        let journal = Journal::start(
-            &dir,
-            length.unwrap_or(0),
-            segments,
-            config.durability,
-            config.journal_bytes,
-            Box::new(live),
-        )?;
+        let journal =
+            Journal::start(&dir, length.unwrap_or(0), segments, config.journal_bytes, Box::new(live))?;
         let plane = Plane::Disk {
             store: Arc::clone(&store),
             journal: Arc::new(journal),
@@ -192,9 +186,6 @@ impl TransferQueue {
 
     /// What a put that returned survives.
     pub fn durability(&self) -> Durability {
-        match &self.inner.plane {
-            Plane::Disk { durability, .. } => *durability,
-            Plane::Memory(_) | Plane::ReadOnly(_) => Durability::None,
-        }
+        self.inner.plane.durability()
     }
 }

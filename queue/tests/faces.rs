@@ -11,8 +11,8 @@ use rolldock_queue::face::{
     DataPool, DockConfig, MetaRequest, Pick, PoolConfig, Step, TransferDock, TransferQueueClient,
 };
 use rolldock_queue::{
-    OnFull, PartitionSpec, Queue, QueueConfig, QueueError, RemoteConfig, RemoteQueue, ServiceConfig,
-    TransferQueue, Unfinished, serve,
+    LocalConfig, LocalListener, LocalQueue, LocalServiceConfig, OnFull, PartitionSpec, Queue, QueueConfig,
+    QueueError, RemoteConfig, RemoteQueue, ServiceConfig, TransferQueue, Unfinished, serve, serve_local,
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -504,14 +504,26 @@ async fn keys_and_tags_make_a_round_trip() {
 
 #[tokio::test]
 async fn the_faces_work_against_a_server_too() {
-    let queue = memory();
-    queue.declare(spec()).await.unwrap();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let serving = serve(queue, listener, ServiceConfig::default(), CancellationToken::new());
+    let serving = serve(memory(), listener, ServiceConfig::default(), CancellationToken::new());
     let _server = AbortOnDropHandle::new(TaskTracker::new().spawn(serving));
-    let remote: Arc<dyn Queue> = Arc::new(RemoteQueue::new(RemoteConfig::new(url)).unwrap());
+    faces_tour(Arc::new(RemoteQueue::new(RemoteConfig::new(url)).unwrap())).await;
+}
 
+#[tokio::test]
+async fn the_faces_work_through_shared_memory_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("queue.sock");
+    let listener = LocalListener::bind(&path, LocalServiceConfig::default()).unwrap();
+    let serving = serve_local(memory(), listener, CancellationToken::new());
+    let _server = AbortOnDropHandle::new(TaskTracker::new().spawn(serving));
+    faces_tour(Arc::new(LocalQueue::new(LocalConfig::new(&path)).unwrap())).await;
+}
+
+/// All three faces of a queue that is elsewhere.
+async fn faces_tour(remote: Arc<dyn Queue>) {
+    remote.declare(spec()).await.unwrap();
     let client = TransferQueueClient::new(Arc::clone(&remote));
     keys_tour(&client).await;
     client.put_group("train", "g", ints("id", &[1, 2])).await.unwrap();

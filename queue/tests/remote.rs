@@ -38,6 +38,12 @@ impl Served {
     fn client(&self) -> RemoteQueue {
         RemoteQueue::new(RemoteConfig::new(format!("http://{}", self.address))).unwrap()
     }
+
+    async fn stop(self) {
+        self.end.cancel();
+        self.task.await.unwrap().unwrap();
+        self.queue.close();
+    }
 }
 
 fn spec() -> PartitionSpec {
@@ -225,7 +231,7 @@ async fn acks_and_puts_can_be_repeated_and_an_earlier_lifes_lease_is_gone() {
         assert_eq!(acked.status(), 200, "{}", acked.text().await.unwrap());
     }
     assert_eq!(take().send().await.unwrap().status(), 204);
-    let other_life = format!("{:016x}-{}", 1, lease.split_once('-').unwrap().1);
+    let other_life = format!("{:016x}-{}", u64::MAX, lease.split_once('-').unwrap().1);
     let gone = raw.post(url(&format!("leases/{other_life}/ack"))).send().await.unwrap();
     assert_eq!(gone.status(), 410);
     let words: serde_json::Value = gone.json().await.unwrap();
@@ -254,10 +260,7 @@ async fn a_client_waits_for_a_server_that_starts_late_or_again() {
     declared.unwrap();
     client.put("train", Put::group("a", batch(0, 2)), soon()).await.unwrap();
 
-    served.end.cancel();
-    served.task.await.unwrap().unwrap();
-    served.queue.close();
-    drop(served.queue);
+    served.stop().await;
     let starting = async {
         tokio::time::sleep(Duration::from_millis(200)).await;
         serve_at(open(), TcpListener::bind(address).await.unwrap(), ServiceConfig::default())
@@ -272,7 +275,8 @@ async fn a_client_waits_for_a_server_that_starts_late_or_again() {
 #[tokio::test]
 async fn waiting_takes_are_told_when_the_server_ends() {
     let served = served(ServiceConfig::default()).await;
-    let client = served.client();
+    let config = RemoteConfig::new(format!("http://{}", served.address));
+    let client = RemoteQueue::new(RemoteConfig { patience: Duration::ZERO, ..config }).unwrap();
     client.declare(spec()).await.unwrap();
     let until = Take::groups("train", 1).until(Instant::now() + Duration::from_secs(30));
     let ending = async {
@@ -280,7 +284,7 @@ async fn waiting_takes_are_told_when_the_server_ends() {
         served.end.cancel();
     };
     let (taken, ()) = tokio::join!(client.take("train", &until), ending);
-    assert!(matches!(taken, Err(QueueError::Closed { .. })), "{taken:?}");
+    assert_eq!(taken.map(drop), Err(QueueError::Stopping));
 }
 
 #[tokio::test]
@@ -370,4 +374,40 @@ async fn the_openapi_document_has_the_paths_that_are_served() {
         let name = reference.split('"').next().unwrap();
         assert!(document["components"]["schemas"].get(name).is_some(), "{name}");
     }
+}
+
+#[tokio::test]
+async fn a_clients_lease_outlives_its_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || {
+        let config =
+            QueueConfig { dir: Some(dir.path().to_owned()), journal_bytes: 1024, ..QueueConfig::default() };
+        TransferQueue::open(config).unwrap()
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let first = serve_at(open(), listener, ServiceConfig::default());
+    let client = first.client();
+    client.declare(spec()).await.unwrap();
+    for group in ["a", "b", "c", "d"] {
+        client.put("train", Put::group(group, batch(0, 2)), soon()).await.unwrap();
+    }
+    let take = Take::groups("train", 1);
+    let (acked, held, nacked) = (
+        client.take("train", &take).await.unwrap().unwrap(),
+        client.take("train", &take).await.unwrap().unwrap(),
+        client.take("train", &take).await.unwrap().unwrap(),
+    );
+    assert_eq!((acked.groups()[0].as_str(), held.groups()[0].as_str()), ("a", "b"));
+    acked.ack().await.unwrap();
+    nacked.nack().await.unwrap();
+    first.stop().await;
+
+    let served = serve_at(open(), TcpListener::bind(address).await.unwrap(), ServiceConfig::default());
+    // Held rows are not given to others; what was given back is.
+    let others = served.client().take("train", &Take::groups("train", 9)).await.unwrap().unwrap();
+    assert_eq!(others.groups(), ["c", "c", "d", "d"]);
+    held.renew().await.unwrap();
+    held.ack().await.unwrap();
+    assert_eq!(served.client().status("train").await.unwrap().dispositions.acked, 4);
 }

@@ -126,13 +126,13 @@ pub struct QueueArgs {
 pub enum QueueCommand {
     /// Show partitions, columns, and rows by state
     Inspect {
-        /// A run's directory, its queue's, or the URL of a server
+        /// A run's directory, its queue's, or a server: http://HOST:PORT or unix:PATH
         source: String,
         /// The server's bearer token
         #[arg(long, env = "ROLLDOCK_QUEUE_TOKEN", hide_env_values = true)]
         token: Option<String>,
     },
-    /// Serve a queue to other processes over HTTP
+    /// Serve a queue to other processes: over HTTP, and to those of this host through shared memory
     Serve(ServeArgs),
     /// Write rows to a file or to standard output
     Export(ExportArgs),
@@ -144,9 +144,12 @@ pub struct ServeArgs {
     /// Where the queue is kept; in memory if absent
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Address to listen at
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7070")]
-    pub listen: SocketAddr,
+    /// Address to listen at [default: 127.0.0.1:7070, or none beside --uds]
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<SocketAddr>,
+    /// Unix socket for clients of this host, who get rows through shared memory; who may open it is in
+    #[arg(long, value_name = "PATH")]
+    pub uds: Option<PathBuf>,
     /// What clients have to send as a bearer token
     #[arg(long, env = "ROLLDOCK_QUEUE_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
@@ -194,7 +197,7 @@ pub enum ExportFormat {
 /// `rolldock consume`
 #[derive(Debug, Args)]
 pub struct ConsumeArgs {
-    /// A run's directory, its queue's, or the URL of a server
+    /// A run's directory, its queue's, or a server: http://HOST:PORT or unix:PATH
     pub source: String,
     /// The server's bearer token
     #[arg(long, env = "ROLLDOCK_QUEUE_TOKEN", hide_env_values = true)]

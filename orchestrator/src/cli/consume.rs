@@ -13,7 +13,7 @@ use crate::run::queue_folder;
 
 pub(super) async fn run(args: ConsumeArgs) -> anyhow::Result<()> {
     if let Some(server) = remote(&args.source, args.token.as_deref(), CONSUME_PATIENCE)? {
-        return consume(&server, &args).await;
+        return consume(server.as_ref(), &args).await;
     }
     let folder = queue_folder(args.source.as_ref());
     anyhow::ensure!(folder.exists(), "{} holds no queue; expected a run's directory", args.source);

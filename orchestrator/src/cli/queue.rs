@@ -2,22 +2,27 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
 use rolldock_queue::{
-    Durability, ExportFormat, Queue, QueueConfig, QueueInspection, RemoteConfig, RemoteQueue, TransferQueue,
+    Durability, ExportFormat, LocalConfig, LocalQueue, Queue, QueueConfig, QueueInspection, RemoteConfig,
+    RemoteQueue, TransferQueue,
 };
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::UsageError;
 use super::args::{ExportArgs, QueueArgs, QueueCommand, ServeArgs};
-use crate::run::{queue_folder, serve_queue};
+use crate::run::{queue_folder, serve_queue, serve_queue_locally};
 use crate::scope::Scope;
 
 /// How long answers that have begun may take to end.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
+
+/// Where a queue is served that nobody has said a place for.
+const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7070);
 
 /// Whoever looks wants to know now; a consumer outlives its server's restart.
 const LOOK_PATIENCE: Duration = Duration::ZERO;
@@ -27,7 +32,7 @@ pub(super) async fn run(args: QueueArgs) -> anyhow::Result<()> {
     match args.command {
         QueueCommand::Inspect { source, token } => {
             let inspection = match remote(&source, token.as_deref(), LOOK_PATIENCE)? {
-                Some(remote) => Queue::inspect(&remote).await?,
+                Some(remote) => remote.inspect().await?,
                 None => open(source.as_ref()).await?.inspect(),
             };
             super::say(&describe(&inspection));
@@ -38,17 +43,21 @@ pub(super) async fn run(args: QueueArgs) -> anyhow::Result<()> {
     }
 }
 
-/// The server that `source` names, if it is no directory.
+/// The server that `source` names, if it is no directory: `unix:PATH` on this host, or a URL.
 pub(super) fn remote(
     source: &str,
     token: Option<&str>,
     patience: Duration,
-) -> anyhow::Result<Option<RemoteQueue>> {
+) -> anyhow::Result<Option<Box<dyn Queue>>> {
+    if let Some(path) = source.strip_prefix("unix:") {
+        let config = LocalConfig { patience, ..LocalConfig::new(path) };
+        return Ok(Some(Box::new(LocalQueue::new(config)?)));
+    }
     if !source.contains("://") {
         return Ok(None);
     }
     let config = RemoteConfig { token: token.map(str::to_owned), patience, ..RemoteConfig::new(source) };
-    Ok(Some(RemoteQueue::new(config)?))
+    Ok(Some(Box::new(RemoteQueue::new(config)?)))
 }
 
 async fn serve(args: ServeArgs) -> anyhow::Result<()> {
@@ -61,10 +70,18 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let config = QueueConfig { dir: folder.clone(), durability, ..QueueConfig::default() };
     let queue = tokio::task::spawn_blocking(move || TransferQueue::open(config)).await??;
     let scope = Scope::new();
-    let address = serve_queue(queue.clone(), args.listen, args.token, &scope).await?;
+    let mut places = Vec::new();
+    if let Some(listen) = args.listen.or(if args.uds.is_none() { Some(LISTEN_DEFAULT) } else { None }) {
+        let address = serve_queue(queue.clone(), listen, args.token, &scope).await?;
+        places.push(format!("http://{address}"));
+    }
+    if let Some(path) = &args.uds {
+        serve_queue_locally(queue.clone(), path, &scope)?;
+        places.push(format!("unix:{}", path.display()));
+    }
     let kept = folder
         .map_or("in memory: nothing survives the end".to_owned(), |dir| format!("in {}", dir.display()));
-    super::say(&format!("serving a queue at http://{address}, kept {kept}"));
+    super::say(&format!("serving a queue at {}, kept {kept}", places.join(" and ")));
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     tokio::select! {
         interrupted = tokio::signal::ctrl_c() => interrupted.context("cannot listen for Ctrl-C")?,

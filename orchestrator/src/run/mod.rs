@@ -28,7 +28,7 @@ use crate::scope::Scope;
 pub use convert::default_out;
 pub use fleet::{GrowingKey, open_sim_codec, simulated_workload, unix_seconds};
 pub use queue::{QUEUE_FOLDER, queue_folder};
-pub use serve::serve_queue;
+pub use serve::{serve_queue, serve_queue_locally};
 pub use steps::Summary;
 
 use fleet::Fleet;

@@ -1,10 +1,13 @@
 //! The run's queue for other processes: a trainer that takes rows while they are made.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
-use rolldock_queue::{Partition, ServiceConfig, TransferQueue, serve};
+use rolldock_queue::{
+    LocalListener, LocalServiceConfig, Partition, ServiceConfig, TransferQueue, serve, serve_local,
+};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -34,6 +37,19 @@ pub async fn serve_queue(
         }
     });
     Ok(bound)
+}
+
+/// Serves the queue to this host at the socket `path` until the scope ends.
+pub fn serve_queue_locally(queue: TransferQueue, path: &Path, scope: &Scope) -> anyhow::Result<()> {
+    let cannot = || format!("cannot serve the queue at {}", path.display());
+    let listener = LocalListener::bind(path, LocalServiceConfig::default()).with_context(cannot)?;
+    let end = scope.token().clone();
+    scope.tracker().spawn(async move {
+        if let Err(error) = serve_local(queue, listener, end).await {
+            tracing::error!(%error, "the queue is not served to this host any more");
+        }
+    });
+    Ok(())
 }
 
 /// Waits until consumers have taken and acked everything, or `interrupted`.

@@ -11,7 +11,7 @@ use super::Record;
 use crate::QueueError;
 
 /// First bytes of every journal.
-pub(crate) const MAGIC: &[u8] = b"ROLLDOCK-QUEUE-2\n";
+pub(crate) const MAGIC: &[u8] = b"ROLLDOCK-QUEUE-3\n";
 const HEAD: usize = 12;
 
 /// The records of one frame, not yet framed.

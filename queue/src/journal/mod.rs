@@ -52,7 +52,20 @@ pub(crate) enum Record {
     /// Put tokens that are remembered though their records are gone.
     Tokens { partition: String, tokens: Vec<(String, Vec<RowHandle>)> },
     /// A task is done with rows.
-    Ack { partition: String, task: String, rows: Vec<RowHandle> },
+    Ack {
+        partition: String,
+        task: String,
+        rows: Vec<RowHandle>,
+        /// Whose rows they were.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lease: Option<u64>,
+    },
+    /// A client holds rows.
+    Lease { partition: String, task: String, lease: u64, rows: Vec<RowHandle> },
+    /// Leases gave their rows back.
+    LeasesEnd { partition: String, leases: Vec<u64> },
+    /// Leases that were acked and whose records are gone.
+    Acked { partition: String, leases: Vec<u64> },
     /// Rows are gone.
     Clear {
         partition: String,

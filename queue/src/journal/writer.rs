@@ -29,6 +29,7 @@ type Done = Box<dyn FnOnce(Result<Option<ChunkLocation>, QueueError>) + Send>;
 pub(crate) struct Entry {
     pub(crate) payload: Option<Vec<u8>>,
     pub(crate) record: Recorder,
+    pub(crate) durability: Durability,
     pub(crate) done: Done,
 }
 
@@ -48,7 +49,6 @@ impl Journal {
         dir: &Path,
         length: u64,
         segments: SegmentWriter,
-        durability: Durability,
         journal_bytes: u64,
         live: LiveRecords,
     ) -> Result<Self, QueueError> {
@@ -66,7 +66,6 @@ impl Journal {
             file,
             length,
             segments,
-            durability,
             journal_bytes,
             live,
             rewrite_at: 0,
@@ -120,7 +119,6 @@ struct Writer {
     file: File,
     length: u64,
     segments: SegmentWriter,
-    durability: Durability,
     journal_bytes: u64,
     live: LiveRecords,
     /// Length at which the journal is rewritten.
@@ -152,6 +150,8 @@ impl Writer {
     fn commit(&mut self, batch: Vec<Entry>) {
         let mut body = Body::default();
         let mut written = Vec::with_capacity(batch.len());
+        // One sync makes all of them durable.
+        let synced = batch.iter().any(|entry| entry.durability == Durability::Fsync);
         for entry in batch {
             let place = entry.payload.map(|payload| self.segments.append(&payload)).transpose();
             match place {
@@ -165,26 +165,24 @@ impl Writer {
                 Err(error) => (entry.done)(Err(error)),
             }
         }
-        let outcome = self.make_durable(body);
+        let outcome = self.make_durable(body, synced);
         for (done, location) in written {
             done(outcome.clone().map(|()| location));
         }
     }
 
     /// Payload first: a record never refers to bytes that are not there.
-    fn make_durable(&mut self, body: Body) -> Result<(), QueueError> {
+    fn make_durable(&mut self, body: Body, synced: bool) -> Result<(), QueueError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
         let frame = body.into_frame()?;
-        if self.durability == Durability::Fsync {
+        if synced {
             self.segments.sync()?;
         }
         let sound = self.length;
         self.append(&frame)?;
-        if self.durability == Durability::Fsync
-            && let Err(error) = self.sync()
-        {
+        if synced && let Err(error) = self.sync() {
             // Nobody knows what the disk holds now. What was refused must not come back, and nothing may follow it.
             self.cut_to(sound);
             self.failed = Some(error.clone());
@@ -217,9 +215,6 @@ impl Writer {
     }
 
     fn sync_dir(&self) -> Result<(), QueueError> {
-        if self.durability != Durability::Fsync {
-            return Ok(());
-        }
         File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(QueueError::io("sync", &self.dir))
     }
 

@@ -53,7 +53,9 @@ impl Partition {
         }
         let member = take.share.map_or(0, |share| share.member);
         loop {
-            let (waiter, next_expiry) = match self.try_take(take, sampler)? {
+            let attempt = self.try_take(take, sampler);
+            self.shared.record_ends();
+            let (waiter, next_expiry) = match attempt? {
                 Attempt::Leased { lease, rows, fresh_from } => {
                     let mut lease = self.lease_of(lease, member, rows, take.columns.as_deref()).await?;
                     lease.fresh_from = fresh_from;

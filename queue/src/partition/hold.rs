@@ -34,6 +34,10 @@ impl Hold for Held {
         futures::future::ready(self.partition.renew_lease(self.id)).boxed()
     }
 
+    fn detach(&self) {
+        self.partition.record_lease(self.id);
+    }
+
     fn abandon(&self) {
         // It may have expired; then its rows were given back already.
         let _ = self.partition.nack_lease(self.id);
@@ -122,6 +126,7 @@ impl Partition {
             partition: shared.name.clone(),
             task: shared.table.lock().spec.tasks[task].name.clone(),
             rows: rows.clone(),
+            lease: Some(id),
         };
         let (reply, outcome) = oneshot::channel();
         let owner = Arc::clone(&shared);
@@ -149,11 +154,27 @@ impl Partition {
         outcome.await.unwrap_or(Err(closed))
     }
 
+    /// Writes a lease down, so that it outlives this process. Nobody waits for that: where it is lost the rows are given
+    /// again.
+    fn record_lease(&self, id: u64) {
+        let recorded = {
+            let mut table = self.shared.table.lock();
+            let recorded = table.record_lease(id);
+            recorded.map(|(task, rows)| (table.spec.tasks[task].name.clone(), rows))
+        };
+        if let Some((task, rows)) = recorded {
+            self.shared.note(Record::Lease { partition: self.shared.name.clone(), task, lease: id, rows });
+        }
+    }
+
     /// Gives a lease's rows back.
     pub(crate) fn nack_lease(&self, id: u64) -> Result<(), QueueError> {
-        let mut table = self.shared.table.lock();
-        table.nack(id)?;
-        self.shared.tell(&mut table);
+        {
+            let mut table = self.shared.table.lock();
+            table.nack(id)?;
+            self.shared.tell(&mut table);
+        }
+        self.shared.record_ends();
         Ok(())
     }
 

@@ -16,6 +16,9 @@ pub(crate) trait Hold: Send + Sync + std::fmt::Debug {
     fn nack(&self) -> BoxFuture<'_, Result<(), QueueError>>;
     fn renew(&self) -> BoxFuture<'_, Result<(), QueueError>>;
 
+    /// The holder is elsewhere from now on, and may outlive this process.
+    fn detach(&self) {}
+
     /// Gives the rows back soon, without anybody waiting for it. The lease may have ended before.
     fn abandon(&self);
 }
@@ -138,9 +141,31 @@ impl Lease {
         self.hold.renew().await
     }
 
+    /// Itself with rows that came after it.
+    pub(crate) fn with_rows(
+        mut self,
+        rows: Vec<RowHandle>,
+        labels: Labels,
+        batches: Vec<RecordBatch>,
+    ) -> Self {
+        (self.rows, self.labels, self.batches) = (rows, labels, batches);
+        self
+    }
+
+    /// The payload without the lease, for whoever passes it on: the lease does not keep it any more.
+    pub(crate) fn take_batches(&mut self) -> Vec<RecordBatch> {
+        std::mem::take(&mut self.batches)
+    }
+
+    /// Dropping it gives nothing back any more.
+    pub(crate) fn disarm(mut self) {
+        self.held = false;
+    }
+
     /// The lease's number, for a holder elsewhere: from now on only its ack, its nack or its expiry ends it.
     pub(crate) fn detach(mut self) -> u64 {
         self.held = false;
+        self.hold.detach();
         self.id
     }
 }

@@ -66,6 +66,14 @@ impl Plane {
             Self::Disk { store, .. } | Self::ReadOnly(store) => store,
         }
     }
+
+    /// What a put survives unless its partition says otherwise.
+    pub(crate) fn durability(&self) -> Durability {
+        match self {
+            Self::Disk { durability, .. } => *durability,
+            Self::Memory(_) | Self::ReadOnly(_) => Durability::None,
+        }
+    }
 }
 
 /// Numbers of a task.
@@ -131,6 +139,8 @@ pub(crate) struct Shared {
     pub(crate) changed: Notify,
     /// Whether anybody counts bytes.
     counts_bytes: bool,
+    /// What a put that returned survives.
+    durability: Durability,
     pub(crate) plane: Plane,
     pub(crate) next_chunk: Arc<AtomicU64>,
 }
@@ -198,11 +208,33 @@ impl Shared {
             Plane::Memory(_) => done(Ok(None)),
             Plane::ReadOnly(_) => done(Err(QueueError::ReadOnly)),
             Plane::Disk { journal, .. } => {
-                let entry = Entry { payload, record, done: Box::new(done) };
+                let entry = Entry { payload, record, durability: self.durability, done: Box::new(done) };
                 if let Err(entry) = journal.send(entry) {
                     (entry.done)(Err(QueueError::Closed { partition: self.name.clone() }));
                 }
             }
+        }
+    }
+
+    /// Writes a record down that nobody waits for.
+    fn note(&self, record: Record) {
+        if let Plane::Disk { journal, .. } = &self.plane {
+            let done = |written: Result<_, QueueError>| {
+                if let Err(error) = written {
+                    tracing::debug!(%error, "a note was not written down");
+                }
+            };
+            let (record, done): (Recorder, _) = (Box::new(move |_| record), Box::new(done));
+            // A closed journal needs no notes.
+            let _ = journal.send(Entry { payload: None, record, durability: Durability::Os, done });
+        }
+    }
+
+    /// Writes down which leases gave their rows back. Not under the table's lock: the writer may be waiting for it.
+    fn record_ends(&self) {
+        let leases = self.table.lock().take_unrecorded_ends();
+        if !leases.is_empty() {
+            self.note(Record::LeasesEnd { partition: self.name.clone(), leases });
         }
     }
 
@@ -232,6 +264,7 @@ impl Partition {
             name: table.spec.name.clone(),
             room: FreeRoom::new(&table.spec, used),
             counts_bytes: table.spec.capacity_bytes.is_some(),
+            durability: table.spec.durability.unwrap_or(plane.durability()),
             table: Mutex::new(table),
             changed: Notify::new(),
             plane,

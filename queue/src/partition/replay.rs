@@ -6,6 +6,8 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::table::{Label, Part, Progress, RowHandle, Table};
 use crate::journal::{PayloadRecord, PutRecord, Record};
 use crate::store::{DiskStore, Store};
@@ -26,6 +28,7 @@ impl Replay {
     pub(crate) fn into_tables(self) -> impl Iterator<Item = Table> {
         self.tables.into_values().map(|(mut table, floor)| {
             table.finish_replay(floor);
+            table.take_unrecorded_ends();
             table
         })
     }
@@ -76,11 +79,36 @@ impl Replay {
                 let table = self.table(&partition)?;
                 tokens.into_iter().for_each(|(token, rows)| table.remember(token, rows));
             }
-            Record::Ack { partition, task, rows } => {
+            Record::Ack { partition, task, rows, lease } => {
                 let table = self.table(&partition)?;
                 let task = table.task(&task)?;
-                let released = table.finish_ack(task, &rows);
+                let released = match lease {
+                    None => table.finish_ack(task, &rows),
+                    Some(lease) => {
+                        // It is there only if it was written down.
+                        let _ = table.nack(lease);
+                        table.finish_ack_of(lease, task, &rows)
+                    }
+                };
                 self.free(&released.chunks);
+            }
+            Record::Lease { partition, task, lease, rows } => {
+                let table = self.table(&partition)?;
+                let task = table.task(&task)?;
+                // The time until the restart does not count: nobody could renew it.
+                let expires = Instant::now() + table.spec.lease();
+                table.restore_lease(lease, task, rows, expires);
+            }
+            Record::LeasesEnd { partition, leases } => {
+                let table = self.table(&partition)?;
+                for lease in leases {
+                    // It may have been acked or given again before.
+                    let _ = table.nack(lease);
+                }
+            }
+            Record::Acked { partition, leases } => {
+                let table = self.table(&partition)?;
+                leases.into_iter().for_each(|lease| table.remember_ack(lease));
             }
             Record::Records { partition, records } => {
                 let table = self.table(&partition)?;
@@ -219,14 +247,23 @@ pub(crate) fn live_records(table: &Table, store: &DiskStore) -> Vec<Record> {
                 |row: &&RowHandle| table.row(**row).is_ok_and(|row| row.progress[task] == Progress::Acked);
             let rows: Vec<RowHandle> = group.rows.iter().filter(acked).copied().collect();
             if !rows.is_empty() {
-                records.push(Record::Ack { partition: partition.clone(), task: spec.name.clone(), rows });
+                let (partition, task) = (partition.clone(), spec.name.clone());
+                records.push(Record::Ack { partition, task, rows, lease: None });
             }
         }
     }
+    for (lease, task, rows) in table.recorded_leases() {
+        let task = table.spec.tasks[task].name.clone();
+        records.push(Record::Lease { partition: partition.clone(), task, lease, rows });
+    }
+    records.push(Record::Acked { partition: partition.clone(), leases: table.remembered_acks() });
     records.push(Record::Version { partition: partition.clone(), policy_version: table.policy_version });
     records
         .push(Record::Records { partition: partition.clone(), records: table.records().cloned().collect() });
-    records.push(Record::Closed { partition: partition.clone(), groups: table.closed_groups() });
+    let groups = table.closed_groups();
+    if !groups.is_empty() {
+        records.push(Record::Closed { partition: partition.clone(), groups });
+    }
     records.push(Record::Tokens { partition, tokens: table.remembered() });
     records
 }

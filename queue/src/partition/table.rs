@@ -227,6 +227,8 @@ pub(crate) struct LeaseState {
     pub(crate) task: usize,
     pub(crate) rows: Vec<RowHandle>,
     pub(crate) expires: Instant,
+    /// Whether the journal knows of it: it outlives the process.
+    pub(crate) is_recorded: bool,
     /// Consumers that get the same rows; they are consumed when all have acked.
     members: u32,
     fetched: BTreeSet<u32>,
@@ -278,7 +280,13 @@ pub(crate) struct Table {
     ready: Vec<Ready>,
     leases: HashMap<u64, LeaseState>,
     expiries: BTreeSet<(Instant, u64)>,
+    /// Starts anew in a place of its own each time the queue is opened: numbers of an earlier life mean the same or
+    /// nothing.
     next_lease: u64,
+    /// Takes that were served.
+    draws: u64,
+    /// Ends of recorded leases that are still to be written down.
+    unrecorded_ends: Vec<u64>,
     /// Acks by lease: whether they are done.
     acks: HashMap<u64, bool>,
     ack_order: VecDeque<u64>,
@@ -325,7 +333,9 @@ impl Table {
             next_group: 0,
             leases: HashMap::new(),
             expiries: BTreeSet::new(),
-            next_lease: 0,
+            next_lease: u64::from(rand::random::<u32>() >> 1) << 32,
+            draws: 0,
+            unrecorded_ends: Vec::new(),
             acks: HashMap::new(),
             ack_order: VecDeque::new(),
             shares: HashMap::new(),

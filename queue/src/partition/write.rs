@@ -46,7 +46,7 @@ impl Partition {
             // Nobody waits any more when the caller was cancelled.
             let _ = reply.send(apply(durable));
         });
-        if matches!(&self.shared.plane, Plane::Disk { durability: Durability::None, .. }) {
+        if matches!(&self.shared.plane, Plane::Disk { .. }) && self.shared.durability == Durability::None {
             return Ok(());
         }
         outcome.await.unwrap_or(Err(QueueError::Closed { partition: self.shared.name.clone() }))

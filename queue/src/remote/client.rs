@@ -27,6 +27,9 @@ use crate::{
 /// is noticed.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
+/// After rows that were lost on their way.
+const RETRY: Duration = Duration::from_millis(50);
+
 /// How to reach a queue's server.
 #[derive(Debug, Clone)]
 pub struct RemoteConfig {
@@ -58,22 +61,6 @@ fn path(partition: &str, what: &str) -> String {
 
 fn query(value: &impl serde::Serialize) -> Result<String, QueueError> {
     serde_urlencoded::to_string(value).map_err(|error| QueueError::BadRequest { reason: error.to_string() })
-}
-
-/// A put's rows with their keys and tags.
-fn labelled(put: &Put) -> Result<Vec<RecordBatch>, QueueError> {
-    let mut first = 0;
-    let labelled = put.batches.iter().map(|batch| {
-        let rows = first..first + batch.num_rows();
-        first = rows.end;
-        let (keys, tags) = (put.keys.get(rows.clone()), put.tags.get(rows));
-        ipc::with_labels(batch, keys.unwrap_or_default(), tags.unwrap_or_default())
-    });
-    labelled.collect()
-}
-
-fn fresh_token() -> String {
-    format!("{:032x}", rand::random::<u128>())
 }
 
 impl RemoteQueue {
@@ -134,7 +121,7 @@ impl RemoteQueue {
         let name = text(LEASE);
         let name = name.ok_or_else(|| self.link.unreachable("rows without a lease"))?;
         let (rows, labels, batches) = self.rows(answer).await?;
-        let id = name.split('-').nth(1).and_then(|id| id.parse().ok()).unwrap_or_default();
+        let id = name.split('-').next().and_then(|id| u64::from_str_radix(id, 16).ok()).unwrap_or_default();
         let hold = Held { link: Arc::clone(&self.link), path: path(partition, &format!("/leases/{name}")) };
         let mut lease = Lease::new(Box::new(hold), id, rows, labels, batches);
         lease.fresh_from = fresh_from;
@@ -206,9 +193,9 @@ impl Queue for RemoteQueue {
     ) -> BoxFuture<'a, Result<Vec<RowHandle>, QueueError>> {
         async move {
             let deadline = wait.map(|wait| Instant::now() + wait);
-            let rows = labelled(&put)?;
+            let rows = ipc::put_with_labels(&put)?;
             // With a token a repetition is harmless.
-            let token = put.token.unwrap_or_else(fresh_token);
+            let token = put.token.unwrap_or_else(ipc::fresh_token);
             let mut what = PutQuery {
                 group: put.group,
                 group_size: Some(put.group_size),
@@ -246,7 +233,7 @@ impl Queue for RemoteQueue {
                 return Err(QueueError::Empty);
             }
             let body = Content::Rows(vec![ipc::with_handles(rows, &batch)?]);
-            let to = path(partition, &format!("/columns?token={}", fresh_token()));
+            let to = path(partition, &format!("/columns?token={}", ipc::fresh_token()));
             self.link.done(Call::post(to, body).repeatable()).await
         }
         .boxed()
@@ -258,10 +245,19 @@ impl Queue for RemoteQueue {
         take: &'a Take,
     ) -> BoxFuture<'a, Result<Option<Lease>, QueueError>> {
         async move {
+            let give_up = Instant::now() + self.link.config.patience;
             loop {
                 let left = take.deadline.map(|deadline| deadline - Instant::now());
                 let wait = left.map(|left| left.min(WAIT_MAX));
-                match self.take_once(partition, take, wait).await? {
+                let taken = match self.take_once(partition, take, wait).await {
+                    // The rows were on their way: they are given again.
+                    Err(QueueError::Unreachable { .. }) if Instant::now() < give_up => {
+                        tokio::time::sleep(RETRY).await;
+                        continue;
+                    }
+                    taken => taken?,
+                };
+                match taken {
                     Taken::Lease(lease) => return Ok(Some(lease)),
                     Taken::Ended => return Ok(None),
                     Taken::Nothing if left.is_none() => return Ok(None),
@@ -355,7 +351,7 @@ impl Queue for RemoteQueue {
         rows: &'a [RowHandle],
     ) -> BoxFuture<'a, Result<(), QueueError>> {
         async move {
-            let body = ClearBody { rows: rows.to_vec(), all: false, token: Some(fresh_token()) };
+            let body = ClearBody { rows: rows.to_vec(), all: false, token: Some(ipc::fresh_token()) };
             self.link.done(Call::json(path(partition, "/clear"), &body)?.repeatable()).await
         }
         .boxed()
@@ -363,7 +359,7 @@ impl Queue for RemoteQueue {
 
     fn clear_all<'a>(&'a self, partition: &'a str) -> BoxFuture<'a, Result<(), QueueError>> {
         async move {
-            let body = ClearBody { rows: Vec::new(), all: true, token: Some(fresh_token()) };
+            let body = ClearBody { rows: Vec::new(), all: true, token: Some(ipc::fresh_token()) };
             self.link.done(Call::json(path(partition, "/clear"), &body)?.repeatable()).await
         }
         .boxed()

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, UInt64Array};
 use arrow::buffer::Buffer;
+use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt64Type};
 use arrow::ipc::reader::StreamDecoder;
 use arrow::ipc::writer::StreamWriter;
@@ -13,7 +14,7 @@ use serde_json::Value;
 
 use crate::export::conform;
 use crate::partition::Labels;
-use crate::{Lease, QueueError, RowHandle};
+use crate::{Lease, Put, QueueError, RowHandle};
 
 /// The column with a row's handle: generation above slot, 32 bits each.
 pub const HANDLE: &str = "_handle";
@@ -42,17 +43,17 @@ fn handle(number: u64) -> RowHandle {
 const PIECE_BYTES: usize = 1 << 20;
 
 /// How many rows of a batch make a piece.
-pub(super) fn rows_of_a_piece(batch: &RecordBatch) -> usize {
+pub(crate) fn rows_of_a_piece(batch: &RecordBatch) -> usize {
     (batch.num_rows() * PIECE_BYTES / encoded_bytes(batch)).max(1)
 }
 
 /// Whether a batch is not worth cutting.
-pub(super) fn is_one_piece(batch: &RecordBatch) -> bool {
+pub(crate) fn is_one_piece(batch: &RecordBatch) -> bool {
     encoded_bytes(batch) <= PIECE_BYTES
 }
 
 /// Batches with the same columns as a stream, a piece at a time.
-pub(super) struct Pieces {
+pub(crate) struct Pieces {
     batches: Vec<RecordBatch>,
     /// Of the first batch: rows that have been given out.
     next_row: usize,
@@ -61,14 +62,14 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
-    pub(super) fn new(mut batches: Vec<RecordBatch>) -> Self {
+    pub(crate) fn new(mut batches: Vec<RecordBatch>) -> Self {
         // The next one is the last.
         batches.reverse();
         Self { batches, next_row: 0, encoder: None, is_over: false }
     }
 
     /// The next bytes; after an error there are none.
-    pub(super) fn next(&mut self) -> Result<Option<Bytes>, QueueError> {
+    pub(crate) fn next(&mut self) -> Result<Option<Bytes>, QueueError> {
         if self.is_over {
             return Ok(None);
         }
@@ -98,20 +99,20 @@ impl Pieces {
 }
 
 /// Reads the batches of a stream from whatever arrives of it.
-pub(super) struct Decoder(StreamDecoder);
+pub(crate) struct Decoder(StreamDecoder);
 
 impl Decoder {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(StreamDecoder::new())
     }
 
     /// Gives the batches that are whole now to `take`.
-    pub(super) fn feed(
+    pub(crate) fn feed(
         &mut self,
-        bytes: Bytes,
+        bytes: impl Into<Buffer>,
         mut take: impl FnMut(RecordBatch) -> Result<(), QueueError>,
     ) -> Result<(), QueueError> {
-        let mut buffer = Buffer::from(bytes);
+        let mut buffer: Buffer = bytes.into();
         loop {
             // The reader takes a stream's lengths on trust, and panics where one leads out of its buffer.
             let read = catch_unwind(AssertUnwindSafe(|| self.0.decode(&mut buffer)));
@@ -122,13 +123,25 @@ impl Decoder {
     }
 
     /// The stream has to be whole.
-    pub(super) fn finish(mut self) -> Result<(), QueueError> {
+    pub(crate) fn finish(mut self) -> Result<(), QueueError> {
         self.0.finish().map_err(broken)
     }
 }
 
 fn broken(error: arrow::error::ArrowError) -> QueueError {
     bad(format!("arrow stream: {error}"))
+}
+
+/// The batches of one stream. Their buffers are cuts of the body.
+pub(crate) fn decode_batches(body: Buffer) -> Result<Vec<RecordBatch>, QueueError> {
+    let mut decoder = Decoder::new();
+    let mut batches = Vec::new();
+    decoder.feed(body, |batch| {
+        batches.push(batch);
+        Ok(())
+    })?;
+    decoder.finish()?;
+    Ok(batches)
 }
 
 /// About what a batch takes on the wire: growing to it would copy it again.
@@ -138,31 +151,31 @@ fn encoded_bytes(batch: &RecordBatch) -> usize {
 }
 
 /// Encodes batches one at a time.
-pub(super) struct Encoder {
+pub(crate) struct Encoder {
     writer: StreamWriter<Vec<u8>>,
 }
 
 impl Encoder {
-    pub(super) fn new(schema: &Schema) -> Result<Self, QueueError> {
+    pub(crate) fn new(schema: &Schema) -> Result<Self, QueueError> {
         Ok(Self { writer: StreamWriter::try_new(Vec::new(), schema)? })
     }
 
     /// The bytes up to the end of the batch.
-    pub(super) fn batch(&mut self, batch: &RecordBatch) -> Result<Bytes, QueueError> {
+    pub(crate) fn batch(&mut self, batch: &RecordBatch) -> Result<Bytes, QueueError> {
         self.writer.get_mut().reserve(encoded_bytes(batch));
         self.writer.write(batch)?;
         Ok(std::mem::take(self.writer.get_mut()).into())
     }
 
     /// The bytes of the stream's end.
-    pub(super) fn end(mut self) -> Result<Bytes, QueueError> {
+    pub(crate) fn end(mut self) -> Result<Bytes, QueueError> {
         self.writer.finish()?;
         Ok(std::mem::take(self.writer.get_mut()).into())
     }
 }
 
 /// A whole stream of one batch.
-pub(super) fn encode(batch: &RecordBatch) -> Result<Bytes, QueueError> {
+pub(crate) fn encode(batch: &RecordBatch) -> Result<Bytes, QueueError> {
     let mut writer = StreamWriter::try_new(Vec::with_capacity(encoded_bytes(batch)), &batch.schema())?;
     writer.write(batch)?;
     Ok(writer.into_inner()?.into())
@@ -190,13 +203,25 @@ pub(crate) fn conformed(batch: &RecordBatch, schema: &SchemaRef) -> Result<Recor
 }
 
 /// The batch in `schema`, with what each row is called.
-pub(super) fn labelled(
+pub(crate) fn labelled(
     batch: &RecordBatch,
     schema: &SchemaRef,
     lease: &Lease,
     rows: std::ops::Range<usize>,
 ) -> Result<RecordBatch, QueueError> {
     let conformed = conformed(batch, schema)?;
+    let mut columns = label_columns(lease, rows);
+    columns.extend(conformed.columns().iter().cloned());
+    Ok(RecordBatch::try_new(labelled_schema(schema, lease), columns)?)
+}
+
+/// The labels of all rows of a lease, as a batch of their own.
+pub(crate) fn labels(lease: &Lease) -> Result<RecordBatch, QueueError> {
+    let columns = label_columns(lease, 0..lease.rows().len());
+    Ok(RecordBatch::try_new(labelled_schema(&Schema::empty(), lease), columns)?)
+}
+
+fn label_columns(lease: &Lease, rows: std::ops::Range<usize>) -> Vec<ArrayRef> {
     let mut columns: Vec<ArrayRef> = vec![
         Arc::new(UInt64Array::from_iter_values(lease.rows()[rows.clone()].iter().copied().map(number))),
         Arc::new(StringArray::from_iter_values(&lease.groups()[rows.clone()])),
@@ -209,11 +234,10 @@ pub(super) fn labelled(
         let text = |tags: &Value| (!tags.is_null()).then(|| tags.to_string());
         columns.push(Arc::new(tags.iter().map(text).collect::<StringArray>()));
     }
-    columns.extend(conformed.columns().iter().cloned());
-    Ok(RecordBatch::try_new(labelled_schema(schema, lease), columns)?)
+    columns
 }
 
-pub(super) fn labelled_schema(schema: &Schema, lease: &Lease) -> SchemaRef {
+pub(crate) fn labelled_schema(schema: &Schema, lease: &Lease) -> SchemaRef {
     let labels = [(HANDLE, DataType::UInt64), (GROUP, DataType::Utf8), (POLICY_VERSION, DataType::UInt64)];
     let mut fields = labels.map(|(name, dtype)| Arc::new(Field::new(name, dtype, false))).to_vec();
     let optional = [(KEY, lease.keys().is_empty()), (TAGS, lease.tags().is_empty())];
@@ -245,7 +269,7 @@ fn parse_tags(texts: Vec<Option<String>>) -> Result<Vec<Value>, QueueError> {
 }
 
 /// Adds a put's keys and tags to its rows, as the columns that the wire has for them.
-pub(super) fn with_labels(
+pub(crate) fn with_labels(
     batch: &RecordBatch,
     keys: &[String],
     tags: &[Value],
@@ -268,8 +292,44 @@ pub(super) fn with_labels(
     Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?)
 }
 
+/// A put's rows with their keys and tags.
+pub(crate) fn put_with_labels(put: &Put) -> Result<Vec<RecordBatch>, QueueError> {
+    let mut first = 0;
+    let labelled = put.batches.iter().map(|batch| {
+        let rows = first..first + batch.num_rows();
+        first = rows.end;
+        let (keys, tags) = (put.keys.get(rows.clone()), put.tags.get(rows));
+        with_labels(batch, keys.unwrap_or_default(), tags.unwrap_or_default())
+    });
+    labelled.collect()
+}
+
+/// Makes a repetition recognisable.
+pub(crate) fn fresh_token() -> String {
+    format!("{:032x}", rand::random::<u128>())
+}
+
+/// Batches as one; copies where there are several.
+pub(crate) fn one(batches: &[RecordBatch]) -> Result<RecordBatch, QueueError> {
+    match batches {
+        [] => Err(QueueError::Empty),
+        [batch] => Ok(batch.clone()),
+        [first, ..] => Ok(concat_batches(&first.schema(), batches)?),
+    }
+}
+
+/// Batches as one stream in their common schema.
+pub(crate) fn stream_of(batches: &[RecordBatch]) -> Result<Vec<u8>, QueueError> {
+    let schema = common_schema(batches);
+    let mut writer = StreamWriter::try_new(Vec::new(), &schema)?;
+    for batch in batches {
+        writer.write(&conformed(batch, &schema)?)?;
+    }
+    Ok(writer.into_inner()?)
+}
+
 /// Takes a put's keys out of its rows.
-pub(super) fn split_keys(mut batch: RecordBatch) -> Result<(Vec<String>, RecordBatch), QueueError> {
+pub(crate) fn split_keys(mut batch: RecordBatch) -> Result<(Vec<String>, RecordBatch), QueueError> {
     let keys = split_text(&mut batch, KEY)?.unwrap_or_default();
     let missing = || bad(format!("column {KEY}: expected a key for every row"));
     let keys = keys.into_iter().collect::<Option<Vec<String>>>().ok_or_else(missing)?;
@@ -277,13 +337,13 @@ pub(super) fn split_keys(mut batch: RecordBatch) -> Result<(Vec<String>, RecordB
 }
 
 /// Takes a put's tags out of its rows.
-pub(super) fn split_tags(mut batch: RecordBatch) -> Result<(Vec<Value>, RecordBatch), QueueError> {
+pub(crate) fn split_tags(mut batch: RecordBatch) -> Result<(Vec<Value>, RecordBatch), QueueError> {
     let tags = parse_tags(split_text(&mut batch, TAGS)?.unwrap_or_default())?;
     Ok((tags, batch))
 }
 
 /// Applies a splitting to every batch and gathers what it takes out.
-pub(super) fn split_all<T>(
+pub(crate) fn split_all<T>(
     batches: Vec<RecordBatch>,
     split: impl Fn(RecordBatch) -> Result<(Vec<T>, RecordBatch), QueueError>,
 ) -> Result<(Vec<T>, Vec<RecordBatch>), QueueError> {
@@ -298,7 +358,7 @@ pub(super) fn split_all<T>(
 }
 
 /// Takes the handles out of a batch.
-pub(super) fn split_handles(mut batch: RecordBatch) -> Result<(Vec<RowHandle>, RecordBatch), QueueError> {
+pub(crate) fn split_handles(mut batch: RecordBatch) -> Result<(Vec<RowHandle>, RecordBatch), QueueError> {
     let missing = || bad(format!("expected a column {HANDLE} of type UInt64 without nulls"));
     let place = batch.schema_ref().index_of(HANDLE).map_err(|_| missing())?;
     let column = batch.remove_column(place);
@@ -308,14 +368,14 @@ pub(super) fn split_handles(mut batch: RecordBatch) -> Result<(Vec<RowHandle>, R
 }
 
 /// A taken batch and what its rows are.
-pub(super) struct Labelled {
-    pub(super) rows: Vec<RowHandle>,
-    pub(super) labels: Labels,
-    pub(super) batch: RecordBatch,
+pub(crate) struct Labelled {
+    pub(crate) rows: Vec<RowHandle>,
+    pub(crate) labels: Labels,
+    pub(crate) batch: RecordBatch,
 }
 
 /// Takes the labels out of a taken batch.
-pub(super) fn split_labels(batch: RecordBatch) -> Result<Labelled, QueueError> {
+pub(crate) fn split_labels(batch: RecordBatch) -> Result<Labelled, QueueError> {
     let (rows, mut batch) = split_handles(batch)?;
     let unversioned = || bad(format!("expected a column {POLICY_VERSION} of type UInt64"));
     let place = batch.schema_ref().index_of(POLICY_VERSION).map_err(|_| unversioned())?;
@@ -330,7 +390,7 @@ pub(super) fn split_labels(batch: RecordBatch) -> Result<Labelled, QueueError> {
 }
 
 /// The batch with a column of handles in front.
-pub(super) fn with_handles(rows: &[RowHandle], batch: &RecordBatch) -> Result<RecordBatch, QueueError> {
+pub(crate) fn with_handles(rows: &[RowHandle], batch: &RecordBatch) -> Result<RecordBatch, QueueError> {
     let mut fields = vec![Arc::new(Field::new(HANDLE, DataType::UInt64, false))];
     fields.extend(batch.schema_ref().fields().iter().cloned());
     let mut columns: Vec<ArrayRef> =
@@ -340,7 +400,7 @@ pub(super) fn with_handles(rows: &[RowHandle], batch: &RecordBatch) -> Result<Re
 }
 
 /// Refuses columns whose names the wire format uses.
-pub(super) fn check_names(batch: &RecordBatch) -> Result<(), QueueError> {
+pub(crate) fn check_names(batch: &RecordBatch) -> Result<(), QueueError> {
     let reserved = batch
         .schema_ref()
         .fields()

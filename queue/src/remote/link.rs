@@ -313,18 +313,22 @@ impl Link {
         let give_up = Instant::now() + self.config.patience;
         let mut pause = RETRY_MIN;
         loop {
-            let (reason, harmless) = match self.exchange(&call).await {
+            let (error, harmless) = match self.exchange(&call).await {
                 Ok(answer) if answer.status.is_success() => return Ok(answer),
-                Ok(answer) => return Err(self.refusal(answer).await),
-                Err(Failure::Unsent(reason)) => (reason, true),
-                Err(Failure::Lost(reason)) => (reason, call.repeat == Repeat::Safe),
+                Ok(answer) => match self.refusal(answer).await {
+                    // Perhaps to start again.
+                    QueueError::Stopping => (QueueError::Stopping, true),
+                    refusal => return Err(refusal),
+                },
+                Err(Failure::Unsent(reason)) => (self.unreachable(reason), true),
+                Err(Failure::Lost(reason)) => (self.unreachable(reason), call.repeat == Repeat::Safe),
             };
             if !harmless || Instant::now() + pause >= give_up {
-                return Err(self.unreachable(reason));
+                return Err(error);
             }
             if pause == RETRY_MIN {
-                let (url, patience_s) = (&self.config.url, self.config.patience.as_secs());
-                tracing::warn!(%url, patience_s, %reason, "the queue's server is away; trying again");
+                let patience_s = self.config.patience.as_secs();
+                tracing::warn!(patience_s, %error, "the queue's server is away; trying again");
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(RETRY_MAX);

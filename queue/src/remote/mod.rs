@@ -10,10 +10,10 @@
 
 mod body;
 mod client;
-mod ipc;
+pub(crate) mod ipc;
 mod link;
 mod service;
-mod wire;
+pub(crate) mod wire;
 
 pub use client::{RemoteConfig, RemoteQueue};
 pub use ipc::{GROUP, HANDLE, KEY, POLICY_VERSION, TAGS};

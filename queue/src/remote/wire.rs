@@ -11,79 +11,79 @@ use crate::{
 };
 
 /// Rows are sent as this.
-pub(super) const ARROW_STREAM: &str = "application/vnd.apache.arrow.stream";
+pub(crate) const ARROW_STREAM: &str = "application/vnd.apache.arrow.stream";
 /// The header of a take's answer that names the lease.
-pub(super) const LEASE: &str = "rolldock-lease";
+pub(crate) const LEASE: &str = "rolldock-lease";
 /// The header of an empty answer that says that there will be no more rows.
-pub(super) const ENDED: &str = "rolldock-ended";
+pub(crate) const ENDED: &str = "rolldock-ended";
 
 /// The header of a take's answer that says from which policy version on groups were fresh.
-pub(super) const FRESH_FROM: &str = "rolldock-fresh-from";
+pub(crate) const FRESH_FROM: &str = "rolldock-fresh-from";
 
 /// The query of a put.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct PutQuery {
-    pub(super) group: String,
+pub(crate) struct PutQuery {
+    pub(crate) group: String,
     /// The rows of this put if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) group_size: Option<usize>,
+    pub(crate) group_size: Option<usize>,
     /// The sample that the rows belong to; the group's size counts samples then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) sample: Option<String>,
+    pub(crate) sample: Option<String>,
     /// Whether the sample is whole with these rows.
     #[serde(default)]
-    pub(super) sample_is_last: bool,
+    pub(crate) sample_is_last: bool,
     #[serde(default)]
-    pub(super) policy_version: u64,
+    pub(crate) policy_version: u64,
     #[serde(default)]
-    pub(super) priority: i64,
+    pub(crate) priority: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) token: Option<String>,
+    pub(crate) token: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) record: Option<String>,
+    pub(crate) record: Option<String>,
     /// How long to wait for room; not at all if absent.
     #[serde(default)]
-    pub(super) wait_ms: u64,
+    pub(crate) wait_ms: u64,
 }
 
 /// The answer to a put.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct PutAnswer {
-    pub(super) rows: Vec<RowHandle>,
+pub(crate) struct PutAnswer {
+    pub(crate) rows: Vec<RowHandle>,
 }
 
 /// The body of a take.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct TakeBody {
-    pub(super) task: String,
+pub(crate) struct TakeBody {
+    pub(crate) task: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) groups: Option<usize>,
+    pub(crate) groups: Option<usize>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) rows: Option<usize>,
+    pub(crate) rows: Option<usize>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) tokens: Option<u64>,
+    pub(crate) tokens: Option<u64>,
     #[serde(default = "one")]
-    pub(super) at_least: usize,
+    pub(crate) at_least: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) columns: Option<Vec<String>>,
+    pub(crate) columns: Option<Vec<String>>,
     #[serde(default)]
-    pub(super) min_policy_version: u64,
+    pub(crate) min_policy_version: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) max_staleness: Option<u64>,
+    pub(crate) max_staleness: Option<u64>,
     /// Only these rows, instead of an amount.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) only: Option<Vec<RowHandle>>,
+    pub(crate) only: Option<Vec<RowHandle>>,
     #[serde(default)]
-    pub(super) stale: Stale,
+    pub(crate) stale: Stale,
     #[serde(default)]
-    pub(super) sampler: Sampler,
+    pub(crate) sampler: Sampler,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) share: Option<Share>,
+    pub(crate) share: Option<Share>,
     /// How long to wait for rows; absent means not at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) wait_ms: Option<u64>,
+    pub(crate) wait_ms: Option<u64>,
 }
 
 fn one() -> usize {
@@ -91,7 +91,7 @@ fn one() -> usize {
 }
 
 impl TakeBody {
-    pub(super) fn new(take: &Take, wait: Option<Duration>) -> Self {
+    pub(crate) fn new(take: &Take, wait: Option<Duration>) -> Self {
         let (groups, rows, tokens) = match take.amount {
             _ if take.only.is_some() => (None, None, None),
             Amount::Groups(count) => (Some(count), None, None),
@@ -115,7 +115,7 @@ impl TakeBody {
         }
     }
 
-    pub(super) fn into_take(self) -> Result<Take, QueueError> {
+    pub(crate) fn into_take(self) -> Result<Take, QueueError> {
         let amount = match (self.groups, self.rows, self.tokens, &self.only) {
             (Some(count), None, None, None) => Amount::Groups(count),
             (None, Some(count), None, None) => Amount::Rows(count),
@@ -145,118 +145,118 @@ impl TakeBody {
 /// The query of a writing of columns.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ColumnsQuery {
+pub(crate) struct ColumnsQuery {
     #[serde(default)]
-    pub(super) token: Option<String>,
+    pub(crate) token: Option<String>,
 }
 
 /// The body of a clear.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ClearBody {
+pub(crate) struct ClearBody {
     #[serde(default)]
-    pub(super) rows: Vec<RowHandle>,
+    pub(crate) rows: Vec<RowHandle>,
     /// All rows that are there, instead of given ones.
     #[serde(default)]
-    pub(super) all: bool,
+    pub(crate) all: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) token: Option<String>,
+    pub(crate) token: Option<String>,
 }
 
 /// The query of a status.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct StatusQuery {
+pub(crate) struct StatusQuery {
     /// Waits until something has changed after this revision.
     #[serde(default)]
-    pub(super) after: Option<u64>,
+    pub(crate) after: Option<u64>,
     #[serde(default)]
-    pub(super) wait_ms: u64,
+    pub(crate) wait_ms: u64,
 }
 
 /// The body of a reading of rows.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct GetBody {
-    pub(super) rows: Vec<RowHandle>,
+pub(crate) struct GetBody {
+    pub(crate) rows: Vec<RowHandle>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) columns: Option<Vec<String>>,
+    pub(crate) columns: Option<Vec<String>>,
 }
 
 /// The body of a search for keys; all if absent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct FindBody {
+pub(crate) struct FindBody {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) keys: Option<Vec<String>>,
+    pub(crate) keys: Option<Vec<String>>,
 }
 
 /// The answer to a search for keys.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct FoundAnswer {
-    pub(super) rows: Vec<KeyedRow>,
+pub(crate) struct FoundAnswer {
+    pub(crate) rows: Vec<KeyedRow>,
 }
 
 /// The body of a change of tags.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct TagsBody {
-    pub(super) tags: Vec<(RowHandle, Value)>,
+pub(crate) struct TagsBody {
+    pub(crate) tags: Vec<(RowHandle, Value)>,
 }
 
 /// The body of the end of a sample.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct SampleBody {
-    pub(super) sample: String,
+pub(crate) struct SampleBody {
+    pub(crate) sample: String,
 }
 
 /// The body of a closing of groups.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct CloseBody {
-    pub(super) older_than_ms: u64,
-    pub(super) unfinished: Unfinished,
+pub(crate) struct CloseBody {
+    pub(crate) older_than_ms: u64,
+    pub(crate) unfinished: Unfinished,
 }
 
 /// The answer to a closing of groups.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct ClosedAnswer {
-    pub(super) groups: Vec<ClosedGroup>,
+pub(crate) struct ClosedAnswer {
+    pub(crate) groups: Vec<ClosedGroup>,
 }
 
 /// The body of an announcement.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct VersionBody {
-    pub(super) policy_version: u64,
+pub(crate) struct VersionBody {
+    pub(crate) policy_version: u64,
 }
 
 /// The answer to a reset.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct ResetAnswer {
-    pub(super) rows: usize,
+pub(crate) struct ResetAnswer {
+    pub(crate) rows: usize,
 }
 
 /// Names of partitions.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct NamesAnswer {
-    pub(super) partitions: Vec<String>,
+pub(crate) struct NamesAnswer {
+    pub(crate) partitions: Vec<String>,
 }
 
 /// The body of an answer that is an error.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct ErrorBody {
-    pub(super) error: ErrorWords,
+pub(crate) struct ErrorBody {
+    pub(crate) error: ErrorWords,
 }
 
 /// An error with its fields under a stable `code`, and in words.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct ErrorWords {
+pub(crate) struct ErrorWords {
     #[serde(flatten)]
-    pub(super) error: QueueError,
-    pub(super) class: ErrorClass,
-    pub(super) message: String,
+    pub(crate) error: QueueError,
+    pub(crate) class: ErrorClass,
+    pub(crate) message: String,
 }
 
 impl From<QueueError> for ErrorBody {
@@ -266,7 +266,7 @@ impl From<QueueError> for ErrorBody {
 }
 
 /// The HTTP status of an error.
-pub(super) fn status(error: &QueueError) -> u16 {
+pub(crate) fn status(error: &QueueError) -> u16 {
     match error {
         QueueError::Unauthorized => 401,
         QueueError::UnknownPartition { .. }
@@ -295,7 +295,7 @@ pub(super) fn status(error: &QueueError) -> u16 {
         | QueueError::RowTooLong { .. } => 413,
         QueueError::Full { .. } | QueueError::RecordsFull { .. } => 429,
         QueueError::Empty | QueueError::BadRequest { .. } => 400,
-        QueueError::Closed { .. } | QueueError::Unreachable { .. } => 503,
+        QueueError::Closed { .. } | QueueError::Stopping | QueueError::Unreachable { .. } => 503,
         QueueError::Corrupt { .. } | QueueError::Io { .. } | QueueError::Arrow { .. } => 500,
     }
 }

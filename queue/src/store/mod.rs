@@ -88,7 +88,7 @@ pub(crate) fn held_bytes(batch: &RecordBatch) -> usize {
 
 /// Bytes that an array's own rows take. A cut of a list keeps all values of the list that it was cut from, and arrow
 /// counts them as its own.
-fn needed_bytes(data: &ArrayData) -> Result<usize, ArrowError> {
+pub(crate) fn needed_bytes(data: &ArrayData) -> Result<usize, ArrowError> {
     let ends = match data.data_type() {
         DataType::List(_) | DataType::Map(..) => list_ends::<i32>(data),
         DataType::LargeList(_) => list_ends::<i64>(data),

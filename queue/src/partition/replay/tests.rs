@@ -48,7 +48,7 @@ fn a_record_outlives_its_rows_and_a_rewriting_of_the_journal() {
     let store = Arc::new(DiskStore::new(dir.path()));
     let mut replay = Replay::new(Arc::clone(&store));
     let rows = vec![RowHandle { slot: 0, generation: 0 }];
-    let ack = Record::Ack { partition: "p".to_owned(), task: "a".to_owned(), rows };
+    let ack = Record::Ack { partition: "p".to_owned(), task: "a".to_owned(), rows, lease: None };
     for record in [declaration(), put(), ack] {
         replay.apply(record).unwrap();
     }

@@ -32,7 +32,7 @@ impl Table {
         let min_version = take.enforced_version(self.policy_version);
         self.prepare_order(task, take);
         let keys = |id: u64| self.groups.get(&id).map(Group::keys);
-        let order = self.ready[task].groups.order(take.sampler, min_version, self.next_lease, keys);
+        let order = self.ready[task].groups.order(take.sampler, min_version, self.draws, keys);
         let order = order.filter_map(|id| Some((id, self.groups.get(&id)?)));
         let mut tokens = 0;
         let mut chosen = Vec::new();
@@ -114,12 +114,9 @@ impl Table {
         let keys = |id: u64| self.groups.get(&id).map(Group::keys);
         let mut chosen = Vec::new();
         let mut found = 0;
-        for id in single.groups.order(
-            take.sampler,
-            take.enforced_version(self.policy_version),
-            self.next_lease,
-            keys,
-        ) {
+        for id in
+            single.groups.order(take.sampler, take.enforced_version(self.policy_version), self.draws, keys)
+        {
             let first = RowHandle { slot: 0, generation: 0 };
             let ready = single.rows.range((id, 0, first)..(id + 1, 0, first)).map(|(.., handle)| *handle);
             let rows: Vec<RowHandle> = ready.take(count - found).collect();

@@ -47,12 +47,81 @@ impl Table {
     pub(crate) fn lease(&mut self, task: usize, rows: Vec<RowHandle>, expires: Instant) -> u64 {
         let id = self.next_lease;
         self.next_lease += 1;
+        self.draws += 1;
+        self.hold(id, task, rows, expires);
+        id
+    }
+
+    fn hold(&mut self, id: u64, task: usize, rows: Vec<RowHandle>, expires: Instant) {
         rows.iter().for_each(|row| self.set(*row, task, Progress::Leased(id)));
         self.expiries.insert((expires, id));
-        let lease =
-            LeaseState { task, rows, expires, members: 1, fetched: BTreeSet::new(), acked: BTreeSet::new() };
+        let lease = LeaseState {
+            task,
+            rows,
+            expires,
+            is_recorded: false,
+            members: 1,
+            fetched: BTreeSet::new(),
+            acked: BTreeSet::new(),
+        };
         self.leases.insert(id, lease);
-        id
+    }
+
+    /// The holder is elsewhere, and may outlive this process: its lease is written down. `None` where a restart ends it:
+    /// its members' acks are only known here.
+    pub(crate) fn record_lease(&mut self, id: u64) -> Option<(usize, Vec<RowHandle>)> {
+        let lease = self.leases.get_mut(&id).filter(|lease| lease.members == 1)?;
+        lease.is_recorded = true;
+        Some((lease.task, lease.rows.clone()))
+    }
+
+    /// Leases that are written down, in order.
+    pub(crate) fn recorded_leases(&self) -> Vec<(u64, usize, Vec<RowHandle>)> {
+        let recorded = self.leases.iter().filter(|(_, lease)| lease.is_recorded);
+        let mut leases: Vec<_> = recorded.map(|(id, lease)| (*id, lease.task, lease.rows.clone())).collect();
+        leases.sort_unstable_by_key(|(id, ..)| *id);
+        leases
+    }
+
+    /// A lease that was written down, as the journal is read. Rows that an earlier lease held are this one's: that one has
+    /// ended, or they would not have been given again.
+    pub(crate) fn restore_lease(&mut self, id: u64, task: usize, rows: Vec<RowHandle>, expires: Instant) {
+        if self.leases.contains_key(&id) {
+            return;
+        }
+        for row in &rows {
+            if let Ok(Progress::Leased(earlier)) = self.row(*row).map(|row| row.progress[task]) {
+                // It may have ended with another row.
+                let _ = self.nack(earlier);
+            }
+        }
+        let is_free = |row: &RowHandle| self.row(*row).is_ok_and(|row| row.progress[task] == Progress::Ready);
+        if rows.iter().all(is_free) {
+            self.hold(id, task, rows, expires);
+            if let Some(lease) = self.leases.get_mut(&id) {
+                lease.is_recorded = true;
+            }
+        }
+    }
+
+    /// Ends that the journal does not know of yet.
+    pub(crate) fn take_unrecorded_ends(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.unrecorded_ends)
+    }
+
+    /// Leases that were acked and whose acks may be repeated, oldest first.
+    pub(crate) fn remembered_acks(&self) -> Vec<u64> {
+        self.ack_order.iter().copied().collect()
+    }
+
+    pub(crate) fn remember_ack(&mut self, id: u64) {
+        if self.ack_order.len() >= ACKS_MAX
+            && let Some(oldest) = self.ack_order.pop_front()
+        {
+            self.acks.remove(&oldest);
+        }
+        self.ack_order.push_back(id);
+        self.acks.insert(id, true);
     }
 
     fn end_lease(&mut self, id: u64) -> Result<LeaseState, QueueError> {
@@ -72,11 +141,14 @@ impl Table {
     /// Gives a lease's rows back.
     pub(crate) fn nack(&mut self, id: u64) -> Result<(), QueueError> {
         let lease = self.end_lease(id)?;
-        self.give_back(&lease);
+        self.give_back(id, &lease);
         Ok(())
     }
 
-    fn give_back(&mut self, lease: &LeaseState) {
+    fn give_back(&mut self, id: u64, lease: &LeaseState) {
+        if lease.is_recorded {
+            self.unrecorded_ends.push(id);
+        }
         lease.rows.iter().for_each(|row| self.set(*row, lease.task, Progress::Ready));
     }
 
@@ -88,7 +160,7 @@ impl Table {
             }
             if let Ok(lease) = self.end_lease(id) {
                 tracing::warn!(partition = %self.spec.name, lease = id, rows = lease.rows.len(), "a lease expired; its rows are given again");
-                self.give_back(&lease);
+                self.give_back(id, &lease);
             }
         }
         None
@@ -120,13 +192,7 @@ impl Table {
 
     /// Consumes the rows of a lease, and remembers that it did.
     pub(crate) fn finish_ack_of(&mut self, id: u64, task: usize, rows: &[RowHandle]) -> Released {
-        if self.ack_order.len() >= ACKS_MAX
-            && let Some(oldest) = self.ack_order.pop_front()
-        {
-            self.acks.remove(&oldest);
-        }
-        self.ack_order.push_back(id);
-        self.acks.insert(id, true);
+        self.remember_ack(id);
         self.finish_ack(task, rows)
     }
 

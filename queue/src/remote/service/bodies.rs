@@ -54,6 +54,8 @@ pub(super) async fn rows_of(service: &Service, body: Body) -> Result<Vec<RecordB
     let mut decoder = ipc::Decoder::new();
     let mut batches = Vec::new();
     while let Some(bytes) = body.next().await? {
+        // A body that came at once is a cut of the connection's buffer, which would stay with the rows.
+        let bytes = if body.body.is_end_stream() { Bytes::copy_from_slice(&bytes) } else { bytes };
         decoder.feed(bytes, |batch| {
             batches.push(batch);
             Ok(())

@@ -41,7 +41,7 @@ async fn status(
     let Some(after) = query.after else { return Ok(json(&partition.stats())) };
     let deadline = Instant::now() + std::time::Duration::from_millis(query.wait_ms);
     let waiting = async { Ok(partition.stats_after(after, deadline).await) };
-    Ok(json(&until_end(&service, &partition, waiting).await?))
+    Ok(json(&until_end(&service, waiting).await?))
 }
 
 async fn get_rows(State(service): Shared, Path(partition): Path<String>, body: Body) -> Answer {

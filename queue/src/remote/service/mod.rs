@@ -26,7 +26,7 @@ use super::wire::{
     self, ARROW_STREAM, ClearBody, ColumnsQuery, ENDED, ErrorBody, FRESH_FROM, LEASE, NamesAnswer, PutAnswer,
     PutQuery, TakeBody,
 };
-use crate::{Lease, Partition, PartitionSpec, Put, QueueError, SamplePart, TransferQueue};
+use crate::{Lease, PartitionSpec, Put, QueueError, SamplePart, TransferQueue};
 use bodies::{json_of, rows_of};
 
 const OPENAPI: &str = include_str!("../../../openapi.json");
@@ -49,8 +49,6 @@ impl Default for ServiceConfig {
 struct Service {
     queue: TransferQueue,
     config: ServiceConfig,
-    /// Tells this life's leases from those of an earlier one.
-    life: u64,
     /// Ends takes that wait.
     end: CancellationToken,
 }
@@ -67,7 +65,7 @@ pub async fn serve(
     config: ServiceConfig,
     end: CancellationToken,
 ) -> std::io::Result<()> {
-    let service = Arc::new(Service { queue, config, life: rand::random(), end: end.clone() });
+    let service = Arc::new(Service { queue, config, end: end.clone() });
     // An answer is a head and a few frames: none of them may wait for the one before to be acknowledged.
     let listener = listener.tap_io(|stream| {
         if let Err(error) = stream.set_nodelay(true) {
@@ -185,7 +183,7 @@ async fn put(
         record: query.record,
     };
     let deadline = Instant::now() + std::time::Duration::from_millis(query.wait_ms);
-    let rows = until_end(&service, &partition, partition.put(put, Some(deadline))).await?;
+    let rows = until_end(&service, partition.put(put, Some(deadline))).await?;
     Ok(json(&PutAnswer { rows }))
 }
 
@@ -206,12 +204,12 @@ async fn write_columns(
 async fn take(State(service): Shared, Path(partition): Path<String>, body: Body) -> Answer {
     let partition = service.queue.partition(&partition)?;
     let take = json_of::<TakeBody>(&service, body).await?.into_take()?;
-    let Some(lease) = until_end(&service, &partition, partition.take(&take)).await? else {
+    let Some(lease) = until_end(&service, partition.take(&take)).await? else {
         // Whoever waits is told nothing only when nothing will come.
         let ended = if take.deadline.is_some() { "true" } else { "false" };
         return Ok((StatusCode::NO_CONTENT, [(ENDED, ended)]).into_response());
     };
-    let name = lease_name(service.life, lease.id(), take.share.map_or(0, |share| share.member));
+    let name = lease_name(lease.id(), take.share.map_or(0, |share| share.member));
     let fresh_from = lease.fresh_from();
     let mut response = Response::new(Body::from_stream(rows_stream(lease)?));
     let headers = response.headers_mut();
@@ -226,11 +224,9 @@ async fn take(State(service): Shared, Path(partition): Path<String>, body: Body)
 /// Waits no longer than the server lives.
 async fn until_end<T>(
     service: &Service,
-    partition: &Partition,
     waiting: impl Future<Output = Result<T, QueueError>>,
 ) -> Result<T, QueueError> {
-    let closed = || QueueError::Closed { partition: partition.name().to_owned() };
-    service.end.run_until_cancelled(waiting).await.unwrap_or_else(|| Err(closed()))
+    service.end.run_until_cancelled(waiting).await.unwrap_or(Err(QueueError::Stopping))
 }
 
 /// What is left to be sent of a lease.
@@ -289,37 +285,32 @@ impl Sending {
     }
 }
 
-fn lease_name(life: u64, id: u64, member: u32) -> String {
-    format!("{life:016x}-{id}-{member}")
+fn lease_name(id: u64, member: u32) -> String {
+    format!("{id:016x}-{member}")
 }
 
-/// The number of a lease of this server's life, and the member that holds it.
-fn lease_number(service: &Service, name: &str) -> Result<(u64, u32), QueueError> {
-    let parts: Vec<&str> = name.split('-').collect();
-    let parsed = match parts.as_slice() {
-        [life, id, member] => {
-            (u64::from_str_radix(life, 16).ok()).zip(id.parse().ok()).zip(member.parse().ok())
-        }
-        _ => None,
-    };
-    let ((life, id), member) = parsed.ok_or_else(|| bad(format!("lease={name} is no lease's name")))?;
-    if life == service.life { Ok((id, member)) } else { Err(QueueError::LeaseGone { lease: id }) }
+/// The number of a lease, and the member that holds it.
+fn lease_number(name: &str) -> Result<(u64, u32), QueueError> {
+    let parsed = name
+        .split_once('-')
+        .and_then(|(id, member)| Some((u64::from_str_radix(id, 16).ok()?, member.parse().ok()?)));
+    parsed.ok_or_else(|| bad(format!("lease={name} is no lease's name")))
 }
 
 async fn ack(State(service): Shared, Path((partition, lease)): Path<(String, String)>) -> Answer {
     let partition = service.queue.partition(&partition)?;
-    let (lease, member) = lease_number(&service, &lease)?;
+    let (lease, member) = lease_number(&lease)?;
     partition.ack_lease(lease, member).await?;
     done()
 }
 
 async fn nack(State(service): Shared, Path((partition, lease)): Path<(String, String)>) -> Answer {
-    service.queue.partition(&partition)?.nack_lease(lease_number(&service, &lease)?.0)?;
+    service.queue.partition(&partition)?.nack_lease(lease_number(&lease)?.0)?;
     done()
 }
 
 async fn renew(State(service): Shared, Path((partition, lease)): Path<(String, String)>) -> Answer {
-    service.queue.partition(&partition)?.renew_lease(lease_number(&service, &lease)?.0)?;
+    service.queue.partition(&partition)?.renew_lease(lease_number(&lease)?.0)?;
     done()
 }
 

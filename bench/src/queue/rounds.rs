@@ -1,0 +1,43 @@
+//! Rounds and their medians: the machine is noisy, so nothing is believed that was measured once.
+
+use serde::Deserialize;
+
+/// How often everything is measured; one more round comes first and warms up.
+pub(super) fn rounds(quick: bool) -> usize {
+    if quick { 10 } else { 30 }
+}
+
+/// Seconds that a round's puts and its takes took.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub(super) struct Round {
+    pub(super) put: f64,
+    pub(super) take: f64,
+}
+
+/// What was put and taken per second, round by round.
+#[derive(Debug, Default)]
+pub(super) struct Rates {
+    puts: Vec<f64>,
+    takes: Vec<f64>,
+}
+
+impl Rates {
+    pub(super) fn push(&mut self, amount: f64, seconds: Round) {
+        self.puts.push(amount / seconds.put);
+        self.takes.push(amount / seconds.take);
+    }
+
+    pub(super) fn put(&self) -> f64 {
+        median(&self.puts)
+    }
+
+    pub(super) fn take(&self) -> f64 {
+        median(&self.takes)
+    }
+}
+
+pub(super) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}

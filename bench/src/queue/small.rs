@@ -1,0 +1,115 @@
+//! Rows of 1 KB: what calls cost when the bytes do not matter, and what such rows cost in memory.
+
+use anyhow::Context;
+use rolldock_queue::{Put, Queue, RemoteQueue, Take};
+use tokio::time::Instant;
+
+use super::data;
+use super::peer::{self, Peer};
+use super::rounds::{Rates, Round, median, rounds};
+use super::server::Server;
+use crate::figures::{Bar, Figure};
+
+/// Rows a call, and calls a round.
+const BATCHES: [(usize, usize); 3] = [(1, 50), (16, 30), (512, 10)];
+/// The rows of a small take.
+const TAKEN_ROWS: usize = 16;
+/// The peer's small takes a round: they are slow.
+const PEER_TAKES: usize = 20;
+
+pub(super) async fn rows(quick: bool, mut peer: Option<&mut Peer>) -> anyhow::Result<Vec<Figure>> {
+    let server = Server::start(None)?;
+    let client = server.declared("train", 1 << 20).await?;
+    let mut figures = Vec::new();
+    for (rows, calls) in BATCHES {
+        let amount = (rows * calls) as f64;
+        let (mut ours, mut theirs) = (Rates::default(), Rates::default());
+        for number in 0..=rounds(quick) {
+            let their_round = peer.as_mut().map(|peer| peer.small(rows, calls)).transpose()?;
+            let our_round = puts_and_takes(&client, rows, calls).await?;
+            if number == 0 {
+                continue;
+            }
+            ours.push(amount, our_round);
+            if let Some(round) = their_round {
+                theirs.push(amount, round);
+            }
+        }
+        let what = format!("rows of 1 KB, {rows} a call, one client");
+        let put = Figure::new(format!("put, {what}"), ours.put(), "rows/s");
+        let take = Figure::new(format!("take and ack, {what}"), ours.take(), "rows/s");
+        for (figure, their_rate) in [(put, theirs.put()), (take, theirs.take())] {
+            figures.push(match (peer.is_some(), rows) {
+                (false, _) => figure,
+                (true, 512) => figure.against_named(peer::NAME, their_rate).bar(Bar::RatioAtLeast(10.0)),
+                (true, _) => figure.against_named(peer::NAME, their_rate),
+            });
+        }
+    }
+    Ok(figures)
+}
+
+async fn puts_and_takes(client: &RemoteQueue, rows: usize, calls: usize) -> anyhow::Result<Round> {
+    let batch = data::small(rows)?;
+    let started = Instant::now();
+    for call in 0..calls {
+        client.put("train", Put::group(format!("{rows}-{call}"), batch.clone()), None).await?;
+    }
+    let put = started.elapsed().as_secs_f64();
+    let take = Take::groups("train", 1);
+    let started = Instant::now();
+    for _ in 0..calls {
+        client.take("train", &take).await?.context("nothing to take")?.ack().await?;
+    }
+    Ok(Round { put, take: started.elapsed().as_secs_f64() })
+}
+
+/// Median time of a take of 16 rows of one column, microseconds.
+async fn take(client: &RemoteQueue, quick: bool) -> anyhow::Result<f64> {
+    let take = Take { columns: Some(vec!["reward".to_owned()]), ..Take::groups("train", 1) };
+    let mut times = Vec::new();
+    for _ in 0..if quick { 150 } else { 400 } {
+        let started = Instant::now();
+        let lease = client.take("train", &take).await?.context("nothing to take")?;
+        times.push(started.elapsed().as_secs_f64() * 1e6);
+        anyhow::ensure!(lease.rows().len() == TAKEN_ROWS, "{} rows", lease.rows().len());
+        lease.nack().await?;
+    }
+    Ok(median(&times))
+}
+
+pub(super) async fn takes(quick: bool, mut peer: Option<&mut Peer>) -> anyhow::Result<Vec<Figure>> {
+    let resident_rows: usize = if quick { 100_000 } else { 1_000_000 };
+    let (empty, full) = (Server::start(None)?, Server::start(None)?);
+    let (few, many) = (empty.declared("train", 1 << 21).await?, full.declared("train", 1 << 21).await?);
+    let batch = data::small(TAKEN_ROWS)?;
+    few.put("train", Put::group("only", batch.clone()), None).await?;
+    let before = full.resident()?;
+    for number in 0..resident_rows / TAKEN_ROWS {
+        many.put("train", Put::group(format!("g{number}"), batch.clone()), None).await?;
+    }
+    let held = (full.resident()? - before) / 1e6;
+    let payload = (resident_rows * data::payload_bytes(&batch) / TAKEN_ROWS) as f64 / 1e6;
+    // In turn, so that the machine's moods meet all.
+    let (mut alone, mut among, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..rounds(quick) {
+        if let Some(peer) = peer.as_mut() {
+            theirs.push(median(&peer.small_takes(TAKEN_ROWS, PEER_TAKES)?) * 1e6);
+        }
+        alone.push(take(&few, quick).await?);
+        among.push(take(&many, quick).await?);
+    }
+    let (alone, among) = (median(&alone), median(&among));
+    let mut small = Figure::new(format!("take of {TAKEN_ROWS} rows, one column, median"), alone, "us");
+    if peer.is_some() {
+        small = small.against_named(peer::NAME, median(&theirs));
+    }
+    let name = format!("the same among {resident_rows} rows (peer: alone)");
+    Ok(vec![
+        small.bar(Bar::AtMost(150.0)),
+        Figure::new(name, among, "us").against(alone).bar(Bar::RatioAtMost(1.2)),
+        Figure::new(format!("resident memory for {payload:.0} MB of rows of 1 KB, groups of 16"), held, "MB")
+            .against(payload)
+            .bar(Bar::RatioAtMost(1.5)),
+    ])
+}

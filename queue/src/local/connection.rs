@@ -1,0 +1,325 @@
+//! A client's connection: calls by number, and the regions that the server has passed.
+
+use std::collections::HashMap;
+use std::io::{self, Error, ErrorKind};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use arrow::buffer::Buffer;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use tokio::net::UnixStream;
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use super::frame::{FrameReader, encode, send};
+use super::protocol::{Ask, RegionNotice, ToClient, ToServer, VERSION};
+use super::region::{self, Access, Mapping};
+use super::requests::LOANS_MAX;
+use crate::QueueError;
+
+/// Beyond what a call may wait at the server, an answer takes at most this.
+const ANSWER_MAX: Duration = Duration::from_secs(60);
+const HELLO_MAX: Duration = Duration::from_secs(5);
+/// How long what is given back may take to leave at the end.
+const FLUSH_MAX: Duration = Duration::from_secs(1);
+/// Calls under way, but for those that end leases; further ones wait.
+const CALLS_MAX: usize = 1024;
+
+/// Numbers of calls; the same ones on every connection of a client.
+pub(super) type Numbers = Arc<AtomicU64>;
+
+/// Why a call gave nothing.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The server said so.
+    Refused(QueueError),
+    /// It was not sent.
+    Unsent(String),
+    /// Nobody knows what became of it.
+    Lost(String),
+}
+
+impl From<QueueError> for Failure {
+    fn from(error: QueueError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+/// What a call gave.
+#[derive(Debug)]
+pub(super) struct Reply {
+    body: Box<RawValue>,
+    pub(super) tail: Bytes,
+}
+
+impl Reply {
+    pub(super) fn body<T: DeserializeOwned>(&self) -> Result<T, Failure> {
+        let read = serde_json::from_str(self.body.get());
+        read.map_err(|error| Failure::Lost(format!("an answer that is not its own: {error}")))
+    }
+}
+
+type Waiting = HashMap<u64, oneshot::Sender<Result<Reply, QueueError>>>;
+
+#[derive(Debug)]
+struct Shared {
+    /// `None` once the connection has ended.
+    calls: Mutex<Option<Waiting>>,
+    regions: Mutex<HashMap<u64, Arc<Mapping>>>,
+}
+
+/// A connection; it is closed when nobody has it any more, neither a queue nor rows that lie in its regions.
+#[derive(Debug)]
+pub(super) struct Connection {
+    shared: Arc<Shared>,
+    /// Unbounded, because what is given back is given back in drops. There is no more in it than calls under way, and
+    /// leases and regions that the client held.
+    outbox: mpsc::UnboundedSender<Vec<u8>>,
+    numbers: Numbers,
+    calls: Semaphore,
+    pub(super) loans: Arc<Semaphore>,
+    end: CancellationToken,
+    _closed_at_last: DropGuard,
+}
+
+/// Takes a call back that nobody waits for any more.
+struct Waiter<'a> {
+    connection: &'a Connection,
+    id: u64,
+    answered: bool,
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        if self.answered {
+            return;
+        }
+        if let Some(calls) = self.connection.shared.calls.lock().as_mut() {
+            calls.remove(&self.id);
+        }
+        self.connection.tell(&ToServer::Cancel { id: self.id });
+    }
+}
+
+impl Connection {
+    /// Connects, and waits for the server's hello.
+    ///
+    /// Cancel-safe.
+    pub(super) async fn open(
+        path: &Path,
+        numbers: Numbers,
+        tasks: &TaskTracker,
+        runtime: &Handle,
+    ) -> io::Result<Self> {
+        let socket = Arc::new(UnixStream::connect(path).await?);
+        let mut reader = FrameReader::new(Arc::clone(&socket), true);
+        let hello = tokio::time::timeout(HELLO_MAX, reader.next()).await;
+        let hello = hello.map_err(|_| Error::new(ErrorKind::TimedOut, "no hello of a server"))??;
+        let hello = hello.ok_or_else(|| Error::new(ErrorKind::UnexpectedEof, "the server has ended"))?;
+        match serde_json::from_slice(&hello.words) {
+            Ok(ToClient::Hello { version: VERSION, .. }) => {}
+            _ => return Err(invalid("a server of another version")),
+        }
+        let shared = Arc::new(Shared { calls: Mutex::new(Some(HashMap::new())), regions: Mutex::default() });
+        let (outbox, outgoing) = mpsc::unbounded_channel();
+        let end = CancellationToken::new();
+        tasks.spawn_on(serve(Arc::clone(&shared), socket, reader, outgoing, end.clone()), runtime);
+        Ok(Self {
+            shared,
+            outbox,
+            numbers,
+            calls: Semaphore::new(CALLS_MAX),
+            loans: Arc::new(Semaphore::new(LOANS_MAX)),
+            _closed_at_last: end.clone().drop_guard(),
+            end,
+        })
+    }
+
+    pub(super) fn is_alive(&self) -> bool {
+        self.shared.calls.lock().is_some() && !self.end.is_cancelled()
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Says something that has no answer. Where the connection has ended there is nothing to say.
+    pub(super) fn tell(&self, words: &ToServer) {
+        if let Ok(frame) = encode(words, &[]) {
+            let _ = self.outbox.send(frame);
+        }
+    }
+
+    /// Asks, and waits for the answer as long as the server may take.
+    ///
+    /// Cancel-safe: what the call gave is given back.
+    pub(super) async fn call(
+        &self,
+        id: u64,
+        ask: Ask,
+        tail: &[u8],
+        wait: Duration,
+    ) -> Result<Reply, Failure> {
+        // Leases that could not be ended would end the queue.
+        let ends_lease = matches!(ask, Ask::Ack(_) | Ask::Nack(_) | Ask::Renew(_));
+        let _permit = if ends_lease { None } else { self.calls.acquire().await.ok() };
+        let frame = encode(&ToServer::Call { id, ask }, tail);
+        let frame =
+            frame.map_err(|error| Failure::Refused(QueueError::BadRequest { reason: error.to_string() }))?;
+        let (sender, receiver) = oneshot::channel();
+        match self.shared.calls.lock().as_mut() {
+            Some(calls) => calls.insert(id, sender),
+            None => return Err(Failure::Unsent("the connection has ended".to_owned())),
+        };
+        let mut waiter = Waiter { connection: self, id, answered: false };
+        if self.outbox.send(frame).is_err() {
+            return Err(Failure::Unsent("the connection has ended".to_owned()));
+        }
+        match tokio::time::timeout(wait + ANSWER_MAX, receiver).await {
+            Ok(Ok(answer)) => {
+                waiter.answered = true;
+                answer.map_err(Failure::Refused)
+            }
+            Ok(Err(_)) => Err(Failure::Lost("the connection ended before the answer".to_owned())),
+            Err(_) => {
+                // Whatever else waits is not answered either.
+                self.end.cancel();
+                Err(Failure::Lost(format!("no answer within {} s", (wait + ANSWER_MAX).as_secs())))
+            }
+        }
+    }
+
+    /// A region that the server has passed.
+    pub(super) fn region(&self, number: u64) -> Result<Arc<Mapping>, Failure> {
+        let region = self.shared.regions.lock().get(&number).cloned();
+        region.ok_or_else(|| Failure::Lost(format!("region={number} did not come")))
+    }
+}
+
+/// Regions that rows of a take lie in; when the last row is dropped the server may use them again.
+#[derive(Debug)]
+struct Reading {
+    connection: Arc<Connection>,
+    take: u64,
+    /// Whether the answer spoke of regions.
+    any: bool,
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        if !self.any {
+            return;
+        }
+        self.connection.tell(&ToServer::Release { id: self.take });
+    }
+}
+
+/// The regions of a take as buffers, which keep them.
+#[derive(Debug)]
+pub(super) struct TakenRegions {
+    reading: Arc<Reading>,
+    buffers: Mutex<HashMap<u64, Buffer>>,
+}
+
+impl TakenRegions {
+    /// Has to be made when the answer has come: what it speaks of is the client's from then on.
+    pub(super) fn new(connection: Arc<Connection>, take: u64, any: bool) -> Self {
+        Self { reading: Arc::new(Reading { connection, take, any }), buffers: Mutex::default() }
+    }
+
+    /// A whole region.
+    pub(super) fn buffer(&self, number: u64) -> Option<Buffer> {
+        let mut buffers = self.buffers.lock();
+        if let Some(buffer) = buffers.get(&number) {
+            return Some(buffer.clone());
+        }
+        let mapping = self.reading.connection.region(number).ok()?;
+        let buffer = region::buffer(&mapping, mapping.length(), Arc::clone(&self.reading))?;
+        buffers.insert(number, buffer.clone());
+        Some(buffer)
+    }
+}
+
+fn invalid(words: &str) -> Error {
+    Error::new(ErrorKind::InvalidData, words)
+}
+
+/// Reads and writes until the connection ends.
+async fn serve(
+    shared: Arc<Shared>,
+    socket: Arc<UnixStream>,
+    reader: FrameReader,
+    outgoing: mpsc::UnboundedReceiver<Vec<u8>>,
+    end: CancellationToken,
+) {
+    let at_the_latest = async {
+        end.cancelled().await;
+        tokio::time::sleep(FLUSH_MAX).await;
+        Ok(())
+    };
+    let ended = tokio::select! {
+        read = listen(&shared, reader) => read,
+        written = speak(&socket, outgoing, &end) => written,
+        late = at_the_latest => late,
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "the connection to a queue of this host has ended");
+    }
+    // Whoever waits is told by the drop.
+    let waiting = shared.calls.lock().take();
+    drop(waiting);
+    shared.regions.lock().clear();
+}
+
+async fn speak(
+    socket: &UnixStream,
+    mut outgoing: mpsc::UnboundedReceiver<Vec<u8>>,
+    end: &CancellationToken,
+) -> io::Result<()> {
+    while let Some(Some(frame)) = end.run_until_cancelled(outgoing.recv()).await {
+        send(socket, &frame, &[]).await?;
+    }
+    // What was given back before the end is heard.
+    while let Ok(frame) = outgoing.try_recv() {
+        send(socket, &frame, &[]).await?;
+    }
+    Ok(())
+}
+
+async fn listen(shared: &Shared, mut reader: FrameReader) -> io::Result<()> {
+    while let Some(frame) = reader.next().await? {
+        match serde_json::from_slice(&frame.words)? {
+            ToClient::Hello { .. } => return Err(invalid("a second hello")),
+            ToClient::Regions(notices) => {
+                for RegionNotice { number, bytes, writable } in notices {
+                    let descriptor = reader.descriptor()?;
+                    let access = if writable { Access::Write } else { Access::Read };
+                    let mapping = Mapping::of(&descriptor, bytes, access)?;
+                    shared.regions.lock().insert(number, Arc::new(mapping));
+                }
+            }
+            ToClient::Forget(numbers) => {
+                let mut regions = shared.regions.lock();
+                numbers.iter().for_each(|number| drop(regions.remove(number)));
+            }
+            ToClient::Answer { id, body } => answer(shared, id, Ok(Reply { body, tail: frame.tail })),
+            ToClient::Refusal { id, error } => answer(shared, id, Err(error)),
+        }
+    }
+    Ok(())
+}
+
+fn answer(shared: &Shared, id: u64, answer: Result<Reply, QueueError>) {
+    let waiting = shared.calls.lock().as_mut().and_then(|calls| calls.remove(&id));
+    if let Some(waiting) = waiting {
+        // One that has stopped waiting since has told the server.
+        let _ = waiting.send(answer);
+    }
+}

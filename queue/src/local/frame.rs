@@ -1,0 +1,209 @@
+//! Frames on a Unix socket, and the descriptors that come with them.
+//!
+//! ```text
+//!   u32 words   u32 tail   words: JSON   tail: Arrow IPC, or nothing     (little endian)
+//! ```
+
+use std::collections::VecDeque;
+use std::io::{self, Error, ErrorKind, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use serde::Serialize;
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+
+/// Largest frame.
+pub(super) const FRAME_BYTES_MAX: usize = 64 << 20;
+/// Descriptors that one frame may carry.
+pub(super) const DESCRIPTORS_MAX: usize = 32;
+
+const HEAD_BYTES: usize = 8;
+const READ_BYTES: usize = 64 << 10;
+
+fn invalid(words: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidData, words.into())
+}
+
+/// A frame that came.
+#[derive(Debug)]
+pub(super) struct Frame {
+    pub(super) words: Bytes,
+    pub(super) tail: Bytes,
+}
+
+/// The bytes of a frame.
+pub(super) fn encode(words: &impl Serialize, tail: &[u8]) -> io::Result<Vec<u8>> {
+    let mut frame = Vec::with_capacity(HEAD_BYTES + 256 + tail.len());
+    frame.resize(HEAD_BYTES, 0);
+    serde_json::to_writer(&mut frame, words)?;
+    let words_length = frame.len() - HEAD_BYTES;
+    if frame.len() + tail.len() > FRAME_BYTES_MAX {
+        return Err(invalid(format!("a frame of more than bytes_max={FRAME_BYTES_MAX} bytes")));
+    }
+    frame[..4].copy_from_slice(&(words_length as u32).to_le_bytes());
+    frame[4..HEAD_BYTES].copy_from_slice(&(tail.len() as u32).to_le_bytes());
+    frame.extend_from_slice(tail);
+    Ok(frame)
+}
+
+/// Sends a frame's bytes, and descriptors with its first one.
+///
+/// Not cancel-safe: half a frame may have been sent.
+pub(super) async fn send(
+    socket: &UnixStream,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let mut sent = 0;
+    while sent < bytes.len() {
+        let attempt = || send_once(socket, &bytes[sent..], if sent == 0 { descriptors } else { &[] });
+        match socket.try_io(Interest::WRITABLE, attempt) {
+            Ok(count) => sent += count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => socket.writable().await?,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn send_once(socket: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(invalid("too many descriptors for one frame"));
+    }
+    Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
+}
+
+/// Reads frames, and keeps the descriptors that came in the order in which they were sent.
+#[derive(Debug)]
+pub(super) struct FrameReader {
+    socket: Arc<UnixStream>,
+    buffer: BytesMut,
+    scratch: Box<[u8]>,
+    descriptors: VecDeque<OwnedFd>,
+    /// A server is sent none; the system drops those that come all the same.
+    takes_descriptors: bool,
+}
+
+impl FrameReader {
+    pub(super) fn new(socket: Arc<UnixStream>, takes_descriptors: bool) -> Self {
+        let scratch = vec![0; READ_BYTES].into_boxed_slice();
+        Self { socket, buffer: BytesMut::new(), scratch, descriptors: VecDeque::new(), takes_descriptors }
+    }
+
+    /// The next descriptor that came.
+    pub(super) fn descriptor(&mut self) -> io::Result<OwnedFd> {
+        self.descriptors.pop_front().ok_or_else(|| invalid("a region without its descriptor"))
+    }
+
+    /// The next frame; `None` when the peer has closed its end between two.
+    ///
+    /// Cancel-safe: what has come of a frame is kept for the next call.
+    pub(super) async fn next(&mut self) -> io::Result<Option<Frame>> {
+        loop {
+            if let Some(frame) = self.whole()? {
+                return Ok(Some(frame));
+            }
+            let socket = Arc::clone(&self.socket);
+            // Not tokio's own read: one that ends where descriptors begin is short, and it would wait for more to come.
+            match socket.try_io(Interest::READABLE, || self.receive()) {
+                Ok(0) if self.buffer.is_empty() => return Ok(None),
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => socket.readable().await?,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn whole(&mut self) -> io::Result<Option<Frame>> {
+        let number = |at: usize| {
+            let bytes = self.buffer.get(at..at + 4)?;
+            Some(u32::from_le_bytes(bytes.try_into().ok()?) as usize)
+        };
+        let (Some(words), Some(tail)) = (number(0), number(4)) else { return Ok(None) };
+        let length = HEAD_BYTES + words + tail;
+        if length > FRAME_BYTES_MAX {
+            return Err(invalid(format!("a frame of bytes={length}, at most bytes_max={FRAME_BYTES_MAX}")));
+        }
+        if self.buffer.len() < length {
+            return Ok(None);
+        }
+        let frame = self.buffer.split_to(length).freeze();
+        Ok(Some(Frame {
+            words: frame.slice(HEAD_BYTES..HEAD_BYTES + words),
+            tail: frame.slice(HEAD_BYTES + words..),
+        }))
+    }
+
+    fn receive(&mut self) -> io::Result<usize> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = RecvAncillaryBuffer::new(if self.takes_descriptors { &mut space } else { &mut [] });
+        let into = &mut [IoSliceMut::new(&mut self.scratch)];
+        let received = recvmsg(&self.socket, into, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                self.descriptors.extend(descriptors);
+            }
+        }
+        if self.takes_descriptors && received.flags.contains(ReturnFlags::CTRUNC) {
+            return Err(Error::other("descriptors were lost: this process may not open more files"));
+        }
+        self.buffer.extend_from_slice(&self.scratch[..received.bytes]);
+        Ok(received.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn frames_arrive_whole_with_their_descriptors() {
+        let (left, right) = UnixStream::pair().unwrap();
+        let mut reader = FrameReader::new(Arc::new(right), true);
+        let (file, _mapping) = super::super::region::create(4096).unwrap();
+        let large = vec![7; 300_000];
+        let first = encode(&"first", &[]).unwrap();
+        let second = encode(&"second", &large).unwrap();
+        let sending = async {
+            send(&left, &first, &[file.as_fd(), file.as_fd()]).await.unwrap();
+            send(&left, &second, &[file.as_fd()]).await.unwrap();
+            drop(left);
+        };
+        let reading = async {
+            let frame = reader.next().await.unwrap().unwrap();
+            assert_eq!((frame.words.as_ref(), frame.tail.len()), (b"\"first\"".as_slice(), 0));
+            let frame = reader.next().await.unwrap().unwrap();
+            assert_eq!(frame.tail, large);
+            assert!(reader.next().await.unwrap().is_none());
+            for _ in 0..3 {
+                reader.descriptor().unwrap();
+            }
+            assert!(reader.descriptor().is_err());
+        };
+        tokio::join!(sending, reading);
+    }
+
+    #[tokio::test]
+    async fn half_a_frame_and_one_that_is_too_long_are_errors() {
+        for bytes in [vec![9, 0, 0, 0, 0, 0, 0, 0, 1], vec![0xff; 8]] {
+            let (left, right) = UnixStream::pair().unwrap();
+            send(&left, &bytes, &[]).await.unwrap();
+            drop(left);
+            assert!(FrameReader::new(Arc::new(right), false).next().await.is_err());
+        }
+    }
+}

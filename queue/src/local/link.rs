@@ -1,0 +1,166 @@
+//! A client's way to its server: one connection, made again when it is lost.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use super::connection::{Connection, Failure, Numbers, Reply};
+use super::protocol::Ask;
+use crate::QueueError;
+
+const RETRY_MIN: Duration = Duration::from_millis(20);
+const RETRY_MAX: Duration = Duration::from_secs(1);
+
+/// How to reach a queue's server on this host.
+#[derive(Debug, Clone)]
+pub struct LocalConfig {
+    /// The server's socket.
+    pub path: PathBuf,
+    /// For how long a server that is away is tried again before a call fails.
+    pub patience: Duration,
+}
+
+impl LocalConfig {
+    /// Trying for 30 s.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), patience: Duration::from_secs(30) }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) config: LocalConfig,
+    /// Where connections live.
+    runtime: Handle,
+    tasks: TaskTracker,
+    numbers: Numbers,
+    /// Waited for while somebody connects, so that one connection is made and not one for every caller.
+    connection: tokio::sync::Mutex<Option<Arc<Connection>>>,
+}
+
+/// Whether a call may be sent again when nobody knows what became of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Repeat {
+    /// Sent twice it does what it does once.
+    Safe,
+    /// Sent again only if it was not sent.
+    Unsent,
+}
+
+/// Connects, and connects again, as long as there is patience.
+pub(super) struct Attempts<'a> {
+    link: &'a Link,
+    give_up: Option<Instant>,
+    pause: Duration,
+}
+
+impl Attempts<'_> {
+    pub(super) async fn connection(&mut self) -> Result<Arc<Connection>, QueueError> {
+        loop {
+            match self.link.connected().await {
+                Ok(connection) => return Ok(connection),
+                Err(error) => self.wait(error.to_string()).await?,
+            }
+        }
+    }
+
+    /// After a failure: waits for a moment if it is worth another attempt.
+    pub(super) async fn again(&mut self, failure: Failure, repeat: Repeat) -> Result<(), QueueError> {
+        match failure {
+            // Perhaps to start again.
+            Failure::Refused(QueueError::Stopping) if !self.link.config.patience.is_zero() => {
+                self.wait(QueueError::Stopping.to_string()).await
+            }
+            Failure::Refused(error) => Err(error),
+            Failure::Lost(reason) if repeat == Repeat::Unsent => Err(self.link.unreachable(reason)),
+            Failure::Lost(reason) | Failure::Unsent(reason) => self.wait(reason).await,
+        }
+    }
+
+    /// The server answers: patience starts anew.
+    pub(super) fn answered(&mut self) {
+        (self.give_up, self.pause) = (None, RETRY_MIN);
+    }
+
+    async fn wait(&mut self, reason: String) -> Result<(), QueueError> {
+        let patience = self.link.config.patience;
+        let give_up = *self.give_up.get_or_insert_with(|| Instant::now() + patience);
+        if Instant::now() + self.pause >= give_up {
+            return Err(self.link.unreachable(reason));
+        }
+        if self.pause == RETRY_MIN {
+            let (path, patience_s) = (self.link.config.path.display(), patience.as_secs());
+            tracing::warn!(%path, patience_s, %reason, "the queue's server is away; trying again");
+        }
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(RETRY_MAX);
+        Ok(())
+    }
+}
+
+impl Link {
+    /// A way that nothing has gone yet. Needs to be called inside a tokio runtime.
+    pub(super) fn new(config: LocalConfig) -> Result<Self, QueueError> {
+        let runtime = Handle::try_current().map_err(|error| QueueError::Unreachable {
+            url: format!("unix:{}", config.path.display()),
+            reason: error.to_string(),
+        })?;
+        Ok(Self {
+            config,
+            runtime,
+            tasks: TaskTracker::new(),
+            numbers: Arc::new(AtomicU64::new(1)),
+            connection: tokio::sync::Mutex::default(),
+        })
+    }
+
+    pub(super) fn unreachable(&self, reason: impl ToString) -> QueueError {
+        let url = format!("unix:{}", self.config.path.display());
+        QueueError::Unreachable { url, reason: reason.to_string() }
+    }
+
+    pub(super) fn attempts(&self) -> Attempts<'_> {
+        Attempts { link: self, give_up: None, pause: RETRY_MIN }
+    }
+
+    async fn connected(&self) -> std::io::Result<Arc<Connection>> {
+        let mut connection = self.connection.lock().await;
+        if let Some(live) = connection.as_ref().filter(|connection| connection.is_alive()) {
+            return Ok(Arc::clone(live));
+        }
+        let opening =
+            Connection::open(&self.config.path, Arc::clone(&self.numbers), &self.tasks, &self.runtime);
+        let opened = Arc::new(opening.await?);
+        *connection = Some(Arc::clone(&opened));
+        Ok(opened)
+    }
+
+    /// Asks until there is an answer.
+    pub(super) async fn ask(&self, ask: impl Fn() -> Ask, repeat: Repeat) -> Result<Reply, QueueError> {
+        let mut attempts = self.attempts();
+        loop {
+            let connection = attempts.connection().await?;
+            match connection.call(connection.number(), ask(), &[], Duration::ZERO).await {
+                Ok(reply) => return Ok(reply),
+                Err(failure) => attempts.again(failure, repeat).await?,
+            }
+        }
+    }
+
+    pub(super) async fn ask_for<T: DeserializeOwned>(&self, ask: impl Fn() -> Ask) -> Result<T, QueueError> {
+        self.said(self.ask(ask, Repeat::Safe).await?.body())
+    }
+
+    pub(super) fn said<T>(&self, said: Result<T, Failure>) -> Result<T, QueueError> {
+        said.map_err(|failure| match failure {
+            Failure::Refused(error) => error,
+            Failure::Unsent(reason) | Failure::Lost(reason) => self.unreachable(reason),
+        })
+    }
+}

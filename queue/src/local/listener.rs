@@ -1,0 +1,121 @@
+//! The socket's file: one live server has it, and the file of a dead one stands in nobody's way.
+
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+use tokio::net::UnixListener;
+
+use super::pool::Regions;
+use super::server::LocalServiceConfig;
+use crate::QueueError;
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 1024;
+/// How often a lock file is opened that a server removes as it ends.
+const LOCK_ATTEMPTS: usize = 100;
+
+/// A socket that clients of this host can connect to. Its file is removed when this is dropped.
+#[derive(Debug)]
+pub struct LocalListener {
+    pub(super) listener: UnixListener,
+    pub(super) regions: Regions,
+    pub(super) config: LocalServiceConfig,
+    path: PathBuf,
+    lock: SocketLock,
+}
+
+/// `PATH.lock`: held as long as the server lives; the system lets go of it however it dies.
+#[derive(Debug)]
+struct SocketLock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl SocketLock {
+    fn acquire(socket: &Path) -> Result<Self, QueueError> {
+        let mut name = socket.as_os_str().to_owned();
+        name.push(".lock");
+        let path = PathBuf::from(name);
+        for _ in 0..LOCK_ATTEMPTS {
+            let opened = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&path);
+            let mut file = opened.map_err(QueueError::io("open", &path))?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    let mut owner = String::new();
+                    // The owner's name is a help for people; the lock is what counts.
+                    let _ = file.read_to_string(&mut owner);
+                    return Err(QueueError::InUse { dir: socket.to_owned(), owner: owner.trim().to_owned() });
+                }
+                Err(TryLockError::Error(error)) => return Err(QueueError::io("lock", &path)(error)),
+            }
+            // A server that ended in between has removed what was opened.
+            let locked = file.metadata().map_err(QueueError::io("read", &path))?;
+            if fs::metadata(&path).is_ok_and(|there| there.ino() == locked.ino()) {
+                let words = format!("process {}\n", std::process::id());
+                let written = file.set_len(0).and_then(|()| file.write_all(words.as_bytes()));
+                written.map_err(QueueError::io("write", &path))?;
+                return Ok(Self { path, _file: file });
+            }
+        }
+        Err(QueueError::InUse { dir: socket.to_owned(), owner: "others that come and go".to_owned() })
+    }
+}
+
+impl LocalListener {
+    /// Makes the socket, for its owner alone (0600). The file of a server that is dead is replaced; one that a live
+    /// server has is [`QueueError::InUse`]. Needs to be called inside a tokio runtime.
+    pub fn bind(path: impl Into<PathBuf>, config: LocalServiceConfig) -> Result<Self, QueueError> {
+        let path = path.into();
+        let lock = SocketLock::acquire(&path)?;
+        match fs::symlink_metadata(&path) {
+            Ok(there) if there.file_type().is_socket() => {
+                fs::remove_file(&path).map_err(QueueError::io("remove", &path))?;
+            }
+            Ok(_) => {
+                let reason = "it is there and is no socket".to_owned();
+                return Err(QueueError::Io { what: "bind".into(), path, reason });
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(QueueError::io("read", &path)(error)),
+        }
+        let listener = listening(&path).map_err(QueueError::io("bind", &path))?;
+        let regions = Regions::new(config.idle_bytes_max);
+        Ok(Self { listener, regions, config, path, lock })
+    }
+
+    /// Where clients find it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its regions, to look at.
+    pub fn regions(&self) -> Regions {
+        self.regions.clone()
+    }
+}
+
+/// Nobody can connect before the permissions are what they should be, because nobody listens yet.
+fn listening(path: &Path) -> std::io::Result<UnixListener> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket: OwnedFd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    fs::set_permissions(path, Permissions::from_mode(0o600))?;
+    listen(&socket, BACKLOG)?;
+    UnixListener::from_std(socket.into())
+}
+
+impl Drop for LocalListener {
+    fn drop(&mut self) {
+        // The lock is held still: these are our own files.
+        for path in [&self.path, &self.lock.path] {
+            if let Err(error) = fs::remove_file(path) {
+                tracing::debug!(path = %path.display(), %error, "a socket's file stays behind");
+            }
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The server's side: connections, and what they hold.
+
+use std::collections::HashMap;
+use std::io::{self, Error, ErrorKind};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::{AbortHandle, Aborted, BoxFuture, abortable};
+use futures::stream::{FuturesUnordered, StreamExt};
+use rustix::process::{Resource, getrlimit};
+use tokio::net::UnixStream;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::frame::{DESCRIPTORS_MAX, Frame, FrameReader, encode, send};
+use super::listener::LocalListener;
+use super::pool::RegionUse;
+use super::protocol::{RegionNotice, ToClient, ToServer, VERSION};
+use super::requests::{Desk, Reply, Service};
+use crate::{QueueError, TransferQueue};
+
+/// Calls of one client that are under way; beyond that the next one is read when one has ended.
+const CALLS_MAX: usize = 4096;
+/// How long answers may take to leave when the server ends.
+const CLOSE_MAX: Duration = Duration::from_secs(5);
+/// Pause after a connection that could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How a queue is served to this host.
+#[derive(Debug, Clone)]
+pub struct LocalServiceConfig {
+    /// Bytes of shared memory that are kept though nobody uses them; a quarter of what is in use if that is more.
+    pub idle_bytes_max: usize,
+    /// Regions that rows may stay in; rows of further puts are copied to memory of the server's own. At most a
+    /// quarter of the files that the process may open, since each is one.
+    pub regions_max: usize,
+    /// Largest put.
+    pub put_bytes_max: usize,
+}
+
+impl Default for LocalServiceConfig {
+    fn default() -> Self {
+        Self { idle_bytes_max: 256 << 20, regions_max: 4096, put_bytes_max: 1 << 30 }
+    }
+}
+
+/// Serves `queue` until `end`; then waiting calls are told that it is closed, answers that have begun are finished, and
+/// the socket's file is removed.
+///
+/// Cancel-safe: dropping it ends every connection, and with it what its client holds.
+pub async fn serve_local(
+    queue: TransferQueue,
+    listener: LocalListener,
+    end: CancellationToken,
+) -> io::Result<()> {
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let regions_max = listener.config.regions_max.min(usize::try_from(files / 4).unwrap_or(usize::MAX));
+    let service = Arc::new(Service {
+        queue,
+        regions: listener.regions.clone(),
+        regions_max,
+        put_bytes_max: listener.config.put_bytes_max,
+        life: rand::random(),
+        end: end.clone(),
+    });
+    let connections = TaskTracker::new();
+    let abandoned = CancellationToken::new();
+    let _at_the_latest = abandoned.clone().drop_guard();
+    while let Some(accepted) = end.run_until_cancelled(listener.listener.accept()).await {
+        let socket = match accepted {
+            Ok((socket, _)) => socket,
+            Err(error) => {
+                tracing::warn!(%error, "a client of this host could not connect");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let serving = converse(Arc::clone(&service), socket);
+        let abandoned = abandoned.clone();
+        connections.spawn(async move {
+            if let Some(Err(error)) = abandoned.run_until_cancelled(serving).await {
+                tracing::debug!(%error, "a client's connection is closed");
+            }
+        });
+    }
+    connections.close();
+    if tokio::time::timeout(CLOSE_MAX, connections.wait()).await.is_err() {
+        tracing::warn!(clients = connections.len(), "clients that do not read their answers are left");
+        abandoned.cancel();
+        connections.wait().await;
+    }
+    Ok(())
+}
+
+type Ended = (u64, Result<Result<Reply, QueueError>, Aborted>);
+
+/// One client, from its connection's side.
+struct Conversation {
+    service: Arc<Service>,
+    socket: Arc<UnixStream>,
+    /// What the client holds; given back when the conversation ends.
+    desk: Arc<Desk>,
+    running: FuturesUnordered<BoxFuture<'static, Ended>>,
+    cancels: HashMap<u64, AbortHandle>,
+}
+
+/// Talks to a client until either side ends it.
+///
+/// Cancel-safe: whatever the client holds is given back.
+async fn converse(service: Arc<Service>, socket: UnixStream) -> io::Result<()> {
+    let socket = Arc::new(socket);
+    let mut reader = FrameReader::new(Arc::clone(&socket), false);
+    let mut gone = service.regions.gone();
+    let end = service.end.clone();
+    let mut talk = Conversation {
+        desk: Arc::new(Desk::default()),
+        running: FuturesUnordered::new(),
+        cancels: HashMap::new(),
+        service,
+        socket,
+    };
+    let hello = ToClient::Hello { version: VERSION, life: talk.service.life };
+    talk.say(&hello, &[]).await?;
+    loop {
+        if end.is_cancelled() && talk.running.is_empty() {
+            return Ok(());
+        }
+        tokio::select! {
+            biased;
+            Some((id, outcome)) = talk.running.next() => talk.answer(id, outcome).await?,
+            frame = reader.next(), if talk.running.len() < CALLS_MAX && !end.is_cancelled() => match frame? {
+                None => return Ok(()),
+                Some(frame) => talk.hear(&frame)?,
+            },
+            Ok(()) = gone.changed() => talk.forget(&mut gone).await?,
+            () = end.cancelled(), if !end.is_cancelled() => {}
+        }
+    }
+}
+
+impl Conversation {
+    async fn say(&mut self, words: &ToClient, tail: &[u8]) -> io::Result<()> {
+        send(&self.socket, &encode(words, tail)?, &[]).await
+    }
+
+    fn hear(&mut self, frame: &Frame) -> io::Result<()> {
+        let words = serde_json::from_slice(&frame.words);
+        match words.map_err(|error| Error::new(ErrorKind::InvalidData, error))? {
+            ToServer::Call { id, ask } => {
+                let (service, desk) = (Arc::clone(&self.service), Arc::clone(&self.desk));
+                let tail = frame.tail.clone();
+                let answering = async move { service.answer(&desk, id, ask, tail).await };
+                let (answering, cancel) = abortable(answering);
+                self.cancels.insert(id, cancel);
+                self.running.push(answering.map(move |outcome| (id, outcome)).boxed());
+            }
+            ToServer::Cancel { id } => {
+                if let Some(cancel) = self.cancels.remove(&id) {
+                    cancel.abort();
+                }
+                self.desk.take_back(id);
+            }
+            ToServer::Release { id } => self.desk.release(id),
+        }
+        Ok(())
+    }
+
+    async fn answer(
+        &mut self,
+        id: u64,
+        outcome: Result<Result<Reply, QueueError>, Aborted>,
+    ) -> io::Result<()> {
+        self.cancels.remove(&id);
+        let Ok(outcome) = outcome else { return Ok(()) };
+        let reply = match outcome {
+            Ok(reply) => reply,
+            Err(error) => return self.say(&ToClient::Refusal { id, error }, &[]).await,
+        };
+        self.introduce(&reply.regions).await?;
+        let said = encode(&ToClient::Answer { id, body: reply.body }, &reply.tail)?;
+        send(&self.socket, &said, &[]).await
+    }
+
+    /// Passes regions that the client has not seen, or not to write to.
+    async fn introduce(&mut self, regions: &[(Arc<RegionUse>, bool)]) -> io::Result<()> {
+        let new = self.desk.learn(regions);
+        for some in new.chunks(DESCRIPTORS_MAX) {
+            let notice = |(lent, writable): &(Arc<RegionUse>, bool)| RegionNotice {
+                number: lent.region.number,
+                bytes: lent.region.mapping.length(),
+                writable: *writable,
+            };
+            let words = ToClient::Regions(some.iter().map(notice).collect());
+            let descriptors: Vec<_> = some.iter().map(|(lent, _)| lent.region.descriptor.as_fd()).collect();
+            send(&self.socket, &encode(&words, &[])?, &descriptors).await?;
+        }
+        Ok(())
+    }
+
+    /// Has the client unmap regions that are gone.
+    async fn forget(&mut self, gone: &mut watch::Receiver<u64>) -> io::Result<()> {
+        gone.borrow_and_update();
+        let numbers = self.desk.forget_gone(&self.service.regions);
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        self.say(&ToClient::Forget(numbers), &[]).await
+    }
+}

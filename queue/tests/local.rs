@@ -1,0 +1,572 @@
+//! The queue through shared memory: the same trait, the same errors, nothing copied by sockets, nothing left behind.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::{ArrayRef, Float32Array, Int64Array, ListArray, RecordBatch, StringArray};
+use arrow::buffer::OffsetBuffer;
+use arrow::datatypes::Field;
+use rolldock_queue::{
+    Lease, LocalConfig, LocalListener, LocalQueue, LocalServiceConfig, PartitionSpec, Put, Queue,
+    QueueConfig, QueueError, Regions, Sampler, Share, Take, TaskSpec, TransferQueue, serve_local,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+
+struct Served {
+    queue: TransferQueue,
+    regions: Regions,
+    path: PathBuf,
+    end: CancellationToken,
+    task: AbortOnDropHandle<std::io::Result<()>>,
+    dir: tempfile::TempDir,
+}
+
+fn serve_in(dir: tempfile::TempDir, queue: TransferQueue, config: LocalServiceConfig) -> Served {
+    let path = dir.path().join("queue.sock");
+    let listener = LocalListener::bind(&path, config).unwrap();
+    let (regions, end) = (listener.regions(), CancellationToken::new());
+    let serving = serve_local(queue.clone(), listener, end.clone());
+    let task = AbortOnDropHandle::new(TaskTracker::new().spawn(serving));
+    Served { queue, regions, path, end, task, dir }
+}
+
+fn served() -> Served {
+    let queue = TransferQueue::open(QueueConfig { dir: None, ..QueueConfig::default() }).unwrap();
+    serve_in(tempfile::tempdir().unwrap(), queue, LocalServiceConfig::default())
+}
+
+impl Served {
+    fn client(&self) -> LocalQueue {
+        LocalQueue::new(LocalConfig::new(&self.path)).unwrap()
+    }
+
+    async fn declared(&self) -> LocalQueue {
+        let client = self.client();
+        client.declare(PartitionSpec::new("train", ["train"], 1 << 16)).await.unwrap();
+        client
+    }
+}
+
+/// Waits for what happens soon, on the other side of a socket.
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let give_up = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < give_up, "{what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+fn small(first: i64, rows: i64) -> RecordBatch {
+    let ids = Int64Array::from_iter_values(first..first + rows);
+    let words = StringArray::from_iter_values((first..first + rows).map(|id| format!("word {id}")));
+    RecordBatch::try_from_iter([("id", Arc::new(ids) as _), ("word", Arc::new(words) as _)]).unwrap()
+}
+
+/// Rows of about 12 KB.
+fn large(seed: i64, rows: usize) -> RecordBatch {
+    let list = |values: ArrayRef| -> ArrayRef {
+        let item = Arc::new(Field::new_list_field(values.data_type().clone(), false));
+        let offsets = OffsetBuffer::from_lengths(std::iter::repeat_n(1000, rows));
+        Arc::new(ListArray::new(item, offsets, values, None))
+    };
+    let tokens = Int64Array::from_iter_values((0..rows as i64 * 1000).map(|at| at * 31 + seed));
+    let logprobs = Float32Array::from_iter_values((0..rows * 1000).map(|at| -(at as f32)));
+    let words = StringArray::from_iter((0..rows).map(|row| (row % 7 != 3).then(|| format!("{seed}/{row}"))));
+    RecordBatch::try_from_iter_with_nullable([
+        ("tokens", list(Arc::new(tokens)), false),
+        ("logprobs", list(Arc::new(logprobs)), false),
+        ("words", Arc::new(words) as _, true),
+    ])
+    .unwrap()
+}
+
+fn soon() -> Option<Duration> {
+    Some(Duration::from_secs(10))
+}
+
+async fn take(client: &LocalQueue) -> Lease {
+    let take = Take::groups("train", 1).until(Instant::now() + Duration::from_secs(10));
+    client.take("train", &take).await.unwrap().unwrap()
+}
+
+/// A producer and a consumer that know nothing but the trait.
+async fn tour(queue: &dyn Queue) {
+    let tasks =
+        ["train", "score"].map(|name| TaskSpec { name: name.to_owned(), columns: Vec::new() }).to_vec();
+    let spec = PartitionSpec { tasks, ..PartitionSpec::new("train", ["train"], 64) };
+    queue.declare(spec.clone()).await.unwrap();
+    queue.declare(spec.clone()).await.unwrap();
+    let other = PartitionSpec { capacity_rows: 1, ..spec };
+    assert!(matches!(queue.declare(other).await, Err(QueueError::DeclaredOtherwise { .. })));
+
+    let rows = queue.put("train", Put::group("a/1", small(0, 3)), soon()).await.unwrap();
+    let record = Some("step 1, ünïcode & more".to_owned());
+    let second = Put { policy_version: 7, record, ..Put::group("b", small(10, 2)) };
+    queue.put("train", second, soon()).await.unwrap();
+    let advantage =
+        RecordBatch::try_from_iter([("advantage", Arc::new(Int64Array::from(vec![5, 6, 7])) as _)]).unwrap();
+    queue.write_columns("train", &rows, advantage.clone()).await.unwrap();
+    assert!(matches!(
+        queue.write_columns("train", &rows, advantage).await,
+        Err(QueueError::ColumnExists { column }) if column == "advantage"
+    ));
+
+    let fresh = Take { min_policy_version: 7, ..Take::groups("score", 8) };
+    let lease = queue.take("train", &fresh).await.unwrap().unwrap();
+    assert_eq!(lease.groups(), ["b", "b"]);
+    assert_eq!(lease.concat().unwrap(), small(10, 2));
+    lease.nack().await.unwrap();
+    let first =
+        Take { columns: Some(vec!["advantage".to_owned(), "id".to_owned()]), ..Take::groups("train", 1) };
+    let lease = queue.take("train", &first).await.unwrap().unwrap();
+    assert_eq!(
+        (lease.rows(), lease.groups()),
+        (rows.as_slice(), ["a/1", "a/1", "a/1"].map(str::to_owned).as_slice())
+    );
+    assert_eq!(lease.concat().unwrap().schema().field(0).name(), "advantage");
+    lease.renew().await.unwrap();
+    lease.ack().await.unwrap();
+
+    let stats = queue.status("train").await.unwrap();
+    assert_eq!((stats.rows, stats.groups, stats.leases), (5, 2, 0));
+    queue.clear("train", &rows).await.unwrap();
+    assert!(matches!(queue.clear("train", &rows).await, Err(QueueError::StaleHandle { .. })));
+    refusals(queue).await;
+
+    let shared = |rank| Take {
+        share: Some(Share::of(rank, 2)),
+        sampler: Sampler::Random { seed: 1 },
+        ..Take::tokens("score", 99)
+    };
+    let halves =
+        [queue.take("train", &shared(0)).await.unwrap(), queue.take("train", &shared(1)).await.unwrap()];
+    let sizes = halves.each_ref().map(|half| half.as_ref().map_or(0, |lease| lease.rows().len()));
+    assert!(sizes.contains(&2), "{sizes:?}");
+    for half in halves.into_iter().flatten() {
+        assert_eq!(half.policy_versions(), [7, 7]);
+        half.nack().await.unwrap();
+    }
+
+    let until = Take::groups("train", 8).until(Instant::now() + Duration::from_secs(10));
+    queue.take("train", &until).await.unwrap().unwrap().ack().await.unwrap();
+    let late = Take::groups("train", 8).until(Instant::now() + Duration::from_millis(30));
+    assert!(matches!(queue.take("train", &late).await, Err(QueueError::Deadline { .. })));
+    assert!(queue.take("train", &Take::groups("train", 8)).await.unwrap().is_none());
+    queue.end_of_puts("train").await.unwrap();
+    assert!(queue.take("train", &until).await.unwrap().is_none(), "the end of puts ends waiting");
+    assert_eq!(queue.inspect().await.unwrap().partitions[0].rows, 2);
+}
+
+async fn refusals(queue: &dyn Queue) {
+    let gone = Put { group_size: 1, ..Put::group("c", small(0, 2)) };
+    assert!(matches!(
+        queue.put("train", gone, soon()).await,
+        Err(QueueError::GroupOverflow { size: 1, rows: 2, .. })
+    ));
+    let wrong = RecordBatch::try_from_iter([("id", Arc::new(StringArray::from(vec!["1"])) as _)]).unwrap();
+    assert!(matches!(
+        queue.put("train", Put::group("d", wrong), soon()).await,
+        Err(QueueError::WrongType { .. })
+    ));
+    assert!(matches!(
+        queue.put("no", Put::group("d", small(0, 1)), soon()).await,
+        Err(QueueError::UnknownPartition { .. })
+    ));
+    let nobody = Take::groups("nobody", 1);
+    assert!(matches!(queue.take("train", &nobody).await, Err(QueueError::UnknownTask { .. })));
+    let full = queue.put("train", Put::group("e", small(0, 63)), Some(Duration::from_millis(20))).await;
+    assert!(matches!(full, Err(QueueError::Deadline { .. })), "{full:?}");
+}
+
+#[tokio::test]
+async fn a_local_queue_and_one_in_process_do_the_same() {
+    tour(&TransferQueue::open(QueueConfig { dir: None, ..QueueConfig::default() }).unwrap()).await;
+    let served = served();
+    tour(&served.client()).await;
+    assert_eq!(served.queue.partition("train").unwrap().records(), ["step 1, ünïcode & more"]);
+}
+
+#[tokio::test]
+async fn large_rows_stay_in_the_region_that_they_were_put_in() {
+    let served = served();
+    let client = served.declared().await;
+    let batch = large(1, 400);
+    let handles = client.put("train", Put::group("a", batch.clone()), None).await.unwrap();
+    let stats = served.regions.stats();
+    assert_eq!((stats.in_use, stats.idle), (1, 0), "the chunk lies in the region");
+    assert!(served.queue.inspect().payload_bytes > 4_000_000);
+
+    let lease = take(&client).await;
+    assert_eq!(lease.concat().unwrap(), batch);
+    assert_eq!(served.regions.stats(), stats, "a take of it needs no other");
+    lease.nack().await.unwrap();
+
+    // Cuts, projections, and columns that came later.
+    let advantage = Float32Array::from_iter_values((0..400).map(|row| row as f32));
+    let advantage = RecordBatch::try_from_iter([("advantage", Arc::new(advantage) as _)]).unwrap();
+    client.write_columns("train", &handles, advantage).await.unwrap();
+    let columns = Some(["words", "tokens", "advantage"].map(str::to_owned).to_vec());
+    for first in [0, 100, 200, 300] {
+        let some = Take { columns: columns.clone(), ..Take::rows("train", 100) };
+        let lease = client.take("train", &some).await.unwrap().unwrap();
+        let rows = lease.concat().unwrap();
+        assert_eq!(rows.column(0), &batch.column(2).slice(first, 100));
+        assert_eq!(rows.column(1), &batch.column(0).slice(first, 100));
+        assert_eq!(rows.num_columns(), 3);
+        let kept = lease.batches()[0].clone();
+        lease.ack().await.unwrap();
+        // Rows that are still read keep what they lie in, whatever becomes of the queue's.
+        assert_eq!(kept.column(1), &batch.column(0).slice(first, 100));
+    }
+    until("the region is idle", || served.regions.stats().in_use == 0).await;
+}
+
+#[tokio::test]
+async fn rows_that_are_read_are_never_written_over() {
+    let served = served();
+    let client = served.declared().await;
+    let first = large(1, 200);
+    client.put("train", Put::group("a", first.clone()), None).await.unwrap();
+    let lease = take(&client).await;
+    let read = lease.batches()[0].clone();
+    lease.ack().await.unwrap();
+    assert_eq!(served.queue.partition("train").unwrap().stats().rows, 0);
+    for round in 0..4 {
+        client.put("train", Put::group(format!("{round}"), large(round + 2, 200)), None).await.unwrap();
+        take(&client).await.ack().await.unwrap();
+    }
+    assert_eq!(read, first);
+    let stats = served.regions.stats();
+    assert!(stats.in_use <= 2 && stats.in_use + stats.idle <= 3, "{stats:?}");
+    drop(read);
+    until("the region is idle", || served.regions.stats().in_use == 0).await;
+}
+
+#[tokio::test]
+async fn a_queue_on_disk_gives_its_rows_through_a_region() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = QueueConfig { dir: Some(dir.path().join("queue")), ..QueueConfig::default() };
+    let served = serve_in(dir, TransferQueue::open(config).unwrap(), LocalServiceConfig::default());
+    let client = served.declared().await;
+    let batch = large(3, 300);
+    client.put("train", Put::group("a", batch.clone()), None).await.unwrap();
+    until("the rows are on disk", || served.regions.stats().in_use == 0).await;
+    let lease = take(&client).await;
+    assert_eq!(served.regions.stats().in_use, 1);
+    assert_eq!(lease.concat().unwrap(), batch);
+    lease.ack().await.unwrap();
+    until("the region is idle", || served.regions.stats().in_use == 0).await;
+    let other = served.client();
+    other.put("train", Put::group("b", batch.clone()), None).await.unwrap();
+    let some = other.take("train", &Take::rows("train", 100)).await.unwrap().unwrap();
+    assert_eq!(some.concat().unwrap(), batch.slice(0, 100));
+}
+
+#[tokio::test]
+async fn different_columns_come_under_one_schema_with_nulls() {
+    let served = served();
+    let client = served.declared().await;
+    client.put("train", Put::group("a", small(0, 1)), soon()).await.unwrap();
+    client.put("train", Put::group("b", small(1, 1).project(&[0]).unwrap()), soon()).await.unwrap();
+    let lease = client.take("train", &Take::groups("train", 2)).await.unwrap().unwrap();
+    let rows = lease.concat().unwrap();
+    assert_eq!((rows.num_rows(), rows.column_by_name("word").unwrap().null_count()), (2, 1));
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_leaves_nothing_behind() {
+    let served = served();
+    let keeper = served.declared().await;
+    for group in ["a", "b"] {
+        keeper.put("train", Put::group(group, large(1, 200)), None).await.unwrap();
+    }
+    let client = served.client();
+    let lease = take(&client).await;
+    let partition = served.queue.partition("train").unwrap();
+    assert_eq!(partition.stats().leases, 1);
+
+    // Rows that are read keep the connection; a process that dies has no such rows any more.
+    let mut dead = UnixStream::connect(&served.path).await.unwrap();
+    let words = br#"{"Call":{"id":1,"ask":{"Room":{"bytes":5000000}}}}"#;
+    let taking =
+        br#"{"Call":{"id":2,"ask":{"Take":{"partition":"train","take":{"task":"train","groups":1}}}}}"#;
+    let waiting = br#"{"Call":{"id":3,"ask":{"Take":{"partition":"train","take":{"task":"train","groups":1,"wait_ms":60000}}}}}"#;
+    for words in [words.as_slice(), taking, waiting] {
+        dead.write_all(&framed(words)).await.unwrap();
+    }
+    until("both groups are leased", || partition.stats().leases == 2).await;
+    until("a region is lent", || served.regions.stats().in_use == 3).await;
+    drop(dead);
+    until("its lease has ended", || partition.stats().leases == 1).await;
+    until("its region is gone", || served.regions.stats().in_use == 2).await;
+    assert_eq!(served.regions.stats().idle, 0, "{:?}", served.regions.stats());
+    assert_eq!(partition.stats().tasks[0].ready_groups, 1);
+    assert_eq!(partition.stats().rows_reserved, 0);
+
+    let read = lease.batches()[0].clone();
+    drop((lease, client));
+    until("a dropped lease gives its rows back", || partition.stats().leases == 0).await;
+    assert_eq!(read, large(1, 200));
+    drop(read);
+    // What the dead client had is not lent again; the rows in it are given all the same.
+    for _ in 0..2 {
+        let lease = take(&keeper).await;
+        assert_eq!(lease.concat().unwrap(), large(1, 200));
+        lease.ack().await.unwrap();
+    }
+    until("nothing is in use", || served.regions.stats().in_use == 0).await;
+    assert!(served.regions.stats().idle <= 1, "{:?}", served.regions.stats());
+}
+
+fn framed(words: &[u8]) -> Vec<u8> {
+    let mut frame = (words.len() as u32).to_le_bytes().to_vec();
+    frame.extend_from_slice(&0_u32.to_le_bytes());
+    frame.extend_from_slice(words);
+    frame
+}
+
+#[tokio::test]
+async fn garbage_closes_its_own_connection_only() {
+    let served = served();
+    let client = served.declared().await;
+    let truncated = framed(br#"{"Cancel":{"id":1}}"#)[..15].to_vec();
+    let cases = [
+        framed(b"{"),
+        framed(br#"{"Call":{"id":1,"ask":"Nonsense"}}"#),
+        vec![0xff; 64],
+        truncated,
+        vec![0; 3],
+    ];
+    for bytes in cases {
+        let mut peer = UnixStream::connect(&served.path).await.unwrap();
+        peer.write_all(&bytes).await.unwrap();
+        peer.shutdown().await.unwrap();
+        // The hello, and the end.
+        peer.read_to_end(&mut Vec::new()).await.ok();
+        client.put("train", Put::group("a", small(0, 1)), soon()).await.unwrap();
+        take(&client).await.ack().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_stream_in_a_region_changes_nothing() {
+    let served = served();
+    let client = served.declared().await;
+    client.put("train", Put::group("a", large(5, 200)), None).await.unwrap();
+    take(&client).await.ack().await.unwrap();
+    until("the region is idle", || served.regions.stats().in_use == 0).await;
+    // A region that holds zeros, an earlier stream that is cut, lengths beyond it, and loans that are none.
+    let mut peer = UnixStream::connect(&served.path).await.unwrap();
+    let room = br#"{"Call":{"id":1,"ask":{"Room":{"bytes":1000}}}}"#;
+    peer.write_all(&framed(room)).await.unwrap();
+    let rows = [(1, 0), (1, 1), (1, 64), (1, 5000), (1, 1 << 20), (1, 1 << 30), (2, 100)];
+    for (call, (id, length)) in rows.into_iter().enumerate() {
+        let words = format!(
+            r#"{{"Call":{{"id":{},"ask":{{"Put":{{"partition":"train","query":{{"group":"g"}},"rows":{{"Loan":{{"id":{id},"length":{length}}}}}}}}}}}}}"#,
+            call + 10
+        );
+        peer.write_all(&framed(words.as_bytes())).await.unwrap();
+    }
+    let mut answers = String::new();
+    while answers.matches("Refusal").count() < 7 {
+        // Not `read`: a read that ends where descriptors begin is short, and that is no sign of there being no more.
+        let mut some = vec![0; 4096];
+        match peer.try_read(&mut some) {
+            Ok(count) => {
+                assert!(count > 0, "{answers}");
+                answers.push_str(&String::from_utf8_lossy(&some[..count]));
+            }
+            Err(_) => peer.readable().await.unwrap(),
+        }
+    }
+    let stats = served.queue.partition("train").unwrap().stats();
+    assert_eq!((stats.rows, stats.rows_reserved, stats.groups), (0, 0, 0));
+    drop(peer);
+    until("its region is gone", || served.regions.stats().in_use == 0).await;
+}
+
+#[tokio::test]
+async fn memory_stays_bounded_over_many_rounds() {
+    let queue = TransferQueue::open(QueueConfig { dir: None, ..QueueConfig::default() }).unwrap();
+    let idle_bytes_max = 12 << 20;
+    let config = LocalServiceConfig { idle_bytes_max, ..LocalServiceConfig::default() };
+    let served = serve_in(tempfile::tempdir().unwrap(), queue, config);
+    let producer = served.declared().await;
+    let consumer = served.client();
+    let whole = large(1, 500);
+    let mut most = 0;
+    for round in 0..2000_usize {
+        let rows = 1 + (round * 7919) % if round % 50 == 0 { 500 } else { 40 };
+        let batch = whole.slice((round * 31) % (501 - rows), rows);
+        producer.put("train", Put::group(format!("{round}"), batch.clone()), None).await.unwrap();
+        let lease = take(&consumer).await;
+        assert_eq!(lease.rows().len(), rows);
+        if round % 100 == 0 {
+            assert_eq!(lease.concat().unwrap(), batch);
+        }
+        lease.ack().await.unwrap();
+        let stats = served.regions.stats();
+        assert!(stats.idle_bytes <= idle_bytes_max, "{stats:?}");
+        most = most.max(stats.in_use_bytes + stats.idle_bytes);
+    }
+    assert!(most <= 40 << 20, "{most}");
+    until("nothing is in use", || served.regions.stats().in_use == 0).await;
+    // Whoever is passed over keeps no mapping of what is gone.
+    until("clients have forgotten", || mapped() <= 3 * 16).await;
+}
+
+/// Mappings of regions in this process.
+fn mapped() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.contains("rolldock-rows")).count()
+}
+
+#[tokio::test]
+async fn beyond_the_regions_that_may_be_in_use_rows_are_copied() {
+    let queue = TransferQueue::open(QueueConfig { dir: None, ..QueueConfig::default() }).unwrap();
+    let config = LocalServiceConfig { regions_max: 2, ..LocalServiceConfig::default() };
+    let served = serve_in(tempfile::tempdir().unwrap(), queue, config);
+    let client = served.declared().await;
+    for group in 0..6 {
+        client.put("train", Put::group(format!("{group}"), large(group, 20)), None).await.unwrap();
+    }
+    assert_eq!(served.regions.stats().in_use, 2);
+    for group in 0..6 {
+        let lease = take(&client).await;
+        assert_eq!(lease.concat().unwrap(), large(group, 20));
+        lease.ack().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn waiting_calls_do_not_keep_others_and_cancelled_ones_take_nothing() {
+    let served = served();
+    let client = served.declared().await;
+    let take_one = Take::groups("train", 1).until(Instant::now() + Duration::from_secs(30));
+    let cancelled = tokio::time::timeout(Duration::from_millis(50), client.take("train", &take_one)).await;
+    assert!(cancelled.is_err());
+    let waiting = client.take("train", &take_one);
+    let putting = async {
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        client.put("train", Put::group("a", small(1, 1)), soon()).await.unwrap();
+    };
+    let (lease, ()) = tokio::join!(waiting, putting);
+    let lease = lease.unwrap().unwrap();
+    assert_eq!(lease.groups(), ["a"]);
+    lease.ack().await.unwrap();
+    assert_eq!(served.queue.partition("train").unwrap().stats().leases, 0);
+}
+
+#[tokio::test]
+async fn waiting_takes_are_told_when_the_server_ends() {
+    let served = served();
+    let client = served.declared().await;
+    let until = Take::groups("train", 1).until(Instant::now() + Duration::from_secs(30));
+    let ending = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        served.end.cancel();
+    };
+    let (taken, ()) = tokio::join!(client.take("train", &until), ending);
+    assert_eq!(taken.map(drop), Err(QueueError::Stopping));
+    served.task.await.unwrap().unwrap();
+    assert!(!served.path.exists(), "the socket's file is removed");
+    assert_eq!(std::fs::read_dir(served.dir.path()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_client_waits_for_a_server_that_starts_late_or_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("queue.sock");
+    let config = QueueConfig { dir: Some(dir.path().join("queue")), ..QueueConfig::default() };
+    let open = || TransferQueue::open(config.clone()).unwrap();
+    let client = LocalQueue::new(LocalConfig::new(&path)).unwrap();
+    let starting = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        serve_in(dir, open(), LocalServiceConfig::default())
+    };
+    let spec = PartitionSpec::new("train", ["train"], 1 << 16);
+    let (declared, served) = tokio::join!(client.declare(spec), starting);
+    declared.unwrap();
+    client.put("train", Put::group("a", large(2, 100)), None).await.unwrap();
+    let stale = take(&client).await;
+
+    served.end.cancel();
+    served.task.await.unwrap().unwrap();
+    served.queue.close();
+    drop(served.queue);
+    let starting = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        serve_in(served.dir, open(), LocalServiceConfig::default())
+    };
+    let (lease, _served) = tokio::join!(take(&client), starting);
+    assert_eq!(stale.batches()[0], large(2, 100), "rows outlive their server");
+    assert!(matches!(stale.ack().await, Err(QueueError::LeaseGone { .. })));
+    assert_eq!(lease.concat().unwrap(), large(2, 100));
+    lease.ack().await.unwrap();
+    let nobody = LocalConfig { patience: Duration::ZERO, ..LocalConfig::new("/nowhere/queue.sock") };
+    let refused = LocalQueue::new(nobody).unwrap().inspect().await;
+    assert!(matches!(refused, Err(QueueError::Unreachable { .. })), "{refused:?}");
+}
+
+#[tokio::test]
+async fn one_live_server_has_the_socket() {
+    let served = served();
+    let mode = std::fs::metadata(&served.path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let config = LocalServiceConfig::default();
+    let second = LocalListener::bind(&served.path, config.clone());
+    assert!(matches!(second, Err(QueueError::InUse { .. })), "{second:?}");
+    // What a dead server left is replaced; what is no socket is nobody's to remove.
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("stale.sock");
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    assert!(path.exists());
+    LocalListener::bind(&path, config.clone()).unwrap();
+    std::fs::write(&path, "words").unwrap();
+    let refused = LocalListener::bind(&path, config);
+    assert!(matches!(refused, Err(QueueError::Io { .. })), "{refused:?}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "words");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_clients_at_once() {
+    const CLIENTS: usize = 64;
+    const ROUNDS: usize = 8;
+    let served = served();
+    served.declared().await;
+    let tasks = TaskTracker::new();
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|number| {
+            let client = served.client();
+            AbortOnDropHandle::new(tasks.spawn(async move {
+                let mut taken = 0;
+                for round in 0..ROUNDS {
+                    let rows = if round % 2 == 0 { 20 } else { 1 };
+                    let seed = (number * ROUNDS + round) as i64;
+                    let group = format!("{seed}");
+                    client.put("train", Put::group(group, large(seed, rows)), None).await.unwrap();
+                    let lease = take(&client).await;
+                    let seed: i64 = lease.groups()[0].parse().unwrap();
+                    assert_eq!(lease.concat().unwrap(), large(seed, lease.rows().len()));
+                    taken += lease.rows().len();
+                    lease.ack().await.unwrap();
+                }
+                taken
+            }))
+        })
+        .collect();
+    let mut taken = 0;
+    for client in clients {
+        taken += client.await.unwrap();
+    }
+    assert_eq!(taken, CLIENTS * ROUNDS / 2 * 21);
+    assert_eq!(served.queue.partition("train").unwrap().stats().rows, 0);
+    until("nothing is in use", || served.regions.stats().in_use == 0).await;
+}
