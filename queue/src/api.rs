@@ -9,8 +9,8 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{
-    KeyedRow, Lease, PartitionSpec, PartitionStats, Put, QueueError, QueueInspection, RowHandle, Take,
-    TransferQueue,
+    ClosedGroup, KeyedRow, Lease, PartitionSpec, PartitionStats, Put, QueueError, QueueInspection, RowHandle,
+    Take, TransferQueue, Unfinished,
 };
 
 /// A queue in this process ([`TransferQueue`]) or of a server ([`RemoteQueue`](crate::RemoteQueue)): code that is
@@ -83,6 +83,21 @@ pub trait Queue: Send + Sync + std::fmt::Debug {
         partition: &'a str,
         rows: &'a [RowHandle],
     ) -> BoxFuture<'a, Result<(), QueueError>>;
+
+    /// Frees all rows that are there, whoever holds them.
+    fn clear_all<'a>(&'a self, partition: &'a str) -> BoxFuture<'a, Result<usize, QueueError>>;
+
+    /// A sample has no more rows: its group is whole when all its samples are. Repeating it changes nothing.
+    fn end_sample<'a>(&'a self, partition: &'a str, sample: &'a str)
+    -> BoxFuture<'a, Result<(), QueueError>>;
+
+    /// Closes groups of samples that were begun so long ago and are not whole; says which.
+    fn close_groups<'a>(
+        &'a self,
+        partition: &'a str,
+        older_than: Duration,
+        unfinished: Unfinished,
+    ) -> BoxFuture<'a, Result<Vec<ClosedGroup>, QueueError>>;
 
     /// No more puts: takers see the end instead of waiting for more.
     fn end_of_puts<'a>(&'a self, partition: &'a str) -> BoxFuture<'a, Result<(), QueueError>>;
@@ -184,6 +199,27 @@ impl Queue for TransferQueue {
         rows: &'a [RowHandle],
     ) -> BoxFuture<'a, Result<(), QueueError>> {
         async move { self.partition(partition)?.clear(rows).await }.boxed()
+    }
+
+    fn clear_all<'a>(&'a self, partition: &'a str) -> BoxFuture<'a, Result<usize, QueueError>> {
+        async move { self.partition(partition)?.clear_all().await }.boxed()
+    }
+
+    fn end_sample<'a>(
+        &'a self,
+        partition: &'a str,
+        sample: &'a str,
+    ) -> BoxFuture<'a, Result<(), QueueError>> {
+        async move { self.partition(partition)?.end_sample(sample).await }.boxed()
+    }
+
+    fn close_groups<'a>(
+        &'a self,
+        partition: &'a str,
+        older_than: Duration,
+        unfinished: Unfinished,
+    ) -> BoxFuture<'a, Result<Vec<ClosedGroup>, QueueError>> {
+        async move { self.partition(partition)?.close_groups(older_than, unfinished).await }.boxed()
     }
 
     fn end_of_puts<'a>(&'a self, partition: &'a str) -> BoxFuture<'a, Result<(), QueueError>> {

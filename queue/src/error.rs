@@ -103,6 +103,12 @@ pub enum QueueError {
         /// The column.
         column: String,
     },
+    /// A column was asked for that a row does not have yet.
+    #[error("a row has no column={column} yet")]
+    ColumnMissing {
+        /// The column.
+        column: String,
+    },
     /// More rows than a group was declared with.
     #[error("group={group} was declared with size={size}, found rows={rows}")]
     GroupOverflow {
@@ -170,6 +176,34 @@ pub enum QueueError {
         slot: u32,
         /// The row's generation.
         generation: u32,
+    },
+    /// Rows for a group that was closed: it was complete, it was given up, or it is gone.
+    #[error("group={group} was closed and takes no more rows")]
+    GroupClosed {
+        /// The group.
+        group: String,
+    },
+    /// Rows for a sample that is whole.
+    #[error("sample={sample} is whole and takes no more rows")]
+    SampleClosed {
+        /// The sample.
+        sample: String,
+    },
+    /// No sample of a group that is there.
+    #[error("partition={partition} has no sample={sample}")]
+    UnknownSample {
+        /// The partition.
+        partition: String,
+        /// The sample.
+        sample: String,
+    },
+    /// A step that is there already, with other contents.
+    #[error("step={step} of trajectory={trajectory} is there already and differs")]
+    StepDiffers {
+        /// The trajectory.
+        trajectory: String,
+        /// The step's index in it.
+        step: u32,
     },
     /// The owner's records fill their bound.
     #[error(

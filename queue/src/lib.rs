@@ -16,6 +16,8 @@
 //! [`TransferQueue::snapshot`] and [`TransferQueue::restore`] carry what is live from one queue to another, and
 //! [`TransferQueue::verify`] looks through it.
 //!
+//! [`face`] has the calls of other queues over it.
+//!
 //! # Invariants
 //! [`invariants`] has them as functions.
 //! - A put that returned is there after a crash (as far as its [`Durability`] says), whole or not at all.
@@ -35,6 +37,7 @@ mod api;
 mod config;
 mod error;
 mod export;
+pub mod face;
 mod inspect;
 pub mod invariants;
 mod journal;
@@ -57,8 +60,8 @@ pub use local::{
     LocalConfig, LocalListener, LocalQueue, LocalServiceConfig, RegionStats, Regions, serve_local,
 };
 pub use partition::{
-    Amount, Dispositions, GroupSampler, KeyedRow, Lease, Partition, PartitionStats, Put, ReadyGroup,
-    RowHandle, Sampler, Share, Stale, Take, TaskStats,
+    Amount, ClosedGroup, Dispositions, GroupSampler, INCOMPLETE, KeyedRow, Lease, Partition, PartitionStats,
+    Put, ReadyGroup, RowHandle, SamplePart, Sampler, Share, Stale, Take, TaskStats, Unfinished,
 };
 pub use queue::TransferQueue;
 pub use remote::{GROUP, HANDLE, KEY, POLICY_VERSION, RemoteConfig, RemoteQueue, ServiceConfig, TAGS, serve};

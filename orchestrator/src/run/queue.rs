@@ -80,6 +80,7 @@ impl RunQueue {
             batches: vec![group_rows(group)?],
             group: format!("{}-{}", group.prompt.uid, group.dispatch),
             group_size: group.samples.len(),
+            sample: None,
             policy_version: group.policy_version_min(),
             priority: 0,
             keys: Vec::new(),

@@ -12,7 +12,7 @@ mod writer;
 
 use serde::{Deserialize, Serialize};
 
-use crate::partition::{Dispositions, Freed, Label};
+use crate::partition::{Dispositions, Freed, Label, SamplePart, SamplesRecord, Unfinished};
 use crate::units::Place;
 use crate::{ChunkId, ChunkLocation, PartitionSpec, RowHandle};
 
@@ -88,6 +88,14 @@ pub(crate) enum Record {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         token: Option<String>,
     },
+    /// A sample has no more rows.
+    EndSample { partition: String, sample: String },
+    /// Groups have no more rows, whatever is there of them.
+    Close { partition: String, groups: Vec<String>, unfinished: Unfinished },
+    /// A group that is put by samples, before its rows.
+    Samples { partition: String, samples: SamplesRecord },
+    /// Names of groups that were closed.
+    Closed { partition: String, groups: Vec<String> },
     /// Owners' records whose puts are gone.
     Records { partition: String, records: Vec<String> },
     /// The oldest records are settled.
@@ -128,6 +136,8 @@ pub(crate) struct PutRecord {
     /// Rows of the group that were freed before the journal was rewritten.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) group_gone: usize,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sample: Option<SamplePart>,
     pub(crate) policy_version: u64,
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) priority: i64,

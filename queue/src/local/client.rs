@@ -19,7 +19,8 @@ use crate::partition::{Hold, Labels};
 use crate::remote::ipc;
 use crate::remote::wire::{PutAnswer, PutQuery, TakeBody};
 use crate::{
-    KeyedRow, Lease, PartitionSpec, PartitionStats, Put, Queue, QueueError, QueueInspection, RowHandle, Take,
+    ClosedGroup, KeyedRow, Lease, PartitionSpec, PartitionStats, Put, Queue, QueueError, QueueInspection,
+    RowHandle, Take, Unfinished,
 };
 
 /// One call waits at the server no longer than this; then it is asked again, so that a server that hangs is noticed.
@@ -200,6 +201,8 @@ impl Queue for LocalQueue {
             let query = PutQuery {
                 group: put.group,
                 group_size: Some(put.group_size),
+                sample_is_last: put.sample.as_ref().is_some_and(|part| part.is_last),
+                sample: put.sample.map(|part| part.uid),
                 policy_version: put.policy_version,
                 priority: put.priority,
                 token: Some(token),
@@ -324,6 +327,32 @@ impl Queue for LocalQueue {
         let ask =
             move || Ask::Clear { partition: partition.to_owned(), rows: rows.to_vec(), token: token.clone() };
         async move { self.link.ask(ask, Repeat::Safe).await.map(drop) }.boxed()
+    }
+
+    fn clear_all<'a>(&'a self, partition: &'a str) -> BoxFuture<'a, Result<usize, QueueError>> {
+        let token = ipc::fresh_token();
+        let ask = move || Ask::ClearAll { partition: partition.to_owned(), token: token.clone() };
+        self.link.ask_for(ask).boxed()
+    }
+
+    fn end_sample<'a>(
+        &'a self,
+        partition: &'a str,
+        sample: &'a str,
+    ) -> BoxFuture<'a, Result<(), QueueError>> {
+        let ask = move || Ask::EndSample { partition: partition.to_owned(), sample: sample.to_owned() };
+        self.link.ask_for(ask).boxed()
+    }
+
+    fn close_groups<'a>(
+        &'a self,
+        partition: &'a str,
+        older_than: Duration,
+        unfinished: Unfinished,
+    ) -> BoxFuture<'a, Result<Vec<ClosedGroup>, QueueError>> {
+        let older_than_ms = older_than.as_millis() as u64;
+        let ask = move || Ask::CloseGroups { partition: partition.to_owned(), older_than_ms, unfinished };
+        self.link.ask_for(ask).boxed()
     }
 
     fn end_of_puts<'a>(&'a self, partition: &'a str) -> BoxFuture<'a, Result<(), QueueError>> {

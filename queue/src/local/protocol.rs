@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::array::ArrayPlace;
 use crate::remote::wire::{PutQuery, TakeBody};
-use crate::{PartitionSpec, QueueError, RowHandle};
+use crate::{PartitionSpec, QueueError, RowHandle, Unfinished};
 
 /// Said by the server first; a client of another version ends there.
 pub(super) const VERSION: u32 = 1;
@@ -104,6 +104,19 @@ pub(super) enum Ask {
         partition: String,
         rows: Vec<RowHandle>,
         token: String,
+    },
+    ClearAll {
+        partition: String,
+        token: String,
+    },
+    EndSample {
+        partition: String,
+        sample: String,
+    },
+    CloseGroups {
+        partition: String,
+        older_than_ms: u64,
+        unfinished: Unfinished,
     },
     EndOfPuts {
         partition: String,

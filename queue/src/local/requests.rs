@@ -18,7 +18,7 @@ use super::pool::{RegionUse, Regions};
 use super::protocol::{Ask, INLINE_BYTES_MAX, LeaseName, RoomAnswer, RowsPlace, TakeAnswer};
 use crate::remote::ipc;
 use crate::remote::wire::{PutAnswer, PutQuery, TakeBody};
-use crate::{Lease, Partition, Put, Queue, QueueError, TransferQueue};
+use crate::{Lease, Partition, Put, Queue, QueueError, SamplePart, TransferQueue};
 
 /// Regions that are lent to one client for its puts.
 pub(super) const LOANS_MAX: usize = 256;
@@ -170,6 +170,17 @@ impl Service {
                 self.queue.partition(&partition)?.clear_once(&rows, Some(token)).await?;
                 Reply::of(&())
             }
+            Ask::ClearAll { partition, token } => {
+                Reply::of(&self.queue.partition(&partition)?.clear_all_once(Some(token)).await?)
+            }
+            Ask::EndSample { partition, sample } => {
+                self.queue.partition(&partition)?.end_sample(&sample).await?;
+                Reply::of(&())
+            }
+            Ask::CloseGroups { partition, older_than_ms, unfinished } => {
+                let older_than = Duration::from_millis(older_than_ms);
+                Reply::of(&self.queue.partition(&partition)?.close_groups(older_than, unfinished).await?)
+            }
             Ask::Get { partition, rows, columns } => {
                 let batches = self.queue.partition(&partition)?.get(&rows, columns.as_deref()).await?;
                 Ok(Reply { tail: ipc::stream_of(&batches)?, ..Reply::of(&())? })
@@ -260,6 +271,7 @@ impl Service {
             keys,
             tags,
             group: query.group,
+            sample: query.sample.map(|uid| SamplePart { uid, is_last: query.sample_is_last }),
             policy_version: query.policy_version,
             priority: query.priority,
             token: query.token,

@@ -132,7 +132,7 @@ impl Partition {
     }
 
     /// Changes the table once `record` is durable.
-    async fn apply<T: Send + 'static>(
+    pub(super) async fn apply<T: Send + 'static>(
         &self,
         record: Record,
         change: impl FnOnce(&mut super::Table) -> T + Send + 'static,

@@ -12,6 +12,7 @@ mod removal;
 mod replay;
 mod room;
 mod sampler;
+mod samples;
 mod table;
 mod take;
 mod waiting;
@@ -42,8 +43,8 @@ pub(crate) use replay::{Replay, ack_records, lease_records, live_records};
 use room::{FreeRoom, Size};
 pub use sampler::{GroupSampler, ReadyGroup};
 use table::{Admission, Chosen, Claim, Released};
-pub use table::{Dispositions, KeyedRow, RowHandle};
-pub(crate) use table::{Freed, Label, Table};
+pub use table::{ClosedGroup, Dispositions, INCOMPLETE, KeyedRow, RowHandle, SamplePart, Unfinished};
+pub(crate) use table::{Freed, Label, SamplesRecord, Table};
 pub use take::{Amount, Sampler, Share, Stale, Take};
 
 /// Where payload goes.

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::room::{Room, Size};
-use super::{Admission, Claim, Freed, Label, Partition, RowHandle};
+use super::{Admission, Claim, Freed, Label, Partition, RowHandle, SamplePart};
 use crate::QueueError;
 use crate::config::{ColumnSpec, OnFull};
 use crate::journal::{PayloadRecord, PutRecord, Record};
@@ -24,8 +24,11 @@ pub struct Put {
     pub batches: Vec<RecordBatch>,
     /// The group; rows of several puts come together under the same one until it has its size.
     pub group: String,
-    /// Rows of the whole group.
+    /// Rows of the whole group; samples where the rows are put by [samples](Self::sample).
     pub group_size: usize,
+    /// The sample that the rows belong to, where it may have rows in several puts: the group is whole when as many samples
+    /// as its size says are, or when it is [closed](Partition::close_groups). Absent: each row is a sample.
+    pub sample: Option<SamplePart>,
     /// The oldest policy version of the rows.
     pub policy_version: u64,
     /// Greater goes first where a take asks for [`Sampler::Priority`](crate::Sampler::Priority); a group has the
@@ -49,6 +52,7 @@ impl Put {
             batches: vec![batch],
             group: group.into(),
             group_size,
+            sample: None,
             policy_version: 0,
             priority: 0,
             keys: Vec::new(),
@@ -179,6 +183,7 @@ impl Partition {
             group: put.group,
             group_size: put.group_size,
             group_gone: 0,
+            sample: put.sample,
             policy_version: put.policy_version,
             priority: put.priority,
             lengths,

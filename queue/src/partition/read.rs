@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
+use arrow::array::{RecordBatch, RecordBatchOptions};
 use arrow::datatypes::{Field, Schema};
 
 use super::table::Part;
@@ -186,11 +186,13 @@ fn side_by_side(
                     let column = piece.schema_ref().index_of(name).ok()?;
                     Some((piece, *place, column))
                 });
-                let missing = || QueueError::Arrow { reason: format!("a row without column={name}") };
+                let missing = || QueueError::ColumnMissing { column: name.clone() };
                 let (piece, place, column) = found.ok_or_else(missing)?;
                 add(piece, place, column);
             }
         }
     }
-    Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays)?)
+    // Without columns there would be nothing to count the rows by.
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    Ok(RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), arrays, &options)?)
 }

@@ -60,15 +60,22 @@ impl Shared {
 
 impl Partition {
     /// Frees every row that is there, whoever holds it; returns their number. Rows of puts that are on their way stay.
+    /// Groups that were not whole are forgotten: their names begin new ones.
     ///
     /// Cancel-safe: it happens or it does not.
     pub async fn clear_all(&self) -> Result<usize, QueueError> {
+        self.clear_all_once(None).await
+    }
+
+    /// The same; repeating it with the same token changes nothing.
+    pub(crate) async fn clear_all_once(&self, token: Option<String>) -> Result<usize, QueueError> {
         self.shared.check_is_there()?;
+        if !self.begin_once(token.as_ref(), |_| Ok(())).await? {
+            return Ok(0);
+        }
         let rows = self.shared.table.lock().all_rows();
         let count = rows.len();
-        if count > 0 {
-            self.free(rows, Freed::Cleared).await?;
-        }
+        self.free_once(rows, Freed::ClearedAll, token).await?;
         Ok(count)
     }
 

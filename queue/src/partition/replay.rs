@@ -156,6 +156,13 @@ impl Replay {
                 let table = self.table(&partition)?;
                 table.policy_version = table.policy_version.max(policy_version);
             }
+            Record::EndSample { partition, sample } => self.table(&partition)?.end_sample(&sample),
+            Record::Close { partition, groups, unfinished } => {
+                let released = self.table(&partition)?.finish_close(&groups, unfinished);
+                self.free(&released.chunks);
+            }
+            Record::Samples { partition, samples } => self.table(&partition)?.replay_samples(samples),
+            Record::Closed { partition, groups } => self.table(&partition)?.remember_closed(groups),
             Record::Forget { partition, count } => self.table(&partition)?.forget_records(count),
             Record::Clear { partition, rows, why, token } => {
                 let table = self.table(&partition)?;
@@ -259,6 +266,9 @@ pub(crate) fn live_records(table: &Table, locate: impl Fn(ChunkId) -> Located) -
         dispositions: table.dispositions,
     }];
     for group in table.groups.values() {
+        if let Some(samples) = Table::samples_record(group) {
+            records.push(Record::Samples { partition: partition.clone(), samples });
+        }
         let mut group_gone = group.put - group.rows.len();
         // Rows of one put lie in one chunk: they go back as one put, with their places in it.
         let mut puts = by_chunk(table, group.rows.iter(), 0);
@@ -272,6 +282,7 @@ pub(crate) fn live_records(table: &Table, locate: impl Fn(ChunkId) -> Located) -
                 group: group.key.clone(),
                 group_size: group.size,
                 group_gone: std::mem::take(&mut group_gone),
+                sample: None,
                 policy_version: group.policy_version,
                 priority: group.priority,
                 lengths: lengths(table, &rows),
@@ -310,7 +321,11 @@ pub(crate) fn live_records(table: &Table, locate: impl Fn(ChunkId) -> Located) -
             lease: None,
         }));
     }
-    records.push(Record::Version { partition, policy_version: table.policy_version });
+    records.push(Record::Version { partition: partition.clone(), policy_version: table.policy_version });
+    let groups = table.closed_groups();
+    if !groups.is_empty() {
+        records.push(Record::Closed { partition, groups });
+    }
     push_words(table, &mut records);
     records
 }

@@ -9,6 +9,7 @@ mod index;
 mod labels;
 mod leaving;
 mod puts;
+mod samples;
 mod share;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,9 @@ pub(crate) use choose::Chosen;
 use index::{GroupIndex, Keys};
 pub use labels::KeyedRow;
 pub(crate) use labels::Label;
+pub(crate) use samples::SamplesRecord;
+pub use samples::{ClosedGroup, INCOMPLETE, SamplePart, Unfinished};
+use samples::{GroupSamples, SampleIndex};
 
 /// Names one row for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -101,6 +105,8 @@ pub(crate) struct Group {
     pub(crate) tokens: u64,
     /// Per task: rows that are ready.
     ready: Vec<usize>,
+    /// Where it is put by samples: then its size counts these.
+    samples: Option<Box<GroupSamples>>,
 }
 
 impl Group {
@@ -120,7 +126,11 @@ impl Group {
 
     /// Whether every row is there and ready for the task.
     fn is_ready(&self, task: usize) -> bool {
-        self.put == self.size && self.ready[task] == self.rows.len() && !self.rows.is_empty()
+        let is_whole = match &self.samples {
+            Some(samples) => samples.is_closed(),
+            None => self.put == self.size,
+        };
+        is_whole && self.ready[task] == self.rows.len() && !self.rows.is_empty()
     }
 }
 
@@ -176,6 +186,8 @@ struct SingleRows {
 struct UnderWay {
     group_size: usize,
     rows: usize,
+    /// Puts of each sample.
+    samples: BTreeMap<String, usize>,
 }
 
 /// What is set aside for a put that is not durable yet.
@@ -184,6 +196,7 @@ pub(crate) struct Claim {
     pub(crate) rows: Vec<RowHandle>,
     pub(crate) kib: u32,
     group: String,
+    sample: Option<String>,
     token: Option<String>,
     keys: Vec<String>,
 }
@@ -253,6 +266,8 @@ pub(crate) enum Freed {
     Acked,
     Dropped,
     Cleared,
+    /// With whatever the groups still lacked.
+    ClearedAll,
     Lost,
     Stale,
 }
@@ -266,7 +281,9 @@ pub(crate) struct Table {
     /// New slots start here.
     generation_floor: u32,
     pub(crate) groups: BTreeMap<u64, Group>,
+    /// Groups that may get more rows, and those that are put by samples as long as they are there.
     open_groups: HashMap<String, u64>,
+    samples: SampleIndex,
     next_group: u64,
     ready: Vec<Ready>,
     leases: HashMap<u64, LeaseState>,
@@ -322,6 +339,7 @@ impl Table {
             generation_floor: 0,
             groups: BTreeMap::new(),
             open_groups: HashMap::new(),
+            samples: SampleIndex::default(),
             next_group: 0,
             leases: HashMap::new(),
             expiries: BTreeSet::new(),

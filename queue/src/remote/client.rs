@@ -17,12 +17,13 @@ use super::body::Content;
 use super::ipc;
 use super::link::{Answer, Call, Link};
 use super::wire::{
-    ClearBody, ENDED, FRESH_FROM, FindBody, FoundAnswer, GetBody, LEASE, NamesAnswer, PutAnswer, PutQuery,
-    ResetAnswer, TagsBody, TakeBody, VersionBody,
+    ClearBody, Cleared, CloseBody, ClosedAnswer, ENDED, FRESH_FROM, FindBody, FoundAnswer, GetBody, LEASE,
+    NamesAnswer, PutAnswer, PutQuery, ResetAnswer, SampleBody, TagsBody, TakeBody, VersionBody,
 };
 use crate::partition::{Hold, Labels};
 use crate::{
-    KeyedRow, Lease, PartitionSpec, PartitionStats, Put, Queue, QueueError, QueueInspection, RowHandle, Take,
+    ClosedGroup, KeyedRow, Lease, PartitionSpec, PartitionStats, Put, Queue, QueueError, QueueInspection,
+    RowHandle, Take, Unfinished,
 };
 
 /// One request waits at the server no longer than this; then it is asked again, so that a connection that died silently
@@ -201,6 +202,8 @@ impl Queue for RemoteQueue {
             let mut what = PutQuery {
                 group: put.group,
                 group_size: Some(put.group_size),
+                sample_is_last: put.sample.as_ref().is_some_and(|part| part.is_last),
+                sample: put.sample.map(|part| part.uid),
                 policy_version: put.policy_version,
                 priority: put.priority,
                 token: Some(token),
@@ -353,6 +356,41 @@ impl Queue for RemoteQueue {
         async move {
             let body = ClearBody { rows: rows.to_vec(), all: false, token: Some(ipc::fresh_token()) };
             self.link.done(Call::json(path(partition, "/clear"), &body)?.repeatable()).await
+        }
+        .boxed()
+    }
+
+    fn clear_all<'a>(&'a self, partition: &'a str) -> BoxFuture<'a, Result<usize, QueueError>> {
+        async move {
+            let body = ClearBody { rows: Vec::new(), all: true, token: Some(ipc::fresh_token()) };
+            let call = Call::json(path(partition, "/clear"), &body)?.repeatable();
+            Ok(self.link.json::<Cleared>(call).await?.rows)
+        }
+        .boxed()
+    }
+
+    fn end_sample<'a>(
+        &'a self,
+        partition: &'a str,
+        sample: &'a str,
+    ) -> BoxFuture<'a, Result<(), QueueError>> {
+        async move {
+            let body = SampleBody { sample: sample.to_owned() };
+            self.link.done(Call::json(path(partition, "/samples/end"), &body)?.repeatable()).await
+        }
+        .boxed()
+    }
+
+    fn close_groups<'a>(
+        &'a self,
+        partition: &'a str,
+        older_than: Duration,
+        unfinished: Unfinished,
+    ) -> BoxFuture<'a, Result<Vec<ClosedGroup>, QueueError>> {
+        async move {
+            let body = CloseBody { older_than_ms: older_than.as_millis() as u64, unfinished };
+            let call = Call::json(path(partition, "/groups/close"), &body)?.repeatable();
+            Ok(self.link.json::<ClosedAnswer>(call).await?.groups)
         }
         .boxed()
     }

@@ -7,8 +7,8 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{
-    Amount, ErrorClass, ExportFormat, KeyedRow, QueueError, RowHandle, Sampler, Share, Stale, Take,
-    UnitInspection,
+    Amount, ClosedGroup, ErrorClass, ExportFormat, KeyedRow, QueueError, RowHandle, Sampler, Share, Stale,
+    Take, Unfinished, UnitInspection,
 };
 
 /// Rows are sent as this.
@@ -31,6 +31,12 @@ pub(crate) struct PutQuery {
     /// The rows of this put if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) group_size: Option<usize>,
+    /// The sample that the rows belong to; the group's size counts samples then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sample: Option<String>,
+    /// Whether the sample is whole with these rows.
+    #[serde(default)]
+    pub(crate) sample_is_last: bool,
     #[serde(default)]
     pub(crate) policy_version: u64,
     #[serde(default)]
@@ -153,6 +159,7 @@ pub(crate) struct ColumnsQuery {
 pub(crate) struct ClearBody {
     #[serde(default)]
     pub(crate) rows: Vec<RowHandle>,
+    /// All rows that are there, instead of given ones.
     #[serde(default)]
     pub(crate) all: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -198,6 +205,27 @@ pub(crate) struct FoundAnswer {
 #[serde(deny_unknown_fields)]
 pub(crate) struct TagsBody {
     pub(crate) tags: Vec<(RowHandle, Value)>,
+}
+
+/// The body of the end of a sample.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SampleBody {
+    pub(crate) sample: String,
+}
+
+/// The body of a closing of groups.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CloseBody {
+    pub(crate) older_than_ms: u64,
+    pub(crate) unfinished: Unfinished,
+}
+
+/// The answer to a closing of groups.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct ClosedAnswer {
+    pub(crate) groups: Vec<ClosedGroup>,
 }
 
 /// The body of an announcement.
@@ -290,6 +318,7 @@ pub(crate) fn status(error: &QueueError) -> u16 {
         | QueueError::UnknownColumn { .. }
         | QueueError::UnknownKey { .. }
         | QueueError::UnknownUnit { .. }
+        | QueueError::UnknownSample { .. }
         | QueueError::NoQueue { .. } => 404,
         QueueError::Deadline { .. } => 408,
         QueueError::PartitionExists { .. }
@@ -299,6 +328,10 @@ pub(crate) fn status(error: &QueueError) -> u16 {
         | QueueError::GroupOverflow { .. }
         | QueueError::KeyExists { .. }
         | QueueError::RowConsumed { .. }
+        | QueueError::ColumnMissing { .. }
+        | QueueError::GroupClosed { .. }
+        | QueueError::SampleClosed { .. }
+        | QueueError::StepDiffers { .. }
         | QueueError::ReadOnly
         | QueueError::InUse { .. } => 409,
         QueueError::LeaseGone { .. } | QueueError::StaleHandle { .. } | QueueError::ChunkGone { .. } => 410,

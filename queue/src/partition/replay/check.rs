@@ -48,9 +48,10 @@ impl Replay {
                 table.task(task)?;
                 rows.iter().try_for_each(|row| table.row(*row).map(drop))
             }
-            Record::Records { partition, .. } | Record::Version { partition, .. } => {
-                self.table(partition).map(drop)
-            }
+            Record::Records { partition, .. }
+            | Record::Version { partition, .. }
+            | Record::Samples { partition, .. }
+            | Record::Closed { partition, .. } => self.table(partition).map(drop),
             Record::Tokens { partition, tokens } => {
                 let rows: u64 = tokens.iter().map(|(_, rows)| rows.count()).sum();
                 if rows > SLOTS_MAX as u64 {
@@ -63,6 +64,8 @@ impl Replay {
             | Record::Remove { .. }
             | Record::Floor { .. }
             | Record::Tags { .. }
+            | Record::EndSample { .. }
+            | Record::Close { .. }
             | Record::Reset { .. }
             | Record::Lease { .. }
             | Record::LeasesEnd { .. }
@@ -124,6 +127,10 @@ impl Table {
         }
         if !put.rows.iter().all(is_free) || !(put.lengths.is_empty() || put.lengths.len() == rows) {
             return Err(unsound(format!("a put of group={}", put.group)));
+        }
+        if self.is_by_samples(&put.group) {
+            // Its size is in samples.
+            return Ok(());
         }
         self.check_group(&put.group, put.group_size, rows.saturating_add(put.group_gone))
     }

@@ -13,6 +13,7 @@ fn put() -> Record {
         group: "g".to_owned(),
         group_size: 1,
         group_gone: 0,
+        sample: None,
         policy_version: 0,
         priority: 0,
         lengths: Vec::new(),

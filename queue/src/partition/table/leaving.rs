@@ -230,7 +230,7 @@ impl Table {
             match why {
                 Freed::Acked => self.dispositions.acked += 1,
                 Freed::Dropped => self.dispositions.dropped += 1,
-                Freed::Cleared => self.dispositions.cleared += 1,
+                Freed::Cleared | Freed::ClearedAll => self.dispositions.cleared += 1,
                 Freed::Lost => self.dispositions.lost += 1,
                 Freed::Stale => self.dispositions.stale += 1,
             }
@@ -254,6 +254,9 @@ impl Table {
         }
         if let Some((of, rows)) = columns.0 {
             self.count_columns_out(&of, rows);
+        }
+        if why == Freed::ClearedAll {
+            self.forget_empty_groups();
         }
         released
     }
@@ -339,11 +342,14 @@ impl Table {
             group.rows.retain(|row| !gone.contains(row));
         }
         group.tokens -= tokens;
-        let is_over =
-            group.rows.is_empty() && (group.put == group.size || !self.open_groups.contains_key(&group.key));
+        let is_complete = match &group.samples {
+            Some(samples) => samples.is_closed(),
+            None => group.put == group.size || !self.open_groups.contains_key(&group.key),
+        };
+        let is_over = group.rows.is_empty() && is_complete;
         (0..self.spec.tasks.len()).for_each(|task| self.index_group(id, task));
         if is_over {
-            self.groups.remove(&id);
+            self.forget_group(id);
         }
     }
 

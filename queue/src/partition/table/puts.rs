@@ -1,6 +1,6 @@
 //! Rows on their way in: what a put may do, what it sets aside, and how its rows become visible.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use super::{Admission, Claim, Group, Part, Progress, Row, RowHandle, Slot, Table, UnderWay};
@@ -79,7 +79,10 @@ impl Table {
         }
         self.check_columns(columns)?;
         self.check_keys(&put.keys)?;
-        self.check_group(&put.group, put.group_size, rows)?;
+        self.check_sample(put)?;
+        if put.sample.is_none() {
+            self.check_group(&put.group, put.group_size, rows)?;
+        }
         Ok(Admission::Fresh)
     }
 
@@ -88,16 +91,21 @@ impl Table {
         let rows = put.rows();
         self.rows_reserved += rows;
         self.kib_reserved += kib;
-        let under_way = self
-            .groups_under_way
-            .entry(put.group.clone())
-            .or_insert(UnderWay { group_size: put.group_size, rows: 0 });
+        let under_way = self.groups_under_way.entry(put.group.clone()).or_insert_with(|| UnderWay {
+            group_size: put.group_size,
+            rows: 0,
+            samples: BTreeMap::new(),
+        });
         under_way.rows += rows;
+        if let Some(part) = &put.sample {
+            *under_way.samples.entry(part.uid.clone()).or_default() += 1;
+        }
         self.tokens_under_way.extend(put.token.clone());
         self.keys_under_way.extend(put.keys.iter().cloned());
         let rows = (0..rows).map(|_| self.take_slot()).collect();
         let (group, token, keys) = (put.group.clone(), put.token.clone(), put.keys.clone());
-        Claim { rows, kib, group, token, keys }
+        let sample = put.sample.as_ref().map(|part| part.uid.clone());
+        Claim { rows, kib, group, sample, token, keys }
     }
 
     fn take_slot(&mut self) -> RowHandle {
@@ -110,7 +118,12 @@ impl Table {
 
     /// Gives back what was set aside for a put that came to nothing.
     pub(crate) fn release(&mut self, claim: &Claim) {
-        self.settle(&claim.group, claim.rows.len(), claim.kib, claim.token.as_deref());
+        self.settle(&claim.group, claim.rows.len(), claim.sample.as_deref());
+        self.kib_reserved -= claim.kib;
+        if let Some(token) = &claim.token {
+            self.tokens_under_way.remove(token);
+        }
+        self.close_if_whole(&claim.group);
         for key in &claim.keys {
             self.keys_under_way.remove(key);
         }
@@ -120,18 +133,49 @@ impl Table {
         }
     }
 
-    fn settle(&mut self, group: &str, rows: usize, kib: u32, token: Option<&str>) {
+    /// Rows of a group are not on their way any more.
+    fn settle(&mut self, group: &str, rows: usize, sample: Option<&str>) {
         self.rows_reserved -= rows;
-        self.kib_reserved -= kib;
-        if let Some(under_way) = self.groups_under_way.get_mut(group) {
-            under_way.rows -= rows;
-            if under_way.rows == 0 {
-                self.groups_under_way.remove(group);
-            }
+        let Some(under_way) = self.groups_under_way.get_mut(group) else { return };
+        under_way.rows -= rows;
+        if let Some(puts) = sample.and_then(|uid| under_way.samples.get_mut(uid)) {
+            *puts -= 1;
         }
-        if let Some(token) = token {
-            self.tokens_under_way.remove(token);
+        under_way.samples.retain(|_, puts| *puts > 0);
+        if under_way.rows == 0 {
+            self.groups_under_way.remove(group);
         }
+    }
+
+    /// The group of a name, new if none is open.
+    pub(super) fn begin_group(
+        &mut self,
+        key: &str,
+        size: usize,
+        policy_version: u64,
+        priority: i64,
+        by_samples: bool,
+    ) -> u64 {
+        if let Some(id) = self.open_groups.get(key) {
+            return *id;
+        }
+        let id = self.next_group;
+        self.next_group += 1;
+        let samples = by_samples.then(|| self.new_samples(id, key));
+        let group = Group {
+            key: key.to_owned(),
+            size,
+            rows: Vec::new(),
+            put: 0,
+            policy_version,
+            priority,
+            tokens: 0,
+            ready: vec![0; self.spec.tasks.len()],
+            samples,
+        };
+        self.groups.insert(id, group);
+        self.open_groups.insert(key.to_owned(), id);
+        id
     }
 
     /// Makes reserved rows visible.
@@ -140,6 +184,7 @@ impl Table {
             group: key,
             group_size,
             group_gone,
+            sample,
             policy_version,
             priority,
             lengths,
@@ -151,39 +196,32 @@ impl Table {
             words,
             ..
         } = put;
-        self.settle(&key, rows.len(), kib, token.as_deref());
+        self.settle(&key, rows.len(), sample.as_ref().map(|part| part.uid.as_str()));
+        self.kib_reserved -= kib;
+        if let Some(token) = &token {
+            self.tokens_under_way.remove(token);
+        }
         self.rows_live += rows.len();
         self.kib_live += kib;
         self.policy_version = self.policy_version.max(policy_version);
         let tasks = self.spec.tasks.len();
-        let id = *self.open_groups.entry(key.clone()).or_insert_with(|| {
-            let id = self.next_group;
-            self.next_group += 1;
-            let group = Group {
-                key: key.clone(),
-                size: group_size,
-                rows: Vec::with_capacity(rows.len()),
-                put: group_gone,
-                policy_version,
-                priority,
-                tokens: 0,
-                ready: vec![0; tasks],
-            };
-            self.groups.insert(id, group);
-            id
-        });
+        let id = self.begin_group(&key, group_size, policy_version, priority, sample.is_some());
         self.unindex_group(id);
         let mut first_place = 0;
         if let Some(group) = self.groups.get_mut(&id) {
+            group.put += group_gone;
             first_place = group.put;
             group.rows.extend_from_slice(&rows);
             group.put += rows.len();
             group.policy_version = group.policy_version.min(policy_version);
             group.priority = group.priority.max(priority);
             group.tokens += lengths.iter().map(|length| u64::from(*length)).sum::<u64>();
-            if group.put == group.size {
+            if group.samples.is_none() && group.put == group.size {
                 self.open_groups.remove(&key);
             }
+        }
+        if let Some(part) = &sample {
+            self.add_sample(id, part);
         }
         for (at, handle) in rows.iter().enumerate() {
             let progress = vec![Progress::Incomplete; tasks];
@@ -209,6 +247,7 @@ impl Table {
         self.add_columns(&rows, &payload, 0);
         // A group that has become whole may be ready by its earlier rows alone.
         (0..tasks).for_each(|task| self.index_group(id, task));
+        self.close_if_whole(&key);
         if let Some(token) = token {
             self.remember(token, rows);
         }

@@ -22,6 +22,7 @@ fn publish(table: &mut Table, put: &Put, chunk: u64) -> Vec<RowHandle> {
         group: put.group.clone(),
         group_size: put.group_size,
         group_gone: 0,
+        sample: None,
         policy_version: put.policy_version,
         priority: put.priority,
         lengths: Vec::new(),
@@ -109,4 +110,84 @@ fn a_chunk_is_sparse_below_half_and_free_when_its_last_row_is_gone() {
     assert_eq!(table.chunk_rows(ChunkId(8)), [(rows[3], 0)]);
     let released = table.remove(&rows[3..], Freed::Cleared);
     assert_eq!((released.size.rows, released.chunks, released.sparse), (1, vec![ChunkId(8)], Vec::new()));
+}
+
+/// A step of a sample of the group `g`, which has one sample.
+fn part(is_last: bool) -> Put {
+    let sample = Some(SamplePart { uid: "s".to_owned(), is_last });
+    Put { sample, ..put("g", 1, 1) }
+}
+
+fn publish_claimed(table: &mut Table, put: &Put, claim: &Claim, chunk: u64) {
+    table.publish(PutRecord {
+        partition: "p".to_owned(),
+        group: put.group.clone(),
+        group_size: put.group_size,
+        group_gone: 0,
+        sample: put.sample.clone(),
+        policy_version: 0,
+        priority: 0,
+        lengths: Vec::new(),
+        kib: 0,
+        labels: Vec::new(),
+        rows: claim.rows.clone(),
+        payload: PayloadRecord {
+            chunk: ChunkId(chunk),
+            location: None,
+            unit: None,
+            columns: vec!["id".to_owned()],
+            chunk_rows: Vec::new(),
+        },
+        token: None,
+        words: None,
+    });
+}
+
+#[test]
+fn a_group_of_samples_waits_for_rows_that_are_on_their_way_into_it() {
+    for comes in [true, false] {
+        let mut table = Table::new(PartitionSpec::new("p", ["a"], 16));
+        let (step, last) = (part(false), part(true));
+        let (late, end) = (table.reserve(&step, 0), table.reserve(&last, 0));
+        publish_claimed(&mut table, &last, &end, 0);
+        assert_eq!(table.ready_group_count(0), 0, "a row is still on its way");
+        assert!(table.begin_close(Instant::now()).is_empty(), "nobody may close it meanwhile");
+        assert!(matches!(table.check_sample(&step), Err(QueueError::SampleClosed { .. })));
+        if comes {
+            publish_claimed(&mut table, &step, &late, 1);
+        } else {
+            table.release(&late);
+        }
+        assert_eq!((table.ready_group_count(0), table.rows_reserved), (1, 0));
+        assert!(matches!(table.check_sample(&step), Err(QueueError::GroupClosed { .. })));
+        let rows: Vec<RowHandle> = table.groups.values().flat_map(|group| group.rows.clone()).collect();
+        assert_eq!(rows.len(), if comes { 2 } else { 1 });
+        table.finish_ack(0, &rows);
+        assert!(table.groups.is_empty() && table.open_groups.is_empty());
+        assert!(matches!(table.check_sample(&step), Err(QueueError::GroupClosed { .. })));
+    }
+}
+
+#[test]
+fn groups_that_are_being_closed_take_nothing_and_an_undone_closing_opens_them() {
+    for unfinished in [Unfinished::Give, Unfinished::Drop] {
+        let mut table = Table::new(PartitionSpec::new("p", ["a"], 16));
+        let step = part(false);
+        let claim = table.reserve(&step, 0);
+        publish_claimed(&mut table, &step, &claim, 0);
+        for round in 0..2 {
+            let closing = table.begin_close(Instant::now());
+            assert_eq!((closing.len(), closing[0].samples_whole, closing[0].rows), (1, 0, 1));
+            assert!(table.begin_close(Instant::now()).is_empty(), "once");
+            assert!(matches!(table.check_sample(&step), Err(QueueError::GroupClosed { .. })));
+            if round == 0 {
+                table.undo_close(&["g".to_owned()]);
+                assert_eq!(table.check_sample(&step), Ok(()));
+            }
+        }
+        table.finish_close(&["g".to_owned()], unfinished);
+        let given = usize::from(unfinished == Unfinished::Give);
+        assert_eq!((table.ready_group_count(0), table.groups.len(), table.rows_live), (given, given, given));
+        assert!(matches!(table.check_sample(&step), Err(QueueError::GroupClosed { .. })));
+    }
 }

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::{Call, Content, RemoteQueue, path, query};
 use crate::remote::body::RequestBody;
 use crate::remote::link::Answer;
-use crate::remote::wire::{ClearBody, Cleared, ExportQuery, SNAPSHOT_STREAM, SnapshotQuery};
+use crate::remote::wire::{ExportQuery, SNAPSHOT_STREAM, SnapshotQuery};
 use crate::{ExportFormat, QueueError, SnapshotCounts, VerifyReport};
 
 /// How long a whole queue may take to be sent, restored or looked through.
@@ -91,13 +91,6 @@ impl RemoteQueue {
     pub async fn remove(&self, partition: &str) -> Result<(), QueueError> {
         let call = Call { method: Method::DELETE, ..Call::post(path(partition, ""), Content::Nothing) };
         self.link.done(call).await
-    }
-
-    /// Frees every row that is there, whoever holds it; returns their number. Cancel-safe: it happens or it does not.
-    pub async fn clear_all(&self, partition: &str) -> Result<usize, QueueError> {
-        let body = ClearBody { rows: Vec::new(), all: true, token: None };
-        let cleared: Cleared = self.link.json(Call::json(path(partition, "/clear"), &body)?).await?;
-        Ok(cleared.rows)
     }
 
     /// Writes all rows that are there; returns the length in bytes. Nothing is consumed.

@@ -15,7 +15,8 @@ use super::bodies::json_of;
 use super::{Answer, Service, Shared, bad, done, json, until_end};
 use crate::remote::ipc::{self, Pieces};
 use crate::remote::wire::{
-    ARROW_STREAM, FindBody, FoundAnswer, GetBody, ResetAnswer, StatusQuery, TagsBody, VersionBody,
+    ARROW_STREAM, CloseBody, ClosedAnswer, FindBody, FoundAnswer, GetBody, ResetAnswer, SampleBody,
+    StatusQuery, TagsBody, VersionBody,
 };
 
 pub(super) fn routes() -> Router<Arc<Service>> {
@@ -26,6 +27,8 @@ pub(super) fn routes() -> Router<Arc<Service>> {
         .route("/v1/partitions/{partition}/tags", post(set_tags))
         .route("/v1/partitions/{partition}/tasks/{task}/reset", post(reset))
         .route("/v1/partitions/{partition}/version", post(announce))
+        .route("/v1/partitions/{partition}/samples/end", post(end_sample))
+        .route("/v1/partitions/{partition}/groups/close", post(close_groups))
 }
 
 async fn status(
@@ -82,4 +85,19 @@ async fn announce(State(service): Shared, Path(partition): Path<String>, body: B
     let VersionBody { policy_version } = json_of(&service, body).await?;
     partition.announce(policy_version).await?;
     done()
+}
+
+async fn end_sample(State(service): Shared, Path(partition): Path<String>, body: Body) -> Answer {
+    let partition = service.queue.partition(&partition)?;
+    let SampleBody { sample } = json_of(&service, body).await?;
+    partition.end_sample(&sample).await?;
+    done()
+}
+
+async fn close_groups(State(service): Shared, Path(partition): Path<String>, body: Body) -> Answer {
+    let partition = service.queue.partition(&partition)?;
+    let CloseBody { older_than_ms, unfinished } = json_of(&service, body).await?;
+    let older_than = std::time::Duration::from_millis(older_than_ms);
+    let groups = partition.close_groups(older_than, unfinished).await?;
+    Ok(json(&ClosedAnswer { groups }))
 }

@@ -29,7 +29,7 @@ use super::wire::{
     PutAnswer, PutQuery, TakeBody,
 };
 use crate::units::keep_up;
-use crate::{Lease, PartitionSpec, Put, QueueError, TransferQueue};
+use crate::{Lease, PartitionSpec, Put, QueueError, SamplePart, TransferQueue};
 use bodies::{json_of, rows_of};
 
 const OPENAPI: &str = include_str!("../../../openapi.json");
@@ -183,6 +183,7 @@ async fn put(
         batches,
         group: query.group,
         group_size,
+        sample: query.sample.map(|uid| SamplePart { uid, is_last: query.sample_is_last }),
         policy_version: query.policy_version,
         priority: query.priority,
         keys,
@@ -326,7 +327,7 @@ async fn clear(State(service): Shared, Path(partition): Path<String>, body: Body
     let partition = service.queue.partition(&partition)?;
     let ClearBody { rows, all, token } = json_of(&service, body).await?;
     if all && rows.is_empty() {
-        return Ok(json(&Cleared { rows: partition.clear_all().await? }));
+        return Ok(json(&Cleared { rows: partition.clear_all_once(token).await? }));
     }
     if all {
         return Err(bad("expected rows or all, found both").into());

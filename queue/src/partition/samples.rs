@@ -1,0 +1,62 @@
+//! Groups that are put by samples of several rows each.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{ClosedGroup, Partition, Unfinished};
+use crate::QueueError;
+use crate::journal::Record;
+
+impl Partition {
+    /// A sample has no more rows: its group is whole when all its samples are. Repeating it changes nothing; an error if
+    /// there is no such sample.
+    ///
+    /// Cancel-safe: it happens or it does not.
+    pub async fn end_sample(&self, sample: &str) -> Result<(), QueueError> {
+        if self.shared.table.lock().is_sample_whole(sample)? {
+            return Ok(());
+        }
+        let record = Record::EndSample { partition: self.shared.name.clone(), sample: sample.to_owned() };
+        let uid = sample.to_owned();
+        self.apply(record, move |table| table.end_sample(&uid)).await
+    }
+
+    /// Closes groups that are put by samples, were begun so long ago, and are not whole; says which. Groups that rows are
+    /// on their way into stay open. Ages are those of this process: a restart begins them anew.
+    ///
+    /// Cancel-safe: it happens whole or not at all.
+    pub async fn close_groups(
+        &self,
+        older_than: Duration,
+        unfinished: Unfinished,
+    ) -> Result<Vec<ClosedGroup>, QueueError> {
+        let Some(until) = Instant::now().checked_sub(older_than) else { return Ok(Vec::new()) };
+        let closing = self.shared.table.lock().begin_close(until);
+        if closing.is_empty() {
+            return Ok(closing);
+        }
+        let groups: Vec<String> = closing.iter().map(|closing| closing.group.clone()).collect();
+        let record =
+            Record::Close { partition: self.shared.name.clone(), groups: groups.clone(), unfinished };
+        let shared = Arc::clone(&self.shared);
+        let apply = move |durable: Result<(), QueueError>| {
+            let mut table = shared.table.lock();
+            if durable.is_err() {
+                table.undo_close(&groups);
+            }
+            durable?;
+            let released = table.finish_close(&groups, unfinished);
+            shared.tell(&mut table);
+            drop(table);
+            shared.reclaim(&released);
+            Ok(())
+        };
+        self.record(record, apply).await?;
+        for ClosedGroup { group, samples, samples_whole, rows } in &closing {
+            tracing::warn!(partition = %self.shared.name, %group, samples, samples_whole, rows, ?unfinished, "a group was not whole in time");
+        }
+        Ok(closing)
+    }
+}
