@@ -10,7 +10,6 @@ mod counting;
 mod cpu;
 mod figures;
 mod queue;
-mod queue_local;
 mod rollout;
 mod serve;
 mod workload;
@@ -41,9 +40,6 @@ enum Room {
     Client(Options),
     /// What a served queue moves, how long a small take takes, what rows cost in memory
     Queue(QueueOptions),
-    /// What goes through shared memory; to be merged into `queue`
-    #[command(hide = true)]
-    QueueLocal(Options),
     /// Serves simulated servers for another sub-command, in a process of their own
     #[command(hide = true)]
     Serve(serve::ServeArgs),
@@ -75,7 +71,6 @@ fn main() -> anyhow::Result<ExitCode> {
         Room::Rollout(options) => (rollout::measure(options.quick)?, options),
         Room::Client(options) => (client::measure(options.quick)?, options),
         Room::Queue(QueueOptions { options, peer }) => (queue::measure(options.quick, peer)?, options),
-        Room::QueueLocal(options) => (queue_local::measure(options.quick)?, options),
         Room::Serve(args) => {
             serve::serve(&args)?;
             return Ok(ExitCode::SUCCESS);

@@ -1,9 +1,11 @@
 //! What a queue and its partitions are told.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use arrow::datatypes::DataType;
+use arrow::datatypes::{DataType, Field};
+use arrow_schema::extension::{EXTENSION_TYPE_METADATA_KEY, EXTENSION_TYPE_NAME_KEY};
 use serde::{Deserialize, Serialize};
 
 /// What a put that returned survives.
@@ -58,6 +60,57 @@ pub struct ColumnSpec {
     pub name: String,
     /// Its Arrow type.
     pub dtype: DataType,
+    /// Its Arrow extension type, if it has one: what the bytes mean. The same bytes under another one are another type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extension: Option<ExtensionSpec>,
+}
+
+/// An Arrow extension type, as a field's metadata name it: `arrow.fixed_shape_tensor`, `arrow.json`; for types that Arrow does
+/// not have (bf16, fp8) any tag of the producer's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExtensionSpec {
+    /// Its name.
+    pub name: String,
+    /// Its parameters.
+    #[serde(default)]
+    pub metadata: String,
+}
+
+impl ColumnSpec {
+    /// A column of an Arrow type.
+    pub fn new(name: impl Into<String>, dtype: DataType) -> Self {
+        Self { name: name.into(), dtype, extension: None }
+    }
+
+    /// What a field is.
+    pub(crate) fn of(field: &Field) -> Self {
+        let extension = field.metadata().get(EXTENSION_TYPE_NAME_KEY).map(|name| ExtensionSpec {
+            name: name.clone(),
+            metadata: field.metadata().get(EXTENSION_TYPE_METADATA_KEY).cloned().unwrap_or_default(),
+        });
+        Self { name: field.name().clone(), dtype: field.data_type().clone(), extension }
+    }
+
+    /// A field that may be null.
+    pub(crate) fn field(&self) -> Field {
+        let field = Field::new(&self.name, self.dtype.clone(), true);
+        let Some(ExtensionSpec { name, metadata }) = &self.extension else { return field };
+        field.with_metadata(HashMap::from([
+            (EXTENSION_TYPE_NAME_KEY.to_owned(), name.clone()),
+            (EXTENSION_TYPE_METADATA_KEY.to_owned(), metadata.clone()),
+        ]))
+    }
+
+    /// Its type in words.
+    pub(crate) fn type_words(&self) -> String {
+        match &self.extension {
+            None => self.dtype.to_string(),
+            Some(ExtensionSpec { name, metadata }) if metadata.is_empty() => {
+                format!("{} as {name}", self.dtype)
+            }
+            Some(ExtensionSpec { name, metadata }) => format!("{} as {name} {metadata}", self.dtype),
+        }
+    }
 }
 
 /// A partition as it is declared.

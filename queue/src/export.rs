@@ -6,7 +6,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use arrow::array::{RecordBatch, new_null_array};
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{Field, Schema, SchemaRef};
 use arrow::ipc::writer::FileWriter;
 use arrow::json::LineDelimitedWriter;
 use bytes::Bytes;
@@ -15,8 +15,8 @@ use parquet::arrow::ArrowWriter;
 use parquet::errors::ParquetError;
 use serde::{Deserialize, Serialize};
 
-use crate::QueueError;
 use crate::partition::{Partition, RowHandle};
+use crate::{ColumnSpec, QueueError};
 
 /// A file format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,8 +143,7 @@ impl Partition {
     /// Every column that any row has.
     fn export_schema(&self) -> SchemaRef {
         let table = self.shared.table.lock();
-        let field = |(name, dtype): (&String, &DataType)| Field::new(name, dtype.clone(), true);
-        Arc::new(Schema::new(table.columns.iter().map(field).collect::<Vec<_>>()))
+        Arc::new(Schema::new(table.columns.values().map(ColumnSpec::field).collect::<Vec<_>>()))
     }
 
     /// All rows that are there, to be written somewhere.

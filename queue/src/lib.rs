@@ -52,7 +52,7 @@ mod units;
 mod verify;
 
 pub use api::Queue;
-pub use config::{ColumnSpec, Durability, OnFull, PartitionSpec, QueueConfig, TaskSpec};
+pub use config::{ColumnSpec, Durability, ExtensionSpec, OnFull, PartitionSpec, QueueConfig, TaskSpec};
 pub use error::{ErrorClass, QueueError};
 pub use export::{Export, ExportFormat};
 pub use inspect::{PartitionInspection, QueueInspection, TaskCounts};

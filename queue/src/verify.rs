@@ -154,9 +154,13 @@ impl VerifyReport {
         for column in found {
             // What is not known is not known because no payload with it could be read, which is a problem of its own.
             let expected = partition.columns.get(&column.name);
-            if let Some(expected) = expected.filter(|expected| **expected != column.dtype) {
-                reasons
-                    .push(format!("column={} has dtype={}, expected {expected}", column.name, column.dtype));
+            if let Some(expected) = expected.filter(|expected| **expected != column) {
+                reasons.push(format!(
+                    "column={} has dtype={}, expected {}",
+                    column.name,
+                    column.type_words(),
+                    expected.type_words()
+                ));
             }
         }
         let problem = |reason| Problem::OtherPayload { partition: name.clone(), chunk: chunk.0, reason };

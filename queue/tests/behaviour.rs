@@ -210,3 +210,24 @@ async fn unknown_names_are_named() {
     let error = queue.declare(spec(11)).await.unwrap_err();
     assert!(matches!(error, QueueError::DeclaredOtherwise { .. }), "{error}");
 }
+
+#[tokio::test]
+async fn asking_for_a_batch_costs_what_it_takes_and_not_what_is_there() {
+    let median = async |resident: i32| {
+        let queue = partition(spec(100_000)).await;
+        for group in 0..resident / 2 {
+            put(&queue, &format!("g{group}"), 2).await;
+        }
+        let mut times = Vec::new();
+        for _ in 0..300 {
+            let started = Instant::now();
+            queue.take(&Take::groups("train", 8)).await.unwrap().unwrap().nack().await.unwrap();
+            times.push(started.elapsed());
+        }
+        times.sort();
+        times[times.len() / 2]
+    };
+    let (few, many) = (median(16).await, median(50_000).await);
+    // What it costs to walk over all rows would be thousands of times as much.
+    assert!(many < few * 5 + Duration::from_micros(50), "{few:?} among 16 rows, {many:?} among 50,000");
+}

@@ -4,7 +4,7 @@
 //! payload, and on what is left, in memory and on disk, with leases that expire and processes that come and go.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +18,8 @@ use rolldock_queue::{
 
 const CAPACITY_ROWS: usize = 48;
 const LEASE_MS: u64 = 1_000;
+/// Consumers; each holds leases of its own.
+const CLIENTS: usize = 3;
 const TASKS: [&str; 2] = ["plain", "needs_extra"];
 
 #[derive(Debug, Clone)]
@@ -55,7 +57,15 @@ enum Op {
         which: usize,
         rows: usize,
     },
+    /// A client goes away with what it holds.
+    Leave {
+        client: usize,
+    },
+    /// What a snapshot holds, restored elsewhere.
+    Snapshot,
     Reopen,
+    /// The process dies: what is on disk at this moment is all that is left.
+    Crash,
 }
 
 fn operations() -> impl Strategy<Value = Vec<Op>> {
@@ -69,9 +79,12 @@ fn operations() -> impl Strategy<Value = Vec<Op>> {
         1 => any::<usize>().prop_map(|which| Op::Forget { which }),
         1 => Just(Op::Expire),
         1 => (any::<usize>(), 1..4_usize).prop_map(|(which, rows)| Op::Clear { which, rows }),
+        1 => (0..CLIENTS).prop_map(|client| Op::Leave { client }),
+        1 => Just(Op::Snapshot),
         1 => Just(Op::Reopen),
+        1 => Just(Op::Crash),
     ];
-    prop::collection::vec(op, 1..80)
+    prop::collection::vec(op, 60..140)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -176,33 +189,78 @@ fn checked_ids(lease: &Lease) -> Vec<i64> {
     ids
 }
 
+/// What a snapshot is written to.
+#[derive(Clone, Default)]
+struct Bytes(Arc<parking_lot::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Bytes {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 struct World<'a> {
-    dir: Option<&'a Path>,
+    /// Where directories are made.
+    root: Option<&'a Path>,
+    /// Processes so far that died.
+    deaths: usize,
     queue: TransferQueue,
     partition: Partition,
-    leases: Vec<Lease>,
+    /// With the client that holds each.
+    leases: Vec<(usize, Lease)>,
+    takes: usize,
     model: Model,
 }
 
-fn open(dir: Option<&Path>) -> TransferQueue {
-    let config = QueueConfig {
-        dir: dir.map(Path::to_owned),
-        durability: Durability::Os,
-        segment_bytes: 4096,
-        journal_bytes: 4096,
+/// The directory of the process after so many deaths.
+fn dir(root: Option<&Path>, deaths: usize) -> Option<PathBuf> {
+    root.map(|root| root.join(deaths.to_string()))
+}
+
+/// Names and lengths of the files of a directory.
+fn files(dir: &Path) -> std::io::Result<Vec<(std::ffi::OsString, u64)>> {
+    let mut files = Vec::new();
+    for file in std::fs::read_dir(dir)? {
+        let file = file?;
+        files.push((file.file_name(), file.metadata()?.len()));
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Copies a directory in which a writer may be tidying up: again until nothing has changed meanwhile.
+fn copy_at_one_moment(from: &Path, to: &Path) {
+    let copy = || {
+        let before = files(from)?;
+        let _ = std::fs::remove_dir_all(to);
+        std::fs::create_dir(to)?;
+        for (name, _) in &before {
+            std::fs::copy(from.join(name), to.join(name))?;
+        }
+        std::io::Result::Ok(before == files(from)? && before == files(to)?)
     };
+    while !copy().unwrap_or(false) {}
+}
+
+fn open(dir: Option<PathBuf>) -> TransferQueue {
+    let config = QueueConfig { dir, durability: Durability::Os, segment_bytes: 4096, journal_bytes: 4096 };
     TransferQueue::open(config).unwrap()
 }
 
 impl<'a> World<'a> {
-    async fn new(dir: Option<&'a Path>) -> World<'a> {
-        let queue = open(dir);
+    async fn new(root: Option<&'a Path>) -> World<'a> {
+        let queue = open(dir(root, 0));
         let mut spec = PartitionSpec::new("p", [TASKS[0]], CAPACITY_ROWS);
         spec.tasks.push(TaskSpec { name: TASKS[1].to_owned(), columns: vec!["extra".to_owned()] });
         spec.on_full = OnFull::Refuse;
         spec.lease_ms = LEASE_MS;
         let partition = queue.declare(spec).await.unwrap();
-        World { dir, queue, partition, leases: Vec::new(), model: Model::default() }
+        World { root, deaths: 0, queue, partition, leases: Vec::new(), takes: 0, model: Model::default() }
     }
 
     async fn put(&mut self, group: usize, rows: usize) {
@@ -244,7 +302,8 @@ impl<'a> World<'a> {
         for row in self.model.rows.iter_mut().filter(|row| expected.contains(&row.id)) {
             row.states[task] = State::Leased(lease.id());
         }
-        self.leases.push(lease);
+        self.takes += 1;
+        self.leases.push((self.takes % CLIENTS, lease));
     }
 
     async fn ack(&mut self, which: usize) {
@@ -261,12 +320,12 @@ impl<'a> World<'a> {
 
     fn pick_lease(&mut self, which: usize) -> Option<Lease> {
         let count = self.leases.len();
-        (count > 0).then(|| self.leases.swap_remove(which % count))
+        (count > 0).then(|| self.leases.swap_remove(which % count).1)
     }
 
     async fn expire(&mut self) {
         tokio::time::advance(Duration::from_millis(LEASE_MS + 1)).await;
-        for lease in std::mem::take(&mut self.leases) {
+        for (_, lease) in std::mem::take(&mut self.leases) {
             self.model.release(lease.id());
             let late = lease.ack().await;
             assert!(matches!(late, Err(QueueError::LeaseGone { .. })), "{late:?}");
@@ -284,21 +343,62 @@ impl<'a> World<'a> {
         self.model.remove(|row| handles.contains(&row.handle));
     }
 
+    fn leave(&mut self, client: usize) {
+        let (gone, stay) =
+            std::mem::take(&mut self.leases).into_iter().partition(|(owner, _)| *owner == client);
+        self.leases = stay;
+        let gone: Vec<(usize, Lease)> = gone;
+        gone.iter().for_each(|(_, lease)| self.model.release(lease.id()));
+    }
+
+    /// A snapshot is the queue as it is, but for what somebody holds: that is not consumed.
+    async fn snapshot(&self) {
+        let bytes = Bytes::default();
+        self.queue.snapshot(None, bytes.clone()).await.unwrap();
+        let restored = open(None);
+        let bytes = std::mem::take(&mut *bytes.0.lock());
+        restored.restore(std::io::Cursor::new(bytes)).await.unwrap();
+        let partition = restored.partition("p").unwrap();
+        assert_eq!(partition.stats().rows, self.model.rows.len());
+        for (task, name) in TASKS.into_iter().enumerate() {
+            let is_there = |row: &&ModelRow| row.states[task] != State::Acked && (task == 0 || row.extra);
+            let expected: Vec<i64> = self.model.rows.iter().filter(is_there).map(|row| row.id).collect();
+            let taken = partition.take(&Take::rows(name, CAPACITY_ROWS)).await.unwrap();
+            assert_eq!(taken.as_ref().map_or_else(Vec::new, checked_ids), expected, "task={name}");
+        }
+    }
+
     /// Another process takes over: what was leased is given again.
     fn reopen(&mut self) {
-        if self.dir.is_none() {
+        if self.root.is_none() {
             return;
         }
-        for lease in std::mem::take(&mut self.leases) {
+        self.end_leases();
+        self.queue.close();
+        self.start();
+    }
+
+    /// Another process takes over what was on disk when this one died.
+    fn crash(&mut self) {
+        let Some(from) = dir(self.root, self.deaths) else { return };
+        self.deaths += 1;
+        copy_at_one_moment(&from, &dir(self.root, self.deaths).unwrap());
+        self.end_leases();
+        self.start();
+    }
+
+    fn end_leases(&mut self) {
+        for (_, lease) in std::mem::take(&mut self.leases) {
             self.model.release(lease.id());
         }
-        self.queue.close();
-        let placeholder = open(None);
-        drop(std::mem::replace(&mut self.queue, placeholder));
+    }
+
+    fn start(&mut self) {
         // The directory's lock goes with the last handle.
         let spec = self.partition.spec();
+        self.queue = open(None);
         self.partition = futures::executor::block_on(self.queue.declare(spec)).unwrap();
-        self.queue = open(self.dir);
+        self.queue = open(dir(self.root, self.deaths));
         self.partition = self.queue.partition("p").unwrap();
     }
 
@@ -339,7 +439,10 @@ impl<'a> World<'a> {
             }
             Op::Expire => self.expire().await,
             Op::Clear { which, rows } => self.clear(which, rows).await,
+            Op::Leave { client } => self.leave(client),
+            Op::Snapshot => self.snapshot().await,
             Op::Reopen => self.reopen(),
+            Op::Crash => self.crash(),
         }
     }
 
@@ -382,7 +485,7 @@ fn cases(default: u32) -> ProptestConfig {
 }
 
 proptest! {
-    #![proptest_config(cases(400))]
+    #![proptest_config(cases(800))]
     #[test]
     fn in_memory_it_agrees_with_the_model(operations in operations()) {
         run(operations, None);
@@ -390,7 +493,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(cases(150))]
+    #![proptest_config(cases(220))]
     #[test]
     fn on_disk_it_agrees_with_the_model(operations in operations()) {
         let dir = tempfile::tempdir().unwrap();

@@ -488,3 +488,37 @@ async fn exports_come_over_http_as_they_are_made_here() {
     let unknown = client.export("nobody", ExportFormat::Arrow, Vec::new()).await;
     assert!(matches!(unknown, Err(QueueError::UnknownPartition { .. })));
 }
+
+#[tokio::test]
+async fn a_dead_controller_hangs_nobody() {
+    let served = served(ServiceConfig::default()).await;
+    let config = RemoteConfig::new(format!("http://{}", served.address));
+    let client = RemoteQueue::new(RemoteConfig { patience: Duration::from_millis(300), ..config }).unwrap();
+    client.declare(spec()).await.unwrap();
+    let forever = Take::groups("train", 1).until(Instant::now() + Duration::from_secs(3600));
+    let dying = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        served.stop().await;
+    };
+    let started = Instant::now();
+    let (taken, ()) = tokio::join!(client.take("train", &forever), dying);
+    assert!(matches!(taken, Err(QueueError::Stopping | QueueError::Unreachable { .. })), "{taken:?}");
+    let put = client.put("train", Put::group("a", batch(0, 2)), None).await;
+    assert!(matches!(put, Err(QueueError::Unreachable { .. })), "{put:?}");
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_takes_connections_and_says_nothing_hangs_nobody() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let config = RemoteConfig::new(format!("http://{}", listener.local_addr().unwrap()));
+    let client = RemoteQueue::new(RemoteConfig { patience: Duration::from_secs(1), ..config }).unwrap();
+    let _silent = AbortOnDropHandle::new(TaskTracker::new().spawn(async move {
+        let mut kept = Vec::new();
+        loop {
+            kept.push(listener.accept().await.unwrap());
+        }
+    }));
+    let status = client.status("train").await;
+    assert!(matches!(status, Err(QueueError::Unreachable { .. })), "{status:?}");
+}

@@ -4,12 +4,13 @@
 //! machine's loopback is at all is measured in the same rounds, and with `--peer` so is the package that others use:
 //! its round, ours, the loopback's, so that the machine's moods meet all of them.
 //!
-//! One file for each thing that is measured ([`large`], [`small`], [`durable`]); what they share is the server
+//! One file for each thing that is measured ([`large`], [`small`], [`local`], [`durable`]); what they share is the server
 //! ([`server`]), the rows ([`data`]), the rounds ([`rounds`]) and the peer ([`peer`]).
 
 mod data;
 mod durable;
 mod large;
+mod local;
 mod peer;
 mod rounds;
 mod server;
@@ -37,6 +38,7 @@ async fn figures(quick: bool, with_peer: bool) -> anyhow::Result<Vec<Figure>> {
     figures.extend(small::rows(quick, peer.as_mut()).await?);
     figures.extend(small::takes(quick, peer.as_mut()).await?);
     drop(peer);
+    figures.extend(local::figures(quick).await?);
     figures.push(durable::puts(quick).await?);
     Ok(figures)
 }

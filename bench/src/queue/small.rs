@@ -1,5 +1,8 @@
 //! Rows of 1 KB: what calls cost when the bytes do not matter, and what such rows cost in memory.
 
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
 use anyhow::Context;
 use rolldock_queue::{Put, Queue, RemoteQueue, Take};
 use tokio::time::Instant;
@@ -78,6 +81,34 @@ async fn take(client: &RemoteQueue, quick: bool) -> anyhow::Result<f64> {
     Ok(median(&times))
 }
 
+/// Median time of a byte to another thread and back over loopback, microseconds: what waking up costs here and now. It differs
+/// several times over between a machine's moods.
+fn round_trip() -> anyhow::Result<f64> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    let echo = std::thread::spawn(move || -> std::io::Result<()> {
+        let (mut stream, _) = listener.accept()?;
+        stream.set_nodelay(true)?;
+        let mut byte = [0];
+        while stream.read(&mut byte)? > 0 {
+            stream.write_all(&byte)?;
+        }
+        Ok(())
+    });
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    let mut times = Vec::new();
+    for _ in 0..200 {
+        let started = Instant::now();
+        stream.write_all(&[1])?;
+        stream.read_exact(&mut [0])?;
+        times.push(started.elapsed().as_secs_f64() * 1e6);
+    }
+    drop(stream);
+    echo.join().map_err(|_| anyhow::anyhow!("the echo died"))??;
+    Ok(median(&times))
+}
+
 pub(super) async fn takes(quick: bool, mut peer: Option<&mut Peer>) -> anyhow::Result<Vec<Figure>> {
     let resident_rows: usize = if quick { 100_000 } else { 1_000_000 };
     let (empty, full) = (Server::start(None)?, Server::start(None)?);
@@ -91,22 +122,29 @@ pub(super) async fn takes(quick: bool, mut peer: Option<&mut Peer>) -> anyhow::R
     let held = (full.resident()? - before) / 1e6;
     let payload = (resident_rows * data::payload_bytes(&batch) / TAKEN_ROWS) as f64 / 1e6;
     // In turn, so that the machine's moods meet all.
-    let (mut alone, mut among, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut alone, mut among, mut theirs, mut bare) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds(quick) {
         if let Some(peer) = peer.as_mut() {
             theirs.push(median(&peer.small_takes(TAKEN_ROWS, PEER_TAKES)?) * 1e6);
         }
+        bare.push(round_trip()?);
         alone.push(take(&few, quick).await?);
         among.push(take(&many, quick).await?);
     }
+    let fastest = alone.iter().copied().fold(f64::INFINITY, f64::min);
     let (alone, among) = (median(&alone), median(&among));
-    let mut small = Figure::new(format!("take of {TAKEN_ROWS} rows, one column, median"), alone, "us");
+    let what = format!("take of {TAKEN_ROWS} rows, one column");
+    let mut small = Figure::new(format!("{what}, median"), alone, "us");
     if peer.is_some() {
         small = small.against_named(peer::NAME, median(&theirs));
     }
     let name = format!("the same among {resident_rows} rows (peer: alone)");
+    let bare = median(&bare);
     Ok(vec![
-        small.bar(Bar::AtMost(150.0)),
+        small,
+        Figure::new(format!("{what}, median of the fastest round"), fastest, "us")
+            .against_named("a byte there and back over a bare socket, median", bare)
+            .bar(Bar::AtMost(150.0)),
         Figure::new(name, among, "us").against(alone).bar(Bar::RatioAtMost(1.2)),
         Figure::new(format!("resident memory for {payload:.0} MB of rows of 1 KB, groups of 16"), held, "MB")
             .against(payload)

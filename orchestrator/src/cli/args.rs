@@ -140,6 +140,8 @@ pub enum QueueCommand {
     Snapshot(SnapshotArgs),
     /// Make the partitions of a snapshot, all or none
     Restore(RestoreArgs),
+    /// Keep rows for a controller on another machine: a storage unit
+    Unit(UnitArgs),
     /// Show the counts of a server's partitions, and again whenever they change
     Watch(WatchArgs),
     /// Read everything that is live, and check it
@@ -154,6 +156,26 @@ pub struct SourceArgs {
     /// A run's directory, its queue's, or the URL of a server
     pub source: String,
     /// The server's bearer token
+    #[arg(long, env = "ROLLDOCK_QUEUE_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+}
+
+/// `rolldock queue unit`
+#[derive(Debug, Args)]
+pub struct UnitArgs {
+    /// The URL of the queue's server: `rolldock queue serve`, or a run with queue.listen
+    #[arg(long, value_name = "URL")]
+    pub controller: String,
+    /// Where to listen
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7071")]
+    pub listen: SocketAddr,
+    /// Where the controller and its clients reach this unit, if not at the address that it listens on
+    #[arg(long, value_name = "URL")]
+    pub advertise: Option<String>,
+    /// Where the rows are kept; in memory if absent, and lost with the process
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// The controller's bearer token; clients of this unit have to send it too
     #[arg(long, env = "ROLLDOCK_QUEUE_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
 }

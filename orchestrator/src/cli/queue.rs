@@ -3,6 +3,7 @@
 mod export;
 mod file;
 mod tools;
+mod unit;
 mod watch;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -12,7 +13,7 @@ use std::time::Duration;
 use anyhow::Context;
 use rolldock_queue::{
     Durability, LocalConfig, LocalQueue, Queue, QueueConfig, QueueInspection, RemoteConfig, RemoteQueue,
-    TransferQueue,
+    TransferQueue, UnitStatus,
 };
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -44,6 +45,7 @@ pub(super) async fn run(args: QueueArgs) -> anyhow::Result<()> {
         QueueCommand::Export(args) => export::export(args).await,
         QueueCommand::Snapshot(args) => tools::snapshot(args).await,
         QueueCommand::Restore(args) => tools::restore(args).await,
+        QueueCommand::Unit(args) => unit::unit(args).await,
         QueueCommand::Watch(args) => watch::watch(args).await,
         QueueCommand::Verify(args) => tools::verify(args).await,
         QueueCommand::Clear(args) => tools::clear(args).await,
@@ -106,6 +108,11 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let kept = folder
         .map_or("in memory: nothing survives the end".to_owned(), |dir| format!("in {}", dir.display()));
     super::say(&format!("serving a queue at {}, kept {kept}", places.join(" and ")));
+    until_terminated(queue, scope).await
+}
+
+/// Serves until somebody asks for the end; then what is on its way becomes durable.
+async fn until_terminated(queue: TransferQueue, scope: Scope) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     tokio::select! {
         interrupted = tokio::signal::ctrl_c() => interrupted.context("cannot listen for Ctrl-C")?,
@@ -139,13 +146,22 @@ fn describe(queue: &QueueInspection) -> String {
         ));
         for task in &partition.tasks {
             lines.push(format!(
-                "  task {}: {} ready, {} leased, {} acked, {} incomplete",
-                task.task, task.ready, task.leased, task.acked, task.incomplete
+                "  task {}: {} ready, {} leased, {} acked, {} incomplete, {} away",
+                task.task, task.ready, task.leased, task.acked, task.incomplete, task.away
             ));
         }
         for column in &partition.columns {
             lines.push(format!("  column {}: {}", column.name, column.dtype));
         }
+    }
+    for unit in &queue.units {
+        let status = match unit.status {
+            UnitStatus::Live => "live",
+            UnitStatus::Draining => "draining",
+            UnitStatus::Dead => "dead",
+        };
+        lines
+            .push(format!("unit {}: {status}, {} chunks, at {}", unit.card.unit, unit.chunks, unit.card.url));
     }
     lines.join("\n")
 }

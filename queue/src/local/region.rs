@@ -4,7 +4,7 @@
 use std::io::{self, Error, ErrorKind, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::panic::AssertUnwindSafe;
-use std::ptr::{NonNull, copy_nonoverlapping};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -112,6 +112,9 @@ pub(super) fn buffer<Owner: Send + Sync + 'static>(
     Some(unsafe { Buffer::from_custom_allocation(start, length, owner) })
 }
 
+/// From here on a second thread is worth its start; bytes.
+const SHARED_COPY_BYTES: usize = 2 << 20;
+
 /// Writes to a region from its start. Whoever makes one has the region lent to it: no buffer of it exists.
 #[derive(Debug)]
 pub(super) struct Writer {
@@ -128,6 +131,20 @@ impl Writer {
     }
 }
 
+/// Copies, with two cores where there is much: one alone does not use up what memory gives.
+fn copy(from: &[u8], into: &mut [u8]) {
+    if from.len() < SHARED_COPY_BYTES {
+        into.copy_from_slice(from);
+        return;
+    }
+    let (first, second) = from.split_at(from.len() / 2);
+    let (into_first, into_second) = into.split_at_mut(first.len());
+    std::thread::scope(|scope| {
+        scope.spawn(|| into_second.copy_from_slice(second));
+        into_first.copy_from_slice(first);
+    });
+}
+
 impl Write for Writer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.len() > self.mapping.length() - self.at {
@@ -135,9 +152,10 @@ impl Write for Writer {
         }
         // SAFETY: `at + bytes.len()` is within the mapping, which is writable and lives as long as `self`; `bytes` is
         // no part of it, because a region that is lent has no other user.
-        unsafe {
-            copy_nonoverlapping(bytes.as_ptr(), self.mapping.map.as_mut_ptr().add(self.at), bytes.len())
+        let into = unsafe {
+            std::slice::from_raw_parts_mut(self.mapping.map.as_mut_ptr().add(self.at), bytes.len())
         };
+        copy(bytes, into);
         self.at += bytes.len();
         Ok(bytes.len())
     }

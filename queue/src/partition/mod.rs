@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::config::{ColumnSpec, Durability, PartitionSpec};
+use crate::config::{Durability, PartitionSpec};
 use crate::inspect::{PartitionInspection, TaskCounts};
 use crate::invariants;
 use crate::journal::{Entry, Facts, Journal, LeaseLog, Record, Recorder};
@@ -448,11 +448,7 @@ impl Partition {
             rows: table.rows_live,
             groups: table.groups.len(),
             capacity_rows: table.spec.capacity_rows,
-            columns: table
-                .columns
-                .iter()
-                .map(|(name, dtype)| ColumnSpec { name: name.clone(), dtype: dtype.clone() })
-                .collect(),
+            columns: table.columns.values().cloned().collect(),
             tasks,
             dispositions: table.dispositions,
         }

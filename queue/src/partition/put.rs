@@ -90,11 +90,7 @@ fn labels(put: &Put) -> Result<Vec<Label>, QueueError> {
 }
 
 pub(crate) fn columns_of(schema: &Schema) -> Vec<ColumnSpec> {
-    let column = |field: &Arc<arrow::datatypes::Field>| ColumnSpec {
-        name: field.name().clone(),
-        dtype: field.data_type().clone(),
-    };
-    schema.fields().iter().map(column).collect()
+    schema.fields().iter().map(|field| ColumnSpec::of(field)).collect()
 }
 
 /// What was set aside for a put; given back unless it is published.

@@ -17,7 +17,6 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use arrow::datatypes::DataType;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -275,7 +274,7 @@ pub(crate) enum Freed {
 #[derive(Debug)]
 pub(crate) struct Table {
     pub(crate) spec: PartitionSpec,
-    pub(crate) columns: BTreeMap<String, DataType>,
+    pub(crate) columns: BTreeMap<String, ColumnSpec>,
     slots: Vec<Slot>,
     free: Vec<u32>,
     /// New slots start here.
@@ -328,7 +327,7 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn new(spec: PartitionSpec) -> Self {
-        let columns = spec.columns.iter().map(|column| (column.name.clone(), column.dtype.clone())).collect();
+        let columns = spec.columns.iter().map(|column| (column.name.clone(), column.clone())).collect();
         let ready = spec.tasks.iter().map(|_| Ready::default()).collect();
         Self {
             columns,
@@ -383,12 +382,12 @@ impl Table {
 
     /// Types are what they were at first; nothing is cast.
     pub(crate) fn check_columns(&self, columns: &[ColumnSpec]) -> Result<(), QueueError> {
-        for ColumnSpec { name, dtype } in columns {
-            if let Some(expected) = self.columns.get(name).filter(|expected| *expected != dtype) {
+        for column in columns {
+            if let Some(expected) = self.columns.get(&column.name).filter(|expected| *expected != column) {
                 return Err(QueueError::WrongType {
-                    column: name.clone(),
-                    expected: expected.to_string(),
-                    found: dtype.to_string(),
+                    column: column.name.clone(),
+                    expected: expected.type_words(),
+                    found: column.type_words(),
                 });
             }
         }
@@ -397,8 +396,10 @@ impl Table {
 
     /// Keeps the types of columns that are new.
     pub(crate) fn learn_columns(&mut self, columns: &[ColumnSpec]) {
-        for ColumnSpec { name, dtype } in columns {
-            self.columns.entry(name.clone()).or_insert_with(|| dtype.clone());
+        for column in columns {
+            if !self.columns.contains_key(&column.name) {
+                self.columns.insert(column.name.clone(), column.clone());
+            }
         }
     }
 

@@ -3,14 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use arrow::datatypes::DataType;
-
 use crate::invariants::Violation;
 use crate::journal::Record;
 use crate::partition::{Partition, Plane, Table, live_records};
 use crate::store::{Chunk, SegmentFile, decode, encode};
 use crate::units::{BLOBS, Place, Units};
-use crate::{ChunkId, ChunkLocation, Queue, QueueError, RemoteQueue, RowHandle, TransferQueue};
+use crate::{ChunkId, ChunkLocation, ColumnSpec, Queue, QueueError, RemoteQueue, RowHandle, TransferQueue};
 
 /// Where a chunk is read from, whatever becomes of its rows meanwhile.
 #[derive(Debug, Clone)]
@@ -67,7 +65,7 @@ pub(crate) struct Captured {
     pub(crate) name: String,
     /// What makes it, its declaration first.
     pub(crate) records: Vec<Record>,
-    pub(crate) columns: BTreeMap<String, DataType>,
+    pub(crate) columns: BTreeMap<String, ColumnSpec>,
     pub(crate) chunks: HashMap<ChunkId, Source>,
     /// What its table says against itself.
     pub(crate) violations: Vec<Violation>,

@@ -1,0 +1,31 @@
+//! `rolldock queue unit`
+
+use rolldock_queue::{QueueConfig, RemoteConfig, RemoteQueue, TransferQueue, UnitConfig, run_unit};
+
+use super::until_terminated;
+use crate::cli::args::UnitArgs;
+use crate::run::{queue_folder, serve_queue};
+use crate::scope::Scope;
+
+pub(super) async fn unit(args: UnitArgs) -> anyhow::Result<()> {
+    let folder = args.dir.as_deref().map(queue_folder);
+    let config = QueueConfig { dir: folder.clone(), ..QueueConfig::default() };
+    let queue = tokio::task::spawn_blocking(move || TransferQueue::open(config)).await??;
+    let controller = RemoteConfig { token: args.token.clone(), ..RemoteConfig::new(&args.controller) };
+    let controller = RemoteQueue::new(controller)?;
+    let scope = Scope::new();
+    let address = serve_queue(queue.clone(), args.listen, args.token, &scope).await?;
+    let url = args.advertise.unwrap_or_else(|| format!("http://{address}"));
+    let kept = match &folder {
+        Some(dir) => format!("in {}", dir.display()),
+        None => "in memory: they are lost with this process".to_owned(),
+    };
+    crate::cli::say(&format!("keeping rows for {} at {url}, {kept}", args.controller));
+    let (unit, end) = (queue.clone(), scope.token().clone());
+    let _announcing = scope.spawn(async move {
+        if let Err(error) = run_unit(&unit, folder.as_deref(), UnitConfig::new(controller, url), &end).await {
+            tracing::error!(%error, "this is no storage unit any more");
+        }
+    });
+    until_terminated(queue, scope).await
+}
