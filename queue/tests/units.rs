@@ -30,9 +30,13 @@ fn open(dir: Option<&Path>) -> TransferQueue {
 }
 
 async fn served(dir: Option<&Path>) -> Server {
+    served_with(dir, ServiceConfig::default()).await
+}
+
+async fn served_with(dir: Option<&Path>, config: ServiceConfig) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (queue, address, end) = (open(dir), listener.local_addr().unwrap(), CancellationToken::new());
-    let serving = serve(queue.clone(), listener, ServiceConfig::default(), end.clone());
+    let serving = serve(queue.clone(), listener, config, end.clone());
     let task = TaskTracker::new().spawn(async move { serving.await.unwrap() });
     Server { queue, address, end, tasks: vec![AbortOnDropHandle::new(task)] }
 }
@@ -252,11 +256,68 @@ async fn blobs_that_nobody_knows_are_removed_and_drained_units_get_no_more() {
     let name = client.units().await.unwrap()[0].card.unit.clone();
     client.drain_unit(&name).await.unwrap();
     client.put("train", Put::group("here", batch(4, 4)), None).await.unwrap();
-    assert_eq!(orphans.stats().rows, 4, "the controller keeps it: there is no other unit");
+    // There is no other unit: the controller keeps it. What the client had put there before it heard is removed.
+    assert!(controller.queue.inspect().payload_bytes > 0);
+    until(async || orphans.stats().rows == 4).await;
     assert_eq!(client.units().await.unwrap()[0].status, UnitStatus::Draining);
     client.forget_unit(&name).await.unwrap();
     let seen = stats(&client).await;
     assert_eq!((seen.rows, seen.dispositions.lost), (4, 4));
     let unknown = client.forget_unit("nobody").await;
     assert_eq!(unknown, Err(QueueError::UnknownUnit { unit: "nobody".to_owned() }));
+}
+
+#[tokio::test]
+async fn clients_read_and_write_units_and_the_controller_sees_no_payload() {
+    // More than a kilobyte would not get through the controller.
+    let config = ServiceConfig { body_bytes_max: 1_500, ..ServiceConfig::default() };
+    let controller = served_with(None, config).await;
+    let units = [Server::unit(&controller, None).await, Server::unit(&controller, None).await];
+    let client = controller.client();
+    until_live(&client, 2).await;
+    client.declare(PartitionSpec { length_columns: vec!["tokens".to_owned()], ..spec() }).await.unwrap();
+    for group in 0..8 {
+        let put = Put {
+            keys: (0..10).map(|row| format!("{group}/{row}")).collect(),
+            ..Put::group(format!("g{group}"), wide(10))
+        };
+        client.put("train", put, None).await.unwrap();
+    }
+    let on_units: usize = units.iter().map(|unit| unit.queue.partition(BLOBS).unwrap().stats().rows).sum();
+    assert_eq!((on_units, controller.queue.inspect().payload_bytes), (80, 0));
+    let lease = client.take("train", &Take::tokens("train", 45)).await.unwrap().unwrap();
+    assert_eq!(lease.rows().len(), 20, "two groups of 20 tokens");
+    assert_eq!(lease.keys()[0].as_deref(), Some("0/0"));
+    assert_eq!(lease.batches()[0].columns(), wide(10).columns());
+    lease.ack().await.unwrap();
+    let again = Put { token: Some("t".to_owned()), ..Put::group("once", wide(10)) };
+    let rows = client.put("train", again.clone(), None).await.unwrap();
+    assert_eq!(client.put("train", again, None).await.unwrap(), rows);
+}
+
+/// Rows of some kilobytes, with two tokens each.
+fn wide(rows: usize) -> RecordBatch {
+    let text: ArrayRef =
+        Arc::new(arrow::array::StringArray::from_iter_values((0..rows).map(|_| "x".repeat(3000))));
+    let tokens = (0..rows as i64).map(|row| Some([Some(row), Some(row)]));
+    let tokens: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>(tokens));
+    RecordBatch::try_from_iter([("text", text), ("tokens", tokens)]).unwrap()
+}
+
+#[tokio::test]
+async fn clients_that_know_nothing_of_units_use_the_controller() {
+    let controller = served(None).await;
+    let unit = Server::unit(&controller, None).await;
+    until_live(&controller.client(), 1).await;
+    let queue: &dyn Queue = &controller.queue;
+    queue.declare(spec()).await.unwrap();
+    queue.put("train", Put::group("a", batch(0, 4)), None).await.unwrap();
+    assert_eq!(unit.queue.partition(BLOBS).unwrap().stats().rows, 4);
+    let lease = queue.take("train", &Take::groups("train", 1)).await.unwrap().unwrap();
+    assert_eq!(lease.concat().unwrap(), batch(0, 4));
+    lease.nack().await.unwrap();
+    let raw = reqwest::Client::new();
+    let answer = raw.post(format!("http://{}/v1/partitions/train/take", controller.address));
+    let answer = answer.body(r#"{"task":"train","groups":1}"#).send().await.unwrap();
+    assert_eq!(answer.headers()["content-type"], "application/vnd.apache.arrow.stream");
 }

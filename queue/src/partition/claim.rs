@@ -28,7 +28,12 @@ impl Partition {
     /// Cancel-safe: rows that were leased for a dropped take are given back. Takers wait without holding anything
     /// that others need.
     pub async fn take(&self, take: &Take) -> Result<Option<Lease>, QueueError> {
-        self.serve(take, None).await
+        self.serve(take, None, true).await
+    }
+
+    /// Takes rows without reading them: the lease has no batches. Cancel-safe, as [`take`](Self::take) is.
+    pub(crate) async fn take_unread(&self, take: &Take) -> Result<Option<Lease>, QueueError> {
+        self.serve(take, None, false).await
     }
 
     /// Takes the groups that `sampler` chooses among those that are ready; the take's own sampler does not count.
@@ -39,13 +44,14 @@ impl Partition {
         take: &Take,
         sampler: &dyn GroupSampler,
     ) -> Result<Option<Lease>, QueueError> {
-        self.serve(take, Some(sampler)).await
+        self.serve(take, Some(sampler), true).await
     }
 
     async fn serve(
         &self,
         take: &Take,
         sampler: Option<&dyn GroupSampler>,
+        reads: bool,
     ) -> Result<Option<Lease>, QueueError> {
         take.check()?;
         if take.stale == Stale::Drop {
@@ -57,7 +63,9 @@ impl Partition {
             self.shared.record_ends();
             let (waiter, next_expiry) = match attempt? {
                 Attempt::Leased { lease, rows, fresh_from } => {
-                    let read = self.lease_of(lease, member, rows, take.columns.as_deref()).await;
+                    let lease = self.lease_of(lease, member, rows)?;
+                    let read =
+                        if reads { self.read_lease(lease, take.columns.as_deref()).await } else { Ok(lease) };
                     let mut lease = match read {
                         // Its rows are out of reach now; there may be others.
                         Err(QueueError::UnitAway { .. }) => continue,

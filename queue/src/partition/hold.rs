@@ -45,20 +45,23 @@ impl Hold for Held {
 }
 
 impl Partition {
-    /// Reads the payload of leased rows. On an error the rows are given back, but for those whose payload is damaged:
-    /// they are lost.
-    pub(super) async fn lease_of(
-        &self,
-        id: u64,
-        member: u32,
-        rows: Vec<RowHandle>,
-        columns: Option<&[String]>,
-    ) -> Result<Lease, QueueError> {
+    /// The lease of rows, without their payload. On an error the rows are given back.
+    pub(super) fn lease_of(&self, id: u64, member: u32, rows: Vec<RowHandle>) -> Result<Lease, QueueError> {
         // Made first, so that it gives the rows back however this ends.
         let hold = Held { partition: self.clone(), id, member };
         let labels = self.labels(&rows);
         let mut lease = Lease::new(Box::new(hold), id, rows, Labels::default(), Vec::new());
         lease.labels = labels?;
+        Ok(lease)
+    }
+
+    /// Reads the payload of leased rows. On an error the rows are given back, but for those whose payload is damaged:
+    /// they are lost.
+    pub(crate) async fn read_lease(
+        &self,
+        mut lease: Lease,
+        columns: Option<&[String]>,
+    ) -> Result<Lease, QueueError> {
         match self.read(&lease.rows, columns).await {
             Ok(batches) => {
                 lease.batches = batches;

@@ -16,6 +16,7 @@ use crate::QueueError;
 use crate::config::{ColumnSpec, OnFull};
 use crate::journal::{PayloadRecord, PutRecord, Record};
 use crate::store::{Chunk, payload_bytes};
+use crate::units::Place;
 
 /// Rows of one group.
 #[derive(Debug, Clone)]
@@ -62,6 +63,11 @@ impl Put {
         }
     }
 
+    /// The rows alone.
+    pub(crate) fn bare(&self) -> Self {
+        Self { batches: self.batches.clone(), ..Self::group(String::new(), self.batches[0].clone()) }
+    }
+
     /// Rows of all batches.
     pub fn rows(&self) -> usize {
         self.batches.iter().map(RecordBatch::num_rows).sum()
@@ -69,8 +75,7 @@ impl Put {
 }
 
 /// The rows' keys and tags, checked against each other.
-fn labels(put: &Put) -> Result<Vec<Label>, QueueError> {
-    let rows = put.rows();
+fn labels(put: &Put, rows: usize) -> Result<Vec<Label>, QueueError> {
     for (what, count) in [("keys", put.keys.len()), ("tags", put.tags.len())] {
         if count != 0 && count != rows {
             let reason = format!("expected {what} for all of rows={rows} or for none, found {count}");
@@ -123,14 +128,34 @@ impl Drop for Reservation {
     }
 }
 
+/// What a put brings.
+struct Incoming {
+    columns: Vec<ColumnSpec>,
+    rows: usize,
+    kib: u32,
+    /// Tokens of each row; none if nobody counts them.
+    lengths: Vec<u32>,
+    /// Where the payload lies, if it is not in the put.
+    place: Option<Place>,
+}
+
+/// Rows that lie on a unit, and what their controller has to know of them.
+pub(crate) struct PlacedRows {
+    pub(crate) place: Place,
+    pub(crate) columns: Vec<ColumnSpec>,
+    pub(crate) lengths: Vec<u32>,
+    /// Of payload.
+    pub(crate) bytes: u64,
+}
+
 /// Where a put goes on.
 enum Admitted {
-    Reserved(Reservation, Vec<RowHandle>, u32),
+    Reserved(Reservation, Vec<RowHandle>),
     Known(Vec<RowHandle>),
 }
 
 /// Tokens of each row of a batch.
-fn lengths_of(batch: &RecordBatch, counted: &[String]) -> Result<Vec<u32>, QueueError> {
+pub(crate) fn lengths_of(batch: &RecordBatch, counted: &[String]) -> Result<Vec<u32>, QueueError> {
     let mut lengths = vec![0; batch.num_rows()];
     for name in counted {
         let Some(column) = batch.column_by_name(name) else { continue };
@@ -160,19 +185,57 @@ impl Partition {
     /// Cancel-safe: the put happens whole or not at all; with a token it can be repeated, also while the first one is
     /// still on its way.
     pub async fn put(&self, put: Put, deadline: Option<Instant>) -> Result<Vec<RowHandle>, QueueError> {
-        let columns = put.batches.first().map_or_else(Vec::new, |batch| columns_of(batch.schema_ref()));
-        if put.rows() == 0 || columns.is_empty() {
+        self.check_row_bytes(&put.batches)?;
+        let incoming = Incoming {
+            columns: put.batches.first().map_or_else(Vec::new, |batch| columns_of(batch.schema_ref())),
+            rows: put.rows(),
+            kib: self.kib_of(&put.batches)?,
+            lengths: self.lengths(&put.batches)?,
+            place: None,
+        };
+        self.put_incoming(put, incoming, deadline).await
+    }
+
+    /// Puts rows whose payload lies on a unit already. Cancel-safe, as [`put`](Self::put) is.
+    pub(crate) async fn put_placed(
+        &self,
+        put: Put,
+        placed: PlacedRows,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<RowHandle>, QueueError> {
+        let PlacedRows { place, columns, lengths, bytes } = placed;
+        let rows = place.rows.len();
+        let spec = self.spec();
+        let expected = if spec.length_columns.is_empty() { 0 } else { rows };
+        if lengths.len() != expected || spec.row_bytes_max.is_some() {
+            let reason = "the rows' lengths are not known without the rows".to_owned();
+            return Err(QueueError::BadRequest { reason });
+        }
+        let kib = self.kib_of_bytes(bytes)?;
+        let incoming = Incoming { columns, rows, kib, lengths, place: Some(place) };
+        self.put_incoming(put, incoming, deadline).await
+    }
+
+    async fn put_incoming(
+        &self,
+        put: Put,
+        incoming: Incoming,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<RowHandle>, QueueError> {
+        if incoming.rows == 0 || incoming.columns.is_empty() {
             return Err(QueueError::Empty);
         }
-        let labels = labels(&put)?;
-        let (reservation, handles, kib) = match self.admit(&put, &columns, deadline).await? {
+        let labels = labels(&put, incoming.rows)?;
+        let (reservation, handles) = match self.admit(&put, &incoming, deadline).await? {
             Admitted::Known(rows) => return Ok(rows),
-            Admitted::Reserved(reservation, handles, kib) => (reservation, handles, kib),
+            Admitted::Reserved(reservation, handles) => (reservation, handles),
         };
-        let lengths = self.lengths(&put.batches)?;
-        let chunk_rows = Chunk::new(put.batches)?;
+        let Incoming { columns, kib, lengths, place, .. } = incoming;
         let chunk = self.shared.new_chunk();
-        let (payload, unit) = self.payload(chunk, &chunk_rows, &put.group).await?;
+        let (payload, unit) = match place {
+            Some(place) => (None, Some(place)),
+            None => self.payload(chunk, &Chunk::new(put.batches)?, &put.group).await?,
+        };
         let names = columns.into_iter().map(|column| column.name).collect();
         let put = PutRecord {
             partition: self.shared.name.clone(),
@@ -210,28 +273,28 @@ impl Partition {
     async fn admit(
         &self,
         put: &Put,
-        columns: &[ColumnSpec],
+        incoming: &Incoming,
         deadline: Option<Instant>,
     ) -> Result<Admitted, QueueError> {
-        self.check_row_bytes(&put.batches)?;
-        let kib = self.kib_of(&put.batches)?;
+        let Incoming { columns, rows, kib, .. } = incoming;
+        let (rows, kib) = (*rows, *kib);
         loop {
             let settled = self.shared.changed.notified();
             tokio::pin!(settled);
             // Registered before the table is read, so that no change between the two is missed.
             settled.as_mut().enable();
-            let mut admission = self.shared.table.lock().admit(put, columns)?;
+            let mut admission = self.shared.table.lock().admit(put, rows, columns)?;
             if matches!(admission, Admission::Fresh) {
-                let size = Size { rows: put.rows(), kib };
+                let size = Size { rows, kib };
                 let room = self.make_room(size, deadline).await?;
                 let mut table = self.shared.table.lock();
-                admission = table.admit(put, columns)?;
+                admission = table.admit(put, rows, columns)?;
                 if matches!(admission, Admission::Fresh) {
                     table.learn_columns(columns);
-                    let claim = table.reserve(put, kib);
+                    let claim = table.reserve(put, rows, kib);
                     self.shared.check_table(&table);
                     let handles = claim.rows.clone();
-                    return Ok(Admitted::Reserved(Reservation { room, claim: Some(claim) }, handles, kib));
+                    return Ok(Admitted::Reserved(Reservation { room, claim: Some(claim) }, handles));
                 }
             }
             match admission {
@@ -284,7 +347,13 @@ impl Partition {
         if !self.shared.counts_bytes {
             return Ok(0);
         }
-        let bytes = batches.iter().map(payload_bytes).sum::<Result<usize, _>>()? as u64;
+        self.kib_of_bytes(batches.iter().map(payload_bytes).sum::<Result<usize, _>>()? as u64)
+    }
+
+    fn kib_of_bytes(&self, bytes: u64) -> Result<u32, QueueError> {
+        if !self.shared.counts_bytes {
+            return Ok(0);
+        }
         let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
         let capacity_bytes = self.shared.table.lock().spec.capacity_bytes.unwrap_or(u64::MAX);
         if u64::from(kib) * 1024 > capacity_bytes {

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use arrow::array::{RecordBatch, RecordBatchOptions};
 use arrow::datatypes::{Field, Schema};
 
+use serde::{Deserialize, Serialize};
+
 use super::table::Part;
 use super::{Partition, RowHandle};
 use crate::store::Chunk;
@@ -18,6 +20,23 @@ const PLANS_MAX: usize = 32;
 pub(super) struct ReadFailure {
     pub(super) rows: std::ops::Range<usize>,
     pub(super) error: QueueError,
+}
+
+/// Some columns of rows, on a unit.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct PlacedPart {
+    pub(crate) unit: String,
+    pub(crate) url: String,
+    /// The rows' handles there.
+    pub(crate) rows: Vec<RowHandle>,
+    pub(crate) columns: Vec<String>,
+}
+
+/// Rows that lie together.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct PlacedStretch {
+    /// Each has other columns of the same rows.
+    pub(crate) parts: Vec<PlacedPart>,
 }
 
 /// Rows that follow each other in the same chunks: they come out as one batch.
@@ -87,6 +106,35 @@ impl Partition {
             rows.retain(|row| table.row(*row).is_ok());
         }
         self.read(&rows, None).await.map_err(|failure| failure.error)
+    }
+
+    /// Where rows lie, if all of them are on units within reach.
+    pub(crate) fn places(
+        &self,
+        rows: &[RowHandle],
+        columns: Option<&[String]>,
+    ) -> Result<Option<Vec<PlacedStretch>>, QueueError> {
+        let mut placed = Vec::new();
+        for stretch in self.stretches(rows)? {
+            let mut parts = Vec::with_capacity(stretch.parts.len());
+            for part in &stretch.parts {
+                let wanted = |name: &&String| columns.is_none_or(|columns| columns.contains(name));
+                let columns: Vec<String> = part.columns.iter().filter(wanted).cloned().collect();
+                if columns.is_empty() {
+                    continue;
+                }
+                let Some(place) = self.shared.units.place(part.chunk) else { return Ok(None) };
+                let Some(url) = self.shared.units.url_of(&place.unit) else { return Ok(None) };
+                let first = part.row as usize;
+                let rows = place.rows.get(first..first + stretch.rows).unwrap_or_default().to_vec();
+                parts.push(PlacedPart { unit: place.unit.clone(), url, rows, columns });
+            }
+            if parts.is_empty() {
+                return Ok(None);
+            }
+            placed.push(PlacedStretch { parts });
+        }
+        Ok(Some(placed))
     }
 
     fn stretches(&self, rows: &[RowHandle]) -> Result<Vec<Stretch>, QueueError> {

@@ -1,5 +1,6 @@
 //! The client's side: the queue's calls.
 
+mod direct;
 mod maintenance;
 mod units;
 
@@ -13,12 +14,14 @@ use hyper::StatusCode;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use direct::Direct;
+
 use super::body::Content;
 use super::ipc;
 use super::link::{Answer, Call, Link};
 use super::wire::{
     ClearBody, Cleared, CloseBody, ClosedAnswer, ENDED, FRESH_FROM, FindBody, FoundAnswer, GetBody, LEASE,
-    NamesAnswer, PutAnswer, PutQuery, ResetAnswer, SampleBody, TagsBody, TakeBody, VersionBody,
+    NamesAnswer, PlacedAnswer, PutAnswer, PutQuery, ResetAnswer, SampleBody, TagsBody, TakeBody, VersionBody,
 };
 use crate::partition::{Hold, Labels};
 use crate::{
@@ -55,6 +58,7 @@ impl RemoteConfig {
 #[derive(Debug, Clone)]
 pub struct RemoteQueue {
     link: Arc<Link>,
+    direct: Arc<Direct>,
 }
 
 fn path(partition: &str, what: &str) -> String {
@@ -69,7 +73,7 @@ fn query(value: &impl serde::Serialize) -> Result<String, QueueError> {
 impl RemoteQueue {
     /// Names a server; nothing is sent yet. Needs to be called inside a tokio runtime.
     pub fn new(config: RemoteConfig) -> Result<Self, QueueError> {
-        Ok(Self { link: Arc::new(Link::new(config)?) })
+        Ok(Self { link: Arc::new(Link::new(config)?), direct: Arc::default() })
     }
 
     /// Waits until leases that were dropped have been given back.
@@ -107,7 +111,9 @@ impl RemoteQueue {
         wait: Option<Duration>,
     ) -> Result<Taken, QueueError> {
         // A take whose answer is lost gives its rows back.
-        let call = Call::json(path(partition, "/take"), &TakeBody::new(take, wait))?.repeatable();
+        let placed = !self.live_units().await.is_empty();
+        let body = TakeBody { placed, ..TakeBody::new(take, wait) };
+        let call = Call::json(path(partition, "/take"), &body)?.repeatable();
         let call = Call { wait: wait.unwrap_or_default(), ..call };
         let answer = match self.link.send(call).await {
             Err(QueueError::Deadline { .. }) if wait.is_some() => return Ok(Taken::Nothing),
@@ -123,12 +129,32 @@ impl RemoteQueue {
         let fresh_from = text(FRESH_FROM).and_then(|version| version.parse().ok()).unwrap_or_default();
         let name = text(LEASE);
         let name = name.ok_or_else(|| self.link.unreachable("rows without a lease"))?;
-        let (rows, labels, batches) = self.rows(answer).await?;
+        let is_placed = answer.headers.get("content-type").is_some_and(|kind| kind == "application/json");
         let id = name.split('-').next().and_then(|id| u64::from_str_radix(id, 16).ok()).unwrap_or_default();
         let hold = Held { link: Arc::clone(&self.link), path: path(partition, &format!("/leases/{name}")) };
-        let mut lease = Lease::new(Box::new(hold), id, rows, labels, batches);
+        if !is_placed {
+            let (rows, labels, batches) = self.rows(answer).await?;
+            let mut lease = Lease::new(Box::new(hold), id, rows, labels, batches);
+            lease.fresh_from = fresh_from;
+            return Ok(Taken::Lease(lease));
+        }
+        // Made first: it gives the rows back if they cannot be fetched.
+        let mut lease = Lease::new(Box::new(hold), id, Vec::new(), Labels::default(), Vec::new());
         lease.fresh_from = fresh_from;
-        Ok(Taken::Lease(lease))
+        let bytes = answer.bytes().await?;
+        let placed: PlacedAnswer = serde_json::from_slice(&bytes)
+            .map_err(|error| self.link.unreachable(format!("an answer that is not its own: {error}")))?;
+        let PlacedAnswer { rows, groups, policy_versions, keys, tags, stretches } = placed;
+        match self.fetch(stretches, take.columns.as_deref()).await {
+            Ok(batches) => {
+                let labels = Labels { groups, policy_versions, keys, tags };
+                Ok(Taken::Lease(lease.with_rows(rows, labels, batches)))
+            }
+            Err(error) => {
+                lease.nack().await?;
+                Err(error)
+            }
+        }
     }
 }
 
@@ -196,24 +222,30 @@ impl Queue for RemoteQueue {
     ) -> BoxFuture<'a, Result<Vec<RowHandle>, QueueError>> {
         async move {
             let deadline = wait.map(|wait| Instant::now() + wait);
-            let rows = ipc::put_with_labels(&put)?;
             // With a token a repetition is harmless.
-            let token = put.token.unwrap_or_else(ipc::fresh_token);
+            let token = put.token.clone().unwrap_or_else(ipc::fresh_token);
             let mut what = PutQuery {
-                group: put.group,
+                group: put.group.clone(),
                 group_size: Some(put.group_size),
                 sample_is_last: put.sample.as_ref().is_some_and(|part| part.is_last),
-                sample: put.sample.map(|part| part.uid),
+                sample: put.sample.as_ref().map(|part| part.uid.clone()),
                 policy_version: put.policy_version,
                 priority: put.priority,
                 token: Some(token),
-                record: put.record,
+                record: put.record.clone(),
                 wait_ms: 0,
             };
+            let rows = ipc::put_with_labels(&put)?;
             loop {
                 let left = deadline.map_or(WAIT_MAX, |deadline| deadline - Instant::now());
                 let wait = left.min(WAIT_MAX);
                 what.wait_ms = wait.as_millis() as u64;
+                match self.put_direct(partition, &put, &what).await {
+                    Ok(None) => {}
+                    Ok(Some(answer)) => return Ok(answer.rows),
+                    Err(QueueError::Deadline { .. }) if left > wait || deadline.is_none() => continue,
+                    Err(error) => return Err(error),
+                }
                 let to = path(partition, &format!("/rows?{}", query(&what)?));
                 let call = Call { wait, ..Call::post(to, Content::Rows(rows.clone())).repeatable() };
                 match self.link.json::<PutAnswer>(call).await {
@@ -254,7 +286,9 @@ impl Queue for RemoteQueue {
                 let wait = left.map(|left| left.min(WAIT_MAX));
                 let taken = match self.take_once(partition, take, wait).await {
                     // The rows were on their way: they are given again.
-                    Err(QueueError::Unreachable { .. }) if Instant::now() < give_up => {
+                    Err(QueueError::Unreachable { .. } | QueueError::UnitAway { .. })
+                        if Instant::now() < give_up =>
+                    {
                         tokio::time::sleep(RETRY).await;
                         continue;
                     }

@@ -318,6 +318,26 @@ pub(crate) fn one(batches: &[RecordBatch]) -> Result<RecordBatch, QueueError> {
     }
 }
 
+/// The columns of batches with the same rows, in the order of `columns` if that is given.
+pub(crate) fn side_by_side(
+    batches: &[RecordBatch],
+    columns: Option<&[String]>,
+) -> Result<RecordBatch, QueueError> {
+    let all = || batches.iter().flat_map(|batch| batch.schema_ref().fields().iter().zip(batch.columns()));
+    let (fields, arrays): (Vec<_>, Vec<_>) = match columns {
+        None => all().map(|(field, array)| (Arc::clone(field), Arc::clone(array))).unzip(),
+        Some(names) => {
+            let named = |name: &String| {
+                let found = all().find(|(field, _)| field.name() == name);
+                let (field, array) = found.ok_or_else(|| bad(format!("rows without column={name}")))?;
+                Ok((Arc::clone(field), Arc::clone(array)))
+            };
+            names.iter().map(named).collect::<Result<Vec<_>, QueueError>>()?.into_iter().unzip()
+        }
+    };
+    Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays)?)
+}
+
 /// Batches as one stream in their common schema.
 pub(crate) fn stream_of(batches: &[RecordBatch]) -> Result<Vec<u8>, QueueError> {
     let schema = common_schema(batches);

@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
+use arrow::array::RecordBatch;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::Instant;
 
+use crate::partition::PlacedStretch;
+use crate::units::Place;
 use crate::{
-    Amount, ClosedGroup, ErrorClass, ExportFormat, KeyedRow, QueueError, RowHandle, Sampler, Share, Stale,
-    Take, Unfinished, UnitInspection,
+    Amount, ClosedGroup, ColumnSpec, ErrorClass, ExportFormat, KeyedRow, Put, QueueError, RowHandle,
+    SamplePart, Sampler, Share, Stale, Take, Unfinished, UnitInspection,
 };
 
 /// Rows are sent as this.
@@ -50,6 +53,24 @@ pub(crate) struct PutQuery {
     pub(crate) wait_ms: u64,
 }
 
+impl PutQuery {
+    /// The put of rows without keys or tags.
+    pub(crate) fn into_put(self, batches: Vec<RecordBatch>, rows: usize) -> Put {
+        Put {
+            batches,
+            group_size: self.group_size.unwrap_or(rows),
+            group: self.group,
+            sample: self.sample.map(|uid| SamplePart { uid, is_last: self.sample_is_last }),
+            policy_version: self.policy_version,
+            priority: self.priority,
+            keys: Vec::new(),
+            tags: Vec::new(),
+            token: self.token,
+            record: self.record,
+        }
+    }
+}
+
 /// The answer to a put.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct PutAnswer {
@@ -84,6 +105,9 @@ pub(crate) struct TakeBody {
     pub(crate) sampler: Sampler,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) share: Option<Share>,
+    /// The client can fetch rows from units itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) placed: bool,
     /// How long to wait for rows; absent means not at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) wait_ms: Option<u64>,
@@ -114,6 +138,7 @@ impl TakeBody {
             stale: take.stale,
             sampler: take.sampler,
             share: take.share,
+            placed: false,
             wait_ms: wait.map(|wait| wait.as_millis() as u64),
         }
     }
@@ -258,6 +283,34 @@ pub(crate) struct UnknownAnswer {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct UnitsAnswer {
     pub(crate) units: Vec<UnitInspection>,
+}
+
+/// The body of a put whose rows lie on a unit.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PlacedBody {
+    pub(crate) place: Place,
+    pub(crate) columns: Vec<ColumnSpec>,
+    #[serde(default)]
+    pub(crate) lengths: Vec<u32>,
+    pub(crate) bytes: u64,
+    #[serde(default)]
+    pub(crate) keys: Vec<String>,
+    #[serde(default)]
+    pub(crate) tags: Vec<Value>,
+}
+
+/// The answer to a take of a client that fetches the rows itself.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct PlacedAnswer {
+    pub(crate) rows: Vec<RowHandle>,
+    pub(crate) groups: Vec<String>,
+    pub(crate) policy_versions: Vec<u64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) keys: Vec<Option<String>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tags: Vec<Value>,
+    pub(crate) stretches: Vec<PlacedStretch>,
 }
 
 /// Names of partitions.

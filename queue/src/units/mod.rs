@@ -229,6 +229,17 @@ impl Units {
             .collect()
     }
 
+    /// Refuses rows on a unit that takes none.
+    pub(crate) fn check_takes_rows(&self, unit: &str) -> Result<(), QueueError> {
+        let mut state = self.state.lock();
+        let member = state.member(unit)?;
+        if member.status == UnitStatus::Live {
+            Ok(())
+        } else {
+            Err(QueueError::UnitAway { unit: unit.to_owned() })
+        }
+    }
+
     /// A chunk lies at a place. Says whether it is within reach.
     pub(crate) fn insert(&self, chunk: ChunkId, place: Place) -> bool {
         let mut state = self.state.lock();
@@ -260,6 +271,13 @@ impl Units {
         let member = state.member(unit)?;
         let away = || QueueError::UnitAway { unit: unit.to_owned() };
         member.client.clone().filter(|_| member.status != UnitStatus::Dead).ok_or_else(away)
+    }
+
+    /// The address of a unit that answers.
+    pub(crate) fn url_of(&self, unit: &str) -> Option<String> {
+        let state = self.state.lock();
+        let member = state.members.get(unit).filter(|member| member.status != UnitStatus::Dead)?;
+        Some(member.card.url.clone())
     }
 
     /// A chunk is gone: its unit may forget its rows. Says whether it was on one.

@@ -57,8 +57,12 @@ impl Table {
     }
 
     /// Whether a put may be written; says so without changing anything.
-    pub(crate) fn admit(&self, put: &Put, columns: &[ColumnSpec]) -> Result<Admission, QueueError> {
-        let rows = put.rows();
+    pub(crate) fn admit(
+        &self,
+        put: &Put,
+        rows: usize,
+        columns: &[ColumnSpec],
+    ) -> Result<Admission, QueueError> {
         match self.token_state(put.token.as_deref()) {
             Admission::Fresh => {}
             repetition => return Ok(repetition),
@@ -87,8 +91,7 @@ impl Table {
     }
 
     /// Sets slots, the group's places and the token aside for a put that is about to be written.
-    pub(crate) fn reserve(&mut self, put: &Put, kib: u32) -> Claim {
-        let rows = put.rows();
+    pub(crate) fn reserve(&mut self, put: &Put, rows: usize, kib: u32) -> Claim {
         self.rows_reserved += rows;
         self.kib_reserved += kib;
         let under_way = self.groups_under_way.entry(put.group.clone()).or_insert_with(|| UnderWay {

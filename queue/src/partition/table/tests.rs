@@ -14,7 +14,7 @@ fn put(group: &str, rows: i64, size: usize) -> Put {
 }
 
 fn publish(table: &mut Table, put: &Put, chunk: u64) -> Vec<RowHandle> {
-    let claim = table.reserve(put, 0);
+    let claim = table.reserve(put, put.rows(), 0);
     let rows = claim.rows.clone();
     let columns = vec!["id".to_owned()];
     table.publish(PutRecord {
@@ -79,13 +79,13 @@ fn a_group_that_one_task_holds_is_not_dropped() {
 fn what_is_set_aside_counts_and_comes_back() {
     let mut table = table();
     let two_of_three = put("g", 2, 3);
-    let claim = table.reserve(&two_of_three, 0);
-    assert!(matches!(table.admit(&two_of_three, &[]), Err(QueueError::GroupOverflow { rows: 4, .. })));
-    assert!(matches!(table.admit(&put("g", 1, 3), &[]), Ok(Admission::Fresh)));
+    let claim = table.reserve(&two_of_three, two_of_three.rows(), 0);
+    assert!(matches!(table.admit(&two_of_three, 2, &[]), Err(QueueError::GroupOverflow { rows: 4, .. })));
+    assert!(matches!(table.admit(&put("g", 1, 3), 1, &[]), Ok(Admission::Fresh)));
     table.release(&claim);
-    assert!(matches!(table.admit(&two_of_three, &[]), Ok(Admission::Fresh)));
+    assert!(matches!(table.admit(&two_of_three, 2, &[]), Ok(Admission::Fresh)));
     assert_eq!(table.rows_reserved, 0);
-    let again = table.reserve(&two_of_three, 0);
+    let again = table.reserve(&two_of_three, two_of_three.rows(), 0);
     assert!(again.rows.iter().all(|row| !claim.rows.contains(row)), "a handle is never used again");
 }
 
@@ -148,7 +148,7 @@ fn a_group_of_samples_waits_for_rows_that_are_on_their_way_into_it() {
     for comes in [true, false] {
         let mut table = Table::new(PartitionSpec::new("p", ["a"], 16));
         let (step, last) = (part(false), part(true));
-        let (late, end) = (table.reserve(&step, 0), table.reserve(&last, 0));
+        let (late, end) = (table.reserve(&step, step.rows(), 0), table.reserve(&last, last.rows(), 0));
         publish_claimed(&mut table, &last, &end, 0);
         assert_eq!(table.ready_group_count(0), 0, "a row is still on its way");
         assert!(table.begin_close(Instant::now()).is_empty(), "nobody may close it meanwhile");
@@ -173,7 +173,7 @@ fn groups_that_are_being_closed_take_nothing_and_an_undone_closing_opens_them() 
     for unfinished in [Unfinished::Give, Unfinished::Drop] {
         let mut table = Table::new(PartitionSpec::new("p", ["a"], 16));
         let step = part(false);
-        let claim = table.reserve(&step, 0);
+        let claim = table.reserve(&step, step.rows(), 0);
         publish_claimed(&mut table, &step, &claim, 0);
         for round in 0..2 {
             let closing = table.begin_close(Instant::now());

@@ -26,10 +26,10 @@ use tokio_util::sync::CancellationToken;
 use super::ipc::{self, Encoder};
 use super::wire::{
     self, ARROW_STREAM, ClearBody, Cleared, ColumnsQuery, ENDED, ErrorBody, FRESH_FROM, LEASE, NamesAnswer,
-    PutAnswer, PutQuery, TakeBody,
+    PlacedAnswer, PutAnswer, PutQuery, TakeBody,
 };
 use crate::units::keep_up;
-use crate::{Lease, PartitionSpec, Put, QueueError, SamplePart, TransferQueue};
+use crate::{Lease, PartitionSpec, Put, QueueError, TransferQueue};
 use bodies::{json_of, rows_of};
 
 const OPENAPI: &str = include_str!("../../../openapi.json");
@@ -178,20 +178,9 @@ async fn put(
     let (tags, batches) = ipc::split_all(batches, ipc::split_tags)?;
     batches.iter().try_for_each(ipc::check_names)?;
     let rows = batches.iter().map(RecordBatch::num_rows).sum();
-    let group_size = query.group_size.unwrap_or(rows);
-    let put = Put {
-        batches,
-        group: query.group,
-        group_size,
-        sample: query.sample.map(|uid| SamplePart { uid, is_last: query.sample_is_last }),
-        policy_version: query.policy_version,
-        priority: query.priority,
-        keys,
-        tags,
-        token: query.token,
-        record: query.record,
-    };
-    let deadline = Instant::now() + std::time::Duration::from_millis(query.wait_ms);
+    let wait_ms = query.wait_ms;
+    let put = Put { keys, tags, ..query.into_put(batches, rows) };
+    let deadline = Instant::now() + std::time::Duration::from_millis(wait_ms);
     let rows = until_end(&service, partition.put(put, Some(deadline))).await?;
     Ok(json(&PutAnswer { rows }))
 }
@@ -212,22 +201,49 @@ async fn write_columns(
 
 async fn take(State(service): Shared, Path(partition): Path<String>, body: Body) -> Answer {
     let partition = service.queue.partition(&partition)?;
-    let take = json_of::<TakeBody>(&service, body).await?.into_take()?;
-    let Some(lease) = until_end(&service, partition.take(&take)).await? else {
+    let body = json_of::<TakeBody>(&service, body).await?;
+    let placed = body.placed;
+    let take = body.into_take()?;
+    let taking =
+        async { if placed { partition.take_unread(&take).await } else { partition.take(&take).await } };
+    let Some(mut lease) = until_end(&service, taking).await? else {
         // Whoever waits is told nothing only when nothing will come.
         let ended = if take.deadline.is_some() { "true" } else { "false" };
         return Ok((StatusCode::NO_CONTENT, [(ENDED, ended)]).into_response());
     };
     let name = lease_name(lease.id(), take.share.map_or(0, |share| share.member));
     let fresh_from = lease.fresh_from();
-    let mut response = Response::new(Body::from_stream(rows_stream(lease)?));
+    let places = if placed { partition.places(lease.rows(), take.columns.as_deref())? } else { None };
+    let mut response = match places {
+        Some(stretches) => {
+            let answer = json(&PlacedAnswer {
+                rows: lease.rows().to_vec(),
+                groups: lease.groups().to_vec(),
+                policy_versions: lease.policy_versions().to_vec(),
+                keys: lease.keys().to_vec(),
+                tags: lease.tags().to_vec(),
+                stretches,
+            });
+            lease.detach();
+            answer
+        }
+        None => {
+            if placed {
+                lease = partition.read_lease(lease, take.columns.as_deref()).await?;
+            }
+            streamed(Body::from_stream(rows_stream(lease)?))
+        }
+    };
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(ARROW_STREAM));
     headers.insert(FRESH_FROM, HeaderValue::from(fresh_from));
     if let Ok(name) = HeaderValue::from_str(&name) {
         headers.insert(LEASE, name);
     }
     Ok(response)
+}
+
+fn streamed(body: Body) -> Response {
+    ([(header::CONTENT_TYPE, ARROW_STREAM)], body).into_response()
 }
 
 /// Waits no longer than the server lives.

@@ -4,13 +4,16 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
 use axum::routing::{get, post};
+use tokio::time::Instant;
 
 use super::bodies::json_of;
-use super::{Answer, Service, Shared, done, json};
-use crate::UnitCard;
-use crate::remote::wire::{BlobsBody, UnitsAnswer, UnknownAnswer};
+use super::{Answer, Service, Shared, bad, done, json, until_end};
+use crate::partition::PlacedRows;
+use crate::remote::wire::{BlobsBody, PlacedBody, PutAnswer, PutQuery, UnitsAnswer, UnknownAnswer};
+use crate::{Put, UnitCard};
 
 pub(super) fn routes() -> Router<Arc<Service>> {
     Router::new()
@@ -18,6 +21,9 @@ pub(super) fn routes() -> Router<Arc<Service>> {
         .route("/v1/units/{unit}/unknown", post(unknown))
         .route("/v1/units/{unit}/drain", post(drain))
         .route("/v1/units/{unit}/forget", post(forget))
+        .route("/v1/units/{unit}/suspect", post(suspect))
+        .route("/v1/partitions/{partition}/placed", post(put_placed))
+        .route("/v1/partitions/{partition}/spec", get(spec))
 }
 
 async fn list(State(service): Shared) -> Answer {
@@ -43,4 +49,31 @@ async fn drain(State(service): Shared, Path(unit): Path<String>) -> Answer {
 async fn forget(State(service): Shared, Path(unit): Path<String>) -> Answer {
     service.queue.forget_unit(&unit).await?;
     done()
+}
+
+async fn suspect(State(service): Shared, Path(unit): Path<String>) -> Answer {
+    service.queue.units().suspect(&unit);
+    done()
+}
+
+async fn spec(State(service): Shared, Path(partition): Path<String>) -> Answer {
+    Ok(json(&service.queue.partition(&partition)?.spec()))
+}
+
+async fn put_placed(
+    State(service): Shared,
+    Path(partition): Path<String>,
+    query: Result<Query<PutQuery>, QueryRejection>,
+    body: Body,
+) -> Answer {
+    let partition = service.queue.partition(&partition)?;
+    let Query(query) = query.map_err(|error| bad(error.body_text()))?;
+    let PlacedBody { place, columns, lengths, bytes, keys, tags } = json_of(&service, body).await?;
+    service.queue.units().check_takes_rows(&place.unit)?;
+    let rows = place.rows.len();
+    let deadline = Instant::now() + std::time::Duration::from_millis(query.wait_ms);
+    let put = Put { keys, tags, ..query.into_put(Vec::new(), rows) };
+    let placed = PlacedRows { place, columns, lengths, bytes };
+    let rows = until_end(&service, partition.put_placed(put, placed, Some(deadline))).await?;
+    Ok(json(&PutAnswer { rows }))
 }

@@ -1,0 +1,166 @@
+//! Rows straight to and from storage units: the controller sees what they are, and never them.
+//!
+//! Where anything about that fails, the call goes the ordinary way, through the controller.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use arrow::array::RecordBatch;
+use futures::future::{join_all, try_join_all};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::{Call, Content, RemoteQueue, path, query};
+use crate::partition::{PlacedPart, PlacedStretch, columns_of, lengths_of};
+use crate::remote::wire::{PlacedBody, PutAnswer, PutQuery};
+use crate::remote::{RemoteConfig, ipc};
+use crate::store::payload_bytes;
+use crate::units::{BLOBS, Place, UnitStatus, weight};
+use crate::{ErrorClass, PartitionSpec, Put, Queue, QueueError};
+
+/// How long it is believed which units there are.
+const UNITS_AGE_MAX: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Live units with their addresses, and when that was asked.
+    units: Option<(Instant, Vec<(String, String)>)>,
+    clients: HashMap<String, RemoteQueue>,
+    specs: HashMap<String, PartitionSpec>,
+}
+
+/// What a client knows of its controller's units.
+#[derive(Debug, Default)]
+pub(super) struct Direct {
+    known: Mutex<Known>,
+}
+
+impl RemoteQueue {
+    /// Live units. None where the controller cannot be asked: whoever asks goes the ordinary way, and is told there.
+    pub(super) async fn live_units(&self) -> Vec<(String, String)> {
+        if let Some((asked, units)) = &self.direct.known.lock().units
+            && asked.elapsed() < UNITS_AGE_MAX
+        {
+            return units.clone();
+        }
+        let Ok(units) = self.units().await else { return Vec::new() };
+        let live = units.into_iter().filter(|unit| unit.status == UnitStatus::Live);
+        let live: Vec<_> = live.map(|unit| (unit.card.unit, unit.card.url)).collect();
+        self.direct.known.lock().units = Some((Instant::now(), live.clone()));
+        live
+    }
+
+    fn unit_client(&self, url: &str) -> Result<Self, QueueError> {
+        if let Some(client) = self.direct.known.lock().clients.get(url) {
+            return Ok(client.clone());
+        }
+        let token = self.link.config.token.clone();
+        let client = Self::new(RemoteConfig { token, patience: Duration::ZERO, ..RemoteConfig::new(url) })?;
+        self.direct.known.lock().clients.insert(url.to_owned(), client.clone());
+        Ok(client)
+    }
+
+    async fn spec_of(&self, partition: &str) -> Result<PartitionSpec, QueueError> {
+        if let Some(spec) = self.direct.known.lock().specs.get(partition) {
+            return Ok(spec.clone());
+        }
+        let spec: PartitionSpec = self.link.json(Call::get(path(partition, "/spec"))).await?;
+        self.direct.known.lock().specs.insert(partition.to_owned(), spec.clone());
+        Ok(spec)
+    }
+
+    async fn suspect(&self, unit: &str) {
+        self.direct.known.lock().units = None;
+        let call = Call::post(format!("/v1/units/{unit}/suspect"), Content::Nothing).repeatable();
+        if let Err(error) = self.link.done(call).await {
+            tracing::debug!(%unit, %error, "the controller will notice of its own accord");
+        }
+    }
+
+    /// Puts rows on a unit and tells the controller. `None`: they have to go through the controller.
+    pub(super) async fn put_direct(
+        &self,
+        partition: &str,
+        put: &Put,
+        what: &PutQuery,
+    ) -> Result<Option<PutAnswer>, QueueError> {
+        let units = self.live_units().await;
+        let chosen = units.iter().max_by_key(|(unit, _)| weight(unit, &put.group));
+        let Some((unit, url)) = chosen.filter(|_| put.rows() > 0) else { return Ok(None) };
+        let spec = self.spec_of(partition).await?;
+        if spec.row_bytes_max.is_some() {
+            return Ok(None);
+        }
+        let mut lengths = Vec::new();
+        if !spec.length_columns.is_empty() {
+            for batch in &put.batches {
+                lengths.extend(lengths_of(batch, &spec.length_columns)?);
+            }
+        }
+        let bytes = put.batches.iter().map(payload_bytes).sum::<Result<usize, _>>()? as u64;
+        let columns = columns_of(put.batches[0].schema_ref());
+        let blob = ipc::fresh_token();
+        let rows = Put { group: blob.clone(), group_size: put.rows(), ..put.bare() };
+        let rows = match self.unit_client(url)?.put(BLOBS, rows, None).await {
+            Ok(rows) => rows,
+            Err(error) => {
+                tracing::warn!(%unit, %error, "a storage unit takes no rows; they go through the controller");
+                self.suspect(unit).await;
+                return Ok(None);
+            }
+        };
+        let place = Place { unit: unit.clone(), blob, rows };
+        let (keys, tags) = (put.keys.clone(), put.tags.clone());
+        let body = PlacedBody { place, columns, lengths, bytes, keys, tags };
+        let to = path(partition, &format!("/placed?{}", query(what)?));
+        let call = Call { wait: Duration::from_millis(what.wait_ms), ..Call::json(to, &body)?.repeatable() };
+        match self.link.json(call).await {
+            // It died or is drained since we asked; what lies there is removed as nobody's.
+            Err(QueueError::UnitAway { .. } | QueueError::UnknownUnit { .. }) => {
+                self.direct.known.lock().units = None;
+                Ok(None)
+            }
+            answer => answer.map(Some),
+        }
+    }
+
+    /// Fetches the rows of a lease from where they lie.
+    pub(super) async fn fetch(
+        &self,
+        stretches: Vec<PlacedStretch>,
+        columns: Option<&[String]>,
+    ) -> Result<Vec<RecordBatch>, QueueError> {
+        let fetching = stretches.iter().map(|stretch| self.fetch_stretch(stretch, columns));
+        Ok(try_join_all(fetching).await?.concat())
+    }
+
+    async fn fetch_stretch(
+        &self,
+        stretch: &PlacedStretch,
+        columns: Option<&[String]>,
+    ) -> Result<Vec<RecordBatch>, QueueError> {
+        let mut parts = Vec::with_capacity(stretch.parts.len());
+        for fetched in join_all(stretch.parts.iter().map(|part| self.fetch_part(part))).await {
+            parts.push(fetched?);
+        }
+        match parts.as_slice() {
+            // As it came, in as many pieces.
+            [_] if columns.is_none() => Ok(parts.remove(0)),
+            _ => {
+                let whole = parts.iter().map(|part| ipc::one(part)).collect::<Result<Vec<_>, _>>()?;
+                Ok(vec![ipc::side_by_side(&whole, columns)?])
+            }
+        }
+    }
+
+    async fn fetch_part(&self, part: &PlacedPart) -> Result<Vec<RecordBatch>, QueueError> {
+        match self.unit_client(&part.url)?.get(BLOBS, &part.rows, Some(&part.columns)).await {
+            Err(error) if error.class() == ErrorClass::Retryable => {
+                tracing::warn!(unit = %part.unit, %error, "rows cannot be fetched");
+                self.suspect(&part.unit).await;
+                Err(QueueError::UnitAway { unit: part.unit.clone() })
+            }
+            fetched => fetched,
+        }
+    }
+}
