@@ -46,7 +46,7 @@ pub enum Stale {
     Skip,
     /// Those that nobody holds are freed, for every task, with the disposition `stale`.
     Drop,
-    /// They are given like others; [`Lease::policy_versions`] tells them apart.
+    /// They are given like others; [`Lease::is_stale`](crate::Lease::is_stale) tells them apart.
     Deliver,
 }
 
