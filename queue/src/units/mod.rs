@@ -158,7 +158,13 @@ impl Units {
 
     /// A unit is there, new or again. Says whether it was away.
     pub(crate) fn register(&self, card: UnitCard) -> Result<bool, QueueError> {
-        let client = self.client(&card.url)?;
+        let is_known = {
+            let state = self.state.lock();
+            let member = state.members.get(&card.unit);
+            member.is_some_and(|member| member.client.is_some() && member.card.url == card.url)
+        };
+        // It announces itself twice a second, and moves hardly ever.
+        let client = if is_known { None } else { Some(self.client(&card.url)?) };
         let mut state = self.state.lock();
         let now = Instant::now();
         let member = state.members.entry(card.unit.clone()).or_insert_with(|| {
@@ -174,8 +180,8 @@ impl Units {
             }
         });
         member.seen = now;
-        if member.client.is_none() || member.card.url != card.url {
-            member.client = Some(client);
+        if client.is_some() {
+            member.client = client;
         }
         member.card = card;
         let was_dead = member.status == UnitStatus::Dead;
