@@ -493,7 +493,8 @@ async fn exports_come_over_http_as_they_are_made_here() {
 async fn a_dead_controller_hangs_nobody() {
     let served = served(ServiceConfig::default()).await;
     let config = RemoteConfig::new(format!("http://{}", served.address));
-    let client = RemoteQueue::new(RemoteConfig { patience: Duration::from_millis(300), ..config }).unwrap();
+    let client_config = RemoteConfig { patience: Duration::from_millis(300), ..config };
+    let client = RemoteQueue::new(client_config.clone()).unwrap();
     client.declare(spec()).await.unwrap();
     let forever = Take::groups("train", 1).until(Instant::now() + Duration::from_secs(3600));
     let dying = async {
@@ -506,6 +507,14 @@ async fn a_dead_controller_hangs_nobody() {
     let put = client.put("train", Put::group("a", batch(0, 2)), None).await;
     assert!(matches!(put, Err(QueueError::Unreachable { .. })), "{put:?}");
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+
+    // The whole of its patience, and no more.
+    let patience = Duration::from_secs(2);
+    let patient = RemoteQueue::new(RemoteConfig { patience, ..client_config }).unwrap();
+    let started = Instant::now();
+    let taken = patient.take("train", &forever).await;
+    assert!(matches!(taken, Err(QueueError::Unreachable { .. })), "{taken:?}");
+    assert!(started.elapsed() < patience + Duration::from_millis(500), "{:?}", started.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

@@ -47,9 +47,13 @@ impl Server {
     }
 
     async fn unit(controller: &Server, dir: Option<PathBuf>) -> Server {
+        Self::unit_with(controller, dir, Duration::from_millis(200)).await
+    }
+
+    async fn unit_with(controller: &Server, dir: Option<PathBuf>, orphan_age: Duration) -> Server {
         let mut unit = served(dir.as_deref()).await;
         let config = UnitConfig {
-            orphan_age: Duration::from_millis(200),
+            orphan_age,
             ..UnitConfig::new(controller.client(), format!("http://{}", unit.address))
         };
         let (queue, end) = (unit.queue.clone(), unit.end.clone());
@@ -293,6 +297,40 @@ async fn clients_read_and_write_units_and_the_controller_sees_no_payload() {
     let again = Put { token: Some("t".to_owned()), ..Put::group("once", wide(10)) };
     let rows = client.put("train", again.clone(), None).await.unwrap();
     assert_eq!(client.put("train", again, None).await.unwrap(), rows);
+}
+
+#[tokio::test]
+async fn a_put_that_is_refused_or_waits_for_room_leaves_nothing_on_a_unit() {
+    let controller = served(None).await;
+    // Far from the age at which it would remove what nobody knows.
+    let unit = Server::unit_with(&controller, None, Duration::from_secs(600)).await;
+    let client = controller.client();
+    until_live(&client, 1).await;
+    client.declare(PartitionSpec { capacity_rows: 4, ..spec() }).await.unwrap();
+    client.put("train", Put::group("a", batch(0, 4)), None).await.unwrap();
+    let held = unit.queue.partition(BLOBS).unwrap();
+    let put =
+        |wait_ms| client.put("train", Put::group("b", batch(4, 2)), Some(Duration::from_millis(wait_ms)));
+    for wait_ms in [0, 50] {
+        let refused = put(wait_ms).await;
+        assert!(matches!(refused, Err(QueueError::Deadline { .. })), "{refused:?}");
+        assert_eq!(held.stats().rows, 4);
+    }
+    let doubled = Put { keys: vec!["k".to_owned(), "k".to_owned()], ..Put::group("c", batch(0, 2)) };
+    assert!(client.put("train", doubled, None).await.is_err());
+    assert_eq!(held.stats().rows, 4);
+    // Waiting, it has its rows there, once; and they are the ones that are taken.
+    let waiting = put(20_000);
+    let acking = async {
+        until(async || held.stats().rows == 6).await;
+        let lease = client.take("train", &Take::groups("train", 1)).await.unwrap().unwrap();
+        lease.ack().await.unwrap();
+    };
+    let (rows, ()) = tokio::join!(waiting, acking);
+    assert_eq!(rows.unwrap().len(), 2);
+    until(async || held.stats().rows == 2).await;
+    let lease = client.take("train", &Take::groups("train", 1)).await.unwrap().unwrap();
+    assert_eq!(lease.batches()[0].columns(), batch(4, 2).columns());
 }
 
 /// Rows of some kilobytes, with two tokens each.

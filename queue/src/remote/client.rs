@@ -103,18 +103,19 @@ impl RemoteQueue {
         Ok((rows, labels, batches))
     }
 
-    /// Asks once; says how long the server was asked to wait.
+    /// Asks once.
     async fn take_once(
         &self,
         partition: &str,
         take: &Take,
         wait: Option<Duration>,
+        give_up: Instant,
     ) -> Result<Taken, QueueError> {
         // A take whose answer is lost gives its rows back.
         let placed = !self.live_units().await.is_empty();
         let body = TakeBody { placed, ..TakeBody::new(take, wait) };
         let call = Call::json(path(partition, "/take"), &body)?.repeatable();
-        let call = Call { wait: wait.unwrap_or_default(), ..call };
+        let call = Call { wait: wait.unwrap_or_default(), give_up: Some(give_up), ..call };
         let answer = match self.link.send(call).await {
             Err(QueueError::Deadline { .. }) if wait.is_some() => return Ok(Taken::Nothing),
             answer => answer?,
@@ -236,21 +237,25 @@ impl Queue for RemoteQueue {
                 wait_ms: 0,
             };
             let rows = ipc::put_with_labels(&put)?;
+            let mut upload = None;
             loop {
                 let left = deadline.map_or(WAIT_MAX, |deadline| deadline - Instant::now());
                 let wait = left.min(WAIT_MAX);
                 what.wait_ms = wait.as_millis() as u64;
-                match self.put_direct(partition, &put, &what).await {
-                    Ok(None) => {}
-                    Ok(Some(answer)) => return Ok(answer.rows),
-                    Err(QueueError::Deadline { .. }) if left > wait || deadline.is_none() => continue,
-                    Err(error) => return Err(error),
+                let mut answer = self.put_direct(partition, &put, &what, &mut upload).await;
+                if let Ok(None) = answer {
+                    let to = path(partition, &format!("/rows?{}", query(&what)?));
+                    let call = Call { wait, ..Call::post(to, Content::Rows(rows.clone())).repeatable() };
+                    answer = self.link.json::<PutAnswer>(call).await.map(Some);
                 }
-                let to = path(partition, &format!("/rows?{}", query(&what)?));
-                let call = Call { wait, ..Call::post(to, Content::Rows(rows.clone())).repeatable() };
-                match self.link.json::<PutAnswer>(call).await {
+                match answer {
+                    Ok(Some(answer)) => return Ok(answer.rows),
+                    Ok(None) => {}
                     Err(QueueError::Deadline { .. }) if left > wait || deadline.is_none() => {}
-                    answer => return answer.map(|answer| answer.rows),
+                    Err(error) => {
+                        self.take_back(upload, &error).await;
+                        return Err(error);
+                    }
                 }
             }
         }
@@ -280,11 +285,11 @@ impl Queue for RemoteQueue {
         take: &'a Take,
     ) -> BoxFuture<'a, Result<Option<Lease>, QueueError>> {
         async move {
-            let give_up = Instant::now() + self.link.config.patience;
+            let mut give_up = Instant::now() + self.link.config.patience;
             loop {
                 let left = take.deadline.map(|deadline| deadline - Instant::now());
                 let wait = left.map(|left| left.min(WAIT_MAX));
-                let taken = match self.take_once(partition, take, wait).await {
+                let taken = match self.take_once(partition, take, wait, give_up).await {
                     // The rows were on their way: they are given again.
                     Err(QueueError::Unreachable { .. } | QueueError::UnitAway { .. })
                         if Instant::now() < give_up =>
@@ -298,7 +303,8 @@ impl Queue for RemoteQueue {
                     Taken::Lease(lease) => return Ok(Some(lease)),
                     Taken::Ended => return Ok(None),
                     Taken::Nothing if left.is_none() => return Ok(None),
-                    Taken::Nothing if left > wait => {}
+                    // It answered: from here on it is patience anew.
+                    Taken::Nothing if left > wait => give_up = Instant::now() + self.link.config.patience,
                     Taken::Nothing => {
                         return Err(QueueError::Deadline {
                             what: "a ready group".into(),

@@ -58,6 +58,8 @@ pub(super) struct Call {
     pub(super) repeat: Repeat,
     /// How long the server may take of its own accord.
     pub(super) wait: Duration,
+    /// When a server that is away is tried no longer; `None`: after the link's patience.
+    pub(super) give_up: Option<Instant>,
 }
 
 impl Call {
@@ -67,7 +69,7 @@ impl Call {
 
     pub(super) fn post(path: impl Into<String>, content: Content) -> Self {
         let (method, path) = (Method::POST, path.into());
-        Self { method, path, content, repeat: Repeat::Unsent, wait: Duration::ZERO }
+        Self { method, path, content, repeat: Repeat::Unsent, wait: Duration::ZERO, give_up: None }
     }
 
     pub(super) fn json(path: impl Into<String>, value: &impl Serialize) -> Result<Self, QueueError> {
@@ -315,7 +317,7 @@ impl Link {
 
     /// Sends, again while the server is away and that is harmless, and returns an answer that is no error.
     pub(super) async fn send(&self, call: Call) -> Result<Answer<'_>, QueueError> {
-        let give_up = Instant::now() + self.config.patience;
+        let give_up = call.give_up.unwrap_or_else(|| Instant::now() + self.config.patience);
         let mut pause = RETRY_MIN;
         loop {
             let (error, harmless) = match self.exchange(&call).await {

@@ -13,7 +13,7 @@ use crate::{QueueError, RemoteQueue, TransferQueue};
 /// How often a unit announces itself.
 const PERIOD: Duration = Duration::from_millis(500);
 /// A blob that the controller does not know after so long was never put.
-const ORPHAN_AGE: Duration = Duration::from_secs(600);
+pub(crate) const ORPHAN_AGE: Duration = Duration::from_secs(600);
 /// Blobs asked about at once.
 const ASK_MAX: usize = 4096;
 

@@ -37,6 +37,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{ChunkId, PartitionSpec, QueueError, RemoteConfig, RemoteQueue, RowHandle};
 
+pub(crate) use member::ORPHAN_AGE;
 pub use member::{UnitConfig, run_unit};
 pub(crate) use upkeep::keep_up;
 

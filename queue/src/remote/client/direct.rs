@@ -12,14 +12,23 @@ use tokio::time::Instant;
 
 use super::{Call, Content, RemoteQueue, path, query};
 use crate::partition::{PlacedPart, PlacedStretch, columns_of, lengths_of};
-use crate::remote::wire::{PlacedBody, PutAnswer, PutQuery};
+use crate::remote::wire::{PlacedBody, PutAnswer, PutQuery, UnitsAnswer};
 use crate::remote::{RemoteConfig, ipc};
 use crate::store::payload_bytes;
-use crate::units::{BLOBS, Place, UnitStatus, weight};
+use crate::units::{BLOBS, ORPHAN_AGE, Place, UnitStatus, weight};
 use crate::{ErrorClass, PartitionSpec, Put, Queue, QueueError};
 
 /// How long it is believed which units there are.
 const UNITS_AGE_MAX: Duration = Duration::from_secs(2);
+/// Rows on a unit that the controller was not told of by then are put there anew: the unit removes what nobody knows.
+const UPLOAD_AGE_MAX: Duration = Duration::from_secs(ORPHAN_AGE.as_secs() / 2);
+
+/// Rows that lie on a unit; the controller has not said yet that they may.
+pub(super) struct Upload {
+    begun: Instant,
+    client: RemoteQueue,
+    body: PlacedBody,
+}
 
 #[derive(Debug, Default)]
 struct Known {
@@ -43,7 +52,8 @@ impl RemoteQueue {
         {
             return units.clone();
         }
-        let Ok(units) = self.units().await else { return Vec::new() };
+        let call = Call { give_up: Some(Instant::now()), ..Call::get("/v1/units") };
+        let Ok(UnitsAnswer { units }) = self.link.json(call).await else { return Vec::new() };
         let live = units.into_iter().filter(|unit| unit.status == UnitStatus::Live);
         let live: Vec<_> = live.map(|unit| (unit.card.unit, unit.card.url)).collect();
         self.direct.known.lock().units = Some((Instant::now(), live.clone()));
@@ -77,13 +87,39 @@ impl RemoteQueue {
         }
     }
 
-    /// Puts rows on a unit and tells the controller. `None`: they have to go through the controller.
+    /// Puts rows on a unit, at the first time, and tells the controller. `None`: they have to go through the controller.
     pub(super) async fn put_direct(
         &self,
         partition: &str,
         put: &Put,
         what: &PutQuery,
+        upload: &mut Option<Upload>,
     ) -> Result<Option<PutAnswer>, QueueError> {
+        if upload.as_ref().is_some_and(|upload| upload.begun.elapsed() > UPLOAD_AGE_MAX) {
+            *upload = None;
+        }
+        let upload = match upload {
+            Some(upload) => upload,
+            None => match self.upload(partition, put).await? {
+                Some(uploaded) => upload.insert(uploaded),
+                None => return Ok(None),
+            },
+        };
+        let to = path(partition, &format!("/placed?{}", query(what)?));
+        let call =
+            Call { wait: Duration::from_millis(what.wait_ms), ..Call::json(to, &upload.body)?.repeatable() };
+        match self.link.json(call).await {
+            // It died or is drained since we asked; what lies there is removed as nobody's.
+            Err(QueueError::UnitAway { .. } | QueueError::UnknownUnit { .. }) => {
+                self.direct.known.lock().units = None;
+                Ok(None)
+            }
+            answer => answer.map(Some),
+        }
+    }
+
+    /// Puts rows on the unit that their group hashes to; `None` where that cannot be.
+    async fn upload(&self, partition: &str, put: &Put) -> Result<Option<Upload>, QueueError> {
         let units = self.live_units().await;
         let chosen = units.iter().max_by_key(|(unit, _)| weight(unit, &put.group));
         let Some((unit, url)) = chosen.filter(|_| put.rows() > 0) else { return Ok(None) };
@@ -99,9 +135,9 @@ impl RemoteQueue {
         }
         let bytes = put.batches.iter().map(payload_bytes).sum::<Result<usize, _>>()? as u64;
         let columns = columns_of(put.batches[0].schema_ref());
-        let blob = ipc::fresh_token();
+        let (begun, blob, client) = (Instant::now(), ipc::fresh_token(), self.unit_client(url)?);
         let rows = Put { group: blob.clone(), group_size: put.rows(), ..put.bare() };
-        let rows = match self.unit_client(url)?.put(BLOBS, rows, None).await {
+        let rows = match client.put(BLOBS, rows, None).await {
             Ok(rows) => rows,
             Err(error) => {
                 tracing::warn!(%unit, %error, "a storage unit takes no rows; they go through the controller");
@@ -111,16 +147,16 @@ impl RemoteQueue {
         };
         let place = Place { unit: unit.clone(), blob, rows };
         let (keys, tags) = (put.keys.clone(), put.tags.clone());
-        let body = PlacedBody { place, columns, lengths, bytes, keys, tags };
-        let to = path(partition, &format!("/placed?{}", query(what)?));
-        let call = Call { wait: Duration::from_millis(what.wait_ms), ..Call::json(to, &body)?.repeatable() };
-        match self.link.json(call).await {
-            // It died or is drained since we asked; what lies there is removed as nobody's.
-            Err(QueueError::UnitAway { .. } | QueueError::UnknownUnit { .. }) => {
-                self.direct.known.lock().units = None;
-                Ok(None)
-            }
-            answer => answer.map(Some),
+        Ok(Some(Upload { begun, client, body: PlacedBody { place, columns, lengths, bytes, keys, tags } }))
+    }
+
+    /// Removes the rows of a put that the controller has refused. Where it is not known what became of the put, the unit
+    /// asks the controller later.
+    pub(super) async fn take_back(&self, upload: Option<Upload>, refusal: &QueueError) {
+        let is_refused = matches!(refusal.class(), ErrorClass::Backpressure | ErrorClass::Client);
+        let Some(Upload { client, body, .. }) = upload.filter(|_| is_refused) else { return };
+        if let Err(error) = client.clear(BLOBS, &body.place.rows).await {
+            tracing::debug!(unit = %body.place.unit, %error, "a unit removes rows later that nobody knows");
         }
     }
 
