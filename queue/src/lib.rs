@@ -43,6 +43,7 @@ pub mod invariants;
 mod journal;
 mod local;
 mod lock;
+mod mapped;
 mod partition;
 mod queue;
 mod remote;

@@ -6,19 +6,21 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use arrow::array::{ArrayRef, Int64Array, ListArray, RecordBatch};
-use arrow::datatypes::Int32Type;
-use rolldock_queue::{PartitionSpec, Put, QueueConfig, RowHandle, Take, TransferQueue};
+use arrow::array::{ArrayRef, AsArray, Int64Array, ListArray, RecordBatch};
+use arrow::datatypes::{Int32Type, Int64Type};
+use rolldock_queue::{Durability, PartitionSpec, Put, QueueConfig, RowHandle, Take, TransferQueue};
 
 struct Counting;
 
 static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
+static HELD_BYTES_MAX: AtomicUsize = AtomicUsize::new(0);
 static ALLOCATED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 // SAFETY: every call goes to the system's allocator unchanged; the counters are atomic.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        HELD_BYTES.fetch_add(layout.size(), Ordering::Relaxed);
+        let held = HELD_BYTES.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        HELD_BYTES_MAX.fetch_max(held, Ordering::Relaxed);
         ALLOCATED_BYTES.fetch_add(layout.size(), Ordering::Relaxed);
         // SAFETY: the caller's promises are passed on.
         unsafe { System.alloc(layout) }
@@ -45,6 +47,45 @@ fn batch(first: i64, rows: i64) -> RecordBatch {
 
 /// One test, since the counters are of the whole process.
 #[tokio::test]
+async fn memory_follows_what_is_live() {
+    freed_rows_free_their_memory_and_a_take_copies_no_payload().await;
+    a_partition_on_disk_serves_in_bounded_memory().await;
+}
+
+async fn a_partition_on_disk_serves_in_bounded_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = QueueConfig { dir: Some(dir.path().to_owned()), ..QueueConfig::default() };
+    let queue = TransferQueue::open(QueueConfig { durability: Durability::Os, ..config.clone() }).unwrap();
+    let (puts, put_rows) = (64, 512);
+    let put_bytes = put_rows as usize * TOKENS as usize * 4;
+    let partition = queue.declare(PartitionSpec::new("p", ["t"], 65_536)).await.unwrap();
+    let before = HELD_BYTES.load(Ordering::Relaxed);
+    HELD_BYTES_MAX.store(before, Ordering::Relaxed);
+    for group in 0..puts {
+        partition
+            .put(Put::group(format!("g{group}"), batch(group * put_rows, put_rows)), None)
+            .await
+            .unwrap();
+    }
+    let most = HELD_BYTES_MAX.load(Ordering::Relaxed) - before;
+    assert!(most < 16 * put_bytes, "{puts} puts of {put_bytes} bytes held {most}");
+
+    // What is read is mapped: it is allocated neither while it is read nor while it is held.
+    queue.close();
+    drop((partition, queue));
+    let queue = TransferQueue::open(config).unwrap();
+    let partition = queue.partition("p").unwrap();
+    let before = HELD_BYTES.load(Ordering::Relaxed);
+    HELD_BYTES_MAX.store(before, Ordering::Relaxed);
+    let lease = partition.take(&Take::groups("t", puts as usize)).await.unwrap().unwrap();
+    let ids = lease.batches().iter().flat_map(|batch| batch["id"].as_primitive::<Int64Type>().values());
+    assert!(ids.copied().eq(0..puts * put_rows));
+    let most = HELD_BYTES_MAX.load(Ordering::Relaxed) - before;
+    assert!(most < 2 * put_bytes, "taking {puts} puts of {put_bytes} bytes held {most}");
+    // The segments are deleted under the rows, which stay.
+    lease.ack().await.unwrap();
+}
+
 async fn freed_rows_free_their_memory_and_a_take_copies_no_payload() {
     let queue = TransferQueue::open(QueueConfig::default()).unwrap();
     let partition = queue.declare(PartitionSpec::new("p", ["t"], 65_536)).await.unwrap();

@@ -1,9 +1,8 @@
 //! The queue within a host: what goes through shared memory, beside what this machine copies at all; and within a process,
 //! where nothing is copied.
 
-use std::io::{BufRead, BufReader};
+use std::ffi::OsStr;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 
 use anyhow::Context;
 use arrow::array::{AsArray, RecordBatch};
@@ -13,48 +12,31 @@ use tokio::time::Instant;
 
 use super::data::{self, LARGE_ROWS as ROWS};
 use super::rounds::{median, rounds};
+use super::server::Process;
 use crate::counting;
 use crate::figures::{Bar, Figure};
 
 /// Rounds that warm up: the first ones touch fresh pages.
 const WARM_UP: usize = 3;
 
-/// `rolldock queue serve --uds`; killed when dropped.
+/// A server that is reached through a Unix socket.
 struct Server {
-    child: Child,
+    _process: Process,
     path: PathBuf,
     _dir: tempfile::TempDir,
 }
 
 impl Server {
     fn start() -> anyhow::Result<Self> {
-        let binary = std::env::current_exe()?.with_file_name("rolldock");
-        anyhow::ensure!(
-            binary.exists(),
-            "{} is not there; build it: cargo build --release --bin rolldock",
-            binary.display()
-        );
         let dir = tempfile::tempdir()?;
         let path = dir.path().join("queue.sock");
-        let mut command = Command::new(binary);
-        command.args(["queue", "serve", "--uds"]).arg(&path);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
+        let (process, line) = Process::start(&[OsStr::new("--uds"), path.as_os_str()])?;
         anyhow::ensure!(line.contains("unix:"), "the server said {line:?}");
-        Ok(Self { child, path, _dir: dir })
+        Ok(Self { _process: process, path, _dir: dir })
     }
 
     fn client(&self) -> anyhow::Result<LocalQueue> {
         Ok(LocalQueue::new(LocalConfig::new(&self.path))?)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

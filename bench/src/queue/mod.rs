@@ -40,6 +40,7 @@ async fn figures(quick: bool, with_peer: bool) -> anyhow::Result<Vec<Figure>> {
     drop(peer);
     figures.extend(local::figures(quick).await?);
     figures.push(durable::puts(quick).await?);
+    figures.extend(durable::large(quick).await?);
     Ok(figures)
 }
 

@@ -1,5 +1,6 @@
 //! A served queue in a process of its own.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -8,14 +9,11 @@ use anyhow::Context;
 use rolldock_queue::{PartitionSpec, Queue, RemoteConfig, RemoteQueue};
 
 /// `rolldock queue serve`; killed when dropped.
-pub(super) struct Server {
-    child: Child,
-    url: String,
-}
+pub(super) struct Process(Child);
 
-impl Server {
-    /// Its rows are in memory, or also in the directory.
-    pub(super) fn start(dir: Option<&Path>) -> anyhow::Result<Self> {
+impl Process {
+    /// Starts it with these arguments; returns the line in which it says where it is.
+    pub(super) fn start(arguments: &[&OsStr]) -> anyhow::Result<(Self, String)> {
         let binary = std::env::current_exe()?.with_file_name("rolldock");
         anyhow::ensure!(
             binary.exists(),
@@ -23,16 +21,47 @@ impl Server {
             binary.display()
         );
         let mut command = Command::new(binary);
-        command.args(["queue", "serve", "--listen", "127.0.0.1:0"]);
-        if let Some(dir) = dir {
-            command.arg("--dir").arg(dir);
-        }
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+        command.args(["queue", "serve"]).args(arguments).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = Self(command.spawn()?);
         let mut line = String::new();
-        BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
+        BufReader::new(process.0.stdout.take().context("no output")?).read_line(&mut line)?;
+        Ok((process, line))
+    }
+
+    /// A line of what the kernel says of its memory, `VmRSS` for example; bytes.
+    pub(super) fn memory(&self, what: &str) -> anyhow::Result<f64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':'));
+        let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB"));
+        Ok(kibibytes.with_context(|| format!("no {what}"))?.trim().parse::<f64>()? * 1024.0)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A server that is reached over loopback.
+pub(super) struct Server {
+    process: Process,
+    url: String,
+}
+
+impl Server {
+    /// Its rows are in memory, or in the directory.
+    pub(super) fn start(dir: Option<&Path>) -> anyhow::Result<Self> {
+        let mut arguments = vec![OsStr::new("--listen"), OsStr::new("127.0.0.1:0")];
+        if let Some(dir) = dir {
+            arguments.extend([OsStr::new("--dir"), dir.as_os_str()]);
+        }
+        let (process, line) = Process::start(&arguments)?;
         let url = line.split_once("at ").and_then(|(_, rest)| rest.split_once(','));
         let url = url.with_context(|| format!("the server said {line:?}"))?.0.to_owned();
-        Ok(Self { child, url })
+        Ok(Self { process, url })
     }
 
     pub(super) fn client(&self) -> anyhow::Result<RemoteQueue> {
@@ -48,17 +77,11 @@ impl Server {
 
     /// Resident memory, bytes.
     pub(super) fn resident(&self) -> anyhow::Result<f64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")).context("no VmRSS")?;
-        Ok(kibibytes.trim().parse::<f64>()? * 1024.0)
+        self.process.memory("VmRSS")
     }
-}
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    /// Resident memory that is no file's, bytes.
+    pub(super) fn anonymous(&self) -> anyhow::Result<f64> {
+        self.process.memory("RssAnon")
     }
 }

@@ -20,9 +20,9 @@ use tokio_util::task::TaskTracker;
 
 use super::frame::{FrameReader, encode, send};
 use super::protocol::{Ask, RegionNotice, ToClient, ToServer, VERSION};
-use super::region::{self, Access, Mapping};
 use super::requests::LOANS_MAX;
 use crate::QueueError;
+use crate::mapped::{self, Access, Mapping};
 
 /// Beyond what a call may wait at the server, an answer takes at most this.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
@@ -241,7 +241,7 @@ impl TakenRegions {
             return Some(buffer.clone());
         }
         let mapping = self.reading.connection.region(number).ok()?;
-        let buffer = region::buffer(&mapping, mapping.length(), Arc::clone(&self.reading))?;
+        let buffer = mapped::buffer(&mapping, mapping.length(), Arc::clone(&self.reading))?;
         buffers.insert(number, buffer.clone());
         Some(buffer)
     }

@@ -174,7 +174,7 @@ mod tests {
     async fn frames_arrive_whole_with_their_descriptors() {
         let (left, right) = UnixStream::pair().unwrap();
         let mut reader = FrameReader::new(Arc::new(right), true);
-        let (file, _mapping) = super::super::region::create(4096).unwrap();
+        let (file, _mapping) = crate::mapped::create(4096).unwrap();
         let large = vec![7; 300_000];
         let first = encode(&"first", &[]).unwrap();
         let second = encode(&"second", &large).unwrap();

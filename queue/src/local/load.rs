@@ -10,8 +10,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::connection::{Connection, Failure};
 use super::parcel::{is_large, stream_length, write_stream};
 use super::protocol::{Ask, RoomAnswer, RowsPlace, ToServer};
-use super::region::{Mapping, Writer};
 use crate::QueueError;
+use crate::mapped::{Mapping, Writer};
 
 /// Rows where the server can read them.
 pub(super) struct Load {

@@ -42,7 +42,6 @@ mod load;
 mod parcel;
 mod pool;
 mod protocol;
-mod region;
 mod requests;
 mod server;
 

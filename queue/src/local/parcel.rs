@@ -13,7 +13,7 @@ use bytes::Bytes;
 use super::array::{self, ArrayPlace, BufferPlace};
 use super::pool::{RegionUse, Regions};
 use super::protocol::{BatchPlace, INLINE_BYTES_MAX, Parcel, StreamPlace};
-use super::region::Writer;
+use crate::mapped::Writer;
 use crate::remote::ipc::{self, Labelled};
 use crate::store::needed_bytes;
 use crate::{Lease, QueueError};

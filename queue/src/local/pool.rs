@@ -10,7 +10,7 @@ use arrow::buffer::Buffer;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::region::{self, Mapping};
+use crate::mapped::{self, Mapping};
 
 /// Smallest region, bytes.
 const REGION_BYTES_MIN: usize = 1 << 20;
@@ -114,7 +114,7 @@ impl Regions {
                 region
             }
             None => {
-                let (descriptor, mapping) = region::create(bytes)?;
+                let (descriptor, mapping) = mapped::create(bytes)?;
                 state.next_number += 1;
                 let number = state.next_number;
                 state.numbers.insert(number);
@@ -156,7 +156,7 @@ impl RegionUse {
 
     /// Its first `length` bytes as a buffer that keeps it in use.
     pub(super) fn buffer(self: &Arc<Self>, length: usize) -> Option<Buffer> {
-        region::buffer(&self.region.mapping, length, Arc::clone(self))
+        mapped::buffer(&self.region.mapping, length, Arc::clone(self))
     }
 }
 

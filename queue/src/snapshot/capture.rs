@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use arrow::buffer::Buffer;
+
 use crate::invariants::Violation;
 use crate::journal::Record;
 use crate::partition::{Partition, Plane, Table, live_records};
@@ -23,7 +25,7 @@ pub(crate) enum Source {
 
 impl Source {
     /// The chunk's rows; its bytes where they are at hand. Blocks.
-    pub(crate) fn load(&self) -> Result<(Option<Vec<u8>>, Chunk), QueueError> {
+    pub(crate) fn load(&self) -> Result<(Option<Buffer>, Chunk), QueueError> {
         match self {
             Self::Memory(chunk) => Ok((None, chunk.clone())),
             Self::Disk(file, location) => {
@@ -36,16 +38,16 @@ impl Source {
     }
 
     /// Bytes of these rows of the chunk, as a chunk of their own. Blocks.
-    pub(super) fn bytes_of(&self, rows: &[u32]) -> Result<Vec<u8>, QueueError> {
+    pub(super) fn bytes_of(&self, rows: &[u32]) -> Result<Buffer, QueueError> {
         if let Self::Unit(client, place) = self {
-            return fetched(client, place, rows);
+            return fetched(client, place, rows).map(Buffer::from_vec);
         }
         let (bytes, chunk) = self.load()?;
         let is_whole = rows.len() == chunk.rows() && rows.iter().zip(0..).all(|(row, at)| *row == at);
         match bytes {
             Some(bytes) if is_whole => Ok(bytes),
-            _ if is_whole => encode(&chunk),
-            _ => encode(&chunk.select(rows)?),
+            _ if is_whole => encode(&chunk).map(Buffer::from_vec),
+            _ => encode(&chunk.select(rows)?).map(Buffer::from_vec),
         }
     }
 }

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use arrow::buffer::Buffer;
+
 use super::read::Reader;
 use super::{Line, SnapshotCounts};
 use crate::journal::{Entry, Facts, Journal, PayloadRecord, Record};
@@ -106,7 +108,7 @@ impl<'a> Restoration<'a> {
         if let Some(payload) = record.payload() {
             let location = payload.location.ok_or_else(|| reader.bad("a put without its payload"))?;
             let bytes = reader.payload(&location)?;
-            let rows = decode_untrusted(bytes.clone()).and_then(|chunk| {
+            let rows = decode_untrusted(Buffer::from_vec(bytes.clone())).and_then(|chunk| {
                 self.replay.check_payload(&record, &columns_of(chunk.schema()), chunk.rows())?;
                 Ok(chunk)
             });
@@ -247,7 +249,7 @@ fn send(journal: &Journal, entry: Entry) {
 
 /// Rows that anybody may have written. Arrow's reader takes a stream's lengths on trust, and panics where one leads out
 /// of its bytes.
-fn decode_untrusted(bytes: Vec<u8>) -> Result<Chunk, QueueError> {
+fn decode_untrusted(bytes: Buffer) -> Result<Chunk, QueueError> {
     let panicked = |_| QueueError::Arrow { reason: "payload whose lengths lead out of its bytes".to_owned() };
     catch_unwind(AssertUnwindSafe(|| decode(bytes))).map_err(panicked)?
 }

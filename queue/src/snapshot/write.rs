@@ -102,7 +102,7 @@ impl Snapshot {
         body.push(&record)?;
         self.counts.count(&record);
         self.ready.push_back(body.into_frame()?.into());
-        self.ready.push_back(bytes.into());
+        self.ready.push_back(Bytes::from_owner(bytes));
         Ok(())
     }
 }

@@ -1,10 +1,12 @@
 //! Chunks in segment files: each an Arrow IPC stream of one batch, appended by the journal's writer, read by anybody.
 //!
-//! A segment that is closed and whose chunks are all freed is deleted. Memory is bounded by what is being read.
+//! A segment that is closed and whose chunks are all freed is deleted. Large chunks are mapped, not copied: what readers
+//! hold are pages of the file, which the kernel may drop and read again. Nothing of a file is overwritten or cut off, so a
+//! chunk that was once whole stays so.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +19,12 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 
 use super::{Chunk, ChunkId, ChunkLocation, Store};
-use crate::QueueError;
+use crate::{QueueError, mapped};
+
+/// Chunks begin at multiples of this, as arrow's buffers do within them; bytes.
+const ALIGNMENT: u64 = 64;
+/// A chunk that is at least so long is mapped; below that reading it costs less. Bytes.
+const MAPPED_BYTES_MIN: u64 = 64 << 10;
 
 fn segment_path(dir: &Path, segment: u64) -> PathBuf {
     dir.join(format!("segment-{segment:08}.arrow"))
@@ -35,12 +42,11 @@ pub(crate) fn encode(chunk: &Chunk) -> Result<Vec<u8>, QueueError> {
     Ok(writer.into_inner()?)
 }
 
-/// The rows of a chunk's bytes.
-pub(crate) fn decode(bytes: Vec<u8>) -> Result<Chunk, QueueError> {
-    let mut buffer = Buffer::from_vec(bytes);
+/// The rows of a chunk's bytes, which are not copied if they lie at a multiple of [`ALIGNMENT`].
+pub(crate) fn decode(mut bytes: Buffer) -> Result<Chunk, QueueError> {
     let mut decoder = StreamDecoder::new();
     let mut pieces = Vec::new();
-    while let Some(piece) = decoder.decode(&mut buffer)? {
+    while let Some(piece) = decoder.decode(&mut bytes)? {
         pieces.push(piece);
     }
     Chunk::new(pieces)
@@ -90,7 +96,9 @@ impl SegmentWriter {
                 created.map_err(QueueError::io("create", &path))?
             }
         };
-        let written = file.write_all(bytes);
+        let padding = self.length.next_multiple_of(ALIGNMENT) - self.length;
+        let written = file.write_all(&[0; ALIGNMENT as usize][..padding as usize]);
+        let written = written.and_then(|()| file.write_all(bytes));
         self.file = Some(file);
         if let Err(error) = written {
             // Half a chunk lies at the end: nothing is appended behind it.
@@ -100,11 +108,11 @@ impl SegmentWriter {
         self.store.expect(self.segment);
         let location = ChunkLocation {
             segment: self.segment,
-            offset: self.length,
+            offset: self.length + padding,
             length: bytes.len() as u64,
             checksum: crc32fast::hash(bytes),
         };
-        self.length += location.length;
+        self.length = location.offset + location.length;
         Ok(location)
     }
 
@@ -308,15 +316,25 @@ impl SegmentFile {
     }
 
     /// The bytes of a chunk as they were written. Blocks.
-    pub(crate) fn read(&self, location: &ChunkLocation) -> Result<Vec<u8>, QueueError> {
-        let mut bytes = vec![0; location.length as usize];
-        let read = self.file.read_exact_at(&mut bytes, location.offset);
-        read.map_err(|error| unreadable(&self.path, location, error))?;
+    pub(crate) fn read(&self, location: &ChunkLocation) -> Result<Buffer, QueueError> {
+        let bytes = self.bytes(location).map_err(|error| unreadable(&self.path, location, error))?;
         if crc32fast::hash(&bytes) != location.checksum {
             let reason = "the checksum of a chunk does not match".to_owned();
             return Err(QueueError::Corrupt { file: self.path.clone(), offset: location.offset, reason });
         }
         Ok(bytes)
+    }
+
+    fn bytes(&self, location: &ChunkLocation) -> io::Result<Buffer> {
+        let length = location.length as usize;
+        if location.length >= MAPPED_BYTES_MIN
+            && let Some(mapped) = mapped::stretch(&self.file, location.offset, length)?
+        {
+            return Ok(mapped);
+        }
+        let mut bytes = vec![0; length];
+        self.file.read_exact_at(&mut bytes, location.offset)?;
+        Ok(Buffer::from_vec(bytes))
     }
 }
 

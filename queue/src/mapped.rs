@@ -1,6 +1,7 @@
-//! Memory that processes share: the one place of this crate that is `unsafe`.
-#![allow(unsafe_code, reason = "memory that another process maps cannot be had from safe code")]
+//! Memory that is mapped, of other processes and of files: the one place of this crate that is `unsafe`.
+#![allow(unsafe_code, reason = "what others can reach cannot be mapped by safe code")]
 
+use std::fs::File;
 use std::io::{self, Error, ErrorKind, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::panic::AssertUnwindSafe;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrow::buffer::Buffer;
+use bytes::Bytes;
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
@@ -18,14 +20,14 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 
 /// What a process may do with a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Access {
+pub(crate) enum Access {
     Read,
     Write,
 }
 
 /// A mapped region; unmapped when dropped.
 #[derive(Debug)]
-pub(super) struct Mapping {
+pub(crate) struct Mapping {
     map: MmapRaw,
     access: Access,
     /// Bytes from the start whose pages are there.
@@ -33,7 +35,7 @@ pub(super) struct Mapping {
 }
 
 /// Makes a sealed region of `bytes` zeros that take no memory yet, and maps it.
-pub(super) fn create(bytes: usize) -> io::Result<(OwnedFd, Mapping)> {
+pub(crate) fn create(bytes: usize) -> io::Result<(OwnedFd, Mapping)> {
     let descriptor = memfd_create("rolldock-rows", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&descriptor, bytes as u64)?;
     fcntl_add_seals(&descriptor, SEALS)?;
@@ -43,7 +45,7 @@ pub(super) fn create(bytes: usize) -> io::Result<(OwnedFd, Mapping)> {
 
 impl Mapping {
     /// Maps what another process sent, if it is `bytes` long and stays so.
-    pub(super) fn of(descriptor: &OwnedFd, bytes: usize, access: Access) -> io::Result<Self> {
+    pub(crate) fn of(descriptor: &OwnedFd, bytes: usize, access: Access) -> io::Result<Self> {
         let sealed = fcntl_get_seals(descriptor.as_fd())?.contains(SEALS);
         let length = u64::try_from(fstat(descriptor)?.st_size).unwrap_or(0);
         if !sealed || length != bytes as u64 || bytes == 0 {
@@ -59,23 +61,23 @@ impl Mapping {
         Ok(Self { map, access, touched: AtomicUsize::new(0) })
     }
 
-    pub(super) fn access(&self) -> Access {
+    pub(crate) fn access(&self) -> Access {
         self.access
     }
 
     /// Bytes that it is long.
-    pub(super) fn length(&self) -> usize {
+    pub(crate) fn length(&self) -> usize {
         self.map.len()
     }
 
     /// Where it lies in this process.
-    pub(super) fn address(&self) -> usize {
+    pub(crate) fn address(&self) -> usize {
         self.map.as_ptr() as usize
     }
 
     /// Has the pages of the first `bytes` there, which is cheaper at once than page by page, and an error instead of a
     /// signal where there is no memory.
-    pub(super) fn touch(&self, bytes: usize) -> io::Result<()> {
+    pub(crate) fn touch(&self, bytes: usize) -> io::Result<()> {
         let touched = self.touched.load(Ordering::Relaxed);
         if bytes <= touched {
             return Ok(());
@@ -97,7 +99,7 @@ impl Mapping {
 
 /// The first `length` bytes of a mapping as a buffer that keeps `owner`, and with it whatever the bytes' stay depends
 /// on. `None` where it is shorter.
-pub(super) fn buffer<Owner: Send + Sync + 'static>(
+pub(crate) fn buffer<Owner: Send + Sync + 'static>(
     mapping: &Arc<Mapping>,
     length: usize,
     owner: Owner,
@@ -112,18 +114,37 @@ pub(super) fn buffer<Owner: Send + Sync + 'static>(
     Some(unsafe { Buffer::from_custom_allocation(start, length, owner) })
 }
 
+/// A stretch of a file as a buffer that keeps it mapped, also when the file is deleted; `None` where the kernel cannot
+/// promise that all of it can be read. Blocks while it is read from the disk, and brings its error.
+///
+/// The stretch has to be written already, and is never written to or cut off again.
+pub(crate) fn stretch(file: &File, offset: u64, length: usize) -> io::Result<Option<Buffer>> {
+    // Beyond the file's end there is a signal and no error.
+    if length == 0 || file.metadata()?.len() < offset + length as u64 {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
+    // SAFETY: the stretch lies within the file, and the caller promises that it stays as it is. The directory belongs to
+    // the process that has its lock.
+    let map = unsafe { MmapOptions::new().offset(offset).len(length).map(file)? };
+    match map.advise(Advice::PopulateRead) {
+        Ok(()) => Ok(Some(Buffer::from(Bytes::from_owner(map)))),
+        Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// From here on a second thread is worth its start; bytes.
 const SHARED_COPY_BYTES: usize = 2 << 20;
 
 /// Writes to a region from its start. Whoever makes one has the region lent to it: no buffer of it exists.
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(crate) struct Writer {
     mapping: Arc<Mapping>,
     at: usize,
 }
 
 impl Writer {
-    pub(super) fn new(mapping: Arc<Mapping>) -> io::Result<Self> {
+    pub(crate) fn new(mapping: Arc<Mapping>) -> io::Result<Self> {
         if mapping.access() != Access::Write {
             return Err(Error::new(ErrorKind::PermissionDenied, "a region that is mapped to be read"));
         }
@@ -181,6 +202,18 @@ mod tests {
         assert!(buffer(&read, (1 << 20) + 1, ()).is_none());
         assert!(Writer::new(read).is_err());
         assert!(writer.write_all(&[0; 1 << 20]).is_err());
+    }
+
+    #[test]
+    fn a_stretch_of_a_file_is_read_after_the_file_is_deleted_and_never_beyond_its_end() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let bytes: Vec<u8> = (0..100_000_u32).map(|at| (at % 251) as u8).collect();
+        file.write_all(&bytes).unwrap();
+        let read = stretch(file.as_file(), 64, 99_936).unwrap().unwrap();
+        assert!(stretch(file.as_file(), 64, 99_937).is_err());
+        assert!(stretch(file.as_file(), 200_000, 1).is_err());
+        drop(file);
+        assert_eq!(read.as_slice(), &bytes[64..]);
     }
 
     #[test]
