@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::config::{PartitionSpec, QueueConfig};
 use crate::inspect::QueueInspection;
-use crate::journal::{Journal, LeaseLog, Record, read_frames, read_leases};
+use crate::journal::{Journal, LeaseLog, Record, Relocate, read_frames, read_leases};
 use crate::lock::DirLock;
 use crate::partition::{
     Dispositions, Home, Partition, Plane, Replay, Table, ack_records, columns_of, lease_records, live_records,
@@ -125,8 +125,13 @@ impl TransferQueue {
             let floor = Record::Floor { generation: live_floor.load(Ordering::Relaxed) };
             std::iter::once(floor).chain(records).collect()
         };
-        let journal =
-            Journal::start(&dir, length.unwrap_or(0), segments, config.journal_bytes, Box::new(live))?;
+        let (moved_partitions, moved_store) = (Arc::clone(&partitions), Arc::clone(&store));
+        let relocate: Relocate = Box::new(move |chunk| {
+            let partitions: Vec<Partition> = moved_partitions.lock().values().cloned().collect();
+            partitions.iter().find_map(|partition| partition.shared.relocation(chunk, &moved_store))
+        });
+        let sound = length.unwrap_or(0);
+        let journal = Journal::start(&dir, sound, segments, config.journal_bytes, Box::new(live), relocate)?;
         let leasing_partitions = Arc::clone(&partitions);
         let held = move || {
             let partitions = leasing_partitions.lock();

@@ -209,6 +209,51 @@ async fn a_long_life_leaves_no_history() {
 }
 
 #[tokio::test]
+async fn a_few_rows_that_stay_keep_no_other_rows_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let small = QueueConfig { segment_bytes: 16 << 10, journal_bytes: 4096, ..QueueConfig::default() };
+    let queue = open_with(dir.path(), small.clone());
+    let passing = queue.declare(spec(64)).await.unwrap();
+    let staying = queue.declare(PartitionSpec::new("stays", ["a"], 1000)).await.unwrap();
+    let mut kept = Vec::new();
+    for group in 0..400 {
+        passing.put(Put::group(format!("g{group}"), batch(group, 8)), None).await.unwrap();
+        for task in ["a", "b"] {
+            passing.take(&Take::groups(task, 1)).await.unwrap().unwrap().ack().await.unwrap();
+        }
+        if group % 8 == 0 {
+            // Of each put half and more goes, the rest stays.
+            let rows = staying.put(Put::group(format!("s{group}"), batch(group, 8)), None).await.unwrap();
+            staying.clear(&rows[..6]).await.unwrap();
+            kept.extend_from_slice(&rows[6..]);
+        }
+    }
+    let bytes = || -> u64 {
+        let files = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap());
+        let segments = files.filter(|file| file.file_name().to_str().unwrap().starts_with("segment-"));
+        segments.map(|file| file.metadata().unwrap().len()).sum()
+    };
+    // A chunk of two such rows is about 1 KiB: 50 of them, twice that for what is not worth moving, and the open segment.
+    assert!(bytes() < 120 << 10, "{} bytes for {} rows", bytes(), kept.len());
+    let expected: Vec<i32> = (0..400).step_by(8).flat_map(|group| [group + 6, group + 7]).collect();
+    let found = |batches: Vec<RecordBatch>| -> Vec<i32> {
+        batches.iter().flat_map(|batch| batch["id"].as_primitive::<Int32Type>().values().to_vec()).collect()
+    };
+    assert_eq!(found(staying.get(&kept, None).await.unwrap()), expected);
+    assert!(queue.verify().await.unwrap().is_sound());
+    queue.close();
+    drop((passing, staying, queue));
+
+    let queue = open_with(dir.path(), small);
+    let staying = queue.partition("stays").unwrap();
+    assert_eq!(found(staying.get(&kept, None).await.unwrap()), expected);
+    assert_eq!(queue.verify().await.unwrap().problems, []);
+    staying.clear_all().await.unwrap();
+    queue.close();
+    assert!(bytes() < 40 << 10, "{} bytes for no row", bytes());
+}
+
+#[tokio::test]
 async fn exports_hold_every_row() {
     let dir = tempfile::tempdir().unwrap();
     let queue = open(dir.path());

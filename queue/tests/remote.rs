@@ -165,6 +165,7 @@ async fn rows_with_different_columns_come_under_one_schema_with_nulls() {
     let rows = lease.concat().unwrap();
     let words = rows.column_by_name("word").unwrap();
     assert_eq!((words.len(), words.null_count()), (2, 1));
+    assert_eq!(client.get("train", &[], None).await.unwrap(), []);
 }
 
 #[tokio::test]

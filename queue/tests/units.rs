@@ -245,7 +245,7 @@ async fn a_controller_that_starts_again_finds_its_units_rows() {
 }
 
 #[tokio::test]
-async fn blobs_that_nobody_knows_are_removed_and_drained_units_get_no_more() {
+async fn blobs_that_nobody_knows_are_removed_and_drained_units_are_emptied() {
     let controller = served(None).await;
     let unit = Server::unit(&controller, None).await;
     let client = controller.client();
@@ -260,15 +260,65 @@ async fn blobs_that_nobody_knows_are_removed_and_drained_units_get_no_more() {
     let name = client.units().await.unwrap()[0].card.unit.clone();
     client.drain_unit(&name).await.unwrap();
     client.put("train", Put::group("here", batch(4, 4)), None).await.unwrap();
-    // There is no other unit: the controller keeps it. What the client had put there before it heard is removed.
+    // There is no other unit: the controller keeps all of it. What the client had put there before it heard is removed.
     assert!(controller.queue.inspect().payload_bytes > 0);
-    until(async || orphans.stats().rows == 4).await;
+    until(async || orphans.stats().rows == 0).await;
     assert_eq!(client.units().await.unwrap()[0].status, UnitStatus::Draining);
     client.forget_unit(&name).await.unwrap();
     let seen = stats(&client).await;
-    assert_eq!((seen.rows, seen.dispositions.lost), (4, 4));
+    assert_eq!((seen.rows, seen.dispositions.lost), (8, 0));
     let unknown = client.forget_unit("nobody").await;
     assert_eq!(unknown, Err(QueueError::UnknownUnit { unit: "nobody".to_owned() }));
+}
+
+#[tokio::test]
+async fn a_drained_units_rows_move_to_others_and_it_may_leave() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("controller");
+    let controller = served(Some(&dir)).await;
+    let leaving = Server::unit(&controller, None).await;
+    let client = controller.client();
+    until_live(&client, 1).await;
+    client.declare(spec()).await.unwrap();
+    let mut rows = Vec::new();
+    for group in 0..20 {
+        let put = Put::group(format!("g{group}"), batch(group * 4, 4));
+        rows.extend(client.put("train", put, None).await.unwrap());
+    }
+    client.write_columns("train", &rows[..8], names(8)).await.unwrap();
+    client.clear("train", &rows[4..7]).await.unwrap();
+    let held = client.take("train", &Take::groups("train", 1)).await.unwrap().unwrap();
+    let name = client.units().await.unwrap()[0].card.unit.clone();
+    let staying = Server::unit(&controller, None).await;
+    until_live(&client, 2).await;
+    client.drain_unit(&name).await.unwrap();
+
+    // Whoever takes meanwhile gets whole rows, from wherever they are.
+    let mut ids = Vec::new();
+    let mut take = async |groups| {
+        let lease = client.take("train", &Take::groups("train", groups)).await.unwrap().unwrap();
+        for batch in lease.batches() {
+            let found: &Int64Array = batch["id"].as_any().downcast_ref().unwrap();
+            ids.extend(found.values().to_vec());
+        }
+        lease.ack().await.unwrap();
+    };
+    take(5).await;
+    until(async || {
+        let units = client.units().await.unwrap();
+        units.iter().any(|unit| unit.card.unit == name && unit.chunks == 0)
+    })
+    .await;
+    client.forget_unit(&name).await.unwrap();
+    leaving.die().await;
+    take(14).await;
+    held.ack().await.unwrap();
+    ids.sort_unstable();
+    assert_eq!(ids, [vec![7], (8..80).collect()].concat());
+    let seen = stats(&client).await;
+    assert_eq!((seen.rows, seen.dispositions.lost, seen.dispositions.acked), (0, 0, 77));
+    let left = staying.queue.partition(BLOBS).unwrap();
+    until(async || left.stats().rows == 0).await;
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ use crate::{ChunkId, ChunkLocation, PartitionSpec, RowHandle};
 pub(crate) use frame::{Body, HEAD, Tail, look_behind, read_frames, read_head};
 pub(crate) use leases::{LeaseLog, read_leases};
 pub(crate) use runs::Runs;
-pub(crate) use writer::{Entry, Facts, Journal, Recorder};
+pub(crate) use writer::{Entry, Facts, Journal, Recorder, Relocate};
 
 /// One fact.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -48,6 +48,14 @@ pub(crate) enum Record {
         kib: u32,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         token: Option<String>,
+    },
+    /// What is still needed of a chunk lies in another one, in the order of these rows.
+    Moved {
+        partition: String,
+        from: ChunkId,
+        #[serde(with = "runs")]
+        rows: Vec<RowHandle>,
+        payload: PayloadRecord,
     },
     /// Rows have other tags.
     Tags { partition: String, tags: Vec<(RowHandle, serde_json::Value)> },
@@ -112,7 +120,7 @@ impl Record {
         match self {
             Self::Put(put) if put.rows.is_empty() => None,
             Self::Put(put) => Some(&put.payload),
-            Self::Columns { payload, .. } => Some(payload),
+            Self::Columns { payload, .. } | Self::Moved { payload, .. } => Some(payload),
             _ => None,
         }
     }
@@ -121,7 +129,7 @@ impl Record {
         match self {
             Self::Put(put) if put.rows.is_empty() => None,
             Self::Put(put) => Some(&mut put.payload),
-            Self::Columns { payload, .. } => Some(payload),
+            Self::Columns { payload, .. } | Self::Moved { payload, .. } => Some(payload),
             _ => None,
         }
     }

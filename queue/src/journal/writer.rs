@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvError, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
@@ -11,12 +11,14 @@ use parking_lot::Mutex;
 use super::Record;
 use super::frame::{Body, MAGIC};
 use crate::store::SegmentWriter;
-use crate::{ChunkLocation, Durability, QueueError};
+use crate::{ChunkId, ChunkLocation, Durability, QueueError};
 
 /// Entries that may wait for the writer: a sender waits when there are more.
 const ENTRIES_MAX: usize = 4096;
 /// Entries made durable together.
 const BATCH_MAX: usize = 1024;
+/// Payload moved at a time; bytes.
+const MOVED_BYTES_MAX: usize = 4 << 20;
 /// A rewritten journal has frames of about this size; bytes.
 const FRAME_BYTES: usize = 1 << 20;
 
@@ -39,6 +41,9 @@ pub(crate) struct Entry {
 /// Everything live, as records: what the journal is rewritten to.
 pub(crate) type LiveRecords = Box<dyn Fn() -> Vec<Record> + Send>;
 
+/// What moves a chunk out of a segment that is mostly dead.
+pub(crate) type Relocate = Box<dyn Fn(ChunkId) -> Option<Entry> + Send>;
+
 /// The sending side.
 #[derive(Debug)]
 pub(crate) struct Journal {
@@ -54,6 +59,7 @@ impl Journal {
         segments: SegmentWriter,
         journal_bytes: u64,
         live: LiveRecords,
+        relocate: Relocate,
     ) -> Result<Self, QueueError> {
         let path = dir.join("journal.log");
         let file = OpenOptions::new()
@@ -71,6 +77,8 @@ impl Journal {
             segments,
             journal_bytes,
             live,
+            relocate,
+            leaving: Vec::new(),
             rewrite_at: 0,
             failed: None,
         };
@@ -124,6 +132,9 @@ struct Writer {
     segments: SegmentWriter,
     journal_bytes: u64,
     live: LiveRecords,
+    relocate: Relocate,
+    /// Chunks of segments that are mostly dead.
+    leaving: Vec<ChunkId>,
     /// Length at which the journal is rewritten.
     rewrite_at: u64,
     /// Why nothing can be made durable any more.
@@ -132,10 +143,12 @@ struct Writer {
 
 impl Writer {
     fn run(mut self, entries: &Receiver<Entry>) {
-        while let Ok(first) = entries.recv() {
-            let mut batch = vec![first];
-            batch.extend(entries.try_iter().take(BATCH_MAX - 1));
+        // While there is something to move nothing is waited for.
+        while let Ok(first) = if self.leaving.is_empty() { entries.recv().map(Some) } else { poll(entries) } {
+            let mut batch: Vec<Entry> = first.into_iter().collect();
+            batch.extend(entries.try_iter().take(BATCH_MAX - batch.len()));
             self.commit(batch);
+            self.move_some();
             if self.length > self.rewrite_at
                 && self.failed.is_none()
                 && let Err(error) = self.rewrite()
@@ -173,6 +186,26 @@ impl Writer {
             if let Some(location) = location {
                 self.segments.settle(location);
             }
+        }
+    }
+
+    /// Moves a little of what is live out of segments that are mostly dead, so that nobody waits for long.
+    fn move_some(&mut self) {
+        if self.leaving.is_empty() {
+            self.leaving = self.segments.take_sparse();
+        }
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        while bytes < MOVED_BYTES_MAX
+            && self.failed.is_none()
+            && let Some(chunk) = self.leaving.pop()
+        {
+            if let Some(entry) = (self.relocate)(chunk) {
+                bytes += entry.payload.as_ref().map_or(0, Vec::len);
+                batch.push(entry);
+            }
+        }
+        if !batch.is_empty() {
+            self.commit(batch);
         }
     }
 
@@ -248,6 +281,15 @@ impl Writer {
         self.length = bytes.len() as u64;
         self.rewrite_at = self.journal_bytes.max(4 * self.length);
         Ok(())
+    }
+}
+
+/// The next entry, if one is there; an error once there will be none.
+fn poll(entries: &Receiver<Entry>) -> Result<Option<Entry>, RecvError> {
+    match entries.try_recv() {
+        Ok(entry) => Ok(Some(entry)),
+        Err(TryRecvError::Empty) => Ok(None),
+        Err(TryRecvError::Disconnected) => Err(RecvError),
     }
 }
 

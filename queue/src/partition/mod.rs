@@ -6,6 +6,7 @@ mod columns;
 mod control;
 mod hold;
 mod lease;
+mod moving;
 mod put;
 mod read;
 mod removal;
@@ -184,13 +185,7 @@ impl Shared {
     fn reclaim(&self, released: &Released) {
         self.room.release(released.size);
         released.chunks.iter().for_each(|chunk| self.free_chunk(*chunk));
-        for chunk in &released.sparse {
-            match &self.plane {
-                _ if self.units.place(*chunk).is_some() => self.thin(*chunk),
-                Plane::Memory(store) => self.compact(store, *chunk),
-                Plane::Disk { .. } | Plane::ReadOnly(_) => {}
-            }
-        }
+        self.shrink(&released.sparse);
     }
 
     /// Frees a chunk, wherever it lies.
@@ -198,39 +193,6 @@ impl Shared {
         if !self.units.free(chunk) {
             self.plane.store().free(chunk);
         }
-    }
-
-    /// Lets a unit forget the rows of a chunk that nobody needs any more.
-    fn thin(&self, chunk: ChunkId) {
-        let live: Vec<u32> = self.table.lock().chunk_rows(chunk).iter().map(|(_, place)| *place).collect();
-        self.units.thin(chunk, &live);
-    }
-
-    /// Copies the rows that still need a chunk to one of their own, so that the others give their memory back. On disk
-    /// a row's bytes stay until its segment goes: they cost no memory.
-    fn compact(&self, store: &MemoryStore, chunk: ChunkId) {
-        let rows = self.table.lock().chunk_rows(chunk);
-        let Some(sparse) = store.get(chunk) else { return };
-        let places: Vec<u32> = rows.iter().map(|(_, place)| *place).collect();
-        let copy = match sparse.select(&places) {
-            Ok(copy) => copy,
-            Err(error) => {
-                tracing::warn!(partition = %self.name, %error, "cannot compact a chunk; it stays as it is");
-                return;
-            }
-        };
-        let compacted = self.new_chunk();
-        store.insert(compacted, copy);
-        let handles: Vec<RowHandle> = rows.iter().map(|(handle, _)| *handle).collect();
-        let needed = {
-            let mut table = self.table.lock();
-            table.move_chunk(chunk, compacted, &handles);
-            table.needs(compacted)
-        };
-        if !needed {
-            store.free(compacted);
-        }
-        store.free(chunk);
     }
 
     /// Makes `record` durable as far as the queue does, then calls `done`, on whatever thread gets there.

@@ -177,6 +177,10 @@ impl Partition {
                 table.set_away(part.chunk, true);
                 Err(QueueError::UnitAway { unit: place.unit.clone() })
             }
+            // It has moved since.
+            Err(_) if self.shared.units.place(part.chunk).is_none() => {
+                Err(QueueError::ChunkGone { chunk: part.chunk.0 })
+            }
             Err(error) => Err(error),
         }
     }

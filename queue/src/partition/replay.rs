@@ -105,6 +105,16 @@ impl Replay {
                     self.free(&[chunk]);
                 }
             }
+            Record::Moved { partition, from, rows, payload } => {
+                self.chunk(&payload);
+                let table = self.table(&partition)?;
+                table.move_chunk(from, payload.chunk, &rows);
+                let needed = table.needs(payload.chunk);
+                self.free(&[from]);
+                if !needed {
+                    self.free(&[payload.chunk]);
+                }
+            }
             Record::Tokens { partition, tokens } => {
                 let table = self.table(&partition)?;
                 tokens.into_iter().for_each(|(token, rows)| table.remember(token, rows.handles()));

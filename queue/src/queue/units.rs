@@ -46,6 +46,18 @@ impl TransferQueue {
         Ok(())
     }
 
+    /// Moves chunks off the units that they lie on. Cancel-safe: a chunk has moved or it has not.
+    pub(crate) async fn move_off(&self, chunks: &[ChunkId]) -> Result<(), QueueError> {
+        for chunk in chunks {
+            for partition in self.partitions() {
+                if partition.move_off(*chunk).await? {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn set_away(&self, chunks: &[ChunkId], is_away: bool) {
         for partition in self.partitions() {
             partition.set_away(chunks, is_away);

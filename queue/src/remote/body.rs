@@ -53,7 +53,8 @@ pub(super) enum RequestBody {
 
 impl RequestBody {
     fn pieces(batches: &[RecordBatch]) -> Self {
-        Self::Pieces(Box::new(Pieces::new(batches.to_vec())))
+        let schema = ipc::common_schema(batches);
+        Self::Pieces(Box::new(Pieces::new(schema, batches.to_vec())))
     }
 }
 

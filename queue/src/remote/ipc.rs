@@ -54,6 +54,7 @@ pub(crate) fn is_one_piece(batch: &RecordBatch) -> bool {
 
 /// Batches with the same columns as a stream, a piece at a time.
 pub(crate) struct Pieces {
+    schema: SchemaRef,
     batches: Vec<RecordBatch>,
     /// Of the first batch: rows that have been given out.
     next_row: usize,
@@ -62,10 +63,10 @@ pub(crate) struct Pieces {
 }
 
 impl Pieces {
-    pub(crate) fn new(mut batches: Vec<RecordBatch>) -> Self {
+    pub(crate) fn new(schema: SchemaRef, mut batches: Vec<RecordBatch>) -> Self {
         // The next one is the last.
         batches.reverse();
-        Self { batches, next_row: 0, encoder: None, is_over: false }
+        Self { schema, batches, next_row: 0, encoder: None, is_over: false }
     }
 
     /// The next bytes; after an error there are none.
@@ -79,16 +80,17 @@ impl Pieces {
     }
 
     fn encode_next(&mut self) -> Result<Bytes, QueueError> {
+        let mut encoder = match self.encoder.take() {
+            Some(encoder) => encoder,
+            None => Encoder::new(&self.schema)?,
+        };
         let Some(batch) = self.batches.last() else {
             self.is_over = true;
-            return self.encoder.take().ok_or(QueueError::Empty)?.end();
+            return encoder.end();
         };
-        if self.encoder.is_none() {
-            self.encoder = Some(Encoder::new(batch.schema_ref())?);
-        }
-        let Some(encoder) = &mut self.encoder else { return Err(QueueError::Empty) };
         let rows = rows_of_a_piece(batch).min(batch.num_rows() - self.next_row);
         let bytes = encoder.batch(&batch.slice(self.next_row, rows))?;
+        self.encoder = Some(encoder);
         self.next_row += rows;
         if self.next_row == batch.num_rows() {
             self.batches.pop();
@@ -145,7 +147,7 @@ pub(crate) fn decode_batches(body: Buffer) -> Result<Vec<RecordBatch>, QueueErro
 }
 
 /// About what a batch takes on the wire: growing to it would copy it again.
-fn encoded_bytes(batch: &RecordBatch) -> usize {
+pub(crate) fn encoded_bytes(batch: &RecordBatch) -> usize {
     let payload = batch.columns().iter().map(|column| column.to_data().get_slice_memory_size().unwrap_or(0));
     payload.sum::<usize>() + 256 * batch.num_columns() + 1024
 }

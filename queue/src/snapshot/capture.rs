@@ -38,7 +38,7 @@ impl Source {
     }
 
     /// Bytes of these rows of the chunk, as a chunk of their own. Blocks.
-    pub(super) fn bytes_of(&self, rows: &[u32]) -> Result<Buffer, QueueError> {
+    pub(crate) fn bytes_of(&self, rows: &[u32]) -> Result<Buffer, QueueError> {
         if let Self::Unit(client, place) = self {
             return fetched(client, place, rows).map(Buffer::from_vec);
         }

@@ -1,10 +1,11 @@
 //! Chunks in segment files: each an Arrow IPC stream of one batch, appended by the journal's writer, read by anybody.
 //!
-//! A segment that is closed and whose chunks are all freed is deleted. Large chunks are mapped, not copied: what readers
+//! A segment that is closed and whose chunks are all freed is deleted; from one that is mostly dead the journal's writer
+//! moves the rest to the newest, so that a few rows which stay keep no others' bytes. Large chunks are mapped, not copied: what readers
 //! hold are pages of the file, which the kernel may drop and read again. Nothing of a file is overwritten or cut off, so a
 //! chunk that was once whole stays so.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::FileExt;
@@ -142,6 +143,11 @@ impl SegmentWriter {
         Ok(())
     }
 
+    /// Chunks of a closed segment that would give back more than it keeps; none if there is no such segment.
+    pub(crate) fn take_sparse(&self) -> Vec<ChunkId> {
+        self.store.take_sparse().unwrap_or_default()
+    }
+
     fn roll(&mut self) {
         // What a closed segment holds must be durable before a record refers to it, and nobody syncs it later.
         if let Some(file) = self.file.take()
@@ -149,25 +155,63 @@ impl SegmentWriter {
         {
             self.failed = Some(QueueError::io("sync", segment_path(&self.dir, self.segment))(error));
         }
-        self.store.seal(self.segment);
+        self.store.seal(self.segment, self.length);
         self.segment += 1;
         self.length = 0;
     }
 }
 
+/// A segment is worth emptying when less than one in so many of its bytes is live.
+const SPARSE: u64 = 2;
+
 #[derive(Debug, Default)]
 struct Segment {
-    live: usize,
+    chunks: HashSet<ChunkId>,
+    /// Chunks that have been appended and that nobody knows of yet.
+    expected: usize,
     open: bool,
+    /// Of the file.
+    bytes: u64,
+    /// Of rows that somebody needs.
+    live_bytes: u64,
+    /// Its chunks are being moved, once: one that cannot be read stays.
+    is_emptied: bool,
+}
+
+impl Segment {
+    fn is_empty(&self) -> bool {
+        self.chunks.is_empty() && self.expected == 0 && !self.open
+    }
+
+    fn is_sparse(&self) -> bool {
+        !self.open && !self.is_emptied && !self.chunks.is_empty() && self.live_bytes * SPARSE < self.bytes
+    }
+}
+
+#[derive(Debug)]
+struct Held {
+    location: ChunkLocation,
+    /// Of rows that somebody needs.
+    live_bytes: u64,
 }
 
 #[derive(Debug, Default)]
 struct Index {
-    chunks: HashMap<ChunkId, ChunkLocation>,
+    chunks: HashMap<ChunkId, Held>,
     segments: BTreeMap<u64, Segment>,
+    /// Segments that are worth emptying.
+    sparse: BTreeSet<u64>,
     bytes: u64,
     /// Off while the journal is read: what is empty then may be filled by a later record.
     deletes: bool,
+}
+
+impl Index {
+    fn look_at(&mut self, segment: u64) {
+        if self.segments.get(&segment).is_some_and(Segment::is_sparse) {
+            self.sparse.insert(segment);
+        }
+    }
 }
 
 /// See the module's documentation.
@@ -187,16 +231,40 @@ impl DiskStore {
     pub(crate) fn insert(&self, chunk: ChunkId, location: ChunkLocation) {
         let mut index = self.index.lock();
         // Several records may speak of one chunk.
-        if index.chunks.insert(chunk, location).is_some() {
+        if index.chunks.insert(chunk, Held { location, live_bytes: location.length }).is_some() {
             return;
         }
         index.bytes += location.length;
-        index.segments.entry(location.segment).or_default().live += 1;
+        let segment = index.segments.entry(location.segment).or_default();
+        segment.live_bytes += location.length;
+        segment.chunks.insert(chunk);
     }
 
     /// Where a live chunk lies.
     pub(crate) fn location(&self, chunk: ChunkId) -> Option<ChunkLocation> {
-        self.index.lock().chunks.get(&chunk).copied()
+        self.index.lock().chunks.get(&chunk).map(|held| held.location)
+    }
+
+    /// Only `live` of the `rows` of a chunk are still needed.
+    pub(crate) fn thin(&self, chunk: ChunkId, live: usize, rows: usize) {
+        let mut index = self.index.lock();
+        let Some(held) = index.chunks.get_mut(&chunk) else { return };
+        let ChunkLocation { segment, length, .. } = held.location;
+        let live_bytes = (length * live as u64).div_ceil(rows.max(1) as u64).min(held.live_bytes);
+        let less = std::mem::replace(&mut held.live_bytes, live_bytes) - live_bytes;
+        if let Some(segment) = index.segments.get_mut(&segment) {
+            segment.live_bytes -= less;
+        }
+        index.look_at(segment);
+    }
+
+    /// The chunks of a segment that would give back more than it keeps, in no order; each segment once.
+    pub(crate) fn take_sparse(&self) -> Option<Vec<ChunkId>> {
+        let mut index = self.index.lock();
+        let sparse = index.sparse.pop_first()?;
+        let segment = index.segments.get_mut(&sparse)?;
+        segment.is_emptied = true;
+        Some(segment.chunks.iter().copied().collect())
     }
 
     fn open(&self, segment: u64) {
@@ -206,31 +274,32 @@ impl DiskStore {
     /// A chunk has been appended that no record refers to yet: its segment stays, even if it is closed before the
     /// record is durable.
     fn expect(&self, segment: u64) {
-        self.index.lock().segments.entry(segment).or_default().live += 1;
+        self.index.lock().segments.entry(segment).or_default().expected += 1;
     }
 
     fn leave(&self, segment: u64) {
         let mut index = self.index.lock();
         if let Some(left) = index.segments.get_mut(&segment) {
-            left.live -= 1;
+            left.expected -= 1;
         }
         self.delete_if_empty(&mut index, segment);
     }
 
-    fn seal(&self, segment: u64) {
+    fn seal(&self, segment: u64, bytes: u64) {
         let mut index = self.index.lock();
         if let Some(sealed) = index.segments.get_mut(&segment) {
-            sealed.open = false;
+            (sealed.open, sealed.bytes) = (false, bytes);
         }
+        index.look_at(segment);
         self.delete_if_empty(&mut index, segment);
     }
 
     fn delete_if_empty(&self, index: &mut Index, segment: u64) {
-        let empty = index.segments.get(&segment).is_some_and(|segment| segment.live == 0 && !segment.open);
-        if !empty || !index.deletes {
+        if !index.deletes || !index.segments.get(&segment).is_some_and(Segment::is_empty) {
             return;
         }
         index.segments.remove(&segment);
+        index.sparse.remove(&segment);
         let path = segment_path(&self.dir, segment);
         if let Err(error) = std::fs::remove_file(&path) {
             tracing::warn!(path = %path.display(), %error, "cannot delete an empty segment");
@@ -241,10 +310,12 @@ impl DiskStore {
     pub(crate) fn clean(&self) -> Result<u64, QueueError> {
         self.index.lock().deletes = true;
         let mut next = 0;
-        for (segment, _) in self.files()? {
+        for (segment, path) in self.files()? {
             next = next.max(segment + 1);
+            let bytes = path.metadata().map_err(QueueError::io("read", &path))?.len();
             let mut index = self.index.lock();
-            index.segments.entry(segment).or_default();
+            index.segments.entry(segment).or_default().bytes = bytes;
+            index.look_at(segment);
             self.delete_if_empty(&mut index, segment);
         }
         Ok(next)
@@ -252,8 +323,7 @@ impl DiskStore {
 
     /// Blocks while it reads.
     pub(crate) fn load(&self, chunk: ChunkId) -> Result<Chunk, QueueError> {
-        let location = self.index.lock().chunks.get(&chunk).copied();
-        let Some(location) = location else {
+        let Some(location) = self.location(chunk) else {
             return Err(QueueError::ChunkGone { chunk: chunk.0 });
         };
         decode(SegmentFile::open(&self.dir, &location)?.read(&location)?)
@@ -269,8 +339,7 @@ impl DiskStore {
     pub(crate) fn strays(&self) -> Result<Vec<(PathBuf, u64)>, QueueError> {
         let mut strays = Vec::new();
         for (segment, path) in self.files()? {
-            let known =
-                self.index.lock().segments.get(&segment).is_some_and(|known| known.live > 0 || known.open);
+            let known = self.index.lock().segments.get(&segment).is_some_and(|known| !known.is_empty());
             // Gone meanwhile: freed.
             if let (false, Ok(metadata)) = (known, path.metadata()) {
                 strays.push((path, metadata.len()));
@@ -361,10 +430,14 @@ impl Store for Arc<DiskStore> {
 
     fn free(&self, chunk: ChunkId) {
         let mut index = self.index.lock();
-        let Some(location) = index.chunks.remove(&chunk) else { return };
+        let Some(Held { location, live_bytes }) = index.chunks.remove(&chunk) else { return };
         index.bytes -= location.length;
-        drop(index);
-        self.leave(location.segment);
+        if let Some(left) = index.segments.get_mut(&location.segment) {
+            left.chunks.remove(&chunk);
+            left.live_bytes -= live_bytes;
+        }
+        index.look_at(location.segment);
+        self.delete_if_empty(&mut index, location.segment);
     }
 
     fn bytes(&self) -> u64 {

@@ -81,7 +81,7 @@ pub struct UnitCard {
 pub enum UnitStatus {
     /// It takes rows and gives them.
     Live,
-    /// It gives rows and takes none; it may leave when it has none.
+    /// It gives rows and takes none; what it has moves to others. It may leave when it has none.
     Draining,
     /// It is silent.
     Dead,
@@ -369,6 +369,16 @@ impl Units {
             chunks: member.chunks.len(),
         };
         state.members.values().map(inspect).collect()
+    }
+
+    /// Some chunks that lie on units which are drained.
+    fn draining(&self, count: usize) -> Vec<(String, Vec<ChunkId>)> {
+        let state = self.state.lock();
+        let draining = state.members.values().filter(|member| member.status == UnitStatus::Draining);
+        let chunks = |member: &Member| {
+            (member.card.unit.clone(), member.chunks.iter().copied().take(count).collect::<Vec<_>>())
+        };
+        draining.map(chunks).filter(|(_, chunks)| !chunks.is_empty()).collect()
     }
 
     fn silent(&self, now: Instant) -> Vec<String> {

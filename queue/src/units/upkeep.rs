@@ -12,6 +12,8 @@ use crate::{Queue, QueueError, TransferQueue};
 const PERIOD: Duration = Duration::from_millis(250);
 /// Rows cleared by one call.
 const CLEAR_MAX: usize = 4096;
+/// Chunks moved between two looks at the units.
+const MOVED_MAX: usize = 64;
 
 /// Keeps up with the units of `queue` until `end`. Cancel-safe.
 pub(crate) async fn keep_up(queue: &TransferQueue, end: &CancellationToken) {
@@ -26,6 +28,11 @@ pub(crate) async fn keep_up(queue: &TransferQueue, end: &CancellationToken) {
                     queue.unit_answers(&unit);
                 }
                 _ => queue.unit_died(&unit).await,
+            }
+        }
+        for (unit, chunks) in queue.units().draining(MOVED_MAX) {
+            if let Err(error) = queue.move_off(&chunks).await {
+                tracing::warn!(%unit, %error, "rows stay on a unit that is drained; they move later");
             }
         }
         clear_freed(queue).await;

@@ -63,6 +63,7 @@ impl Replay {
             | Record::Forget { .. }
             | Record::Remove { .. }
             | Record::Floor { .. }
+            | Record::Moved { .. }
             | Record::Tags { .. }
             | Record::EndSample { .. }
             | Record::Close { .. }

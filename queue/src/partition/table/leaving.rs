@@ -315,6 +315,11 @@ impl Table {
         self.chunks.get(&chunk).map_or_else(Vec::new, |rows| rows.rows.iter().filter_map(place).collect())
     }
 
+    /// How many rows still need a chunk, of how many that it was written with.
+    pub(crate) fn live_share(&self, chunk: ChunkId) -> (usize, usize) {
+        self.chunks.get(&chunk).map_or((0, 0), |rows| (rows.live, rows.rows.len()))
+    }
+
     /// Lets rows that still need the chunk `from` find their columns in `to`, where the copy of the first of `rows` is
     /// row 0. Rows that are gone by now are left out.
     pub(crate) fn move_chunk(&mut self, from: ChunkId, to: ChunkId, rows: &[RowHandle]) {
@@ -328,8 +333,12 @@ impl Table {
             moved.rows.push(*handle);
             moved.live += 1;
         }
+        let was_away = self.away.remove(&from);
         if moved.live > 0 {
             self.chunks.insert(to, moved);
+            if was_away {
+                self.away.insert(to);
+            }
         }
     }
 

@@ -196,6 +196,8 @@ impl RemoteQueue {
                 self.suspect(&part.unit).await;
                 Err(QueueError::UnitAway { unit: part.unit.clone() })
             }
+            // They have moved since the controller said where they lie.
+            Err(QueueError::StaleHandle { .. }) => Err(QueueError::UnitAway { unit: part.unit.clone() }),
             fetched => fetched,
         }
     }

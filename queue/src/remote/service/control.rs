@@ -51,7 +51,7 @@ async fn get_rows(State(service): Shared, Path(partition): Path<String>, body: B
     let schema = ipc::common_schema(&batches);
     let batches =
         batches.iter().map(|batch| ipc::conformed(batch, &schema)).collect::<Result<Vec<_>, _>>()?;
-    let pieces = futures::stream::try_unfold(Pieces::new(batches), |mut pieces| async move {
+    let pieces = futures::stream::try_unfold(Pieces::new(schema, batches), |mut pieces| async move {
         let bytes = pieces.next()?;
         Ok::<_, crate::QueueError>(bytes.map(|bytes| (bytes, pieces)))
     });

@@ -3,13 +3,14 @@
 mod bodies;
 mod control;
 mod maintenance;
+mod sending;
 mod units;
 
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
@@ -17,20 +18,20 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::serve::ListenerExt;
-use futures::stream;
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::ipc::{self, Encoder};
+use super::ipc;
 use super::wire::{
     self, ARROW_STREAM, ClearBody, Cleared, ColumnsQuery, ENDED, ErrorBody, FRESH_FROM, LEASE, NamesAnswer,
     PlacedAnswer, PutAnswer, PutQuery, TakeBody,
 };
 use crate::units::keep_up;
-use crate::{Lease, PartitionSpec, Put, QueueError, TransferQueue};
+use crate::{PartitionSpec, Put, QueueError, TransferQueue};
 use bodies::{json_of, rows_of};
+use sending::rows_body;
 
 const OPENAPI: &str = include_str!("../../../openapi.json");
 
@@ -231,7 +232,7 @@ async fn take(State(service): Shared, Path(partition): Path<String>, body: Body)
             if placed {
                 lease = partition.read_lease(lease, take.columns.as_deref()).await?;
             }
-            streamed(Body::from_stream(rows_stream(lease)?))
+            streamed(rows_body(lease)?)
         }
     };
     let headers = response.headers_mut();
@@ -252,62 +253,6 @@ async fn until_end<T>(
     waiting: impl Future<Output = Result<T, QueueError>>,
 ) -> Result<T, QueueError> {
     service.end.run_until_cancelled(waiting).await.unwrap_or(Err(QueueError::Stopping))
-}
-
-/// What is left to be sent of a lease.
-struct Sending {
-    lease: Option<Lease>,
-    encoder: Option<Encoder>,
-    schema: arrow::datatypes::SchemaRef,
-    next_batch: usize,
-    /// Rows of it that have been sent.
-    next_in_batch: usize,
-    next_row: usize,
-}
-
-/// The rows as an Arrow stream, a piece at a time. The lease goes to the client with the last byte; a stream that is
-/// dropped before gives the rows back.
-fn rows_stream(
-    lease: Lease,
-) -> Result<impl futures::Stream<Item = Result<Bytes, QueueError>> + Send + use<>, QueueError> {
-    let schema = ipc::common_schema(lease.batches());
-    let encoder = Encoder::new(&ipc::labelled_schema(&schema, &lease))?;
-    let sending = Sending {
-        lease: Some(lease),
-        encoder: Some(encoder),
-        schema,
-        next_batch: 0,
-        next_in_batch: 0,
-        next_row: 0,
-    };
-    Ok(stream::try_unfold(sending, |mut sending| async move {
-        let bytes = sending.next()?;
-        Ok(bytes.map(|bytes| (bytes, sending)))
-    }))
-}
-
-impl Sending {
-    fn next(&mut self) -> Result<Option<Bytes>, QueueError> {
-        let Some(lease) = &self.lease else { return Ok(None) };
-        if let (Some(batch), Some(encoder)) = (lease.batches().get(self.next_batch), &mut self.encoder) {
-            let rest = batch.num_rows() - self.next_in_batch;
-            let piece = batch.slice(self.next_in_batch, ipc::rows_of_a_piece(batch).min(rest));
-            let rows = self.next_row..self.next_row + piece.num_rows();
-            self.next_row = rows.end;
-            self.next_in_batch += piece.num_rows();
-            if piece.num_rows() == rest {
-                self.next_batch += 1;
-                self.next_in_batch = 0;
-            }
-            let labelled = ipc::labelled(&piece, &self.schema, lease, rows)?;
-            return encoder.batch(&labelled).map(Some);
-        }
-        let end = self.encoder.take().map(Encoder::end).transpose()?;
-        if let Some(lease) = self.lease.take() {
-            lease.detach();
-        }
-        Ok(end)
-    }
 }
 
 fn lease_name(id: u64, member: u32) -> String {

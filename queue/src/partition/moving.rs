@@ -1,0 +1,155 @@
+//! Rows that get another place: their chunk is mostly dead, or lies where it cannot stay.
+//!
+//! The rows of a chunk that are still needed are copied to a chunk of their own, and from one moment on the table finds
+//! them there. Who read the table before that moment and the payload after it is told that the chunk is gone, and asks
+//! again. Handles, leases and acks know nothing of it.
+
+use std::sync::Arc;
+
+use super::{Partition, Plane, RowHandle, Shared, Table};
+use crate::journal::{Entry, Facts, PayloadRecord, Record};
+use crate::snapshot::Source;
+use crate::store::{Chunk, DiskStore, MemoryStore};
+use crate::units::{BLOBS, Place};
+use crate::{ChunkId, ChunkLocation, Queue, QueueError};
+
+/// The rows that still need a chunk, on their way to another one.
+struct Moving {
+    from: ChunkId,
+    to: ChunkId,
+    rows: Vec<RowHandle>,
+    /// Theirs in the old chunk.
+    places: Vec<u32>,
+    columns: Vec<String>,
+}
+
+impl Moving {
+    fn record(&self, partition: &str, unit: Option<Place>) -> Record {
+        let columns = self.columns.clone();
+        let payload = PayloadRecord { chunk: self.to, location: None, unit, columns, chunk_rows: Vec::new() };
+        Record::Moved { partition: partition.to_owned(), from: self.from, rows: self.rows.clone(), payload }
+    }
+}
+
+impl Table {
+    /// The names of a chunk's columns, if any row needs it.
+    fn chunk_columns(&self, chunk: ChunkId) -> Option<Vec<String>> {
+        let (first, _) = self.chunk_rows(chunk).into_iter().next()?;
+        let part = self.row(first).ok()?.parts.iter().find(|part| part.chunk == chunk)?;
+        Some(part.columns.to_vec())
+    }
+}
+
+impl Shared {
+    fn moving(&self, from: ChunkId) -> Option<Moving> {
+        let table = self.table.lock();
+        let columns = table.chunk_columns(from)?;
+        let (rows, places) = table.chunk_rows(from).into_iter().unzip();
+        Some(Moving { from, to: self.new_chunk(), rows, places, columns })
+    }
+
+    /// The copy is there: from here on rows are found in it.
+    fn finish_move(&self, moving: &Moving, unit: Option<Place>) {
+        let needed = {
+            let mut table = self.table.lock();
+            table.move_chunk(moving.from, moving.to, &moving.rows);
+            self.learn_place(&mut table, moving.to, unit);
+            table.needs(moving.to)
+        };
+        if !needed {
+            // Every row was freed while the copy was made.
+            self.free_chunk(moving.to);
+        }
+        self.free_chunk(moving.from);
+    }
+
+    /// Most rows of these chunks are gone: the others are made to give up the bytes of those that are.
+    pub(super) fn shrink(&self, sparse: &[ChunkId]) {
+        for chunk in sparse {
+            match &self.plane {
+                _ if self.units.place(*chunk).is_some() => {
+                    let live: Vec<u32> =
+                        self.table.lock().chunk_rows(*chunk).iter().map(|(_, place)| *place).collect();
+                    self.units.thin(*chunk, &live);
+                }
+                Plane::Memory(store) => self.compact(store, *chunk),
+                Plane::Disk { store, .. } => {
+                    let (live, rows) = self.table.lock().live_share(*chunk);
+                    store.thin(*chunk, live, rows);
+                }
+                Plane::ReadOnly(_) => {}
+            }
+        }
+    }
+
+    fn compact(&self, store: &MemoryStore, chunk: ChunkId) {
+        let Some(sparse) = store.get(chunk) else { return };
+        let Some(moving) = self.moving(chunk) else { return };
+        match sparse.select(&moving.places) {
+            Ok(copy) => {
+                store.insert(moving.to, copy);
+                self.finish_move(&moving, None);
+            }
+            Err(error) => {
+                tracing::warn!(partition = %self.name, %error, "cannot compact a chunk; it stays as it is");
+            }
+        }
+    }
+
+    /// What moves a chunk to the newest segment; `None` where it is not of this partition, or cannot be read: then whoever
+    /// takes its rows is told.
+    pub(crate) fn relocation(self: &Arc<Self>, chunk: ChunkId, store: &Arc<DiskStore>) -> Option<Entry> {
+        let moving = self.moving(chunk)?;
+        let location = store.location(chunk)?;
+        let pinned = store.pin(&location).map(|file| Source::Disk(Arc::new(file), location));
+        let payload = match pinned.and_then(|source| source.bytes_of(&moving.places)) {
+            Ok(payload) => payload.to_vec(),
+            Err(error) => {
+                tracing::error!(partition = %self.name, %error, "a chunk stays in its segment: it cannot be read");
+                return None;
+            }
+        };
+        let (standing, record) = (self.standing(), moving.record(&self.name, None));
+        let facts: Facts = Box::new(move |location| standing().map(|()| vec![record.at(location)]));
+        let (shared, store) = (Arc::clone(self), Arc::clone(store));
+        let done = Box::new(move |durable: Result<Option<ChunkLocation>, QueueError>| match durable {
+            Ok(location) => {
+                if let Some(location) = location {
+                    store.insert(moving.to, location);
+                }
+                shared.finish_move(&moving, None);
+            }
+            Err(error) => {
+                tracing::warn!(partition = %shared.name, %error, "a chunk stays in its segment");
+            }
+        });
+        Some(Entry { payload: Some(payload), facts, durability: self.durability, done })
+    }
+}
+
+impl Partition {
+    /// Moves a chunk from its unit to another one, or here where there is none. Says whether it was of this partition.
+    ///
+    /// Cancel-safe: it happens whole or not at all.
+    pub(crate) async fn move_off(&self, chunk: ChunkId) -> Result<bool, QueueError> {
+        let Some(moving) = self.shared.moving(chunk) else { return Ok(false) };
+        let Some(place) = self.shared.units.place(chunk) else { return Ok(true) };
+        let there: Vec<RowHandle> =
+            moving.places.iter().filter_map(|at| place.rows.get(*at as usize)).copied().collect();
+        let client = self.shared.units.client_of(&place.unit)?;
+        let rows = match client.get(BLOBS, &there, None).await {
+            Ok(batches) => Chunk::new(batches)?,
+            // Freed meanwhile: what is left moves at the next turn.
+            Err(QueueError::StaleHandle { .. }) => return Ok(true),
+            Err(error) => return Err(error),
+        };
+        let group = self.shared.table.lock().group_of(moving.rows[0]);
+        let (payload, unit) = self.payload(moving.to, &rows, &group).await?;
+        let record = moving.record(&self.shared.name, unit.clone());
+        let (shared, to) = (Arc::clone(&self.shared), moving.to);
+        let publish =
+            move |durable: Result<(), QueueError>| durable.map(|()| shared.finish_move(&moving, unit));
+        self.write(payload, record, to, publish).await?;
+        Ok(true)
+    }
+}
