@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use arrow::buffer::Buffer;
 use bytes::Bytes;
 use memmap2::{Advice, MmapOptions, MmapRaw};
+use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
 
@@ -134,7 +135,9 @@ pub(crate) fn stretch(file: &File, offset: u64, length: usize) -> io::Result<Opt
 }
 
 /// From here on a second thread is worth its start; bytes.
-const SHARED_COPY_BYTES: usize = 2 << 20;
+const SHARED_COPY_BYTES: usize = 1 << 20;
+/// What a thread copies at a time; bytes.
+const COPIED_BYTES: usize = 256 << 10;
 
 /// Writes to a region from its start. Whoever makes one has the region lent to it: no buffer of it exists.
 #[derive(Debug)]
@@ -152,17 +155,24 @@ impl Writer {
     }
 }
 
-/// Copies, with two cores where there is much: one alone does not use up what memory gives.
+/// Copies, with two cores where there is much: one alone does not use up what memory gives. Each takes the next piece when
+/// it has done one, since the second one comes late.
 fn copy(from: &[u8], into: &mut [u8]) {
     if from.len() < SHARED_COPY_BYTES {
         into.copy_from_slice(from);
         return;
     }
-    let (first, second) = from.split_at(from.len() / 2);
-    let (into_first, into_second) = into.split_at_mut(first.len());
+    let pieces = Mutex::new(from.chunks(COPIED_BYTES).zip(into.chunks_mut(COPIED_BYTES)));
+    let copy_pieces = || {
+        loop {
+            let piece = pieces.lock().next();
+            let Some((from, into)) = piece else { return };
+            into.copy_from_slice(from);
+        }
+    };
     std::thread::scope(|scope| {
-        scope.spawn(|| into_second.copy_from_slice(second));
-        into_first.copy_from_slice(first);
+        scope.spawn(copy_pieces);
+        copy_pieces();
     });
 }
 
