@@ -202,11 +202,7 @@ fn manager(urls: &[String], engine: HttpEngine, scope: &Scope) -> anyhow::Result
         ledger_entries_max: 1024,
         validation: false,
     };
-    let named = |(place, url): (usize, &String)| ServerSpec {
-        name: place.to_string(),
-        url: Some(url.clone()),
-        capacity: 256,
-    };
+    let named = |(place, url): (usize, &String)| ServerSpec::new(place.to_string(), url, 256);
     let specs = urls.iter().enumerate().map(named).collect();
     let parts = RolloutParts {
         engine: Arc::new(engine),

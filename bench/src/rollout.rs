@@ -212,7 +212,7 @@ async fn collect(shape: FleetShape, mode: Mode, steps: usize) -> anyhow::Result<
     let workload = workload();
     let engine = SimulatedEngine::new(start_servers(&shape.speeds(), &workload, &scope)?);
     let named = engine.servers().map(|server| server.config().name.clone());
-    let specs = named.map(|name| ServerSpec { name, url: None, capacity: PERMITS }).collect();
+    let specs = named.map(|name| ServerSpec::unreached(name, PERMITS)).collect();
     let parts = RolloutParts {
         engine: Arc::new(engine.clone()),
         balancer: LoadBalancer::new(BalancerConfig { seed: SEED, ..BalancerConfig::default() }, specs)?,

@@ -7,10 +7,10 @@ use crate::FleetSnapshot;
 #[error("broken invariant: {0}")]
 pub struct Violation(pub String);
 
-/// No server has more permits out than places.
+/// No server has more permits out than places, but for those that were out when its places were made fewer.
 pub fn within_capacity(fleet: &FleetSnapshot) -> Result<(), Violation> {
     for server in &fleet.servers {
-        if server.in_use > server.capacity {
+        if server.in_use > server.capacity + server.overhang {
             return Err(Violation(format!(
                 "server={} has permits={} out of capacity={}",
                 server.name, server.in_use, server.capacity

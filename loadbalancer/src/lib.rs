@@ -19,22 +19,25 @@
 //! Sending requests (the caller does), retries (the caller owns its attempts), and any task of its own: the
 //! [`Monitor`] runs where its owner spawns it.
 
+mod adaptive;
 mod balancer;
 mod config;
 pub mod control;
 mod error;
 pub mod invariants;
+mod metered;
 mod monitor;
 mod permit;
-mod policy;
+pub mod policy;
 mod server;
 mod snapshot;
 
+pub use adaptive::AdaptiveConfig;
 pub use balancer::LoadBalancer;
-pub use config::{BalancerConfig, PermitRequest, Policy, Priority, ServerSpec};
-pub use control::{ControlError, EngineControl, EngineLoad, ServerRef};
+pub use config::{AffinityConfig, BalancerConfig, PermitRequest, Policy, Priority, ServerSpec};
+pub use control::{ControlError, EngineControl, EngineLoad, PauseMode, ServerRef};
 pub use error::{BalancerError, ErrorClass};
-pub use monitor::{Monitor, MonitorConfig};
+pub use monitor::{Monitor, MonitorConfig, Probe};
 pub use permit::{Outcome, Permit};
 pub use server::{Epoch, ServerId, ServerState};
 pub use snapshot::{FleetSnapshot, Outcomes, ServerSnapshot};

@@ -12,11 +12,22 @@ use futures::future::join_all;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::adaptive::Adaptive;
 use crate::control::{ControlError, EngineControl, EngineLoad, ServerRef};
-use crate::{LoadBalancer, ServerId, ServerSnapshot, ServerState};
+use crate::{AdaptiveConfig, LoadBalancer, ServerId, ServerSnapshot, ServerState};
 
 /// Health failures in a row that make a server dead; a single one may be a lost packet.
 const HEALTH_FAILURES_MAX: u32 = 2;
+
+/// How a server has to show that it lives.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Probe {
+    /// It says so.
+    #[default]
+    Health,
+    /// One that has nothing to do, or was dead, also generates a token.
+    Generate,
+}
 
 /// See the fields.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,6 +36,21 @@ pub struct MonitorConfig {
     pub probe_interval: Duration,
     /// A server that owes answers and generates nothing for so long is dead.
     pub stall: Duration,
+    /// See [`Probe`].
+    pub probe: Probe,
+    /// Finds out how many places servers should have; they keep theirs if absent.
+    pub adaptive: Option<AdaptiveConfig>,
+}
+
+impl Default for MonitorConfig {
+    fn default() -> Self {
+        Self {
+            probe_interval: Duration::from_secs(1),
+            stall: Duration::from_secs(60),
+            probe: Probe::Health,
+            adaptive: None,
+        }
+    }
 }
 
 /// What the monitor remembers of a server.
@@ -34,6 +60,7 @@ struct Watched {
     tokens: u64,
     /// Since when it owes answers and its count stands still.
     still_since: Option<Instant>,
+    adaptive: Adaptive,
 }
 
 /// See the module's documentation.
@@ -69,7 +96,8 @@ impl Monitor {
     /// One look at every server, all at the same time. Cancel-safe.
     pub async fn look(&mut self) {
         let fleet = self.balancer.snapshot();
-        let looks = fleet.servers.iter().map(|server| look_at(self.control.as_ref(), &self.balancer, server));
+        let looks =
+            fleet.servers.iter().map(|server| look_at(self.control.as_ref(), server, self.config.probe));
         let seen = join_all(looks).await;
         self.watched.retain(|id, _| fleet.servers.iter().any(|server| server.id == *id));
         for (server, (health, load)) in fleet.servers.iter().zip(seen) {
@@ -100,6 +128,10 @@ impl Monitor {
             let _ = self.balancer.revive(server.id);
             return;
         }
+        if let Ok(load) = load {
+            self.adapt(server, load);
+        }
+        let watched = self.watched.entry(server.id).or_default();
         let paused = server.state == ServerState::Paused;
         let standing = match load {
             Ok(EngineLoad { generation_tokens_total: Some(tokens), paused, .. }) => {
@@ -122,6 +154,22 @@ impl Monitor {
         }
     }
 
+    fn adapt(&mut self, server: &ServerSnapshot, load: &EngineLoad) {
+        // The server may have left since; then there is nothing to keep.
+        let _ = self.balancer.observe(server.id, load);
+        let watched = self.watched.entry(server.id).or_default();
+        let Some(config) = self.config.adaptive.filter(|_| server.state == ServerState::Active) else {
+            return;
+        };
+        let ServerSnapshot { capacity, in_use, .. } = *server;
+        let next = watched.adaptive.next(&config, capacity, in_use, load, Instant::now());
+        if next != capacity {
+            let EngineLoad { waiting, kv_cache_usage, .. } = *load;
+            tracing::debug!(server = %server.name, capacity, next, waiting, kv_cache_usage, "other places");
+            let _ = self.balancer.set_capacity(server.id, next);
+        }
+    }
+
     fn declare_dead(&self, server: &ServerSnapshot, reason: &str) {
         // The server may have left since; then there is nothing to end.
         let _ = self.balancer.declare_dead(server.id, reason);
@@ -130,13 +178,21 @@ impl Monitor {
 
 async fn look_at(
     control: &dyn EngineControl,
-    balancer: &LoadBalancer,
     server: &ServerSnapshot,
+    probe: Probe,
 ) -> (Result<(), ControlError>, Result<EngineLoad, ControlError>) {
-    let target = ServerRef { name: Arc::clone(&server.name), url: balancer.url(server.id) };
-    let health = control.health(&target).await;
-    let alive = !matches!(health, Err(ControlError::Failed { .. }));
-    let load = if alive && server.in_use > 0 {
+    let target = ServerRef { name: Arc::clone(&server.name), url: server.url.clone() };
+    let mut health = control.health(&target).await;
+    let proves = server.in_use == 0 && !matches!(server.state, ServerState::Paused | ServerState::Draining);
+    if probe == Probe::Generate && proves && health.is_ok() {
+        health = match control.probe(&target).await {
+            // Then its word has to do.
+            Err(ControlError::Unsupported { .. }) => Ok(()),
+            proved => proved,
+        };
+    }
+    let is_alive = !matches!(health, Err(ControlError::Failed { .. }));
+    let load = if is_alive && server.state != ServerState::Dead {
         control.load(&target).await
     } else {
         Err(ControlError::Unsupported { server: Arc::clone(&server.name), what: "load" })

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
 use crate::balancer::Shared;
@@ -29,38 +30,48 @@ pub enum Outcome {
     Cancelled,
 }
 
+/// What all permits of one life of a server have in common.
+#[derive(Debug)]
+pub(crate) struct Life {
+    pub(crate) server: ServerId,
+    pub(crate) epoch: Epoch,
+    pub(crate) name: Arc<str>,
+    pub(crate) url: Option<Arc<str>>,
+    /// Cancelled when this life ends.
+    pub(crate) end: CancellationToken,
+}
+
 /// The right to a running request of `weight` samples on one server; returned when it is dropped.
 #[derive(Debug)]
 pub struct Permit {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) server: ServerId,
-    pub(crate) epoch: Epoch,
+    pub(crate) life: Arc<Life>,
     pub(crate) weight: u32,
-    pub(crate) name: Arc<str>,
-    pub(crate) url: Option<Arc<str>>,
-    pub(crate) life: CancellationToken,
+    /// Expected ones of all samples.
+    pub(crate) tokens: u32,
+    pub(crate) granted_at: Instant,
     pub(crate) outcome: Outcome,
 }
 
 impl Permit {
     /// The server.
     pub fn server(&self) -> ServerId {
-        self.server
+        self.life.server
     }
 
     /// Its name.
     pub fn server_name(&self) -> Arc<str> {
-        Arc::clone(&self.name)
+        Arc::clone(&self.life.name)
     }
 
     /// Its base URL, if it has one.
     pub fn url(&self) -> Option<&str> {
-        self.url.as_deref()
+        self.life.url.as_deref()
     }
 
     /// The server's life that this permit belongs to.
     pub fn epoch(&self) -> Epoch {
-        self.epoch
+        self.life.epoch
     }
 
     /// Number of samples.
@@ -70,7 +81,7 @@ impl Permit {
 
     /// Completes when the server dies, stalls or is removed: the answer will not come. Cancel-safe.
     pub fn revoked(&self) -> WaitForCancellationFuture<'_> {
-        self.life.cancelled()
+        self.life.end.cancelled()
     }
 
     /// Returns the permit and tells the server's breaker how it went. Dropping it means [`Outcome::Cancelled`].
@@ -81,6 +92,6 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.shared.give_back(self.server, self.epoch, self.weight, &self.outcome);
+        self.shared.give_back(self);
     }
 }

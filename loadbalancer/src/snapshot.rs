@@ -24,12 +24,14 @@ pub struct Outcomes {
 }
 
 /// One server.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ServerSnapshot {
     /// Its number.
     pub id: ServerId,
     /// Its name.
     pub name: Arc<str>,
+    /// Its base URL, if it has one.
+    pub url: Option<Arc<str>>,
     /// See [`ServerState`].
     pub state: ServerState,
     /// Why it is dead.
@@ -40,6 +42,14 @@ pub struct ServerSnapshot {
     pub capacity: u32,
     /// Places taken.
     pub in_use: u32,
+    /// Those of them that it has too many since its capacity was lowered.
+    pub overhang: u32,
+    /// Expected tokens of the permits out.
+    pub expected_tokens: u64,
+    /// Samples of others that it had when it was looked at.
+    pub foreign: u32,
+    /// Of one running sample, measured.
+    pub tokens_per_second: Option<f64>,
     /// Permits granted ever.
     pub granted_total: u64,
     /// See [`Outcomes`].
@@ -47,7 +57,7 @@ pub struct ServerSnapshot {
 }
 
 /// The whole fleet.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FleetSnapshot {
     /// In order of their numbers.
     pub servers: Vec<ServerSnapshot>,

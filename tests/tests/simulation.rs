@@ -128,7 +128,7 @@ impl World {
         let capacity = samples_per_prompt + rng.random_range(0..8);
         let specs = servers
             .iter()
-            .map(|server| ServerSpec { name: server.config().name.clone(), url: None, capacity })
+            .map(|server| ServerSpec::unreached(server.config().name.clone(), capacity))
             .collect();
         let balancer =
             LoadBalancer::new(BalancerConfig { seed, ..BalancerConfig::default() }, specs).unwrap();
@@ -206,8 +206,7 @@ impl World {
     }
 
     async fn run(mut self, steps: usize) -> Vec<(u64, u64)> {
-        let monitor_config =
-            MonitorConfig { probe_interval: Duration::from_secs(1), stall: Duration::from_secs(5) };
+        let monitor_config = MonitorConfig { stall: Duration::from_secs(5), ..MonitorConfig::default() };
         let monitor = Monitor::new(self.balancer.clone(), Arc::new(self.engine.clone()), monitor_config);
         let _monitoring = self.scope.spawn(monitor.run(self.scope.token().clone()));
         let parts = RolloutParts {

@@ -9,10 +9,10 @@ use rand::RngExt;
 use tokio::time::Instant;
 
 use super::*;
-use crate::{Policy, ServerSpec};
+use crate::{Epoch, Policy, ServerSpec};
 
 fn spec(name: &str, capacity: u32) -> ServerSpec {
-    ServerSpec { name: name.to_owned(), url: None, capacity }
+    ServerSpec::unreached(name, capacity)
 }
 
 fn fleet(capacities: &[u32], policy: Policy) -> LoadBalancer {
@@ -22,7 +22,7 @@ fn fleet(capacities: &[u32], policy: Policy) -> LoadBalancer {
 }
 
 fn request(weight: u32) -> PermitRequest {
-    PermitRequest { weight, priority: Priority::New, exclude: Vec::new(), deadline: None }
+    PermitRequest::new(weight)
 }
 
 fn in_use(balancer: &LoadBalancer) -> u64 {
@@ -255,6 +255,160 @@ async fn draining_waits_for_the_last_permit() {
     assert!(balancer.remove(ServerId(0)).is_err());
 }
 
+#[tokio::test]
+async fn a_server_that_joins_again_has_nothing_to_do_with_what_it_was() {
+    let balancer = fleet(&[4], Policy::LeastLoad);
+    let old = balancer.acquire(request(3)).await.unwrap();
+    balancer.remove(old.server()).unwrap();
+    assert!(old.revoked().now_or_never().is_some());
+    balancer.add(spec("s0", 4)).unwrap();
+    let new = balancer.acquire(request(2)).await.unwrap();
+    assert_ne!(old.server(), new.server());
+    drop(old);
+    assert_eq!(in_use(&balancer), 2, "the old permit is not the new server's");
+    assert!(balancer.acquire(request(3)).now_or_never().is_none());
+}
+
+#[tokio::test]
+async fn a_stale_picture_of_the_load_herds_nobody() {
+    let balancer = fleet(&[100, 100, 100, 100], Policy::LeastWork);
+    // One look: three servers had others' samples, one had none. Nobody looks again.
+    for (id, running) in [(0, 20), (1, 20), (2, 20), (3, 0)] {
+        let load = EngineLoad { running, ..EngineLoad::default() };
+        balancer.observe(ServerId(id), &load).unwrap();
+    }
+    let mut held = Vec::new();
+    for _ in 0..100 {
+        held.push(balancer.acquire(request(1)).await.unwrap());
+    }
+    let on = |id| held.iter().filter(|permit| permit.server() == ServerId(id)).count();
+    let spread = [on(0), on(1), on(2), on(3)];
+    assert_eq!(spread, [20, 20, 20, 40], "the idle one gets what it lacked, and no more");
+}
+
+#[tokio::test]
+async fn without_a_servers_own_figures_routing_goes_by_our_permits() {
+    let balancer = fleet(&[100, 100], Policy::LeastWork);
+    let mut held = Vec::new();
+    for _ in 0..60 {
+        held.push(balancer.acquire(request(1)).await.unwrap());
+    }
+    let servers = balancer.snapshot().servers;
+    assert_eq!((servers[0].in_use, servers[1].in_use), (30, 30));
+}
+
+#[tokio::test]
+async fn a_server_that_exaggerates_its_load_is_believed_up_to_its_capacity() {
+    let balancer = fleet(&[10, 10], Policy::LeastWork);
+    let load = EngineLoad { running: u64::MAX / 4, ..EngineLoad::default() };
+    balancer.observe(ServerId(0), &load).unwrap();
+    let mut held = Vec::new();
+    for _ in 0..20 {
+        held.push(balancer.acquire(request(1)).await.unwrap());
+    }
+    assert_eq!(in_use(&balancer), 20, "it is full all the same");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_after_is_honoured_and_then_over() {
+    let balancer = fleet(&[4], Policy::LeastLoad);
+    let busy = balancer.acquire(request(1)).await.unwrap();
+    let mut early = Box::pin(balancer.acquire(request(4)));
+    assert!((&mut early).now_or_never().is_none());
+    busy.finish(Outcome::Backpressure { retry_after: Some(Duration::from_secs(5)) });
+    assert!((&mut early).now_or_never().is_none(), "there is room, but it asked to be left alone");
+    let started = Instant::now();
+    early.await.unwrap().finish(Outcome::Backpressure { retry_after: Some(Duration::from_secs(3600)) });
+    assert_eq!(started.elapsed().as_secs(), 5);
+    let started = Instant::now();
+    balancer.acquire(request(1)).await.unwrap();
+    assert_eq!(started.elapsed().as_secs(), 30, "no longer than retry_after_ms_max");
+}
+
+#[tokio::test]
+async fn faults_that_come_now_and_then_are_too_many_in_the_end() {
+    let balancer = fleet(&[1], Policy::LeastLoad);
+    for answer in 0..40 {
+        if balancer.snapshot().servers[0].state == ServerState::Dead {
+            assert_eq!(answer, 21, "ten of the last twenty");
+            return;
+        }
+        let permit = balancer.acquire(request(1)).await.unwrap();
+        permit.finish(if answer % 2 == 0 { Outcome::Fault } else { Outcome::Success { tokens: 1 } });
+    }
+    panic!("half of its answers are faults");
+}
+
+#[tokio::test]
+async fn the_fleet_as_a_whole_has_a_bound_too() {
+    let servers = vec![spec("a", 8), spec("b", 8)];
+    let config = BalancerConfig { capacity_total: Some(10), ..BalancerConfig::default() };
+    let balancer = LoadBalancer::new(config, servers).unwrap();
+    let first = balancer.acquire(request(7)).await.unwrap();
+    let mut second = Box::pin(balancer.acquire(request(4)));
+    assert!((&mut second).now_or_never().is_none());
+    let error = balancer.acquire(request(11)).await.unwrap_err();
+    assert_eq!(error, BalancerError::TooHeavy { weight: 11, largest: 8 });
+    drop(first);
+    assert!(second.now_or_never().is_some());
+}
+
+#[tokio::test]
+async fn places_can_be_priced_by_expected_tokens() {
+    let spec = ServerSpec { capacity_tokens: Some(1000), ..spec("a", 100) };
+    let balancer = LoadBalancer::new(BalancerConfig::default(), vec![spec]).unwrap();
+    let long = PermitRequest { expected_tokens: 400, ..request(2) };
+    let first = balancer.acquire(long.clone()).await.unwrap();
+    assert!(balancer.acquire(long).now_or_never().is_none(), "1600 tokens");
+    balancer.acquire(PermitRequest { expected_tokens: 200, ..request(1) }).await.unwrap();
+    drop(first);
+    let huge = PermitRequest { expected_tokens: 5000, ..request(1) };
+    let alone = balancer.acquire(huge).await.unwrap();
+    assert_eq!(balancer.snapshot().servers[0].expected_tokens, 1000, "it has the server to itself");
+    assert!(balancer.acquire(request(1)).now_or_never().is_none());
+    drop(alone);
+}
+
+#[tokio::test]
+async fn permits_above_a_lowered_capacity_stay_until_they_are_returned() {
+    let balancer = fleet(&[8], Policy::LeastLoad);
+    let mut held = Vec::new();
+    for _ in 0..8 {
+        held.push(balancer.acquire(request(1)).await.unwrap());
+    }
+    balancer.set_capacity(ServerId(0), 2).unwrap();
+    let mut waiting = Box::pin(balancer.acquire(request(1)));
+    held.truncate(2);
+    assert!((&mut waiting).now_or_never().is_none());
+    held.truncate(1);
+    let granted = waiting.await.unwrap();
+    assert_eq!(balancer.snapshot().servers[0].overhang, 0);
+    balancer.set_capacity(ServerId(0), 3).unwrap();
+    let _third = balancer.acquire(request(1)).await.unwrap();
+    drop(granted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn weighted_gives_a_faster_server_its_share() {
+    let balancer = fleet(&[100, 100], Policy::Weighted);
+    // The second is three times as fast.
+    for _ in 0..20 {
+        let (first, second) =
+            (balancer.acquire(request(1)).await.unwrap(), balancer.acquire(request(1)).await.unwrap());
+        tokio::time::advance(Duration::from_secs(1)).await;
+        for permit in [first, second] {
+            let tokens = if permit.server() == ServerId(1) { 300 } else { 100 };
+            permit.finish(Outcome::Success { tokens });
+        }
+    }
+    let mut held = Vec::new();
+    for _ in 0..80 {
+        held.push(balancer.acquire(request(1)).await.unwrap());
+    }
+    let on_fast = held.iter().filter(|permit| permit.server() == ServerId(1)).count();
+    assert!((58..=62).contains(&on_fast), "{on_fast} of 80");
+}
+
 /// Random holders, cancels, deaths, returns, additions and removals; invariants after every step.
 fn simulate(seed: u64, policy: Policy) {
     let runtime =
@@ -264,7 +418,7 @@ fn simulate(seed: u64, policy: Policy) {
         let balancer = fleet(&[4, 8, 2], policy);
         let mut waiting = FuturesUnordered::new();
         let mut held: Vec<Permit> = Vec::new();
-        for event in 0..300 {
+        for event in 0..300_u64 {
             let ids: Vec<ServerId> = balancer.snapshot().servers.iter().map(|server| server.id).collect();
             let any = (!ids.is_empty()).then(|| ids[rng.random_range(0..ids.len())]);
             match rng.random_range(0..12) {
@@ -273,7 +427,13 @@ fn simulate(seed: u64, policy: Policy) {
                     let exclude = any.filter(|_| rng.random_bool(0.2)).into_iter().collect();
                     let priority = if rng.random_bool(0.5) { Priority::New } else { Priority::Started };
                     let deadline = rng.random_bool(0.3).then(|| Instant::now() + Duration::from_millis(50));
-                    let request = PermitRequest { weight, priority, exclude, deadline };
+                    let request = PermitRequest {
+                        priority,
+                        exclude,
+                        deadline,
+                        group: Some(event / 4),
+                        ..PermitRequest::new(weight)
+                    };
                     let (cancel, cancelled) = oneshot::channel::<()>();
                     let asker = balancer.clone();
                     if rng.random_bool(0.7) {
@@ -302,6 +462,13 @@ fn simulate(seed: u64, policy: Policy) {
                 }
                 9 => ids.iter().for_each(|id| balancer.revive(*id).unwrap()),
                 10 if ids.len() > 1 && rng.random_bool(0.3) => balancer.remove(ids[0]).unwrap(),
+                10 if rng.random_bool(0.5) => {
+                    if let Some(id) = any {
+                        balancer.set_capacity(id, rng.random_range(4..9)).unwrap();
+                        let running = rng.random_range(0..20);
+                        balancer.observe(id, &EngineLoad { running, ..EngineLoad::default() }).unwrap();
+                    }
+                }
                 10 => {
                     let _ = balancer.add(spec(&format!("n{event}"), rng.random_range(1..6)));
                 }
@@ -331,8 +498,7 @@ fn simulate(seed: u64, policy: Policy) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
-    fn everything_at_once_keeps_the_invariants(seed in any::<u64>(), policy in 0..4) {
-        let policies = [Policy::LeastLoad, Policy::PowerOfTwo, Policy::RoundRobin, Policy::Random];
-        simulate(seed, policies[policy as usize]);
+    fn everything_at_once_keeps_the_invariants(seed in any::<u64>(), policy in 0..Policy::ALL.len()) {
+        simulate(seed, Policy::ALL[policy]);
     }
 }

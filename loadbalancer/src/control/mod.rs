@@ -5,9 +5,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
 
+mod fan_out;
+mod http;
+pub mod openai;
 pub mod vllm;
+
+pub use fan_out::fan_out;
+pub use http::HttpControl;
 
 /// A server as control addresses it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -29,8 +37,33 @@ pub struct EngineLoad {
     pub generation_tokens_total: Option<u64>,
     /// Share of the KV cache in use, 0 to 1.
     pub kv_cache_usage: f64,
+    /// Sequences that were preempted ever, where the engine counts them.
+    pub preemptions_total: Option<u64>,
     /// Whether it was paused; `None` where it does not say.
     pub paused: Option<bool>,
+}
+
+/// What becomes of running requests when an engine is paused. New ones wait until it is resumed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PauseMode {
+    /// They end with what they have.
+    Abort,
+    /// They stand still, and go on from where they are.
+    Keep,
+    /// They are finished first.
+    Wait,
+}
+
+impl PauseMode {
+    /// As engines write it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Abort => "abort",
+            Self::Keep => "keep",
+            Self::Wait => "wait",
+        }
+    }
 }
 
 /// Why an engine did not answer as hoped.
@@ -71,6 +104,60 @@ pub trait EngineControl: Send + Sync + 'static {
         server: &'a ServerRef,
         request_id: &'a str,
     ) -> BoxFuture<'a, Result<(), ControlError>>;
+
+    /// Has it generate one token: that it says it is well is not always true.
+    fn probe<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
+        unsupported(server, "a probe")
+    }
+
+    /// Stops it. [`PauseMode::Wait`] takes as long as what runs.
+    fn pause<'a>(
+        &'a self,
+        server: &'a ServerRef,
+        mode: PauseMode,
+    ) -> BoxFuture<'a, Result<(), ControlError>> {
+        let _ = mode;
+        unsupported(server, "pausing")
+    }
+
+    /// Lets it go on.
+    fn resume<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
+        unsupported(server, "resuming")
+    }
+
+    /// Frees its memory: 1 keeps the weights in the host's, 2 drops them.
+    fn sleep<'a>(&'a self, server: &'a ServerRef, level: u8) -> BoxFuture<'a, Result<(), ControlError>> {
+        let _ = level;
+        unsupported(server, "sleeping")
+    }
+
+    /// Takes its memory again.
+    fn wake<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
+        unsupported(server, "waking")
+    }
+
+    /// Forgets cached prefixes, which belong to the weights that they were computed with.
+    fn reset_prefix_cache<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
+        unsupported(server, "resetting the prefix cache")
+    }
+
+    /// Tells it what its weights are called: answers carry that name for every token.
+    fn set_weight_version<'a>(
+        &'a self,
+        server: &'a ServerRef,
+        version: &'a str,
+    ) -> BoxFuture<'a, Result<(), ControlError>> {
+        let _ = version;
+        unsupported(server, "weight versions")
+    }
+}
+
+fn unsupported<'a, T: Send + 'a>(
+    server: &ServerRef,
+    what: &'static str,
+) -> BoxFuture<'a, Result<T, ControlError>> {
+    let error = ControlError::Unsupported { server: Arc::clone(&server.name), what };
+    futures::future::ready(Err(error)).boxed()
 }
 
 /// Pauses between repeated aborts: one that is sent within 10 ms of its request is usually lost, and the engine says

@@ -10,94 +10,48 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use reqwest::{Client, RequestBuilder, Response, StatusCode};
+use serde_json::json;
 
-use super::{ControlError, EngineControl, EngineLoad, ServerRef};
-
-/// Metrics of a busy server with many series stay far below.
-const METRICS_BYTES_MAX: usize = 16 << 20;
+use super::http::HttpControl;
+use super::{ControlError, EngineControl, EngineLoad, PauseMode, ServerRef};
 
 /// Control over HTTP, with a connection pool of its own.
 #[derive(Debug, Clone)]
 pub struct VllmControl {
-    client: Client,
-    api_key: Option<Arc<str>>,
+    http: HttpControl,
+    /// For what takes as long as what runs.
+    patient: HttpControl,
 }
 
+/// Pausing in [`PauseMode::Wait`] waits for what runs.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
+
 impl VllmControl {
-    /// `deadline` bounds every call; `api_key` is sent as a bearer token.
+    /// `deadline` bounds every call but those that wait for what runs; `api_key` is sent as a bearer token.
     pub fn new(deadline: Duration, api_key: Option<Arc<str>>) -> Result<Self, ControlError> {
-        // Idle connections are closed by the engine after 5 s: let go of them before.
-        let client = Client::builder()
-            .timeout(deadline)
-            .pool_idle_timeout(Duration::from_secs(4))
-            .no_proxy()
-            .build()
-            .map_err(|error| ControlError::Failed {
-                server: "client".into(),
-                what: "start",
-                reason: error.to_string(),
-            })?;
-        Ok(Self { client, api_key })
-    }
-
-    fn url(&self, server: &ServerRef, path: &str) -> Result<String, ControlError> {
-        let unsupported = || ControlError::Unsupported { server: Arc::clone(&server.name), what: "HTTP" };
-        let base = server.url.as_deref().ok_or_else(unsupported)?;
-        Ok(format!("{}{path}", base.trim_end_matches('/')))
-    }
-
-    async fn send(
-        &self,
-        server: &ServerRef,
-        what: &'static str,
-        request: RequestBuilder,
-    ) -> Result<Response, ControlError> {
-        let request = match &self.api_key {
-            Some(key) => request.bearer_auth(key),
-            None => request,
-        };
-        let response = request.send().await.map_err(|error| failed(server, what, &error.to_string()))?;
-        let status = response.status();
-        if status.is_success() {
-            return Ok(response);
-        }
-        if matches!(status, StatusCode::NOT_FOUND | StatusCode::FORBIDDEN | StatusCode::METHOD_NOT_ALLOWED) {
-            return Err(ControlError::Unsupported { server: Arc::clone(&server.name), what });
-        }
-        Err(failed(server, what, &format!("status {status}")))
+        let patient = HttpControl::new(WAIT_MAX, api_key.clone())?;
+        Ok(Self { http: HttpControl::new(deadline, api_key)?, patient })
     }
 
     async fn metrics(&self, server: &ServerRef) -> Result<EngineLoad, ControlError> {
-        let url = self.url(server, "/metrics")?;
-        let mut response = self.send(server, "metrics", self.client.get(url)).await?;
-        let mut text = Vec::new();
-        while let Some(chunk) =
-            response.chunk().await.map_err(|error| failed(server, "metrics", &error.to_string()))?
-        {
-            if text.len() + chunk.len() > METRICS_BYTES_MAX {
-                return Err(failed(server, "metrics", "more than 16 MiB"));
-            }
-            text.extend_from_slice(&chunk);
-        }
+        let text = self.http.get(server, "metrics", "/metrics").await?;
         Ok(parse_metrics(&String::from_utf8_lossy(&text)))
     }
 
     async fn paused(&self, server: &ServerRef) -> Option<bool> {
-        let url = self.url(server, "/is_paused").ok()?;
-        let response = self.send(server, "is_paused", self.client.get(url)).await.ok()?;
-        let body: serde_json::Value = response.json().await.ok()?;
+        let body = self.http.get(server, "is_paused", "/is_paused").await.ok()?;
+        let body: serde_json::Value = serde_json::from_slice(&body).ok()?;
         body.get("is_paused")?.as_bool()
     }
 
     async fn abort_by_id(&self, server: &ServerRef, request_id: &str) -> Result<(), ControlError> {
-        let ids = [format!("generate-tokens-{request_id}"), format!("cmpl-{request_id}-0")];
-        let body = serde_json::json!({ "request_ids": ids });
+        let ids = ["generate-tokens-", "chatcmpl-", "cmpl-"].map(|prefix| format!("{prefix}{request_id}"));
+        let [generate, chat, completion] = ids;
+        let body = json!({ "request_ids": [generate, chat, format!("{completion}-0"), completion] });
         let mut last = ControlError::Unsupported { server: Arc::clone(&server.name), what: "abort" };
         for path in ["/inference/v1/abort_requests", "/abort_requests"] {
-            let url = self.url(server, path)?;
-            match self.send(server, "abort", self.client.post(url).json(&body)).await {
-                Ok(_) => return Ok(()),
+            match self.http.post(server, "abort", path, Some(&body)).await {
+                Ok(()) => return Ok(()),
                 Err(error) => last = error,
             }
         }
@@ -105,17 +59,9 @@ impl VllmControl {
     }
 }
 
-fn failed(server: &ServerRef, what: &'static str, reason: &str) -> ControlError {
-    ControlError::Failed { server: Arc::clone(&server.name), what, reason: reason.to_owned() }
-}
-
 impl EngineControl for VllmControl {
     fn health<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
-        async move {
-            let url = self.url(server, "/health")?;
-            self.send(server, "health", self.client.get(url)).await.map(drop)
-        }
-        .boxed()
+        async move { self.http.get(server, "health", "/health").await.map(drop) }.boxed()
     }
 
     fn load<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<EngineLoad, ControlError>> {
@@ -132,6 +78,48 @@ impl EngineControl for VllmControl {
         request_id: &'a str,
     ) -> BoxFuture<'a, Result<(), ControlError>> {
         self.abort_by_id(server, request_id).boxed()
+    }
+
+    fn probe<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
+        self.http.generate_one(server).boxed()
+    }
+
+    fn pause<'a>(
+        &'a self,
+        server: &'a ServerRef,
+        mode: PauseMode,
+    ) -> BoxFuture<'a, Result<(), ControlError>> {
+        let http = if mode == PauseMode::Wait { &self.patient } else { &self.http };
+        async move { http.post(server, "pause", &format!("/pause?mode={}", mode.as_str()), None).await }
+            .boxed()
+    }
+
+    fn resume<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
+        self.http.post(server, "resume", "/resume", None).boxed()
+    }
+
+    fn sleep<'a>(&'a self, server: &'a ServerRef, level: u8) -> BoxFuture<'a, Result<(), ControlError>> {
+        async move { self.http.post(server, "sleep", &format!("/sleep?level={level}"), None).await }.boxed()
+    }
+
+    fn wake<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
+        self.http.post(server, "wake_up", "/wake_up", None).boxed()
+    }
+
+    fn reset_prefix_cache<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
+        self.http.post(server, "reset_prefix_cache", "/reset_prefix_cache", None).boxed()
+    }
+
+    fn set_weight_version<'a>(
+        &'a self,
+        server: &'a ServerRef,
+        version: &'a str,
+    ) -> BoxFuture<'a, Result<(), ControlError>> {
+        async move {
+            let body = json!({ "new_version": version });
+            self.http.post(server, "update_weight_version", "/update_weight_version", Some(&body)).await
+        }
+        .boxed()
     }
 }
 
@@ -150,6 +138,9 @@ fn parse_metrics(text: &str) -> EngineLoad {
             "num_requests_waiting" => load.waiting += value as u64,
             "generation_tokens_total" => {
                 *load.generation_tokens_total.get_or_insert_default() += value as u64;
+            }
+            "num_preemptions_total" => {
+                *load.preemptions_total.get_or_insert_default() += value as u64;
             }
             "kv_cache_usage_perc" => {
                 load.kv_cache_usage += value;

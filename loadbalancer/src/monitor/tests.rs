@@ -3,7 +3,7 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::{BalancerConfig, Outcome, PermitRequest, Priority, ServerSpec};
+use crate::{BalancerConfig, Outcome, PermitRequest, ServerSpec};
 
 #[derive(Default)]
 struct Scripted {
@@ -33,18 +33,17 @@ impl EngineControl for Scripted {
 }
 
 fn watched() -> (LoadBalancer, Arc<Scripted>, Monitor) {
-    let spec = ServerSpec { name: "a".into(), url: None, capacity: 2 };
+    let spec = ServerSpec::unreached("a", 2);
     let balancer = LoadBalancer::new(BalancerConfig::default(), vec![spec]).unwrap();
     let control = Arc::new(Scripted::default());
     control.load.lock().generation_tokens_total = Some(0);
-    let config = MonitorConfig { probe_interval: Duration::from_secs(1), stall: Duration::from_secs(10) };
+    let config = MonitorConfig { stall: Duration::from_secs(10), ..MonitorConfig::default() };
     let monitor = Monitor::new(balancer.clone(), Arc::clone(&control) as Arc<dyn EngineControl>, config);
     (balancer, control, monitor)
 }
 
 async fn permit(balancer: &LoadBalancer) -> crate::Permit {
-    let request = PermitRequest { weight: 1, priority: Priority::New, exclude: Vec::new(), deadline: None };
-    balancer.acquire(request).await.unwrap()
+    balancer.acquire(PermitRequest::new(1)).await.unwrap()
 }
 
 async fn look_for(monitor: &mut Monitor, seconds: u64) {

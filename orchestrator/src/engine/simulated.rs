@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::{self, BoxFuture};
-use rolldock_loadbalancer::{ControlError, EngineControl, EngineLoad, ServerRef};
+use rolldock_loadbalancer::{ControlError, EngineControl, EngineLoad, PauseMode, ServerRef};
 use rolldock_simengine as sim;
 use rolldock_simengine::{Phase, SimError, SimRequest, SimServer};
 
@@ -162,6 +162,7 @@ impl EngineControl for SimulatedEngine {
                 running: u64::from(stats.running),
                 waiting: u64::from(stats.waiting),
                 generation_tokens_total: Some(stats.generation_tokens_total),
+                preemptions_total: Some(stats.preemptions_total),
                 kv_cache_usage: stats.kv_cache_usage,
                 paused: Some(found.is_paused()),
             }
@@ -175,6 +176,44 @@ impl EngineControl for SimulatedEngine {
         request_id: &'a str,
     ) -> BoxFuture<'a, Result<(), ControlError>> {
         future::ready(self.controlled(server, "abort").map(|found| found.abort(&[request_id]))).boxed()
+    }
+
+    fn pause<'a>(
+        &'a self,
+        server: &'a ServerRef,
+        mode: PauseMode,
+    ) -> BoxFuture<'a, Result<(), ControlError>> {
+        let mode = match mode {
+            PauseMode::Abort => sim::PauseMode::Abort,
+            PauseMode::Keep => sim::PauseMode::Keep,
+            PauseMode::Wait => sim::PauseMode::Wait,
+        };
+        async move {
+            self.controlled(server, "pause")?.pause(mode).await;
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn resume<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
+        future::ready(self.controlled(server, "resume").map(|found| found.resume())).boxed()
+    }
+
+    fn reset_prefix_cache<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
+        let found = self.controlled(server, "reset_prefix_cache");
+        let reset = found.map(|found| {
+            found.reset_prefix_cache(false);
+        });
+        future::ready(reset).boxed()
+    }
+
+    fn set_weight_version<'a>(
+        &'a self,
+        server: &'a ServerRef,
+        version: &'a str,
+    ) -> BoxFuture<'a, Result<(), ControlError>> {
+        let found = self.controlled(server, "update_weight_version");
+        future::ready(found.map(|found| found.update_weight_version(version))).boxed()
     }
 }
 

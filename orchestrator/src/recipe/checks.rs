@@ -8,6 +8,7 @@
 //! groups than it may draw, and no put waits for room that nobody will make. Numbers that size memory or become a
 //! `Duration` are bounded.
 
+use rolldock_loadbalancer::AdaptiveConfig;
 use rolldock_reward::{Gsm8kMethod, ScorerConfig, Variant};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
@@ -72,13 +73,22 @@ fn check_fleet(recipe: &Recipe, checks: &mut Checks<'_>) {
     });
     check_endpoints(&fleet.endpoints, checks);
     match &fleet.max_loads_per_server {
-        MaxLoads::Fixed(loads) => check_permits(*loads, recipe, checks),
-        MaxLoads::Named(name) => {
-            checks.require(false, "fleet.max_loads_per_server", || match name.as_str() {
-                "auto" => "\"auto\" is not available yet; expected a number".to_owned(),
-                _ => format!("expected a number of samples, found {name:?}"),
-            })
+        MaxLoads::Fixed(loads) => check_permits(*loads, "fleet.max_loads_per_server", recipe, checks),
+        MaxLoads::Named(name) if name == "auto" => {
+            let adaptive = fleet.adaptive.unwrap_or_default();
+            check_adaptive(&adaptive, checks);
+            check_permits(adaptive.min, "fleet.adaptive.min", recipe, checks);
         }
+        MaxLoads::Named(name) => checks.require(false, "fleet.max_loads_per_server", || {
+            format!("expected a number of samples, or \"auto\", found {name:?}")
+        }),
+    }
+    let is_auto = matches!(fleet.max_loads_per_server, MaxLoads::Named(_));
+    checks.require(fleet.adaptive.is_none() || is_auto, "fleet.adaptive", || {
+        "it says how to find the number of permits: expected max_loads_per_server = \"auto\"".to_owned()
+    });
+    if let Some(total) = fleet.max_loads_total {
+        check_permits(total, "fleet.max_loads_total", recipe, checks);
     }
     if let Some(simulated) = &fleet.simulated {
         check_simulated(simulated, checks);
@@ -118,11 +128,28 @@ fn check_endpoints(endpoints: &[String], checks: &mut Checks<'_>) {
     }
 }
 
+fn check_adaptive(adaptive: &AdaptiveConfig, checks: &mut Checks<'_>) {
+    let AdaptiveConfig { start, min, max, decrease, kv_usage_max, kv_usage_high, .. } = *adaptive;
+    checks.require((1..=max).contains(&min), "fleet.adaptive.min", || {
+        format!("expected 1 to max={max}, found {min}")
+    });
+    checks.require((min..=max).contains(&start), "fleet.adaptive.start", || {
+        format!("expected min={min} to max={max}, found {start}")
+    });
+    checks.require(decrease > 0.0 && decrease < 1.0, "fleet.adaptive.decrease", || {
+        format!("expected a share between 0 and 1, found {decrease}")
+    });
+    let is_ordered = 0.0 < kv_usage_high && kv_usage_high <= kv_usage_max && kv_usage_max <= 1.0;
+    checks.require(is_ordered, "fleet.adaptive.kv_usage_max", || {
+        format!("expected 0 < kv_usage_high={kv_usage_high} <= kv_usage_max={kv_usage_max} <= 1")
+    });
+}
+
 /// A request takes all of its permits at once or none, so one that is heavier than a server waits for ever.
-fn check_permits(loads: u32, recipe: &Recipe, checks: &mut Checks<'_>) {
+fn check_permits(loads: u32, key: &str, recipe: &Recipe, checks: &mut Checks<'_>) {
     let grouped = recipe.rollout.request == RequestShape::Group;
     let weight = if grouped { recipe.rollout.samples_per_prompt } else { 1 };
-    checks.require(loads >= weight, "fleet.max_loads_per_server", || {
+    checks.require(loads >= weight, key, || {
         format!(
             "{loads} permits are never enough for one request of {weight} samples \
              (rollout.samples_per_prompt with request = \"group\"); expected at least {weight}"

@@ -94,10 +94,26 @@ choice!(
         LeastLoad,
         /// The less loaded of two at random.
         PowerOfTwo,
+        /// The fewest expected tokens outstanding.
+        LeastWork,
+        /// Where the group's first sample went.
+        GroupAffinity,
+        /// Where a further sample is decoded fastest.
+        Weighted,
         /// In turn.
         RoundRobin,
         /// Any.
         Random,
+    }
+);
+choice!(
+    /// How a server has to show that it lives.
+    HealthProbe {
+        /// It says so.
+        #[default]
+        Health,
+        /// One that has nothing to do, or was dead, also generates a token.
+        Generate,
     }
 );
 choice!(

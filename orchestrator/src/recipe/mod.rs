@@ -22,8 +22,8 @@ mod sections;
 use std::path::{Path, PathBuf};
 
 pub use choices::{
-    AdvantageEstimator, Duplicates, Durability, EarlyStop, FilterMetric, Launch, OnFull, OnShort, OnStop,
-    OverlongPrompts, PolicyMode, RequestShape, RoutingPolicy, Transport,
+    AdvantageEstimator, Duplicates, Durability, EarlyStop, FilterMetric, HealthProbe, Launch, OnFull,
+    OnShort, OnStop, OverlongPrompts, PolicyMode, RequestShape, RoutingPolicy, Transport,
 };
 pub use error::{Complaint, RecipeError};
 pub use sections::{

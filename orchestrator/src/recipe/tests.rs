@@ -261,7 +261,16 @@ fn one_of_several_endpoints_is_pointed_at() {
 fn what_can_never_work_is_refused_by_key() {
     for (sets, key) in [
         (&["rollout.request=group", "rollout.samples_per_prompt=300"][..], "fleet.max_loads_per_server"),
-        (&["fleet.max_loads_per_server=auto"], "fleet.max_loads_per_server"),
+        (&["fleet.max_loads_per_server=some"], "fleet.max_loads_per_server"),
+        (&["fleet.max_loads_per_server=auto", "fleet.adaptive.min=0"], "fleet.adaptive.min"),
+        (&["fleet.max_loads_per_server=auto", "fleet.adaptive.start=4"], "fleet.adaptive.start"),
+        (&["fleet.max_loads_per_server=auto", "fleet.adaptive.decrease=1.0"], "fleet.adaptive.decrease"),
+        (
+            &["fleet.max_loads_per_server=auto", "fleet.adaptive.kv_usage_high=0.99"],
+            "fleet.adaptive.kv_usage_max",
+        ),
+        (&["fleet.adaptive.min=8"], "fleet.adaptive"),
+        (&["rollout.request=group", "fleet.max_loads_total=3"], "fleet.max_loads_total"),
         (&["rollout.train_batch_size=17"], "rollout.train_batch_size"),
         (&["rollout.on_stop=carry"], "rollout.on_stop"),
         (&["rollout.workers=99999999"], "rollout.workers"),

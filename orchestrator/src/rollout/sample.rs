@@ -170,10 +170,11 @@ impl SampleRequest<'_> {
         let asked_at = Instant::now();
         let started = self.group_started.load(Ordering::Relaxed);
         let request = PermitRequest {
-            weight: self.count,
+            group: Some(self.dispatch.prompt.uid.0),
             priority: if started { Priority::Started } else { self.context.priority_new },
             exclude: exclude.to_vec(),
             deadline: Some(asked_at + self.context.config.timeouts.permit),
+            ..PermitRequest::new(self.count)
         };
         let permit = self.context.balancer.acquire(request).await.map_err(|error| error.to_string())?;
         self.group_started.store(true, Ordering::Relaxed);

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use rolldock_loadbalancer::{BalancerConfig, MonitorConfig, Policy};
+use rolldock_loadbalancer::{BalancerConfig, MonitorConfig, Policy, Probe};
 use rolldock_reward::{Advantage, FilterMetric, GroupFilter, Overlong, Scorer, ScorerConfig};
 
 use crate::data::{CodecConfig, TemplateChoice};
 use crate::engine::SamplingParams;
 use crate::engine::http::HttpConfig;
 use crate::recipe::{
-    self, AdvantageEstimator, EarlyStop, Launch, MaxLoads, OnStop, Recipe, RoutingPolicy, Sampling,
+    self, AdvantageEstimator, EarlyStop, HealthProbe, Launch, MaxLoads, OnStop, Recipe, RoutingPolicy,
+    Sampling,
 };
 use crate::rollout::{RolloutConfig, RolloutTimeouts};
 
@@ -131,19 +132,24 @@ pub(super) fn balancer_config(recipe: &Recipe) -> BalancerConfig {
         policy: match recipe.fleet.policy {
             RoutingPolicy::LeastLoad => Policy::LeastLoad,
             RoutingPolicy::PowerOfTwo => Policy::PowerOfTwo,
+            RoutingPolicy::LeastWork => Policy::LeastWork,
+            RoutingPolicy::GroupAffinity => Policy::GroupAffinity,
+            RoutingPolicy::Weighted => Policy::Weighted,
             RoutingPolicy::RoundRobin => Policy::RoundRobin,
             RoutingPolicy::Random => Policy::Random,
         },
         seed: recipe.run.seed,
+        capacity_total: recipe.fleet.max_loads_total,
         waiting_max: recipe.limits.waiting_max,
         ..BalancerConfig::default()
     }
 }
 
-pub(super) fn permits_per_server(loads: &MaxLoads) -> anyhow::Result<u32> {
-    match loads {
-        MaxLoads::Fixed(loads) => Ok(*loads),
-        MaxLoads::Named(name) => anyhow::bail!("fleet.max_loads_per_server={name:?}: expected a number"),
+/// Permits that a server has, at first if they are found out.
+pub(super) fn permits_per_server(recipe: &Recipe) -> u32 {
+    match recipe.fleet.max_loads_per_server {
+        MaxLoads::Fixed(loads) => loads,
+        MaxLoads::Named(_) => recipe.fleet.adaptive.unwrap_or_default().start,
     }
 }
 
@@ -151,6 +157,14 @@ pub(super) fn monitor_config(recipe: &Recipe) -> MonitorConfig {
     MonitorConfig {
         probe_interval: seconds(recipe.fleet.probe_interval),
         stall: seconds(recipe.timeouts.stall),
+        probe: match recipe.fleet.probe {
+            HealthProbe::Health => Probe::Health,
+            HealthProbe::Generate => Probe::Generate,
+        },
+        adaptive: match recipe.fleet.max_loads_per_server {
+            MaxLoads::Fixed(_) => None,
+            MaxLoads::Named(_) => Some(recipe.fleet.adaptive.unwrap_or_default()),
+        },
     }
 }
 

@@ -59,7 +59,7 @@ impl Fleet {
         let engine = HttpEngine::new(convert::http_config(recipe), Some(encode), scope.clone())?;
         let named: Vec<(String, String)> = endpoints.iter().map(|url| (name_of(url), url.clone())).collect();
         let facts = engine.add_all(&named).await?;
-        let capacity = convert::permits_per_server(&recipe.fleet.max_loads_per_server)?;
+        let capacity = convert::permits_per_server(recipe);
         let mut specs = Vec::new();
         let mut words = Vec::new();
         for ((name, url), facts) in named.into_iter().zip(&facts) {
@@ -76,7 +76,7 @@ impl Fleet {
                 facts.dialect.as_str(),
                 or_unknown(facts.max_model_len)
             ));
-            specs.push(ServerSpec { name, url: Some(url), capacity });
+            specs.push(ServerSpec::new(name, url, capacity));
         }
         let api_key = recipe.fleet.api_key.as_deref().map(Arc::from);
         Ok(Self {
@@ -113,10 +113,10 @@ impl Fleet {
             }
             return Self::of_endpoints(recipe, &endpoints, codec, scope, Some(key)).await;
         }
-        let capacity = convert::permits_per_server(&recipe.fleet.max_loads_per_server)?;
+        let capacity = convert::permits_per_server(recipe);
         let specs = servers
             .iter()
-            .map(|server| ServerSpec { name: server.config().name.clone(), url: None, capacity })
+            .map(|server| ServerSpec::unreached(server.config().name.clone(), capacity))
             .collect();
         let engine = SimulatedEngine::new(servers);
         Ok(Self {

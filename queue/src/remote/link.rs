@@ -8,8 +8,6 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -99,28 +97,6 @@ impl Failure {
     }
 }
 
-/// Looks for an answer before the thread sleeps, about a microsecond each.
-const LOOKS_MAX: usize = 200;
-
-static IS_LOOKING: AtomicBool = AtomicBool::new(false);
-
-/// One call of a process at a time looks, and only where another core can answer meanwhile.
-struct Looking;
-
-impl Looking {
-    fn begin() -> Option<Self> {
-        static CORES: LazyLock<usize> =
-            LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
-        (*CORES > 1 && !IS_LOOKING.swap(true, Ordering::Relaxed)).then_some(Self)
-    }
-}
-
-impl Drop for Looking {
-    fn drop(&mut self) {
-        IS_LOOKING.store(false, Ordering::Relaxed);
-    }
-}
-
 type Connection = http1::Connection<TokioIo<TcpStream>, RequestBody>;
 
 /// A connection and the right to send on it.
@@ -166,25 +142,6 @@ impl Wire {
         .await
     }
 
-    /// The same, for what is likely to come soon: waking a thread that sleeps takes longer than many answers, so the first
-    /// looks are taken one after the other.
-    async fn until_soon<T>(&mut self, mut ours: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Option<T> {
-        if let Some(_looking) = Looking::begin() {
-            for _ in 0..LOOKS_MAX {
-                let look = self.until(|context| match ours(context) {
-                    Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
-                    Poll::Pending => Poll::Ready(None),
-                });
-                match look.await {
-                    None => return None,
-                    Some(Some(outcome)) => return Some(outcome),
-                    Some(None) => tokio::task::yield_now().await,
-                }
-            }
-        }
-        self.until(ours).await
-    }
-
     /// Whether another request can go on it.
     async fn is_reusable(&mut self) -> bool {
         poll_fn(|context| {
@@ -198,7 +155,7 @@ impl Wire {
 
     async fn send(&mut self, request: Request<RequestBody>) -> Result<hyper::Response<Incoming>, Failure> {
         let mut response = Box::pin(self.sender.send_request(request));
-        match self.until_soon(|context| response.poll_unpin(context)).await {
+        match self.until(|context| response.poll_unpin(context)).await {
             Some(Ok(response)) => Ok(response),
             // It was closed before anything was written.
             Some(Err(error)) if error.is_canceled() => Err(Failure::Unsent(innermost(&error))),

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
+use rolldock_loadbalancer::AdaptiveConfig;
 use serde::{Deserialize, Serialize};
 
-use crate::recipe::{Duplicates, OverlongPrompts, RoutingPolicy, Transport};
+use crate::recipe::{Duplicates, HealthProbe, OverlongPrompts, RoutingPolicy, Transport};
 
 /// `[model]`
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
@@ -107,6 +108,15 @@ pub struct Fleet {
     /// Sent as a bearer token. A secret: read, but never written with the resolved recipe.
     #[serde(default, skip_serializing)]
     pub api_key: Option<String>,
+    /// How the number is found where `max_loads_per_server` is "auto".
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adaptive: Option<AdaptiveConfig>,
+    /// Samples running on all servers together; no bound but theirs if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_loads_total: Option<u32>,
+    /// How a server has to show that it lives.
+    #[serde(default)]
+    pub probe: HealthProbe,
     /// Seconds between health probes.
     #[serde(default = "default_probe_interval")]
     pub probe_interval: f64,

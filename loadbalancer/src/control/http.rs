@@ -1,0 +1,131 @@
+//! Calls to a server, over connections of their own, so that control never waits behind data.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::{Client, RequestBuilder, Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::{ControlError, ServerRef};
+
+/// Answers are no longer: metrics of a busy server with many series stay far below. Bytes.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// The token that a probe sends: every vocabulary has it.
+const PROBE_TOKEN: u32 = 1;
+
+/// A client for control calls.
+#[derive(Debug, Clone)]
+pub struct HttpControl {
+    client: Client,
+    api_key: Option<Arc<str>>,
+}
+
+impl HttpControl {
+    /// `deadline` bounds every call; `api_key` is sent as a bearer token.
+    pub fn new(deadline: Duration, api_key: Option<Arc<str>>) -> Result<Self, ControlError> {
+        // Idle connections are closed by the engine after 5 s: let go of them before.
+        let client = Client::builder()
+            .timeout(deadline)
+            .pool_idle_timeout(Duration::from_secs(4))
+            .no_proxy()
+            .build()
+            .map_err(|error| ControlError::Failed {
+                server: "client".into(),
+                what: "start",
+                reason: error.to_string(),
+            })?;
+        Ok(Self { client, api_key })
+    }
+
+    /// A request to a path of a server.
+    pub(super) fn request(
+        &self,
+        method: reqwest::Method,
+        server: &ServerRef,
+        path: &str,
+    ) -> Result<RequestBuilder, ControlError> {
+        let unsupported = || ControlError::Unsupported { server: Arc::clone(&server.name), what: "HTTP" };
+        let base = server.url.as_deref().ok_or_else(unsupported)?;
+        let request = self.client.request(method, format!("{}{path}", base.trim_end_matches('/')));
+        Ok(match &self.api_key {
+            Some(key) => request.bearer_auth(key),
+            None => request,
+        })
+    }
+
+    /// Sends it; an answer without success is an error.
+    pub(super) async fn send(
+        &self,
+        server: &ServerRef,
+        what: &'static str,
+        request: RequestBuilder,
+    ) -> Result<Response, ControlError> {
+        let response = request.send().await.map_err(|error| failed(server, what, &reason_of(&error)))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        if matches!(status, StatusCode::NOT_FOUND | StatusCode::FORBIDDEN | StatusCode::METHOD_NOT_ALLOWED) {
+            return Err(ControlError::Unsupported { server: Arc::clone(&server.name), what });
+        }
+        Err(failed(server, what, &format!("status {status}")))
+    }
+
+    pub(super) async fn get(
+        &self,
+        server: &ServerRef,
+        what: &'static str,
+        path: &str,
+    ) -> Result<Vec<u8>, ControlError> {
+        let request = self.request(reqwest::Method::GET, server, path)?;
+        let mut response = self.send(server, what, request).await?;
+        let mut bytes = Vec::new();
+        loop {
+            let piece = response.chunk().await.map_err(|error| failed(server, what, &reason_of(&error)))?;
+            let Some(piece) = piece else { return Ok(bytes) };
+            if bytes.len() + piece.len() > ANSWER_BYTES_MAX {
+                return Err(failed(server, what, "an answer of more than 16 MiB"));
+            }
+            bytes.extend_from_slice(&piece);
+        }
+    }
+
+    pub(super) async fn post(
+        &self,
+        server: &ServerRef,
+        what: &'static str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<(), ControlError> {
+        let request = self.request(reqwest::Method::POST, server, path)?;
+        let request = match body {
+            Some(body) => request.json(body),
+            None => request,
+        };
+        self.send(server, what, request).await.map(drop)
+    }
+
+    /// One token of the first model that it names.
+    pub(super) async fn generate_one(&self, server: &ServerRef) -> Result<(), ControlError> {
+        let what = "a probe";
+        let models: Value = serde_json::from_slice(&self.get(server, what, "/v1/models").await?)
+            .map_err(|error| failed(server, what, &error.to_string()))?;
+        let model =
+            models["data"][0]["id"].as_str().ok_or_else(|| failed(server, what, "it names no model"))?;
+        let body = json!({ "model": model, "prompt": [PROBE_TOKEN], "max_tokens": 1 });
+        self.post(server, what, "/v1/completions", Some(&body)).await
+    }
+}
+
+pub(super) fn failed(server: &ServerRef, what: &'static str, reason: &str) -> ControlError {
+    ControlError::Failed { server: Arc::clone(&server.name), what, reason: reason.to_owned() }
+}
+
+/// The cause, which reqwest's own words leave out.
+fn reason_of(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}

@@ -1,0 +1,86 @@
+//! What is counted of a server, through the `metrics` facade: whoever runs the balancer decides where it goes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+
+use crate::{Epoch, Outcome, ServerState};
+
+/// Handles that are looked up once, since they are used for every permit.
+pub(crate) struct ServerMetrics {
+    server: Arc<str>,
+    permits_in_use: Gauge,
+    permits: Gauge,
+    state: Gauge,
+    epoch: Gauge,
+    outcomes: [Counter; 5],
+    request_seconds: Histogram,
+    tokens_per_second: Histogram,
+}
+
+impl std::fmt::Debug for ServerMetrics {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("ServerMetrics").field("server", &self.server).finish_non_exhaustive()
+    }
+}
+
+const OUTCOMES: [&str; 5] = ["success", "client_error", "backpressure", "fault", "cancelled"];
+
+fn number(outcome: &Outcome) -> usize {
+    match outcome {
+        Outcome::Success { .. } => 0,
+        Outcome::ClientError => 1,
+        Outcome::Backpressure { .. } => 2,
+        Outcome::Fault => 3,
+        Outcome::Cancelled => 4,
+    }
+}
+
+impl ServerMetrics {
+    pub(crate) fn of(server: &Arc<str>) -> Self {
+        let name = || server.to_string();
+        Self {
+            server: Arc::clone(server),
+            permits_in_use: gauge!("rolldock_permits_in_use", "server" => name()),
+            permits: gauge!("rolldock_permits", "server" => name()),
+            state: gauge!("rolldock_server_up", "server" => name()),
+            epoch: gauge!("rolldock_server_epoch", "server" => name()),
+            outcomes: OUTCOMES
+                .map(|outcome| counter!("rolldock_requests_total", "server" => name(), "outcome" => outcome)),
+            request_seconds: histogram!("rolldock_request_seconds", "server" => name()),
+            tokens_per_second: histogram!("rolldock_request_tokens_per_second", "server" => name()),
+        }
+    }
+
+    pub(crate) fn places(&self, in_use: u32, capacity: u32) {
+        self.permits_in_use.set(in_use);
+        self.permits.set(capacity);
+    }
+
+    pub(crate) fn state(&self, state: ServerState, epoch: Epoch) {
+        self.state.set(if state == ServerState::Active { 1.0 } else { 0.0 });
+        self.epoch.set(epoch.0 as f64);
+        let to = state.as_str();
+        counter!("rolldock_server_state_changes_total", "server" => self.server.to_string(), "to" => to)
+            .increment(1);
+    }
+
+    pub(crate) fn outcome(&self, outcome: &Outcome, took: Duration) {
+        self.outcomes[number(outcome)].increment(1);
+        if let Outcome::Success { tokens } = outcome {
+            let seconds = took.as_secs_f64();
+            self.request_seconds.record(seconds);
+            if seconds > 0.0 && *tokens > 0 {
+                self.tokens_per_second.record(*tokens as f64 / seconds);
+            }
+        }
+    }
+
+    /// Its gauges would stand still for ever.
+    pub(crate) fn gone(&self) {
+        self.permits_in_use.set(0.0);
+        self.permits.set(0.0);
+        self.state.set(0.0);
+    }
+}

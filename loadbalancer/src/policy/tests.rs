@@ -1,0 +1,84 @@
+//! Each policy over a few servers.
+
+use rand::SeedableRng;
+
+use super::*;
+use crate::AffinityConfig;
+
+fn server(id: u32, in_use: u32) -> Candidate {
+    let (capacity, speed) = (10, 1.0);
+    Candidate {
+        server: ServerId(id),
+        free: capacity - in_use,
+        free_tokens: u32::MAX,
+        in_use,
+        load: in_use as f32 / capacity as f32,
+        work: in_use as f32 * 100.0,
+        speed,
+    }
+}
+
+fn ask(weight: u32) -> Ask<'static> {
+    Ask { weight, tokens: 0, group: None, avoid: &[] }
+}
+
+fn policy(policy: Policy) -> Box<dyn RoutingPolicy> {
+    of(&BalancerConfig { policy, ..BalancerConfig::default() })
+}
+
+fn rng() -> ChaCha8Rng {
+    ChaCha8Rng::seed_from_u64(7)
+}
+
+#[test]
+fn each_looks_at_its_own_measure() {
+    let mut servers = [server(0, 3), server(1, 2), server(2, 5)];
+    servers[0].work = 50.0;
+    servers[2].speed = 10.0;
+    let picked = |named| policy(named).pick(&ask(1), &servers, &mut rng());
+    assert_eq!(picked(Policy::LeastLoad), Some(1));
+    assert_eq!(picked(Policy::LeastWork), Some(0));
+    assert_eq!(picked(Policy::Weighted), Some(2));
+}
+
+#[test]
+fn none_is_picked_that_does_not_fit() {
+    let mut servers = [server(0, 0), server(1, 8), server(2, 4)];
+    servers[2].free_tokens = 10;
+    let avoid = [ServerId(0)];
+    for named in Policy::ALL {
+        let mut policy = policy(named);
+        for _ in 0..20 {
+            let ask = Ask { weight: 2, tokens: 11, group: Some(1), avoid: &avoid };
+            assert_eq!(policy.pick(&ask, &servers, &mut rng()), Some(1), "{named:?}");
+        }
+        assert_eq!(policy.pick(&Ask { weight: 11, ..ask(1) }, &servers, &mut rng()), None, "{named:?}");
+        assert_eq!(policy.pick(&ask(1), &[], &mut rng()), None, "{named:?}");
+    }
+}
+
+#[test]
+fn one_pass_of_round_robin_visits_everyone() {
+    let servers = [server(0, 0), server(1, 9), server(2, 0)];
+    let mut policy = policy(Policy::RoundRobin);
+    let picks: Vec<_> = (0..6).map(|_| policy.pick(&ask(1), &servers, &mut rng()).unwrap()).collect();
+    assert_eq!(picks, [0, 1, 2, 0, 1, 2]);
+}
+
+#[test]
+fn a_group_follows_its_first_sample_and_lets_go_of_a_server_that_is_too_full() {
+    let config = AffinityConfig { load_max: 0.8, ratio_max: 2.0, load_min: 0.3 };
+    let mut policy = GroupAffinity::new(config);
+    let mut rng = rng();
+    let of_group = Ask { group: Some(5), ..ask(1) };
+    let mut pick = |loads: [u32; 3]| {
+        let servers: Vec<Candidate> = (0..).zip(loads).map(|(id, in_use)| server(id, in_use)).collect();
+        policy.pick(&of_group, &servers, &mut rng).unwrap()
+    };
+    assert_eq!(pick([0, 1, 1]), 0);
+    assert_eq!(pick([3, 0, 0]), 0, "far above the others, and still nearly idle");
+    assert_eq!(pick([6, 5, 5]), 0);
+    assert_eq!(pick([9, 8, 7]), 2, "above the absolute threshold");
+    assert_eq!(pick([0, 1, 5]), 0, "five are more than twice what the others have");
+    assert_eq!(pick([4, 4, 4]), 0, "and there it stays");
+}
