@@ -494,6 +494,11 @@ impl LoadBalancer {
         self.set_state(id, if paused { ServerState::Paused } else { ServerState::Active })
     }
 
+    /// Gives a server no more requests. A dead one stays dead.
+    pub fn set_draining(&self, id: ServerId) -> Result<(), BalancerError> {
+        self.set_state(id, ServerState::Draining)
+    }
+
     /// Gives a server other places. Permits that are out above them stay until they are returned.
     pub fn set_capacity(&self, id: ServerId, capacity: u32) -> Result<(), BalancerError> {
         self.change(id, |server| server.set_capacity(capacity))

@@ -15,27 +15,32 @@
 //!   later and lighter requests do not overtake it there.
 //! - Waiting is bounded in number ([`BalancerConfig::waiting_max`]) and in time ([`PermitRequest::deadline`]).
 //!
+//! [`proxy`] is all of it as a server of its own.
+//!
 //! # Deliberately absent
-//! Sending requests (the caller does), retries (the caller owns its attempts), and any task of its own: the
-//! [`Monitor`] runs where its owner spawns it.
+//! Apart from the proxy: sending requests (the caller does), retries (the caller owns its attempts), and any task of its
+//! own: the [`Monitor`] runs where its owner spawns it.
 
 mod adaptive;
+pub mod admin;
 mod balancer;
 mod config;
 pub mod control;
 mod error;
 pub mod invariants;
+pub mod membership;
 mod metered;
 mod monitor;
 mod permit;
 pub mod policy;
+pub mod proxy;
 mod server;
 mod snapshot;
 
 pub use adaptive::AdaptiveConfig;
 pub use balancer::LoadBalancer;
 pub use config::{AffinityConfig, BalancerConfig, PermitRequest, Policy, Priority, ServerSpec};
-pub use control::{ControlError, EngineControl, EngineLoad, PauseMode, ServerRef};
+pub use control::{ControlError, EngineControl, EngineLoad, HttpControl, PauseMode, ServerRef};
 pub use error::{BalancerError, ErrorClass};
 pub use monitor::{Monitor, MonitorConfig, Probe};
 pub use permit::{Outcome, Permit};

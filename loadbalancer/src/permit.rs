@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFuture, WaitForCancellationFutureOwned};
 
 use crate::balancer::Shared;
 use crate::{Epoch, ServerId};
@@ -82,6 +82,11 @@ impl Permit {
     /// Completes when the server dies, stalls or is removed: the answer will not come. Cancel-safe.
     pub fn revoked(&self) -> WaitForCancellationFuture<'_> {
         self.life.end.cancelled()
+    }
+
+    /// The same, for who cannot borrow it.
+    pub fn revoked_owned(&self) -> WaitForCancellationFutureOwned {
+        self.life.end.clone().cancelled_owned()
     }
 
     /// Returns the permit and tells the server's breaker how it went. Dropping it means [`Outcome::Cancelled`].

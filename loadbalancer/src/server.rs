@@ -38,6 +38,11 @@ pub enum ServerState {
 }
 
 impl ServerState {
+    /// Whether requests may be sent to it, now or when it is resumed.
+    pub fn is_live(self) -> bool {
+        matches!(self, Self::Active | Self::Probing | Self::Paused)
+    }
+
     /// As it is written everywhere.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -167,7 +172,7 @@ impl Server {
 
     /// Whether waiting for this server makes sense.
     pub(crate) fn is_live(&self) -> bool {
-        matches!(self.state, ServerState::Active | ServerState::Probing | ServerState::Paused)
+        self.state.is_live()
     }
 
     /// What policies see; `mean_speed` and `mean_tokens` are the fleet's.

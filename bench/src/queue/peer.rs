@@ -16,6 +16,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Instant;
 
 use super::data::{LARGE_ROWS, PROMPT_TOKENS, RESPONSE_TOKENS, SMALL_BYTES};
@@ -124,7 +125,12 @@ impl Peer {
     }
 
     fn answer<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
-        let answer = tokio::task::block_in_place(|| self.answers.recv_timeout(ANSWER_WAIT));
+        let wait = || self.answers.recv_timeout(ANSWER_WAIT);
+        let answer = match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+            Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(wait),
+            // One thread, which has nothing else to do.
+            _ => wait(),
+        };
         let line = match answer {
             Ok(line) => line,
             Err(RecvTimeoutError::Timeout) => {

@@ -4,6 +4,9 @@
 
 mod args;
 mod consume;
+mod fleet;
+mod metrics;
+mod proxy;
 mod queue;
 mod run;
 mod simengine;
@@ -30,6 +33,8 @@ pub async fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Run(args) => run::run(args, &progress).await,
         Command::Simengine(args) => simengine::serve(args).await,
+        Command::Proxy(args) => proxy::run(args).await,
+        Command::Fleet(args) => fleet::run(args).await,
         Command::Queue(args) => queue::run(args).await,
         Command::Consume(args) => consume::run(args).await,
     };

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 macro_rules! choice {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident),+ $(,)? }) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
         #[serde(rename_all = "snake_case")]
+        #[value(rename_all = "snake_case")]
         pub enum $name { $($(#[$variant_doc])* $variant),+ }
 
         impl fmt::Display for $name {

@@ -127,17 +127,30 @@ pub(super) fn overlong(recipe: &Recipe) -> Option<Overlong> {
     })
 }
 
+/// The balancer's policy of a name.
+pub fn balancing_policy(policy: RoutingPolicy) -> Policy {
+    match policy {
+        RoutingPolicy::LeastLoad => Policy::LeastLoad,
+        RoutingPolicy::PowerOfTwo => Policy::PowerOfTwo,
+        RoutingPolicy::LeastWork => Policy::LeastWork,
+        RoutingPolicy::GroupAffinity => Policy::GroupAffinity,
+        RoutingPolicy::Weighted => Policy::Weighted,
+        RoutingPolicy::RoundRobin => Policy::RoundRobin,
+        RoutingPolicy::Random => Policy::Random,
+    }
+}
+
+/// The monitor's probe of a name.
+pub fn health_probe(probe: HealthProbe) -> Probe {
+    match probe {
+        HealthProbe::Health => Probe::Health,
+        HealthProbe::Generate => Probe::Generate,
+    }
+}
+
 pub(super) fn balancer_config(recipe: &Recipe) -> BalancerConfig {
     BalancerConfig {
-        policy: match recipe.fleet.policy {
-            RoutingPolicy::LeastLoad => Policy::LeastLoad,
-            RoutingPolicy::PowerOfTwo => Policy::PowerOfTwo,
-            RoutingPolicy::LeastWork => Policy::LeastWork,
-            RoutingPolicy::GroupAffinity => Policy::GroupAffinity,
-            RoutingPolicy::Weighted => Policy::Weighted,
-            RoutingPolicy::RoundRobin => Policy::RoundRobin,
-            RoutingPolicy::Random => Policy::Random,
-        },
+        policy: balancing_policy(recipe.fleet.policy),
         seed: recipe.run.seed,
         capacity_total: recipe.fleet.max_loads_total,
         waiting_max: recipe.limits.waiting_max,
@@ -157,10 +170,7 @@ pub(super) fn monitor_config(recipe: &Recipe) -> MonitorConfig {
     MonitorConfig {
         probe_interval: seconds(recipe.fleet.probe_interval),
         stall: seconds(recipe.timeouts.stall),
-        probe: match recipe.fleet.probe {
-            HealthProbe::Health => Probe::Health,
-            HealthProbe::Generate => Probe::Generate,
-        },
+        probe: health_probe(recipe.fleet.probe),
         adaptive: match recipe.fleet.max_loads_per_server {
             MaxLoads::Fixed(_) => None,
             MaxLoads::Named(_) => Some(recipe.fleet.adaptive.unwrap_or_default()),

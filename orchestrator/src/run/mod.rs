@@ -25,7 +25,7 @@ use crate::recipe::Recipe;
 use crate::report::Progress;
 use crate::scope::Scope;
 
-pub use convert::default_out;
+pub use convert::{balancing_policy, default_out, health_probe};
 pub use fleet::{GrowingKey, open_sim_codec, simulated_workload, unix_seconds};
 pub use queue::{QUEUE_FOLDER, queue_folder};
 pub use serve::{serve_queue, serve_queue_locally};

@@ -1,0 +1,168 @@
+//! The fleet's members over HTTP, for operators: on a port of its own, with a token.
+//!
+//! | call | what it does |
+//! |---|---|
+//! | `GET /v1/fleet` | the fleet; with `?wait_ms=N` as soon as it has changed |
+//! | `POST /v1/fleet` | a server joins: `{"url": "http://host:port"}`, and `name` and `capacity` if wanted |
+//! | `POST /v1/fleet/{name}/drain` | no more requests; `?wait_ms=N` waits for those that run |
+//! | `POST /v1/fleet/{name}/pause`, `resume` | as they say |
+//! | `DELETE /v1/fleet/{name}` | it leaves; what it has begins anew elsewhere |
+//! | `GET /metrics` | counters, gauges and histograms, as Prometheus reads them |
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Path, Query, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post};
+use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::membership::{Membership, MembershipError, NewMember};
+use crate::proxy::RenderMetrics;
+use crate::{BalancerError, FleetSnapshot, ServerSnapshot};
+
+/// Who may call, and what they see.
+#[derive(Debug, Clone, Default)]
+pub struct AdminConfig {
+    /// What has to be sent as `Authorization: Bearer ...`; nothing if absent.
+    pub token: Option<String>,
+    /// What is answered at `/metrics`.
+    pub metrics: Option<RenderMetrics>,
+}
+
+struct Admin {
+    members: Membership,
+    config: AdminConfig,
+}
+
+type Shared = State<Arc<Admin>>;
+
+struct Failure(MembershipError);
+
+impl From<MembershipError> for Failure {
+    fn from(error: MembershipError) -> Self {
+        Self(error)
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let (status, code) = match &self.0 {
+            MembershipError::BadUrl { .. } => (StatusCode::BAD_REQUEST, "bad_url"),
+            MembershipError::Unfit { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "unfit"),
+            MembershipError::Balancer(BalancerError::UnknownServer { .. }) => {
+                (StatusCode::NOT_FOUND, "unknown_server")
+            }
+            MembershipError::Balancer(BalancerError::DuplicateServer { .. }) => {
+                (StatusCode::CONFLICT, "duplicate_server")
+            }
+            MembershipError::Balancer(_) => (StatusCode::BAD_REQUEST, "refused"),
+        };
+        refusal(status, code, &self.0.to_string())
+    }
+}
+
+fn refusal(status: StatusCode, code: &str, message: &str) -> Response {
+    (status, Json(json!({ "error": { "code": code, "message": message } }))).into_response()
+}
+
+#[derive(Deserialize)]
+struct Wait {
+    #[serde(default)]
+    wait_ms: u64,
+}
+
+/// What is left of a server's requests.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drained {
+    /// Samples that still run there.
+    pub in_use: u32,
+}
+
+/// Answers at `listener` until `end`. Cancel-safe: calls that run are dropped.
+pub async fn serve_admin(
+    members: Membership,
+    config: AdminConfig,
+    listener: TcpListener,
+    end: CancellationToken,
+) -> io::Result<()> {
+    let admin = Arc::new(Admin { members, config });
+    let router = Router::new()
+        .route("/v1/fleet", get(list).post(join))
+        .route("/v1/fleet/{name}", delete(leave))
+        .route("/v1/fleet/{name}/drain", post(drain))
+        .route("/v1/fleet/{name}/pause", post(pause))
+        .route("/v1/fleet/{name}/resume", post(resume))
+        .route("/metrics", get(metrics))
+        .layer(middleware::from_fn_with_state(Arc::clone(&admin), check_token))
+        .with_state(admin);
+    axum::serve(listener, router).with_graceful_shutdown(end.cancelled_owned()).await
+}
+
+async fn check_token(State(admin): Shared, request: Request, next: Next) -> Response {
+    let sent = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let sent = sent.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
+    let is_right = admin.config.token.as_deref().is_none_or(|token| same(token.as_bytes(), sent.as_bytes()));
+    if is_right {
+        next.run(request).await
+    } else {
+        refusal(StatusCode::UNAUTHORIZED, "unauthorized", "expected the admin token as a bearer token")
+    }
+}
+
+/// Takes as long for a near miss as for a far one.
+fn same(left: &[u8], right: &[u8]) -> bool {
+    let different = left.iter().zip(right).fold(0, |different, (left, right)| different | (left ^ right));
+    left.len() == right.len() && different == 0
+}
+
+async fn list(State(admin): Shared, Query(wait): Query<Wait>) -> Json<FleetSnapshot> {
+    Json(match wait.wait_ms {
+        0 => admin.members.balancer().snapshot(),
+        wait_ms => admin.members.changed(Duration::from_millis(wait_ms)).await,
+    })
+}
+
+async fn join(State(admin): Shared, Json(member): Json<NewMember>) -> Result<Json<ServerSnapshot>, Failure> {
+    Ok(Json(admin.members.add(member).await?))
+}
+
+async fn leave(State(admin): Shared, Path(name): Path<String>) -> Result<StatusCode, Failure> {
+    admin.members.remove(&name)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn drain(
+    State(admin): Shared,
+    Path(name): Path<String>,
+    Query(wait): Query<Wait>,
+) -> Result<Json<Drained>, Failure> {
+    let in_use = admin.members.drain(&name, Duration::from_millis(wait.wait_ms)).await?;
+    Ok(Json(Drained { in_use }))
+}
+
+async fn pause(State(admin): Shared, Path(name): Path<String>) -> Result<StatusCode, Failure> {
+    admin.members.set_paused(&name, true)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn resume(State(admin): Shared, Path(name): Path<String>) -> Result<StatusCode, Failure> {
+    admin.members.set_paused(&name, false)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn metrics(State(admin): Shared) -> Response {
+    match &admin.config.metrics {
+        Some(RenderMetrics(render)) => {
+            ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], render()).into_response()
+        }
+        None => refusal(StatusCode::NOT_FOUND, "not_found", "no metrics are kept here"),
+    }
+}

@@ -1,0 +1,100 @@
+//! Servers that come and go.
+
+use futures::FutureExt;
+use parking_lot::Mutex;
+
+use super::*;
+use crate::{BalancerConfig, PermitRequest};
+
+#[derive(Default)]
+struct Door {
+    dismissed: Mutex<Vec<String>>,
+}
+
+impl Enlist for Door {
+    fn enlist<'a>(&'a self, _: &'a str, url: &'a str) -> BoxFuture<'a, Result<(), String>> {
+        let fit = if url.contains("unfit") { Err("it serves another model".to_owned()) } else { Ok(()) };
+        async move { fit }.boxed()
+    }
+
+    fn dismiss(&self, name: &str) {
+        self.dismissed.lock().push(name.to_owned());
+    }
+}
+
+fn membership() -> (Membership, Arc<Door>) {
+    let door = Arc::new(Door::default());
+    let balancer = LoadBalancer::new(BalancerConfig::default(), Vec::new()).unwrap();
+    (Membership::new(balancer, Arc::clone(&door) as Arc<dyn Enlist>, 4), door)
+}
+
+fn member(url: &str) -> NewMember {
+    NewMember { url: url.to_owned(), name: None, capacity: None }
+}
+
+#[tokio::test(start_paused = true)]
+async fn servers_join_are_drained_and_leave_while_requests_run() {
+    let (fleet, door) = membership();
+    let joined = fleet.add(member("http://a:1/")).await.unwrap();
+    assert_eq!((&*joined.name, joined.capacity), ("a:1", 4));
+    for (url, words) in
+        [("ftp://a", "only http"), ("http://unfit:1", "another model"), ("a:1", "http://host:port")]
+    {
+        let error = fleet.add(member(url)).await.unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    let twice = fleet.add(member("http://a:1")).await.unwrap_err().to_string();
+    assert!(twice.contains("in the fleet already"), "{twice}");
+
+    let held = fleet.balancer().acquire(PermitRequest::new(1)).await.unwrap();
+    assert_eq!(fleet.drain("a:1", Duration::from_secs(1)).await.unwrap(), 1);
+    let (left, ()) = tokio::join!(fleet.drain("a:1", Duration::from_secs(5)), async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        drop(held);
+    });
+    assert_eq!(left.unwrap(), 0);
+    fleet.set_paused("a:1", false).unwrap();
+    assert!(fleet.balancer().acquire(PermitRequest::new(1)).now_or_never().is_some());
+    fleet.remove("a:1").unwrap();
+    assert_eq!(*door.dismissed.lock(), ["a:1"]);
+    assert!(fleet.remove("a:1").unwrap_err().to_string().contains("unknown server=a:1"));
+}
+
+#[tokio::test]
+async fn a_file_says_who_is_there_and_a_wrong_one_changes_nothing() {
+    let (fleet, _) = membership();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let write = |text: &str| std::fs::write(file.path(), text).unwrap();
+    let end = CancellationToken::new();
+    let following = fleet.follow(file.path().to_owned(), end.clone());
+    let names = || {
+        let servers = fleet.balancer().snapshot().servers;
+        servers.iter().map(|server| format!("{} {}", server.name, server.state.as_str())).collect::<Vec<_>>()
+    };
+    let until = async |expected: &[&str]| {
+        let give_up = tokio::time::Instant::now() + Duration::from_secs(20);
+        while names() != expected {
+            assert!(tokio::time::Instant::now() < give_up, "{:?} is not {expected:?}", names());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let testing = async {
+        write("endpoints = [\"http://a:1\", \"http://b:1\", \"http://unfit:1\"]");
+        until(&["a:1 active", "b:1 active"]).await;
+        let held = fleet.balancer().acquire(PermitRequest::new(4)).await.unwrap();
+        let name = held.server_name();
+        let other = if &*name == "a:1" { "b:1" } else { "a:1" };
+        write(&format!("endpoints = [\"http://{other}\"]"));
+        let mut expected = [format!("{name} draining"), format!("{other} active")];
+        expected.sort();
+        until(&expected.each_ref().map(String::as_str)).await;
+        write("endpoints = nonsense");
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        until(&expected.each_ref().map(String::as_str)).await;
+        write(&format!("endpoints = [\"http://{other}\"] # sound again"));
+        drop(held);
+        until(&[&format!("{other} active")]).await;
+        end.cancel();
+    };
+    tokio::join!(following, testing);
+}

@@ -1,0 +1,287 @@
+//! Connections to the servers, driven by whoever waits for their answers.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::http::{request, response};
+use hyper::{Request, Uri};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use crate::{Permit, ServerSnapshot};
+
+/// Engines close connections that were idle for 5 s: let go of them before.
+const IDLE_MAX: Duration = Duration::from_secs(4);
+/// Idle connections kept for a server by a thread.
+const IDLE_CONNECTIONS_MAX: usize = 1024;
+
+/// Headers that are about one connection and not about the message.
+const HOP_BY_HOP: [HeaderName; 7] = [
+    header::CONNECTION,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+pub(super) fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    HOP_BY_HOP.iter().for_each(|name| {
+        headers.remove(name);
+    });
+    headers.remove("keep-alive");
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) struct Failure {
+    reason: String,
+    /// Nothing of the request can have been seen.
+    is_unsent: bool,
+}
+
+impl Failure {
+    fn unsent(reason: impl ToString) -> Self {
+        Self { reason: reason.to_string(), is_unsent: true }
+    }
+
+    pub(super) fn lost(reason: impl ToString) -> Self {
+        Self { reason: reason.to_string(), is_unsent: false }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.reason)
+    }
+}
+
+type Connection = http1::Connection<TokioIo<TcpStream>, Full<Bytes>>;
+
+/// A connection and the right to send on it.
+pub(super) struct Wire {
+    sender: SendRequest<Full<Bytes>>,
+    /// `None` once it has ended.
+    connection: Option<Pin<Box<Connection>>>,
+}
+
+impl Wire {
+    async fn connect(authority: &str, limit: Duration) -> Result<Self, Failure> {
+        let connecting = tokio::time::timeout(limit, TcpStream::connect(authority)).await;
+        let stream = connecting.map_err(|_| Failure::unsent("it takes no connections"))?;
+        let stream = stream.map_err(Failure::unsent)?;
+        stream.set_nodelay(true).map_err(Failure::unsent)?;
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(Failure::unsent)?;
+        Ok(Self { sender, connection: Some(Box::pin(connection)) })
+    }
+
+    pub(super) fn drive(&mut self, context: &mut Context<'_>) {
+        if let Some(connection) = &mut self.connection
+            && connection.as_mut().poll(context).is_ready()
+        {
+            self.connection = None;
+        }
+    }
+
+    /// Whether another request can go on it.
+    pub(super) fn is_reusable(&mut self, context: &mut Context<'_>) -> bool {
+        self.drive(context);
+        self.connection.is_some() && matches!(self.sender.poll_ready(context), Poll::Ready(Ok(())))
+    }
+
+    /// The whole body of an answer that came on it.
+    pub(super) async fn whole(mut self, body: Limited<Incoming>) -> Result<Bytes, Failure> {
+        let mut collecting = std::pin::pin!(body.collect());
+        let whole = poll_fn(|context| {
+            for _ in 0..2 {
+                self.drive(context);
+                if let Poll::Ready(whole) = collecting.as_mut().poll(context) {
+                    return Poll::Ready(whole);
+                }
+            }
+            Poll::Pending
+        });
+        Ok(whole.await.map_err(Failure::lost)?.to_bytes())
+    }
+
+    async fn send(&mut self, request: Request<Full<Bytes>>) -> Result<hyper::Response<Incoming>, Failure> {
+        let mut response = std::pin::pin!(self.sender.send_request(request));
+        let connection = &mut self.connection;
+        poll_fn(|context| {
+            // Twice: what we ask for in the first turn is often there in the second.
+            for _ in 0..2 {
+                if let Some(driven) = connection
+                    && driven.as_mut().poll(context).is_ready()
+                {
+                    *connection = None;
+                }
+                match response.as_mut().poll(context) {
+                    Poll::Ready(Ok(response)) => return Poll::Ready(Ok(response)),
+                    // It was closed before anything was written.
+                    Poll::Ready(Err(error)) if error.is_canceled() => {
+                        return Poll::Ready(Err(Failure::unsent(error)));
+                    }
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(Failure::lost(error))),
+                    Poll::Pending => {}
+                }
+            }
+            match connection {
+                Some(_) => Poll::Pending,
+                None => Poll::Ready(Err(Failure::lost("it closed the connection"))),
+            }
+        })
+        .await
+    }
+}
+
+/// An answer whose body is still to come.
+pub(super) struct Answer {
+    pub(super) head: response::Parts,
+    pub(super) body: Incoming,
+    pub(super) wire: Wire,
+}
+
+#[derive(Default)]
+struct Idle {
+    wires: Vec<(Wire, Instant)>,
+}
+
+/// Idle connections of a thread, by the address that they lead to.
+#[derive(Clone)]
+pub(super) struct Upstreams {
+    idle: Rc<RefCell<HashMap<String, Idle>>>,
+    connect: Duration,
+}
+
+impl Upstreams {
+    pub(super) fn new(connect: Duration) -> Self {
+        Self { idle: Rc::default(), connect }
+    }
+
+    /// A connection that is free for another request.
+    pub(super) fn give_back(&self, url: &str, wire: Wire) {
+        let mut idle = self.idle.borrow_mut();
+        let now = Instant::now();
+        match idle.get_mut(url) {
+            Some(idle) => {
+                // The oldest are first: those that are never asked for again go here.
+                let is_old = |(_, since): &(Wire, Instant)| now.duration_since(*since) > IDLE_MAX;
+                if idle.wires.first().is_some_and(is_old) {
+                    idle.wires.retain(|wire| !is_old(wire));
+                }
+                if idle.wires.len() < IDLE_CONNECTIONS_MAX {
+                    idle.wires.push((wire, now));
+                }
+            }
+            None => {
+                idle.insert(url.to_owned(), Idle { wires: vec![(wire, now)] });
+            }
+        }
+    }
+
+    /// The connection that was used last and is still good.
+    async fn idle(&self, url: &str) -> Option<Wire> {
+        loop {
+            let (mut wire, since) = self.idle.borrow_mut().get_mut(url)?.wires.pop()?;
+            if since.elapsed() > IDLE_MAX {
+                continue;
+            }
+            if poll_fn(|context| Poll::Ready(wire.is_reusable(context))).await {
+                return Some(wire);
+            }
+        }
+    }
+
+    /// Sends a request to the server of a permit.
+    pub(super) async fn send(
+        &self,
+        permit: &Permit,
+        head: &request::Parts,
+        body: &Bytes,
+    ) -> Result<Answer, Failure> {
+        let url = permit.url().ok_or_else(|| Failure::unsent("it has no address"))?;
+        self.send_to(url, head, body).await
+    }
+
+    pub(super) async fn send_to(
+        &self,
+        url: &str,
+        head: &request::Parts,
+        body: &Bytes,
+    ) -> Result<Answer, Failure> {
+        let target = Target::of(url, head)?;
+        loop {
+            let used = self.idle(url).await;
+            let was_used = used.is_some();
+            let mut wire = match used {
+                Some(wire) => wire,
+                None => Wire::connect(&target.authority, self.connect).await?,
+            };
+            match wire.send(target.request(head, body)).await {
+                Ok(response) => {
+                    let (head, body) = response.into_parts();
+                    return Ok(Answer { head, body, wire });
+                }
+                // It was closed between two requests.
+                Err(failure) if failure.is_unsent && was_used => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+    }
+
+    /// Sends a request whose answer says nothing; says whether it was heard.
+    pub(super) async fn tell(&self, server: &ServerSnapshot, head: &request::Parts, body: &Bytes) -> bool {
+        let Some(url) = &server.url else { return false };
+        let told = tokio::time::timeout(self.connect, self.send_to(url, head, body)).await;
+        matches!(told, Ok(Ok(answer)) if answer.head.status.is_success())
+    }
+}
+
+/// Where a request goes.
+struct Target {
+    authority: String,
+    host: HeaderValue,
+    uri: Uri,
+}
+
+impl Target {
+    fn of(url: &str, head: &request::Parts) -> Result<Self, Failure> {
+        let (base, path) = url
+            .strip_prefix("http://")
+            .map(|rest| rest.split_at(rest.find('/').unwrap_or(rest.len())))
+            .ok_or_else(|| Failure::unsent("expected http://HOST:PORT"))?;
+        let authority = if base.contains(':') { base.to_owned() } else { format!("{base}:80") };
+        let asked = head.uri.path_and_query().map_or("/", |path| path.as_str());
+        let uri = match path.trim_end_matches('/') {
+            "" => asked.parse(),
+            prefix => format!("{prefix}{asked}").parse(),
+        };
+        let host = HeaderValue::from_str(base).map_err(Failure::unsent)?;
+        Ok(Self { authority, host, uri: uri.map_err(Failure::unsent)? })
+    }
+
+    fn request(&self, head: &request::Parts, body: &Bytes) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(body.clone()));
+        *request.method_mut() = head.method.clone();
+        *request.uri_mut() = self.uri.clone();
+        let headers = request.headers_mut();
+        *headers = head.headers.clone();
+        strip_hop_by_hop(headers);
+        headers.remove(header::EXPECT);
+        headers.insert(header::HOST, self.host.clone());
+        request
+    }
+}

@@ -1,0 +1,170 @@
+//! `rolldock fleet`
+
+use std::time::Duration;
+
+use anyhow::Context;
+use comfy_table::Table;
+use reqwest::{Client, Method, Response};
+use rolldock_loadbalancer::admin::Drained;
+use rolldock_loadbalancer::membership::NewMember;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::args::{FleetArgs, FleetCommand};
+
+/// One answer of a watched fleet is waited for no longer.
+const WATCH: Duration = Duration::from_secs(20);
+/// A call that waits for nothing is answered within this.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+
+/// The admin side of a run or a proxy.
+struct Admin {
+    client: Client,
+    base: String,
+    token: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Refusal {
+    error: Said,
+}
+
+#[derive(Deserialize)]
+struct Said {
+    message: String,
+}
+
+impl Admin {
+    async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&NewMember>,
+        wait: Duration,
+    ) -> anyhow::Result<Response> {
+        let url = format!("{}/v1/fleet{path}", self.base);
+        let mut request = self.client.request(method, url).timeout(wait + ANSWER_MAX);
+        if let Some(token) = &self.token {
+            request = request.bearer_auth(token);
+        }
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        let answer = request.send().await.with_context(|| format!("nobody answers at {}", self.base))?;
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        let status = answer.status();
+        let text = answer.text().await.unwrap_or_default();
+        match serde_json::from_str::<Refusal>(&text) {
+            Ok(refusal) => anyhow::bail!("{}", refusal.error.message),
+            Err(_) => {
+                anyhow::bail!("{} answers {status}: is it the admin address of a run or a proxy?", self.base)
+            }
+        }
+    }
+
+    async fn fleet(&self, wait: Duration) -> anyhow::Result<Value> {
+        let path = format!("?wait_ms={}", wait.as_millis());
+        Ok(self.call(Method::GET, &path, None, wait).await?.json().await?)
+    }
+}
+
+pub(super) async fn run(args: FleetArgs) -> anyhow::Result<()> {
+    let FleetArgs { admin, token, command } = args;
+    let base = admin.trim_end_matches('/').to_owned();
+    let admin = Admin { client: Client::builder().no_proxy().build()?, base, token };
+    let of = |name: &str, what: &str| format!("/{name}{what}");
+    match command {
+        FleetCommand::Add { url, name, capacity } => {
+            let member = NewMember { url, name, capacity };
+            // Servers are probed before they join.
+            let joined = admin.call(Method::POST, "", Some(&member), ANSWER_MAX).await?;
+            let joined: Value = joined.json().await?;
+            super::say(&format!("{} joins with {} permits", text(&joined["name"]), joined["capacity"]));
+        }
+        FleetCommand::Drain { name, wait } => {
+            let wait = Duration::try_from_secs_f64(wait).context("--wait: expected seconds")?;
+            let path = of(&name, &format!("/drain?wait_ms={}", wait.as_millis()));
+            let Drained { in_use } = admin.call(Method::POST, &path, None, wait).await?.json().await?;
+            anyhow::ensure!(in_use == 0, "{name} still has {in_use} samples; it stays draining");
+            super::say(&format!("{name} is drained"));
+        }
+        FleetCommand::Remove { name } => {
+            admin.call(Method::DELETE, &of(&name, ""), None, Duration::ZERO).await?;
+            super::say(&format!("{name} has left"));
+        }
+        FleetCommand::Pause { name } => {
+            admin.call(Method::POST, &of(&name, "/pause"), None, Duration::ZERO).await?;
+            super::say(&format!("{name} is paused"));
+        }
+        FleetCommand::Resume { name } => {
+            admin.call(Method::POST, &of(&name, "/resume"), None, Duration::ZERO).await?;
+            super::say(&format!("{name} gets requests again"));
+        }
+        FleetCommand::List { json: true } => super::say(&admin.fleet(Duration::ZERO).await?.to_string()),
+        FleetCommand::List { json: false } => super::say(&table(&admin.fleet(Duration::ZERO).await?)),
+        FleetCommand::Watch => watch(&admin).await?,
+    }
+    Ok(())
+}
+
+/// Says the fleet whenever it looks different, until it is interrupted.
+async fn watch(admin: &Admin) -> anyhow::Result<()> {
+    let watching = async {
+        let mut last = String::new();
+        loop {
+            let now = table(&admin.fleet(if last.is_empty() { Duration::ZERO } else { WATCH }).await?);
+            if now != last {
+                super::say(&now);
+                last = now;
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        _ = tokio::signal::ctrl_c() => Ok(()),
+        ended = watching => ended,
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn table(fleet: &Value) -> String {
+    let mut table = Table::new();
+    table.load_style(comfy_table::presets::UTF8_BORDERS_ONLY);
+    table.set_header([
+        "server",
+        "state",
+        "running",
+        "permits",
+        "answers",
+        "faults",
+        "busy",
+        "tokens/s each",
+        "epoch",
+    ]);
+    for server in fleet["servers"].as_array().into_iter().flatten() {
+        let outcomes = &server["outcomes"];
+        let state = match server["reason"].as_str() {
+            Some(reason) => format!("{} ({reason})", text(&server["state"])),
+            None => text(&server["state"]),
+        };
+        let speed =
+            server["tokens_per_second"].as_f64().map_or("-".to_owned(), |speed| format!("{speed:.1}"));
+        let cells = [
+            &server["in_use"],
+            &server["capacity"],
+            &outcomes["success"],
+            &outcomes["fault"],
+            &outcomes["backpressure"],
+        ];
+        let mut row = vec![text(&server["name"]), state];
+        row.extend(cells.into_iter().map(text));
+        row.extend([speed, text(&server["epoch"])]);
+        table.add_row(row);
+    }
+    format!("{table}\nwaiting for a permit: {}", fleet["waiting"])
+}

@@ -1,0 +1,23 @@
+//! Where metrics go: into this process's memory, to be rendered for whoever asks.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+use rolldock_loadbalancer::proxy::RenderMetrics;
+
+/// Upper bounds of request times, seconds.
+const SECONDS: [f64; 14] =
+    [0.005, 0.02, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0];
+/// Upper bounds of tokens a second of a request.
+const TOKENS_PER_SECOND: [f64; 10] = [1.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 1000.0, 10_000.0];
+
+/// Keeps metrics from here on; once in a process.
+pub(super) fn install() -> anyhow::Result<RenderMetrics> {
+    let handle = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)?
+        .set_buckets_for_metric(Matcher::Suffix("_tokens_per_second".to_owned()), &TOKENS_PER_SECOND)?
+        .install_recorder()
+        .context("metrics are kept already")?;
+    Ok(RenderMetrics(Arc::new(move || handle.render())))
+}

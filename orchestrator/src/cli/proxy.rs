@@ -1,0 +1,161 @@
+//! `rolldock proxy`
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use rolldock_loadbalancer::admin::{AdminConfig, serve_admin};
+use rolldock_loadbalancer::control::openai::OpenAiControl;
+use rolldock_loadbalancer::control::vllm::VllmControl;
+use rolldock_loadbalancer::membership::{Enlist, Membership, NewMember};
+use rolldock_loadbalancer::proxy::{self, ProxyConfig};
+use rolldock_loadbalancer::{
+    AdaptiveConfig, BalancerConfig, EngineControl, HttpControl, LoadBalancer, Monitor, MonitorConfig, Policy,
+};
+use tokio::net::TcpListener;
+use tokio::task::LocalSet;
+use tokio_util::sync::CancellationToken;
+
+use super::UsageError;
+use super::args::{EngineDialect, ProxyArgs};
+use crate::run::{balancing_policy, health_probe};
+use crate::scope::Scope;
+
+/// Control calls are small; one that takes longer says that something is wrong.
+const CONTROL_DEADLINE: Duration = Duration::from_secs(5);
+/// After Ctrl-C requests that run are finished, for so long; a second one cuts them off.
+const DRAIN: Duration = Duration::from_secs(600);
+
+/// Whoever is listed may join: a server that is not there yet is probed until it is.
+struct Anyone;
+
+impl Enlist for Anyone {
+    fn enlist<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<(), String>> {
+        async { Ok(()) }.boxed()
+    }
+
+    fn dismiss(&self, _: &str) {}
+}
+
+/// Permits of a server, and how they are found out if they are.
+fn loads(words: &str) -> Result<(u32, Option<AdaptiveConfig>), UsageError> {
+    if words == "auto" {
+        let adaptive = AdaptiveConfig::default();
+        return Ok((adaptive.start, Some(adaptive)));
+    }
+    match words.parse() {
+        Ok(loads) if loads > 0 => Ok((loads, None)),
+        _ => Err(UsageError(format!("--max-loads: expected a number above 0, or auto, found {words:?}"))),
+    }
+}
+
+pub(super) async fn run(args: ProxyArgs) -> anyhow::Result<()> {
+    let (capacity, adaptive) = loads(&args.max_loads)?;
+    let stall = Duration::try_from_secs_f64(args.stall)
+        .map_err(|error| UsageError(format!("--stall: expected seconds: {error}")))?;
+    let metrics = super::metrics::install()?;
+    let policy = balancing_policy(args.policy);
+    let config = BalancerConfig { policy, seed: args.seed, ..BalancerConfig::default() };
+    let balancer = LoadBalancer::new(config, Vec::new())?;
+    let members = Membership::new(balancer.clone(), Arc::new(Anyone), capacity);
+    for url in &args.endpoints {
+        let member = NewMember { url: url.clone(), name: None, capacity: None };
+        members.add(member).await.map_err(|error| UsageError(format!("--endpoint: {error}")))?;
+    }
+    let http = |deadline| HttpControl::new(deadline, args.api_key.as_deref().map(Arc::from));
+    let control: Arc<dyn EngineControl> = match args.engine {
+        EngineDialect::Vllm => {
+            Arc::new(VllmControl::new(CONTROL_DEADLINE, args.api_key.as_deref().map(Arc::from))?)
+        }
+        EngineDialect::Openai => Arc::new(OpenAiControl(http(CONTROL_DEADLINE)?)),
+    };
+    let scope = Scope::new();
+    let end = scope.token().clone();
+    let monitor =
+        MonitorConfig { stall, probe: health_probe(args.probe), adaptive, ..MonitorConfig::default() };
+    let monitor = Monitor::new(balancer.clone(), control, monitor);
+    let mut beside = vec![scope.spawn(monitor.run(end.clone()))];
+    if let Some(file) = args.fleet_file.clone() {
+        let (members, end) = (members.clone(), end.clone());
+        beside.push(scope.spawn(async move { members.follow(file, end).await }));
+    }
+    if let Some(address) = args.admin {
+        let listener =
+            TcpListener::bind(address).await.with_context(|| format!("cannot listen at {address}"))?;
+        let bound = listener.local_addr()?;
+        let config = AdminConfig { token: args.admin_token.clone(), metrics: Some(metrics.clone()) };
+        let serving = serve_admin(members, config, listener, end.clone());
+        beside.push(scope.spawn(async move {
+            if let Err(error) = serving.await {
+                tracing::error!(%error, "the admin address is not answered any more");
+            }
+        }));
+        super::say(&format!("admin at http://{bound}"));
+    }
+    let config = ProxyConfig {
+        counts_tokens: policy == Policy::LeastWork,
+        metrics: Some(metrics),
+        drain: DRAIN,
+        ..ProxyConfig::default()
+    };
+    pass_on(&args, &balancer, &config).await?;
+    scope.close(Duration::from_secs(5)).await;
+    drop(beside);
+    Ok(())
+}
+
+/// Passes requests on, on threads of their own, until Ctrl-C; a second one ends what still runs.
+async fn pass_on(args: &ProxyArgs, balancer: &LoadBalancer, config: &ProxyConfig) -> anyhow::Result<()> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = args.threads.unwrap_or(cores).max(1);
+    let first = proxy::listen(args.listen).with_context(|| format!("cannot listen at {}", args.listen))?;
+    let address = first.local_addr()?;
+    let mut listeners = vec![first.into_std()?];
+    for _ in 1..threads {
+        listeners.push(proxy::listen(address)?.into_std()?);
+    }
+    let end = CancellationToken::new();
+    let mut running = Vec::new();
+    for (number, listener) in listeners.into_iter().enumerate() {
+        let (balancer, config, end) = (balancer.clone(), config.clone(), end.clone());
+        let (ended, end_seen) = tokio::sync::oneshot::channel();
+        std::thread::Builder::new().name(format!("rolldock-proxy-{number}")).spawn(move || {
+            // Nobody waits any more after a second interruption.
+            let _ = ended.send(pass_on_here(balancer, config, listener, end));
+        })?;
+        running.push(end_seen);
+    }
+    let servers = balancer.snapshot().servers.len();
+    super::say(&format!("http://{address} balances {servers} servers, {threads} threads"));
+    tokio::signal::ctrl_c().await.context("cannot wait for Ctrl-C")?;
+    tracing::info!("requests that run are finished; again Ctrl-C cuts them off");
+    end.cancel();
+    let finishing = async {
+        for thread in running {
+            thread.await.context("a thread died")??;
+        }
+        anyhow::Ok(())
+    };
+    tokio::select! {
+        biased;
+        finished = finishing => finished,
+        _ = tokio::signal::ctrl_c() => Ok(()),
+    }
+}
+
+fn pass_on_here(
+    balancer: LoadBalancer,
+    config: ProxyConfig,
+    listener: std::net::TcpListener,
+    end: CancellationToken,
+) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let local = LocalSet::new();
+    runtime.block_on(local.run_until(async {
+        let listener = TcpListener::from_std(listener)?;
+        proxy::serve(balancer, config, listener, end).await;
+        anyhow::Ok(())
+    }))
+}
