@@ -9,6 +9,7 @@ mod client;
 mod counting;
 mod cpu;
 mod figures;
+mod fleet;
 mod queue;
 mod rollout;
 mod serve;
@@ -38,6 +39,8 @@ enum Room {
     Rollout(Options),
     /// CPU and memory of the engine client, and of a run that only waits
     Client(Options),
+    /// What a pick costs, and what each routing policy makes of a fleet in which something is wrong
+    Fleet(Options),
     /// What a served queue moves, how long a small take takes, what rows cost in memory
     Queue(QueueOptions),
     /// Serves simulated servers for another sub-command, in a process of their own
@@ -70,6 +73,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let (figures, options) = match Cli::parse().room {
         Room::Rollout(options) => (rollout::measure(options.quick)?, options),
         Room::Client(options) => (client::measure(options.quick)?, options),
+        Room::Fleet(options) => (fleet::measure(options.quick)?, options),
         Room::Queue(QueueOptions { options, peer }) => (queue::measure(options.quick, peer)?, options),
         Room::Serve(args) => {
             serve::serve(&args)?;

@@ -556,6 +556,11 @@ impl LoadBalancer {
         self.shared.state.lock().snapshot()
     }
 
+    /// The heaviest request that could ever be granted.
+    pub fn largest_capacity(&self) -> u32 {
+        self.shared.state.lock().largest_capacity(&self.shared.config)
+    }
+
     /// Places over all servers that are not dead.
     pub fn capacity_total(&self) -> u64 {
         let state = self.shared.state.lock();

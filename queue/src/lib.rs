@@ -65,7 +65,9 @@ pub use partition::{
     Put, ReadyGroup, RowHandle, SamplePart, Sampler, Share, Stale, Take, TaskStats, Unfinished,
 };
 pub use queue::TransferQueue;
-pub use remote::{GROUP, HANDLE, KEY, POLICY_VERSION, RemoteConfig, RemoteQueue, ServiceConfig, TAGS, serve};
+pub use remote::{
+    GROUP, HANDLE, KEY, POLICY_VERSION, RemoteConfig, RemoteQueue, ServiceConfig, TAGS, answer, serve,
+};
 pub use snapshot::{Snapshot, SnapshotCounts};
 pub use store::{Chunk, ChunkId, ChunkLocation, Store};
 pub use units::{BLOBS, UnitCard, UnitConfig, UnitInspection, UnitStatus, run_unit};

@@ -26,8 +26,6 @@ mod upstream;
 
 use std::convert::Infallible;
 use std::fmt;
-use std::io;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,18 +102,6 @@ struct Proxy {
     balancer: LoadBalancer,
     config: ProxyConfig,
     upstreams: Upstreams,
-}
-
-/// Binds an address that several threads can listen at: the system deals out the connections.
-pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = match address {
-        SocketAddr::V4(_) => tokio::net::TcpSocket::new_v4()?,
-        SocketAddr::V6(_) => tokio::net::TcpSocket::new_v6()?,
-    };
-    socket.set_reuseaddr(true)?;
-    socket.set_reuseport(true)?;
-    socket.bind(address)?;
-    socket.listen(4096)
 }
 
 /// Passes requests on until `end`, then finishes those that run. Has to be called inside a `LocalSet` or a thread's own
@@ -314,7 +300,8 @@ impl Proxy {
             group: wanted.group,
             exclude: exclude.to_vec(),
             deadline: Some(Instant::now() + self.config.permit_wait),
-            ..PermitRequest::new(wanted.samples)
+            // More than a server has places for has one to itself; whether it is too many is the engine's to say.
+            ..PermitRequest::new(wanted.samples.min(self.balancer.largest_capacity()).max(1))
         };
         self.balancer.acquire(request).await.map_err(|error| {
             let (status, kind) = match error {

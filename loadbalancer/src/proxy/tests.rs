@@ -126,7 +126,7 @@ async fn before(urls: &[&str], config: ProxyConfig, test: impl AsyncFnOnce(&Runn
         urls.iter().enumerate().map(|(at, url)| ServerSpec::new(format!("s{at}"), *url, 8)).collect();
     let balancer =
         LoadBalancer::new(BalancerConfig { seed: 3, ..BalancerConfig::default() }, servers).unwrap();
-    let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let end = CancellationToken::new();
     let running = Running {
         url: format!("http://{}", listener.local_addr().unwrap()),
@@ -244,8 +244,7 @@ async fn a_clients_mistakes_are_its_own() {
         let error: Value = long.json().await.unwrap();
         assert!(error["error"]["message"].as_str().unwrap().contains("bytes=1000"), "{error}");
         let heavy = proxy.ask(json!({ "n": 9 })).await;
-        assert_eq!(heavy.status(), 400);
-        assert!(heavy.text().await.unwrap().contains("weight=9"));
+        assert_eq!(heavy.text().await.unwrap(), "{\"n\":9}", "it has all eight places");
     })
     .await;
 }

@@ -5,7 +5,6 @@
 mod args;
 mod consume;
 mod fleet;
-mod metrics;
 mod proxy;
 mod queue;
 mod run;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use rolldock_loadbalancer::admin::{AdminConfig, serve_admin};
+use rolldock_loadbalancer::admin::AdminConfig;
 use rolldock_loadbalancer::control::openai::OpenAiControl;
 use rolldock_loadbalancer::control::vllm::VllmControl;
 use rolldock_loadbalancer::membership::{Enlist, Membership, NewMember};
@@ -14,13 +14,13 @@ use rolldock_loadbalancer::proxy::{self, ProxyConfig};
 use rolldock_loadbalancer::{
     AdaptiveConfig, BalancerConfig, EngineControl, HttpControl, LoadBalancer, Monitor, MonitorConfig, Policy,
 };
-use tokio::net::TcpListener;
-use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;
 
 use super::UsageError;
 use super::args::{EngineDialect, ProxyArgs};
-use crate::run::{balancing_policy, health_probe};
+use crate::run::{
+    ServingThreads, balancing_policy, health_probe, keep_metrics, serve_fleet, threads_default,
+};
 use crate::scope::Scope;
 
 /// Control calls are small; one that takes longer says that something is wrong.
@@ -55,7 +55,7 @@ pub(super) async fn run(args: ProxyArgs) -> anyhow::Result<()> {
     let (capacity, adaptive) = loads(&args.max_loads)?;
     let stall = Duration::try_from_secs_f64(args.stall)
         .map_err(|error| UsageError(format!("--stall: expected seconds: {error}")))?;
-    let metrics = super::metrics::install()?;
+    let metrics = keep_metrics()?;
     let policy = balancing_policy(args.policy);
     let config = BalancerConfig { policy, seed: args.seed, ..BalancerConfig::default() };
     let balancer = LoadBalancer::new(config, Vec::new())?;
@@ -82,16 +82,9 @@ pub(super) async fn run(args: ProxyArgs) -> anyhow::Result<()> {
         beside.push(scope.spawn(async move { members.follow(file, end).await }));
     }
     if let Some(address) = args.admin {
-        let listener =
-            TcpListener::bind(address).await.with_context(|| format!("cannot listen at {address}"))?;
-        let bound = listener.local_addr()?;
         let config = AdminConfig { token: args.admin_token.clone(), metrics: Some(metrics.clone()) };
-        let serving = serve_admin(members, config, listener, end.clone());
-        beside.push(scope.spawn(async move {
-            if let Err(error) = serving.await {
-                tracing::error!(%error, "the admin address is not answered any more");
-            }
-        }));
+        let (bound, serving) = serve_fleet(members, address, config, &scope).await?;
+        beside.push(serving);
         super::say(&format!("admin at http://{bound}"));
     }
     let config = ProxyConfig {
@@ -108,54 +101,24 @@ pub(super) async fn run(args: ProxyArgs) -> anyhow::Result<()> {
 
 /// Passes requests on, on threads of their own, until Ctrl-C; a second one ends what still runs.
 async fn pass_on(args: &ProxyArgs, balancer: &LoadBalancer, config: &ProxyConfig) -> anyhow::Result<()> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = args.threads.unwrap_or(cores).max(1);
-    let first = proxy::listen(args.listen).with_context(|| format!("cannot listen at {}", args.listen))?;
-    let address = first.local_addr()?;
-    let mut listeners = vec![first.into_std()?];
-    for _ in 1..threads {
-        listeners.push(proxy::listen(address)?.into_std()?);
-    }
     let end = CancellationToken::new();
-    let mut running = Vec::new();
-    for (number, listener) in listeners.into_iter().enumerate() {
+    let count = args.threads.unwrap_or_else(threads_default).max(1);
+    let serve = {
         let (balancer, config, end) = (balancer.clone(), config.clone(), end.clone());
-        let (ended, end_seen) = tokio::sync::oneshot::channel();
-        std::thread::Builder::new().name(format!("rolldock-proxy-{number}")).spawn(move || {
-            // Nobody waits any more after a second interruption.
-            let _ = ended.send(pass_on_here(balancer, config, listener, end));
-        })?;
-        running.push(end_seen);
-    }
+        move |_: usize, listener| {
+            let serving = proxy::serve(balancer.clone(), config.clone(), listener, end.clone());
+            serving.map(Ok).boxed_local()
+        }
+    };
+    let threads = ServingThreads::start("rolldock-proxy", count, args.listen, serve).await?;
     let servers = balancer.snapshot().servers.len();
-    super::say(&format!("http://{address} balances {servers} servers, {threads} threads"));
+    super::say(&format!("http://{} balances {servers} servers, {count} threads", threads.address));
     tokio::signal::ctrl_c().await.context("cannot wait for Ctrl-C")?;
     tracing::info!("requests that run are finished; again Ctrl-C cuts them off");
     end.cancel();
-    let finishing = async {
-        for thread in running {
-            thread.await.context("a thread died")??;
-        }
-        anyhow::Ok(())
-    };
     tokio::select! {
         biased;
-        finished = finishing => finished,
+        finished = threads.ended(2 * DRAIN) => finished,
         _ = tokio::signal::ctrl_c() => Ok(()),
     }
-}
-
-fn pass_on_here(
-    balancer: LoadBalancer,
-    config: ProxyConfig,
-    listener: std::net::TcpListener,
-    end: CancellationToken,
-) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let local = LocalSet::new();
-    runtime.block_on(local.run_until(async {
-        let listener = TcpListener::from_std(listener)?;
-        proxy::serve(balancer, config, listener, end).await;
-        anyhow::Ok(())
-    }))
 }

@@ -18,7 +18,7 @@ use rolldock_queue::{
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::{QueueArgs, QueueCommand, ServeArgs};
-use crate::run::{queue_folder, serve_queue, serve_queue_locally};
+use crate::run::{ServingThreads, queue_folder, serve_queue_locally, serve_queue_on_threads};
 use crate::scope::Scope;
 
 /// How long answers that have begun may take to end.
@@ -97,9 +97,11 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let queue = tokio::task::spawn_blocking(move || TransferQueue::open(config)).await??;
     let scope = Scope::new();
     let mut places = Vec::new();
+    let mut threads = None;
     if let Some(listen) = args.listen.or(if args.uds.is_none() { Some(LISTEN_DEFAULT) } else { None }) {
-        let address = serve_queue(queue.clone(), listen, args.token, &scope).await?;
-        places.push(format!("http://{address}"));
+        let serving = serve_queue_on_threads(queue.clone(), listen, args.token, &scope).await?;
+        places.push(format!("http://{}", serving.address));
+        threads = Some(serving);
     }
     if let Some(path) = &args.uds {
         serve_queue_locally(queue.clone(), path, &scope)?;
@@ -108,11 +110,15 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let kept = folder
         .map_or("in memory: nothing survives the end".to_owned(), |dir| format!("in {}", dir.display()));
     super::say(&format!("serving a queue at {}, kept {kept}", places.join(" and ")));
-    until_terminated(queue, scope).await
+    until_terminated(queue, threads, scope).await
 }
 
 /// Serves until somebody asks for the end; then what is on its way becomes durable.
-async fn until_terminated(queue: TransferQueue, scope: Scope) -> anyhow::Result<()> {
+async fn until_terminated(
+    queue: TransferQueue,
+    threads: Option<ServingThreads>,
+    scope: Scope,
+) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     tokio::select! {
         interrupted = tokio::signal::ctrl_c() => interrupted.context("cannot listen for Ctrl-C")?,
@@ -120,7 +126,12 @@ async fn until_terminated(queue: TransferQueue, scope: Scope) -> anyhow::Result<
     }
     tracing::info!("ending: waiting takes are told, what is on its way becomes durable");
     scope.close(CLOSE_LIMIT).await;
+    let served = match threads {
+        Some(threads) => threads.ended(CLOSE_LIMIT).await,
+        None => Ok(()),
+    };
     tokio::task::spawn_blocking(move || queue.close()).await?;
+    served?;
     Ok(())
 }
 

@@ -17,7 +17,7 @@ use serde::de::value::{Error as WordError, StrDeserializer};
 use super::layers::Layers;
 use super::{
     Consumer, EarlyStop, Files, Launch, MaxLoads, OnFull, OnStop, PolicyMode, Recipe, RecipeError,
-    RequestShape, Sampling, Simulated,
+    RequestShape, Sampling, Simulated, Transport,
 };
 
 // Larger numbers than these are slips of the finger, and some would be allocated at once.
@@ -82,6 +82,17 @@ fn check_fleet(recipe: &Recipe, checks: &mut Checks<'_>) {
         MaxLoads::Named(name) => checks.require(false, "fleet.max_loads_per_server", || {
             format!("expected a number of samples, or \"auto\", found {name:?}")
         }),
+    }
+    let is_served = fleet.simulated.as_ref().is_none_or(|simulated| simulated.transport == Transport::Http);
+    for (key, is_given) in [("fleet.file", fleet.file.is_some()), ("fleet.admin", fleet.admin.is_some())] {
+        checks.require(!is_given || is_served, key, || {
+            "the servers of [fleet.simulated] are in this process: nobody can join or leave".to_owned()
+        });
+    }
+    if let Some(admin) = &fleet.admin {
+        checks.require(admin.parse::<std::net::SocketAddr>().is_ok(), "fleet.admin", || {
+            format!("expected an address like 127.0.0.1:7500, found {admin:?}")
+        });
     }
     let is_auto = matches!(fleet.max_loads_per_server, MaxLoads::Named(_));
     checks.require(fleet.adaptive.is_none() || is_auto, "fleet.adaptive", || {

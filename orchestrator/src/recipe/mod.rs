@@ -56,7 +56,7 @@ impl Recipe {
         Ok(recipe)
     }
 
-    /// The resolved recipe as TOML, defaults filled in, `fleet.api_key` left out. It loads again to the same recipe.
+    /// The resolved recipe as TOML, defaults filled in, secrets left out. It loads again to the same recipe.
     ///
     /// # Errors
     /// Where TOML has no way to write a value: a path that is not UTF-8, an integer above `i64::MAX`.
@@ -79,6 +79,9 @@ impl Recipe {
         }
         for path in self.data.validation.iter_mut().flat_map(Files::paths_mut) {
             *path = find(path, &["data", "validation"]);
+        }
+        if let Some(path) = &mut self.fleet.file {
+            *path = find(path, &["fleet", "file"]);
         }
         for (text, key) in
             [(&mut self.model.tokenizer, "tokenizer"), (&mut self.model.chat_template, "chat_template")]

@@ -5,8 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use parking_lot::RwLock;
 use rolldock_loadbalancer::control::vllm::VllmControl;
+use rolldock_loadbalancer::membership::{Enlist, Membership, name_of};
 use rolldock_loadbalancer::{EngineControl, LoadBalancer, ServerSpec};
 use rolldock_simengine::{
     Answer, AnswerKey, AnswerTable, Codec, LengthConfig, ServerConfig, SimServer, TextCodec as SimTextCodec,
@@ -33,6 +36,8 @@ pub(super) struct Fleet {
     pub(super) engine: Arc<dyn Engine>,
     pub(super) control: Arc<dyn EngineControl>,
     pub(super) balancer: LoadBalancer,
+    /// Who may join or leave; absent where the servers are in this process.
+    pub(super) members: Option<Membership>,
     pub(super) description: String,
     /// The simulated model's answers; filled as prompts are drawn.
     pub(super) key: Option<GrowingKey>,
@@ -57,7 +62,8 @@ impl Fleet {
         // An unencodable text has no ids, which the engine reports as a bad answer.
         let encode: Encode = Arc::new(move |text: &str| encoder.encode(text).unwrap_or_default());
         let engine = HttpEngine::new(convert::http_config(recipe), Some(encode), scope.clone())?;
-        let named: Vec<(String, String)> = endpoints.iter().map(|url| (name_of(url), url.clone())).collect();
+        let named: Vec<(String, String)> =
+            endpoints.iter().map(|url| (name_of(url).to_owned(), url.clone())).collect();
         let facts = engine.add_all(&named).await?;
         let capacity = convert::permits_per_server(recipe);
         let mut specs = Vec::new();
@@ -79,10 +85,14 @@ impl Fleet {
             specs.push(ServerSpec::new(name, url, capacity));
         }
         let api_key = recipe.fleet.api_key.as_deref().map(Arc::from);
+        let engine = Arc::new(engine);
+        let balancer = LoadBalancer::new(convert::balancer_config(recipe), specs)?;
+        let members = Membership::new(balancer.clone(), Arc::new(Probed(Arc::clone(&engine))), capacity);
         Ok(Self {
-            engine: Arc::new(engine),
+            engine,
             control: Arc::new(VllmControl::new(CONTROL_DEADLINE, api_key)?),
-            balancer: LoadBalancer::new(convert::balancer_config(recipe), specs)?,
+            balancer,
+            members: Some(members),
             description: format!("{}, {capacity} permits each", words.join(", ")),
             key,
         })
@@ -123,6 +133,7 @@ impl Fleet {
             engine: Arc::new(engine.clone()),
             control: Arc::new(engine),
             balancer: LoadBalancer::new(convert::balancer_config(recipe), specs)?,
+            members: None,
             description: format!(
                 "{} simulated servers in this process, {capacity} permits each, {} real seconds per simulated second",
                 simulated.servers, simulated.time_scale
@@ -144,13 +155,21 @@ impl Fleet {
     }
 }
 
-fn or_unknown(tokens: Option<u32>) -> String {
-    tokens.map_or("unknown".to_owned(), |tokens| tokens.to_string())
+/// A server joins when its probe has found what it speaks.
+struct Probed(Arc<HttpEngine>);
+
+impl Enlist for Probed {
+    fn enlist<'a>(&'a self, name: &'a str, url: &'a str) -> BoxFuture<'a, Result<(), String>> {
+        async move { self.0.add(name, url).await.map(drop).map_err(|error| error.to_string()) }.boxed()
+    }
+
+    fn dismiss(&self, name: &str) {
+        self.0.remove(name);
+    }
 }
 
-/// "http://10.0.0.1:8000/" is called "10.0.0.1:8000".
-fn name_of(endpoint: &str) -> String {
-    endpoint.trim_start_matches("http://").trim_end_matches('/').to_owned()
+fn or_unknown(tokens: Option<u32>) -> String {
+    tokens.map_or("unknown".to_owned(), |tokens| tokens.to_string())
 }
 
 /// The simulated servers' own view of the tokenizer that `codec` was opened from under the name `tokenizer`.

@@ -11,9 +11,12 @@
 
 mod convert;
 mod fleet;
+mod members;
+mod metrics;
 mod queue;
 mod serve;
 mod steps;
+mod threads;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,9 +30,12 @@ use crate::scope::Scope;
 
 pub use convert::{balancing_policy, default_out, health_probe};
 pub use fleet::{GrowingKey, open_sim_codec, simulated_workload, unix_seconds};
+pub use members::serve_fleet;
+pub use metrics::keep_metrics;
 pub use queue::{QUEUE_FOLDER, queue_folder};
-pub use serve::{serve_queue, serve_queue_locally};
+pub use serve::{serve_queue, serve_queue_locally, serve_queue_on_threads};
 pub use steps::Summary;
+pub use threads::{ServingThreads, threads_default};
 
 use fleet::Fleet;
 

@@ -5,12 +5,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
+use futures::FutureExt;
 use rolldock_queue::{
-    LocalListener, LocalServiceConfig, Partition, ServiceConfig, TransferQueue, serve, serve_local,
+    LocalListener, LocalServiceConfig, Partition, ServiceConfig, TransferQueue, answer, serve, serve_local,
 };
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use super::threads::{ServingThreads, threads_default};
 use crate::scope::Scope;
 
 /// How long the queue is served after its last row has gone, so that consumers that ask once more hear of the end.
@@ -26,8 +28,8 @@ pub async fn serve_queue(
     let cannot = || format!("cannot serve the queue at {address}");
     let listener = TcpListener::bind(address).await.with_context(cannot)?;
     let bound = listener.local_addr().with_context(cannot)?;
-    if token.is_none() && !bound.ip().is_loopback() {
-        tracing::warn!(address = %bound, "the queue is served to everyone who can reach this address: no token is set");
+    if token.is_none() {
+        warn_if_open(bound);
     }
     let config = ServiceConfig { token, ..ServiceConfig::default() };
     let end = scope.token().clone();
@@ -37,6 +39,40 @@ pub async fn serve_queue(
         }
     });
     Ok(bound)
+}
+
+/// Serves the queue at `address` on threads of its own, until the scope ends.
+pub async fn serve_queue_on_threads(
+    queue: TransferQueue,
+    address: SocketAddr,
+    token: Option<String>,
+    scope: &Scope,
+) -> anyhow::Result<ServingThreads> {
+    let config = ServiceConfig { token, ..ServiceConfig::default() };
+    let end = scope.token().clone();
+    let is_open = config.token.is_none();
+    let serve_there = move |number: usize, listener| {
+        let (queue, config, end) = (queue.clone(), config.clone(), end.clone());
+        async move {
+            match number {
+                0 => serve(queue, listener, config, end).await?,
+                _ => answer(queue, listener, config, end).await?,
+            }
+            Ok(())
+        }
+        .boxed_local()
+    };
+    let threads = ServingThreads::start("rolldock-serve", threads_default(), address, serve_there).await?;
+    if is_open {
+        warn_if_open(threads.address);
+    }
+    Ok(threads)
+}
+
+fn warn_if_open(address: SocketAddr) {
+    if !address.ip().is_loopback() {
+        tracing::warn!(%address, "the queue is served to everyone who can reach this address: no token is set");
+    }
 }
 
 /// Serves the queue to this host at the socket `path` until the scope ends.

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::queue::RunQueue;
-use super::{Run, convert};
+use super::{Run, convert, members};
 use crate::data::{Dataset, DrawCounts};
 use crate::recipe::{OnShort, Validation};
 use crate::report::{Progress, step_table, validation_line};
@@ -111,6 +111,10 @@ pub(super) async fn execute(run: Run, progress: &Progress) -> anyhow::Result<Sum
         convert::monitor_config(&run.recipe),
     );
     let _monitoring = services.spawn(monitor.run(services.token().clone()));
+    let _members = match &run.fleet.members {
+        Some(members) => members::open(members, &run.recipe, &services).await?,
+        None => Vec::new(),
+    };
     let consuming = run
         .recipe
         .queue
@@ -312,7 +316,7 @@ async fn put_all(
 }
 
 /// Prints for people. A closed standard output is no reason to lose a run.
-fn say(text: &str) {
+pub(super) fn say(text: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stdout(), "{text}");
 }

@@ -18,4 +18,4 @@ pub(crate) mod wire;
 pub use client::{RemoteConfig, RemoteQueue};
 pub use ipc::{GROUP, HANDLE, KEY, POLICY_VERSION, TAGS};
 pub(crate) use ipc::{common_schema, conformed};
-pub use service::{ServiceConfig, serve};
+pub use service::{ServiceConfig, answer, serve};

@@ -4,7 +4,7 @@ use rolldock_queue::{QueueConfig, RemoteConfig, RemoteQueue, TransferQueue, Unit
 
 use super::until_terminated;
 use crate::cli::args::UnitArgs;
-use crate::run::{queue_folder, serve_queue};
+use crate::run::{queue_folder, serve_queue_on_threads};
 use crate::scope::Scope;
 
 pub(super) async fn unit(args: UnitArgs) -> anyhow::Result<()> {
@@ -14,8 +14,8 @@ pub(super) async fn unit(args: UnitArgs) -> anyhow::Result<()> {
     let controller = RemoteConfig { token: args.token.clone(), ..RemoteConfig::new(&args.controller) };
     let controller = RemoteQueue::new(controller)?;
     let scope = Scope::new();
-    let address = serve_queue(queue.clone(), args.listen, args.token, &scope).await?;
-    let url = args.advertise.unwrap_or_else(|| format!("http://{address}"));
+    let threads = serve_queue_on_threads(queue.clone(), args.listen, args.token, &scope).await?;
+    let url = args.advertise.unwrap_or_else(|| format!("http://{}", threads.address));
     let kept = match &folder {
         Some(dir) => format!("in {}", dir.display()),
         None => "in memory: they are lost with this process".to_owned(),
@@ -27,5 +27,5 @@ pub(super) async fn unit(args: UnitArgs) -> anyhow::Result<()> {
             tracing::error!(%error, "this is no storage unit any more");
         }
     });
-    until_terminated(queue, scope).await
+    until_terminated(queue, Some(threads), scope).await
 }

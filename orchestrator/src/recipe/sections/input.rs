@@ -117,6 +117,15 @@ pub struct Fleet {
     /// How a server has to show that it lives.
     #[serde(default)]
     pub probe: HealthProbe,
+    /// A file that says who is in the fleet, looked at while the run runs; relative to the recipe.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
+    /// Address for `rolldock fleet`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admin: Option<String>,
+    /// What `rolldock fleet` has to send. A secret: read, but never written with the resolved recipe.
+    #[serde(default, skip_serializing)]
+    pub admin_token: Option<String>,
     /// Seconds between health probes.
     #[serde(default = "default_probe_interval")]
     pub probe_interval: f64,

@@ -69,6 +69,20 @@ pub async fn serve(
     config: ServiceConfig,
     end: CancellationToken,
 ) -> std::io::Result<()> {
+    let upkeep = queue.clone();
+    let (served, ()) = tokio::join!(answer(queue, listener, config, end.clone()), keep_up(&upkeep, &end));
+    served
+}
+
+/// The same for a second listener of a queue that [`serve`] serves: it answers, and does nothing of its own accord.
+///
+/// Cancel-safe: dropping it stops accepting.
+pub async fn answer(
+    queue: TransferQueue,
+    listener: TcpListener,
+    config: ServiceConfig,
+    end: CancellationToken,
+) -> std::io::Result<()> {
     queue.units().set_token(config.token.clone());
     let service = Arc::new(Service { queue, config, end: end.clone() });
     // An answer is a head and a few frames: none of them may wait for the one before to be acknowledged.
@@ -77,11 +91,7 @@ pub async fn serve(
             tracing::debug!(%error, "a connection keeps its delays");
         }
     });
-    let upkeep = keep_up(&service.queue, &service.end);
-    let graceful =
-        axum::serve(listener, router(Arc::clone(&service))).with_graceful_shutdown(end.cancelled_owned());
-    let (served, ()) = tokio::join!(graceful, upkeep);
-    served
+    axum::serve(listener, router(service)).with_graceful_shutdown(end.cancelled_owned()).await
 }
 
 /// Method, path and handler in one place; `openapi.json` has the same list.

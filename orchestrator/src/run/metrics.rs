@@ -13,7 +13,10 @@ const SECONDS: [f64; 14] =
 const TOKENS_PER_SECOND: [f64; 10] = [1.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 1000.0, 10_000.0];
 
 /// Keeps metrics from here on; once in a process.
-pub(super) fn install() -> anyhow::Result<RenderMetrics> {
+///
+/// # Errors
+/// Where somebody keeps them already.
+pub fn keep_metrics() -> anyhow::Result<RenderMetrics> {
     let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)?
         .set_buckets_for_metric(Matcher::Suffix("_tokens_per_second".to_owned()), &TOKENS_PER_SECOND)?

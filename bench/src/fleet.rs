@@ -1,0 +1,258 @@
+//! The fleet room: what a pick costs, and what each policy makes of a fleet in which something is wrong.
+//!
+//! The policies meet the same requests on the same simulated servers in virtual time: how long a batch takes beside the
+//! least time in which the fleet could decode it, and how evenly it was spread.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{FuturesUnordered, StreamExt};
+use rolldock::engine::simulated::SimulatedEngine;
+use rolldock::engine::{Engine, GenerateRequest, SamplingParams};
+use rolldock::scope::Scope;
+use rolldock_loadbalancer::{
+    BalancerConfig, LoadBalancer, Monitor, MonitorConfig, Outcome, PermitRequest, Policy, ServerSpec,
+};
+use rolldock_simengine::{Fault, LengthConfig, ServerConfig, SimServer, Workload, WorkloadConfig};
+use tokio::time::Instant;
+
+use crate::figures::{Bar, Figure};
+use crate::workload::{EOS, EveryPrompt, Numbered, answers};
+
+const SEED: u64 = 42;
+const SERVERS: usize = 8;
+const PERMITS: u32 = 64;
+/// Samples of one prompt.
+const GROUP: u64 = 8;
+const PROMPT_TOKENS: usize = 512;
+const MAX_RESPONSE: u32 = 4096;
+/// Blocks of a cache that half of the permits fill.
+const SMALL_CACHE: u32 = 2_500;
+/// A server that is lost is noticed by then.
+const STALL: Duration = Duration::from_secs(5);
+
+/// What is wrong with a fleet.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Shape {
+    Equal,
+    /// Two of eight servers at half speed.
+    TwoSlow,
+    /// One dies in the middle.
+    OneDies,
+    /// One takes everything and answers nothing from the middle on.
+    OneStalls,
+    /// Caches so small that they are full.
+    FullCache,
+}
+
+impl Shape {
+    const ALL: [Self; 5] = [Self::Equal, Self::TwoSlow, Self::OneDies, Self::OneStalls, Self::FullCache];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Equal => "equal servers",
+            Self::TwoSlow => "two of eight at half speed",
+            Self::OneDies => "one dies",
+            Self::OneStalls => "one stalls",
+            Self::FullCache => "full KV caches",
+        }
+    }
+
+    fn speed(self, number: usize) -> f64 {
+        if self == Self::TwoSlow && number < 2 { 0.5 } else { 1.0 }
+    }
+
+    fn fault(self) -> Option<Fault> {
+        match self {
+            Self::OneDies => Some(Fault::Die),
+            Self::OneStalls => Some(Fault::Stall),
+            Self::Equal | Self::TwoSlow | Self::FullCache => None,
+        }
+    }
+}
+
+pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
+    let mut figures = vec![pick(quick)?];
+    let samples = if quick { 4_000 } else { 16_000 };
+    for shape in Shape::ALL {
+        let mut first = None;
+        for policy in Policy::ALL {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
+            let (over_bound, spread) = runtime.block_on(batch(shape, policy, samples))?;
+            let name = format!("{}, {}", shape.name(), word(policy));
+            let time = Figure::new(format!("{name}: time / bound"), over_bound, "x");
+            figures.push(time.against(*first.get_or_insert(over_bound)));
+            figures.push(Figure::new(
+                format!("{name}: samples of the busiest server / of the idlest"),
+                spread,
+                "x",
+            ));
+        }
+    }
+    Ok(figures)
+}
+
+fn word(policy: Policy) -> String {
+    serde_json::to_value(policy).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+/// A pick, a permit and its return among 1,024 servers.
+fn pick(quick: bool) -> anyhow::Result<Figure> {
+    const FLEET: usize = 1024;
+    let servers = (0..FLEET).map(|number| ServerSpec::unreached(format!("s{number}"), PERMITS)).collect();
+    let balancer = LoadBalancer::new(BalancerConfig { seed: SEED, ..BalancerConfig::default() }, servers)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    let rounds: u32 = if quick { 20 } else { 100 };
+    let picks: u32 = 10_000;
+    runtime.block_on(async {
+        // A fleet at work: half of its places are taken, so that loads differ.
+        let mut held = Vec::new();
+        for _ in 0..FLEET as u32 * PERMITS / 2 {
+            held.push(balancer.acquire(PermitRequest::new(1)).await?);
+        }
+        let mut fastest = f64::INFINITY;
+        for _ in 0..rounds {
+            let started = Instant::now();
+            for _ in 0..picks {
+                balancer.acquire(PermitRequest::new(1)).await?.finish(Outcome::Success { tokens: 100 });
+            }
+            fastest = fastest.min(started.elapsed().as_secs_f64() / f64::from(picks));
+        }
+        let name = format!("pick, permit and return among {FLEET} servers, one thread, fastest round");
+        Ok(Figure::new(name, fastest * 1e6, "us").bar(Bar::AtMost(2.0)))
+    })
+}
+
+fn start(shape: Shape, workload: &Arc<Workload>, scope: &Scope) -> anyhow::Result<Vec<SimServer>> {
+    (0..SERVERS)
+        .map(|number| {
+            let standard = ServerConfig::default();
+            let config = ServerConfig {
+                name: format!("s{number}"),
+                speed: shape.speed(number),
+                max_num_seqs: 2 * PERMITS,
+                kv_blocks: if shape == Shape::FullCache { SMALL_CACHE } else { standard.kv_blocks },
+                max_model_len: PROMPT_TOKENS as u32 + MAX_RESPONSE,
+                ..standard
+            };
+            Ok(SimServer::start(
+                config,
+                Arc::clone(workload),
+                answers(),
+                scope.tracker(),
+                scope.token().clone(),
+            )?)
+        })
+        .collect()
+}
+
+/// Time of a batch over the least possible, and how unevenly it was spread.
+async fn batch(shape: Shape, policy: Policy, samples: u64) -> anyhow::Result<(f64, f64)> {
+    let scope = Scope::new();
+    let workload = Arc::new(Workload::new(WorkloadConfig {
+        seed: SEED,
+        eos_id: EOS,
+        length: LengthConfig { max: MAX_RESPONSE, ..LengthConfig::default() },
+        ..WorkloadConfig::default()
+    }));
+    let servers = start(shape, &workload, &scope)?;
+    let engine = SimulatedEngine::new(servers.clone());
+    let specs =
+        servers.iter().map(|server| ServerSpec::unreached(server.config().name.clone(), PERMITS)).collect();
+    let config = BalancerConfig { policy, seed: SEED, ..BalancerConfig::default() };
+    let balancer = LoadBalancer::new(config, specs)?;
+    let monitor = MonitorConfig { stall: STALL, ..MonitorConfig::default() };
+    let monitor = Monitor::new(balancer.clone(), Arc::new(engine.clone()), monitor);
+    let monitoring = scope.spawn(monitor.run(scope.token().clone()));
+    let bound = bound(shape, &workload, samples);
+    let started = Instant::now();
+    let faulty = servers[0].clone();
+    let breaking = scope.spawn(async move {
+        if let Some(fault) = shape.fault() {
+            tokio::time::sleep(Duration::from_secs_f64(bound / 3.0)).await;
+            faulty.inject(fault);
+        }
+    });
+    let sampling = SamplingParams { temperature: 1.0, top_p: 1.0, top_k: -1, stop_token_ids: Vec::new() };
+    let sampling = Arc::new(sampling);
+    let prompts = Numbered::new(PROMPT_TOKENS);
+    // As many at once as workers would have running: the rest waits its turn.
+    let at_once = SERVERS * PERMITS as usize;
+    let mut running = FuturesUnordered::new();
+    let mut next = 0;
+    loop {
+        while running.len() < at_once && next < samples {
+            let prompt = prompts.prompt(next / GROUP).ids;
+            running.push(sample(&balancer, &engine, prompt, Arc::clone(&sampling), next));
+            next += 1;
+        }
+        match running.next().await {
+            Some(done) => done?,
+            None => break,
+        }
+    }
+    let elapsed = started.elapsed().as_secs_f64();
+    let counts: Vec<u64> = balancer.snapshot().servers.iter().map(|server| server.outcomes.success).collect();
+    let (least, most) =
+        (counts.iter().min().copied().unwrap_or(0), counts.iter().max().copied().unwrap_or(0));
+    drop((monitoring, breaking));
+    scope.close(Duration::from_secs(1)).await;
+    Ok((elapsed / bound, most as f64 / least.max(1) as f64))
+}
+
+/// One sample, begun anew where its server is lost.
+async fn sample(
+    balancer: &LoadBalancer,
+    engine: &SimulatedEngine,
+    prompt_ids: Arc<[u32]>,
+    sampling: Arc<SamplingParams>,
+    number: u64,
+) -> anyhow::Result<()> {
+    let mut exclude = Vec::new();
+    for attempt in 0..10 {
+        let request =
+            PermitRequest { group: Some(number / GROUP), exclude: exclude.clone(), ..PermitRequest::new(1) };
+        let permit = balancer.acquire(request).await?;
+        let (server, name) = (permit.server(), permit.server_name());
+        let request = GenerateRequest {
+            request_id: format!("{number}-{attempt}").into(),
+            prompt_ids: Arc::clone(&prompt_ids),
+            prompt_text: "".into(),
+            n: 1,
+            seed: number,
+            max_tokens: MAX_RESPONSE,
+            sampling: Arc::clone(&sampling),
+        };
+        let answer = tokio::select! {
+            biased;
+            answer = engine.generate(&name, request) => answer.ok(),
+            () = permit.revoked() => None,
+        };
+        match answer {
+            Some(generation) => {
+                let tokens = generation.samples.iter().map(|sample| sample.response_ids.len() as u64).sum();
+                permit.finish(Outcome::Success { tokens });
+                return Ok(());
+            }
+            None => permit.finish(Outcome::Fault),
+        }
+        exclude.push(server);
+    }
+    anyhow::bail!("sample={number} was lost ten times")
+}
+
+/// The least time in which the fleet could decode the samples, all of it well and full: seconds.
+fn bound(shape: Shape, workload: &Workload, samples: u64) -> f64 {
+    let server = ServerConfig::default();
+    let prompts = Numbered::new(PROMPT_TOKENS);
+    let speed: f64 = (0..SERVERS).map(|number| shape.speed(number)).sum();
+    let per_token = server.decode_base_ns as f64 / f64::from(PERMITS) + server.decode_ns_per_seq as f64;
+    let seconds = |number: u64| {
+        let draw = workload.draw(&prompts.prompt(number / GROUP).ids, number, &EveryPrompt);
+        let tokens = f64::from(draw.length.min(MAX_RESPONSE));
+        let cache_tokens = tokens * (PROMPT_TOKENS as f64 + tokens / 2.0);
+        (tokens * per_token + cache_tokens * server.decode_ns_per_kv_token as f64) * 1e-9
+    };
+    (0..samples).map(seconds).sum::<f64>() / speed
+}

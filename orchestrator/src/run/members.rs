@@ -1,0 +1,59 @@
+//! Servers that join and leave while something runs: the admin address, and the file.
+
+use std::net::SocketAddr;
+
+use anyhow::Context;
+use rolldock_loadbalancer::admin::{AdminConfig, serve_admin};
+use rolldock_loadbalancer::membership::Membership;
+use tokio::net::TcpListener;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::steps::say;
+use crate::recipe::Recipe;
+use crate::scope::Scope;
+
+/// Answers `rolldock fleet` at `address` until the scope ends, or the handle is dropped; says where that is.
+pub async fn serve_fleet(
+    members: Membership,
+    address: SocketAddr,
+    config: AdminConfig,
+    scope: &Scope,
+) -> anyhow::Result<(SocketAddr, AbortOnDropHandle<()>)> {
+    let cannot = || format!("cannot answer for the fleet at {address}");
+    let listener = TcpListener::bind(address).await.with_context(cannot)?;
+    let bound = listener.local_addr().with_context(cannot)?;
+    if config.token.is_none() && !bound.ip().is_loopback() {
+        tracing::warn!(address = %bound, "everyone who can reach this address can change the fleet: no token is set");
+    }
+    let serving = serve_admin(members, config, listener, scope.token().clone());
+    let handle = scope.spawn(async move {
+        if let Err(error) = serving.await {
+            tracing::error!(%error, "nobody answers for the fleet any more");
+        }
+    });
+    Ok((bound, handle))
+}
+
+/// What the recipe asks for; it ends with the handles.
+pub(super) async fn open(
+    members: &Membership,
+    recipe: &Recipe,
+    scope: &Scope,
+) -> anyhow::Result<Vec<AbortOnDropHandle<()>>> {
+    let mut handles = Vec::new();
+    if let Some(file) = recipe.fleet.file.clone() {
+        let (members, end) = (members.clone(), scope.token().clone());
+        handles.push(scope.spawn(async move { members.follow(file, end).await }));
+    }
+    if let Some(address) = &recipe.fleet.admin {
+        let address = address.parse().with_context(|| format!("fleet.admin={address}"))?;
+        let token = recipe.fleet.admin_token.clone();
+        // Only one run of a process can keep them.
+        let metrics = super::keep_metrics().ok();
+        let config = AdminConfig { token, metrics };
+        let (bound, serving) = serve_fleet(members.clone(), address, config, scope).await?;
+        handles.push(serving);
+        say(&format!("fleet's admin at http://{bound}"));
+    }
+    Ok(handles)
+}
