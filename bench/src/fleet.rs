@@ -3,6 +3,8 @@
 //! The policies meet the same requests on the same simulated servers in virtual time: how long a batch takes beside the
 //! least time in which the fleet could decode it, and how evenly it was spread.
 
+mod race;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,8 +73,11 @@ impl Shape {
     }
 }
 
-pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
+pub(crate) use race::echo;
+
+pub(crate) fn measure(quick: bool, with_peers: bool) -> anyhow::Result<Vec<Figure>> {
     let mut figures = vec![pick(quick)?];
+    figures.extend(race::measure(quick, with_peers)?);
     let samples = if quick { 4_000 } else { 16_000 };
     for shape in Shape::ALL {
         let mut first = None;

@@ -40,9 +40,12 @@ enum Room {
     /// CPU and memory of the engine client, and of a run that only waits
     Client(Options),
     /// What a pick costs, and what each routing policy makes of a fleet in which something is wrong
-    Fleet(Options),
+    Fleet(FleetOptions),
     /// What a served queue moves, how long a small take takes, what rows cost in memory
     Queue(QueueOptions),
+    /// Answers requests at once, for another sub-command
+    #[command(hide = true)]
+    Echo,
     /// Serves simulated servers for another sub-command, in a process of their own
     #[command(hide = true)]
     Serve(serve::ServeArgs),
@@ -56,6 +59,16 @@ struct Options {
     /// Ends within two minutes
     #[arg(long)]
     quick: bool,
+}
+
+#[derive(Args)]
+struct FleetOptions {
+    #[command(flatten)]
+    options: Options,
+    /// Also asks the routers vllm-router, sglang-router and smg, round by round; installs them first into
+    /// ~/.cache/rolldock-routers or the folder that ROLLDOCK_ROUTERS_ENV names
+    #[arg(long)]
+    peer: bool,
 }
 
 #[derive(Args)]
@@ -73,8 +86,12 @@ fn main() -> anyhow::Result<ExitCode> {
     let (figures, options) = match Cli::parse().room {
         Room::Rollout(options) => (rollout::measure(options.quick)?, options),
         Room::Client(options) => (client::measure(options.quick)?, options),
-        Room::Fleet(options) => (fleet::measure(options.quick)?, options),
+        Room::Fleet(FleetOptions { options, peer }) => (fleet::measure(options.quick, peer)?, options),
         Room::Queue(QueueOptions { options, peer }) => (queue::measure(options.quick, peer)?, options),
+        Room::Echo => {
+            fleet::echo()?;
+            return Ok(ExitCode::SUCCESS);
+        }
         Room::Serve(args) => {
             serve::serve(&args)?;
             return Ok(ExitCode::SUCCESS);

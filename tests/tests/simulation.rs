@@ -19,7 +19,9 @@ use rolldock::rollout::{
     RolloutTimeouts, StepEnd, invariants, sample_seed,
 };
 use rolldock::scope::Scope;
-use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, Monitor, MonitorConfig, ServerSpec};
+use rolldock_loadbalancer::{
+    BalancerConfig, EngineLoad, LoadBalancer, Monitor, MonitorConfig, Policy, ServerSpec,
+};
 use rolldock_reward::{Advantage, FilterMetric, GroupFilter};
 use rolldock_simengine::{
     Answer, AnswerKey, Fault, LengthConfig, ServerConfig, SimServer, Workload, WorkloadConfig,
@@ -81,6 +83,8 @@ struct World {
     config: RolloutConfig,
     engine: SimulatedEngine,
     balancer: LoadBalancer,
+    /// Places of each server.
+    capacity: u32,
     workload: Arc<Workload>,
     scope: Scope,
 }
@@ -130,8 +134,9 @@ impl World {
             .iter()
             .map(|server| ServerSpec::unreached(server.config().name.clone(), capacity))
             .collect();
+        let policy = pick(&mut rng, &Policy::ALL);
         let balancer =
-            LoadBalancer::new(BalancerConfig { seed, ..BalancerConfig::default() }, specs).unwrap();
+            LoadBalancer::new(BalancerConfig { seed, policy, ..BalancerConfig::default() }, specs).unwrap();
         let config = RolloutConfig {
             run_id: format!("sim{seed}").into(),
             seed,
@@ -160,14 +165,14 @@ impl World {
             ledger_entries_max: 64,
             validation: false,
         };
-        Self { rng, config, engine: SimulatedEngine::new(servers), balancer, workload, scope }
+        Self { rng, config, engine: SimulatedEngine::new(servers), balancer, capacity, workload, scope }
     }
 
     fn disturb(&mut self) {
         let names: Vec<String> = self.engine.servers().map(|server| server.config().name.clone()).collect();
         let name = &names[self.rng.random_range(0..names.len())];
         let server = self.engine.server(name).unwrap();
-        match self.rng.random_range(0..11) {
+        match self.rng.random_range(0..18) {
             0 => server.inject(Fault::Die),
             1 => server.inject(Fault::SigTerm),
             2 => server.inject(Fault::Stall),
@@ -177,8 +182,39 @@ impl World {
             6 => server.inject(Fault::Reset { share: 0.3 }),
             7 => server.inject(Fault::Nan { share: 0.2 }),
             8 => server.inject(Fault::Poison { share: 0.2 }),
-            _ => self.engine.servers().for_each(SimServer::heal),
+            9..=13 => {
+                let name = name.clone();
+                self.disturb_membership(&name);
+            }
+            _ => {
+                self.engine.servers().for_each(SimServer::heal);
+                for name in names {
+                    match self.balancer.find(&name) {
+                        Some(id) => self.balancer.set_paused(id, false).unwrap(),
+                        None => drop(self.balancer.add(ServerSpec::unreached(name, self.capacity)).unwrap()),
+                    }
+                }
+            }
         }
+    }
+
+    /// Servers leave, join, are drained or paused, have other places, or are said to be as busy as they are not.
+    fn disturb_membership(&mut self, name: &str) {
+        let Some(id) = self.balancer.find(name) else {
+            self.balancer.add(ServerSpec::unreached(name, self.capacity)).unwrap();
+            return;
+        };
+        let done = match self.rng.random_range(0..5) {
+            0 if self.balancer.snapshot().servers.len() > 1 => self.balancer.remove(id),
+            1 => self.balancer.set_draining(id),
+            2 => self.balancer.set_paused(id, true),
+            3 => self.balancer.set_capacity(id, self.capacity + self.rng.random_range(0..8)),
+            _ => {
+                let (running, waiting) = (self.rng.random_range(0..50), self.rng.random_range(0..50));
+                self.balancer.observe(id, &EngineLoad { running, waiting, ..EngineLoad::default() })
+            }
+        };
+        done.unwrap();
     }
 
     /// What was drawn is what was drawn, wherever and whenever it ran.

@@ -36,16 +36,20 @@ async fn figures(quick: bool, with_peer: bool) -> anyhow::Result<Vec<Figure>> {
     let mut figures = idle(peer.as_mut())?;
     figures.extend(large::figures(quick, peer.as_mut()).await?);
     figures.extend(small::rows(quick, peer.as_mut()).await?);
-    // A thread that does nothing else, as a trainer's loader has one: it sleeps in the system's wait for I/O.
-    figures.extend(tokio::task::block_in_place(|| {
-        let alone = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        alone.block_on(small::takes(quick, peer.as_mut()))
-    })?);
+    figures.extend(on_one_thread(small::takes(quick, peer.as_mut()))?);
     drop(peer);
+    figures.push(on_one_thread(small::quiet_take(quick))?);
     figures.extend(local::figures(quick).await?);
     figures.push(durable::puts(quick).await?);
     figures.extend(durable::large(quick).await?);
     Ok(figures)
+}
+
+/// On a thread that does nothing else, as a trainer's loader has one: it sleeps in the system's wait for I/O.
+fn on_one_thread<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::task::block_in_place(|| {
+        tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
+    })
 }
 
 /// What a server costs before it holds anything.

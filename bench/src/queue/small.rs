@@ -109,6 +109,25 @@ fn round_trip() -> anyhow::Result<f64> {
     Ok(median(&times))
 }
 
+/// The same with nothing else on the machine: waking a thread that sleeps is most of it, so what that costs stands beside it.
+pub(super) async fn quiet_take(quick: bool) -> anyhow::Result<Figure> {
+    let server = Server::start(None)?;
+    let client = server.declared("train", 1 << 10).await?;
+    client.put("train", Put::group("only", data::small(TAKEN_ROWS)?), None).await?;
+    let (mut times, mut bare) = (Vec::new(), Vec::new());
+    for _ in 0..rounds(quick) {
+        bare.push(round_trip()?);
+        times.push(take(&client, quick).await?);
+    }
+    let fastest = times.iter().copied().fold(f64::INFINITY, f64::min);
+    let name =
+        format!("take of {TAKEN_ROWS} rows, one column, nothing else running: median of the fastest round");
+    let bare = bare.iter().copied().fold(f64::INFINITY, f64::min);
+    Ok(Figure::new(name, fastest, "us")
+        .against_named("a byte there and back over a bare socket, the same", bare)
+        .bar(Bar::AtMost(150.0)))
+}
+
 pub(super) async fn takes(quick: bool, mut peer: Option<&mut Peer>) -> anyhow::Result<Vec<Figure>> {
     let resident_rows: usize = if quick { 100_000 } else { 1_000_000 };
     let (empty, full) = (Server::start(None)?, Server::start(None)?);
@@ -122,16 +141,14 @@ pub(super) async fn takes(quick: bool, mut peer: Option<&mut Peer>) -> anyhow::R
     let held = (full.resident()? - before) / 1e6;
     let payload = (resident_rows * data::payload_bytes(&batch) / TAKEN_ROWS) as f64 / 1e6;
     // In turn, so that the machine's moods meet all.
-    let (mut alone, mut among, mut theirs, mut bare) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut alone, mut among, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds(quick) {
         if let Some(peer) = peer.as_mut() {
             theirs.push(median(&peer.small_takes(TAKEN_ROWS, PEER_TAKES)?) * 1e6);
         }
-        bare.push(round_trip()?);
         alone.push(take(&few, quick).await?);
         among.push(take(&many, quick).await?);
     }
-    let fastest = alone.iter().copied().fold(f64::INFINITY, f64::min);
     let (alone, among) = (median(&alone), median(&among));
     let what = format!("take of {TAKEN_ROWS} rows, one column");
     let mut small = Figure::new(format!("{what}, median"), alone, "us");
@@ -139,12 +156,8 @@ pub(super) async fn takes(quick: bool, mut peer: Option<&mut Peer>) -> anyhow::R
         small = small.against_named(peer::NAME, median(&theirs));
     }
     let name = format!("the same among {resident_rows} rows (peer: alone)");
-    let bare = median(&bare);
     Ok(vec![
         small,
-        Figure::new(format!("{what}, median of the fastest round"), fastest, "us")
-            .against_named("a byte there and back over a bare socket, median", bare)
-            .bar(Bar::AtMost(150.0)),
         Figure::new(name, among, "us").against(alone).bar(Bar::RatioAtMost(1.2)),
         Figure::new(format!("resident memory for {payload:.0} MB of rows of 1 KB, groups of 16"), held, "MB")
             .against(payload)

@@ -1,0 +1,358 @@
+//! The proxy beside the routers that others use, before the same two backends that answer at once.
+//!
+//! Every round asks each of them in another order, and the backends without anything in between: what a proxy adds is its
+//! median time less theirs, in the same round. Ratios are of the same round too; their interval is Student's over the
+//! rounds.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::time::Instant;
+
+use crate::figures::{Bar, Figure};
+
+/// What is installed, and what its launcher is called with before the servers' addresses.
+const PEERS: [(&str, &str, &[&str]); 3] = [
+    ("vllm-router", "0.1.17", &["--policy", "round_robin"]),
+    ("sglang-router", "0.3.2", &["launch", "--policy", "round_robin"]),
+    ("smg", "1.13.0", &["launch", "--policy", "round_robin"]),
+];
+/// Student's t for a two-sided interval of 95 %, by degrees of freedom from 6 on.
+const STUDENT: [f64; 9] = [2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145];
+const ROUNDS: usize = 9;
+const ROUNDS_QUICK: usize = 7;
+/// Requests of a round, one after the other.
+const ALONE: usize = 400;
+/// Requests of a round, at once.
+const TOGETHER: usize = 64;
+const WINDOW: Duration = Duration::from_secs(1);
+const START_WAIT: Duration = Duration::from_secs(60);
+const BODY: &str = "{\"model\":\"echo\",\"prompt\":[1,2,3,4,5,6,7,8],\"max_tokens\":16,\"temperature\":1.0}";
+const ANSWER: &str = "{\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":1,\"model\":\"echo\",\"choices\":[{\"index\":0,\"text\":\"hello\",\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":8,\"completion_tokens\":1,\"total_tokens\":9}}";
+
+/// A process that is killed when this is dropped.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Process {
+    /// Resident memory of it and its children, bytes.
+    fn resident(&self) -> f64 {
+        let mut total = 0.0;
+        let mut processes = vec![self.0.id()];
+        while let Some(process) = processes.pop() {
+            let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+            let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+            let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<f64>().ok());
+            total += kibibytes.unwrap_or(0.0) * 1024.0;
+            let children = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
+            processes.extend(
+                children.unwrap_or_default().split_whitespace().filter_map(|id| id.parse::<u32>().ok()),
+            );
+        }
+        total
+    }
+}
+
+/// Someone who is asked.
+struct Runner {
+    name: String,
+    address: SocketAddr,
+    process: Option<Process>,
+    alone_us: Vec<f64>,
+    alone_p99_us: Vec<f64>,
+    rate: Vec<f64>,
+}
+
+impl Runner {
+    fn new(name: &str, address: SocketAddr, process: Option<Process>) -> Self {
+        let (alone_us, alone_p99_us, rate) = (Vec::new(), Vec::new(), Vec::new());
+        Self { name: name.to_owned(), address, process, alone_us, alone_p99_us, rate }
+    }
+}
+
+/// Answers every request at once, for ever. One of its own process: `rolldock-bench echo`.
+pub(crate) fn echo() -> anyhow::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    println!("{}", listener.local_addr()?);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    listener.set_nonblocking(true)?;
+    let tasks = tokio_util::task::TaskTracker::new();
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        loop {
+            let (stream, _) = listener.accept().await?;
+            stream.set_nodelay(true)?;
+            tasks.spawn(answer_all(stream));
+        }
+    })
+}
+
+async fn answer_all(mut stream: tokio::net::TcpStream) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let answer = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{ANSWER}",
+        ANSWER.len()
+    );
+    let mut buffer = Vec::with_capacity(16 << 10);
+    loop {
+        while let Some(length) = request_length(&buffer) {
+            buffer.drain(..length);
+            if stream.write_all(answer.as_bytes()).await.is_err() {
+                return;
+            }
+        }
+        if !matches!(stream.read_buf(&mut buffer).await, Ok(read) if read > 0) {
+            return;
+        }
+    }
+}
+
+/// Length of the message that the bytes begin with, once it is whole.
+fn request_length(bytes: &[u8]) -> Option<usize> {
+    let head = memchr::memmem::find(bytes, b"\r\n\r\n")? + 4;
+    let text = std::str::from_utf8(&bytes[..head]).ok()?.to_ascii_lowercase();
+    let body = text.split("content-length:").nth(1).and_then(|rest| rest.lines().next()?.trim().parse().ok());
+    let whole = head + body.unwrap_or(0);
+    (bytes.len() >= whole).then_some(whole)
+}
+
+fn request(address: SocketAddr) -> Vec<u8> {
+    let length = BODY.len();
+    format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{BODY}"
+    )
+    .into_bytes()
+}
+
+/// Sends a request and reads its answer, whose bytes are counted by its head.
+fn ask(stream: &mut TcpStream, request: &[u8], buffer: &mut Vec<u8>) -> anyhow::Result<()> {
+    stream.write_all(request)?;
+    buffer.clear();
+    let mut piece = [0; 8192];
+    loop {
+        let read = stream.read(&mut piece)?;
+        anyhow::ensure!(read > 0, "the connection was closed");
+        buffer.extend_from_slice(&piece[..read]);
+        if is_whole(buffer) {
+            anyhow::ensure!(buffer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(buffer));
+            return Ok(());
+        }
+    }
+}
+
+fn is_whole(answer: &[u8]) -> bool {
+    if memchr::memmem::find(answer, b"transfer-encoding: chunked").is_some() {
+        return answer.ends_with(b"0\r\n\r\n");
+    }
+    request_length(answer).is_some_and(|length| answer.len() >= length)
+}
+
+/// Sorted times of requests one after the other, microseconds.
+fn alone(address: SocketAddr) -> anyhow::Result<Vec<f64>> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let (request, mut buffer) = (request(address), Vec::new());
+    let mut times = Vec::with_capacity(ALONE);
+    for number in 0..ALONE + 20 {
+        let started = Instant::now();
+        ask(&mut stream, &request, &mut buffer)?;
+        if number >= 20 {
+            times.push(started.elapsed().as_secs_f64() * 1e6);
+        }
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times)
+}
+
+/// Requests a second with many under way.
+fn together(address: SocketAddr) -> anyhow::Result<f64> {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let request = request(address);
+    let started = Instant::now();
+    let asking = (0..TOGETHER).map(|_| async {
+        let mut stream = tokio::net::TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let (mut count, mut buffer) = (0_u64, Vec::new());
+        while started.elapsed() < WINDOW {
+            stream.write_all(&request).await?;
+            buffer.clear();
+            while !is_whole(&buffer) {
+                let read = stream.read_buf(&mut buffer).await?;
+                anyhow::ensure!(read > 0, "the connection was closed");
+            }
+            count += 1;
+        }
+        anyhow::Ok(count)
+    });
+    let counts = runtime.block_on(futures::future::try_join_all(asking))?;
+    Ok(counts.iter().sum::<u64>() as f64 / started.elapsed().as_secs_f64())
+}
+
+fn free_port() -> anyhow::Result<SocketAddr> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+}
+
+fn start_echo() -> anyhow::Result<(Process, SocketAddr)> {
+    let mut child = Command::new(std::env::current_exe()?).arg("echo").stdout(Stdio::piped()).spawn()?;
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
+    let process = Process(child);
+    Ok((process, line.trim().parse().with_context(|| format!("the backend said {line:?}"))?))
+}
+
+fn start_ours(backends: &[SocketAddr]) -> anyhow::Result<Runner> {
+    let binary = std::env::current_exe()?.with_file_name("rolldock");
+    let mut command = Command::new(binary);
+    command.args(["proxy", "--listen", "127.0.0.1:0", "--engine", "openai"]);
+    for backend in backends {
+        command.arg("--endpoint").arg(format!("http://{backend}"));
+    }
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
+    let process = Process(child);
+    let address = line.strip_prefix("http://").and_then(|rest| rest.split(' ').next());
+    let address = address.with_context(|| format!("the proxy said {line:?}"))?.parse()?;
+    Ok(Runner::new("rolldock proxy", address, Some(process)))
+}
+
+/// The folder with the peers, filled if need be.
+fn install() -> anyhow::Result<PathBuf> {
+    let folder = match std::env::var_os("ROLLDOCK_ROUTERS_ENV") {
+        Some(folder) => PathBuf::from(folder),
+        None => PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?)
+            .join(".cache/rolldock-routers"),
+    };
+    let run = |program: &Path, arguments: &[&str]| {
+        let done = Command::new(program).args(arguments).stdout(Stdio::null()).status();
+        let done = done.with_context(|| format!("cannot run {}", program.display()))?;
+        anyhow::ensure!(done.success(), "{} {arguments:?} failed", program.display());
+        anyhow::Ok(())
+    };
+    if !folder.join("bin/python").exists() {
+        run(Path::new("python3"), &["-m", "venv", folder.to_str().context("a folder that is no text")?])?;
+    }
+    let wanted = PEERS.map(|(name, version, _)| format!("{name}=={version}"));
+    let mut arguments = vec!["install", "--quiet", "--disable-pip-version-check"];
+    arguments.extend(wanted.iter().map(String::as_str));
+    run(&folder.join("bin/pip"), &arguments)?;
+    Ok(folder)
+}
+
+fn start_peer(folder: &Path, peer: (&str, &str, &[&str]), backends: &[SocketAddr]) -> anyhow::Result<Runner> {
+    let (name, version, flags) = peer;
+    let (address, metrics) = (free_port()?, free_port()?);
+    let mut command = Command::new(folder.join("bin").join(name));
+    command.args(flags).args(["--host", "127.0.0.1", "--port", &address.port().to_string()]);
+    command.args(["--prometheus-port", &metrics.port().to_string(), "--worker-urls"]);
+    command.args(backends.iter().map(|backend| format!("http://{backend}")));
+    let process = Process(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
+    let runner = Runner::new(&format!("{name} {version}"), address, Some(process));
+    let give_up = Instant::now() + START_WAIT;
+    loop {
+        match alone_once(address) {
+            Ok(()) => return Ok(runner),
+            Err(error) if Instant::now() > give_up => {
+                return Err(error.context(format!("{name} does not pass a request on")));
+            }
+            Err(_) => std::thread::park_timeout(Duration::from_millis(200)),
+        }
+    }
+}
+
+fn alone_once(address: SocketAddr) -> anyhow::Result<()> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+    ask(&mut stream, &request(address), &mut Vec::new())
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Geometric mean of ratios, and the ends of its interval of 95 %.
+fn interval(ratios: &[f64]) -> (f64, f64, f64) {
+    let logs: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
+    let count = logs.len() as f64;
+    let mean = logs.iter().sum::<f64>() / count;
+    let variance = logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>() / (count - 1.0);
+    let student = STUDENT[(logs.len().saturating_sub(7)).min(STUDENT.len() - 1)];
+    let half = student * (variance / count).sqrt();
+    (mean.exp(), (mean - half).exp(), (mean + half).exp())
+}
+
+/// Ours, and with `with_peers` the others, round by round.
+pub(super) fn measure(quick: bool, with_peers: bool) -> anyhow::Result<Vec<Figure>> {
+    let echoes = [start_echo()?, start_echo()?];
+    let backends = echoes.each_ref().map(|(_, address)| *address);
+    let mut runners = vec![Runner::new("the backend itself", backends[0], None), start_ours(&backends)?];
+    if with_peers {
+        let folder = install()?;
+        for peer in PEERS {
+            runners.push(start_peer(&folder, peer, &backends)?);
+        }
+    }
+    let rounds = if quick { ROUNDS_QUICK } else { ROUNDS };
+    for round in 0..rounds {
+        let count = runners.len();
+        for step in 0..count {
+            let runner = &mut runners[(round + step) % count];
+            let times = alone(runner.address).with_context(|| runner.name.clone())?;
+            runner.alone_us.push(times[times.len() / 2]);
+            runner.alone_p99_us.push(times[times.len() * 99 / 100]);
+            runner.rate.push(together(runner.address).with_context(|| runner.name.clone())?);
+        }
+    }
+    Ok(figures(&runners))
+}
+
+fn figures(runners: &[Runner]) -> Vec<Figure> {
+    let [direct, ours, peers @ ..] = runners else { return Vec::new() };
+    // What is within the noise of the backend itself counts as a microsecond.
+    let added = |runner: &Runner| -> Vec<f64> {
+        runner
+            .alone_us
+            .iter()
+            .zip(&direct.alone_us)
+            .map(|(with, without)| (with - without).max(1.0))
+            .collect()
+    };
+    let ours_added = added(ours);
+    let memory = ours.process.as_ref().map_or(0.0, Process::resident) / 1e6;
+    let mut figures = vec![
+        Figure::new("proxy, one request at a time: added to the median", median(&ours_added), "us"),
+        Figure::new("proxy, one request at a time: 99 of 100 take at most", median(&ours.alone_p99_us), "us"),
+        Figure::new(format!("proxy, {TOGETHER} at once"), median(&ours.rate), "requests/s"),
+        Figure::new("proxy: resident memory", memory, "MB").bar(Bar::AtMost(20.0)),
+    ];
+    for peer in peers {
+        let theirs_added = added(peer);
+        let ratios: Vec<f64> =
+            ours_added.iter().zip(&theirs_added).map(|(ours, theirs)| ours / theirs).collect();
+        let (mean, low, high) = interval(&ratios);
+        let name = format!("added to the median, over {}'s ({low:.2} to {high:.2})", peer.name);
+        figures.push(Figure::new(name, mean, "x").bar(Bar::AtMost(1.0)));
+        let rate = Figure::new(format!("{TOGETHER} at once"), median(&ours.rate), "requests/s");
+        figures.push(rate.against_named(&peer.name, median(&peer.rate)).bar(Bar::RatioAtLeast(1.5)));
+        let p99 = Figure::new("99 of 100 take at most", median(&ours.alone_p99_us), "us");
+        figures.push(p99.against_named(&peer.name, median(&peer.alone_p99_us)));
+        let theirs = peer.process.as_ref().map_or(0.0, Process::resident) / 1e6;
+        figures.push(Figure::new("resident memory", memory, "MB").against_named(&peer.name, theirs));
+    }
+    figures
+}

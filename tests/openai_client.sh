@@ -1,0 +1,39 @@
+#!/bin/sh
+# The proxy as the openai package and curl see it, before two simulated servers. Installs openai into a folder of its own.
+set -eu
+cd "$(dirname "$0")/.."
+python=${ROLLDOCK_OPENAI_ENV:-$HOME/.cache/rolldock-openai}
+[ -x "$python/bin/python" ] || python3 -m venv "$python"
+"$python/bin/pip" install --quiet --disable-pip-version-check "openai==3.54.0"
+
+cargo build --quiet --bin rolldock
+logs=$(mktemp -d)
+target/debug/rolldock simengine --ports 0,0 --time-scale 0.001 --mean-response-length 12 >"$logs/servers" &
+servers=$!
+proxy=
+trap 'kill $servers $proxy 2>/dev/null || true; rm -rf "$logs"' EXIT
+# The first words of the lines of a process that have these words, once there are so many.
+said() {
+    for _ in $(seq 100); do
+        [ "$(grep -c "$2" "$logs/$1")" -ge "$3" ] && break
+        sleep 0.1
+    done
+    grep "$2" "$logs/$1" | cut -d ' ' -f 1
+}
+urls=$(said servers serves 2)
+first=$(echo "$urls" | sed -n 1p)
+second=$(echo "$urls" | sed -n 2p)
+target/debug/rolldock proxy --listen 127.0.0.1:0 --endpoint "$first" --endpoint "$second" >"$logs/proxy" &
+proxy=$!
+url=$(said proxy balances 1)
+
+"$python/bin/python" tests/openai_client.py "$url" simulated
+
+ask='{"model":"simulated","messages":[{"role":"user","content":"hello"}],"max_tokens":8'
+curl -sf "$url/v1/chat/completions" -H 'content-type: application/json' -d "$ask}" | grep -q '"finish_reason"'
+curl -sfN "$url/v1/chat/completions" -H 'content-type: application/json' -d "$ask,\"stream\":true}" | grep -q '^data: \[DONE\]'
+curl -sf "$url/health" | grep -q '"live":2'
+curl -sf "$url/metrics" | grep -q '^rolldock_requests_total'
+echo "curl is served"
+kill -INT $proxy
+wait $proxy
