@@ -4,272 +4,27 @@
 //! sender in an ordered list; whoever makes room serves the list before anybody else can take the place, so waiting
 //! is fair within a priority and costs nothing.
 
+mod grants;
+mod state;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use metrics::Gauge;
 use parking_lot::Mutex;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use tokio::sync::{Notify, oneshot};
-use tokio::time::Instant;
 
-use crate::policy::{self, Ask, Candidate, RoutingPolicy};
+use crate::policy::{self, Ask, RoutingPolicy};
 use crate::server::Server;
 use crate::{
-    BalancerConfig, BalancerError, EngineLoad, FleetSnapshot, Outcome, Permit, PermitRequest, Priority,
-    ServerId, ServerSpec, ServerState, invariants,
+    BalancerConfig, BalancerError, EngineLoad, FleetSnapshot, Permit, PermitRequest, Priority, ServerId,
+    ServerSpec, ServerState,
 };
 
-/// What is left of earlier measurements of the fleet at each new one.
-const MEAN_MEMORY: f64 = 0.99;
-
-#[derive(Debug)]
-struct Waiter {
-    weight: u32,
-    tokens: u32,
-    group: Option<u64>,
-    exclude: Vec<ServerId>,
-    grant: oneshot::Sender<Permit>,
-}
-
-/// What samples took lately, over all servers.
-#[derive(Debug, Default)]
-struct Means {
-    samples: f64,
-    tokens: f64,
-    seconds: f64,
-}
-
-impl Means {
-    fn record(&mut self, samples: u32, tokens: u64, took: Duration) {
-        self.samples = self.samples * MEAN_MEMORY + f64::from(samples);
-        self.tokens = self.tokens * MEAN_MEMORY + tokens as f64;
-        self.seconds = self.seconds * MEAN_MEMORY + took.as_secs_f64() * f64::from(samples);
-    }
-
-    /// Tokens of a sample.
-    fn tokens(&self) -> f64 {
-        if self.samples > 0.0 { self.tokens / self.samples } else { 1.0 }
-    }
-
-    /// Tokens a second of a sample.
-    fn speed(&self) -> f64 {
-        if self.seconds > 0.0 && self.tokens > 0.0 { self.tokens / self.seconds } else { 1.0 }
-    }
-}
-
-#[derive(Debug)]
-struct State {
-    /// In order of their ids.
-    servers: Vec<Server>,
-    /// What policies see of each of them.
-    candidates: Vec<Candidate>,
-    /// Whether a server has penalties, or asked to be left alone: what is seen of it changes with time.
-    unsettled: bool,
-    next_server: u32,
-    /// Permits out of all servers.
-    in_use: u32,
-    waiters: BTreeMap<(Priority, u64), Waiter>,
-    next_waiter: u64,
-    policy: Box<dyn RoutingPolicy>,
-    rng: ChaCha8Rng,
-    means: Means,
-    closed: bool,
-}
-
-impl State {
-    fn index(&self, id: ServerId) -> Option<usize> {
-        self.servers.binary_search_by_key(&id, |server| server.id).ok()
-    }
-
-    /// The one way to change a server: what policies see changes with it.
-    fn change<T>(
-        &mut self,
-        config: &BalancerConfig,
-        id: ServerId,
-        change: impl FnOnce(&mut Server) -> T,
-    ) -> Result<T, BalancerError> {
-        let index = self.index(id).ok_or_else(|| unknown(id))?;
-        let server = &mut self.servers[index];
-        let before = server.in_use;
-        let result = change(server);
-        self.in_use = self.in_use - before + server.in_use;
-        self.look_at(config, index, Instant::now());
-        Ok(result)
-    }
-
-    fn look_at(&mut self, config: &BalancerConfig, index: usize, now: Instant) {
-        let server = &mut self.servers[index];
-        let penalty = server.penalty(now, config.penalty_half_life());
-        self.unsettled |= server.opens_at(now).is_some() || penalty > 0.0;
-        self.candidates[index] = server.candidate(penalty, self.means.speed(), self.means.tokens());
-    }
-
-    /// Brings what changes with time up to date.
-    fn settle(&mut self, config: &BalancerConfig) {
-        if std::mem::take(&mut self.unsettled) {
-            let now = Instant::now();
-            (0..self.servers.len()).for_each(|index| self.look_at(config, index, now));
-        }
-    }
-
-    /// When the next server that asked to be left alone may be asked again.
-    fn next_opening(&mut self) -> Option<Instant> {
-        if !self.unsettled {
-            return None;
-        }
-        let now = Instant::now();
-        self.servers.iter_mut().filter_map(|server| server.opens_at(now)).min()
-    }
-
-    fn largest_capacity(&self, config: &BalancerConfig) -> u32 {
-        let largest = self.servers.iter().map(|server| server.capacity).max().unwrap_or(0);
-        largest.min(config.capacity_total.unwrap_or(u32::MAX))
-    }
-
-    /// Expected tokens of a request; one that no server could have whole is charged what the largest has.
-    fn tokens_of(&self, weight: u32, expected: u32) -> u32 {
-        let each = if expected > 0 { f64::from(expected) } else { self.means.tokens() };
-        let tokens = (each * f64::from(weight)) as u32;
-        if self.servers.iter().any(|server| server.tokens_max() >= tokens) {
-            return tokens;
-        }
-        self.servers.iter().map(Server::tokens_max).max().unwrap_or(tokens)
-    }
-
-    /// Exclusion is a wish: it does not hold when nobody else is alive.
-    fn honoured<'a>(&self, exclude: &'a [ServerId], weight: u32) -> &'a [ServerId] {
-        let other =
-            |server: &Server| server.is_live() && server.capacity >= weight && !exclude.contains(&server.id);
-        if exclude.is_empty() || self.servers.iter().any(other) { exclude } else { &[] }
-    }
-
-    fn snapshot(&self) -> FleetSnapshot {
-        FleetSnapshot {
-            servers: self.servers.iter().map(Server::snapshot).collect(),
-            waiting: self.waiters.len(),
-        }
-    }
-}
-
-/// What the clones of a balancer and its permits share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    config: BalancerConfig,
-    state: Mutex<State>,
-    /// A server has fewer permits out, or another state.
-    changed: Notify,
-    /// A server asked to be left alone for a while.
-    closings: Notify,
-    waiting: Gauge,
-}
-
-impl Shared {
-    pub(crate) fn give_back(self: &Arc<Self>, permit: &Permit) {
-        let Permit { life, weight, tokens, granted_at, outcome, .. } = permit;
-        let now = Instant::now();
-        let took = now.saturating_duration_since(*granted_at);
-        let closes = matches!(outcome, Outcome::Backpressure { retry_after: Some(_) });
-        self.update(|state| {
-            if let Outcome::Success { tokens } = outcome {
-                state.means.record(*weight, *tokens, took);
-            }
-            // It may have left.
-            let _ = state.change(&self.config, life.server, |server| {
-                if server.epoch() != life.epoch {
-                    return;
-                }
-                server.give_back(*weight, *tokens);
-                if let Some(reason) = server.record(outcome, *weight, took, now, &self.config) {
-                    tracing::warn!(server = %server.name(), %reason, "server is dead");
-                    server.die(reason);
-                }
-            });
-        });
-        if closes {
-            self.closings.notify_waiters();
-        }
-    }
-
-    /// Changes the state and serves who waits. Permits that nobody takes are dropped outside the lock.
-    fn update<T>(self: &Arc<Self>, change: impl FnOnce(&mut State) -> T) -> T {
-        let (result, untaken) = {
-            let mut state = self.state.lock();
-            let result = change(&mut state);
-            let untaken = if state.waiters.is_empty() { Vec::new() } else { self.serve(&mut state) };
-            debug_assert_eq!(invariants::within_capacity(&state.snapshot()), Ok(()));
-            (result, untaken)
-        };
-        drop(untaken);
-        self.changed.notify_waiters();
-        result
-    }
-
-    /// Grants what can be granted, in order. A waiter that fits nowhere keeps the servers that it could use: whoever
-    /// comes after it may only have the others.
-    fn serve(self: &Arc<Self>, state: &mut State) -> Vec<Permit> {
-        let mut untaken = Vec::new();
-        let mut kept: Vec<ServerId> = Vec::new();
-        let mut cursor = None;
-        loop {
-            let next = match cursor {
-                None => state.waiters.iter().next(),
-                Some(after) => {
-                    let later = (std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded);
-                    state.waiters.range(later).next()
-                }
-            };
-            let Some((key, waiter)) = next.map(|(key, waiter)| (*key, waiter)) else { break };
-            cursor = Some(key);
-            let (weight, tokens, group) = (waiter.weight, waiter.tokens, waiter.group);
-            let exclude = state.honoured(&waiter.exclude, weight).to_vec();
-            let avoid: Vec<ServerId> = exclude.iter().chain(&kept).copied().collect();
-            match self.try_grant(state, &Ask { weight, tokens, group, avoid: &avoid }) {
-                Some(permit) => {
-                    let Some(waiter) = state.waiters.remove(&key) else { continue };
-                    if let Err(permit) = waiter.grant.send(permit) {
-                        untaken.push(permit);
-                    }
-                }
-                None => {
-                    let could_use = state.servers.iter().filter(|server| !exclude.contains(&server.id));
-                    kept.extend(could_use.map(|server| server.id));
-                    if state.servers.iter().all(|server| kept.contains(&server.id)) {
-                        break;
-                    }
-                }
-            }
-        }
-        self.waiting.set(state.waiters.len() as f64);
-        untaken
-    }
-
-    fn try_grant(self: &Arc<Self>, state: &mut State, ask: &Ask<'_>) -> Option<Permit> {
-        let room = self.config.capacity_total.unwrap_or(u32::MAX) - state.in_use;
-        if ask.weight > room {
-            return None;
-        }
-        state.settle(&self.config);
-        let State { policy, candidates, rng, .. } = state;
-        let index = policy.pick(ask, candidates, rng)?;
-        // A policy of somebody else's may err.
-        let id = candidates.get(index).filter(|candidate| ask.fits(candidate))?.server;
-        let life = state.change(&self.config, id, |server| {
-            server.grant(ask.weight, ask.tokens);
-            Arc::clone(&server.life)
-        });
-        Some(Permit {
-            shared: Arc::clone(self),
-            life: life.ok()?,
-            weight: ask.weight,
-            tokens: ask.tokens,
-            granted_at: Instant::now(),
-            outcome: Outcome::Cancelled,
-        })
-    }
-}
+pub(crate) use grants::Shared;
+use state::{Means, State, Waiter, unknown};
 
 /// Takes the waiter off the list when the waiting future is dropped.
 struct Waiting<'a> {
@@ -572,10 +327,5 @@ impl LoadBalancer {
         let _ = tokio::time::timeout(limit, self.shared.changed.notified()).await;
     }
 }
-
-fn unknown(id: ServerId) -> BalancerError {
-    BalancerError::UnknownServer { server: id.0.to_string() }
-}
-
 #[cfg(test)]
 mod tests;

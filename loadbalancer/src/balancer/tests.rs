@@ -9,7 +9,7 @@ use rand::RngExt;
 use tokio::time::Instant;
 
 use super::*;
-use crate::{Epoch, Policy, ServerSpec};
+use crate::{Epoch, Outcome, Policy, ServerSpec, invariants};
 
 fn spec(name: &str, capacity: u32) -> ServerSpec {
     ServerSpec::unreached(name, capacity)
