@@ -142,7 +142,8 @@ impl LoadBalancer {
             }
         }
         let largest = state.largest_capacity(config);
-        if weight > largest {
+        // In a fleet without servers it waits for one to join.
+        if weight > largest && !state.servers.is_empty() {
             return Err(BalancerError::TooHeavy { weight, largest });
         }
         let waiting_max = config.waiting_max;

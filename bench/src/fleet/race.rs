@@ -31,7 +31,7 @@ const ALONE: usize = 400;
 const TOGETHER: usize = 64;
 const WINDOW: Duration = Duration::from_secs(1);
 const START_WAIT: Duration = Duration::from_secs(60);
-const BODY: &str = "{\"model\":\"echo\",\"prompt\":[1,2,3,4,5,6,7,8],\"max_tokens\":16,\"temperature\":1.0}";
+const BODY: &str = "{\"model\":\"echo\",\"prompt\":\"two and two is\",\"max_tokens\":16,\"temperature\":1.0}";
 const ANSWER: &str = "{\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":1,\"model\":\"echo\",\"choices\":[{\"index\":0,\"text\":\"hello\",\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":8,\"completion_tokens\":1,\"total_tokens\":9}}";
 
 /// A process that is killed when this is dropped.

@@ -243,6 +243,15 @@ async fn impossible_requests_are_refused_at_once() {
 }
 
 #[tokio::test]
+async fn a_fleet_without_servers_is_waited_for() {
+    let balancer = fleet(&[], Policy::LeastLoad);
+    let mut waiting = Box::pin(balancer.acquire(request(1)));
+    assert!((&mut waiting).now_or_never().is_none());
+    balancer.add(spec("late", 1)).unwrap();
+    assert!(waiting.now_or_never().is_some());
+}
+
+#[tokio::test]
 async fn draining_waits_for_the_last_permit() {
     let balancer = fleet(&[2], Policy::LeastLoad);
     let held = balancer.acquire(request(1)).await.unwrap();

@@ -46,7 +46,7 @@ impl ServingThreads {
         Ok(Self { address, ends })
     }
 
-    /// Waits for their ends, at most for `limit`. Cancel-safe: they go on.
+    /// Waits for their ends, at most for `limit`: what takes longer is cut off. Cancel-safe: they go on.
     pub async fn ended(self, limit: Duration) -> anyhow::Result<()> {
         let ending = async {
             for end in self.ends {
@@ -54,7 +54,10 @@ impl ServingThreads {
             }
             anyhow::Ok(())
         };
-        tokio::time::timeout(limit, ending).await.context("some answers took too long and are cut off")?
+        tokio::time::timeout(limit, ending).await.unwrap_or_else(|_| {
+            tracing::warn!(limit_s = limit.as_secs(), "answers that take longer are cut off");
+            Ok(())
+        })
     }
 }
 
