@@ -6,7 +6,7 @@ python=${ROLLDOCK_OPENAI_ENV:-$HOME/.cache/rolldock-openai}
 [ -x "$python/bin/python" ] || python3 -m venv "$python"
 "$python/bin/pip" install --quiet --disable-pip-version-check "openai==3.54.0"
 
-cargo build --quiet --bin rolldock
+cargo build --workspace --quiet --bin rolldock
 logs=$(mktemp -d)
 target/debug/rolldock simengine --ports 0,0 --time-scale 0.001 --mean-response-length 12 >"$logs/servers" &
 servers=$!

@@ -6,7 +6,7 @@ python=${ROLLDOCK_PYTHON_ENV:-$HOME/.cache/rolldock-python}
 [ -x "$python/bin/python" ] || python3 -m venv "$python"
 "$python/bin/pip" install --quiet --disable-pip-version-check "pyarrow==26.0.1"
 
-cargo build --quiet --bin rolldock
+cargo build --workspace --quiet --bin rolldock
 log=$(mktemp)
 target/debug/rolldock queue serve --listen 127.0.0.1:0 --token secret >"$log" &
 server=$!

@@ -49,4 +49,4 @@ start_server "$second"
 wait_for_server "$first" "${servers[0]}"
 wait_for_server "$second" "${servers[1]}"
 ROLLDOCK_VLLM_ENDPOINTS="http://127.0.0.1:$first,http://127.0.0.1:$second" \
-  cargo test --locked -p rolldock --test real_vllm -- --nocapture
+  cargo test --locked --workspace --test real_vllm -- --nocapture
