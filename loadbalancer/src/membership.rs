@@ -214,11 +214,12 @@ impl Membership {
         }
     }
 
-    /// Removes those that are drained and not in the file.
+    /// Removes those that are drained or dead and not in the file. Who was added by a call stays.
     fn let_go(&self, endpoints: &BTreeSet<String>) {
         for server in self.balancer.snapshot().servers {
             let stays = server.url.as_deref().is_some_and(|url| endpoints.contains(url));
-            if !stays && server.in_use == 0 {
+            let is_leaving = matches!(server.state, ServerState::Draining | ServerState::Dead);
+            if !stays && is_leaving && server.in_use == 0 {
                 // It may have left since.
                 let _ = self.remove(&server.name);
             }

@@ -94,6 +94,10 @@ async fn a_file_says_who_is_there_and_a_wrong_one_changes_nothing() {
         write(&format!("endpoints = [\"http://{other}\"] # sound again"));
         drop(held);
         until(&[&format!("{other} active")]).await;
+        // Who was added by a call is not the file's to remove.
+        fleet.add(member("http://c:1")).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        until(&[&format!("{other} active"), "c:1 active"]).await;
         end.cancel();
     };
     tokio::join!(following, testing);
