@@ -24,6 +24,10 @@ use crate::workload::{EOS, EveryPrompt, Numbered, answers};
 const SEED: u64 = 42;
 const SERVERS: usize = 8;
 const PERMITS: u32 = 64;
+/// Running samples: half of the places, so that a policy has a choice.
+const AT_ONCE: usize = SERVERS * PERMITS as usize / 2;
+/// When something goes wrong, as a share of the least time that the batch could take.
+const FAULT_AT: f64 = 1.0 / 3.0;
 /// Samples of one prompt.
 const GROUP: u64 = 8;
 const PROMPT_TOKENS: usize = 512;
@@ -171,23 +175,22 @@ async fn batch(shape: Shape, policy: Policy, samples: u64) -> anyhow::Result<(f6
     let monitor = Monitor::new(balancer.clone(), Arc::new(engine.clone()), monitor);
     let monitoring = scope.spawn(monitor.run(scope.token().clone()));
     let bound = bound(shape, &workload, samples);
+    let fault_after = Duration::from_secs_f64(bound * FAULT_AT);
     let started = Instant::now();
     let faulty = servers[0].clone();
     let breaking = scope.spawn(async move {
         if let Some(fault) = shape.fault() {
-            tokio::time::sleep(Duration::from_secs_f64(bound / 3.0)).await;
+            tokio::time::sleep(fault_after).await;
             faulty.inject(fault);
         }
     });
     let sampling = SamplingParams { temperature: 1.0, top_p: 1.0, top_k: -1, stop_token_ids: Vec::new() };
     let sampling = Arc::new(sampling);
     let prompts = Numbered::new(PROMPT_TOKENS);
-    // As many at once as workers would have running: the rest waits its turn.
-    let at_once = SERVERS * PERMITS as usize;
     let mut running = FuturesUnordered::new();
     let mut next = 0;
     loop {
-        while running.len() < at_once && next < samples {
+        while running.len() < AT_ONCE && next < samples {
             let prompt = prompts.prompt(next / GROUP).ids;
             running.push(sample(&balancer, &engine, prompt, Arc::clone(&sampling), next));
             next += 1;
@@ -247,17 +250,26 @@ async fn sample(
     anyhow::bail!("sample={number} was lost ten times")
 }
 
-/// The least time in which the fleet could decode the samples, all of it well and full: seconds.
+/// The least time in which the fleet could decode the samples with all of its places in use evenly: seconds.
 fn bound(shape: Shape, workload: &Workload, samples: u64) -> f64 {
     let server = ServerConfig::default();
     let prompts = Numbered::new(PROMPT_TOKENS);
     let speed: f64 = (0..SERVERS).map(|number| shape.speed(number)).sum();
-    let per_token = server.decode_base_ns as f64 / f64::from(PERMITS) + server.decode_ns_per_seq as f64;
+    let each = AT_ONCE as f64 / SERVERS as f64;
+    let per_token = server.decode_base_ns as f64 / each + server.decode_ns_per_seq as f64;
     let seconds = |number: u64| {
         let draw = workload.draw(&prompts.prompt(number / GROUP).ids, number, &EveryPrompt);
         let tokens = f64::from(draw.length.min(MAX_RESPONSE));
         let cache_tokens = tokens * (PROMPT_TOKENS as f64 + tokens / 2.0);
         (tokens * per_token + cache_tokens * server.decode_ns_per_kv_token as f64) * 1e-9
     };
-    (0..samples).map(seconds).sum::<f64>() / speed
+    let whole = (0..samples).map(seconds).sum::<f64>() / speed;
+    match shape.fault() {
+        None => whole,
+        // One server less from then on.
+        Some(_) => {
+            let after = SERVERS as f64 / (SERVERS as f64 - 1.0);
+            whole / (FAULT_AT + (1.0 - FAULT_AT) / after)
+        }
+    }
 }

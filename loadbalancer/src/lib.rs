@@ -42,6 +42,7 @@ pub use balancer::LoadBalancer;
 pub use config::{AffinityConfig, BalancerConfig, PermitRequest, Policy, Priority, ServerSpec};
 pub use control::{ControlError, EngineControl, EngineLoad, HttpControl, PauseMode, ServerRef};
 pub use error::{BalancerError, ErrorClass};
+pub use metered::{aborts_confirmed, aborts_sent};
 pub use monitor::{Monitor, MonitorConfig, Probe};
 pub use permit::{Outcome, Permit};
 pub use server::{Epoch, ServerId, ServerState};

@@ -15,6 +15,8 @@ pub(crate) struct ServerMetrics {
     state: Gauge,
     epoch: Gauge,
     outcomes: [Counter; 5],
+    tokens: Counter,
+    tokens_wasted: Counter,
     request_seconds: Histogram,
     tokens_per_second: Histogram,
 }
@@ -48,6 +50,8 @@ impl ServerMetrics {
             epoch: gauge!("rolldock_server_epoch", "server" => name()),
             outcomes: OUTCOMES
                 .map(|outcome| counter!("rolldock_requests_total", "server" => name(), "outcome" => outcome)),
+            tokens: counter!("rolldock_tokens_total", "server" => name()),
+            tokens_wasted: counter!("rolldock_tokens_wasted_total", "server" => name()),
             request_seconds: histogram!("rolldock_request_seconds", "server" => name()),
             tokens_per_second: histogram!("rolldock_request_tokens_per_second", "server" => name()),
         }
@@ -70,11 +74,16 @@ impl ServerMetrics {
         self.outcomes[number(outcome)].increment(1);
         if let Outcome::Success { tokens } = outcome {
             let seconds = took.as_secs_f64();
+            self.tokens.increment(*tokens);
             self.request_seconds.record(seconds);
             if seconds > 0.0 && *tokens > 0 {
                 self.tokens_per_second.record(*tokens as f64 / seconds);
             }
         }
+    }
+
+    pub(crate) fn wasted(&self, tokens: u64) {
+        self.tokens_wasted.increment(tokens);
     }
 
     /// Its gauges would stand still for ever.
@@ -83,4 +92,14 @@ impl ServerMetrics {
         self.permits.set(0.0);
         self.state.set(0.0);
     }
+}
+
+/// Counts ids that a server was asked to abort, each once however often it is sent.
+pub fn aborts_sent(server: &str, ids: u64) {
+    counter!("rolldock_aborts_sent_total", "server" => server.to_owned()).increment(ids);
+}
+
+/// Counts ids whose last abort the server has answered. It says "aborted" for ids that it has never seen, too.
+pub fn aborts_confirmed(server: &str, ids: u64) {
+    counter!("rolldock_aborts_confirmed_total", "server" => server.to_owned()).increment(ids);
 }

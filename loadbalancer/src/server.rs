@@ -222,6 +222,18 @@ impl Server {
         self.metrics.places(self.in_use, self.capacity);
     }
 
+    /// Counts what a request of this or an earlier life has decoded for nobody. An engine does not say how far a request
+    /// came that is cancelled: its age and the server's measured speed do.
+    pub(crate) fn waste(&mut self, outcome: &Outcome, weight: u32, took: Duration) {
+        if !matches!(outcome, Outcome::Cancelled | Outcome::Fault) {
+            return;
+        }
+        let speed = self.speed.get().unwrap_or(0.0);
+        let tokens = (speed * took.as_secs_f64() * f64::from(weight)) as u64;
+        self.outcomes.tokens_wasted += tokens;
+        self.metrics.wasted(tokens);
+    }
+
     pub(crate) fn set_capacity(&mut self, capacity: u32) {
         self.capacity = capacity;
         self.overhang = self.in_use.saturating_sub(capacity);

@@ -13,6 +13,8 @@ pub struct Outcomes {
     pub success: u64,
     /// Response tokens of them.
     pub tokens: u64,
+    /// Tokens decoded for requests that were cancelled or lost, estimated.
+    pub tokens_wasted: u64,
     /// Requests that were wrong.
     pub client_error: u64,
     /// 503 and 429.

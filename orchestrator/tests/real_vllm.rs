@@ -7,22 +7,10 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 
+use support::vllm::{metric, running_on};
 use support::{Rolldock, recipe, shared, wait_for};
 use tempfile::TempDir;
-
-/// The sum of a gauge's or counter's series on a server.
-fn metric(url: &str, name: &str) -> f64 {
-    let host = url.trim_start_matches("http://");
-    let mut stream = TcpStream::connect(host).unwrap();
-    write!(stream, "GET /metrics HTTP/1.0\r\nHost: {host}\r\n\r\n").unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
-    let of_name = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
-    text.lines().filter(of_name).map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
-}
 
 #[test]
 fn a_run_over_two_real_servers_speaks_both_dialects_and_frees_them_when_it_stops() {
@@ -53,7 +41,6 @@ fn a_run_over_two_real_servers_speaks_both_dialects_and_frees_them_when_it_stops
         "filter.enable=false",
     ];
     let mut running = settings.iter().fold(run, |run, setting| run.set(setting)).start();
-    let running_on = |url: &str| metric(url, "vllm:num_requests_running");
     for url in &urls {
         wait_for("request on the engine", || running_on(url) > 0.0);
     }

@@ -2,7 +2,8 @@
 //!
 //! Every round asks each of them in another order, and the backends without anything in between: what a proxy adds is its
 //! median time less theirs, in the same round. Ratios are of the same round too; their interval is Student's over the
-//! rounds.
+//! rounds. Client and backends each keep to a core of their own, since in a fleet they are never on the same one; what is
+//! between them goes where the system puts it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -21,10 +22,8 @@ const PEERS: [(&str, &str, &[&str]); 3] = [
     ("sglang-router", "0.3.2", &["launch", "--policy", "round_robin"]),
     ("smg", "1.13.0", &["launch", "--policy", "round_robin"]),
 ];
-/// Student's t for a two-sided interval of 95 %, by degrees of freedom from 6 on.
-const STUDENT: [f64; 9] = [2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145];
-const ROUNDS: usize = 9;
-const ROUNDS_QUICK: usize = 7;
+const ROUNDS: usize = 25;
+const ROUNDS_QUICK: usize = 9;
 /// Requests of a round, one after the other.
 const ALONE: usize = 400;
 /// Requests of a round, at once.
@@ -83,6 +82,7 @@ impl Runner {
 
 /// Answers every request at once, for ever. One of its own process: `rolldock-bench echo`.
 pub(crate) fn echo() -> anyhow::Result<()> {
+    keep_to_core(1)?;
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("{}", listener.local_addr()?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -160,6 +160,14 @@ fn is_whole(answer: &[u8]) -> bool {
 
 /// Sorted times of requests one after the other, microseconds.
 fn alone(address: SocketAddr) -> anyhow::Result<Vec<f64>> {
+    let asking = std::thread::spawn(move || {
+        keep_to_core(0)?;
+        one_after_the_other(address)
+    });
+    asking.join().map_err(|_| anyhow::anyhow!("the client died"))?
+}
+
+fn one_after_the_other(address: SocketAddr) -> anyhow::Result<Vec<f64>> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
@@ -291,9 +299,28 @@ fn interval(ratios: &[f64]) -> (f64, f64, f64) {
     let count = logs.len() as f64;
     let mean = logs.iter().sum::<f64>() / count;
     let variance = logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>() / (count - 1.0);
-    let student = STUDENT[(logs.len().saturating_sub(7)).min(STUDENT.len() - 1)];
-    let half = student * (variance / count).sqrt();
+    let half = student(count - 1.0) * (variance / count).sqrt();
     (mean.exp(), (mean - half).exp(), (mean + half).exp())
+}
+
+/// Student's t for a two-sided interval of 95 %: the normal quantile and the first terms of its expansion, right to 1 % from
+/// six degrees of freedom on.
+fn student(freedom: f64) -> f64 {
+    const NORMAL: f64 = 1.959_964;
+    let cubic = (NORMAL.powi(3) + NORMAL) / 4.0;
+    let quintic = (5.0 * NORMAL.powi(5) + 16.0 * NORMAL.powi(3) + 3.0 * NORMAL) / 96.0;
+    NORMAL + cubic / freedom + quintic / freedom.powi(2)
+}
+
+/// Keeps the calling thread, and what it starts from now on, to one core, where there are two.
+fn keep_to_core(number: usize) -> anyhow::Result<()> {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let allowed = sched_getaffinity(None)?;
+    let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
+    let (Some(core), true) = (cores.get(number), cores.len() > 1) else { return Ok(()) };
+    let mut one = CpuSet::new();
+    one.set(*core);
+    Ok(sched_setaffinity(None, &one)?)
 }
 
 /// Ours, and with `with_peers` the others, round by round.

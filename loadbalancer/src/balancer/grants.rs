@@ -35,6 +35,7 @@ impl Shared {
             }
             // It may have left.
             let _ = state.change(&self.config, life.server, |server| {
+                server.waste(outcome, *weight, took);
                 if server.epoch() != life.epoch {
                     return;
                 }

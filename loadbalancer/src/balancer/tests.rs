@@ -63,6 +63,23 @@ async fn a_new_life_is_not_blocked_by_waiters_of_the_old_one() {
     new.finish(Outcome::Success { tokens: 1 });
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_is_decoded_for_nobody_is_counted_in_tokens() {
+    let balancer = fleet(&[8], Policy::LeastLoad);
+    let decoded_for = async |weight, seconds| {
+        let permit = balancer.acquire(request(weight)).await.unwrap();
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        permit
+    };
+    decoded_for(1, 10).await.finish(Outcome::Success { tokens: 1_000 });
+    drop(decoded_for(2, 3).await);
+    let lost = decoded_for(1, 1).await;
+    balancer.declare_dead(lost.server(), "test").unwrap();
+    drop(lost);
+    let outcomes = &balancer.snapshot().servers[0].outcomes;
+    assert_eq!((outcomes.tokens, outcomes.tokens_wasted), (1_000, 600 + 100));
+}
+
 #[tokio::test]
 async fn returns_after_a_death_do_not_raise_the_capacity() {
     let balancer = fleet(&[8], Policy::LeastLoad);

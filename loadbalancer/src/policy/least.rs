@@ -14,56 +14,54 @@ pub(super) enum Measure {
     Speed,
 }
 
-/// One pass; among equals each has the same chance.
+/// One pass finds the least and how many have it, a second one goes to the one that was drawn: among equals each has the
+/// same chance.
 #[derive(Debug)]
 pub(super) struct Least {
     measure: Measure,
-    /// The equals of the last pass, kept for its room.
-    equals: Vec<u32>,
 }
 
 impl Least {
     pub(super) fn new(measure: Measure) -> Self {
-        Self { measure, equals: Vec::new() }
+        Self { measure }
     }
+}
 
-    fn by(
-        &mut self,
-        ask: &Ask<'_>,
-        servers: &[Candidate],
-        rng: &mut ChaCha8Rng,
-        cost: impl Fn(&Candidate) -> f32,
-    ) -> Option<usize> {
-        self.equals.clear();
-        let mut least = f32::INFINITY;
-        for (index, server) in (0_u32..).zip(servers) {
-            let cost = cost(server);
-            if cost > least || !ask.fits(server) {
-                continue;
-            }
-            if cost < least {
-                least = cost;
-                self.equals.clear();
-            }
-            self.equals.push(index);
+fn least_by(
+    ask: &Ask<'_>,
+    servers: &[Candidate],
+    rng: &mut ChaCha8Rng,
+    cost: impl Fn(&Candidate) -> f32,
+) -> Option<usize> {
+    let (mut least, mut equals, mut first) = (f32::INFINITY, 0_usize, 0);
+    for (index, server) in servers.iter().enumerate() {
+        let cost = cost(server);
+        if cost > least || !ask.fits(server) {
+            continue;
         }
-        let chosen = match self.equals.len() {
-            0 => return None,
-            1 => 0,
-            count => rng.random_range(0..count),
-        };
-        self.equals.get(chosen).map(|index| *index as usize)
+        if cost < least {
+            (least, equals, first) = (cost, 0, index);
+        }
+        equals += 1;
+    }
+    match equals {
+        0 => None,
+        1 => Some(first),
+        count => {
+            let is_equal = |index: &usize| cost(&servers[*index]) == least && ask.fits(&servers[*index]);
+            (first..servers.len()).filter(is_equal).nth(rng.random_range(0..count))
+        }
     }
 }
 
 impl RoutingPolicy for Least {
     fn pick(&mut self, ask: &Ask<'_>, servers: &[Candidate], rng: &mut ChaCha8Rng) -> Option<usize> {
         match self.measure {
-            Measure::Load => self.by(ask, servers, rng, |server| server.load),
-            Measure::Work => self.by(ask, servers, rng, |server| server.work),
+            Measure::Load => least_by(ask, servers, rng, |server| server.load),
+            Measure::Work => least_by(ask, servers, rng, |server| server.work),
             Measure::Speed => {
                 let weight = ask.weight;
-                self.by(ask, servers, rng, |server| (server.in_use + weight) as f32 / server.speed)
+                least_by(ask, servers, rng, |server| (server.in_use + weight) as f32 / server.speed)
             }
         }
     }

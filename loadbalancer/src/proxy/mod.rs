@@ -22,6 +22,7 @@
 
 mod ask;
 mod relay;
+mod tokens;
 mod upstream;
 
 use std::convert::Infallible;
@@ -239,7 +240,12 @@ impl Proxy {
         let told = servers.iter().map(|server| self.upstreams.tell(server, &head, &body));
         let told = futures::future::join_all(told).await;
         let heard = told.iter().filter(|told| **told).count();
-        metrics::counter!("rolldock_aborts_total").increment(ids as u64);
+        for (server, heard) in servers.iter().zip(&told) {
+            crate::aborts_sent(&server.name, ids as u64);
+            if *heard {
+                crate::aborts_confirmed(&server.name, ids as u64);
+            }
+        }
         let status = if heard > 0 { StatusCode::OK } else { StatusCode::BAD_GATEWAY };
         say(status, json!({ "status": "aborted", "aborted": ids, "servers": heard }))
     }

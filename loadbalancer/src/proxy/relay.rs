@@ -10,6 +10,7 @@ use futures::FutureExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
+use super::tokens::TokenCount;
 use super::upstream::{Upstreams, Wire};
 use crate::{Outcome, Permit};
 
@@ -45,6 +46,7 @@ pub(super) struct Relayed {
     revoked: Pin<Box<WaitForCancellationFutureOwned>>,
     /// What the permit is returned with at the end.
     outcome: Outcome,
+    tokens: TokenCount,
     upstreams: Upstreams,
 }
 
@@ -57,7 +59,8 @@ impl Relayed {
         upstreams: Upstreams,
     ) -> Self {
         let revoked = Box::pin(permit.revoked_owned());
-        Self { body, wire: Some(wire), permit: Some(permit), revoked, outcome, upstreams }
+        let tokens = TokenCount::default();
+        Self { body, wire: Some(wire), permit: Some(permit), revoked, outcome, tokens, upstreams }
     }
 
     /// The last byte is out: the connection and the permit are free.
@@ -69,7 +72,10 @@ impl Relayed {
         {
             self.upstreams.give_back(url, wire);
         }
-        permit.finish(self.outcome.clone());
+        permit.finish(match &self.outcome {
+            Outcome::Success { .. } => Outcome::Success { tokens: self.tokens.total() },
+            other => other.clone(),
+        });
     }
 
     fn poll_body(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
@@ -94,6 +100,11 @@ impl Relayed {
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
         let frame = ready!(self.poll_body(context));
+        if let Some(Ok(frame)) = &frame
+            && let Some(bytes) = frame.data_ref()
+        {
+            self.tokens.feed(bytes);
+        }
         match &frame {
             Some(Ok(_)) if self.body.is_end_stream() => self.end(context),
             Some(Ok(_)) => {}

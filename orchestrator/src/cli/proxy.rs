@@ -55,7 +55,8 @@ pub(super) async fn run(args: ProxyArgs) -> anyhow::Result<()> {
     let (capacity, adaptive) = loads(&args.max_loads)?;
     let stall = Duration::try_from_secs_f64(args.stall)
         .map_err(|error| UsageError(format!("--stall: expected seconds: {error}")))?;
-    let metrics = keep_metrics()?;
+    let scope = Scope::new();
+    let metrics = keep_metrics(&scope)?;
     let policy = balancing_policy(args.policy);
     let config = BalancerConfig { policy, seed: args.seed, ..BalancerConfig::default() };
     let balancer = LoadBalancer::new(config, Vec::new())?;
@@ -71,7 +72,6 @@ pub(super) async fn run(args: ProxyArgs) -> anyhow::Result<()> {
         }
         EngineDialect::Openai => Arc::new(OpenAiControl(http(CONTROL_DEADLINE)?)),
     };
-    let scope = Scope::new();
     let end = scope.token().clone();
     let monitor =
         MonitorConfig { stall, probe: health_probe(args.probe), adaptive, ..MonitorConfig::default() };

@@ -49,7 +49,7 @@ pub(super) async fn open(
         let address = address.parse().with_context(|| format!("fleet.admin={address}"))?;
         let token = recipe.fleet.admin_token.clone();
         // Only one run of a process can keep them.
-        let metrics = super::keep_metrics().ok();
+        let metrics = super::keep_metrics(scope).ok();
         let config = AdminConfig { token, metrics };
         let (bound, serving) = serve_fleet(members.clone(), address, config, scope).await?;
         handles.push(serving);

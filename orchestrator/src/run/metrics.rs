@@ -1,10 +1,13 @@
 //! Where metrics go: into this process's memory, to be rendered for whoever asks.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use rolldock_loadbalancer::proxy::RenderMetrics;
+
+use crate::scope::Scope;
 
 /// Upper bounds of request times, seconds.
 const SECONDS: [f64; 14] =
@@ -12,15 +15,24 @@ const SECONDS: [f64; 14] =
 /// Upper bounds of tokens a second of a request.
 const TOKENS_PER_SECOND: [f64; 10] = [1.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 1000.0, 10_000.0];
 
-/// Keeps metrics from here on; once in a process.
+/// Every measured time is kept until it has been sorted into its bucket: at least so often, or memory grows while nobody asks.
+const UPKEEP_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Keeps metrics from here on, until the scope ends; once in a process.
 ///
 /// # Errors
 /// Where somebody keeps them already.
-pub fn keep_metrics() -> anyhow::Result<RenderMetrics> {
+pub fn keep_metrics(scope: &Scope) -> anyhow::Result<RenderMetrics> {
     let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)?
         .set_buckets_for_metric(Matcher::Suffix("_tokens_per_second".to_owned()), &TOKENS_PER_SECOND)?
         .install_recorder()
         .context("metrics are kept already")?;
+    let (kept, end) = (handle.clone(), scope.token().clone());
+    scope.tracker().spawn(async move {
+        while end.run_until_cancelled(tokio::time::sleep(UPKEEP_INTERVAL)).await.is_some() {
+            kept.run_upkeep();
+        }
+    });
     Ok(RenderMetrics(Arc::new(move || handle.render())))
 }

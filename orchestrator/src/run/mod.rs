@@ -9,6 +9,7 @@
 //!               engine (HTTP or simulated), permits, monitor
 //! ```
 
+mod awake;
 mod convert;
 mod fleet;
 mod members;

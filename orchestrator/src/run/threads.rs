@@ -1,7 +1,7 @@
 //! Servers on threads of their own, each with a runtime of its own.
 //!
 //! What is short and often costs most in being passed from thread to thread: here a connection stays on the thread that
-//! took it, and whoever wakes it wakes no other. All threads take connections from one socket, so that a second server at
+//! took it, and whoever wakes it wakes no other, if it sleeps at all ([`super::awake`]). All threads take connections from one socket, so that a second server at
 //! the same address is told that it is in use.
 
 use std::net::SocketAddr;
@@ -66,7 +66,7 @@ fn run(
     listener: std::net::TcpListener,
     serve: impl Fn(usize, TcpListener) -> LocalBoxFuture<'static, anyhow::Result<()>>,
 ) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = super::awake::runtime()?;
     let ended =
         LocalSet::new().block_on(&runtime, async { serve(number, TcpListener::from_std(listener)?).await });
     // What reads from a disk may take its time.

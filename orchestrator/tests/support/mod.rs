@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "every test file uses its own part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+pub(crate) mod vllm;
+
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -36,7 +38,7 @@ pub(crate) fn shared(path: &str) -> Option<PathBuf> {
 }
 
 /// Waits until `holds`, and gives up with the name of what was waited for.
-pub(crate) fn wait_for(what: &str, holds: impl Fn() -> bool) {
+pub(crate) fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     let pause = Duration::from_millis(20);
     for _ in 0..PATIENCE.as_millis() / pause.as_millis() {
         if holds() {
@@ -48,7 +50,7 @@ pub(crate) fn wait_for(what: &str, holds: impl Fn() -> bool) {
 }
 
 #[expect(clippy::disallowed_methods, reason = "another process is waited for, on its own clock")]
-fn pause_for(pause: Duration) {
+pub(crate) fn pause_for(pause: Duration) {
     std::thread::sleep(pause);
 }
 
@@ -145,6 +147,10 @@ pub(crate) struct Running {
 impl Running {
     pub(crate) fn stdout_so_far(&self) -> String {
         self.stdout.0.lock().clone()
+    }
+
+    pub(crate) fn stderr_so_far(&self) -> String {
+        self.stderr.0.lock().clone()
     }
 
     /// What Ctrl-C does.

@@ -1,7 +1,8 @@
 //! Connections to a queue's server, and what is done when they fail.
 //!
 //! A call drives its connection in the caller's own task: an answer wakes the one that waits for it, and nobody in
-//! between. Dropping a call closes its connection.
+//! between. Where answers have come faster than a thread wakes up, the next one is waited for awake. Dropping a call closes
+//! its connection.
 //!
 //! # Deliberately absent
 //! TLS: what leaves the machine belongs on a private network.
@@ -35,6 +36,10 @@ use crate::QueueError;
 /// Beyond what a request may wait at the server, an answer or a piece of it takes at most this.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// An answer that comes within this time is waited for awake, if the one before did; waking up takes about as long.
+const AWAKE_MAX: Duration = Duration::from_micros(200);
+/// Turns of waiting awake, where time stands still.
+const AWAKE_TURNS_MAX: u32 = 10_000;
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 /// Idle connections that are kept.
@@ -104,6 +109,8 @@ struct Wire {
     sender: SendRequest<RequestBody>,
     /// `None` once it has ended.
     connection: Option<Pin<Box<Connection>>>,
+    /// What was waited for last came within [`AWAKE_MAX`].
+    is_prompt: bool,
 }
 
 impl Wire {
@@ -116,7 +123,7 @@ impl Wire {
         stream.set_nodelay(true).map_err(unsent)?;
         let shaken = http1::handshake(TokioIo::new(stream)).await;
         let (sender, connection) = shaken.map_err(|error| Failure::Unsent(innermost(&error)))?;
-        Ok(Self { sender, connection: Some(Box::pin(connection)) })
+        Ok(Self { sender, connection: Some(Box::pin(connection)), is_prompt: false })
     }
 
     fn drive(&mut self, context: &mut Context<'_>) {
@@ -129,17 +136,38 @@ impl Wire {
 
     /// Drives the connection until `ours` has an outcome; `None` if the connection ended before.
     async fn until<T>(&mut self, mut ours: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Option<T> {
-        poll_fn(|context| {
-            // Twice: what we ask for in the first turn is often there in the second.
-            for _ in 0..2 {
-                self.drive(context);
-                if let Poll::Ready(outcome) = ours(context) {
-                    return Poll::Ready(Some(outcome));
-                }
+        let started = Instant::now();
+        let stays_awake = std::mem::replace(&mut self.is_prompt, false);
+        let mut turns = 0;
+        let outcome = loop {
+            turns += 1;
+            let sleeps = !stays_awake || turns > AWAKE_TURNS_MAX || started.elapsed() > AWAKE_MAX;
+            let waiting = poll_fn(|context| match self.turn(&mut ours, context) {
+                Poll::Pending if !sleeps => Poll::Ready(None),
+                polled => polled.map(Some),
+            });
+            match waiting.await {
+                Some(outcome) => break outcome,
+                None => tokio::task::yield_now().await,
             }
-            if self.connection.is_none() { Poll::Ready(None) } else { Poll::Pending }
-        })
-        .await
+        };
+        self.is_prompt = started.elapsed() < AWAKE_MAX;
+        outcome
+    }
+
+    fn turn<T>(
+        &mut self,
+        ours: &mut impl FnMut(&mut Context<'_>) -> Poll<T>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<T>> {
+        // Twice: what we ask for in the first turn is often there in the second.
+        for _ in 0..2 {
+            self.drive(context);
+            if let Poll::Ready(outcome) = ours(context) {
+                return Poll::Ready(Some(outcome));
+            }
+        }
+        if self.connection.is_none() { Poll::Ready(None) } else { Poll::Pending }
     }
 
     /// Whether another request can go on it.

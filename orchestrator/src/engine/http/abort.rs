@@ -83,9 +83,10 @@ impl Aborter {
         }
         let mut waiting = self.waiting.lock();
         if waiting.ids.len() >= IDS_WAITING_MAX {
-            metrics::counter!("rolldock_engine_aborts_dropped_total").increment(1);
+            metrics::counter!("rolldock_aborts_dropped_total").increment(1);
             return;
         }
+        rolldock_loadbalancer::aborts_sent(&self.target.server.name, 1);
         waiting.ids.push((Arc::clone(request_id), SENDS_PER_ID));
         if waiting.task_runs {
             return;
@@ -114,7 +115,11 @@ impl Aborter {
     async fn run(&self) {
         while let Some(batch) = self.next_batch() {
             for ids in batch.chunks(IDS_PER_SEND_MAX) {
-                self.send(ids).await;
+                let is_answered = self.send(ids.iter().map(|(id, _)| id)).await;
+                let last = ids.iter().filter(|(_, sends_left)| *sends_left == 0).count();
+                if is_answered {
+                    rolldock_loadbalancer::aborts_confirmed(&self.target.server.name, last as u64);
+                }
             }
             if self.unsupported.load(Ordering::Relaxed) {
                 return self.stop();
@@ -123,9 +128,9 @@ impl Aborter {
         }
     }
 
-    /// All ids with sends left; each has one less after this. `None`, under the same lock, ends the task: an id
+    /// All ids with sends left, and how many each has after this one. `None`, under the same lock, ends the task: an id
     /// that comes later starts another.
-    fn next_batch(&self) -> Option<Vec<Arc<str>>> {
+    fn next_batch(&self) -> Option<Vec<(Arc<str>, u8)>> {
         let mut waiting = self.waiting.lock();
         waiting.ids.retain(|(_, sends_left)| *sends_left > 0);
         for (_, sends_left) in &mut waiting.ids {
@@ -136,7 +141,7 @@ impl Aborter {
             self.running.send_replace(false);
             return None;
         }
-        Some(waiting.ids.iter().map(|(id, _)| Arc::clone(id)).collect())
+        Some(waiting.ids.clone())
     }
 
     /// Gives up all ids: their connections are closed in any case.
@@ -147,21 +152,21 @@ impl Aborter {
         self.running.send_replace(false);
     }
 
-    /// One request with all `ids`, to the first endpoint that is there. What goes wrong otherwise is for the next
-    /// send, or of no consequence.
-    async fn send(&self, ids: &[Arc<str>]) {
+    /// One request with all `ids`, to the first endpoint that is there; whether the engine took it. What goes wrong
+    /// otherwise is for the next send, or of no consequence.
+    async fn send(&self, ids: impl Iterator<Item = &Arc<str>>) -> bool {
         let body = Bytes::from(abort_body(self.target.facts.dialect, ids));
         for path in PATHS {
-            let Ok(uri) = self.target.server.uri(path) else { return };
+            let Ok(uri) = self.target.server.uri(path) else { return false };
             let sending = self.transport.send(&self.target.server, Method::POST, uri, None, body.clone());
             match tokio::time::timeout(ANSWER_MAX, sending).await {
                 Ok(Ok(response)) if is_absent(response.status()) => {}
-                Ok(Ok(_)) => return,
+                Ok(Ok(response)) => return response.status().is_success(),
                 Ok(Err(error)) => {
                     tracing::debug!(server = %self.target.server.name, %error, "abort was not answered");
-                    return;
+                    return false;
                 }
-                Err(_elapsed) => return,
+                Err(_elapsed) => return false,
             }
         }
         self.unsupported.store(true, Ordering::Relaxed);
@@ -169,6 +174,7 @@ impl Aborter {
             server = %self.target.server.name,
             "server does not offer aborts by id; requests are cancelled by closing their connections"
         );
+        false
     }
 }
 
@@ -178,9 +184,8 @@ fn is_absent(status: StatusCode) -> bool {
 
 /// Engines keep a request under its id with a prefix and, for completions, the prompt's index behind it. Ending a
 /// request with `n > 1` ends all its samples.
-fn abort_body(dialect: Dialect, ids: &[Arc<str>]) -> Vec<u8> {
+fn abort_body<'a>(dialect: Dialect, ids: impl Iterator<Item = &'a Arc<str>>) -> Vec<u8> {
     let engine_ids: Vec<String> = ids
-        .iter()
         .map(|id| match dialect {
             Dialect::Generate => format!("generate-tokens-{id}"),
             Dialect::Completions | Dialect::TextOnly => format!("cmpl-{id}-0"),

@@ -410,6 +410,9 @@ async fn a_server_that_does_not_fit_is_told_apart_at_the_probe() {
 
 #[tokio::test]
 async fn cancelled_requests_are_aborted_together_again_and_again_then_never_more() {
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+    let kept = recorder.handle();
+    let _recording = metrics::set_default_local_recorder(&recorder);
     let scope = Scope::new();
     let mut server = ScriptedServer::start(&scope).await;
     let engine = engine(&scope, |_| {});
@@ -428,6 +431,11 @@ async fn cancelled_requests_are_aborted_together_again_and_again_then_never_more
             let ids: Value = serde_json::from_str(&body).unwrap();
             assert_eq!(ids, json!({"request_ids": ["cmpl-r-1-0", "cmpl-r-2-0"]}));
         }
+    }
+    for counted in
+        ["rolldock_aborts_sent_total{server=\"s\"} 2", "rolldock_aborts_confirmed_total{server=\"s\"} 2"]
+    {
+        assert!(kept.render().contains(counted), "{}", kept.render());
     }
     // Neither endpoint is there: nothing is tried after that.
     server.push(status(403, ""));

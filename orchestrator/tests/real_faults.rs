@@ -1,0 +1,186 @@
+//! Real vLLM servers that are paused, killed, stopped and broken in the middle of a step.
+//!
+//! `tests/real_vllm.sh` installs vLLM and says how one is started. The model is tiny and random, so the filter is off;
+//! every prompt that is drawn has to be accepted, since a server's death may cost attempts but no group.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use support::vllm::{Vllm, metric, post, running_on};
+use support::{Ended, Rolldock, Running, pause_for, recipe, shared, wait_for};
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+const GROUPS: usize = 24;
+const SAMPLES: usize = 4;
+const STALL: Duration = Duration::from_secs(5);
+/// A look a second, two failures in a row, and a machine with more to do than it can.
+const NOTICED: Duration = Duration::from_secs(4);
+/// With chunked prefill on this backend, many seeded prompts at once kill the engine.
+const FRAGILE: [&str; 3] = ["--enable-chunked-prefill", "--max-num-batched-tokens", "512"];
+
+/// A run over servers of which something is about to happen to one.
+struct Step {
+    process: Running,
+    out: PathBuf,
+    _dir: TempDir,
+}
+
+impl Step {
+    fn start(steps: usize, max_response_length: u32, servers: [&Vllm; 2]) -> Self {
+        let dir = TempDir::new().unwrap();
+        let out = dir.path().join("run");
+        let run = Rolldock::new(&["run", "--steps", &steps.to_string(), "--out"]).arg(&out);
+        let run = run.arg(recipe("dapo_qwen3_8b.toml"));
+        let run = servers.iter().fold(run, |run, server| run.arg("--endpoint").arg(&server.url));
+        let settings = [
+            "model.name=tiny-qwen3",
+            &format!("model.tokenizer={}", shared("vllm/tokenizer").unwrap().display()),
+            &format!("data.train={}", shared("data/dapo_math_17k.svs.parquet").unwrap().display()),
+            "validation.every_steps=1000000",
+            &format!("rollout.train_batch_size={GROUPS}"),
+            &format!("rollout.gen_batch_size={GROUPS}"),
+            &format!("rollout.samples_per_prompt={SAMPLES}"),
+            &format!("rollout.max_response_length={max_response_length}"),
+            "rollout.early_stop=fifo",
+            "filter.enable=false",
+            &format!("timeouts.stall={}", STALL.as_secs()),
+        ];
+        let process = settings.iter().fold(run, |run, setting| run.set(setting)).start();
+        let step = Self { process, out, _dir: dir };
+        for server in servers {
+            wait_for("request on the engine", || running_on(&server.url) > 0.0 || step.has_lost(server));
+        }
+        step
+    }
+
+    fn has_lost(&self, server: &Vllm) -> bool {
+        let host = server.url.trim_start_matches("http://");
+        self.process
+            .stderr_so_far()
+            .lines()
+            .any(|line| line.contains("server is dead") && line.contains(host))
+    }
+
+    /// Waits until `server` is found dead; how long that took.
+    fn time_to_lose(&self, server: &Vllm) -> Duration {
+        let since = Instant::now();
+        wait_for("word of the server's death", || self.has_lost(server));
+        since.elapsed()
+    }
+
+    /// The step ends, with every prompt that it drew.
+    fn ends_whole(mut self, steps: usize) -> (Ended, Vec<serde_json::Value>) {
+        wait_for("end of the run", || self.process.has_ended());
+        let ended = self.process.wait();
+        assert_eq!(ended.code, Some(0), "{}\n{}", ended.stdout, ended.stderr);
+        let rows = whole_groups(&self.out, steps * GROUPS);
+        (ended, rows)
+    }
+}
+
+/// Rows of a run that accepted `groups` groups: each sample of each there once.
+fn whole_groups(out: &Path, groups: usize) -> Vec<serde_json::Value> {
+    let exported = Rolldock::new(&["queue", "export", "--format", "jsonl"]).arg(out).succeeds().stdout;
+    let rows: Vec<serde_json::Value> =
+        exported.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut found: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    for row in &rows {
+        let prompt = row["prompt_uid"].as_str().unwrap().to_owned();
+        found.entry(prompt).or_default().push(row["sample_index"].as_u64().unwrap());
+        let tokens = row["response_ids"].as_array().unwrap().len();
+        assert_eq!(row["rollout_logprobs"].as_array().unwrap().len(), tokens);
+    }
+    assert_eq!(found.len(), groups, "every prompt, and no other");
+    for (prompt, mut samples) in found {
+        samples.sort_unstable();
+        assert_eq!(samples, (0..SAMPLES as u64).collect::<Vec<_>>(), "{prompt}");
+    }
+    rows
+}
+
+fn new_attempts(rows: &[serde_json::Value]) -> usize {
+    rows.iter().filter(|row| row["attempt"].as_u64().unwrap() > 0).count()
+}
+
+#[test]
+fn a_step_ends_whole_whatever_happens_to_a_real_server_in_its_middle() {
+    let Some(script) = std::env::var_os("ROLLDOCK_VLLM_START").map(PathBuf::from) else {
+        eprintln!("skipped: ROLLDOCK_VLLM_START is not set; tests/real_vllm.sh installs vLLM and sets it");
+        return;
+    };
+    if shared("vllm/tokenizer").is_none() || shared("data/dapo_math_17k.svs.parquet").is_none() {
+        return;
+    }
+    let port = std::env::var("ROLLDOCK_VLLM_PORT").map_or(18_101, |port| port.parse::<u16>().unwrap());
+    let logs = TempDir::new().unwrap();
+    let mut first = Vllm::start(&script, logs.path(), port, &["--enable-scale-out"]);
+    let mut second = Vllm::start(&script, logs.path(), port + 1, &[]);
+    first.wait_until_healthy();
+    second.wait_until_healthy();
+
+    a_paused_server_is_waited_for(&first, &second);
+    a_killed_server_is_replaced_and_used_again_when_it_is_back(&mut first, &second);
+    a_server_after_sigterm_is_found_by_the_stall_rule(&first, &second);
+    second.restart(&FRAGILE);
+    second.wait_until_healthy();
+    an_engine_that_breaks_costs_attempts_only(&first, &second);
+}
+
+fn a_paused_server_is_waited_for(first: &Vllm, second: &Vllm) {
+    let step = Step::start(1, 512, [first, second]);
+    post(&first.url, "/pause?mode=keep");
+    pause_for(Duration::from_secs(10));
+    assert!(!step.has_lost(first), "twice the stall time-out, but it says that it is paused");
+    post(&first.url, "/resume");
+    let (_, rows) = step.ends_whole(1);
+    assert_eq!(new_attempts(&rows), 0, "nothing was lost");
+    assert!(rows.iter().any(|row| row["engine_s"].as_f64().unwrap() >= 10.0), "they were in its middle");
+}
+
+fn a_killed_server_is_replaced_and_used_again_when_it_is_back(first: &mut Vllm, second: &Vllm) {
+    let step = Step::start(1_000, 512, [first, second]);
+    first.kill();
+    let noticed = step.time_to_lose(first);
+    eprintln!("killed: noticed after {noticed:?}");
+    assert!(noticed <= NOTICED, "{noticed:?}");
+    first.restart(&["--enable-scale-out"]);
+    first.wait_until_healthy();
+    wait_for("request on the server that came back", || {
+        metric(&first.url, "vllm:generation_tokens_total") > 0.0
+    });
+    let steps = |text: &str| text.matches("target reached").count();
+    let steps_before = steps(&step.process.stdout_so_far());
+    wait_for("two more steps", || steps(&step.process.stdout_so_far()) >= steps_before + 2);
+    step.process.interrupt();
+    let ended = step.process.wait();
+    assert_eq!(ended.code, Some(0), "{}\n{}", ended.stdout, ended.stderr);
+    let rows = whole_groups(&step.out, steps(&ended.stdout) * GROUPS);
+    assert!(new_attempts(&rows) > 0, "what ran on it was begun anew");
+    eprintln!("killed: {} of {} samples begun anew", new_attempts(&rows), rows.len());
+}
+
+fn a_server_after_sigterm_is_found_by_the_stall_rule(first: &Vllm, second: &Vllm) {
+    let step = Step::start(1, 512, [first, second]);
+    second.terminate();
+    let noticed = step.time_to_lose(second);
+    eprintln!("SIGTERM: noticed after {noticed:?}");
+    assert!(noticed <= STALL + NOTICED, "{noticed:?}");
+    let (_, rows) = step.ends_whole(1);
+    assert!(new_attempts(&rows) > 0, "what ran on it was begun anew");
+}
+
+fn an_engine_that_breaks_costs_attempts_only(first: &Vllm, second: &Vllm) {
+    let step = Step::start(1, 512, [first, second]);
+    let noticed = step.time_to_lose(second);
+    eprintln!("engine fault: noticed after {noticed:?}");
+    let (_, rows) = step.ends_whole(1);
+    assert!(new_attempts(&rows) > 0, "what ran on it was begun anew");
+    let servers =
+        rows.iter().filter(|row| row["server"].as_str().unwrap().contains(&second.url[7..])).count();
+    eprintln!("engine fault: {servers} of {} samples came from it", rows.len());
+}
