@@ -2,13 +2,15 @@
 //!
 //! Every round asks each of them in another order, and the backends without anything in between: what a proxy adds is its
 //! median time less theirs, in the same round. Ratios are of the same round too; their interval is Student's over the
-//! rounds. Client and backends each keep to a core of their own, since in a fleet they are never on the same one; what is
-//! between them goes where the system puts it.
+//! rounds. Client and backends each keep to a core of their own, since in a fleet they are never on the same one, and wait
+//! awake, since what it takes to wake a sleeping core of a virtual machine differs five-fold from one minute to the next
+//! and is nobody's merit; what is between them goes where the system puts it.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -29,6 +31,9 @@ const ALONE: usize = 400;
 /// Requests of a round, at once.
 const TOGETHER: usize = 64;
 const WINDOW: Duration = Duration::from_secs(1);
+/// How long a backend stays awake after a request.
+const AWAKE: Duration = Duration::from_millis(5);
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 const START_WAIT: Duration = Duration::from_secs(60);
 const BODY: &str = "{\"model\":\"echo\",\"prompt\":\"two and two is\",\"max_tokens\":16,\"temperature\":1.0}";
 const ANSWER: &str = "{\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":1,\"model\":\"echo\",\"choices\":[{\"index\":0,\"text\":\"hello\",\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":8,\"completion_tokens\":1,\"total_tokens\":9}}";
@@ -80,25 +85,52 @@ impl Runner {
     }
 }
 
-/// Answers every request at once, for ever. One of its own process: `rolldock-bench echo`.
+/// Two backends that answer every request at once, for ever. A process of its own: `rolldock-bench echo`.
 pub(crate) fn echo() -> anyhow::Result<()> {
     keep_to_core(1)?;
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    println!("{}", listener.local_addr()?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    listener.set_nonblocking(true)?;
     let tasks = tokio_util::task::TaskTracker::new();
+    let asked = Arc::new(Asked::default());
     runtime.block_on(async {
-        let listener = tokio::net::TcpListener::from_std(listener)?;
-        loop {
-            let (stream, _) = listener.accept().await?;
-            stream.set_nodelay(true)?;
-            tasks.spawn(answer_all(stream));
+        let mut accepting = Vec::new();
+        for _ in 0..2 {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+            println!("{}", listener.local_addr()?);
+            let (tasks, asked) = (tasks.clone(), Arc::clone(&asked));
+            accepting.push(async move {
+                loop {
+                    let (stream, _) = listener.accept().await?;
+                    stream.set_nodelay(true)?;
+                    tasks.spawn(answer_all(stream, Arc::clone(&asked)));
+                }
+            });
         }
+        tasks.spawn(stay_awake(Arc::clone(&asked)));
+        futures::future::try_join_all(accepting).await.map(|_: Vec<()>| ())
     })
 }
 
-async fn answer_all(mut stream: tokio::net::TcpStream) {
+/// When a backend was asked last.
+#[derive(Default)]
+struct Asked {
+    at: parking_lot::Mutex<Option<Instant>>,
+    now: tokio::sync::Notify,
+}
+
+/// Waits for what comes next without sleeping, for a while.
+async fn stay_awake(asked: Arc<Asked>) {
+    loop {
+        let is_recent = asked.at.lock().is_some_and(|at| at.elapsed() < AWAKE);
+        if is_recent {
+            std::thread::yield_now();
+            tokio::task::yield_now().await;
+        } else {
+            asked.now.notified().await;
+        }
+    }
+}
+
+async fn answer_all(mut stream: tokio::net::TcpStream, asked: Arc<Asked>) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let answer = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{ANSWER}",
@@ -111,6 +143,8 @@ async fn answer_all(mut stream: tokio::net::TcpStream) {
             if stream.write_all(answer.as_bytes()).await.is_err() {
                 return;
             }
+            *asked.at.lock() = Some(Instant::now());
+            asked.now.notify_one();
         }
         if !matches!(stream.read_buf(&mut buffer).await, Ok(read) if read > 0) {
             return;
@@ -135,13 +169,22 @@ fn request(address: SocketAddr) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Sends a request and reads its answer, whose bytes are counted by its head.
+/// Sends a request and reads its answer, whose bytes are counted by its head. A stream that does not block is waited for
+/// awake.
 fn ask(stream: &mut TcpStream, request: &[u8], buffer: &mut Vec<u8>) -> anyhow::Result<()> {
     stream.write_all(request)?;
     buffer.clear();
     let mut piece = [0; 8192];
+    let asked_at = Instant::now();
     loop {
-        let read = stream.read(&mut piece)?;
+        let read = match stream.read(&mut piece) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                anyhow::ensure!(asked_at.elapsed() < ANSWER_MAX, "no answer within {ANSWER_MAX:?}");
+                std::thread::yield_now();
+                continue;
+            }
+            read => read?,
+        };
         anyhow::ensure!(read > 0, "the connection was closed");
         buffer.extend_from_slice(&piece[..read]);
         if is_whole(buffer) {
@@ -170,7 +213,7 @@ fn alone(address: SocketAddr) -> anyhow::Result<Vec<f64>> {
 fn one_after_the_other(address: SocketAddr) -> anyhow::Result<Vec<f64>> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    stream.set_nonblocking(true)?;
     let (request, mut buffer) = (request(address), Vec::new());
     let mut times = Vec::with_capacity(ALONE);
     for number in 0..ALONE + 20 {
@@ -213,12 +256,13 @@ fn free_port() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
-fn start_echo() -> anyhow::Result<(Process, SocketAddr)> {
+fn start_echo() -> anyhow::Result<(Process, [SocketAddr; 2])> {
     let mut child = Command::new(std::env::current_exe()?).arg("echo").stdout(Stdio::piped()).spawn()?;
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
+    let mut lines = BufReader::new(child.stdout.take().context("no output")?).lines();
     let process = Process(child);
-    Ok((process, line.trim().parse().with_context(|| format!("the backend said {line:?}"))?))
+    let mut address =
+        || -> anyhow::Result<SocketAddr> { Ok(lines.next().context("the backends say nothing")??.parse()?) };
+    Ok((process, [address()?, address()?]))
 }
 
 fn start_ours(backends: &[SocketAddr]) -> anyhow::Result<Runner> {
@@ -325,8 +369,7 @@ fn keep_to_core(number: usize) -> anyhow::Result<()> {
 
 /// Ours, and with `with_peers` the others, round by round.
 pub(super) fn measure(quick: bool, with_peers: bool) -> anyhow::Result<Vec<Figure>> {
-    let echoes = [start_echo()?, start_echo()?];
-    let backends = echoes.each_ref().map(|(_, address)| *address);
+    let (_echo, backends) = start_echo()?;
     let mut runners = vec![Runner::new("the backend itself", backends[0], None), start_ours(&backends)?];
     if with_peers {
         let folder = install()?;

@@ -4,6 +4,7 @@
 
 mod args;
 mod consume;
+mod file;
 mod fleet;
 mod proxy;
 mod queue;

@@ -1,7 +1,6 @@
 //! `rolldock queue`
 
 mod export;
-mod file;
 mod tools;
 mod unit;
 mod watch;

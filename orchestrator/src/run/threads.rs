@@ -1,17 +1,20 @@
 //! Servers on threads of their own, each with a runtime of its own.
 //!
 //! What is short and often costs most in being passed from thread to thread: here a connection stays on the thread that
-//! took it, and whoever wakes it wakes no other, if it sleeps at all ([`super::awake`]). All threads take connections from one socket, so that a second server at
-//! the same address is told that it is in use.
+//! took it, and whoever wakes it wakes no other, if it sleeps at all ([`super::awake`]). Every thread has a socket of its
+//! own at the address, and the system spreads connections over them: from a common one, whoever is awake would take all.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context;
 use futures::future::LocalBoxFuture;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
+
+/// Connections that wait to be taken, each thread.
+const BACKLOG: u32 = 4096;
 
 /// Threads that serve; dropping this leaves them to their end.
 #[derive(Debug)]
@@ -31,19 +34,21 @@ impl ServingThreads {
         serve: impl Fn(usize, TcpListener) -> LocalBoxFuture<'static, anyhow::Result<()>> + Clone + Send + 'static,
     ) -> anyhow::Result<Self> {
         let cannot = || format!("cannot listen at {address}");
-        let first = TcpListener::bind(address).await.with_context(cannot)?.into_std().with_context(cannot)?;
-        let address = first.local_addr().with_context(cannot)?;
+        let listeners = listen(address, count.max(1)).await.with_context(cannot)?;
+        let mut bound = address;
         let mut ends = Vec::new();
-        for number in 0..count.max(1) {
-            let (listener, serve) = (first.try_clone().with_context(cannot)?, serve.clone());
+        for (number, listener) in listeners.into_iter().enumerate() {
+            bound = listener.local_addr().with_context(cannot)?;
+            let listener = listener.into_std().with_context(cannot)?;
             let (ended, end) = oneshot::channel();
+            let serve = serve.clone();
             std::thread::Builder::new().name(format!("{name}-{number}")).spawn(move || {
                 // Nobody listens any more when the process is in a hurry to end.
                 let _ = ended.send(run(number, listener, serve));
             })?;
             ends.push(end);
         }
-        Ok(Self { address, ends })
+        Ok(Self { address: bound, ends })
     }
 
     /// Waits for their ends, at most for `limit`: what takes longer is cut off. Cancel-safe: they go on.
@@ -59,6 +64,26 @@ impl ServingThreads {
             Ok(())
         })
     }
+}
+
+/// Sockets that share an address.
+async fn listen(address: SocketAddr, count: usize) -> std::io::Result<Vec<TcpListener>> {
+    if address.port() != 0 {
+        // Sockets that share an address would share it with another server of this user, too: this one does not.
+        drop(TcpListener::bind(address).await?);
+    }
+    let mut shared = address;
+    let mut listeners = Vec::new();
+    for _ in 0..count {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.set_reuseaddr(true)?;
+        socket.set_reuseport(true)?;
+        socket.bind(shared)?;
+        let listener = socket.listen(BACKLOG)?;
+        shared = listener.local_addr()?;
+        listeners.push(listener);
+    }
+    Ok(listeners)
 }
 
 fn run(

@@ -4,10 +4,10 @@ use std::io::{self, Write};
 
 use rolldock_queue::ExportFormat;
 
-use super::file::{Pipe, Unfinished};
 use super::{open, server};
 use crate::cli::UsageError;
 use crate::cli::args::{self, ExportArgs};
+use crate::cli::file::{Pipe, Unfinished};
 
 pub(super) async fn export(args: ExportArgs) -> anyhow::Result<()> {
     let format = match args.format {

@@ -8,9 +8,9 @@ use rolldock_queue::{
     Queue, QueueConfig, QueueError, QueueInspection, RemoteQueue, SnapshotCounts, TransferQueue, VerifyReport,
 };
 
-use super::file::Unfinished;
 use super::{open, server};
 use crate::cli::args::{ClearArgs, RestoreArgs, SnapshotArgs, SourceArgs};
+use crate::cli::file::Unfinished;
 use crate::cli::say;
 use crate::run::queue_folder;
 

@@ -8,7 +8,7 @@ use anyhow::Context;
 
 /// A file that is written beside its name, and gets it when it is whole; one that is dropped before is deleted.
 #[derive(Debug)]
-pub(super) struct Unfinished {
+pub(in crate::cli) struct Unfinished {
     file: File,
     beside: PathBuf,
     name: PathBuf,
@@ -16,26 +16,26 @@ pub(super) struct Unfinished {
 }
 
 impl Unfinished {
-    pub(super) fn create(name: &Path) -> anyhow::Result<Self> {
+    pub(in crate::cli) fn create(name: &Path) -> anyhow::Result<Self> {
         let beside = name.with_extension("unfinished");
         let file = File::create(&beside).with_context(|| format!("cannot write {}", beside.display()))?;
         Ok(Self { file, beside, name: name.to_owned(), is_whole: false })
     }
 
     /// Where its bytes go; any number of these write one after the other.
-    pub(super) fn writer(&self) -> anyhow::Result<io::BufWriter<File>> {
+    pub(in crate::cli) fn writer(&self) -> anyhow::Result<io::BufWriter<File>> {
         let file = self.file.try_clone();
         Ok(io::BufWriter::new(file.with_context(|| format!("cannot write {}", self.beside.display()))?))
     }
 
     /// Throws away what was written.
-    pub(super) fn start_again(&self) -> anyhow::Result<()> {
+    pub(in crate::cli) fn start_again(&self) -> anyhow::Result<()> {
         let emptied = self.file.set_len(0).and_then(|()| io::Seek::rewind(&mut &self.file));
         emptied.with_context(|| format!("cannot write {}", self.beside.display()))
     }
 
     /// Gives it its name, once it is on the disk; says how long it is.
-    pub(super) fn finish(mut self) -> anyhow::Result<u64> {
+    pub(in crate::cli) fn finish(mut self) -> anyhow::Result<u64> {
         let named = self.file.sync_all().and_then(|()| std::fs::rename(&self.beside, &self.name));
         named.with_context(|| format!("cannot write {}", self.name.display()))?;
         self.is_whole = true;
@@ -53,7 +53,7 @@ impl Drop for Unfinished {
 }
 
 /// Standard output whose reader may leave early, as `head` does.
-pub(super) struct Pipe(pub(super) io::Stdout);
+pub(in crate::cli) struct Pipe(pub(in crate::cli) io::Stdout);
 
 impl Write for Pipe {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
