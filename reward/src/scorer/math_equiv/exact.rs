@@ -128,7 +128,7 @@ impl Evaluation {
         let bits_of_power = bits(&rooted).saturating_mul(u64::from(count));
         // Minus one stays small whatever its exponent; its parity decides.
         if rooted == -Rational::one() {
-            return Some(if count % 2 == 0 { Rational::one() } else { rooted });
+            return Some(if count.is_multiple_of(2) { Rational::one() } else { rooted });
         }
         if bits_of_power > BITS_MAX + bits(&rooted) {
             return None;
@@ -141,7 +141,7 @@ impl Evaluation {
 
     /// The root where it is rational; odd roots of negative numbers are real.
     fn root(&mut self, radicand: &Rational, index: u32) -> Option<Rational> {
-        if !(1..=ROOT_INDEX_MAX).contains(&index) || radicand.is_negative() && index % 2 == 0 {
+        if !(1..=ROOT_INDEX_MAX).contains(&index) || radicand.is_negative() && index.is_multiple_of(2) {
             return None;
         }
         self.pay(bits(radicand).saturating_mul(4))?;

@@ -154,14 +154,14 @@ pub fn equivalent(prediction: &str, truth: &str) -> Verdict {
     if normal_left == normal_right {
         return Verdict::equal(Reason::SameText);
     }
+    if left.len().max(right.len()) > ANSWER_BYTES_MAX {
+        return Verdict::different(Reason::UnparsedComparedAsText);
+    }
     let as_text = || {
         let is_same = text::folded(&normal_left) == text::folded(&normal_right);
         let reason = Reason::UnparsedComparedAsText;
         Verdict::of(is_same, reason, reason)
     };
-    if left.len().max(right.len()) > ANSWER_BYTES_MAX {
-        return as_text();
-    }
     let read = |answer: &str, mode: lexer::Mode| shape::read(answer, mode).ok();
     let (usual_left, usual_right) = (read(left, lexer::Mode::Usual), read(right, lexer::Mode::Usual));
     let usual = match (&usual_left, &usual_right) {

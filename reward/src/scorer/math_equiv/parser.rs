@@ -224,10 +224,7 @@ impl<'a> Parser<'a> {
     fn starts_factor(&self) -> bool {
         match self.kind() {
             Some(Kind::Number(_) | Kind::Letters(_)) => true,
-            Some(Kind::Word(word)) => match words::classify(word) {
-                Meaning::Percent | Meaning::Separator | Meaning::Unit | Meaning::Noun => false,
-                _ => true,
-            },
+            Some(Kind::Word(word)) => is_value(words::classify(word)),
             Some(Kind::Command(name)) => is_factor(name),
             Some(Kind::Symbol(symbol)) => match symbol {
                 '(' | '[' | '{' | 'π' | '√' | '⌊' | '⌈' | '∞' => true,
@@ -373,6 +370,11 @@ impl<'a> Parser<'a> {
             _ => Err(Unparsed),
         }
     }
+}
+
+/// Whether the word is a value or makes one, rather than something that stands behind values.
+fn is_value(meaning: Meaning) -> bool {
+    !matches!(meaning, Meaning::Percent | Meaning::Separator | Meaning::Unit | Meaning::Noun)
 }
 
 fn is_factor(name: &str) -> bool {

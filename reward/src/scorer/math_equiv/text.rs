@@ -4,99 +4,110 @@
 
 use crate::python_text::is_space;
 
-/// Commands that are taken out, longest first where one begins another.
-const REMOVED: &[&str] = &[
-    "\\displaystyle",
-    "\\qquad",
-    "\\quad",
-    "\\right",
-    "\\left",
-    "\\!",
-    "\\,",
-    "\\;",
-    "\\:",
-    "\\ ",
-    "{,}",
-    "~",
-    "$",
-];
-
-/// Commands that only say how what is in their braces looks.
-const UNWRAPPED: &[&str] =
-    &["\\textbf{", "\\textit{", "\\textrm{", "\\mathrm{", "\\text{", "\\mbox{", "\\boxed{"];
-
-/// Commands with another name of the same meaning.
-const RENAMED: &[(&str, &str)] = &[("\\dfrac", "\\frac"), ("\\tfrac", "\\frac"), ("−", "-")];
-
 /// Takes out spacing, sizes and fonts. Linear in the length of the text.
 pub(super) fn normal(text: &str) -> String {
-    let mut written = String::with_capacity(text.len());
-    // Whether each open brace was written.
-    let mut braces = Vec::new();
-    let mut is_gap = false;
+    let mut normalizer =
+        Normalizer { written: String::with_capacity(text.len()), braces: Vec::new(), is_gap: false };
     let mut rest = text;
     while let Some(next) = rest.chars().next() {
-        // Many texts have no backslash: their characters go straight through.
-        let is_special = matches!(next, '\\' | '{' | '~' | '$' | '−');
-        if is_special && let Some(behind) = without_prefix(rest, REMOVED) {
-            // `\left(` loses its command, `\leftarrow` does not.
-            if !is_cut_word(rest, behind) {
-                is_gap |= !rest.starts_with("{,}") && !rest.starts_with("\\!");
-                rest = behind;
-                continue;
+        let plain = rest.bytes().take_while(|byte| is_plain(*byte)).count();
+        let length = match plain {
+            0 => normalizer.special(next, rest),
+            run => {
+                normalizer.write(&rest[..run]);
+                run
             }
-        }
-        if is_special && let Some(behind) = without_prefix(rest, UNWRAPPED) {
-            braces.push(false);
-            rest = behind;
-            continue;
-        }
-        if is_special && let Some((behind, name)) = renamed(rest) {
-            written.push_str(name);
-            rest = behind;
-            continue;
-        }
-        rest = &rest[next.len_utf8()..];
-        let is_kept = match next {
-            '{' => {
-                braces.push(true);
-                true
-            }
-            '}' => braces.pop().unwrap_or(true),
-            space if is_space(space) => {
-                is_gap = true;
-                false
-            }
-            _ => true,
         };
-        if !is_kept {
-            continue;
-        }
-        // `1 1/2` is not `11/2`.
-        if std::mem::take(&mut is_gap)
-            && next.is_ascii_digit()
-            && written.ends_with(|c: char| c.is_ascii_digit())
-        {
-            written.push(' ');
-        }
-        written.push(next);
+        rest = &rest[length..];
     }
-    written
+    normalizer.written
 }
 
-fn without_prefix<'a>(text: &'a str, prefixes: &[&str]) -> Option<&'a str> {
-    prefixes.iter().find_map(|prefix| text.strip_prefix(prefix))
+/// Whether the byte goes into the normal form as it is, whatever stands beside it.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_graphic() && !matches!(byte, b'\\' | b'{' | b'}' | b'~' | b'$')
 }
 
-/// Whether a command's name goes on behind what was taken for it.
-fn is_cut_word(whole: &str, behind: &str) -> bool {
-    let taken = &whole[..whole.len() - behind.len()];
-    taken.ends_with(|c: char| c.is_ascii_alphabetic())
-        && behind.starts_with(|c: char| c.is_ascii_alphabetic())
+struct Normalizer {
+    written: String,
+    /// Whether each open brace was written.
+    braces: Vec<bool>,
+    is_gap: bool,
 }
 
-fn renamed(text: &str) -> Option<(&str, &'static str)> {
-    RENAMED.iter().find_map(|(from, to)| text.strip_prefix(from).map(|behind| (behind, *to)))
+impl Normalizer {
+    fn write(&mut self, part: &str) {
+        // `1 1/2` is not `11/2`.
+        let is_between_digits = self.is_gap
+            && part.starts_with(|c: char| c.is_ascii_digit())
+            && self.written.ends_with(|c: char| c.is_ascii_digit());
+        if is_between_digits {
+            self.written.push(' ');
+        }
+        self.is_gap = false;
+        self.written.push_str(part);
+    }
+
+    /// Reads what `rest` starts with, a character that is not plain; returns its bytes.
+    fn special(&mut self, next: char, rest: &str) -> usize {
+        match next {
+            '\\' => return self.command(&rest[1..]) + 1,
+            // A separator of thousands.
+            '{' if rest.starts_with("{,}") => return 3,
+            '{' => {
+                self.braces.push(true);
+                self.write("{");
+            }
+            '}' => {
+                if self.braces.pop().unwrap_or(true) {
+                    self.write("}");
+                }
+            }
+            '~' | '$' => self.is_gap = true,
+            '−' => self.write("-"),
+            space if is_space(space) => self.is_gap = true,
+            other => self.write(other.encode_utf8(&mut [0; 4])),
+        }
+        next.len_utf8()
+    }
+
+    /// A command whose backslash is passed; returns its bytes behind that.
+    fn command(&mut self, behind: &str) -> usize {
+        let length = behind.bytes().take_while(u8::is_ascii_alphabetic).count();
+        let name = &behind[..length];
+        match name {
+            "" => return self.command_of_symbol(behind),
+            "left" | "right" | "displaystyle" | "quad" | "qquad" => self.is_gap = true,
+            "text" | "mbox" | "textrm" | "textbf" | "textit" | "mathrm" | "boxed"
+                if behind[length..].starts_with('{') =>
+            {
+                self.braces.push(false);
+                return length + 1;
+            }
+            "dfrac" | "tfrac" => self.write("\\frac"),
+            _ => {
+                self.write("\\");
+                self.write(name);
+            }
+        }
+        length
+    }
+
+    fn command_of_symbol(&mut self, behind: &str) -> usize {
+        let Some(symbol) = behind.chars().next() else {
+            self.write("\\");
+            return 0;
+        };
+        match symbol {
+            '!' => {}
+            ',' | ';' | ':' | ' ' => self.is_gap = true,
+            _ => {
+                self.write("\\");
+                self.write(symbol.encode_utf8(&mut [0; 4]));
+            }
+        }
+        symbol.len_utf8()
+    }
 }
 
 /// A normal form without regard to case and white space.

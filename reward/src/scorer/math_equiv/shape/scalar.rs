@@ -175,7 +175,7 @@ impl Reader {
             }
         }
         let is_numeral = digits.starts_with(|c: char| c.is_ascii_digit())
-            && digits.chars().all(|digit| digit.to_digit(base).is_some());
+            && digits.chars().all(|digit| digit.is_digit(base));
         let significant = digits.trim_start_matches('0');
         let digits = if significant.is_empty() { "0" } else { significant }.to_owned();
         is_numeral.then_some(Shape::Based { digits, base })
