@@ -14,7 +14,11 @@ const UNEQUAL: &[&str] = &[];
 fn rows() -> Vec<Value> {
     let path = format!("{}/../../shared/vectors/math500_real_vectors.jsonl", env!("CARGO_MANIFEST_DIR"));
     match std::fs::read_to_string(&path) {
-        Ok(text) => text.lines().map(|line| serde_json::from_str(line).unwrap()).collect(),
+        Ok(text) => {
+            let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            assert!(!rows.is_empty(), "{path} is empty");
+            rows
+        }
         Err(_) => {
             eprintln!("skipped: {path} is not there");
             Vec::new()

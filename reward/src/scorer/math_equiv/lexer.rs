@@ -211,7 +211,7 @@ impl<'a> Lexer<'a> {
                 let content = self.argument().ok_or(Unparsed)?.to_owned();
                 let is_name = matches!(name, "mathrm" | "operatorname")
                     && (content == "i" || content == "e" || words::classify_command(&content).is_some());
-                self.push(if is_name { Kind::Word(content) } else { Kind::Text(content) });
+                self.text(content, is_name);
             }
             "mathbb" => {
                 let set = self.argument().ok_or(Unparsed)?;
@@ -237,6 +237,23 @@ impl<'a> Lexer<'a> {
             },
         }
         Ok(())
+    }
+
+    /// Text, unless it is a command's name; a number in words before it is told from it.
+    fn text(&mut self, content: String, is_name: bool) {
+        if is_name {
+            return self.push(Kind::Word(content));
+        }
+        let bare = content.trim_start();
+        let first = &bare[..bare.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(bare.len())];
+        if !matches!(words::classify(first), words::Meaning::Multiplier(_)) {
+            return self.push(Kind::Text(content));
+        }
+        let rest = bare[first.len()..].to_owned();
+        self.push(Kind::Word(first.to_owned()));
+        if !rest.trim().is_empty() {
+            self.push(Kind::Text(rest));
+        }
     }
 
     /// A backslash and one character.

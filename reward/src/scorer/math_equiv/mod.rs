@@ -9,17 +9,17 @@
 //! | numbers | `\frac12`, `1/2`, `0.5`, `.50`, `5e-1`, `5\times10^{-1}`; `1\frac12` and `3/2`; `0.\overline{3}` and `1/3` | `1/3` and `0.33` |
 //! | thousands | `1,000`, `1{,}000`, `1\,000`, `1 000`, `1000`; inside brackets and sets a comma separates | `(1,000)` and `1000` |
 //! | percent | `50\%`, `50 percent`, `0.5`; also `50` | `50\%` and `0.5\%`; `50\%` and `5` |
-//! | units | `5\text{ cm}`, `5 cm`, `5`; `\$5`, `5 dollars`, `5`; `60 mph`, `60`; `30^\circ` and `30` | two known units that differ, `5 cm` and `5 m`, even where they convert: `100 cm` and `1 m` |
+//! | units | `5\text{ cm}`, `5 cm`, `5`; `\$5`, `5 dollars`, `5`; `60 mph`, `60`; `30^\circ` and `30` | two known units that differ, `5 cm` and `5 m`, even where they convert: `100 cm` and `1\text{ m}`; a single letter is a unit in `\text{}` only |
 //! | counted things | unknown words behind a number do not count: `5 apples`, `5` | a word that is a number: `5 million` and `5` |
 //! | constants | `\pi`, `e`, `i`; `\sqrt{8}` and `2\sqrt2`; `\sqrt[3]{-8}` and `-2`; `\log` is `\ln`, `\lg` has base 10, `\log_2` its own | `\pi` and `3.14` |
-//! | expressions | at every valid sample point: `(x+1)^2` and `x^2+2x+1`, `\sin^2 x` and `1-\cos^2 x` | `x` and `X`; `x+1` and `x-1` |
+//! | expressions | at every sample point where both are real, or else complex; variables are real, of both signs: `(x+1)^2` and `x^2+2x+1`, `\sin^2 x` and `1-\cos^2 x` | `x` and `X`; `x+1` and `x-1`; `\sqrt{x^2}` and `x` |
 //! | `\pm` | `1\pm\sqrt2` and `1+\sqrt2, 1-\sqrt2` | |
 //! | lists | `1, 2, 3`, `3, 2 and 1`, in any order, as often; a set is equal, too: `\{1,2,3\}` | `1, 2` and `1, 2, 2` |
 //! | sets | in any order, however often: `\{1,2\}`, `{2,1}`, `\{1,1,2\}`; `\emptyset` and `\{\}` | `\{1,2\}` and `\{1,2,3\}`; `\{5\}` and `5` |
 //! | tuples | in order: `(1,2,3)`, `[1,2,3]`, `\langle1,2,3\rangle` and a column of a matrix | `(1,2)` and `(2,1)` |
 //! | pairs, intervals | with the same brackets | `(1,2)` and `[1,2]` |
 //! | unions | in any order, part by part | `[1,2]\cup[2,3]` and `[1,3]` |
-//! | inequalities | as intervals: `x>2`, `2<x`, `(2,\infty)`; `1\le x<2` and `[1,2)`; `x\ne0` and its union | `x>2` and `y>2` |
+//! | inequalities | as intervals: `x>2`, `2<x`, `(2,\infty)`; `1\le x<2` and `[1,2)`; `x\ne0` and its union; joined by "or" as unions | `x>2` and `y>2` |
 //! | equations | `x=5` and `5`; `f(x)=2x` and `2x`; `\text{Area}=5` and `5`; chains give their last side; two equations by their sides' difference up to a constant: `y=-2x` and `2x+y=0` | `x=5` and `y=5`; `2x=10` and `5` |
 //! | matrices | cell by cell, whatever the brackets | a row and a column |
 //! | bases | the same digits and base: `101_2`, `101_{\text{two}}`, `0101_{2}` | `101_2` and `5` or `101` |

@@ -78,11 +78,14 @@ fn variable(name: &str) -> [f64; POINTS] {
     });
     let mut rng = ChaCha8Rng::seed_from_u64(SEED);
     rng.set_stream(stream);
-    std::array::from_fn(|point| {
+    let mut values: [f64; POINTS] = std::array::from_fn(|point| {
         let draw = rng.next_u64();
         let size = 0.4 + 2.5 * ((draw >> 11) as f64 / (1_u64 << 53) as f64);
         if point >= POSITIVE_POINTS && draw & 1 == 1 { -size } else { size }
-    })
+    });
+    // No name has positive values only.
+    values[POINTS - 1] = -values[POINTS - 1].abs();
+    values
 }
 
 /// The values of every node at every point: `points` of them for each node, in the tree's order.

@@ -242,6 +242,10 @@ impl<'a> Parser<'a> {
             match self.symbol() {
                 Some('!') => {
                     self.at += 1;
+                    // A double factorial is no factorial of one.
+                    if self.symbol() == Some('!') {
+                        return Err(Unparsed);
+                    }
                     node = self.tree.push(Node::Apply(Function::Factorial, node))?;
                 }
                 Some('°') => {

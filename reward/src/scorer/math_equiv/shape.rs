@@ -117,15 +117,19 @@ impl Reader {
         ranges.into_iter().map(|range| self.shape(range, depth + 1)).collect()
     }
 
-    /// A list; its empty items stand between separators that belong together, as in `1, 2, and 3`.
+    /// A list, or ranges of which one holds: a union. Empty items stand between separators that belong together, as in
+    /// `1, 2, and 3`.
     fn list(&mut self, items: Vec<Range<usize>>, depth: usize) -> Result<Shape, Unparsed> {
+        let separators = items[..items.len() - 1].iter().filter_map(|item| self.kind(item.end));
+        let words: Vec<String> = separators.filter_map(word_of).collect();
+        let is_choice = !words.is_empty() && words.iter().all(|word| word == "or");
         let filled: Vec<_> = items.into_iter().filter(|item| !item.is_empty()).collect();
         let shapes = self.shapes(filled, depth)?;
         let is_range = |shape: &Shape| match shape {
             Shape::Named { value, .. } => matches!(**value, Shape::Bracketed { .. } | Shape::Union(_)),
             _ => false,
         };
-        if shapes.len() > 1 && shapes.iter().all(is_range) {
+        if is_choice && shapes.len() > 1 && shapes.iter().all(is_range) {
             return Ok(union_of_ranges(shapes));
         }
         Ok(Shape::List(shapes))
@@ -201,6 +205,11 @@ impl Reader {
             }
             (Some(Kind::Symbol(open @ ('(' | '[' | '⟨'))), Some(Kind::Symbol(close @ (')' | ']' | '⟩')))) =>
             {
+                let is_matrix = matches!(self.kind(inside.start), Some(Kind::Begin(_)))
+                    && self.closing(inside.start, inside.end) == Some(inside.end - 1);
+                if is_matrix {
+                    return self.shape(inside, depth + 1).map(Some);
+                }
                 let items = self.split(inside, is_separator)?;
                 if items.len() < 2 {
                     return Ok(None);
@@ -276,14 +285,18 @@ fn nesting(kind: &Kind) -> i32 {
     }
 }
 
+/// The letters of a word, in lower case.
+fn word_of(kind: &Kind) -> Option<String> {
+    match kind {
+        Kind::Word(word) | Kind::Text(word) => {
+            Some(word.trim_matches(|c: char| !c.is_alphanumeric()).to_lowercase())
+        }
+        _ => None,
+    }
+}
+
 /// Commas, semicolons, "and" and "or".
 fn is_separator(kind: &Kind) -> bool {
-    match kind {
-        Kind::Symbol(',' | ';') => true,
-        Kind::Word(word) | Kind::Text(word) => {
-            let bare = word.trim_matches(|c: char| !c.is_alphanumeric());
-            words::classify(bare) == Meaning::Separator
-        }
-        _ => false,
-    }
+    let is_mark = matches!(kind, Kind::Symbol(',' | ';'));
+    is_mark || word_of(kind).is_some_and(|word| words::classify(&word) == Meaning::Separator)
 }

@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::super::lexer::Kind;
 use super::super::parser::Parser;
 use super::super::tree::{Node, NodeId, Shape, Unparsed};
+use super::super::words::{self, Meaning};
 use super::{Reader, interval};
 
 fn relation_of(kind: &Kind) -> Option<char> {
@@ -101,27 +102,32 @@ impl Reader {
 
     /// A variable, a few letters, or a letter applied to something: what one calls a value.
     fn is_name(&self, range: Range<usize>) -> bool {
-        let Some(first) = self.tokens.get(range.start) else { return false };
-        if !matches!(first.kind, Kind::Word(_) | Kind::Command(_) | Kind::Text(_)) {
-            return false;
-        }
-        let is_fraction = matches!(&first.kind, Kind::Command(name) if name == "frac" || name == "sqrt");
-        let behind = range.start + 1;
-        let is_decorated = self.is_symbol(behind, '_') || self.is_symbol(behind, '\'');
-        let is_applied =
-            self.is_symbol(behind, '(') && self.closing(behind, range.end) == Some(range.end - 1);
-        !is_fraction && (range.len() == 1 || is_decorated && self.is_subscripted(range) || is_applied)
-    }
-
-    fn is_subscripted(&self, range: Range<usize>) -> bool {
-        let is_operator =
-            |at: usize| matches!(self.kind(at), Some(Kind::Symbol('+' | '-' | '*' | '/' | '^')));
-        let subscript_end = if self.is_symbol(range.start + 2, '{') {
-            self.closing(range.start + 2, range.end).unwrap_or(range.end)
-        } else {
-            range.start + 2
+        let is_letters = match self.kind(range.start) {
+            Some(Kind::Command(name)) => {
+                !matches!(name.as_str(), "frac" | "sqrt" | "binom") && words::classify_command(name).is_none()
+            }
+            Some(Kind::Word(word)) => {
+                matches!(words::classify(word), Meaning::Letters | Meaning::Noun | Meaning::Unit)
+            }
+            Some(Kind::Text(_)) => true,
+            _ => false,
         };
-        subscript_end + 1 >= range.end && !is_operator(range.end - 1)
+        let mut at = range.start + 1;
+        let mut has_power = false;
+        while at < range.end {
+            match self.kind(at) {
+                Some(Kind::Symbol('\'')) => at += 1,
+                Some(Kind::Symbol(mark @ ('_' | '^'))) => {
+                    has_power |= *mark == '^';
+                    at = self.closing(at + 1, range.end).unwrap_or(range.end) + 1;
+                }
+                _ => break,
+            }
+        }
+        let is_applied =
+            self.is_symbol(at, '(') && self.closing(at, range.end).is_some_and(|last| last + 1 == range.end);
+        // `f^{-1}(x)` is a name, `x^2` is none.
+        is_letters && (is_applied || at == range.end && !has_power)
     }
 
     /// The variable's name, where the range is a single one.

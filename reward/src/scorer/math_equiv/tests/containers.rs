@@ -61,6 +61,10 @@ fn tuples_intervals_matrices() {
         ("\\begin{pmatrix} 1/5 \\\\ -18/5 \\end{pmatrix}", "\\begin{bmatrix} 0.2 \\\\ -3.6 \\end{bmatrix}"),
         ("\\begin{pmatrix} 1 & 2 \\\\ 3 & 4 \\end{pmatrix}", "\\begin{pmatrix}1&2\\\\3&4\\\\\\end{pmatrix}"),
         ("\\begin{pmatrix} -7 \\\\ 16 \\\\ 5 \\end{pmatrix}", "(-7,16,5)"),
+        (
+            "\\left(\\begin{array}{c} 1 \\\\ 2 \\end{array}\\right)",
+            "\\begin{pmatrix} 1 \\\\ 2.0 \\end{pmatrix}",
+        ),
         ("((1,2),3)", "((1,2.0),3)"),
     ]);
     unequal(&[
@@ -95,6 +99,10 @@ fn relations() {
         ("y = -2x", "2x + y = 0"),
         ("2x+4y=6", "x + 2y = 3"),
         ("f(x) = 2x+1", "1+2x"),
+        ("f^{-1}(x) = 2x", "2x"),
+        ("g'(x) = 3", "3"),
+        ("a_{n+1} = 2n", "2n"),
+        ("P(A \\cap B) = 1/3", "\\frac13"),
         ("AB = 5", "5"),
         ("\\angle ABC = 60^\\circ", "60"),
         ("\\text{Area} = 12\\pi", "12 \\pi"),
@@ -111,6 +119,9 @@ fn relations() {
         ("x = 5", "y = 5"),
         ("y = 2x", "y = -2x"),
         ("2x = 10", "5"),
+        ("x^2 = 4", "4"),
+        ("\\ln(x) = 2", "2"),
+        ("x > 1 \\text{ and } x < 3", "x < 3 \\text{ or } x > 1"),
         ("x + y > 2", "x + y < 2"),
         ("x + y > 2", "x + y \\ge 2"),
         ("x + y = 2", "x + y = 3"),
