@@ -5,19 +5,15 @@
 
 mod atoms;
 mod mixed;
+mod numeral;
 
-use num_bigint::BigInt;
-use num_traits::{One, Zero};
-
-use super::lexer::{Kind, Numeral, Token};
-use super::tree::{Function, Node, NodeId, Rational, Tree, Unparsed};
+use super::lexer::{Kind, Token};
+use super::tree::{Function, Node, NodeId, Tree, Unparsed};
 use super::words::{self, Meaning};
+use numeral::rational;
 
 /// Depth to which expressions nest.
 const DEPTH_MAX: usize = 48;
-
-/// Greatest power of ten of a number that is read.
-const TEN_POWER_MAX: i64 = 1200;
 
 /// Reads the expression at `at`; stops before `end` or at the first token that does not belong to one.
 pub(super) struct Parser<'a> {
@@ -36,34 +32,6 @@ pub(super) struct Parser<'a> {
     is_angle: bool,
     /// Inside `|..|`, where a bar closes.
     is_in_bars: bool,
-}
-
-/// The number as it is written.
-pub(super) fn rational(numeral: &Numeral) -> Result<Rational, Unparsed> {
-    let integer = |digits: &str| match digits {
-        "" => Ok(BigInt::zero()),
-        _ => BigInt::parse_bytes(digits.as_bytes(), 10).ok_or(Unparsed),
-    };
-    let shift = i64::try_from(numeral.fraction).map_err(|_| Unparsed)?;
-    if numeral.exponent.abs() > TEN_POWER_MAX {
-        return Err(Unparsed);
-    }
-    let ten = BigInt::from(10);
-    let mut top = integer(&numeral.digits)?;
-    let mut bottom = BigInt::one();
-    if numeral.repeat > 0 {
-        let once = &numeral.digits[..numeral.digits.len() - numeral.repeat];
-        top -= integer(once)?;
-        bottom = ten.pow(u32::try_from(numeral.repeat).map_err(|_| Unparsed)?) - 1;
-    }
-    let power = numeral.exponent - shift;
-    let factor = ten.pow(u32::try_from(power.unsigned_abs()).map_err(|_| Unparsed)?);
-    if power < 0 {
-        bottom *= factor;
-    } else {
-        top *= factor;
-    }
-    Ok(Rational::new(top, bottom))
 }
 
 impl<'a> Parser<'a> {
