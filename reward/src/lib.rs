@@ -27,5 +27,5 @@ pub use error::{ErrorClass, RewardError};
 pub use filter::{FilterMetric, FilterReason, GroupFilter};
 pub use overlong::Overlong;
 pub use scorer::{
-    Gsm8k, Gsm8kMethod, Math, MathDapo, Routed, Score, ScoreInput, Scorer, ScorerConfig, Variant,
+    Gsm8k, Gsm8kMethod, Math, MathDapo, MathEquiv, Routed, Score, ScoreInput, Scorer, ScorerConfig, Variant,
 };

@@ -4,6 +4,7 @@ mod boxed;
 mod gsm8k;
 mod math;
 mod math_dapo;
+pub mod math_equiv;
 mod rewrites;
 mod routed;
 
@@ -16,6 +17,7 @@ use crate::RewardError;
 pub use gsm8k::{Gsm8k, Gsm8kMethod};
 pub use math::Math;
 pub use math_dapo::{MathDapo, Variant, normalize};
+pub use math_equiv::MathEquiv;
 pub use routed::Routed;
 
 /// What is scored.
@@ -76,6 +78,8 @@ pub enum ScorerConfig {
     },
     /// See [`Math`]; the braces make serde refuse unknown keys here too.
     Math {},
+    /// See [`MathEquiv`].
+    MathEquiv {},
     /// See [`Routed`].
     Routed {
         /// Of the rows that go to [`Gsm8k`].
@@ -97,6 +101,7 @@ impl ScorerConfig {
             "math_dapo" => Ok(Self::MathDapo { variant: Variant::default(), strict_box: false }),
             "gsm8k" => Ok(Self::Gsm8k { method: Gsm8kMethod::default() }),
             "math" => Ok(Self::Math {}),
+            "math_equiv" => Ok(Self::MathEquiv {}),
             "routed" => Ok(Self::Routed {
                 method: Gsm8kMethod::default(),
                 variant: Variant::default(),
@@ -105,7 +110,7 @@ impl ScorerConfig {
             _ => Err(RewardError::Unknown {
                 what: "scorer",
                 name: name.to_owned(),
-                known: "math_dapo, gsm8k, math, routed",
+                known: "math_dapo, gsm8k, math, math_equiv, routed",
             }),
         }
     }
@@ -118,6 +123,7 @@ impl ScorerConfig {
             }
             Self::Gsm8k { method } => Arc::new(Gsm8k { method: *method }),
             Self::Math {} => Arc::new(Math),
+            Self::MathEquiv {} => Arc::new(MathEquiv),
             Self::Routed { method, variant, strict_box } => {
                 Arc::new(Routed::new(*method, MathDapo { variant: *variant, strict_box: *strict_box }))
             }

@@ -12,7 +12,7 @@ fn score_of(scorer: &dyn Scorer, response: &str, ground_truth: &str) -> Score {
 
 #[test]
 fn names_and_scorers_agree() {
-    for name in ["math_dapo", "gsm8k", "math", "routed"] {
+    for name in ["math_dapo", "gsm8k", "math", "math_equiv", "routed"] {
         assert_eq!(ScorerConfig::from_name(name).unwrap().build().name(), name);
     }
     let error = ScorerConfig::from_name("maths").err().unwrap().to_string();
@@ -121,6 +121,7 @@ fn scorers() -> Vec<Arc<dyn Scorer>> {
         Arc::new(Gsm8k { method: Gsm8kMethod::Strict }),
         Arc::new(Gsm8k { method: Gsm8kMethod::Flexible }),
         Arc::new(Math),
+        Arc::new(MathEquiv),
     ]
 }
 

@@ -1,0 +1,250 @@
+//! Whether two answers that were read are equal.
+
+use super::exact::{self, Exact};
+use super::numeric::{self, Approx, POINTS};
+use super::shape::Reading;
+use super::tree::{NodeId, Scalar, Shape};
+use super::{Reason, Verdict};
+
+/// Two values that are not both exact are equal when they differ by no more than this share of the larger.
+pub const RELATIVE_TOLERANCE: f64 = 1e-10;
+
+/// Points at which both answers must have a value before they can be equal, where they have variables.
+pub const POINTS_MIN: usize = 5;
+
+/// Difference that rounding noise may explain, in noises.
+const NOISES: f64 = 4.0;
+
+/// Noise above which a value says nothing, relative to the value or to one.
+const NOISE_MAX: f64 = 1e-7;
+
+/// An answer with its values.
+struct Side {
+    exact: Vec<Exact>,
+    approx: Vec<Approx>,
+}
+
+struct Comparison {
+    left: Side,
+    right: Side,
+    points: usize,
+    points_min: usize,
+}
+
+/// Compares by value.
+pub(super) fn compare(left: &Reading, right: &Reading) -> Verdict {
+    let has_variables = left.tree.has_variable_from(0) || right.tree.has_variable_from(0);
+    let points = if has_variables { POINTS } else { 1 };
+    let side = |reading: &Reading| {
+        let values = exact::evaluate(&reading.tree);
+        let approx = numeric::evaluate(&reading.tree, &values, points);
+        Side { exact: values, approx }
+    };
+    let comparison = Comparison {
+        left: side(left),
+        right: side(right),
+        points,
+        points_min: if has_variables { POINTS_MIN } else { 1 },
+    };
+    comparison.shapes(&left.shape, &right.shape)
+}
+
+/// Whether a tuple of two is an interval, or may be one.
+fn may_be_interval(items: &[Shape]) -> bool {
+    items.len() == 2
+}
+
+impl Comparison {
+    fn shapes(&self, left: &Shape, right: &Shape) -> Verdict {
+        match (left, right) {
+            (Shape::Named { .. }, Shape::Named { .. } | Shape::Equation { .. })
+            | (Shape::Equation { .. }, Shape::Named { .. } | Shape::Equation { .. }) => {
+                self.equations(left, right)
+            }
+            (Shape::Named { value, .. }, other) => self.shapes(value, other),
+            (other, Shape::Named { value, .. }) => self.shapes(other, value),
+            (Shape::Scalar(a), Shape::Scalar(b)) => self.scalars(a, b),
+            (Shape::Text(a), Shape::Text(b)) if a == b => Verdict::equal(Reason::SameText),
+            (Shape::Text(_), Shape::Text(_)) => Verdict::different(Reason::DifferentText),
+            (Shape::Based { .. }, Shape::Based { .. }) if left == right => {
+                Verdict::equal(Reason::SameExactValue)
+            }
+            (Shape::Based { .. }, Shape::Based { .. }) => Verdict::different(Reason::DifferentValue),
+            (
+                Shape::Bracketed { open, close, items },
+                Shape::Bracketed { open: other_open, close: other_close, items: others },
+            ) => {
+                let is_same_pair = (open, close) == (other_open, other_close);
+                if !is_same_pair && (may_be_interval(items) || may_be_interval(others)) {
+                    return Verdict::different(Reason::DifferentBrackets);
+                }
+                self.in_order(items, others, Reason::SameTuple)
+            }
+            (Shape::Matrix { columns: a, cells }, Shape::Matrix { columns: b, cells: others }) => {
+                if a != b {
+                    return Verdict::different(Reason::DifferentSize);
+                }
+                self.in_order(cells, others, Reason::SameMatrix)
+            }
+            (Shape::Matrix { columns: 1, cells }, Shape::Bracketed { open: '(', close: ')', items }) => {
+                self.in_order(cells, items, Reason::SameTuple)
+            }
+            (Shape::Bracketed { open: '(', close: ')', items }, Shape::Matrix { columns: 1, cells }) => {
+                self.in_order(items, cells, Reason::SameTuple)
+            }
+            (Shape::List(a), Shape::List(b)) if a.len() != b.len() => {
+                Verdict::different(Reason::DifferentSize)
+            }
+            (Shape::List(a), Shape::List(b)) | (Shape::Union(a), Shape::Union(b)) => self.matched(a, b),
+            (Shape::Set(a) | Shape::List(a), Shape::Set(b) | Shape::List(b)) => self.contained(a, b),
+            (
+                Shape::Inequality { difference: a, is_strict },
+                Shape::Inequality { difference: b, is_strict: is_other_strict },
+            ) => {
+                let is_same = is_strict == is_other_strict && self.is_multiple(*a, *b, true);
+                Verdict::of(is_same, Reason::SameRelation, Reason::DifferentValue)
+            }
+            _ => Verdict::different(Reason::DifferentKind),
+        }
+    }
+
+    /// Equations are equal when they give one name the same value, or when their sides' differences are multiples.
+    fn equations(&self, left: &Shape, right: &Shape) -> Verdict {
+        if let (Shape::Named { name: a, value: one, .. }, Shape::Named { name: b, value: other, .. }) =
+            (left, right)
+        {
+            let values = self.shapes(one, other);
+            let are_scalars = matches!((&**one, &**other), (Shape::Scalar(_), Shape::Scalar(_)));
+            if a == b || !values.is_equal && !are_scalars {
+                return values;
+            }
+        }
+        let difference = |shape: &Shape| match shape {
+            Shape::Named { difference, .. } => *difference,
+            Shape::Equation { difference } => Some(*difference),
+            _ => None,
+        };
+        match (difference(left), difference(right)) {
+            (Some(a), Some(b)) => {
+                let is_same = self.is_multiple(a, b, false);
+                Verdict::of(is_same, Reason::SameRelation, Reason::DifferentValue)
+            }
+            _ => Verdict::different(Reason::DifferentName),
+        }
+    }
+
+    fn in_order(&self, left: &[Shape], right: &[Shape], same: Reason) -> Verdict {
+        if left.len() != right.len() {
+            return Verdict::different(Reason::DifferentSize);
+        }
+        let mut pairs = left.iter().zip(right).map(|(a, b)| self.shapes(a, b));
+        pairs.find(|verdict| !verdict.is_equal).unwrap_or(Verdict::equal(same))
+    }
+
+    /// Each of the one has a partner in the other, whatever the order.
+    fn matched(&self, left: &[Shape], right: &[Shape]) -> Verdict {
+        if left.len() != right.len() {
+            return Verdict::different(Reason::DifferentSize);
+        }
+        let mut free: Vec<&Shape> = right.iter().collect();
+        for item in left {
+            match free.iter().position(|other| self.shapes(item, other).is_equal) {
+                // Elements that equal each other are alike, so the first that fits will do.
+                Some(partner) => {
+                    free.swap_remove(partner);
+                }
+                None => return Verdict::different(Reason::DifferentValue),
+            }
+        }
+        Verdict::equal(Reason::SameSet)
+    }
+
+    /// Each of the one is somewhere in the other, both ways.
+    fn contained(&self, left: &[Shape], right: &[Shape]) -> Verdict {
+        let is_in_right = |item: &Shape| right.iter().any(|other| self.shapes(item, other).is_equal);
+        let is_in_left = |item: &Shape| left.iter().any(|other| self.shapes(other, item).is_equal);
+        let is_same = left.iter().all(is_in_right) && right.iter().all(is_in_left);
+        Verdict::of(is_same, Reason::SameSet, Reason::DifferentValue)
+    }
+
+    fn scalars(&self, left: &Scalar, right: &Scalar) -> Verdict {
+        if !left.units.is_empty() && !right.units.is_empty() && left.units != right.units {
+            return Verdict::different(Reason::DifferentUnit);
+        }
+        let verdict = self.values(left.value, right.value);
+        // A percentage equals the number before its sign, too, but only where the other is none.
+        let unsigned = match (left.percent, right.percent) {
+            (Some(number), None) => self.values(number, right.value),
+            (None, Some(number)) => self.values(left.value, number),
+            _ => return verdict,
+        };
+        if verdict.is_equal || !unsigned.is_equal { verdict } else { unsigned }
+    }
+
+    fn values(&self, left: NodeId, right: NodeId) -> Verdict {
+        match (self.left.exact.get(left), self.right.exact.get(right)) {
+            (Some(Exact::Finite(a)), Some(Exact::Finite(b))) => {
+                let is_same = a.numer() == b.numer() && a.denom() == b.denom();
+                Verdict::of(is_same, Reason::SameExactValue, Reason::DifferentValue)
+            }
+            (Some(a), Some(b)) if is_infinite(a) || is_infinite(b) => {
+                Verdict::of(a == b, Reason::SameExactValue, Reason::DifferentValue)
+            }
+            _ => self.approximately(left, right),
+        }
+    }
+
+    /// The values of both at the points where both have one; where there are enough of them, only real ones.
+    fn valid_points(&self, left: NodeId, right: NodeId) -> Vec<(Approx, Approx)> {
+        let at = |side: &Side, node: NodeId| {
+            let start = node * self.points;
+            side.approx.get(start..start + self.points).map(<[Approx]>::to_vec).unwrap_or_default()
+        };
+        let is_sound = |x: &Approx| x.is_valid() && x.noise <= NOISE_MAX * x.value.norm().max(1.0);
+        let pairs = at(&self.left, left).into_iter().zip(at(&self.right, right));
+        let valid: Vec<_> = pairs.filter(|(a, b)| is_sound(a) && is_sound(b)).collect();
+        let real: Vec<_> = valid.iter().copied().filter(|(a, b)| a.is_real() && b.is_real()).collect();
+        if real.len() >= self.points_min { real } else { valid }
+    }
+
+    fn approximately(&self, left: NodeId, right: NodeId) -> Verdict {
+        let points = self.valid_points(left, right);
+        if points.iter().any(|(a, b)| !is_near(*a, *b)) {
+            return Verdict::different(Reason::DifferentValue);
+        }
+        if points.len() < self.points_min {
+            return Verdict::different(Reason::UndecidedComparedAsText);
+        }
+        Verdict::equal(Reason::SameNumericValue)
+    }
+
+    /// Whether one is a constant times the other, by a positive constant where `is_positive`.
+    fn is_multiple(&self, left: NodeId, right: NodeId, is_positive: bool) -> bool {
+        let points = self.valid_points(left, right);
+        let sizes = |(a, b): &(Approx, Approx)| a.value.norm().min(b.value.norm());
+        let Some(largest) = points.iter().copied().max_by(|p, q| sizes(p).total_cmp(&sizes(q))) else {
+            return false;
+        };
+        let (a, b) = largest;
+        let ratio = a.value / b.value;
+        if points.len() < self.points_min || !ratio.is_finite() || ratio.norm() == 0.0 {
+            return false;
+        }
+        if is_positive && (ratio.im.abs() > RELATIVE_TOLERANCE || ratio.re <= 0.0) {
+            return false;
+        }
+        points.iter().all(|(one, other)| {
+            let scaled = Approx { value: other.value * ratio, noise: other.noise * ratio.norm() + one.noise };
+            is_near(*one, scaled)
+        })
+    }
+}
+
+fn is_infinite(value: &Exact) -> bool {
+    matches!(value, Exact::PlusInfinity | Exact::MinusInfinity)
+}
+
+fn is_near(a: Approx, b: Approx) -> bool {
+    let gap = (a.value - b.value).norm();
+    gap <= RELATIVE_TOLERANCE * a.value.norm().max(b.value.norm()) || gap <= NOISES * (a.noise + b.noise)
+}

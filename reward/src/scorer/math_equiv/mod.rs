@@ -1,0 +1,231 @@
+//! `math_equiv`: answers compared by value, whatever they are written in; every verdict says why.
+//!
+//! Both answers, LaTeX or plain, are read into the same forms and compared exactly where both are rational, and by
+//! seeded numeric evaluation elsewhere. What cannot be read is compared as text. Nothing is rounded: a decimal equals
+//! a fraction only if it is that fraction.
+//!
+//! | kind | equal | different |
+//! |---|---|---|
+//! | numbers | `\frac12`, `1/2`, `0.5`, `.50`, `5e-1`, `5\times10^{-1}`; `1\frac12` and `3/2`; `0.\overline{3}` and `1/3` | `1/3` and `0.33` |
+//! | thousands | `1,000`, `1{,}000`, `1\,000`, `1 000`, `1000`; inside brackets and sets a comma separates | `(1,000)` and `1000` |
+//! | percent | `50\%`, `50 percent`, `0.5`; also `50` | `50\%` and `0.5\%`; `50\%` and `5` |
+//! | units | `5\text{ cm}`, `5 cm`, `5`; `\$5`, `5 dollars`, `5`; `60 mph`, `60`; `30^\circ` and `30` | two known units that differ, `5 cm` and `5 m`, even where they convert: `100 cm` and `1\text{ m}`; a single letter is a unit in `\text{}` only |
+//! | counted things | unknown words behind a number do not count: `5 apples`, `5` | a word that is a number: `5 million` and `5` |
+//! | constants | `\pi`, `e`, `i`; `\sqrt{8}` and `2\sqrt2`; `\sqrt[3]{-8}` and `-2`; `\log` is `\ln`, `\lg` has base 10, `\log_2` its own | `\pi` and `3.14` |
+//! | expressions | at every sample point where both are real, or else complex; variables are real, of both signs: `(x+1)^2` and `x^2+2x+1`, `\sin^2 x` and `1-\cos^2 x` | `x` and `X`; `x+1` and `x-1`; `\sqrt{x^2}` and `x` |
+//! | `\pm` | `1\pm\sqrt2` and `1+\sqrt2, 1-\sqrt2` | |
+//! | lists | `1, 2, 3`, `3, 2 and 1`, in any order, as often; a set is equal, too: `\{1,2,3\}` | `1, 2` and `1, 2, 2` |
+//! | sets | in any order, however often: `\{1,2\}`, `{2,1}`, `\{1,1,2\}`; `\emptyset` and `\{\}` | `\{1,2\}` and `\{1,2,3\}`; `\{5\}` and `5` |
+//! | tuples | in order: `(1,2,3)`, `[1,2,3]`, `\langle1,2,3\rangle` and a column of a matrix | `(1,2)` and `(2,1)` |
+//! | pairs, intervals | with the same brackets | `(1,2)` and `[1,2]` |
+//! | unions | in any order, part by part | `[1,2]\cup[2,3]` and `[1,3]` |
+//! | inequalities | as intervals: `x>2`, `2<x`, `(2,\infty)`; `1\le x<2` and `[1,2)`; `x\ne0` and its union; joined by "or" as unions | `x>2` and `y>2` |
+//! | equations | `x=5` and `5`; `f(x)=2x` and `2x`; `\text{Area}=5` and `5`; chains give their last side; two equations by their sides' difference up to a constant: `y=-2x` and `2x+y=0` | `x=5` and `y=5`; `2x=10` and `5` |
+//! | matrices | cell by cell, whatever the brackets | a row and a column |
+//! | bases | the same digits and base: `101_2`, `101_{\text{two}}`, `0101_{2}` | `101_2` and `5` or `101` |
+//! | words | without case and space: `\text{East}`, `east`; `(A)`, `A`, `\text{(A)}` | `yes` and `no` |
+//!
+//! Some spellings have two meanings, and the usual one is tried first: `1,234` is a number and then a list, `2e3` is
+//! two thousand and then a product, `ab` is a word and then a product. One of the two
+//! answers may use its second meaning, and both where both are such words.
+//! Written without multiplication signs, `1/2x` is half of x. Degrees inside a function of angles are angles.
+//!
+//! # Invariants
+//! - Any two texts give a verdict, the same one every time; every answer equals itself; order does not matter.
+//! - Time is linear in the texts. Answers over [`ANSWER_BYTES_MAX`] are compared as text; below, the depth, the nodes
+//!   and the digits of an answer, the bits of exact values and the work they cost are bounded each by a constant, and
+//!   what is over one is compared as text or numerically. There is no way to make `9^{9^{9^9}}` be computed.
+//!
+//! # Deliberately absent
+//! Solving and simplifying, converting units, merging intervals, comparing a rounded value with an exact one, decimal
+//! commas, congruences, dates and times of day. Values that differ by less than one part in 10^10 cannot be told
+//! apart unless both are rational.
+
+mod compare;
+mod exact;
+mod extract;
+mod lexer;
+mod numeric;
+mod parser;
+mod shape;
+mod text;
+mod tree;
+mod words;
+
+use super::{Score, ScoreInput, Scorer};
+use crate::RewardError;
+
+pub use compare::{POINTS_MIN, RELATIVE_TOLERANCE};
+
+/// Bytes of the longest answer that is read; longer ones are compared as text.
+pub const ANSWER_BYTES_MAX: usize = 2048;
+
+/// Why two answers are equal or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// The same text, but for spacing and style.
+    SameText,
+    /// The same rational number.
+    SameExactValue,
+    /// The same value at every sample point, to rounding.
+    SameNumericValue,
+    /// The same elements.
+    SameSet,
+    /// The same elements in the same order: a tuple or an interval.
+    SameTuple,
+    /// The same cells.
+    SameMatrix,
+    /// Equations or inequalities that hold for the same values.
+    SameRelation,
+    /// Other words.
+    DifferentText,
+    /// Another value.
+    DifferentValue,
+    /// Another number of elements.
+    DifferentSize,
+    /// The same value may be there, with another unit.
+    DifferentUnit,
+    /// An interval or pair with other brackets.
+    DifferentBrackets,
+    /// The same value may be there, of another variable.
+    DifferentName,
+    /// A value against a set, words against an interval, and so on.
+    DifferentKind,
+    /// Both were read, but not computed; their texts differ.
+    UndecidedComparedAsText,
+    /// One at least was not read; their texts decided.
+    UnparsedComparedAsText,
+    /// The response has no answer.
+    NoAnswer,
+}
+
+impl Reason {
+    /// The reason as one word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::SameText => "same_text",
+            Self::SameExactValue => "same_exact_value",
+            Self::SameNumericValue => "same_numeric_value",
+            Self::SameSet => "same_set",
+            Self::SameTuple => "same_tuple",
+            Self::SameMatrix => "same_matrix",
+            Self::SameRelation => "same_relation",
+            Self::DifferentText => "different_text",
+            Self::DifferentValue => "different_value",
+            Self::DifferentSize => "different_size",
+            Self::DifferentUnit => "different_unit",
+            Self::DifferentBrackets => "different_brackets",
+            Self::DifferentName => "different_name",
+            Self::DifferentKind => "different_kind",
+            Self::UndecidedComparedAsText => "undecided_compared_as_text",
+            Self::UnparsedComparedAsText => "unparsed_compared_as_text",
+            Self::NoAnswer => "no_answer",
+        }
+    }
+}
+
+/// Whether two answers are equal, and why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Verdict {
+    /// Whether they are.
+    pub is_equal: bool,
+    /// Why.
+    pub reason: Reason,
+}
+
+impl Verdict {
+    fn equal(reason: Reason) -> Self {
+        Self { is_equal: true, reason }
+    }
+
+    fn different(reason: Reason) -> Self {
+        Self { is_equal: false, reason }
+    }
+
+    fn of(is_equal: bool, same: Reason, different: Reason) -> Self {
+        Self { is_equal, reason: if is_equal { same } else { different } }
+    }
+}
+
+/// Compares two answers, neither of which needs to be fenced in dollar signs or a box. See the module's table.
+pub fn equivalent(prediction: &str, truth: &str) -> Verdict {
+    let (left, right) = (extract::unwrapped(prediction), extract::unwrapped(truth));
+    let (normal_left, normal_right) = (text::normal(left), text::normal(right));
+    if normal_left == normal_right {
+        return Verdict::equal(Reason::SameText);
+    }
+    if left.len().max(right.len()) > ANSWER_BYTES_MAX {
+        return Verdict::different(Reason::UnparsedComparedAsText);
+    }
+    let as_text = || {
+        let is_same = text::folded(&normal_left) == text::folded(&normal_right);
+        let reason = Reason::UnparsedComparedAsText;
+        Verdict::of(is_same, reason, reason)
+    };
+    let read = |answer: &str, mode: lexer::Mode| shape::read(answer, mode).ok();
+    let (usual_left, usual_right) = (read(left, lexer::Mode::Usual), read(right, lexer::Mode::Usual));
+    let usual = match (&usual_left, &usual_right) {
+        (Some(a), Some(b)) => compare::compare(a, b),
+        _ => as_text(),
+    };
+    if usual.is_equal {
+        return usual;
+    }
+    let is_ambiguous = |reading: &Option<shape::Reading>| reading.as_ref().is_none_or(|it| it.is_ambiguous);
+    let second = |answer: &str, first: &Option<shape::Reading>, other: &Option<shape::Reading>| {
+        let reading = if is_ambiguous(first) { read(answer, lexer::Mode::Literal) } else { None };
+        reading.zip(other.as_ref()).map(|(a, b)| compare::compare(&a, b)).filter(|verdict| verdict.is_equal)
+    };
+    // Two short words may be one product: `xy` and `yx`.
+    let products = || {
+        let is_word = |reading: &Option<shape::Reading>| {
+            reading.as_ref().is_some_and(|it| it.is_ambiguous && matches!(it.shape, tree::Shape::Text(_)))
+        };
+        let are_words = is_word(&usual_left) && is_word(&usual_right);
+        let literal_right = if are_words { read(right, lexer::Mode::Literal) } else { None };
+        second(left, &usual_left, &literal_right)
+    };
+    second(left, &usual_left, &usual_right)
+        .or_else(|| second(right, &usual_right, &usual_left))
+        .or_else(products)
+        .unwrap_or(usual)
+}
+
+/// 1 when the answer has the value of the ground truth, else 0.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct MathEquiv;
+
+impl MathEquiv {
+    /// The answer that a response gives: what stands in its last `\boxed{..}`, else what follows its last "Answer:",
+    /// "answer is" or "####", else its last formula in `$..$`, else the last number on its last line with text.
+    pub fn extract(response: &str) -> Option<&str> {
+        extract::extract(response)
+    }
+
+    /// The verdict behind the score.
+    pub fn explain(&self, input: &ScoreInput<'_>) -> Verdict {
+        match extract::extract(input.response) {
+            Some(answer) => equivalent(answer, extract::truth_of(input.ground_truth)),
+            None => Verdict::different(Reason::NoAnswer),
+        }
+    }
+}
+
+impl Scorer for MathEquiv {
+    fn name(&self) -> &'static str {
+        "math_equiv"
+    }
+
+    fn tail_code_points(&self) -> Option<usize> {
+        None
+    }
+
+    fn score(&self, input: &ScoreInput<'_>) -> Result<Score, RewardError> {
+        let score = f64::from(self.explain(input).is_equal);
+        let pred = extract::extract(input.response).map(|answer| extract::unwrapped(answer).to_owned());
+        Ok(Score { score, acc: score, pred })
+    }
+}
+
+#[cfg(test)]
+mod tests;

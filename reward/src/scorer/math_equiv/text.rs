@@ -1,0 +1,118 @@
+//! Answers as text: the normal form in which they are compared before they are read, and where they cannot be.
+//!
+//! Two answers with the same normal form have the same value: only what never changes a value is taken out.
+
+use crate::python_text::is_space;
+
+/// Takes out spacing, sizes and fonts. Linear in the length of the text.
+pub(super) fn normal(text: &str) -> String {
+    let mut normalizer =
+        Normalizer { written: String::with_capacity(text.len()), braces: Vec::new(), is_gap: false };
+    let mut rest = text;
+    while let Some(next) = rest.chars().next() {
+        let plain = rest.bytes().take_while(|byte| is_plain(*byte)).count();
+        let length = match plain {
+            0 => normalizer.special(next, rest),
+            run => {
+                normalizer.write(&rest[..run]);
+                run
+            }
+        };
+        rest = &rest[length..];
+    }
+    normalizer.written
+}
+
+/// Whether the byte goes into the normal form as it is, whatever stands beside it.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_graphic() && !matches!(byte, b'\\' | b'{' | b'}' | b'~' | b'$')
+}
+
+struct Normalizer {
+    written: String,
+    /// Whether each open brace was written.
+    braces: Vec<bool>,
+    is_gap: bool,
+}
+
+impl Normalizer {
+    fn write(&mut self, part: &str) {
+        // `1 1/2` is not `11/2`.
+        let is_between_digits = self.is_gap
+            && part.starts_with(|c: char| c.is_ascii_digit())
+            && self.written.ends_with(|c: char| c.is_ascii_digit());
+        if is_between_digits {
+            self.written.push(' ');
+        }
+        self.is_gap = false;
+        self.written.push_str(part);
+    }
+
+    /// Reads what `rest` starts with, a character that is not plain; returns its bytes.
+    fn special(&mut self, next: char, rest: &str) -> usize {
+        match next {
+            '\\' => return self.command(&rest[1..]) + 1,
+            // A separator of thousands.
+            '{' if rest.starts_with("{,}") => return 3,
+            '{' => {
+                self.braces.push(true);
+                self.write("{");
+            }
+            '}' => {
+                if self.braces.pop().unwrap_or(true) {
+                    self.write("}");
+                }
+            }
+            '~' | '$' => self.is_gap = true,
+            '−' => self.write("-"),
+            space if is_space(space) => self.is_gap = true,
+            other => self.write(other.encode_utf8(&mut [0; 4])),
+        }
+        next.len_utf8()
+    }
+
+    /// A command whose backslash is passed; returns its bytes behind that.
+    fn command(&mut self, behind: &str) -> usize {
+        let length = behind.bytes().take_while(u8::is_ascii_alphabetic).count();
+        let name = &behind[..length];
+        match name {
+            "" => return self.command_of_symbol(behind),
+            "left" | "right" | "displaystyle" | "quad" | "qquad" => self.is_gap = true,
+            "text" | "mbox" | "textrm" | "textbf" | "textit" | "mathrm" | "boxed"
+                if behind[length..].starts_with('{') =>
+            {
+                self.braces.push(false);
+                return length + 1;
+            }
+            "dfrac" | "tfrac" => self.write("\\frac"),
+            _ => {
+                self.write("\\");
+                self.write(name);
+            }
+        }
+        length
+    }
+
+    fn command_of_symbol(&mut self, behind: &str) -> usize {
+        let Some(symbol) = behind.chars().next() else {
+            self.write("\\");
+            return 0;
+        };
+        match symbol {
+            '!' => {}
+            ',' | ';' | ':' | ' ' => self.is_gap = true,
+            _ => {
+                self.write("\\");
+                self.write(symbol.encode_utf8(&mut [0; 4]));
+            }
+        }
+        symbol.len_utf8()
+    }
+}
+
+/// A normal form without regard to case and white space.
+pub(super) fn folded(normal: &str) -> String {
+    let mut words = normal.to_lowercase();
+    words.retain(|c| !is_space(c));
+    words
+}
