@@ -12,13 +12,13 @@ use crate::ServerId;
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
     /// The smallest share of its permits out; ties at random.
-    #[default]
     LeastLoad,
     /// The less loaded of two at random.
     PowerOfTwo,
     /// The fewest expected tokens outstanding.
     LeastWork,
-    /// Where the group's first sample went.
+    /// Where the group's first sample went, else least load.
+    #[default]
     GroupAffinity,
     /// Where a further sample is decoded fastest.
     Weighted,
@@ -128,7 +128,7 @@ pub struct BalancerConfig {
 impl Default for BalancerConfig {
     fn default() -> Self {
         Self {
-            policy: Policy::LeastLoad,
+            policy: Policy::default(),
             seed: 0,
             affinity: AffinityConfig::default(),
             capacity_total: None,

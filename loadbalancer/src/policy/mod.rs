@@ -2,10 +2,10 @@
 //!
 //! | policy | chooses | use it when |
 //! |---|---|---|
-//! | [`least_load`](crate::Policy::LeastLoad) | the smallest share of its places taken | servers are alike; the default |
+//! | [`least_load`](crate::Policy::LeastLoad) | the smallest share of its places taken | requests belong to no groups |
 //! | [`power_of_two`](crate::Policy::PowerOfTwo) | the less loaded of two at random | several balancers share a fleet and would herd |
 //! | [`least_work`](crate::Policy::LeastWork) | the fewest expected tokens outstanding | lengths are known to differ, or others use the fleet too |
-//! | [`group_affinity`](crate::Policy::GroupAffinity) | where the group's first sample went | prompts are long and servers cache prefixes |
+//! | [`group_affinity`](crate::Policy::GroupAffinity) | where the group's first sample went, else least load | the default: servers cache prefixes |
 //! | [`weighted`](crate::Policy::Weighted) | the most tokens a second for a further sample | servers differ in speed |
 //! | [`round_robin`](crate::Policy::RoundRobin), [`random`](crate::Policy::Random) | in turn; any | as a baseline |
 //!

@@ -91,13 +91,13 @@ choice!(
     /// Which server gets the next permit.
     RoutingPolicy {
         /// The smallest share of its permits out.
-        #[default]
         LeastLoad,
         /// The less loaded of two at random.
         PowerOfTwo,
         /// The fewest expected tokens outstanding.
         LeastWork,
-        /// Where the group's first sample went.
+        /// Where the group's first sample went, else least load.
+        #[default]
         GroupAffinity,
         /// Where a further sample is decoded fastest.
         Weighted,
