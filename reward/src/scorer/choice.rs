@@ -6,8 +6,8 @@
 //! response counts, because a model that corrects itself does so later on. Letters are A to J in either case; what
 //! is not such a letter is passed over, so `\boxed{42}` hides nothing.
 //!
-//! A small letter with words behind it ("the answer is a prime") is an article and no choice, unless it is set off
-//! by a bracket, a quotation mark, a star or a dollar sign.
+//! A small letter with words right behind it ("the answer is a prime") is an article and no choice; a bracket or
+//! another mark between them ("the answer is a) a prime") makes it one.
 //!
 //! # Deliberately absent
 //! The text of an option in place of its letter: the row does not say which text has which letter.
@@ -40,7 +40,7 @@ static BOXED: LazyLock<Regex> = LazyLock::new(|| {
 static STATED: LazyLock<Regex> = LazyLock::new(|| {
     let pattern = concat!(
         r"(?i)answer[*_]{0,2}(?:[ \t]{0,4}:|[ \t]{1,4}is[ \t]{0,4}:?)[*_\s]{0,6}",
-        r#"(?:(?:option|choice)[ \t]{1,4})?([(\[{$*"']{0,4})([A-J])(?-u:\b)"#,
+        r#"(?:(?:option|choice)[ \t]{1,4})?[(\[{$*"']{0,4}([A-J])(?-u:\b)"#,
     );
     Regex::new(pattern).expect("a constant pattern compiles")
 });
@@ -69,12 +69,12 @@ fn goes_on(rest: &str) -> bool {
 
 fn last_stated(response: &str) -> Option<(usize, char)> {
     let stated = STATED.captures_iter(response).filter_map(|captures| {
-        let (set_off, letter) = (captures.get(1)?, captures.get(2)?);
+        let letter = captures.get(1)?;
         let rest = &response[letter.end()..];
         let is_small = letter.as_str().starts_with(|c: char| c.is_ascii_lowercase());
         // The pattern's boundary knows ASCII only: "É" makes a word of the letter before it.
         let is_word = rest.starts_with(char::is_alphanumeric);
-        let is_article = is_small && set_off.is_empty() && goes_on(rest);
+        let is_article = is_small && goes_on(rest);
         (!is_word && !is_article).then(|| letter_of(letter.as_str()).map(|found| (letter.start(), found)))?
     });
     stated.last()

@@ -19,6 +19,8 @@ fn every_form_is_read() {
         "The correct answer is option c.",
         "The answer is: \"c\" and nothing else",
         "Final answer: $C$",
+        "the answer is (c) the third",
+        "the answer is c) the third",
         "I think\n\nC",
         "I think\n(c).\n\n",
         "hence\n**C**",

@@ -67,7 +67,15 @@ fn numbers_strings_and_arrays_have_bounds() {
 fn members_are_equal_by_value() {
     let members = json!({"enum": [1, "a", {"x": [1, 2], "y": null}]});
     let allowed = [json!(1.0), json!("a"), json!({"y": null, "x": [1.0, 2]})];
-    check(&members, &allowed, &[json!(2), json!("b"), json!({"x": [1, 2]}), json!({"x": [2, 1], "y": null})]);
+    let refused = [
+        json!(2),
+        json!("b"),
+        json!({"x": [1, 2]}),
+        json!({"x": [2, 1], "y": null}),
+        json!({"x": [1, 2], "y": null, "z": 0}),
+        json!({"x": [1, 2, 3], "y": null}),
+    ];
+    check(&members, &allowed, &refused);
     check(&json!({"const": false}), &[json!(false)], &[json!(0), json!(null)]);
     check(&json!(false), &[], &[json!(null)]);
 }
