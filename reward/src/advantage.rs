@@ -4,11 +4,17 @@
 //! accumulate rewards in 32 bits, and so does [`Advantage::of_group`], to the bit where the reference is known;
 //! [`Advantage::of_group_f64`] is the plain formula, for analysis.
 //!
+//! An [`Advantage`] needs its group only; an [`Estimator`] is one of these or one that needs the whole batch.
+//!
 //! # Deliberately absent
-//! Estimators that need more than the group (REINFORCE++ whitens over the whole batch) or more than the outcome
-//! (GAE needs a critic). Dr. GRPO's other half, the loss without division by the length, is the trainer's.
+//! Estimators that need more than the outcome (GAE needs a critic). Dr. GRPO's other half, the loss without division
+//! by the length, is the trainer's: see [`Advantage::DR_GRPO`].
+
+mod estimator;
 
 use serde::{Deserialize, Serialize};
+
+pub use estimator::{Estimator, expand};
 
 /// How rewards become advantages.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -28,6 +34,12 @@ pub enum Advantage {
 impl Advantage {
     /// GRPO with the reference's epsilon.
     pub const GRPO: Self = Self::Grpo { epsilon: 1e-6 };
+
+    /// The advantage of Dr. GRPO (Liu et al. 2025, "Understanding R1-Zero-Like Training", section 3.2), which is
+    /// [`Advantage::GrpoNoStd`]. The method has a second half, which no advantage can bring: the trainer must divide
+    /// the sum of a batch's token losses by a constant (the number of samples times the most tokens of a response)
+    /// and never by a response's own length, or long wrong answers are punished less than short ones.
+    pub const DR_GRPO: Self = Self::GrpoNoStd;
 
     /// One advantage per reward, in 32-bit arithmetic as the reference has it. A single sample keeps its reward: its
     /// mean counts as 0 and its deviation as 1.

@@ -36,13 +36,43 @@ pub enum RewardError {
         /// What is known.
         known: &'static str,
     },
+    /// A configuration or a row has a value that cannot be used.
+    #[error("invalid {what}={value:?}: {reason}")]
+    Invalid {
+        /// What kind of thing.
+        what: &'static str,
+        /// As it was found, cut to [`EXCERPT_CODE_POINTS`].
+        value: String,
+        /// Why it cannot be used.
+        reason: String,
+    },
+    /// A name alone does not say enough.
+    #[error("scorer={scorer:?} cannot do without options: {options}")]
+    NeedsOptions {
+        /// The scorer.
+        scorer: &'static str,
+        /// The options.
+        options: &'static str,
+    },
 }
 
+/// Code points of a value that an error shows.
+pub const EXCERPT_CODE_POINTS: usize = 200;
+
 impl RewardError {
+    /// A value that cannot be used, and why.
+    pub(crate) fn invalid(what: &'static str, value: impl ToString, reason: impl Into<String>) -> Self {
+        let value = value.to_string().chars().take(EXCERPT_CODE_POINTS).collect();
+        Self::Invalid { what, value, reason: reason.into() }
+    }
+
     /// What a caller may do about it.
     pub fn class(&self) -> ErrorClass {
         match self {
-            Self::UnknownSource { .. } | Self::Unknown { .. } => ErrorClass::Client,
+            Self::UnknownSource { .. }
+            | Self::Unknown { .. }
+            | Self::Invalid { .. }
+            | Self::NeedsOptions { .. } => ErrorClass::Client,
         }
     }
 }

@@ -1,18 +1,19 @@
-//! What must hold of scores, penalties and advantages, for debug assertions, property tests and simulations.
+//! What must hold of scores, penalties, gates and advantages, for debug assertions, property tests and simulations.
 
-use crate::Score;
+use crate::{GateCounts, Score};
 
 /// A broken invariant, in words that name the numbers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("broken invariant: {0}")]
 pub struct Violation(pub String);
 
-/// A score is a finite number, and `acc` a share.
+/// A score is a finite number, and so are its parts, and `acc` is a share.
 pub fn score_is_sound(score: &Score) -> Result<(), Violation> {
-    if score.score.is_finite() && (0.0..=1.0).contains(&score.acc) {
+    let parts_are_finite = score.parts.values().all(|part| part.is_finite());
+    if score.score.is_finite() && parts_are_finite && (0.0..=1.0).contains(&score.acc) {
         return Ok(());
     }
-    Err(Violation(format!("score={} acc={}", score.score, score.acc)))
+    Err(Violation(format!("score={} acc={} parts={:?}", score.score, score.acc, score.parts)))
 }
 
 /// A penalty takes away and never adds.
@@ -31,4 +32,13 @@ pub fn advantages_cancel_out(advantages: &[f32]) -> Result<(), Violation> {
         return Ok(());
     }
     Err(Violation(format!("advantages add up to {sum} of size {size}")))
+}
+
+/// A gate lets a group pass or rejects it, and only what it rejected can be kept all the same.
+pub fn gate_counts_add_up(counts: &GateCounts) -> Result<(), Violation> {
+    let GateCounts { name, seen, passed, rejected, kept } = counts;
+    if *seen == passed + rejected && kept <= rejected {
+        return Ok(());
+    }
+    Err(Violation(format!("gate={name} seen={seen} passed={passed} rejected={rejected} kept={kept}")))
 }

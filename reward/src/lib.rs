@@ -14,6 +14,7 @@
 
 pub mod advantage;
 pub mod filter;
+pub mod gates;
 pub mod invariants;
 pub mod overlong;
 pub mod policy_loss;
@@ -22,10 +23,15 @@ pub mod scorer;
 
 mod error;
 
-pub use advantage::Advantage;
-pub use error::{ErrorClass, RewardError};
+pub use advantage::{Advantage, Estimator, expand};
+pub use error::{EXCERPT_CODE_POINTS, ErrorClass, RewardError};
 pub use filter::{FilterMetric, FilterReason, GroupFilter};
+pub use gates::{
+    Gate, GateConfig, GateCounts, GateRule, Gates, GatesConfig, GroupView, KeepIfShort, Refusal, Rejection,
+};
 pub use overlong::Overlong;
 pub use scorer::{
-    Gsm8k, Gsm8kMethod, Math, MathDapo, MathEquiv, Routed, Score, ScoreInput, Scorer, ScorerConfig, Variant,
+    Choice, ExactMatch, Format, Gsm8k, Gsm8kMethod, JsonSchema, JsonSchemaConfig, Length, Math, MathDapo,
+    MathEquiv, Part, Parts, Pattern, PatternConfig, Ramp, Repetition, RepetitionUnit, Routed, Rubric,
+    RubricConfig, RubricPart, Score, ScoreInput, Scorer, ScorerConfig, Variant,
 };

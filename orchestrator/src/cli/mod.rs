@@ -8,6 +8,7 @@ mod file;
 mod fleet;
 mod proxy;
 mod queue;
+mod reward;
 mod run;
 mod simengine;
 
@@ -36,6 +37,7 @@ pub async fn main() -> ExitCode {
         Command::Proxy(args) => proxy::run(args).await,
         Command::Fleet(args) => fleet::run(args).await,
         Command::Queue(args) => queue::run(args).await,
+        Command::Reward(args) => reward::run(args).await,
         Command::Consume(args) => consume::run(args).await,
     };
     match outcome {

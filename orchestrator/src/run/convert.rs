@@ -114,8 +114,9 @@ pub(super) fn scorer(reward: &recipe::Reward) -> anyhow::Result<Arc<dyn Scorer>>
         ScorerConfig::Gsm8k { .. } => ScorerConfig::Gsm8k { method },
         ScorerConfig::Math {} => ScorerConfig::Math {},
         ScorerConfig::Routed { .. } => ScorerConfig::Routed { method, variant, strict_box },
+        without_these => without_these,
     };
-    Ok(config.build())
+    config.build().context("reward.scorer")
 }
 
 pub(super) fn overlong(recipe: &Recipe) -> Option<Overlong> {

@@ -83,7 +83,6 @@ impl Scorer for Gsm8k {
     fn score(&self, input: &ScoreInput<'_>) -> Result<Score, RewardError> {
         let pred = self.extract(input.response);
         let right = pred.as_deref() == Some(input.ground_truth);
-        let score = f64::from(right);
-        Ok(Score { score, acc: score, pred })
+        Ok(Score::right_or_wrong(right, pred))
     }
 }

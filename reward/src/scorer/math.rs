@@ -156,7 +156,6 @@ impl Scorer for Math {
     fn score(&self, input: &ScoreInput<'_>) -> Result<Score, RewardError> {
         let pred = extract(input.response);
         let right = pred.is_some_and(|pred| equivalent(pred, input.ground_truth));
-        let score = f64::from(right);
-        Ok(Score { score, acc: score, pred: pred.map(str::to_owned) })
+        Ok(Score::right_or_wrong(right, pred.map(str::to_owned)))
     }
 }

@@ -172,6 +172,6 @@ impl Scorer for MathDapo {
             let pred = self.extract(end);
             (pred == normalize(input.ground_truth), Some(pred))
         };
-        Ok(Score { score: if right { 1.0 } else { -1.0 }, acc: f64::from(right), pred })
+        Ok(Score { score: if right { 1.0 } else { -1.0 }, ..Score::right_or_wrong(right, pred) })
     }
 }

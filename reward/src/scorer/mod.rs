@@ -1,24 +1,43 @@
-//! Scorers of verifiable answers.
+//! Scorers of verifiable answers, of a response's form, and sums of them.
 
 mod boxed;
+mod choice;
+mod exact_match;
+mod format;
 mod gsm8k;
+mod json_schema;
+mod length;
 mod math;
 mod math_dapo;
 pub mod math_equiv;
+mod pattern;
+mod repetition;
 mod rewrites;
 mod routed;
+mod rubric;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::RewardError;
 
+pub use choice::Choice;
+pub use exact_match::ExactMatch;
+pub use format::{Format, TAG_BYTES_MAX, TAGS_MAX};
 pub use gsm8k::{Gsm8k, Gsm8kMethod};
+pub use json_schema::{
+    JsonSchema, JsonSchemaConfig, SCHEMA_BYTES_MAX, SCHEMA_DEPTH_MAX, SCHEMA_KEYWORDS, SCHEMA_PATTERNS_MAX,
+};
+pub use length::{Length, Ramp};
 pub use math::Math;
 pub use math_dapo::{MathDapo, Variant, normalize};
 pub use math_equiv::MathEquiv;
+pub use pattern::{COMPILED_BYTES_MAX, PATTERN_BYTES_MAX, Pattern, PatternConfig};
+pub use repetition::{NGRAM_MAX, Repetition, RepetitionUnit};
 pub use routed::Routed;
+pub use rubric::{PART_NAME_BYTES_MAX, PARTS_MAX, Part, Rubric, RubricConfig, RubricPart, WEIGHT_MAX};
 
 /// What is scored.
 #[derive(Debug, Clone, Copy)]
@@ -33,15 +52,28 @@ pub struct ScoreInput<'a> {
     pub extra: Option<&'a serde_json::Value>,
 }
 
+/// The scores of a rubric's parts by name, without their weights: columns of their own, in the order of their names.
+pub type Parts = BTreeMap<Arc<str>, f64>;
+
 /// What a response is worth.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Score {
     /// The reward before shaping; its range is the scorer's.
     pub score: f64,
-    /// 1 when the answer is right, 0 when not.
+    /// 1 when the answer is right, 0 when not; of scorers of form, the share of the form that is kept.
     pub acc: f64,
     /// The answer that was found.
     pub pred: Option<String>,
+    /// Empty for all scorers but [`Rubric`].
+    #[serde(default, skip_serializing_if = "Parts::is_empty")]
+    pub parts: Parts,
+}
+
+impl Score {
+    /// 1 or 0, which is its own accuracy.
+    pub fn right_or_wrong(right: bool, pred: Option<String>) -> Self {
+        Self { score: f64::from(right), acc: f64::from(right), pred, ..Self::default() }
+    }
 }
 
 /// Scores one response.
@@ -58,7 +90,7 @@ pub trait Scorer: Send + Sync + 'static {
 }
 
 /// A scorer by name and options, as a recipe has it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "scorer", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ScorerConfig {
     /// See [`MathDapo`].
@@ -92,10 +124,29 @@ pub enum ScorerConfig {
         #[serde(default)]
         strict_box: bool,
     },
+    /// See [`Choice`].
+    Choice {},
+    /// See [`ExactMatch`].
+    ExactMatch(ExactMatch),
+    /// See [`Pattern`].
+    Regex(PatternConfig),
+    /// See [`JsonSchema`].
+    JsonSchema(JsonSchemaConfig),
+    /// See [`Format`].
+    Format(Format),
+    /// See [`Length`].
+    Length(Length),
+    /// See [`Repetition`].
+    Repetition(Repetition),
+    /// See [`Rubric`].
+    Rubric(RubricConfig),
 }
 
+const NAMES: &str = "math_dapo, gsm8k, math, math_equiv, routed, choice, exact_match, regex, json_schema, format, length, \
+                     repetition, rubric";
+
 impl ScorerConfig {
-    /// The scorer of a name, with its default options.
+    /// The scorer of a name, with its default options; an error for those that cannot do without options.
     pub fn from_name(name: &str) -> Result<Self, RewardError> {
         match name {
             "math_dapo" => Ok(Self::MathDapo { variant: Variant::default(), strict_box: false }),
@@ -107,17 +158,21 @@ impl ScorerConfig {
                 variant: Variant::default(),
                 strict_box: false,
             }),
-            _ => Err(RewardError::Unknown {
-                what: "scorer",
-                name: name.to_owned(),
-                known: "math_dapo, gsm8k, math, math_equiv, routed",
-            }),
+            "choice" => Ok(Self::Choice {}),
+            "exact_match" => Ok(Self::ExactMatch(ExactMatch::default())),
+            "json_schema" => Ok(Self::JsonSchema(JsonSchemaConfig::default())),
+            "format" => Ok(Self::Format(Format::default())),
+            "repetition" => Ok(Self::Repetition(Repetition::default())),
+            "regex" => Err(RewardError::NeedsOptions { scorer: "regex", options: "pattern" }),
+            "length" => Err(RewardError::NeedsOptions { scorer: "length", options: "target, max" }),
+            "rubric" => Err(RewardError::NeedsOptions { scorer: "rubric", options: "parts" }),
+            _ => Err(RewardError::Unknown { what: "scorer", name: name.to_owned(), known: NAMES }),
         }
     }
 
-    /// The scorer.
-    pub fn build(&self) -> Arc<dyn Scorer> {
-        match self {
+    /// The scorer; an error names the option that cannot be used, and why.
+    pub fn build(&self) -> Result<Arc<dyn Scorer>, RewardError> {
+        Ok(match self {
             Self::MathDapo { variant, strict_box } => {
                 Arc::new(MathDapo { variant: *variant, strict_box: *strict_box })
             }
@@ -127,7 +182,15 @@ impl ScorerConfig {
             Self::Routed { method, variant, strict_box } => {
                 Arc::new(Routed::new(*method, MathDapo { variant: *variant, strict_box: *strict_box }))
             }
-        }
+            Self::Choice {} => Arc::new(Choice),
+            Self::ExactMatch(options) => Arc::new(options.clone().checked()?),
+            Self::Regex(options) => Arc::new(Pattern::new(options)?),
+            Self::JsonSchema(options) => Arc::new(JsonSchema::new(options)?),
+            Self::Format(options) => Arc::new(options.clone().checked()?),
+            Self::Length(options) => Arc::new(options.checked()?),
+            Self::Repetition(options) => Arc::new(options.checked()?),
+            Self::Rubric(options) => Arc::new(Rubric::from_config(options)?),
+        })
     }
 }
 

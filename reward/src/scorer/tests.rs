@@ -1,19 +1,31 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
+use serde_json::json;
 
 use super::*;
 use crate::invariants;
+
+mod any_text;
+mod form;
 
 fn score_of(scorer: &dyn Scorer, response: &str, ground_truth: &str) -> Score {
     let input = ScoreInput { response, ground_truth, data_source: "math_dapo", extra: None };
     scorer.score(&input).unwrap()
 }
 
+fn built(config: serde_json::Value) -> Arc<dyn Scorer> {
+    serde_json::from_value::<ScorerConfig>(config).unwrap().build().unwrap()
+}
+
 #[test]
 fn names_and_scorers_agree() {
-    for name in ["math_dapo", "gsm8k", "math", "math_equiv", "routed"] {
-        assert_eq!(ScorerConfig::from_name(name).unwrap().build().name(), name);
+    for name in NAMES.split(", ") {
+        match ScorerConfig::from_name(name) {
+            Ok(config) => assert_eq!(config.build().unwrap().name(), name),
+            Err(RewardError::NeedsOptions { scorer, .. }) => assert_eq!(scorer, name),
+            Err(error) => panic!("{error}"),
+        }
     }
     let error = ScorerConfig::from_name("maths").err().unwrap().to_string();
     assert!(error.contains("expected one of: math_dapo"), "{error}");
@@ -102,7 +114,7 @@ fn options_are_read_and_unknown_ones_refused() {
     let read = serde_json::from_str::<ScorerConfig>;
     let dapo = read(r#"{"scorer": "math_dapo", "variant": "2026"}"#).unwrap();
     assert_eq!(dapo, ScorerConfig::MathDapo { variant: Variant::V2026, strict_box: false });
-    let routed = read(r#"{"scorer": "routed", "variant": "2026"}"#).unwrap().build();
+    let routed = read(r#"{"scorer": "routed", "variant": "2026"}"#).unwrap().build().unwrap();
     assert_eq!(
         score_of(routed.as_ref(), "\\boxed{7}", "7").score,
         1.0,

@@ -223,7 +223,7 @@ impl Scorer for MathEquiv {
     fn score(&self, input: &ScoreInput<'_>) -> Result<Score, RewardError> {
         let score = f64::from(self.explain(input).is_equal);
         let pred = extract::extract(input.response).map(|answer| extract::unwrapped(answer).to_owned());
-        Ok(Score { score, acc: score, pred })
+        Ok(Score { score, acc: score, pred, ..Score::default() })
     }
 }
 

@@ -1,0 +1,63 @@
+//! What can be typed about rewards.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+/// `rolldock reward`
+#[derive(Debug, Args)]
+pub struct RewardArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: RewardCommand,
+}
+
+/// What to do with rewards.
+#[derive(Debug, Subcommand)]
+pub enum RewardCommand {
+    /// Score responses: JSON lines with response, ground_truth and perhaps data_source
+    Score(ScoreArgs),
+    /// Compute advantages: JSON lines with rewards, group and perhaps estimator and epsilon
+    Advantage(AdvantageArgs),
+}
+
+/// `rolldock reward score`
+#[derive(Debug, Args)]
+pub struct ScoreArgs {
+    /// JSON lines; - is standard input
+    pub file: PathBuf,
+    /// The scorer, as recipes name it
+    #[arg(long, value_name = "NAME", default_value = "math_dapo")]
+    pub scorer: String,
+    /// One of its options, for example variant=2026 (repeatable)
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// A second scorer: rows on which they differ are shown
+    #[arg(long, value_name = "NAME")]
+    pub against: Option<String>,
+    /// One of the second scorer's options (repeatable)
+    #[arg(long, value_name = "KEY=VALUE", requires = "against")]
+    pub against_set: Vec<String>,
+    /// Disagreements that are shown; all are counted
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub show: usize,
+    /// Where the rows go, with score, acc and pred added [default: standard output]
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// `rolldock reward advantage`
+#[derive(Debug, Args)]
+pub struct AdvantageArgs {
+    /// JSON lines; - is standard input
+    pub file: PathBuf,
+    /// Of rows that name none: grpo, grpo_no_std, dr_grpo, rloo, reinforce_plus_plus_baseline
+    #[arg(long, value_name = "NAME", default_value = "grpo")]
+    pub estimator: String,
+    /// Of rows that name none: keeps quotients finite
+    #[arg(long, default_value_t = 1e-6)]
+    pub epsilon: f32,
+    /// Where the rows go, with advantage and each group's verdict added [default: standard output]
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}

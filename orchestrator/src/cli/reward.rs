@@ -1,0 +1,19 @@
+//! `rolldock reward`: the reward room at the command line, over files of JSON lines.
+//!
+//! Rows are read, changed and written one at a time, so a file may be longer than memory. What a row has besides the keys
+//! that are read stays as it was. A row that is wrong ends the command with its line, and the output is then not there.
+
+mod advantage;
+mod rows;
+mod score;
+
+use super::args::{RewardArgs, RewardCommand};
+
+pub(super) async fn run(args: RewardArgs) -> anyhow::Result<()> {
+    // Files and processor work, and nothing else runs here.
+    tokio::task::spawn_blocking(move || match args.command {
+        RewardCommand::Score(args) => score::run(&args),
+        RewardCommand::Advantage(args) => advantage::run(&args),
+    })
+    .await?
+}

@@ -1,0 +1,102 @@
+//! Estimators by name, over a whole batch, down to tokens.
+
+use crate::{Advantage, RewardError};
+
+const NAMES: &str = "grpo, grpo_no_std, dr_grpo, rloo, reinforce_plus_plus_baseline";
+
+/// How a batch of groups becomes advantages.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Estimator {
+    /// Group by group; the batch does not matter.
+    PerGroup(Advantage),
+    /// REINFORCE++ with a group baseline (Hu et al. 2025, "REINFORCE++", arXiv 2501.03262): `a = r - mean(group)`
+    /// and then `(a - mean(batch)) / sqrt(var(batch) + epsilon)`, with the unbiased variance. The group takes the
+    /// prompt's difficulty away, the batch sets the scale, so that easy groups are not blown up as in GRPO.
+    ReinforcePlusPlusBaseline {
+        /// Added to the variance, as verl does; 1e-8 there.
+        epsilon: f32,
+    },
+}
+
+impl Estimator {
+    /// The estimator of a name: `grpo`, `grpo_no_std`, `dr_grpo`, `rloo` or `reinforce_plus_plus_baseline`. `epsilon`
+    /// is for those that divide, 0 or more.
+    pub fn from_name(name: &str, epsilon: f32) -> Result<Self, RewardError> {
+        if !(epsilon.is_finite() && epsilon >= 0.0) {
+            return Err(RewardError::invalid("epsilon", epsilon, "expected a number, 0 or more"));
+        }
+        match name {
+            "grpo" => Ok(Self::PerGroup(Advantage::Grpo { epsilon })),
+            "grpo_no_std" => Ok(Self::PerGroup(Advantage::GrpoNoStd)),
+            "dr_grpo" => Ok(Self::PerGroup(Advantage::DR_GRPO)),
+            "rloo" => Ok(Self::PerGroup(Advantage::Rloo)),
+            "reinforce_plus_plus_baseline" => Ok(Self::ReinforcePlusPlusBaseline { epsilon }),
+            _ => Err(RewardError::Unknown { what: "advantage", name: name.to_owned(), known: NAMES }),
+        }
+    }
+
+    /// The estimator of a single group, whose [`Advantage::of_group`] may be called as soon as the group ends; `None`
+    /// when the batch is needed.
+    pub fn per_group(self) -> Option<Advantage> {
+        match self {
+            Self::PerGroup(advantage) => Some(advantage),
+            Self::ReinforcePlusPlusBaseline { .. } => None,
+        }
+    }
+
+    /// One advantage per reward, group by group; every sample of the batch weighs alike.
+    pub fn of_batch(self, groups: &[&[f32]]) -> Vec<Vec<f32>> {
+        self.of_weighted_batch(groups, |_, _| 1.0)
+    }
+
+    /// The same, but a sample weighs as much as it has tokens where the batch matters, which is how verl whitens:
+    /// over tokens. `lengths` has one count per reward; a sample without one weighs nothing.
+    pub fn of_batch_by_tokens(self, groups: &[&[f32]], lengths: &[&[u32]]) -> Vec<Vec<f32>> {
+        self.of_weighted_batch(groups, |group, sample| {
+            let length = lengths.get(group).and_then(|of_group| of_group.get(sample));
+            length.map_or(0.0, |length| f64::from(*length))
+        })
+    }
+
+    fn of_weighted_batch(self, groups: &[&[f32]], weight: impl Fn(usize, usize) -> f64) -> Vec<Vec<f32>> {
+        match self {
+            Self::PerGroup(advantage) => groups.iter().map(|rewards| advantage.of_group(rewards)).collect(),
+            Self::ReinforcePlusPlusBaseline { epsilon } => {
+                let centred = groups.iter().map(|rewards| Advantage::GrpoNoStd.of_group(rewards)).collect();
+                whitened(centred, f64::from(epsilon), weight)
+            }
+        }
+    }
+}
+
+/// Mean 0 and deviation 1 over everything, in 64-bit arithmetic that is rounded once. With less than two tokens or
+/// samples there is no deviation, and values are only rid of their mean; equal values become 0.
+fn whitened(values: Vec<Vec<f32>>, epsilon: f64, weight: impl Fn(usize, usize) -> f64) -> Vec<Vec<f32>> {
+    let weighted_sum = |term: &dyn Fn(f64) -> f64| -> f64 {
+        let groups = values.iter().enumerate();
+        let terms = groups.flat_map(|(group, of_group)| {
+            let samples = of_group.iter().enumerate();
+            samples.map(move |(sample, value)| (group, sample, f64::from(*value)))
+        });
+        terms.map(|(group, sample, value)| weight(group, sample) * term(value)).sum()
+    };
+    let count = weighted_sum(&|_| 1.0);
+    let mean = if count > 0.0 { weighted_sum(&|value| value) / count } else { 0.0 };
+    let squares = weighted_sum(&|value| (value - mean).powi(2));
+    let deviation = if count > 1.0 { (squares / (count - 1.0) + epsilon).sqrt() } else { 1.0 };
+    let white = |value: &f32| {
+        let distance = f64::from(*value) - mean;
+        // Without an epsilon a batch of equal values has no deviation, and no distance to divide either.
+        if deviation > 0.0 { (distance / deviation) as f32 } else { 0.0 }
+    };
+    values.iter().map(|of_group| of_group.iter().map(white).collect()).collect()
+}
+
+/// A sample's advantage at every token that the policy generated, where the mask is not 0, and 0 at all others
+/// (those of tools, or padding).
+pub fn expand(advantage: f32, response_mask: &[u8]) -> Vec<f32> {
+    response_mask.iter().map(|mask| if *mask == 0 { 0.0 } else { advantage }).collect()
+}
+
+#[cfg(test)]
+mod tests;

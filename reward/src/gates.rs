@@ -1,0 +1,220 @@
+//! Named gates that a group must pass: all must agree, and each counts what it let pass and what it rejected.
+//!
+//! [`crate::GroupFilter`] is the published rule and stays what it is; [`Gates`] holds that rule as one gate among
+//! others (the `variance` gate without a tolerance is the same, value for value).
+//!
+//! Every gate sees every group, also one that another gate has rejected already. So the counters do not depend on
+//! the order of gates, and a rejection can say whether *all* the gates behind it would yield. Gates named in
+//! [`KeepIfShort`] yield when a step would starve: a group rejected by these alone is still rejected here, but its
+//! [`Rejection::yields`], and a caller that runs out of prompts may take it after all.
+//!
+//! # Invariants
+//! - The verdict is a pure function of the group and the gates.
+//! - For each gate, seen = passed + rejected, and kept <= rejected; counters never wait.
+//!
+//! # Deliberately absent
+//! Deciding that a step is short: the caller knows its prompts and its target. Telling other processes: a gate of
+//! one's own is a [`Gate`], whatever stands behind it.
+
+mod rule;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+use crate::RewardError;
+
+pub use rule::GateRule;
+
+/// Gates of a run.
+pub const GATES_MAX: usize = 32;
+/// Bytes of a gate's name.
+pub const GATE_NAME_BYTES_MAX: usize = 64;
+
+/// A group as gates see it: one value per valid sample in each list, in the same order. Samples that failed are not
+/// in it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct GroupView<'a> {
+    /// Right or wrong.
+    pub accs: &'a [f32],
+    /// Rewards, shaping included.
+    pub rewards: &'a [f32],
+    /// Whether the response was cut off at the most tokens.
+    pub truncated: &'a [bool],
+    /// Tokens of the responses.
+    pub tokens: &'a [u32],
+}
+
+impl GroupView<'_> {
+    fn is_even(&self) -> bool {
+        let samples = self.accs.len();
+        samples == self.rewards.len() && samples == self.truncated.len() && samples == self.tokens.len()
+    }
+}
+
+/// Why a gate does not let a group pass.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Refusal {
+    /// The word in ledgers, tables and metrics.
+    pub reason: &'static str,
+    /// What the gate measured: how near the group was.
+    pub value: f64,
+}
+
+/// A gate; called from many threads, once per group. It must neither wait nor panic.
+pub trait Gate: Send + Sync + 'static {
+    /// Whether the group passes.
+    fn check(&self, group: &GroupView<'_>) -> Result<(), Refusal>;
+}
+
+/// A rejected group.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rejection {
+    /// The gate's name: the first, in the order of the list, that does not yield; or else the first.
+    pub gate: Arc<str>,
+    /// See [`Refusal`].
+    pub reason: &'static str,
+    /// See [`Refusal`].
+    pub value: f64,
+    /// Every gate that rejected the group is in [`KeepIfShort`]: it may be taken when the prompts run out.
+    pub yields: bool,
+}
+
+/// A gate with its options: `{ gate = "variance", metric = "acc", tolerance = 0.0 }`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GateConfig {
+    /// How counters and rejections call it; by default as the rule is called. Names differ within a list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The rule, which also refuses unknown keys.
+    #[serde(flatten)]
+    pub rule: GateRule,
+}
+
+/// Which gates yield when a step would starve.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct KeepIfShort {
+    /// Names of gates; all others never yield.
+    pub gates: Vec<String>,
+}
+
+/// The gates of a run, as a recipe has them.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GatesConfig {
+    /// All of these must agree; none lets every group pass.
+    pub gates: Vec<GateConfig>,
+    /// See [`KeepIfShort`].
+    pub keep_if_short: KeepIfShort,
+}
+
+/// What a gate has counted, in groups.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct GateCounts {
+    /// The gate.
+    pub name: Arc<str>,
+    /// Groups that came.
+    pub seen: u64,
+    /// Groups that it let pass; another gate may have rejected them.
+    pub passed: u64,
+    /// Groups that it rejected.
+    pub rejected: u64,
+    /// Groups with its name on their rejection that the caller took after all.
+    pub kept: u64,
+}
+
+struct Named {
+    name: Arc<str>,
+    gate: Box<dyn Gate>,
+    yields: bool,
+    passed: AtomicU64,
+    rejected: AtomicU64,
+    kept: AtomicU64,
+}
+
+/// See the module's documentation.
+#[derive(Default)]
+pub struct Gates {
+    gates: Vec<Named>,
+}
+
+impl Gates {
+    /// An error names the gate that cannot be used, and why.
+    pub fn new(config: &GatesConfig) -> Result<Self, RewardError> {
+        let mut gates = Self::default();
+        let yielding = &config.keep_if_short.gates;
+        for GateConfig { name, rule } in &config.gates {
+            rule.check_options()?;
+            let called = name.as_deref().unwrap_or(rule.name());
+            let yields = yielding.iter().any(|gate| gate == called);
+            gates.push(called, Box::new(rule.clone()), yields)?;
+        }
+        let unknown = yielding.iter().find(|name| !gates.gates.iter().any(|gate| *gate.name == ***name));
+        match unknown {
+            Some(name) => Err(RewardError::invalid("keep_if_short gate", name, "no gate has this name")),
+            None => Ok(gates),
+        }
+    }
+
+    /// Adds a gate of one's own behind the others; `yields` as in [`KeepIfShort`].
+    pub fn push(&mut self, name: &str, gate: Box<dyn Gate>, yields: bool) -> Result<(), RewardError> {
+        let invalid = |reason: String| Err(RewardError::invalid("gate", name, reason));
+        if name.is_empty() || name.len() > GATE_NAME_BYTES_MAX {
+            return invalid(format!("expected a name of 1 to {GATE_NAME_BYTES_MAX} bytes"));
+        }
+        if self.gates.iter().any(|other| &*other.name == name) {
+            return invalid("named twice; give each a name".to_owned());
+        }
+        if self.gates.len() == GATES_MAX {
+            return invalid(format!("more than {GATES_MAX} gates"));
+        }
+        let zero = || AtomicU64::new(0);
+        let name = name.into();
+        self.gates.push(Named { name, gate, yields, passed: zero(), rejected: zero(), kept: zero() });
+        Ok(())
+    }
+
+    /// Whether every gate lets the group pass; counts either way.
+    pub fn check(&self, group: &GroupView<'_>) -> Result<(), Rejection> {
+        debug_assert!(group.is_even(), "the lists of a group differ in length");
+        let (mut hard, mut soft) = (None, None);
+        for gate in &self.gates {
+            let Err(refusal) = gate.gate.check(group) else {
+                gate.passed.fetch_add(1, Ordering::Relaxed);
+                continue;
+            };
+            gate.rejected.fetch_add(1, Ordering::Relaxed);
+            let first = if gate.yields { &mut soft } else { &mut hard };
+            first.get_or_insert((gate, refusal));
+        }
+        let Some((gate, Refusal { reason, value })) = hard.or(soft) else { return Ok(()) };
+        Err(Rejection { gate: Arc::clone(&gate.name), reason, value, yields: gate.yields })
+    }
+
+    /// Counts a rejected group that was taken after all, so that nobody wonders where it comes from. A rejection
+    /// that does not yield, or of another run's gates, is not counted.
+    pub fn kept_if_short(&self, rejection: &Rejection) {
+        let yielding = self.gates.iter().find(|gate| gate.yields && gate.name == rejection.gate);
+        if let Some(gate) = yielding {
+            gate.kept.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// What every gate has counted so far, in the order of the list. Of a group that is checked meanwhile some gates
+    /// may have been counted already.
+    pub fn counts(&self) -> Vec<GateCounts> {
+        let counts_of = |gate: &Named| {
+            // Before the rejections, which it must not exceed.
+            let kept = gate.kept.load(Ordering::Acquire);
+            let (passed, rejected) =
+                (gate.passed.load(Ordering::Relaxed), gate.rejected.load(Ordering::Relaxed));
+            GateCounts { name: Arc::clone(&gate.name), seen: passed + rejected, passed, rejected, kept }
+        };
+        self.gates.iter().map(counts_of).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+//! `choice`: the letter of a multiple-choice answer.
+//!
+//! Three forms count: a letter in a box (`\boxed{C}`, `\boxed{\text{C}}`, `\boxed{(C)}`), a letter behind "answer:"
+//! or "answer is" ("Answer: C", "the answer is (C)", "**Answer:** option C"), and a letter alone on the last line
+//! that is not empty ("C", "(C)", "**C**."). The order is by place and not by form: whatever stands last in the
+//! response counts, because a model that corrects itself does so later on. Letters are A to J in either case; what
+//! is not such a letter is passed over, so `\boxed{42}` hides nothing.
+//!
+//! A small letter with words right behind it ("the answer is a prime") is an article and no choice; a bracket or
+//! another mark between them ("the answer is a) a prime") makes it one.
+//!
+//! # Deliberately absent
+//! The text of an option in place of its letter: the row does not say which text has which letter.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+use super::{Score, ScoreInput, Scorer};
+use crate::RewardError;
+use crate::python_text::{is_space, strip};
+
+/// 1 when the last letter that the response gives is the ground truth's, else 0. The ground truth is a letter too,
+/// with or without brackets; any other is an error.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Choice;
+
+/// May stand around a letter.
+const WRAPPING: &[char] = &['(', ')', '[', ']', '{', '}', '*', '_', '$', '"', '\'', '.', ',', ':'];
+
+// Every repetition is bounded, so that no attempt at a match reads far and all of them together stay linear.
+#[expect(clippy::expect_used, reason = "a constant pattern compiles, and the tests run it")]
+static BOXED: LazyLock<Regex> = LazyLock::new(|| {
+    let pattern =
+        r"(?i)\\boxed\{\s{0,4}(?:\\(?:text|textbf|mathrm|mathbf)\{\s{0,4})?\(?([A-J])\)?\.?\s{0,4}\}";
+    Regex::new(pattern).expect("a constant pattern compiles")
+});
+
+#[expect(clippy::expect_used, reason = "a constant pattern compiles, and the tests run it")]
+static STATED: LazyLock<Regex> = LazyLock::new(|| {
+    let pattern = concat!(
+        r"(?i)answer[*_]{0,2}(?:[ \t]{0,4}:|[ \t]{1,4}is[ \t]{0,4}:?)[*_\s]{0,6}",
+        r#"(?:(?:option|choice)[ \t]{1,4})?[(\[{$*"']{0,4}([A-J])(?-u:\b)"#,
+    );
+    Regex::new(pattern).expect("a constant pattern compiles")
+});
+
+/// The letter that `text` is, in upper case.
+fn letter_of(text: &str) -> Option<char> {
+    let mut chars = text.chars();
+    let letter = chars.next()?.to_ascii_uppercase();
+    (chars.next().is_none() && letter.is_ascii_uppercase() && letter <= 'J').then_some(letter)
+}
+
+fn unwrapped(text: &str) -> &str {
+    text.trim_matches(|c| is_space(c) || WRAPPING.contains(&c))
+}
+
+fn last_boxed(response: &str) -> Option<(usize, char)> {
+    let captures = BOXED.captures_iter(response).last()?;
+    let letter = captures.get(1)?;
+    Some((letter.start(), letter_of(letter.as_str())?))
+}
+
+/// Whether a small letter before `rest` is the article of a sentence that goes on.
+fn goes_on(rest: &str) -> bool {
+    rest.trim_start_matches([' ', '\t']).starts_with(char::is_alphanumeric)
+}
+
+fn last_stated(response: &str) -> Option<(usize, char)> {
+    let stated = STATED.captures_iter(response).filter_map(|captures| {
+        let letter = captures.get(1)?;
+        let rest = &response[letter.end()..];
+        let is_small = letter.as_str().starts_with(|c: char| c.is_ascii_lowercase());
+        // The pattern's boundary knows ASCII only: "É" makes a word of the letter before it.
+        let is_word = rest.starts_with(char::is_alphanumeric);
+        let is_article = is_small && goes_on(rest);
+        (!is_word && !is_article).then(|| letter_of(letter.as_str()).map(|found| (letter.start(), found)))?
+    });
+    stated.last()
+}
+
+/// The letter that a response chooses.
+fn chosen(response: &str) -> Option<char> {
+    let last_line = strip(response).rsplit('\n').next().unwrap_or("");
+    if let Some(alone) = letter_of(unwrapped(last_line)) {
+        return Some(alone);
+    }
+    let last = last_boxed(response).into_iter().chain(last_stated(response)).max();
+    last.map(|(_, letter)| letter)
+}
+
+impl Scorer for Choice {
+    fn name(&self) -> &'static str {
+        "choice"
+    }
+
+    fn tail_code_points(&self) -> Option<usize> {
+        None
+    }
+
+    fn score(&self, input: &ScoreInput<'_>) -> Result<Score, RewardError> {
+        let truth = letter_of(unwrapped(input.ground_truth)).ok_or_else(|| {
+            RewardError::invalid("ground_truth", input.ground_truth, "expected one letter, A to J")
+        })?;
+        let pred = chosen(input.response);
+        Ok(Score::right_or_wrong(pred == Some(truth), pred.map(String::from)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

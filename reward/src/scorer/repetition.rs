@@ -1,0 +1,101 @@
+//! `repetition`: a penalty for saying the same again
+//! (in the manner of Yeo et al. 2025, "Demystifying Long Chain-of-Thought Reasoning").
+//!
+//! Of all n-grams, the share that has stood in the text before is `1 - distinct / all`; the penalty is that share
+//! times the factor. N-grams are kept whole and not as sums that may collide, so the result is exact.
+
+use std::collections::{HashMap, HashSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Score, ScoreInput, Scorer};
+use crate::RewardError;
+use crate::python_text::is_space;
+
+/// Units of the longest n-gram: each of them is read n times.
+pub const NGRAM_MAX: usize = 64;
+
+/// What an n-gram is made of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RepetitionUnit {
+    /// Words between white space, in their case.
+    #[default]
+    Words,
+    /// Code points, for languages that are written without spaces.
+    CodePoints,
+}
+
+/// From 0, when no n-gram comes twice, down towards `-factor`; `acc` is the share of n-grams that are new.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Repetition {
+    /// Units per n-gram, 1 to [`NGRAM_MAX`]; others count as the nearest of these.
+    pub n: usize,
+    /// See [`RepetitionUnit`].
+    pub unit: RepetitionUnit,
+    /// The penalty when everything is repeated, 0 or more.
+    pub factor: f64,
+}
+
+impl Default for Repetition {
+    fn default() -> Self {
+        Self { n: 3, unit: RepetitionUnit::Words, factor: 1.0 }
+    }
+}
+
+/// Words as numbers: equal words have equal numbers.
+fn numbered_words(text: &str) -> Vec<u32> {
+    let mut numbers: HashMap<&str, u32> = HashMap::new();
+    let words = text.split(is_space).filter(|word| !word.is_empty());
+    words
+        .map(|word| {
+            let next = numbers.len() as u32;
+            *numbers.entry(word).or_insert(next)
+        })
+        .collect()
+}
+
+impl Repetition {
+    /// Itself, when its options can be used.
+    pub(super) fn checked(self) -> Result<Self, RewardError> {
+        if !(1..=NGRAM_MAX).contains(&self.n) {
+            return Err(RewardError::invalid("repetition.n", self.n, format!("expected 1 to {NGRAM_MAX}")));
+        }
+        if !(self.factor.is_finite() && self.factor >= 0.0) {
+            return Err(RewardError::invalid("repetition.factor", self.factor, "expected 0 or more"));
+        }
+        Ok(self)
+    }
+
+    /// The share of n-grams that have stood in the text before, from 0 to 1; 0 for a text shorter than one.
+    pub fn share(&self, text: &str) -> f64 {
+        let units = match self.unit {
+            RepetitionUnit::Words => numbered_words(text),
+            RepetitionUnit::CodePoints => text.chars().map(u32::from).collect(),
+        };
+        let n = self.n.clamp(1, NGRAM_MAX);
+        let all = (units.len() + 1).saturating_sub(n);
+        if all == 0 {
+            return 0.0;
+        }
+        let distinct = units.windows(n).collect::<HashSet<_>>().len();
+        (all - distinct) as f64 / all as f64
+    }
+}
+
+impl Scorer for Repetition {
+    fn name(&self) -> &'static str {
+        "repetition"
+    }
+
+    fn tail_code_points(&self) -> Option<usize> {
+        None
+    }
+
+    fn score(&self, input: &ScoreInput<'_>) -> Result<Score, RewardError> {
+        let share = self.share(input.response);
+        // From zero and not by negation, so that no penalty is 0 and not -0.
+        Ok(Score { score: 0.0 - share * self.factor, acc: 1.0 - share, ..Score::default() })
+    }
+}
