@@ -36,7 +36,6 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -106,7 +105,7 @@ struct Health {
 
 /// What a waiting job got.
 enum Found {
-    Idle(Worker),
+    Idle(Box<Worker>),
     Slot(OwnedSemaphorePermit),
     /// The start it asked for has failed, or has ended in the idle queue.
     Started(Option<RewardError>),
@@ -211,7 +210,7 @@ impl Pool {
             Err(error) => return Line::OutOfStep(error),
         };
         match value.get("id") {
-            Some(other) if *other != Value::from(id) => {
+            Some(other) if *other != id => {
                 Line::OutOfStep(nonsense(what, format!("expected the answer to id={id}"), bytes))
             }
             _ => Line::Answer(score_of(what, &value)),
@@ -223,7 +222,7 @@ impl Pool {
         let mut starting: Option<oneshot::Receiver<RewardError>> = None;
         loop {
             match self.find(&mut starting).await {
-                Found::Idle(worker) if worker.lives() => return Ok(worker),
+                Found::Idle(worker) if worker.lives() => return Ok(*worker),
                 // It died of itself between two jobs; dropping it frees its slot.
                 Found::Idle(_) => {}
                 Found::Slot(slot) => starting = Some(self.start(slot)),
@@ -245,7 +244,7 @@ impl Pool {
         };
         tokio::select! {
             biased;
-            worker = self.idle.recv() => worker.map_or(Found::Closed, Found::Idle),
+            worker = self.idle.recv() => worker.map_or(Found::Closed, |worker| Found::Idle(Box::new(worker))),
             failure = failure => Found::Started(failure),
             slot = Arc::clone(&self.slots).acquire_owned(), if !is_starting => {
                 slot.map_or(Found::Closed, Found::Slot)

@@ -64,6 +64,8 @@ proptest! {
 
     #[test]
     fn a_number_is_its_own_score(number in -1e300..1e300_f64) {
-        prop_assert_eq!(read(&serde_json::to_string(&number).unwrap()).unwrap().score, number);
+        let score = read(&serde_json::to_string(&number).unwrap()).unwrap().score;
+        // The reader of JSON may miss by the last bit, which is far below the 32 bits that trainers keep.
+        prop_assert!((score - number).abs() <= 2.0 * f64::EPSILON * number.abs(), "{} is not {}", score, number);
     }
 }

@@ -178,10 +178,10 @@ async fn an_attempt_has_a_limit_and_so_has_everything() {
     assert!(words.contains("waited for an answer") && words.contains("attempt_s=5"), "{words}");
     assert_eq!(error.class(), ErrorClass::Fault);
 
-    let alone = Guard { concurrency: 1, attempt: Duration::from_secs(60), ..guard() };
-    let errors =
-        all(&guarded(&told, Guard { deadline: Duration::from_secs(2), ..alone }), &different(2)).await;
-    assert!(errors[1].as_ref().unwrap_err().to_string().contains("a place"), "{errors:?}");
+    let runner = guarded(&told, Guard { concurrency: 1, deadline: Duration::from_secs(2), ..guard() });
+    let _taken = runner.places.acquire().await.unwrap();
+    let error = score_of(&runner, "a").await.unwrap_err();
+    assert!(matches!(error, RewardError::Deadline { waiting_for, .. } if waiting_for.contains("a place")));
 }
 
 #[tokio::test(start_paused = true)]
