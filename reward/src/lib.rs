@@ -7,12 +7,13 @@
 //! # Invariants
 //! - Scoring is total and deterministic: any text gives a score, the same one every time, in time linear in the
 //!   part of the text that counts.
-//! - Nothing in here waits, locks, or does I/O.
+//! - Nothing in here waits, locks, or does I/O, except for what is in [`external`], which keeps its own invariants.
 //!
 //! # Deliberately absent
-//! Running code, calling judges, and deciding when to score: callers own threads and deadlines.
+//! Deciding when to score: callers own threads and the order of samples.
 
 pub mod advantage;
+pub mod external;
 pub mod filter;
 pub mod gates;
 pub mod invariants;
@@ -25,6 +26,7 @@ mod error;
 
 pub use advantage::{Advantage, Estimator, expand};
 pub use error::{EXCERPT_CODE_POINTS, ErrorClass, RewardError};
+pub use external::{ExternalConfig, Guarded, OnFailure, RewardJob, RewardRunner};
 pub use filter::{FilterMetric, FilterReason, GroupFilter};
 pub use gates::{
     Gate, GateConfig, GateCounts, GateRule, Gates, GatesConfig, GroupView, KeepIfShort, Refusal, Rejection,

@@ -1,0 +1,104 @@
+//! What a job looks like on the wire, and how an answer becomes a score.
+//!
+//! A question is `{"id", "data_source", "solution_str", "ground_truth", "extra_info", "prompt"}`, with the names of
+//! verl's `compute_score`. An answer is a number, a bool, `{"score": x}` with optional `"acc"` (0 to 1, or a bool) and
+//! `"pred"`, or `{"error": "why"}`; other keys are left alone. Without an `acc` it is the score where that is a share,
+//! and otherwise whether the score is positive.
+
+use serde_json::{Value, json};
+
+use super::RewardJob;
+use crate::{RewardError, Score};
+
+/// Characters of an answer that an error quotes.
+pub(super) const QUOTE_CHARS_MAX: usize = 200;
+/// Characters of a prediction that are kept: it is shown to people and never scored again.
+const PRED_CHARS_MAX: usize = 1000;
+/// Most bytes of a code point.
+const CHAR_BYTES_MAX: usize = 4;
+
+/// A job as other programs read it.
+pub(super) fn question(id: u64, job: &RewardJob) -> Value {
+    json!({
+        "id": id,
+        "data_source": &*job.data_source,
+        "solution_str": &*job.response,
+        "ground_truth": &*job.ground_truth,
+        "extra_info": &*job.extra,
+        "prompt": &*job.prompt,
+    })
+}
+
+/// The score in an answer, whose text is `bytes` in errors about `what`.
+pub(super) fn read_score(what: &str, bytes: &[u8]) -> Result<Score, RewardError> {
+    let value = read_json(what, bytes)?;
+    score_of(what, &value)
+}
+
+/// Any JSON.
+pub(super) fn read_json(what: &str, bytes: &[u8]) -> Result<Value, RewardError> {
+    serde_json::from_slice(bytes)
+        .map_err(|error| nonsense(what, format!("the answer is not JSON ({error})"), bytes))
+}
+
+/// The score in an answer that is JSON.
+pub(super) fn score_of(what: &str, value: &Value) -> Result<Score, RewardError> {
+    let wrong = |reason: &str| nonsense(what, reason.to_owned(), value.to_string().as_bytes());
+    let Value::Object(fields) = value else {
+        let score = number_of(value)
+            .ok_or_else(|| wrong("expected a finite number or an object with \"score\" or \"error\""))?;
+        return Ok(Score { score, acc: acc_of(score), pred: None, ..Score::default() });
+    };
+    if let Some(reason) = fields.get("error").filter(|reason| !reason.is_null()) {
+        let reason = first_chars(reason.as_str().unwrap_or(&reason.to_string()), PRED_CHARS_MAX);
+        return Err(RewardError::Raised { what: what.to_owned(), reason });
+    }
+    let score = fields.get("score").ok_or_else(|| wrong("expected \"score\" or \"error\""))?;
+    let score = number_of(score).ok_or_else(|| wrong("expected \"score\" to be a finite number"))?;
+    let acc = match fields.get("acc") {
+        None | Some(Value::Null) => acc_of(score),
+        Some(acc) => number_of(acc)
+            .filter(|acc| (0.0..=1.0).contains(acc))
+            .ok_or_else(|| wrong("expected \"acc\" to be a number from 0 to 1"))?,
+    };
+    let pred = match fields.get("pred") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(text)) => Some(first_chars(text, PRED_CHARS_MAX)),
+        Some(other) => Some(first_chars(&other.to_string(), PRED_CHARS_MAX)),
+    };
+    Ok(Score { score, acc, pred, ..Score::default() })
+}
+
+/// An error about an answer.
+pub(super) fn nonsense(what: &str, reason: String, bytes: &[u8]) -> RewardError {
+    RewardError::Nonsense { what: what.to_owned(), reason, quote: quote(bytes) }
+}
+
+/// The beginning of any bytes, as text.
+pub(super) fn quote(bytes: &[u8]) -> String {
+    let enough = &bytes[..bytes.len().min(QUOTE_CHARS_MAX * CHAR_BYTES_MAX)];
+    first_chars(&String::from_utf8_lossy(enough), QUOTE_CHARS_MAX)
+}
+
+/// Right or wrong, where only a score is known.
+pub(super) fn acc_of(score: f64) -> f64 {
+    match (0.0..=1.0).contains(&score) {
+        true => score,
+        false => f64::from(score > 0.0),
+    }
+}
+
+/// The first so many code points.
+pub(super) fn first_chars(text: &str, count: usize) -> String {
+    text.chars().take(count).collect()
+}
+
+fn number_of(value: &Value) -> Option<f64> {
+    match value {
+        Value::Bool(right) => Some(f64::from(*right)),
+        other => other.as_f64().filter(|number| number.is_finite()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

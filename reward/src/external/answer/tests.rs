@@ -1,0 +1,76 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::invariants;
+
+fn read(text: &str) -> Result<Score, RewardError> {
+    read_score("test", text.as_bytes())
+}
+
+#[test]
+fn every_form_of_an_answer_is_read() {
+    let score = |score, acc, pred: Option<&str>| Score {
+        score,
+        acc,
+        pred: pred.map(str::to_owned),
+        ..Score::default()
+    };
+    for (text, wanted) in [
+        ("1", score(1.0, 1.0, None)),
+        ("true", score(1.0, 1.0, None)),
+        ("false", score(0.0, 0.0, None)),
+        ("-2.5", score(-2.5, 0.0, None)),
+        ("7", score(7.0, 1.0, None)),
+        (r#"{"id": 3, "score": 0.25}"#, score(0.25, 0.25, None)),
+        (r#"{"score": -1, "acc": false, "pred": "42"}"#, score(-1.0, 0.0, Some("42"))),
+        (r#"{"score": 3, "acc": 0.5, "pred": 42, "error": null}"#, score(3.0, 0.5, Some("42"))),
+    ] {
+        assert_eq!(read(text), Ok(wanted), "{text}");
+    }
+}
+
+#[test]
+fn what_is_no_answer_is_named_and_quoted() {
+    for (text, reason) in [
+        ("", "not JSON"),
+        ("NaN", "not JSON"),
+        ("1e999", "not JSON"),
+        ("<html>", "not JSON"),
+        ("null", "finite number"),
+        ("\"1\"", "finite number"),
+        ("[1]", "finite number"),
+        ("{}", "\"score\" or \"error\""),
+        (r#"{"score": "1"}"#, "\"score\" to be"),
+        (r#"{"score": null}"#, "\"score\" to be"),
+        (r#"{"score": 1, "acc": 1.5}"#, "\"acc\" to be"),
+    ] {
+        let error = read(text).unwrap_err();
+        assert!(matches!(error, RewardError::Nonsense { .. }), "{text}: {error}");
+        assert!(error.to_string().contains(reason), "{text}: {error}");
+    }
+    let long = format!("\"{}\"", "é".repeat(10_000));
+    let RewardError::Nonsense { quote, .. } = read(&long).unwrap_err() else { panic!("no nonsense") };
+    assert_eq!(quote.chars().count(), QUOTE_CHARS_MAX);
+}
+
+#[test]
+fn an_error_is_the_functions_own() {
+    let error = read(r#"{"error": "ValueError: no box"}"#).unwrap_err();
+    assert_eq!(error, RewardError::Raised { what: "test".into(), reason: "ValueError: no box".into() });
+}
+
+proptest! {
+    #[test]
+    fn any_answer_is_a_sound_score_or_an_error(text in "(\\{\"score\": ?|\\{\"acc\":|[0-9.eE+-]{1,6}|[\\[\\]{},:\"]|true|.){0,12}") {
+        if let Ok(score) = read(&text) {
+            prop_assert_eq!(invariants::score_is_sound(&score), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_number_is_its_own_score(number in -1e300..1e300_f64) {
+        let score = read(&serde_json::to_string(&number).unwrap()).unwrap().score;
+        // The reader of JSON may miss by the last bit, which is far below the 32 bits that trainers keep.
+        prop_assert!((score - number).abs() <= 2.0 * f64::EPSILON * number.abs(), "{} is not {}", score, number);
+    }
+}

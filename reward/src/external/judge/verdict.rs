@@ -1,0 +1,90 @@
+//! From a judge's text to a score.
+
+use std::collections::BTreeMap;
+
+use regex::Regex;
+
+use crate::external::answer::{QUOTE_CHARS_MAX, acc_of, first_chars};
+use crate::external::config::JudgeConfig;
+use crate::python_text::tail;
+use crate::{RewardError, Score};
+
+/// Code points of a text's end in which the verdict is looked for. Finding all matches takes quadratic time at worst,
+/// so the text has a bound.
+const TAIL: usize = 8192;
+
+/// Finds the verdict and what it is worth.
+#[derive(Debug, Clone)]
+pub struct Verdict {
+    pattern: Regex,
+    worth: Worth,
+}
+
+#[derive(Debug, Clone)]
+enum Worth {
+    /// By word, in lower case.
+    Words(BTreeMap<String, f64>),
+    /// Numbers from the first to the second, scaled to 0..1.
+    Range(f64, f64),
+}
+
+impl Verdict {
+    /// The parser that the keys `pattern`, `words` and `range` describe.
+    pub fn new(config: &JudgeConfig) -> Result<Self, RewardError> {
+        let wrong = |key, expected, found: String| RewardError::Misconfigured { key, expected, found };
+        let expected = "a regular expression with one group";
+        let pattern = Regex::new(&config.pattern)
+            .map_err(|error| wrong("judge.pattern", expected, format!("{:?} ({error})", config.pattern)))?;
+        let groups = pattern.captures_len() - 1;
+        if groups != 1 {
+            let found = format!("{:?} with groups={groups}", config.pattern);
+            return Err(wrong("judge.pattern", expected, found));
+        }
+        let worth = match (&config.words, config.range) {
+            (Some(words), None) if words.is_empty() => {
+                return Err(wrong("judge.words", "at least one word with its score", "none".into()));
+            }
+            (Some(words), None) => {
+                if let Some((word, score)) = words.iter().find(|(_, score)| !score.is_finite()) {
+                    return Err(wrong("judge.words", "finite scores", format!("{word:?} = {score}")));
+                }
+                Worth::Words(words.iter().map(|(word, score)| (word.to_lowercase(), *score)).collect())
+            }
+            (None, Some([least, most])) if least < most && (most - least).is_finite() => {
+                Worth::Range(least, most)
+            }
+            (None, Some([least, most])) => {
+                return Err(wrong("judge.range", "[least, most]", format!("[{least}, {most}]")));
+            }
+            (None, None) => return Err(wrong("judge", "one of words and range", "neither".into())),
+            (Some(_), Some(_)) => return Err(wrong("judge", "one of words and range", "both".into())),
+        };
+        Ok(Self { pattern, worth })
+    }
+
+    /// The score of a text; an error quotes its end, where the verdict should be.
+    pub fn read(&self, what: &str, text: &str) -> Result<Score, RewardError> {
+        let nonsense = |reason: String| RewardError::Nonsense {
+            what: what.to_owned(),
+            reason,
+            quote: tail(text, QUOTE_CHARS_MAX).to_owned(),
+        };
+        let found = self.pattern.captures_iter(tail(text, TAIL)).filter_map(|groups| groups.get(1)).last();
+        let Some(found) = found else { return Err(nonsense("there is no verdict in it".into())) };
+        let word = first_chars(found.as_str().trim(), QUOTE_CHARS_MAX);
+        let score = match &self.worth {
+            Worth::Words(words) => {
+                let score = words.get(&word.to_lowercase()).copied();
+                score.ok_or_else(|| nonsense(format!("verdict={word:?} is none of the words")))?
+            }
+            Worth::Range(least, most) => {
+                let number = word.parse::<f64>().ok().filter(|number| (*least..=*most).contains(number));
+                let number = number.ok_or_else(|| {
+                    nonsense(format!("verdict={word:?} is no number from {least} to {most}"))
+                })?;
+                (number - least) / (most - least)
+            }
+        };
+        Ok(Score { score, acc: acc_of(score), pred: Some(word), ..Score::default() })
+    }
+}

@@ -1,0 +1,295 @@
+//! One worker process.
+//!
+//! A process is killed with its whole group, and always before it is waited for: until then its number cannot have
+//! gone to anybody else.
+
+use std::io::ErrorKind;
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::runtime::Handle;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{sleep, timeout};
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+
+use super::PoolSpec;
+use crate::external::answer::quote;
+
+/// Bytes of an answer line.
+pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
+/// Bytes of standard error that are kept.
+const STDERR_BYTES_MAX: usize = 2048;
+/// Lines of it that errors show.
+const STDERR_LINES_MAX: usize = 6;
+/// Read at a time.
+const STDERR_CHUNK_BYTES: usize = 4096;
+/// A process that has closed its output gets this long to exit by itself, for the sake of its exit status.
+const EXIT_GRACE: Duration = Duration::from_millis(500);
+/// How often that is looked at.
+const EXIT_POLL: Duration = Duration::from_millis(5);
+/// A killed process is waited for at most this long; only one that hangs in the kernel takes longer.
+const REAP_MAX: Duration = Duration::from_secs(5);
+/// What a dead process has written is read to its end, or as far as this goes.
+const STDERR_WAIT_MAX: Duration = Duration::from_millis(200);
+
+/// How a worker ended.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Death {
+    /// Exit status or signal.
+    pub(super) how: String,
+    /// The last lines of standard error.
+    pub(super) stderr: String,
+}
+
+/// Why a worker gave no answer.
+pub(super) enum Ended {
+    /// Its output or input is closed.
+    Died,
+    /// Its line has no end; how it begins.
+    TooLong(Vec<u8>),
+}
+
+/// Why there is no worker.
+pub(super) enum StartError {
+    /// It may go better the next time.
+    Died(Death),
+    /// It took all the time that a start has; whoever waits for it has waited long enough.
+    Slow(Death),
+    /// It will not.
+    Never(String),
+}
+
+type Tail = Arc<Mutex<Vec<u8>>>;
+
+pub(super) struct Worker {
+    /// Taken when the worker is dropped.
+    child: Option<Child>,
+    group: Pid,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+    stderr_tail: Tail,
+    stderr_end: Option<AbortOnDropHandle<()>>,
+    answers: u64,
+    slot: Option<OwnedSemaphorePermit>,
+    tracker: TaskTracker,
+    runtime: Handle,
+}
+
+impl Worker {
+    /// Starts a process and waits for its handshake. Cancel-safe: dropped, it kills what it has started.
+    pub(super) async fn start(spec: &PoolSpec, tracker: &TaskTracker) -> Result<Self, StartError> {
+        let mut worker = Self::spawn(spec, tracker)?;
+        let Some(limit) = spec.handshake else { return Ok(worker) };
+        let Ok(hello) = timeout(limit, worker.line()).await else {
+            let how = format!("it was not ready within start_s={}", limit.as_secs_f64());
+            return Err(StartError::Slow(worker.last_words(how)));
+        };
+        let wrong = |bytes: &[u8]| format!("instead of being ready it said {:?}", quote(bytes));
+        let how = match hello {
+            Ok(bytes) => match serde_json::from_slice::<Value>(&bytes) {
+                Ok(hello) if hello["ready"] == true => return Ok(worker),
+                Ok(hello) if hello["fatal"].is_string() => {
+                    return Err(StartError::Never(hello["fatal"].as_str().unwrap_or_default().to_owned()));
+                }
+                _ => wrong(&bytes),
+            },
+            Err(Ended::TooLong(start)) => wrong(&start),
+            Err(Ended::Died) => return Err(StartError::Died(worker.death().await)),
+        };
+        Err(StartError::Died(worker.last_words(how)))
+    }
+
+    fn last_words(&self, how: String) -> Death {
+        Death { how, stderr: last_lines(&self.stderr_tail.lock()) }
+    }
+
+    fn spawn(spec: &PoolSpec, tracker: &TaskTracker) -> Result<Self, StartError> {
+        let Some((program, arguments)) = spec.words.split_first() else {
+            return Err(StartError::Never("there is no program".into()));
+        };
+        let mut command = Command::new(program);
+        command.args(arguments).envs(&spec.env).process_group(0).kill_on_drop(true);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        if let Some(directory) = &spec.directory {
+            command.current_dir(directory);
+        }
+        let died = |how: String| StartError::Died(Death { how, ..Death::default() });
+        let mut child = command.spawn().map_err(|error| match error.kind() {
+            ErrorKind::NotFound | ErrorKind::PermissionDenied => {
+                let place = spec.directory.as_deref().map_or(String::new(), |path| format!(" in {path:?}"));
+                StartError::Never(format!("{program:?}{place}: {error}"))
+            }
+            _ => died(format!("before it began: {error}")),
+        })?;
+        let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (Some(group), (Some(stdin), Some(stdout), Some(stderr))) = (group, pipes) else {
+            return Err(died("before its pipes were there".into()));
+        };
+        let stderr_tail = Tail::default();
+        let drain = drain(stderr, Arc::clone(&stderr_tail));
+        let worker = Self {
+            child: Some(child),
+            group,
+            stdin,
+            stdout: BufReader::new(stdout),
+            stderr_tail,
+            stderr_end: Some(AbortOnDropHandle::new(tracker.spawn(drain))),
+            answers: 0,
+            slot: None,
+            tracker: tracker.clone(),
+            runtime: Handle::current(),
+        };
+        match spec.memory_bytes {
+            Some(bytes) => limit_memory(group, bytes).map(|()| worker).map_err(died),
+            None => Ok(worker),
+        }
+    }
+
+    /// The worker keeps the slot until its process is gone.
+    pub(super) fn with_slot(mut self, slot: OwnedSemaphorePermit) -> Self {
+        self.slot = Some(slot);
+        self
+    }
+
+    /// Sends a question and waits for the answer line. Cancel-safe only in that the worker is then to be dropped.
+    pub(super) async fn ask(&mut self, question: &[u8]) -> Result<Vec<u8>, Ended> {
+        self.stdin.write_all(question).await.map_err(|_| Ended::Died)?;
+        self.stdin.flush().await.map_err(|_| Ended::Died)?;
+        let line = self.line().await?;
+        self.answers += 1;
+        Ok(line)
+    }
+
+    /// How many answers it has given.
+    pub(super) fn answers(&self) -> u64 {
+        self.answers
+    }
+
+    /// Whether it has said nothing that nobody asked for, as far as that was read.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.stdout.buffer().trim_ascii().is_empty()
+    }
+
+    /// Whether the process is there.
+    pub(super) fn lives(&self) -> bool {
+        !has_exited(self.group)
+    }
+
+    /// Waits for the end of a worker whose pipes are closed, and says how it was. Cancel-safe: the worker is dropped.
+    pub(super) async fn death(mut self) -> Death {
+        let exited = timeout(EXIT_GRACE, async {
+            while !has_exited(self.group) {
+                sleep(EXIT_POLL).await;
+            }
+        });
+        let exited_by_itself = exited.await.is_ok();
+        self.kill();
+        let status = match &mut self.child {
+            Some(child) => timeout(REAP_MAX, child.wait()).await.ok().and_then(Result::ok),
+            None => None,
+        };
+        if let Some(end) = self.stderr_end.take() {
+            // What could not be read in time is missing in a message, and nowhere else.
+            drop(timeout(STDERR_WAIT_MAX, end).await);
+        }
+        self.last_words(how(status, exited_by_itself))
+    }
+
+    /// The next line that is not empty, without its end.
+    async fn line(&mut self) -> Result<Vec<u8>, Ended> {
+        let mut line = Vec::new();
+        loop {
+            let bytes = self.stdout.fill_buf().await.map_err(|_| Ended::Died)?;
+            if bytes.is_empty() {
+                return Err(Ended::Died);
+            }
+            let end = memchr::memchr(b'\n', bytes);
+            let taken = end.map_or(bytes.len(), |at| at + 1);
+            line.extend_from_slice(&bytes[..taken]);
+            self.stdout.consume(taken);
+            if line.len() > LINE_BYTES_MAX {
+                return Err(Ended::TooLong(line));
+            }
+            if end.is_none() {
+                continue;
+            }
+            if !line.trim_ascii().is_empty() {
+                return Ok(line);
+            }
+            line.clear();
+        }
+    }
+
+    fn kill(&self) {
+        // A child that was waited for has no id; its group's number may be somebody else's by now.
+        if self.child.as_ref().is_some_and(|child| child.id().is_some()) {
+            // The only error is that nobody is left to be killed.
+            let _ = kill_process_group(self.group, Signal::KILL);
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.kill();
+        let (Some(mut child), slot) = (self.child.take(), self.slot.take()) else { return };
+        let reap = async move {
+            drop(timeout(REAP_MAX, child.wait()).await);
+            drop(slot);
+        };
+        self.tracker.spawn_on(reap, &self.runtime);
+    }
+}
+
+/// Keeps the end of what a worker writes. Aborted with the worker, because others may hold the pipe open.
+async fn drain(mut stderr: ChildStderr, tail: Tail) {
+    let mut chunk = vec![0; STDERR_CHUNK_BYTES];
+    while let Ok(count @ 1..) = stderr.read(&mut chunk).await {
+        let mut kept = tail.lock();
+        kept.extend_from_slice(&chunk[..count]);
+        let surplus = kept.len().saturating_sub(STDERR_BYTES_MAX);
+        kept.drain(..surplus);
+    }
+}
+
+fn last_lines(tail: &[u8]) -> String {
+    let text = String::from_utf8_lossy(tail);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    lines[lines.len().saturating_sub(STDERR_LINES_MAX)..].join("\n")
+}
+
+/// Whether a child has ended; it stays to be waited for.
+fn has_exited(child: Pid) -> bool {
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    !matches!(waitid(WaitId::Pid(child), look), Ok(None))
+}
+
+fn how(status: Option<ExitStatus>, exited_by_itself: bool) -> String {
+    match status {
+        Some(status) if exited_by_itself => status.to_string(),
+        Some(_) => "it closed its pipes and was killed".to_owned(),
+        None => "its exit status is unknown".to_owned(),
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn limit_memory(process: Pid, bytes: u64) -> Result<(), String> {
+    use rustix::process::{Resource, Rlimit, prlimit};
+    let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
+    match prlimit(Some(process), Resource::As, limit) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("its memory limit could not be set: {error}")),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn limit_memory(_process: Pid, _bytes: u64) -> Result<(), String> {
+    Err("memory limits need Linux".to_owned())
+}

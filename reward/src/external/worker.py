@@ -1,0 +1,157 @@
+"""Runs one reward function over JSON lines; `processes.rs` documents the protocol.
+
+The protocol has file descriptors of its own, so that whatever a reward prints goes to standard error. An exception
+costs one answer; leaving the process (sys.exit, a crash) costs the worker, as it should.
+"""
+
+import asyncio
+import importlib
+import importlib.util
+import inspect
+import json
+import math
+import os
+import sys
+import traceback
+
+REASON_CHARS_MAX = 500
+VALUE_CHARS_MAX = 100
+NAMES = ("data_source", "solution_str", "ground_truth", "extra_info")
+
+
+def load(target):
+    name, _, attributes = target.rpartition(":")
+    if name.endswith(".py"):
+        folder, file = os.path.split(os.path.abspath(name))
+        sys.path.insert(0, folder)
+        # Not the file's own name: a reward in math.py must not stand in for the standard library's.
+        module_name = "reward_function_" + file[: -len(".py")]
+        spec = importlib.util.spec_from_file_location(module_name, os.path.join(folder, file))
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[module_name] = module
+        spec.loader.exec_module(module)
+    else:
+        module = importlib.import_module(name)
+    function = module
+    for attribute in attributes.split("."):
+        function = getattr(function, attribute)
+    if not callable(function):
+        raise TypeError(f"{target} is a {type(function).__name__} and no function")
+    return function
+
+
+def takes_prompt(function):
+    """verl's functions do not know of prompts; one that names the parameter gets it."""
+    try:
+        return "prompt" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+class WrongResult(Exception):
+    """The function returned, but not a score; the place of the error says nothing about it."""
+
+
+def number(value, name):
+    try:
+        # float() would read text as well.
+        result = math.nan if isinstance(value, (str, bytes)) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        result = math.nan
+    if math.isfinite(result):
+        return result
+    raise WrongResult(f"{name} is {repr(value)[:VALUE_CHARS_MAX]}; expected a finite number")
+
+
+def clean(text):
+    """Text that every reader of JSON accepts: no lone surrogates."""
+    return str(text).encode("utf-8", "replace").decode("utf-8")
+
+
+def verdict(result):
+    if not isinstance(result, dict):
+        return {"score": number(result, "the result")}
+    if "score" not in result:
+        keys = str(sorted(map(str, result)))[:VALUE_CHARS_MAX]
+        raise WrongResult(f"the result has no \"score\"; it has {keys}")
+    answer = {"score": number(result["score"], "score")}
+    if result.get("acc") is not None:
+        answer["acc"] = number(result["acc"], "acc")
+    if result.get("pred") is not None:
+        answer["pred"] = clean(result["pred"])
+    return answer
+
+
+def reason(error):
+    lines = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()
+    text = lines[-1] if lines else type(error).__name__
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return clean(text[:REASON_CHARS_MAX] + place)
+
+
+class Worker:
+    def __init__(self):
+        self.process = os.getpid()
+        self.questions = os.fdopen(os.dup(0), "rb")
+        self.answers = os.fdopen(os.dup(1), "wb")
+        os.dup2(2, 1)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        # One loop for all jobs: clients that a function keeps between calls belong to the loop they began in.
+        self.loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self.loop)
+
+    def say(self, message):
+        if os.getpid() != self.process:
+            # A fork of the user's that came back here: its answer would be one too many.
+            os._exit(1)
+        self.answers.write(json.dumps(message).encode("ascii") + b"\n")
+        self.answers.flush()
+
+    def ask(self, function, with_prompt, job):
+        arguments = {name: job[name] for name in NAMES}
+        if with_prompt:
+            arguments["prompt"] = job["prompt"]
+        result = function(**arguments)
+        if inspect.isawaitable(result):
+            result = self.loop.run_until_complete(finished(result))
+        return verdict(result)
+
+    def run(self, target):
+        try:
+            function = load(target)
+        except BaseException as error:
+            self.say({"fatal": reason(error)})
+            return
+        with_prompt = takes_prompt(function)
+        self.say({"ready": True})
+        for line in self.questions:
+            job = json.loads(line)
+            try:
+                answer = self.ask(function, with_prompt, job)
+            except WrongResult as error:
+                answer = {"error": clean(error)}
+            except Exception as error:
+                answer = {"error": reason(error)}
+            except SystemExit as error:
+                leave(error)
+            self.say({"id": job["id"], **answer})
+
+
+def leave(error):
+    """At once: threads that the user's code has left running would hold up an orderly end for ever."""
+    if isinstance(error.code, str):
+        print(error.code, file=sys.stderr, flush=True)
+    os._exit(error.code & 0xFF if isinstance(error.code, int) else error.code is not None)
+
+
+async def finished(awaitable):
+    return await awaitable
+
+
+if __name__ == "__main__":
+    target = sys.argv[1]
+    sys.argv = [target]
+    Worker().run(target)
