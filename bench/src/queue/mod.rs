@@ -39,7 +39,7 @@ async fn figures(quick: bool, with_peer: bool) -> anyhow::Result<Vec<Figure>> {
     figures.extend(on_one_thread(small::takes(quick, peer.as_mut()))?);
     drop(peer);
     figures.push(on_one_thread(small::quiet_take(quick))?);
-    figures.extend(on_one_thread(local::figures(quick))?);
+    figures.extend(local::figures(quick).await?);
     figures.push(durable::puts(quick).await?);
     figures.extend(durable::large(quick).await?);
     Ok(figures)
