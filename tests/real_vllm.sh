@@ -50,9 +50,3 @@ wait_for_server "$first" "${servers[0]}"
 wait_for_server "$second" "${servers[1]}"
 ROLLDOCK_VLLM_ENDPOINTS="http://127.0.0.1:$first,http://127.0.0.1:$second" \
   cargo test --locked --workspace --test real_vllm -- --nocapture
-
-# The other test starts its own, since it ends them in every way there is.
-stop_servers
-servers=()
-ROLLDOCK_VLLM_START=$(realpath "$vllm/start.sh") ROLLDOCK_VLLM_PORT=$first \
-  cargo test --locked --workspace --test real_faults -- --nocapture

@@ -1,6 +1,6 @@
 //! Real vLLM servers that are paused, killed, stopped and broken in the middle of a step.
 //!
-//! `tests/real_vllm.sh` installs vLLM and says how one is started. The model is tiny and random, so the filter is off;
+//! `tests/real_faults.sh` installs vLLM and says how one is started. The model is tiny and random, so the filter is off;
 //! every prompt that is drawn has to be accepted, since a server's death may cost attempts but no group.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -110,7 +110,7 @@ fn new_attempts(rows: &[serde_json::Value]) -> usize {
 #[test]
 fn a_step_ends_whole_whatever_happens_to_a_real_server_in_its_middle() {
     let Some(script) = std::env::var_os("ROLLDOCK_VLLM_START").map(PathBuf::from) else {
-        eprintln!("skipped: ROLLDOCK_VLLM_START is not set; tests/real_vllm.sh installs vLLM and sets it");
+        eprintln!("skipped: ROLLDOCK_VLLM_START is not set; tests/real_faults.sh installs vLLM and sets it");
         return;
     };
     if shared("vllm/tokenizer").is_none() || shared("data/dapo_math_17k.svs.parquet").is_none() {
