@@ -2,8 +2,9 @@
 //!
 //! Waking a thread that sleeps takes up to 100 us on a virtual machine, which is more than most requests take. Whoever
 //! slept for less than [`WINDOW`] before an event would have been better off awake, so it stays awake for as long after
-//! it. A thread whose events are further apart sleeps between them as any other does: idleness costs nothing, and staying
-//! awake at most as much as the sleep that it replaces, twice. At every turn the core is offered to whoever else wants it.
+//! it. A thread whose events are further apart sleeps between them as any other does, so idleness costs nothing, and what
+//! staying awake can cost in vain is one [`WINDOW`] after a close event. At every turn the core is offered to whoever else
+//! wants it.
 
 use std::sync::Arc;
 use std::time::Duration;
