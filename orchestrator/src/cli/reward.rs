@@ -7,6 +7,8 @@ mod advantage;
 mod rows;
 mod score;
 
+use std::path::Path;
+
 use super::args::{RewardArgs, RewardCommand};
 
 pub(super) async fn run(args: RewardArgs) -> anyhow::Result<()> {
@@ -16,4 +18,12 @@ pub(super) async fn run(args: RewardArgs) -> anyhow::Result<()> {
         RewardCommand::Advantage(args) => advantage::run(&args),
     })
     .await?
+}
+
+/// Rows that go to standard output stay alone there.
+fn summarise(output: Option<&Path>, summary: &str) {
+    match output {
+        Some(_) => super::say(summary),
+        None => eprintln!("{summary}"),
+    }
 }

@@ -39,10 +39,7 @@ pub(super) fn run(args: &AdvantageArgs) -> anyhow::Result<()> {
     })?;
     let summary =
         format!("{rewards_total} rewards in {groups_total} groups; {valid_total} groups vary and are valid");
-    match args.output {
-        Some(_) => crate::cli::say(&summary),
-        None => eprintln!("{summary}"),
-    }
+    super::summarise(args.output.as_deref(), &summary);
     Ok(())
 }
 

@@ -110,11 +110,7 @@ pub(super) fn run(args: &ScoreArgs) -> anyhow::Result<()> {
         lines.push(format!("{} disagreements", against.disagreements));
         lines.extend(against.shown);
     }
-    // Rows that go to standard output stay alone there.
-    match args.output {
-        Some(_) => crate::cli::say(&lines.join("\n")),
-        None => eprintln!("{}", lines.join("\n")),
-    }
+    super::summarise(args.output.as_deref(), &lines.join("\n"));
     Ok(())
 }
 
