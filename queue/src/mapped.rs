@@ -1,8 +1,9 @@
 //! Memory that is mapped, of other processes and of files: the one place of this crate that is `unsafe`.
 #![allow(unsafe_code, reason = "what others can reach cannot be mapped by safe code")]
 
+use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, Error, ErrorKind, Write};
+use std::io::{self, Error, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::panic::AssertUnwindSafe;
 use std::ptr::NonNull;
@@ -15,6 +16,7 @@ use memmap2::{Advice, MmapOptions, MmapRaw};
 use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
+use tokio::sync::Notify;
 
 /// What keeps a region's size as it is: a mapping never leads to where there is no memory.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -76,6 +78,11 @@ impl Mapping {
         self.map.as_ptr() as usize
     }
 
+    /// Whether the pages of the first `bytes` are there.
+    pub(crate) fn is_touched(&self, bytes: usize) -> bool {
+        bytes <= self.touched.load(Ordering::Relaxed)
+    }
+
     /// Has the pages of the first `bytes` there, which is cheaper at once than page by page, and an error instead of a
     /// signal where there is no memory.
     pub(crate) fn touch(&self, bytes: usize) -> io::Result<()> {
@@ -110,7 +117,7 @@ pub(crate) fn buffer<Owner: Send + Sync + 'static>(
     let owner = Arc::new(AssertUnwindSafe((Arc::clone(mapping), owner)));
     // SAFETY: `start` is valid for `length` bytes for as long as the mapping is there, and the buffer keeps it through
     // its owner. The file cannot shrink (seals). Nobody writes to it while buffers of it exist: this process writes
-    // only through `Writer`, whose user has the region lent to it, and other processes are trusted as the module's
+    // only through a `Filling`, whose user has the region lent to it, and other processes are trusted as the module's
     // documentation says.
     Some(unsafe { Buffer::from_custom_allocation(start, length, owner) })
 }
@@ -134,84 +141,150 @@ pub(crate) fn stretch(file: &File, offset: u64, length: usize) -> io::Result<Opt
     }
 }
 
-/// From here on a second thread is worth its start; bytes.
-const SHARED_COPY_BYTES: usize = 1 << 20;
-/// What a thread copies at a time; bytes.
-const COPIED_BYTES: usize = 256 << 10;
+/// What is copied at a time; bytes. Less than a tenth of a millisecond, and little enough for a core's cache.
+const PIECE_BYTES: usize = 512 << 10;
 
-/// Writes to a region from its start. Whoever makes one has the region lent to it: no buffer of it exists.
+/// Buffers on their way into a region, one behind the other from its start. Any number of threads may copy, each one the
+/// next piece: one core alone does not use up what memory gives.
 #[derive(Debug)]
-pub(crate) struct Writer {
+pub(crate) struct Filling<Lent> {
     mapping: Arc<Mapping>,
-    at: usize,
+    pieces: Mutex<Pieces>,
+    is_done: Notify,
+    _lent: Lent,
 }
 
-impl Writer {
-    pub(crate) fn new(mapping: Arc<Mapping>) -> io::Result<Self> {
+#[derive(Debug, Default)]
+struct Pieces {
+    left: VecDeque<Piece>,
+    under_way: usize,
+}
+
+#[derive(Debug)]
+struct Piece {
+    at: usize,
+    bytes: usize,
+    buffers: Vec<Buffer>,
+}
+
+impl<Lent> Filling<Lent> {
+    /// `lent` says that nobody else uses the region: no buffer of it exists as long as this does. The pages have to be
+    /// there.
+    pub(crate) fn new(mapping: Arc<Mapping>, buffers: Vec<Buffer>, lent: Lent) -> io::Result<Self> {
         if mapping.access() != Access::Write {
             return Err(Error::new(ErrorKind::PermissionDenied, "a region that is mapped to be read"));
         }
-        Ok(Self { mapping, at: 0 })
-    }
-}
-
-/// Copies, with two cores where there is much: one alone does not use up what memory gives. Each takes the next piece when
-/// it has done one, since the second one comes late.
-fn copy(from: &[u8], into: &mut [u8]) {
-    if from.len() < SHARED_COPY_BYTES {
-        into.copy_from_slice(from);
-        return;
-    }
-    let pieces = Mutex::new(from.chunks(COPIED_BYTES).zip(into.chunks_mut(COPIED_BYTES)));
-    let copy_pieces = || {
-        loop {
-            let piece = pieces.lock().next();
-            let Some((from, into)) = piece else { return };
-            into.copy_from_slice(from);
-        }
-    };
-    std::thread::scope(|scope| {
-        scope.spawn(copy_pieces);
-        copy_pieces();
-    });
-}
-
-impl Write for Writer {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if bytes.len() > self.mapping.length() - self.at {
+        let bytes = buffers.iter().map(Buffer::len).fold(0, usize::saturating_add);
+        if bytes > mapping.length() {
             return Err(Error::new(ErrorKind::WriteZero, "a region is too small for its rows"));
         }
-        // SAFETY: `at + bytes.len()` is within the mapping, which is writable and lives as long as `self`; `bytes` is
-        // no part of it, because a region that is lent has no other user.
-        let into = unsafe {
-            std::slice::from_raw_parts_mut(self.mapping.map.as_mut_ptr().add(self.at), bytes.len())
-        };
-        copy(bytes, into);
-        self.at += bytes.len();
-        Ok(bytes.len())
+        let pieces = Pieces { left: cut(buffers), under_way: 0 };
+        Ok(Self { mapping, pieces: Mutex::new(pieces), is_done: Notify::new(), _lent: lent })
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+    /// Copies the next piece; `false` when all have been begun.
+    pub(crate) fn copy_next(&self) -> bool {
+        let piece = {
+            let mut pieces = self.pieces.lock();
+            let Some(piece) = pieces.left.pop_front() else { return false };
+            pieces.under_way += 1;
+            piece
+        };
+        let mut at = piece.at;
+        for buffer in &piece.buffers {
+            // SAFETY: all pieces lie behind each other within the mapping, which is writable and lives as long as `self`;
+            // each is handed out once. The buffer is no part of it, because a region that is lent has no other user.
+            unsafe {
+                let into = self.mapping.map.as_mut_ptr().add(at);
+                std::ptr::copy_nonoverlapping(buffer.as_ptr(), into, buffer.len());
+            }
+            at += buffer.len();
+        }
+        let mut pieces = self.pieces.lock();
+        pieces.under_way -= 1;
+        if pieces.is_done() {
+            self.is_done.notify_one();
+        }
+        true
     }
+
+    /// Waits until every piece has been copied. For one at a time.
+    pub(crate) async fn done(&self) {
+        while !self.pieces.lock().is_done() {
+            self.is_done.notified().await;
+        }
+    }
+}
+
+impl Pieces {
+    fn is_done(&self) -> bool {
+        self.left.is_empty() && self.under_way == 0
+    }
+}
+
+fn cut(buffers: Vec<Buffer>) -> VecDeque<Piece> {
+    let mut pieces: VecDeque<Piece> = VecDeque::new();
+    let mut at = 0;
+    for buffer in buffers {
+        let mut start = 0;
+        while start < buffer.len() {
+            if pieces.back().is_none_or(|piece| piece.bytes == PIECE_BYTES) {
+                pieces.push_back(Piece { at, bytes: 0, buffers: Vec::new() });
+            }
+            let Some(piece) = pieces.back_mut() else { break };
+            let length = (buffer.len() - start).min(PIECE_BYTES - piece.bytes);
+            piece.buffers.push(buffer.slice_with_length(start, length));
+            piece.bytes += length;
+            start += length;
+            at += length;
+        }
+    }
+    pieces
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     #[test]
     fn what_is_written_is_read_through_another_mapping() {
         let (descriptor, mapping) = create(1 << 20).unwrap();
-        let mut writer = Writer::new(Arc::new(mapping)).unwrap();
-        writer.mapping.touch(100).unwrap();
-        writer.write_all(b"rows").unwrap();
+        let mapping = Arc::new(mapping);
+        mapping.touch(100).unwrap();
+        assert!(mapping.is_touched(100) && !mapping.is_touched(5000));
+        let filling = Filling::new(Arc::clone(&mapping), vec![Buffer::from(b"ro"), Buffer::from(b"ws")], ());
+        assert!(filling.unwrap().copy_next());
         let read = Arc::new(Mapping::of(&descriptor, 1 << 20, Access::Read).unwrap());
         read.touch(1 << 20).unwrap();
         assert_eq!(buffer(&read, 4, ()).unwrap().as_slice(), b"rows");
         assert!(buffer(&read, (1 << 20) + 1, ()).is_none());
-        assert!(Writer::new(read).is_err());
-        assert!(writer.write_all(&[0; 1 << 20]).is_err());
+        assert!(Filling::new(read, Vec::new(), ()).is_err());
+        assert!(Filling::new(mapping, vec![Buffer::from(vec![0_u8; (1 << 20) + 1])], ()).is_err());
+    }
+
+    #[tokio::test]
+    async fn threads_that_fill_a_region_together_copy_every_byte_once() {
+        let bytes: Vec<u8> = (0..5_000_000_u32).map(|at| (at % 251) as u8).collect();
+        let lengths = [1, 0, 700_000, PIECE_BYTES, 3, 2_000_000];
+        let mut buffers = Vec::new();
+        let mut start = 0;
+        for length in lengths.into_iter().chain([bytes.len() - lengths.iter().sum::<usize>()]) {
+            buffers.push(Buffer::from(&bytes[start..start + length]));
+            start += length;
+        }
+        let (_descriptor, mapping) = create(bytes.len()).unwrap();
+        let mapping = Arc::new(mapping);
+        let filling = Filling::new(Arc::clone(&mapping), buffers, ()).unwrap();
+        let copied = std::thread::scope(|scope| {
+            let copy = || (0..).take_while(|_| filling.copy_next()).count();
+            let threads = [scope.spawn(copy), scope.spawn(copy), scope.spawn(copy)];
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>()
+        });
+        filling.done().await;
+        assert_eq!(copied, bytes.len().div_ceil(PIECE_BYTES));
+        assert_eq!(buffer(&mapping, bytes.len(), ()).unwrap().as_slice(), bytes);
     }
 
     #[test]

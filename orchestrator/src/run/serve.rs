@@ -12,7 +12,7 @@ use rolldock_queue::{
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::threads::{ServingThreads, threads_default};
+use super::threads::{ServingThreads, on_thread, threads_default};
 use crate::scope::Scope;
 
 /// How long the queue is served after its last row has gone, so that consumers that ask once more hear of the end.
@@ -75,13 +75,15 @@ fn warn_if_open(address: SocketAddr) {
     }
 }
 
-/// Serves the queue to this host at the socket `path` until the scope ends.
+/// Serves the queue to this host at the socket `path`, on a thread of its own, until the scope ends.
 pub fn serve_queue_locally(queue: TransferQueue, path: &Path, scope: &Scope) -> anyhow::Result<()> {
     let cannot = || format!("cannot serve the queue at {}", path.display());
     let listener = LocalListener::bind(path, LocalServiceConfig::default()).with_context(cannot)?;
     let end = scope.token().clone();
+    let serving = move || async move { Ok(serve_local(queue, listener, end).await?) }.boxed_local();
+    let ended = on_thread("rolldock-local", serving)?;
     scope.tracker().spawn(async move {
-        if let Err(error) = serve_local(queue, listener, end).await {
+        if let Err(error) = ended.await.context("a thread died").flatten() {
             tracing::error!(%error, "the queue is not served to this host any more");
         }
     });

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context;
+use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::oneshot;
@@ -40,13 +41,10 @@ impl ServingThreads {
         for (number, listener) in listeners.into_iter().enumerate() {
             bound = listener.local_addr().with_context(cannot)?;
             let listener = listener.into_std().with_context(cannot)?;
-            let (ended, end) = oneshot::channel();
             let serve = serve.clone();
-            std::thread::Builder::new().name(format!("{name}-{number}")).spawn(move || {
-                // Nobody listens any more when the process is in a hurry to end.
-                let _ = ended.send(run(number, listener, serve));
-            })?;
-            ends.push(end);
+            ends.push(on_thread(&format!("{name}-{number}"), move || {
+                async move { serve(number, TcpListener::from_std(listener)?).await }.boxed_local()
+            })?);
         }
         Ok(Self { address: bound, ends })
     }
@@ -86,17 +84,24 @@ async fn listen(address: SocketAddr, count: usize) -> std::io::Result<Vec<TcpLis
     Ok(listeners)
 }
 
-fn run(
-    number: usize,
-    listener: std::net::TcpListener,
-    serve: impl Fn(usize, TcpListener) -> LocalBoxFuture<'static, anyhow::Result<()>>,
-) -> anyhow::Result<()> {
-    let runtime = super::awake::runtime()?;
-    let ended =
-        LocalSet::new().block_on(&runtime, async { serve(number, TcpListener::from_std(listener)?).await });
-    // What reads from a disk may take its time.
-    runtime.shutdown_background();
-    ended
+/// Has a future made and run on a thread of its own; what comes is the thread's end.
+pub(super) fn on_thread(
+    name: &str,
+    make: impl FnOnce() -> LocalBoxFuture<'static, anyhow::Result<()>> + Send + 'static,
+) -> anyhow::Result<oneshot::Receiver<anyhow::Result<()>>> {
+    let (ended, end) = oneshot::channel();
+    let run = move || {
+        let runtime = super::awake::runtime()?;
+        let ended = LocalSet::new().block_on(&runtime, async { make().await });
+        // What reads from a disk may take its time.
+        runtime.shutdown_background();
+        ended
+    };
+    std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        // Nobody listens any more when the process is in a hurry to end.
+        let _ = ended.send(run());
+    })?;
+    Ok(end)
 }
 
 /// One for each core.

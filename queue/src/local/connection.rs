@@ -14,11 +14,12 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tokio::net::UnixStream;
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use super::frame::{FrameReader, encode, send};
+use super::frame::{FrameReader, encode};
+use super::outbox::Outbox;
 use super::protocol::{Ask, RegionNotice, ToClient, ToServer, VERSION};
 use super::requests::LOANS_MAX;
 use crate::QueueError;
@@ -79,9 +80,7 @@ struct Shared {
 #[derive(Debug)]
 pub(super) struct Connection {
     shared: Arc<Shared>,
-    /// Unbounded, because what is given back is given back in drops. There is no more in it than calls under way, and
-    /// leases and regions that the client held.
-    outbox: mpsc::UnboundedSender<Vec<u8>>,
+    outbox: Arc<Outbox>,
     numbers: Numbers,
     calls: Semaphore,
     pub(super) loans: Arc<Semaphore>,
@@ -128,9 +127,9 @@ impl Connection {
             _ => return Err(invalid("a server of another version")),
         }
         let shared = Arc::new(Shared { calls: Mutex::new(Some(HashMap::new())), regions: Mutex::default() });
-        let (outbox, outgoing) = mpsc::unbounded_channel();
+        let outbox = Arc::new(Outbox::new(socket));
         let end = CancellationToken::new();
-        tasks.spawn_on(serve(Arc::clone(&shared), socket, reader, outgoing, end.clone()), runtime);
+        tasks.spawn_on(serve(Arc::clone(&shared), Arc::clone(&outbox), reader, end.clone()), runtime);
         Ok(Self {
             shared,
             outbox,
@@ -153,7 +152,7 @@ impl Connection {
     /// Says something that has no answer. Where the connection has ended there is nothing to say.
     pub(super) fn tell(&self, words: &ToServer) {
         if let Ok(frame) = encode(words, &[]) {
-            let _ = self.outbox.send(frame);
+            self.outbox.send(frame);
         }
     }
 
@@ -179,7 +178,7 @@ impl Connection {
             None => return Err(Failure::Unsent("the connection has ended".to_owned())),
         };
         let mut waiter = Waiter { connection: self, id, answered: false };
-        if self.outbox.send(frame).is_err() {
+        if !self.outbox.send(frame) {
             return Err(Failure::Unsent("the connection has ended".to_owned()));
         }
         match tokio::time::timeout(wait + ANSWER_MAX, receiver).await {
@@ -251,46 +250,26 @@ fn invalid(words: &str) -> Error {
     Error::new(ErrorKind::InvalidData, words)
 }
 
-/// Reads and writes until the connection ends.
-async fn serve(
-    shared: Arc<Shared>,
-    socket: Arc<UnixStream>,
-    reader: FrameReader,
-    outgoing: mpsc::UnboundedReceiver<Vec<u8>>,
-    end: CancellationToken,
-) {
-    let at_the_latest = async {
+/// Reads, and writes what could not be written at once, until the connection ends.
+async fn serve(shared: Arc<Shared>, outbox: Arc<Outbox>, reader: FrameReader, end: CancellationToken) {
+    // What was given back before the end is heard.
+    let until_end = async {
         end.cancelled().await;
-        tokio::time::sleep(FLUSH_MAX).await;
-        Ok(())
+        tokio::time::timeout(FLUSH_MAX, outbox.flush()).await.unwrap_or(Ok(()))
     };
     let ended = tokio::select! {
         read = listen(&shared, reader) => read,
-        written = speak(&socket, outgoing, &end) => written,
-        late = at_the_latest => late,
+        written = outbox.drain() => written,
+        flushed = until_end => flushed,
     };
     if let Err(error) = ended {
         tracing::debug!(%error, "the connection to a queue of this host has ended");
     }
+    outbox.close();
     // Whoever waits is told by the drop.
     let waiting = shared.calls.lock().take();
     drop(waiting);
     shared.regions.lock().clear();
-}
-
-async fn speak(
-    socket: &UnixStream,
-    mut outgoing: mpsc::UnboundedReceiver<Vec<u8>>,
-    end: &CancellationToken,
-) -> io::Result<()> {
-    while let Some(Some(frame)) = end.run_until_cancelled(outgoing.recv()).await {
-        send(socket, &frame, &[]).await?;
-    }
-    // What was given back before the end is heard.
-    while let Ok(frame) = outgoing.try_recv() {
-        send(socket, &frame, &[]).await?;
-    }
-    Ok(())
 }
 
 async fn listen(shared: &Shared, mut reader: FrameReader) -> io::Result<()> {

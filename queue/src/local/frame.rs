@@ -63,8 +63,7 @@ pub(super) async fn send(
 ) -> io::Result<()> {
     let mut sent = 0;
     while sent < bytes.len() {
-        let attempt = || send_once(socket, &bytes[sent..], if sent == 0 { descriptors } else { &[] });
-        match socket.try_io(Interest::WRITABLE, attempt) {
+        match send_once(socket, &bytes[sent..], if sent == 0 { descriptors } else { &[] }) {
             Ok(count) => sent += count,
             Err(error) if error.kind() == ErrorKind::WouldBlock => socket.writable().await?,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -74,13 +73,19 @@ pub(super) async fn send(
     Ok(())
 }
 
-fn send_once(socket: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<usize> {
+/// Sends what the socket takes now.
+pub(super) fn send_once(
+    socket: &UnixStream,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(invalid("too many descriptors for one frame"));
     }
-    Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
+    let attempt = || Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?);
+    socket.try_io(Interest::WRITABLE, attempt)
 }
 
 /// Reads frames, and keeps the descriptors that came in the order in which they were sent.

@@ -4,10 +4,10 @@ use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
-use tokio::net::UnixListener;
 
 use super::pool::Regions;
 use super::server::LocalServiceConfig;
@@ -68,7 +68,7 @@ impl SocketLock {
 
 impl LocalListener {
     /// Makes the socket, for its owner alone (0600). The file of a server that is dead is replaced; one that a live
-    /// server has is [`QueueError::InUse`]. Needs to be called inside a tokio runtime.
+    /// server has is [`QueueError::InUse`].
     pub fn bind(path: impl Into<PathBuf>, config: LocalServiceConfig) -> Result<Self, QueueError> {
         let path = path.into();
         let lock = SocketLock::acquire(&path)?;
@@ -106,7 +106,7 @@ fn listening(path: &Path) -> std::io::Result<UnixListener> {
     bind(&socket, &SocketAddrUnix::new(path)?)?;
     fs::set_permissions(path, Permissions::from_mode(0o600))?;
     listen(&socket, BACKLOG)?;
-    UnixListener::from_std(socket.into())
+    Ok(socket.into())
 }
 
 impl Drop for LocalListener {

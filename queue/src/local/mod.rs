@@ -35,10 +35,12 @@
 mod array;
 mod client;
 mod connection;
+mod fill;
 mod frame;
 mod link;
 mod listener;
 mod load;
+mod outbox;
 mod parcel;
 mod pool;
 mod protocol;

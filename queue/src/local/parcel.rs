@@ -1,19 +1,18 @@
 //! The rows of a lease on their way to the client: by reference where they lie in regions, as streams where not.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
 use std::sync::Arc;
 
 use arrow::array::{Array, RecordBatch, RecordBatchOptions};
 use arrow::buffer::Buffer;
 use arrow::datatypes::{Schema, SchemaRef};
-use arrow::ipc::writer::StreamWriter;
+use arrow::ipc::writer::StreamEncoder;
 use bytes::Bytes;
 
 use super::array::{self, ArrayPlace, BufferPlace};
+use super::fill::fill;
 use super::pool::{RegionUse, Regions};
 use super::protocol::{BatchPlace, INLINE_BYTES_MAX, Parcel, StreamPlace};
-use crate::mapped::Writer;
 use crate::remote::ipc::{self, Labelled};
 use crate::store::needed_bytes;
 use crate::{Lease, QueueError};
@@ -24,63 +23,43 @@ const REFERENCE_BYTES_MIN: usize = 16 << 10;
 /// Streams begin at multiples of this, so that what is in them is aligned for whoever reads it in place.
 const ALIGNMENT: usize = 64;
 
-/// Counts what is written.
-pub(super) struct Counted<W> {
-    into: W,
-    at: usize,
+/// Arrow IPC streams one behind the other, as the buffers that they consist of: nothing is copied yet.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    pub(super) buffers: Vec<Buffer>,
+    places: Vec<StreamPlace>,
+    /// In all.
+    pub(super) bytes: usize,
 }
 
-impl<W: Write> Counted<W> {
-    pub(super) fn new(into: W) -> Self {
-        Self { into, at: 0 }
+impl Streams {
+    /// Batches that follow each other with the same columns are one stream.
+    pub(super) fn of(batches: &[RecordBatch]) -> Result<Self, QueueError> {
+        let mut streams = Self::default();
+        for run in batches.chunk_by(|left, right| left.schema_ref() == right.schema_ref()) {
+            let padding = streams.bytes.next_multiple_of(ALIGNMENT) - streams.bytes;
+            streams.push(vec![Buffer::from(&[0_u8; ALIGNMENT][..padding])]);
+            let at = streams.bytes;
+            let mut encoder = StreamEncoder::try_new(run[0].schema_ref())?;
+            for batch in run {
+                streams.push(encoder.encode(batch)?);
+            }
+            streams.push(encoder.finish()?);
+            streams.places.push(StreamPlace { at, length: streams.bytes - at });
+        }
+        Ok(streams)
     }
 
-    fn align(&mut self) -> io::Result<()> {
-        let padding = self.at.next_multiple_of(ALIGNMENT) - self.at;
-        self.write_all(&[0; ALIGNMENT][..padding])
-    }
-}
-
-impl<W: Write> Write for Counted<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.into.write(bytes)?;
-        self.at += written;
-        Ok(written)
+    fn push(&mut self, buffers: Vec<Buffer>) {
+        self.bytes += buffers.iter().map(Buffer::len).sum::<usize>();
+        self.buffers.extend(buffers);
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        self.into.flush()
+    /// For few: copies them behind `tail`.
+    pub(super) fn append_to(&self, tail: &mut Vec<u8>) {
+        tail.reserve(self.bytes);
+        self.buffers.iter().for_each(|buffer| tail.extend_from_slice(buffer));
     }
-}
-
-/// Writes batches, those that follow each other with the same columns as one stream.
-fn write_streams<W: Write>(
-    batches: &[RecordBatch],
-    into: &mut Counted<W>,
-) -> Result<Vec<StreamPlace>, QueueError> {
-    let mut places = Vec::new();
-    for run in batches.chunk_by(|left, right| left.schema_ref() == right.schema_ref()) {
-        into.align().map_err(|error| QueueError::Arrow { reason: error.to_string() })?;
-        let at = into.at;
-        let mut writer = StreamWriter::try_new(&mut *into, run[0].schema_ref())?;
-        run.iter().try_for_each(|batch| writer.write(batch))?;
-        writer.finish()?;
-        drop(writer);
-        places.push(StreamPlace { at, length: into.at - at });
-    }
-    Ok(places)
-}
-
-/// Writes one batch as a stream; says how long it is.
-pub(super) fn write_stream<W: Write>(batch: &RecordBatch, into: W) -> Result<usize, QueueError> {
-    let mut counted = Counted::new(into);
-    write_streams(std::slice::from_ref(batch), &mut counted)?;
-    Ok(counted.at)
-}
-
-/// How long a batch's stream is. Writing to nowhere costs nothing: arrow hands out the payload as it lies.
-pub(super) fn stream_length(batch: &RecordBatch) -> Result<usize, QueueError> {
-    write_stream(batch, io::sink())
 }
 
 /// A lease's rows, before anything is copied.
@@ -88,9 +67,7 @@ pub(super) struct Plan {
     schemas: Vec<SchemaRef>,
     batches: Vec<BatchPlace>,
     /// Columns that are in no region.
-    rest: Vec<RecordBatch>,
-    /// Bytes of the streams.
-    pub(super) stream_bytes: usize,
+    pub(super) rest: Streams,
     regions: Used,
 }
 
@@ -134,10 +111,10 @@ impl Plan {
         let mut plan = Self {
             schemas: Vec::new(),
             batches: Vec::new(),
-            rest: Vec::new(),
-            stream_bytes: 0,
+            rest: Streams::default(),
             regions: BTreeMap::new(),
         };
+        let mut rest_batches = Vec::new();
         for batch in batches {
             if plan.schemas.last() != Some(batch.schema_ref()) {
                 plan.schemas.push(batch.schema());
@@ -146,42 +123,38 @@ impl Plan {
             plan.regions.extend(used);
             let rest: Vec<usize> = (0..columns.len()).filter(|place| columns[*place].is_none()).collect();
             if !rest.is_empty() {
-                plan.rest.push(batch.project(&rest)?);
+                rest_batches.push(batch.project(&rest)?);
             }
             let schema = plan.schemas.len() - 1;
             plan.batches.push(BatchPlace { schema, rows: batch.num_rows(), columns });
         }
-        let mut counted = Counted::new(io::sink());
-        write_streams(&plan.rest, &mut counted)?;
-        plan.stream_bytes = counted.at;
+        plan.rest = Streams::of(&rest_batches)?;
         Ok(plan)
     }
 
     /// Copies what is in no region into `room`, or into the tail.
-    pub(super) fn pack(self, lease: &Lease, room: Option<Arc<RegionUse>>) -> Result<Packed, QueueError> {
-        let mut tail = Counted::new(Vec::new());
-        write_streams(&[ipc::labels(lease)?], &mut tail)?;
-        let labels_length = tail.at;
-        let mut tail = tail.into;
-        let (streams, streams_region) = match &room {
-            None => {
-                let mut counted = Counted::new(&mut tail);
-                (write_streams(&self.rest, &mut counted)?, None)
-            }
+    ///
+    /// Cancel-safe.
+    pub(super) async fn pack(
+        self,
+        lease: &Lease,
+        room: Option<Arc<RegionUse>>,
+    ) -> Result<Packed, QueueError> {
+        let labels = Streams::of(&[ipc::labels(lease)?])?;
+        let mut tail = Vec::new();
+        labels.append_to(&mut tail);
+        match &room {
+            None => self.rest.append_to(&mut tail),
             Some(room) => {
-                let full = |error: io::Error| QueueError::Arrow { reason: error.to_string() };
-                let mapping = &room.region.mapping;
-                mapping.touch(self.stream_bytes).map_err(full)?;
-                let mut counted = Counted::new(Writer::new(Arc::clone(mapping)).map_err(full)?);
-                (write_streams(&self.rest, &mut counted)?, Some(room.region.number))
+                fill(Arc::clone(&room.region.mapping), self.rest.buffers, Arc::clone(room)).await?;
             }
-        };
+        }
         let parcel = Parcel {
             schemas: self.schemas.iter().map(|schema| Schema::clone(schema)).collect(),
             batches: self.batches,
-            labels_length,
-            streams,
-            streams_region,
+            labels_length: labels.bytes,
+            streams: self.rest.places,
+            streams_region: room.as_ref().map(|room| room.region.number),
         };
         let regions = self.regions.into_values().chain(room).collect();
         Ok(Packed { parcel, tail, regions })

@@ -317,16 +317,12 @@ impl Service {
         // The rows stay as long as the client reads them, but not longer only because the lease lasts.
         let batches = lease.take_batches();
         let plan = Plan::of(&batches, &self.regions)?;
-        if !is_large(plan.stream_bytes) {
-            let packed = plan.pack(&lease, None)?;
-            return Ok((lease, packed));
-        }
-        let room = desk.lend(&self.regions, plan.stream_bytes)?;
-        let packing = tokio::task::spawn_blocking(move || {
-            let packed = plan.pack(&lease, Some(room))?;
-            Ok((lease, packed))
-        });
-        packing.await.map_err(|_| bad("rows that cannot be written"))?
+        let room = match is_large(plan.rest.bytes) {
+            true => Some(desk.lend(&self.regions, plan.rest.bytes)?),
+            false => None,
+        };
+        let packed = plan.pack(&lease, room).await?;
+        Ok((lease, packed))
     }
 
     fn of_this_life(&self, name: &LeaseName) -> Result<Partition, QueueError> {

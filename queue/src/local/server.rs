@@ -10,7 +10,7 @@ use futures::FutureExt;
 use futures::future::{AbortHandle, Aborted, BoxFuture, abortable};
 use futures::stream::{FuturesUnordered, StreamExt};
 use rustix::process::{Resource, getrlimit};
-use tokio::net::UnixStream;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -66,10 +66,11 @@ pub async fn serve_local(
         life: rand::random(),
         end: end.clone(),
     });
+    let accepting = UnixListener::from_std(listener.listener.try_clone()?)?;
     let connections = TaskTracker::new();
     let abandoned = CancellationToken::new();
     let _at_the_latest = abandoned.clone().drop_guard();
-    while let Some(accepted) = end.run_until_cancelled(listener.listener.accept()).await {
+    while let Some(accepted) = end.run_until_cancelled(accepting.accept()).await {
         let socket = match accepted {
             Ok((socket, _)) => socket,
             Err(error) => {

@@ -1,0 +1,138 @@
+//! What leaves by a client's socket.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::net::UnixStream;
+use tokio::sync::Notify;
+
+use super::frame::send_once;
+
+/// Sends at once what the socket takes at once, in the task that has something to say; the rest is left to [`Self::drain`].
+///
+/// What is left is not bounded here, because what is given back is given back in drops. There is no more of it than calls
+/// under way, and leases and regions that the client held.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    socket: Arc<UnixStream>,
+    /// `None` once nothing leaves any more.
+    left: Mutex<Option<Left>>,
+    is_left: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Left {
+    frames: VecDeque<Vec<u8>>,
+    /// Of the first one.
+    sent: usize,
+}
+
+impl Outbox {
+    pub(super) fn new(socket: Arc<UnixStream>) -> Self {
+        Self { socket, left: Mutex::new(Some(Left::default())), is_left: Notify::new() }
+    }
+
+    /// Says whether it is on its way.
+    pub(super) fn send(&self, frame: Vec<u8>) -> bool {
+        let mut left = self.left.lock();
+        let Some(left) = left.as_mut() else { return false };
+        left.frames.push_back(frame);
+        if left.frames.len() > 1 {
+            return true;
+        }
+        // An error is found again by whoever drains.
+        if !matches!(left.write(&self.socket), Ok(true)) {
+            self.is_left.notify_one();
+        }
+        true
+    }
+
+    /// Sends what was left, for ever; an error is the socket's.
+    pub(super) async fn drain(&self) -> io::Result<()> {
+        loop {
+            self.is_left.notified().await;
+            self.flush().await?;
+        }
+    }
+
+    /// Sends what is left now.
+    pub(super) async fn flush(&self) -> io::Result<()> {
+        loop {
+            let is_empty = match self.left.lock().as_mut() {
+                Some(left) => left.write(&self.socket)?,
+                None => true,
+            };
+            if is_empty {
+                return Ok(());
+            }
+            self.socket.writable().await?;
+        }
+    }
+
+    /// From here on nothing leaves.
+    pub(super) fn close(&self) {
+        *self.left.lock() = None;
+    }
+}
+
+impl Left {
+    /// Sends what the socket takes; says whether that was all.
+    fn write(&mut self, socket: &UnixStream) -> io::Result<bool> {
+        while let Some(frame) = self.frames.front() {
+            match send_once(socket, &frame[self.sent..], &[]) {
+                Ok(count) => self.sent += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            if self.sent == frame.len() {
+                self.frames.pop_front();
+                self.sent = 0;
+            }
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::frame::{FrameReader, encode};
+    use super::*;
+
+    #[tokio::test]
+    async fn frames_that_the_socket_does_not_take_at_once_leave_in_their_order() {
+        let (left, right) = UnixStream::pair().unwrap();
+        let outbox = Outbox::new(Arc::new(left));
+        let tail = vec![3; 200_000];
+        for number in 0..50 {
+            assert!(outbox.send(encode(&number, &tail).unwrap()));
+        }
+        let mut reader = FrameReader::new(Arc::new(right), false);
+        let reading = async {
+            for number in 0..50 {
+                let frame = reader.next().await.unwrap().unwrap();
+                assert_eq!(
+                    (frame.words.as_ref(), frame.tail.len()),
+                    (number.to_string().as_bytes(), tail.len())
+                );
+            }
+        };
+        tokio::select! {
+            ended = outbox.drain() => panic!("{ended:?}"),
+            () = reading => {}
+        }
+        outbox.close();
+        assert!(!outbox.send(encode(&50, &[]).unwrap()));
+    }
+
+    #[tokio::test]
+    async fn a_closed_socket_is_an_error_of_the_drain() {
+        let (left, right) = UnixStream::pair().unwrap();
+        let outbox = Outbox::new(Arc::new(left));
+        drop(right);
+        outbox.send(encode(&1, &[]).unwrap());
+        assert!(outbox.drain().await.is_err());
+    }
+}
