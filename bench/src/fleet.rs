@@ -3,6 +3,7 @@
 //! The policies meet the same requests on the same simulated servers in virtual time: how long a batch takes beside the
 //! least time in which the fleet could decode it, and how evenly it was spread.
 
+mod echo;
 mod race;
 
 use std::sync::Arc;
@@ -77,7 +78,7 @@ impl Shape {
     }
 }
 
-pub(crate) use race::echo;
+pub(crate) use echo::echo;
 
 pub(crate) fn measure(quick: bool, with_peers: bool) -> anyhow::Result<Vec<Figure>> {
     let mut figures = vec![pick(quick)?];
