@@ -10,11 +10,11 @@ use rolldock::engine::http::{HttpConfig, HttpEngine, read_recorded};
 use rolldock::engine::{Engine, GenerateRequest, SamplingParams};
 use rolldock::recipe::{EarlyStop, Launch, OnStop, RequestShape};
 use rolldock::rollout::{
-    AgentLoopManager, GradingMode, PromptFeed, RolloutConfig, RolloutParts, RolloutTimeouts,
+    AgentLoopManager, Grading, PromptFeed, RolloutConfig, RolloutParts, RolloutTimeouts,
 };
 use rolldock::scope::Scope;
 use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, ServerSpec};
-use rolldock_reward::{Advantage, FilterMetric, GroupFilter};
+use rolldock_reward::{Advantage, Estimator, Shaping};
 use tokio::time::Instant;
 
 use crate::counting::held_bytes;
@@ -189,8 +189,10 @@ fn manager(urls: &[String], engine: HttpEngine, scope: &Scope) -> anyhow::Result
         request: RequestShape::Sample,
         sample_attempts_max: 1,
         sampling: sampling(),
-        filter: GroupFilter { enable: false, metric: FilterMetric::Acc },
-        advantage: Advantage::GRPO,
+        gates: Arc::default(),
+        advantage: Estimator::PerGroup(Advantage::GRPO),
+        shaping: Shaping::default(),
+        mask_truncated: false,
         max_staleness: 1,
         timeouts: RolloutTimeouts {
             sample: hours,
@@ -207,8 +209,7 @@ fn manager(urls: &[String], engine: HttpEngine, scope: &Scope) -> anyhow::Result
     let parts = RolloutParts {
         engine: Arc::new(engine),
         balancer: LoadBalancer::new(BalancerConfig::default(), specs)?,
-        grader: Arc::new(LastToken),
-        grading: GradingMode::Inline,
+        grading: Grading::Inline(Arc::new(LastToken)),
     };
     Ok(AgentLoopManager::new(config, parts, scope.clone()))
 }

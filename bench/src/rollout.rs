@@ -12,11 +12,11 @@ use rolldock::engine::simulated::SimulatedEngine;
 use rolldock::engine::{Engine, GenerateRequest, SamplingParams};
 use rolldock::recipe::{EarlyStop, Launch, OnStop, RequestShape};
 use rolldock::rollout::{
-    AgentLoopManager, GradingMode, PromptFeed, RolloutConfig, RolloutParts, RolloutTimeouts, sample_seed,
+    AgentLoopManager, Grading, PromptFeed, RolloutConfig, RolloutParts, RolloutTimeouts, sample_seed,
 };
 use rolldock::scope::Scope;
 use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, ServerSpec};
-use rolldock_reward::{Advantage, FilterMetric, GroupFilter};
+use rolldock_reward::{Advantage, Estimator, Gates, GroupFilter, Shaping};
 use rolldock_simengine::{LengthConfig, ServerConfig, SimServer, Workload, WorkloadConfig};
 use tokio::time::Instant;
 
@@ -170,9 +170,10 @@ fn start_servers(speeds: &[f64], workload: &Arc<Workload>, scope: &Scope) -> any
     speeds.iter().enumerate().map(start).collect()
 }
 
-fn config(shape: FleetShape, mode: Mode) -> RolloutConfig {
+fn config(shape: FleetShape, mode: Mode) -> anyhow::Result<RolloutConfig> {
+    let filter = GroupFilter::default();
     let (early_stop, on_stop, launch) = mode.settings();
-    RolloutConfig {
+    Ok(RolloutConfig {
         run_id: "bench".into(),
         seed: SEED,
         workers: shape.servers,
@@ -187,8 +188,10 @@ fn config(shape: FleetShape, mode: Mode) -> RolloutConfig {
         request: RequestShape::Sample,
         sample_attempts_max: 3,
         sampling: SamplingParams { temperature: 1.0, top_p: 1.0, top_k: -1, stop_token_ids: Vec::new() },
-        filter: GroupFilter { enable: true, metric: FilterMetric::Acc },
-        advantage: Advantage::GRPO,
+        gates: Arc::new(Gates::new(&filter.into())?),
+        advantage: Estimator::PerGroup(Advantage::GRPO),
+        shaping: Shaping::default(),
+        mask_truncated: false,
         max_staleness: 1,
         timeouts: RolloutTimeouts {
             sample: Duration::from_secs(36_000),
@@ -199,7 +202,7 @@ fn config(shape: FleetShape, mode: Mode) -> RolloutConfig {
         },
         ledger_entries_max: 65_536,
         validation: false,
-    }
+    })
 }
 
 fn run(shape: FleetShape, mode: Mode, steps: usize) -> anyhow::Result<Outcome> {
@@ -216,10 +219,9 @@ async fn collect(shape: FleetShape, mode: Mode, steps: usize) -> anyhow::Result<
     let parts = RolloutParts {
         engine: Arc::new(engine.clone()),
         balancer: LoadBalancer::new(BalancerConfig { seed: SEED, ..BalancerConfig::default() }, specs)?,
-        grader: Arc::new(LastToken),
-        grading: GradingMode::Inline,
+        grading: Grading::Inline(Arc::new(LastToken)),
     };
-    let mut manager = AgentLoopManager::new(config(shape, mode), parts, scope.clone());
+    let mut manager = AgentLoopManager::new(config(shape, mode)?, parts, scope.clone());
     let prompts = PromptFeed::inline(Box::new(Numbered::new(PROMPT_TOKENS)));
     let mut accepted = Lengths::default();
     let mut elapsed = Duration::ZERO;
@@ -337,7 +339,7 @@ fn simulated_fleet(quick: bool) -> anyhow::Result<Figure> {
         let servers = start_servers(&[1.0; 16], &workload(), &scope)?;
         let names: Vec<String> = servers.iter().map(|server| server.config().name.clone()).collect();
         let engine = SimulatedEngine::new(servers);
-        let sampling = Arc::new(config(FleetShape { servers: 16, mixed: false }, Mode::Fifo).sampling);
+        let sampling = Arc::new(config(FleetShape { servers: 16, mixed: false }, Mode::Fifo)?.sampling);
         let prompts = Numbered::new(PROMPT_TOKENS);
         let generating = join_all((0..4_000_u64).map(|number| {
             let request = GenerateRequest {

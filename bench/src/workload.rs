@@ -29,7 +29,7 @@ impl Grader for LastToken {
         let right = output.finish_reason == FinishReason::Stop
             && output.response_ids.iter().rev().nth(1) == Some(&RIGHT);
         let acc = f32::from(u8::from(right));
-        Ok(Grade { score: acc, acc, overlong_penalty: 0.0, prediction: None })
+        Ok(Grade { score: acc, acc, overlong_penalty: 0.0, prediction: None, parts: Default::default() })
     }
 }
 

@@ -3,6 +3,7 @@
 //! One row is one sample. Lists are ragged: a row holds as many tokens as its response has, and nothing is
 //! padded. [`schema`] is the contract with trainers; `docs/src/rows.md` describes it for them.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 
 use arrow::array::{
@@ -61,11 +62,25 @@ static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
 /// Columns, in the order of [`group_rows`].
 ///
 /// `prompt_ids`, `response_ids`, `response_mask` and `rollout_logprobs` are ragged lists over tokens;
-/// `response_mask` is 1 for tokens that the policy generated. `dispatched_s` and `ended_s` are seconds since the
+/// `response_mask` is 1 for tokens that the policy generated and that are to be learnt from. `dispatched_s` and `ended_s` are seconds since the
 /// start of the run, of the group; `permit_s`, `engine_s` and `reward_s` say where the sample's time went.
-/// `data_fields` is the data set's own row as JSON.
+/// `data_fields` is the data set's own row as JSON. A score that is made of others has them in further columns,
+/// `score_` and their names, behind these.
 pub fn schema() -> SchemaRef {
     Arc::clone(&SCHEMA)
+}
+
+/// The scores that scores are made of, a column each; null where a sample has none of the name.
+fn part_columns(samples: &[Sample]) -> (Vec<Field>, Vec<ArrayRef>) {
+    let names: BTreeSet<&Arc<str>> = samples.iter().flat_map(|sample| sample.parts.keys()).collect();
+    let column = |name: &Arc<str>| -> (Field, ArrayRef) {
+        let mut builder = Float32Builder::with_capacity(samples.len());
+        for sample in samples {
+            builder.append_option(sample.parts.get(name).map(|part| *part as f32));
+        }
+        (Field::new(format!("score_{name}"), DataType::Float32, true), Arc::new(builder.finish()))
+    };
+    names.into_iter().map(column).unzip()
 }
 
 fn strings<'a>(values: impl Iterator<Item = &'a str>) -> ArrayRef {
@@ -119,7 +134,7 @@ fn logprob_lists(samples: &[Sample], tokens: usize) -> ArrayRef {
 fn masks(samples: &[Sample], tokens: usize) -> ArrayRef {
     let mut builder = ListBuilder::new(UInt8Builder::with_capacity(tokens));
     for sample in samples {
-        builder.values().append_value_n(1, sample.response_ids.len());
+        builder.values().append_value_n(u8::from(!sample.is_masked), sample.response_ids.len());
         builder.append(true);
     }
     Arc::new(builder.finish())
@@ -149,7 +164,7 @@ pub fn group_rows(group: &Group) -> Result<RecordBatch, ArrowError> {
     let each = |value: &str| strings(samples.iter().map(|_| value));
     let mut predictions = StringBuilder::new();
     samples.iter().for_each(|sample| predictions.append_option(sample.prediction.as_deref()));
-    let columns: Vec<ArrayRef> = vec![
+    let mut columns: Vec<ArrayRef> = vec![
         each(&prompt.uid.to_string()),
         counts(samples.iter().map(|sample| sample.index)),
         token_lists(samples.iter().map(|_| &*prompt.ids), prompt.ids.len() * samples.len()),
@@ -177,5 +192,11 @@ pub fn group_rows(group: &Group) -> Result<RecordBatch, ArrowError> {
         each(&prompt.source),
         each(prompt.fields.as_json()),
     ];
-    RecordBatch::try_new(schema(), columns)
+    let (part_fields, parts) = part_columns(samples);
+    if parts.is_empty() {
+        return RecordBatch::try_new(schema(), columns);
+    }
+    columns.extend(parts);
+    let fields = SCHEMA.fields().iter().cloned().chain(part_fields.into_iter().map(Arc::new));
+    RecordBatch::try_new(Arc::new(Schema::new(fields.collect::<Vec<_>>())), columns)
 }

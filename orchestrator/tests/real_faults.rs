@@ -15,7 +15,7 @@ use support::{Ended, Rolldock, Running, pause_for, recipe, shared, wait_for};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-const GROUPS: usize = 24;
+const GROUPS: usize = 10;
 const SAMPLES: usize = 4;
 const STALL: Duration = Duration::from_secs(5);
 /// A look a second, two failures in a row, and a machine with more to do than it can.

@@ -18,12 +18,13 @@
 
 mod rule;
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use crate::RewardError;
+use crate::{GroupFilter, RewardError};
 
 pub use rule::GateRule;
 
@@ -110,6 +111,15 @@ pub struct GatesConfig {
     pub keep_if_short: KeepIfShort,
 }
 
+impl From<GroupFilter> for GatesConfig {
+    /// The published rule as the only gate, or none.
+    fn from(filter: GroupFilter) -> Self {
+        let rule = GateRule::Variance { metric: filter.metric, tolerance: 0.0 };
+        let gates = if filter.enable { vec![GateConfig { name: None, rule }] } else { Vec::new() };
+        Self { gates, keep_if_short: KeepIfShort::default() }
+    }
+}
+
 /// What a gate has counted, in groups.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct GateCounts {
@@ -138,6 +148,12 @@ struct Named {
 #[derive(Default)]
 pub struct Gates {
     gates: Vec<Named>,
+}
+
+impl fmt::Debug for Gates {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_list().entries(self.gates.iter().map(|gate| &gate.name)).finish()
+    }
 }
 
 impl Gates {

@@ -21,6 +21,7 @@ pub mod overlong;
 pub mod policy_loss;
 pub mod python_text;
 pub mod scorer;
+pub mod shaping;
 
 mod error;
 
@@ -37,3 +38,4 @@ pub use scorer::{
     MathEquiv, Part, Parts, Pattern, PatternConfig, Ramp, Repetition, RepetitionUnit, Routed, Rubric,
     RubricConfig, RubricPart, Score, ScoreInput, Scorer, ScorerConfig, Variant,
 };
+pub use shaping::{Normalise, Shaping};

@@ -15,14 +15,16 @@ use rolldock::engine::simulated::SimulatedEngine;
 use rolldock::engine::{FinishReason, SampleOutput, SamplingParams};
 use rolldock::recipe::{EarlyStop, Launch, OnStop, RequestShape};
 use rolldock::rollout::{
-    AgentLoopManager, Grade, Grader, GradingMode, Group, PromptFeed, RolloutConfig, RolloutParts,
+    AgentLoopManager, Grade, Grader, Grading, Group, PromptFeed, RolloutConfig, RolloutParts,
     RolloutTimeouts, StepEnd, invariants, sample_seed,
 };
 use rolldock::scope::Scope;
 use rolldock_loadbalancer::{
     BalancerConfig, EngineLoad, LoadBalancer, Monitor, MonitorConfig, Policy, ServerSpec,
 };
-use rolldock_reward::{Advantage, FilterMetric, GroupFilter};
+use rolldock_reward::{
+    Advantage, Estimator, FilterMetric, GateConfig, GateRule, Gates, GatesConfig, GroupFilter, Shaping,
+};
 use rolldock_simengine::{
     Answer, AnswerKey, Fault, LengthConfig, ServerConfig, SimServer, Workload, WorkloadConfig,
 };
@@ -47,8 +49,29 @@ impl Grader for LastToken {
         let right =
             output.finish_reason == FinishReason::Stop && output.response_ids.ends_with(&[RIGHT, EOS]);
         let acc = f32::from(u8::from(right));
-        Ok(Grade { score: 2.0 * acc - 1.0, acc, overlong_penalty: 0.0, prediction: None })
+        Ok(Grade {
+            score: 2.0 * acc - 1.0,
+            acc,
+            overlong_penalty: 0.0,
+            prediction: None,
+            parts: Default::default(),
+        })
     }
+}
+
+/// The published filter, sometimes off, sometimes with a gate on length that perhaps yields to a short step.
+fn gates(rng: &mut StdRng) -> Gates {
+    let filter = GroupFilter { enable: rng.random_bool(0.8), metric: FilterMetric::Acc };
+    let mut config = GatesConfig::from(filter);
+    if rng.random_bool(0.3) {
+        let most = Some(rng.random_range(30.0..150.0));
+        let rule = GateRule::Length { mean_tokens_min: None, mean_tokens_max: most };
+        config.gates.push(GateConfig { name: None, rule });
+        if rng.random_bool(0.5) {
+            config.keep_if_short.gates.push("length".to_owned());
+        }
+    }
+    Gates::new(&config).unwrap()
 }
 
 struct Numbered {
@@ -152,8 +175,10 @@ impl World {
             request: pick(&mut rng, &[RequestShape::Sample, RequestShape::Sample, RequestShape::Group]),
             sample_attempts_max: 3,
             sampling: SamplingParams { temperature: 1.0, top_p: 1.0, top_k: -1, stop_token_ids: Vec::new() },
-            filter: GroupFilter { enable: rng.random_bool(0.8), metric: FilterMetric::Acc },
-            advantage: Advantage::GRPO,
+            gates: Arc::new(gates(&mut rng)),
+            advantage: Estimator::PerGroup(Advantage::GRPO),
+            shaping: Shaping::default(),
+            mask_truncated: false,
             max_staleness: 1,
             timeouts: RolloutTimeouts {
                 sample: Duration::from_secs(120),
@@ -248,8 +273,7 @@ impl World {
         let parts = RolloutParts {
             engine: Arc::new(self.engine.clone()),
             balancer: self.balancer.clone(),
-            grader: Arc::new(LastToken),
-            grading: GradingMode::Inline,
+            grading: Grading::Inline(Arc::new(LastToken)),
         };
         let mut manager = AgentLoopManager::new(self.config.clone(), parts, self.scope.clone());
         let prompts = PromptFeed::inline(Box::new(Numbered { next: 0, end: 1_000_000 }));
@@ -281,8 +305,14 @@ impl World {
             };
             let numbers: Vec<u64> = output.groups.iter().map(|group| group.number).collect();
             invariants::accepted_once(&numbers, target, &mut seen).unwrap();
+            let kept = output.groups.iter().position(|group| group.set_aside.is_some());
+            let (passed, kept) = output.groups.split_at(kept.unwrap_or(output.groups.len()));
+            assert!(kept.iter().all(|group| group.set_aside.is_some()), "what yields comes last");
             if self.config.early_stop != EarlyStop::First {
-                invariants::in_dispatch_order(&numbers).unwrap();
+                for part in [passed, kept] {
+                    let numbers: Vec<u64> = part.iter().map(|group| group.number).collect();
+                    invariants::in_dispatch_order(&numbers).unwrap();
+                }
             }
             match output.metrics.end {
                 StepEnd::Reached => assert_eq!(numbers.len(), target),
@@ -344,8 +374,7 @@ async fn workers_are_filled_before_anything_has_ended() {
     let parts = RolloutParts {
         engine: Arc::new(world.engine.clone()),
         balancer: world.balancer.clone(),
-        grader: Arc::new(LastToken),
-        grading: GradingMode::Inline,
+        grading: Grading::Inline(Arc::new(LastToken)),
     };
     let mut manager = AgentLoopManager::new(world.config.clone(), parts, world.scope.clone());
     let view = manager.view();

@@ -76,6 +76,12 @@ impl DataFields {
     pub fn as_json(&self) -> &str {
         &self.0
     }
+
+    /// What reward functions of the field are given: the column `extra_info` where there is one, or else all of them.
+    pub fn extra_info(&self) -> serde_json::Value {
+        let mut fields: serde_json::Value = serde_json::from_str(&self.0).unwrap_or_default();
+        fields.get_mut("extra_info").map(serde_json::Value::take).unwrap_or(fields)
+    }
 }
 
 impl Default for DataFields {

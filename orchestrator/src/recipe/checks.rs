@@ -8,11 +8,9 @@
 //! groups than it may draw, and no put waits for room that nobody will make. Numbers that size memory or become a
 //! `Duration` are bounded.
 
+mod reward;
+
 use rolldock_loadbalancer::AdaptiveConfig;
-use rolldock_reward::{Gsm8kMethod, ScorerConfig, Variant};
-use serde::Deserialize;
-use serde::de::IntoDeserializer;
-use serde::de::value::{Error as WordError, StrDeserializer};
 
 use super::layers::Layers;
 use super::{
@@ -29,7 +27,6 @@ const GEN_BATCHES_MAX: usize = 1 << 16;
 const TOKENS_MAX: usize = 1 << 24;
 const ATTEMPTS_MAX: usize = 100;
 const SIMULATED_SERVERS_MAX: usize = 1024;
-const GRADINGS_MAX: usize = 1 << 12;
 /// Months; a `Duration` takes it.
 const SECONDS_MAX: f64 = 1e7;
 
@@ -57,7 +54,7 @@ pub(super) fn check(recipe: &Recipe, layers: &Layers) -> Result<(), RecipeError>
     check_validation(recipe, &mut checks);
     check_inputs(recipe, &mut checks);
     check_timeouts(recipe, &mut checks);
-    check_reward(recipe, &mut checks);
+    reward::check(recipe, &mut checks);
     check_limits(recipe, &mut checks);
     check_queue(recipe, &mut checks);
     if checks.complaints.is_empty() { Ok(()) } else { Err(RecipeError::Wrong(checks.complaints)) }
@@ -325,31 +322,6 @@ fn check_timeouts(recipe: &Recipe, checks: &mut Checks<'_>) {
         checks.require(value > 0.0 && value <= SECONDS_MAX, &format!("timeouts.{key}"), || {
             format!("expected seconds, above 0 and at most {SECONDS_MAX}, found {value}")
         });
-    }
-}
-
-fn check_reward(recipe: &Recipe, checks: &mut Checks<'_>) {
-    let reward = &recipe.reward;
-    if let Err(error) = ScorerConfig::from_name(&reward.scorer) {
-        checks.require(false, "reward.scorer", || error.to_string());
-    }
-    require_word::<Variant>(&reward.variant, "reward.variant", checks);
-    require_word::<Gsm8kMethod>(&reward.method, "reward.method", checks);
-    counted(reward.places, GRADINGS_MAX, "reward.places", checks);
-    let Some(overlong) = &reward.overlong else { return };
-    // A buffer beyond the limit is no mistake in a short trial of a long recipe: `Run::describe` says what it does.
-    counted(overlong.buffer_length as usize, TOKENS_MAX, "reward.overlong.buffer_length", checks);
-    let factor = overlong.penalty_factor;
-    checks.require(factor.is_finite() && factor >= 0.0, "reward.overlong.penalty_factor", || {
-        format!("expected 0 or more, found {factor}")
-    });
-}
-
-/// A word that the reward room knows: its own list is the one that is asked.
-fn require_word<'de, T: Deserialize<'de>>(word: &'de str, key: &str, checks: &mut Checks<'_>) {
-    let reader: StrDeserializer<'de, WordError> = word.into_deserializer();
-    if let Err(error) = T::deserialize(reader) {
-        checks.require(false, key, || error.to_string());
     }
 }
 

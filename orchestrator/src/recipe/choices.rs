@@ -169,6 +169,12 @@ choice!(
         Grpo,
         /// Relative to the group's mean.
         GrpoNoStd,
+        /// The same; the trainer's loss must not divide by lengths either.
+        DrGrpo,
+        /// Relative to the mean of the others.
+        Rloo,
+        /// Relative to the group's mean, in units of the batch's standard deviation.
+        ReinforcePlusPlusBaseline,
     }
 );
 choice!(

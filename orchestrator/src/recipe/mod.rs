@@ -28,7 +28,7 @@ pub use choices::{
 pub use error::{Complaint, RecipeError};
 pub use sections::{
     Columns, Consumer, Data, Files, Filter, Fleet, Limits, MaxLoads, Model, OverlongShaping, Policy, Queue,
-    Recipe, Reward, Rollout, Run, Sampling, Simulated, Timeouts, Validation,
+    Recipe, Reward, RewardGuard, Rollout, Run, Sampling, Simulated, Timeouts, Validation,
 };
 
 use layers::Layers;

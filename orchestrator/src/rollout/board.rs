@@ -12,6 +12,8 @@
 //!   by what happened to be short, so acceptance does not depend on length.
 //! - [`EarlyStop::Off`]: decided in dispatch order too, but everything that was sent out is awaited.
 //!
+//! Groups that only yielding gates are against are set aside, and accepted at the end of a step that would be short.
+//!
 //! # What is handed from step to step
 //! Held groups (valid, beyond the target) and requeued prompts keep their dispatch numbers, which are smaller
 //! than those of new prompts: the next step decides them first. A requeued prompt replays its own draw (the same
@@ -68,8 +70,10 @@ pub(crate) enum Next {
 pub(crate) enum GroupEnd {
     /// All samples are there and the filter agrees.
     Valid(Box<Group>),
-    /// All samples are there; the filter's reason against it.
+    /// All samples are there; a gate's reason against it.
     Filtered(&'static str),
+    /// Filtered by gates that yield when the step would be short.
+    SetAside(Box<Group>),
     /// Cut off by the early stop or an interrupt.
     Cancelled,
     /// It cannot be completed.
@@ -106,6 +110,8 @@ pub(crate) struct Board {
     /// Numbers in `slots` that are `Queued` or `Valid`, so that finding the first one costs no scan.
     queued: BTreeSet<u64>,
     undecided: BTreeSet<u64>,
+    /// Filtered groups that are better than none, by number; at most as many as the step may still need.
+    set_aside: BTreeMap<u64, Box<Group>>,
     running: usize,
     /// Drawn from the data set, never dispatched; what a step leaves over starts the next one.
     fresh: VecDeque<Prompt>,
@@ -130,6 +136,7 @@ impl Board {
             slots: BTreeMap::new(),
             queued: BTreeSet::new(),
             undecided: BTreeSet::new(),
+            set_aside: BTreeMap::new(),
             running: 0,
             fresh: VecDeque::new(),
             source_exhausted: false,
@@ -219,6 +226,10 @@ impl Board {
                 self.accept_rate.record(false);
                 self.ledger.end(id, Fate::Filtered(reason));
             }
+            GroupEnd::SetAside(group) => {
+                self.accept_rate.record(false);
+                self.set_aside.insert(number, group);
+            }
             GroupEnd::Failed(reason) => {
                 self.ledger.end(id, Fate::Failed(reason));
             }
@@ -229,6 +240,16 @@ impl Board {
             GroupEnd::Cancelled => self.cut_off(dispatch),
         }
         self.decide();
+        self.let_go_of_aside(self.target - self.accepted_count);
+    }
+
+    /// Keeps the first so many of the groups that were set aside; the others are filtered for good.
+    fn let_go_of_aside(&mut self, kept: usize) {
+        while self.set_aside.len() > kept {
+            let Some((_, group)) = self.set_aside.pop_last() else { return };
+            let reason = group.set_aside.as_ref().map_or("set_aside", |rejection| rejection.reason);
+            self.ledger.end(group.dispatch, Fate::Filtered(reason));
+        }
     }
 
     fn cut_off(&mut self, dispatch: Dispatch) {
@@ -257,13 +278,26 @@ impl Board {
             let Some(number) = self.next_decidable() else { return };
             let Some(Slot::Valid(group)) = self.slots.remove(&number) else { return };
             self.undecided.remove(&number);
-            self.ledger.end(group.dispatch, Fate::Accepted);
-            self.accepted_count += 1;
-            self.accepted.push_back(*group);
+            self.accept(*group);
             if self.accepted_count == self.target && self.config.early_stop != EarlyStop::Off {
                 self.stopped = true;
             }
         }
+    }
+
+    fn accept(&mut self, group: Group) {
+        self.ledger.end(group.dispatch, Fate::Accepted);
+        self.accepted_count += 1;
+        self.accepted.push_back(group);
+    }
+
+    /// Ends a step that has [finished](Self::is_finished), with what was set aside where it would be short.
+    pub(crate) fn finish(&mut self) {
+        while !self.stopped && self.accepted_count < self.target {
+            let Some((_, group)) = self.set_aside.pop_first() else { break };
+            self.accept(*group);
+        }
+        self.stopped = true;
     }
 
     fn next_decidable(&self) -> Option<u64> {
@@ -348,6 +382,7 @@ impl Board {
     /// is still running, which only a dead worker leaves behind, is cut off.
     pub(crate) fn end_step(&mut self) -> Result<(), Violation> {
         self.stopped = true;
+        self.let_go_of_aside(0);
         let numbers: Vec<u64> = self.slots.keys().copied().collect();
         for number in numbers {
             match self.slots.remove(&number) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rolldock_reward::{Advantage, GroupFilter};
+use rolldock_reward::{Estimator, Gates, Shaping};
 
 use crate::engine::SamplingParams;
 use crate::recipe::{EarlyStop, Launch, OnStop, RequestShape};
@@ -41,8 +41,10 @@ pub struct RolloutConfig {
     pub request: RequestShape,
     pub sample_attempts_max: u32,
     pub sampling: SamplingParams,
-    pub filter: GroupFilter,
-    pub advantage: Advantage,
+    pub gates: Arc<Gates>,
+    pub advantage: Estimator,
+    pub shaping: Shaping,
+    pub mask_truncated: bool,
     pub max_staleness: u64,
     pub timeouts: RolloutTimeouts,
     pub ledger_entries_max: usize,

@@ -24,6 +24,12 @@ pub enum RolloutError {
         /// Groups of a step.
         expected: usize,
     },
+    /// A reward failed, and its rule is that the run ends.
+    #[error("{reason}")]
+    Reward {
+        /// What the reward says.
+        reason: String,
+    },
     /// A defect of ours; the run must not go on.
     #[error(transparent)]
     Invariant(#[from] Violation),
@@ -33,7 +39,7 @@ impl RolloutError {
     /// What a caller may do about it.
     pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Data(_) | Self::NarrowChannel { .. } => ErrorClass::Client,
+            Self::Data(_) | Self::NarrowChannel { .. } | Self::Reward { .. } => ErrorClass::Client,
             Self::WorkerDied { .. } | Self::Invariant(_) => ErrorClass::Fault,
         }
     }

@@ -1,18 +1,21 @@
 //! Scores of finished samples, away from the threads that serve sockets.
 //!
-//! Scoring is processor work: it runs on the blocking pool, at most as many at a time as there are places, each
-//! with a deadline. Where the samples of a run are on virtual time it runs in line instead, so that the order of
-//! events is a pure function of the seed.
+//! Scoring in this process is processor work: it runs on the blocking pool, at most as many at a time as there are
+//! places, each with a deadline. Where the samples of a run are on virtual time it runs in line instead, so that the
+//! order of events is a pure function of the seed. A reward from outside is waited for here, and bounded, repeated and
+//! given up by its own guard; a group that is cut off drops the wait, and with it the work.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use rolldock_reward::{Overlong, Parts, RewardError, RewardJob, RewardRunner, Score, ScoreInput, Scorer};
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
 use crate::data::{Prompt, TextCodec};
 use crate::engine::SampleOutput;
 use crate::scope::Scope;
-use rolldock_reward::{Overlong, ScoreInput, Scorer};
 
 /// What a sample is worth.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,12 +28,30 @@ pub struct Grade {
     pub overlong_penalty: f32,
     /// The answer the scorer found.
     pub prediction: Option<String>,
+    /// The scores that the number is made of, by name; empty where it is not made of others.
+    pub parts: Parts,
+}
+
+impl Grade {
+    fn new(score: Score, overlong_penalty: f32) -> Self {
+        Self {
+            score: score.score as f32,
+            acc: score.acc as f32,
+            overlong_penalty,
+            prediction: score.pred,
+            parts: score.parts,
+        }
+    }
 }
 
 /// Grades one sample; called from many threads.
 pub trait Grader: Send + Sync + 'static {
     /// The grade, or why there is none (the sample then fails).
     fn grade(&self, prompt: &Prompt, output: &SampleOutput) -> Result<Grade, String>;
+}
+
+fn penalty(overlong: Option<&Overlong>, output: &SampleOutput) -> f32 {
+    overlong.map_or(0.0, |overlong| overlong.penalty(output.response_ids.len() as u32) as f32)
 }
 
 /// Decodes the response, as much of it as the scorer reads, and scores the text.
@@ -60,69 +81,145 @@ impl Grader for TextGrader {
             extra: None,
         };
         let score = self.scorer.score(&input).map_err(|error| error.to_string())?;
-        let overlong_penalty = self
-            .overlong
-            .as_ref()
-            .map_or(0.0, |overlong| overlong.penalty(output.response_ids.len() as u32) as f32);
-        Ok(Grade {
-            score: score.score as f32,
-            acc: score.acc as f32,
-            overlong_penalty,
-            prediction: score.pred,
-        })
+        Ok(Grade::new(score, penalty(self.overlong.as_ref(), output)))
     }
 }
 
-/// Where grading runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GradingMode {
-    /// On the blocking pool, at most so many at a time.
+/// Asks somebody outside of this process.
+#[derive(Clone)]
+pub struct OutsideGrader {
+    /// Decodes what is asked about.
+    pub codec: Arc<TextCodec>,
+    /// Who is asked; it keeps the deadline.
+    pub runner: Arc<dyn RewardRunner>,
+    /// Shaping of the score.
+    pub overlong: Option<Overlong>,
+}
+
+impl OutsideGrader {
+    /// Processor work, as decoding a long response is.
+    fn job(&self, prompt: &Prompt, output: &SampleOutput) -> RewardJob {
+        RewardJob {
+            response: self.codec.decode(&output.response_ids).into(),
+            ground_truth: Arc::clone(&prompt.answer),
+            data_source: Arc::clone(&prompt.source),
+            prompt: Arc::clone(&prompt.text),
+            extra: Arc::new(prompt.fields.extra_info()),
+        }
+    }
+}
+
+/// Where grades come from.
+#[derive(Clone)]
+pub enum Grading {
+    /// The blocking pool, at most so many at a time.
     Pool {
+        /// What runs there.
+        grader: Arc<dyn Grader>,
         /// Concurrent gradings.
         places: usize,
     },
-    /// In the worker's own task: for virtual time.
-    Inline,
+    /// The worker's own task: for virtual time.
+    Inline(Arc<dyn Grader>),
+    /// Outside; at most so many responses are decoded at a time.
+    Outside {
+        /// Who asks.
+        grader: OutsideGrader,
+        /// Concurrent decodings.
+        places: usize,
+    },
 }
 
-pub(crate) struct Grading {
-    grader: Arc<dyn Grader>,
-    places: Option<Arc<Semaphore>>,
+/// The grading of a run.
+pub(crate) struct Grades {
+    grading: Grading,
+    places: Arc<Semaphore>,
     deadline: Duration,
     scope: Scope,
+    /// Why the run has to end: a reward failed and its rule says so.
+    ending: Mutex<Option<String>>,
+    pub(crate) has_ended: CancellationToken,
 }
 
-impl Grading {
-    pub(crate) fn new(grader: Arc<dyn Grader>, mode: GradingMode, deadline: Duration, scope: Scope) -> Self {
-        let places = match mode {
-            GradingMode::Pool { places } => Some(Arc::new(Semaphore::new(places.max(1)))),
-            GradingMode::Inline => None,
+impl Grades {
+    pub(crate) fn new(grading: Grading, deadline: Duration, scope: Scope) -> Self {
+        let places = match &grading {
+            Grading::Pool { places, .. } | Grading::Outside { places, .. } => (*places).max(1),
+            Grading::Inline(_) => 0,
         };
-        Self { grader, places, deadline, scope }
+        Self {
+            grading,
+            places: Arc::new(Semaphore::new(places)),
+            deadline,
+            scope,
+            ending: Mutex::new(None),
+            has_ended: CancellationToken::new(),
+        }
     }
 
-    /// Grades `output` and gives it back. Cancel-safe: a grading that has begun ends on its own, unread.
+    /// Why the run has to end, once [`Self::has_ended`] is cancelled.
+    pub(crate) fn ending(&self) -> Option<String> {
+        self.ending.lock().clone()
+    }
+
+    /// Grades `output` and gives it back. Cancel-safe: a grading here that has begun ends on its own, unread; one outside
+    /// is cancelled.
     pub(crate) async fn grade(
         &self,
         prompt: &Arc<Prompt>,
         output: SampleOutput,
     ) -> Result<(SampleOutput, Grade), String> {
-        let Some(places) = &self.places else {
-            let grade = self.grader.grade(prompt, &output)?;
-            return Ok((output, grade));
-        };
-        let work = async {
-            let place = Arc::clone(places).acquire_owned().await.map_err(|error| error.to_string())?;
-            let grader = Arc::clone(&self.grader);
-            let prompt = Arc::clone(prompt);
-            let graded = self.scope.spawn_blocking(move || {
-                let grade = grader.grade(&prompt, &output);
-                drop(place);
-                grade.map(|grade| (output, grade))
-            });
-            graded.await.map_err(|error| format!("the scorer panicked: {error}"))?
-        };
+        match &self.grading {
+            Grading::Inline(grader) => {
+                let grade = grader.grade(prompt, &output)?;
+                Ok((output, grade))
+            }
+            Grading::Pool { grader, .. } => {
+                let grader = Arc::clone(grader);
+                let graded =
+                    self.in_place(prompt, output, move |prompt, output| grader.grade(prompt, output));
+                let (output, grade) = self.within_deadline(graded).await?;
+                Ok((output, grade?))
+            }
+            Grading::Outside { grader, .. } => {
+                let asking = grader.clone();
+                let decoded = self.in_place(prompt, output, move |prompt, output| asking.job(prompt, output));
+                let (output, job) = self.within_deadline(decoded).await?;
+                let score = grader.runner.score(&job).await.map_err(|error| self.note(error))?;
+                let penalty = penalty(grader.overlong.as_ref(), &output);
+                Ok((output, Grade::new(score, penalty)))
+            }
+        }
+    }
+
+    /// Has processor work done on the blocking pool when there is a place for it.
+    async fn in_place<T: Send + 'static>(
+        &self,
+        prompt: &Arc<Prompt>,
+        output: SampleOutput,
+        work: impl FnOnce(&Prompt, &SampleOutput) -> T + Send + 'static,
+    ) -> Result<(SampleOutput, T), String> {
+        let place = Arc::clone(&self.places).acquire_owned().await.map_err(|error| error.to_string())?;
+        let prompt = Arc::clone(prompt);
+        let working = self.scope.spawn_blocking(move || {
+            let made = work(&prompt, &output);
+            drop(place);
+            (output, made)
+        });
+        working.await.map_err(|error| format!("the scorer panicked: {error}"))
+    }
+
+    async fn within_deadline<T>(&self, work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
         let timed = tokio::time::timeout(self.deadline, work).await;
         timed.map_err(|_| format!("no score within reward_s={}", self.deadline.as_secs_f64()))?
+    }
+
+    fn note(&self, error: RewardError) -> String {
+        let reason = error.to_string();
+        if matches!(error, RewardError::Stop { .. }) {
+            self.ending.lock().get_or_insert_with(|| reason.clone());
+            self.has_ended.cancel();
+        }
+        reason
     }
 }

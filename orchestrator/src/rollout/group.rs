@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rolldock_reward::{Parts, Rejection};
+
 use crate::data::Prompt;
 use crate::engine::{FinishReason, VersionSpan};
 use crate::rollout::DispatchId;
@@ -32,10 +34,14 @@ pub struct Sample {
     pub score: f32,
     /// Whether the answer is right, 1 or 0.
     pub acc: f32,
+    /// The scores that `score` is made of, by name; empty where it is not made of others.
+    pub parts: Parts,
     /// Zero or negative; see the reward room's overlong shaping.
     pub overlong_penalty: f32,
-    /// `score + overlong_penalty`: what the advantage is computed from.
+    /// `score + overlong_penalty`, clipped and normalised as the recipe has it: what the advantage is computed from.
     pub reward: f32,
+    /// Nothing is learnt from its tokens.
+    pub is_masked: bool,
     /// The answer the scorer found.
     pub prediction: Option<String>,
     /// Relative to the group; filled in when the group is complete.
@@ -70,6 +76,8 @@ pub struct Group {
     pub dispatched_at: Duration,
     /// Since the start of the run.
     pub ended_at: Duration,
+    /// The gate that is against it, where the gate yields to a step that would be short.
+    pub set_aside: Option<Rejection>,
 }
 
 impl Group {

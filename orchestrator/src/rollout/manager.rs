@@ -7,13 +7,14 @@ use std::time::Duration;
 use futures::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
 use rolldock_loadbalancer::{LoadBalancer, Priority};
+use rolldock_reward::GateCounts;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::Engine;
 use crate::rollout::board::{Board, BoardConfig, Counts};
-use crate::rollout::grading::{Grader, Grading, GradingMode};
+use crate::rollout::grading::{Grades, Grading};
 use crate::rollout::meter::{LengthBias, Meter, Phases, StepCosts};
 use crate::rollout::sample::StepContext;
 use crate::rollout::worker::{AgentLoopWorker, StepState};
@@ -68,9 +69,7 @@ pub struct RolloutParts {
     /// Their permits.
     pub balancer: LoadBalancer,
     /// The reward.
-    pub grader: Arc<dyn Grader>,
-    /// Where it runs.
-    pub grading: GradingMode,
+    pub grading: Grading,
 }
 
 /// Reads the state of a running step; cheap to clone and to ask.
@@ -110,7 +109,7 @@ pub struct AgentLoopManager {
     config: Arc<RolloutConfig>,
     engine: Arc<dyn Engine>,
     balancer: LoadBalancer,
-    grading: Arc<Grading>,
+    grades: Arc<Grades>,
     meter: Arc<Meter>,
     board: Arc<Mutex<Board>>,
     scope: Scope,
@@ -132,13 +131,13 @@ impl AgentLoopManager {
             max_staleness: config.max_staleness,
             ledger_entries_max: config.ledger_entries_max,
         };
-        let grading = Grading::new(parts.grader, parts.grading, config.timeouts.reward, scope.clone());
+        let grades = Grades::new(parts.grading, config.timeouts.reward, scope.clone());
         Self {
             meter: Arc::new(Meter::new(config.max_response_length)),
             board: Arc::new(Mutex::new(Board::new(board_config))),
             engine: parts.engine,
             balancer: parts.balancer,
-            grading: Arc::new(grading),
+            grades: Arc::new(grades),
             scope,
             epoch: Instant::now(),
             step: 0,
@@ -156,6 +155,11 @@ impl AgentLoopManager {
     /// Counts what the next steps generate as `version`.
     pub fn set_policy_version(&mut self, version: u64) {
         self.policy_version = version;
+    }
+
+    /// What the gates have counted in the whole run.
+    pub fn gate_counts(&self) -> Vec<GateCounts> {
+        self.config.gates.counts()
     }
 
     /// Totals of the whole run by fate.
@@ -239,7 +243,7 @@ impl AgentLoopManager {
             config: Arc::clone(&self.config),
             engine: Arc::clone(&self.engine),
             balancer: self.balancer.clone(),
-            grading: Arc::clone(&self.grading),
+            grades: Arc::clone(&self.grades),
             meter: Arc::clone(&self.meter),
             sampling: Arc::new(self.config.sampling.clone()),
             priority_new: self.priority_new,
@@ -280,7 +284,7 @@ impl AgentLoopManager {
             let wanted = {
                 let mut board = state.board.lock();
                 if board.is_finished() && !board.is_stopped() {
-                    board.stop();
+                    board.finish();
                     state.publish(context, &mut board);
                 }
                 board.draw_wanted()
@@ -302,6 +306,7 @@ impl AgentLoopManager {
             tokio::select! {
                 biased;
                 () = state.stop.cancelled() => break,
+                () = self.grades.has_ended.cancelled() => break,
                 Some(worker) = workers.next() => if let Err(error) = worker {
                     failure = failure.or(Some(RolloutError::WorkerDied { reason: error.to_string() }));
                     state.board.lock().stop();
@@ -322,7 +327,8 @@ impl AgentLoopManager {
                 "workers did not end in time and are aborted; their groups are cut off"
             );
         }
-        failure.map_or(Ok(()), Err)
+        let ended_by_reward = || self.grades.ending().map(|reason| RolloutError::Reward { reason });
+        failure.or_else(ended_by_reward).map_or(Ok(()), Err)
     }
 
     fn report_silence(&self, state: &StepState) {

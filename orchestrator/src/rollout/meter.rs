@@ -204,6 +204,13 @@ impl Meter {
         self.inner.lock().step.tokens_filtered += tokens;
     }
 
+    /// A filtered group is accepted after all.
+    pub(crate) fn group_kept(&self, group: &Group) {
+        self.group_valid(group);
+        let mut inner = self.inner.lock();
+        inner.step.tokens_filtered = inner.step.tokens_filtered.saturating_sub(group.tokens());
+    }
+
     pub(crate) fn group_accepted(&self, group: &Group) {
         let tokens = group.tokens();
         let mut inner = self.inner.lock();

@@ -42,7 +42,7 @@ pub use board::Counts;
 pub use config::{RolloutConfig, RolloutTimeouts};
 pub use error::RolloutError;
 pub use feed::PromptFeed;
-pub use grading::{Grade, Grader, GradingMode, TextGrader};
+pub use grading::{Grade, Grader, Grading, OutsideGrader, TextGrader};
 pub use group::{Group, Sample, Spent};
 pub use ledger::{DispatchId, Entry, Fate, Ledger, Totals};
 pub use manager::{AgentLoopManager, RolloutOutput, RolloutParts, RolloutView, StepEnd, StepMetrics};

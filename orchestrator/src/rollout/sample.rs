@@ -8,15 +8,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures::future::try_join_all;
 use rolldock_loadbalancer::{LoadBalancer, Outcome, Permit, PermitRequest, Priority, ServerId};
 use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::engine::{
-    Admission, Engine, EngineError, GenerateRequest, Generation, SampleOutput, SamplingParams, VersionSpan,
+    Admission, Engine, EngineError, FinishReason, GenerateRequest, Generation, SampleOutput, SamplingParams,
+    VersionSpan,
 };
 use crate::rollout::board::Dispatch;
-use crate::rollout::grading::Grading;
+use crate::rollout::grading::{Grade, Grades};
 use crate::rollout::meter::{InPhase, Meter};
 use crate::rollout::version::Versions;
 use crate::rollout::{RolloutConfig, Sample, Spent};
@@ -34,7 +36,7 @@ pub(crate) struct StepContext {
     pub(crate) config: Arc<RolloutConfig>,
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) balancer: LoadBalancer,
-    pub(crate) grading: Arc<Grading>,
+    pub(crate) grades: Arc<Grades>,
     pub(crate) meter: Arc<Meter>,
     pub(crate) sampling: Arc<SamplingParams>,
     pub(crate) priority_new: Priority,
@@ -228,39 +230,50 @@ impl SampleRequest<'_> {
         request_time: Duration,
     ) -> Result<Vec<Sample>, String> {
         let _in_reward = InPhase::enter(&self.context.meter.phases.reward);
-        let mut samples = Vec::with_capacity(generation.samples.len());
-        for (index, output) in (self.first..).zip(generation.samples) {
+        let gradings = (self.first..).zip(generation.samples).map(|(index, output)| async move {
             let asked_at = Instant::now();
-            let (output, grade) = self.context.grading.grade(&self.dispatch.prompt, output).await?;
+            let (output, grade) = self.context.grades.grade(&self.dispatch.prompt, output).await?;
             let spent = Spent { reward: asked_at.elapsed(), ..spent };
-            let versions = Versions::of(&output, self.context.policy_version);
-            let SampleOutput { response_ids, logprobs, finish_reason, version_spans } = output;
-            let sample = Sample {
-                index,
-                attempt,
-                version_spans: with_client_version(
-                    version_spans,
-                    response_ids.len(),
-                    self.context.policy_version,
-                ),
-                response_ids,
-                logprobs,
-                finish_reason,
-                policy_version_min: versions.min,
-                policy_version_max: versions.max,
-                server: Arc::clone(server),
-                score: grade.score,
-                acc: grade.acc,
-                overlong_penalty: grade.overlong_penalty,
-                reward: grade.score + grade.overlong_penalty,
-                prediction: grade.prediction,
-                advantage: 0.0,
-                spent,
-            };
+            let sample = self.sample(index, attempt, server, output, grade, spent);
             self.context.meter.sample_finished(&sample, request_time);
-            samples.push(sample);
+            Ok(sample)
+        });
+        try_join_all(gradings).await
+    }
+
+    fn sample(
+        &self,
+        index: u32,
+        attempt: u32,
+        server: &Arc<str>,
+        output: SampleOutput,
+        grade: Grade,
+        spent: Spent,
+    ) -> Sample {
+        let versions = Versions::of(&output, self.context.policy_version);
+        let SampleOutput { response_ids, logprobs, finish_reason, version_spans } = output;
+        let tokens = response_ids.len();
+        let config = &self.context.config;
+        Sample {
+            index,
+            attempt,
+            version_spans: with_client_version(version_spans, tokens, self.context.policy_version),
+            response_ids,
+            logprobs,
+            finish_reason,
+            policy_version_min: versions.min,
+            policy_version_max: versions.max,
+            server: Arc::clone(server),
+            score: grade.score,
+            acc: grade.acc,
+            parts: grade.parts,
+            overlong_penalty: grade.overlong_penalty,
+            reward: config.shaping.clipped(grade.score + grade.overlong_penalty),
+            is_masked: config.mask_truncated && finish_reason == FinishReason::Length,
+            prediction: grade.prediction,
+            advantage: 0.0,
+            spent,
         }
-        Ok(samples)
     }
 }
 

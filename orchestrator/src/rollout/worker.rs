@@ -8,9 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use futures::FutureExt;
 use futures::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
+use rolldock_reward::GroupView;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use crate::engine::FinishReason;
 use crate::recipe::RequestShape;
 use crate::rollout::board::{Board, Dispatch, GroupEnd, Next};
 use crate::rollout::sample::{SampleRequest, StepContext};
@@ -38,6 +40,10 @@ impl StepState {
     /// Hands on what has been accepted and tells everybody about the change.
     pub(crate) fn publish(&self, context: &StepContext, board: &mut Board) {
         while let Some(group) = board.take_accepted() {
+            if let Some(rejection) = &group.set_aside {
+                context.meter.group_kept(&group);
+                context.config.gates.kept_if_short(rejection);
+            }
             context.meter.group_accepted(&group);
             if let Err(error) = self.accepted.try_send(group) {
                 // The receiver is gone only when the step was dropped, and with it whoever wanted its groups.
@@ -161,21 +167,38 @@ async fn collect(context: &StepContext, dispatch: &Dispatch, samples: &mut Vec<S
         samples: std::mem::take(samples),
         dispatched_at,
         ended_at: context.epoch.elapsed(),
+        set_aside: None,
     };
     judge(context, group)
 }
 
-/// The filter's verdict, and the advantages of a group that passes.
+/// The gates' verdict, and the advantages of a group that may be accepted. Those that need the whole batch stay 0 here.
 fn judge(context: &StepContext, mut group: Group) -> GroupEnd {
-    let rewards: Vec<f32> = group.samples.iter().map(|sample| sample.reward).collect();
-    let accs: Vec<f32> = group.samples.iter().map(|sample| sample.acc).collect();
-    if let Err(reason) = context.config.filter.check(&accs, &rewards) {
+    let samples = &group.samples;
+    let rewards: Vec<f32> = samples.iter().map(|sample| sample.reward).collect();
+    let accs: Vec<f32> = samples.iter().map(|sample| sample.acc).collect();
+    let truncated: Vec<bool> =
+        samples.iter().map(|sample| sample.finish_reason == FinishReason::Length).collect();
+    let tokens: Vec<u32> = samples.iter().map(|sample| sample.response_ids.len() as u32).collect();
+    let view = GroupView { accs: &accs, rewards: &rewards, truncated: &truncated, tokens: &tokens };
+    group.set_aside = context.config.gates.check(&view).err();
+    if let Some(rejection) = &group.set_aside {
         context.meter.group_filtered(group.tokens());
-        return GroupEnd::Filtered(reason.as_str());
+        if !rejection.yields {
+            return GroupEnd::Filtered(rejection.reason);
+        }
     }
-    let advantages = context.config.advantage.of_group(&rewards);
-    for (sample, advantage) in group.samples.iter_mut().zip(advantages) {
-        sample.advantage = advantage;
+    let rewards = context.config.shaping.normalised(&rewards);
+    for (sample, reward) in group.samples.iter_mut().zip(&rewards) {
+        sample.reward = *reward;
+    }
+    if let Some(advantage) = context.config.advantage.per_group() {
+        for (sample, advantage) in group.samples.iter_mut().zip(advantage.of_group(&rewards)) {
+            sample.advantage = advantage;
+        }
+    }
+    if group.set_aside.is_some() {
+        return GroupEnd::SetAside(Box::new(group));
     }
     context.meter.group_valid(&group);
     GroupEnd::Valid(Box::new(group))

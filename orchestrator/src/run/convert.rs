@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use rolldock_loadbalancer::{BalancerConfig, MonitorConfig, Policy, Probe};
-use rolldock_reward::{Advantage, FilterMetric, GroupFilter, Overlong, Scorer, ScorerConfig};
+use rolldock_reward::{Advantage, Estimator, Gates, Shaping};
 
 use crate::data::{CodecConfig, TemplateChoice};
 use crate::engine::SamplingParams;
@@ -39,10 +39,10 @@ pub(super) fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-pub(super) fn rollout_config(recipe: &Recipe, run_id: &str) -> RolloutConfig {
+pub(super) fn rollout_config(recipe: &Recipe, run_id: &str) -> anyhow::Result<RolloutConfig> {
     let rollout = &recipe.rollout;
     let timeouts = &recipe.timeouts;
-    RolloutConfig {
+    Ok(RolloutConfig {
         run_id: run_id.into(),
         seed: recipe.run.seed,
         workers: rollout.workers,
@@ -57,17 +57,10 @@ pub(super) fn rollout_config(recipe: &Recipe, run_id: &str) -> RolloutConfig {
         request: rollout.request,
         sample_attempts_max: rollout.sample_attempts_max,
         sampling: sampling(&rollout.sampling),
-        filter: GroupFilter {
-            enable: recipe.filter.enable,
-            metric: match recipe.filter.metric {
-                recipe::FilterMetric::Acc => FilterMetric::Acc,
-                recipe::FilterMetric::Reward => FilterMetric::Reward,
-            },
-        },
-        advantage: match recipe.reward.advantage {
-            AdvantageEstimator::Grpo => Advantage::GRPO,
-            AdvantageEstimator::GrpoNoStd => Advantage::GrpoNoStd,
-        },
+        gates: Arc::new(Gates::new(&recipe.filter.gates()).context("filter.gates")?),
+        advantage: estimator(recipe.reward.advantage),
+        shaping: recipe.reward.shaping,
+        mask_truncated: recipe.reward.mask_truncated,
         max_staleness: recipe.policy.max_staleness,
         timeouts: RolloutTimeouts {
             sample: seconds(timeouts.sample),
@@ -78,6 +71,16 @@ pub(super) fn rollout_config(recipe: &Recipe, run_id: &str) -> RolloutConfig {
         },
         ledger_entries_max: recipe.limits.ledger_entries_max,
         validation: false,
+    })
+}
+
+fn estimator(advantage: AdvantageEstimator) -> Estimator {
+    match advantage {
+        AdvantageEstimator::Grpo => Estimator::PerGroup(Advantage::GRPO),
+        AdvantageEstimator::GrpoNoStd => Estimator::PerGroup(Advantage::GrpoNoStd),
+        AdvantageEstimator::DrGrpo => Estimator::PerGroup(Advantage::DR_GRPO),
+        AdvantageEstimator::Rloo => Estimator::PerGroup(Advantage::Rloo),
+        AdvantageEstimator::ReinforcePlusPlusBaseline => Estimator::REINFORCE_PLUS_PLUS_BASELINE,
     }
 }
 
@@ -87,9 +90,9 @@ pub(super) fn validation_rollout_config(
     validation: &recipe::Validation,
     run_id: &str,
     prompts: usize,
-) -> RolloutConfig {
-    let config = rollout_config(recipe, run_id);
-    RolloutConfig {
+) -> anyhow::Result<RolloutConfig> {
+    let config = rollout_config(recipe, run_id)?;
+    Ok(RolloutConfig {
         samples_per_prompt: validation.samples_per_prompt,
         sampling: sampling(&validation.sampling),
         gen_batch_size: prompts,
@@ -97,34 +100,11 @@ pub(super) fn validation_rollout_config(
         launch: Launch::Batch,
         early_stop: EarlyStop::Off,
         on_stop: OnStop::Discard,
-        filter: GroupFilter { enable: false, ..config.filter },
+        gates: Arc::default(),
+        // Means over validation are of what the scorer says.
+        shaping: Shaping::default(),
         validation: true,
         ..config
-    }
-}
-
-/// The options of every scorer that a routed reward may end up with are its options too.
-pub(super) fn scorer(reward: &recipe::Reward) -> anyhow::Result<Arc<dyn Scorer>> {
-    let word = |text: &str| serde_json::Value::from(text);
-    let variant = serde_json::from_value(word(&reward.variant)).context("reward.variant")?;
-    let method = serde_json::from_value(word(&reward.method)).context("reward.method")?;
-    let strict_box = reward.strict_box;
-    let config = match ScorerConfig::from_name(&reward.scorer).context("reward.scorer")? {
-        ScorerConfig::MathDapo { .. } => ScorerConfig::MathDapo { variant, strict_box },
-        ScorerConfig::Gsm8k { .. } => ScorerConfig::Gsm8k { method },
-        ScorerConfig::Math {} => ScorerConfig::Math {},
-        ScorerConfig::Routed { .. } => ScorerConfig::Routed { method, variant, strict_box },
-        without_these => without_these,
-    };
-    config.build().context("reward.scorer")
-}
-
-pub(super) fn overlong(recipe: &Recipe) -> Option<Overlong> {
-    let shaping = recipe.reward.overlong.as_ref()?;
-    Some(Overlong {
-        max_response_length: recipe.rollout.max_response_length,
-        buffer_length: shaping.buffer_length,
-        penalty_factor: shaping.penalty_factor,
     })
 }
 

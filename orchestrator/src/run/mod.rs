@@ -15,6 +15,7 @@ mod fleet;
 mod members;
 mod metrics;
 mod queue;
+mod reward;
 mod serve;
 mod steps;
 mod threads;
@@ -39,6 +40,7 @@ pub use steps::Summary;
 pub use threads::{ServingThreads, threads_default};
 
 use fleet::Fleet;
+use reward::Reward;
 
 /// A run that could start.
 pub struct Run {
@@ -48,6 +50,7 @@ pub struct Run {
     train: Dataset,
     validation: Option<Dataset>,
     fleet: Fleet,
+    reward: Reward,
     scope: Scope,
 }
 
@@ -59,7 +62,8 @@ impl Run {
             scope.spawn_blocking(move || open_data(&opening)).await.context("cannot open the data")??;
         let (codec, train, validation) = opened;
         let fleet = Fleet::open(&recipe, &codec, &scope).await?;
-        Ok(Self { recipe, out, codec, train, validation, fleet, scope })
+        let reward = Reward::open(&recipe, &codec, &scope)?;
+        Ok(Self { recipe, out, codec, train, validation, fleet, reward, scope })
     }
 
     /// What the run will do, in words.
@@ -90,6 +94,7 @@ impl Run {
             rollout.on_stop,
             rollout.launch,
         ));
+        lines.push(format!("reward: {}", self.recipe.reward.scored_by()));
         if let Some(overlong) = &self.recipe.reward.overlong
             && overlong.buffer_length >= rollout.max_response_length
         {

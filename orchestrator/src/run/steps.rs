@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use rolldock_loadbalancer::Monitor;
+use rolldock_reward::{Estimator, GateCounts};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -16,7 +17,7 @@ use crate::data::{Dataset, DrawCounts};
 use crate::recipe::{OnShort, Validation};
 use crate::report::{Progress, step_table, validation_line};
 use crate::rollout::{
-    AgentLoopManager, GradingMode, Group, PromptFeed, RolloutParts, StepEnd, StepMetrics, TextGrader, Totals,
+    AgentLoopManager, Group, PromptFeed, RolloutParts, Sample, StepEnd, StepMetrics, Totals,
 };
 use crate::scope::Scope;
 
@@ -35,6 +36,8 @@ pub struct Summary {
     pub interrupted: bool,
     /// Dispatches of the run by fate.
     pub totals: Totals,
+    /// What each gate of the filter did.
+    pub gates: Vec<GateCounts>,
     /// Rows of the training data that were read.
     pub drawn: DrawCounts,
     /// Groups that the embedded consumer took and acked.
@@ -64,6 +67,13 @@ impl fmt::Display for Summary {
             totals.stale,
             totals.failed
         )?;
+        for gate in self.gates.iter().filter(|_| self.gates.len() > 1) {
+            let GateCounts { name, seen, rejected, kept, .. } = gate;
+            writeln!(
+                f,
+                "gate {name}: {seen} groups seen, {rejected} rejected, {kept} of them kept for a short step"
+            )?;
+        }
         if self.drawn.overlong_dropped + self.drawn.overlong_truncated > 0 {
             writeln!(
                 f,
@@ -93,6 +103,7 @@ struct Steps<'a> {
     queue: &'a RunQueue,
     progress: &'a Progress,
     manager: AgentLoopManager,
+    advantage: Estimator,
     prompts: PromptFeed,
     /// Ends the steps and nothing else: engines and queue have to outlive them.
     scope: Scope,
@@ -146,11 +157,12 @@ pub(super) async fn execute(run: Run, progress: &Progress) -> anyhow::Result<Sum
     services.close(CLOSE_LIMIT).await;
     let rows_left = queue.close().await?;
     run.scope.close(CLOSE_LIMIT).await;
-    let Collected { steps, interrupted, totals, drawn } = outcome?;
+    let Collected { steps, interrupted, totals, gates, drawn } = outcome?;
     Ok(Summary {
         steps,
         interrupted,
         totals,
+        gates,
         drawn,
         consumed_groups,
         rows_left,
@@ -178,6 +190,7 @@ struct Collected {
     steps: u64,
     interrupted: bool,
     totals: Totals,
+    gates: Vec<GateCounts>,
     drawn: DrawCounts,
 }
 
@@ -187,13 +200,17 @@ async fn collect(
     progress: &Progress,
     scope: Scope,
 ) -> anyhow::Result<Collected> {
-    let config = convert::rollout_config(&run.recipe, &run_id(run));
+    let checked = scope.token().run_until_cancelled(run.reward.check());
+    checked.await.unwrap_or(Ok(()))?;
+    let config = convert::rollout_config(&run.recipe, &run_id(run))?;
+    let advantage = config.advantage;
     let source = run.fleet.watch(Box::new(run.train.cursor(Arc::clone(&run.codec))), &run.codec);
     let mut steps = Steps {
         run,
         queue,
         progress,
-        manager: AgentLoopManager::new(config, parts(run)?, scope.clone()),
+        manager: AgentLoopManager::new(config, parts(run), scope.clone()),
+        advantage,
         prompts: PromptFeed::new(source),
         scope,
     };
@@ -232,7 +249,8 @@ async fn collect(
         }
     }
     let drawn = steps.prompts.with_source(|source| source.drawn()).unwrap_or_default();
-    Ok(Collected { steps: step, interrupted, totals: steps.manager.run_totals(), drawn })
+    let (totals, gates) = (steps.manager.run_totals(), steps.manager.gate_counts());
+    Ok(Collected { steps: step, interrupted, totals, gates, drawn })
 }
 
 /// Unique over runs that share servers: request ids start with it.
@@ -241,15 +259,12 @@ fn run_id(run: &Run) -> String {
     format!("rd{:08x}{:x}", xxhash_rust::xxh3::xxh3_64(name.as_bytes()) as u32, std::process::id())
 }
 
-fn parts(run: &Run) -> anyhow::Result<RolloutParts> {
-    let scorer = convert::scorer(&run.recipe.reward)?;
-    let grader = TextGrader::new(Arc::clone(&run.codec), scorer, convert::overlong(&run.recipe));
-    Ok(RolloutParts {
+fn parts(run: &Run) -> RolloutParts {
+    RolloutParts {
         engine: Arc::clone(&run.fleet.engine),
         balancer: run.fleet.balancer.clone(),
-        grader: Arc::new(grader),
-        grading: GradingMode::Pool { places: run.recipe.reward.places },
-    })
+        grading: run.reward.grading.clone(),
+    }
 }
 
 impl Steps<'_> {
@@ -261,11 +276,15 @@ impl Steps<'_> {
         let following = self.progress.follow(step, self.manager.view(), done.clone());
         let working = async {
             let _done = done.drop_guard();
-            let generating = async { Ok(self.manager.generate_into(&self.prompts, target, sender).await?) };
-            tokio::try_join!(generating, put_all(self.queue, step, accepted, self.scope.token()))
+            // A step that cannot go on hands over what it has accepted before it says so.
+            let generating =
+                async { anyhow::Ok(self.manager.generate_into(&self.prompts, target, sender).await) };
+            let putting = put_all(self.queue, step, self.advantage, accepted, self.scope.token());
+            tokio::try_join!(generating, putting)
         };
         let (worked, ()) = tokio::join!(working, following);
         let (metrics, ()) = worked?;
+        let metrics = metrics?;
         self.manager.check()?;
         say(&step_table(&metrics));
         Ok(metrics)
@@ -275,8 +294,8 @@ impl Steps<'_> {
         let run = self.run;
         let prompts = usize::try_from(dataset.rows()).unwrap_or(usize::MAX);
         let run_id = format!("{}v{step}", run_id(run));
-        let config = convert::validation_rollout_config(&run.recipe, validation, &run_id, prompts);
-        let mut manager = AgentLoopManager::new(config, parts(run)?, self.scope.clone());
+        let config = convert::validation_rollout_config(&run.recipe, validation, &run_id, prompts)?;
+        let mut manager = AgentLoopManager::new(config, parts(run), self.scope.clone());
         let cursor = dataset.cursor(Arc::clone(&run.codec));
         let feed = PromptFeed::new(run.fleet.watch(Box::new(cursor), &run.codec));
         let output = manager.generate(&feed, prompts).await?;
@@ -290,29 +309,67 @@ impl Steps<'_> {
     }
 }
 
-/// Puts what is accepted; after an interruption it waits no longer for room than [`INTERRUPTED_PUT_LIMIT`].
+/// Puts what is accepted as soon as it is, or when all of it is there where advantages need the whole batch. After an
+/// interruption it waits no longer for room than [`INTERRUPTED_PUT_LIMIT`].
 async fn put_all(
     queue: &RunQueue,
     step: u64,
+    advantage: Estimator,
     mut accepted: mpsc::Receiver<Group>,
     interrupted: &CancellationToken,
 ) -> anyhow::Result<()> {
     let mut lost = 0_u64;
+    let mut batch = Vec::new();
     while let Some(group) = accepted.recv().await {
-        let mut putting = std::pin::pin!(queue.put(step, &group));
-        tokio::select! {
-            biased;
-            put = &mut putting => put?,
-            () = interrupted.cancelled() => match tokio::time::timeout(INTERRUPTED_PUT_LIMIT, putting).await {
-                Ok(put) => put?,
-                Err(_elapsed) => lost += 1,
-            },
+        match advantage.per_group() {
+            Some(_) => lost += u64::from(!put(queue, step, &group, interrupted).await?),
+            None => batch.push(group),
         }
+    }
+    estimate(&mut batch, advantage);
+    for group in &batch {
+        lost += u64::from(!put(queue, step, group, interrupted).await?);
     }
     if lost > 0 {
         tracing::warn!(groups = lost, "accepted groups found no room in the full queue and are not kept");
     }
     Ok(())
+}
+
+/// Says whether there was room.
+async fn put(
+    queue: &RunQueue,
+    step: u64,
+    group: &Group,
+    interrupted: &CancellationToken,
+) -> anyhow::Result<bool> {
+    let mut putting = std::pin::pin!(queue.put(step, group));
+    let put = tokio::select! {
+        biased;
+        put = &mut putting => put,
+        () = interrupted.cancelled() => match tokio::time::timeout(INTERRUPTED_PUT_LIMIT, putting).await {
+            Ok(put) => put,
+            Err(_elapsed) => return Ok(false),
+        },
+    };
+    put.map(|()| true)
+}
+
+/// The advantages that need every group of the step.
+fn estimate(groups: &mut [Group], advantage: Estimator) {
+    let of_each = |group: &Group| group.samples.iter().map(|sample| sample.reward).collect::<Vec<f32>>();
+    let rewards: Vec<Vec<f32>> = groups.iter().map(of_each).collect();
+    let length = |sample: &Sample| if sample.is_masked { 0 } else { sample.response_ids.len() as u32 };
+    let lengths: Vec<Vec<u32>> =
+        groups.iter().map(|group| group.samples.iter().map(length).collect()).collect();
+    let rewards: Vec<&[f32]> = rewards.iter().map(Vec::as_slice).collect();
+    let lengths: Vec<&[u32]> = lengths.iter().map(Vec::as_slice).collect();
+    let advantages = advantage.of_batch_by_tokens(&rewards, &lengths);
+    for (group, advantages) in groups.iter_mut().zip(advantages) {
+        for (sample, advantage) in group.samples.iter_mut().zip(advantages) {
+            sample.advantage = advantage;
+        }
+    }
 }
 
 /// Prints for people. A closed standard output is no reason to lose a run.

@@ -19,6 +19,9 @@ pub enum Estimator {
 }
 
 impl Estimator {
+    /// REINFORCE++ with the reference's epsilon.
+    pub const REINFORCE_PLUS_PLUS_BASELINE: Self = Self::ReinforcePlusPlusBaseline { epsilon: 1e-8 };
+
     /// The estimator of a name: `grpo`, `grpo_no_std`, `dr_grpo`, `rloo` or `reinforce_plus_plus_baseline`. `epsilon`
     /// is for those that divide, 0 or more.
     pub fn from_name(name: &str, epsilon: f32) -> Result<Self, RewardError> {

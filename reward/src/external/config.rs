@@ -23,6 +23,8 @@ use super::{RewardRunner, command, python};
 use crate::RewardError;
 use forms::{api_key, count, seconds};
 
+pub use forms::short_or_table;
+
 /// Jobs at a time with a server, where the recipe does not say.
 const CONCURRENCY_DEFAULT: usize = 64;
 /// More at a time than any server is asked.
@@ -219,6 +221,11 @@ impl ExternalConfig {
         };
         let guard = self.guard(concurrency)?;
         Ok(Arc::new(Guarded::new(runner, guard, token)))
+    }
+
+    /// Whether anybody is to be asked.
+    pub fn names_anyone(&self) -> bool {
+        self.python.is_some() || self.command.is_some() || self.http.is_some() || self.judge.is_some()
     }
 
     fn only_kind(&self) -> Result<Kind<'_>, RewardError> {

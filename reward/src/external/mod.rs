@@ -33,7 +33,7 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::{RewardError, Score};
 
-pub use config::{CommandConfig, ExternalConfig, HttpConfig, JudgeConfig, PythonConfig};
+pub use config::{CommandConfig, ExternalConfig, HttpConfig, JudgeConfig, PythonConfig, short_or_table};
 pub use guarded::{Guard, Guarded, OnFailure};
 pub use http::{HttpBatch, HttpSingle};
 pub use judge::{Judge, Verdict};

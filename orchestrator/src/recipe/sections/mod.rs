@@ -5,6 +5,7 @@
 
 mod input;
 mod outcome;
+mod reward;
 mod rollout;
 
 use std::path::PathBuf;
@@ -14,7 +15,9 @@ use serde::{Deserialize, Serialize};
 use super::OnShort;
 
 pub use input::{Columns, Data, Files, Fleet, MaxLoads, Model, Simulated};
-pub use outcome::{Consumer, Filter, OverlongShaping, Policy, Queue, Reward};
+pub use outcome::{Consumer, Filter, Policy, Queue};
+pub(in crate::recipe) use reward::key_of;
+pub use reward::{OverlongShaping, Reward, RewardGuard};
 pub use rollout::{Rollout, Sampling, Timeouts, Validation};
 
 /// A whole recipe, resolved.

@@ -1,69 +1,49 @@
-//! What comes out: rewards, the filter, how old a group may be, and the queue it goes to.
+//! What comes out: the filter, how old a group may be, and the queue it goes to.
 
 use std::net::SocketAddr;
 
+use rolldock_reward::{GateConfig, GateRule, GatesConfig, GroupFilter};
 use serde::{Deserialize, Serialize};
 
-use crate::recipe::{AdvantageEstimator, Durability, FilterMetric, OnFull, PolicyMode};
-
-/// `[reward]`
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Reward {
-    /// "math_dapo", "gsm8k", "math", or "routed" by `data_source`.
-    pub scorer: String,
-    /// Which published `math_dapo`: "2025", or "2026" with the boxed fallback.
-    pub variant: String,
-    /// `math_dapo` only: only the last `\boxed{}` counts.
-    pub strict_box: bool,
-    /// Which published `gsm8k`: "strict" or "flexible".
-    pub method: String,
-    /// Soft punishment of long answers.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub overlong: Option<OverlongShaping>,
-    /// Gradings at a time.
-    pub places: usize,
-    /// From rewards to advantages.
-    pub advantage: AdvantageEstimator,
-}
-
-impl Default for Reward {
-    fn default() -> Self {
-        Self {
-            scorer: "math_dapo".to_owned(),
-            variant: "2025".to_owned(),
-            strict_box: false,
-            method: "strict".to_owned(),
-            overlong: None,
-            places: 4,
-            advantage: AdvantageEstimator::Grpo,
-        }
-    }
-}
-
-/// `reward.overlong`
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct OverlongShaping {
-    /// Tokens before the limit in which the penalty grows.
-    pub buffer_length: u32,
-    /// The penalty at the limit.
-    pub penalty_factor: f64,
-}
+use crate::recipe::{Durability, FilterMetric, OnFull, PolicyMode};
 
 /// `[filter]`
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Filter {
-    /// Drop groups without variance.
+    /// Drop groups without variance, and those that `gates` are against; off keeps every group.
     pub enable: bool,
     /// Whose variance: `acc` or `reward`.
     pub metric: FilterMetric,
+    /// Further gates, all of which must agree. One of the rule `variance` stands in the place of the one above.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gates: Vec<GateConfig>,
+    /// Names of gates that yield when the step would end short of its target.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub keep_if_short: Vec<String>,
 }
 
 impl Default for Filter {
     fn default() -> Self {
-        Self { enable: true, metric: FilterMetric::Acc }
+        Self { enable: true, metric: FilterMetric::Acc, gates: Vec::new(), keep_if_short: Vec::new() }
+    }
+}
+
+impl Filter {
+    /// What a group has to pass.
+    pub fn gates(&self) -> GatesConfig {
+        if !self.enable {
+            return GatesConfig::default();
+        }
+        let has_variance = self.gates.iter().any(|gate| matches!(gate.rule, GateRule::Variance { .. }));
+        let metric = match self.metric {
+            FilterMetric::Acc => rolldock_reward::FilterMetric::Acc,
+            FilterMetric::Reward => rolldock_reward::FilterMetric::Reward,
+        };
+        let mut config = GatesConfig::from(GroupFilter { enable: !has_variance, metric });
+        config.gates.extend(self.gates.iter().cloned());
+        config.keep_if_short.gates.clone_from(&self.keep_if_short);
+        config
     }
 }
 

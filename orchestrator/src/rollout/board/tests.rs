@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use rolldock_reward::Rejection;
 
 use super::*;
 use crate::data::PromptUid;
@@ -37,8 +38,10 @@ fn group(dispatch: &Dispatch, version: u64) -> Box<Group> {
         server: "s0".into(),
         score: 1.0,
         acc: 1.0,
+        parts: Default::default(),
         overlong_penalty: 0.0,
         reward: 1.0,
+        is_masked: false,
         prediction: None,
         advantage: 0.0,
         spent: Spent::default(),
@@ -50,7 +53,13 @@ fn group(dispatch: &Dispatch, version: u64) -> Box<Group> {
         samples: vec![sample],
         dispatched_at: Duration::ZERO,
         ended_at: Duration::ZERO,
+        set_aside: None,
     })
+}
+
+fn set_aside(dispatch: &Dispatch) -> Box<Group> {
+    let rejection = Rejection { gate: "length".into(), reason: "too_short", value: 1.0, yields: true };
+    Box::new(Group { set_aside: Some(rejection), ..*group(dispatch, 0) })
 }
 
 fn config(early_stop: EarlyStop, on_stop: OnStop, launch: Launch) -> BoardConfig {
@@ -220,6 +229,39 @@ fn on_demand_sends_out_what_the_accept_rate_asks_for() {
 }
 
 #[test]
+fn what_was_set_aside_fills_a_step_that_would_be_short_and_no_other() {
+    for valid in [0_usize, 2, 3] {
+        let mut board = Board::new(config(EarlyStop::Fifo, OnStop::Requeue, Launch::Batch));
+        let mut row = 0;
+        board.begin_step(1, 3, 0);
+        let mut ended = 0;
+        loop {
+            let started = run_all(&mut board, &mut row);
+            for dispatch in &started {
+                let end = match dispatch.number {
+                    number if (number as usize) >= 32 - valid => GroupEnd::Valid(group(dispatch, 0)),
+                    number if number % 2 == 0 => GroupEnd::SetAside(set_aside(dispatch)),
+                    _ => GroupEnd::Filtered("no_variance"),
+                };
+                board.end(dispatch.id, dispatch.number, end);
+                ended += 1;
+            }
+            if started.is_empty() {
+                break;
+            }
+        }
+        assert_eq!(ended, 32, "every batch that is allowed");
+        board.finish();
+        let kept: Vec<u64> = [0, 2, 4].into_iter().take(3 - valid).collect();
+        let first: Vec<u64> = (32 - valid as u64..32).collect();
+        assert_eq!(accepted(&mut board), [first, kept].concat());
+        board.end_step().unwrap();
+        let totals = board.ledger().step_totals();
+        assert_eq!((totals.accepted, totals.filtered, totals.in_flight), (3, 29, 0));
+    }
+}
+
+#[test]
 fn a_second_end_changes_nothing() {
     let mut board = Board::new(config(EarlyStop::First, OnStop::Discard, Launch::Batch));
     let mut row = 0;
@@ -269,16 +311,23 @@ proptest! {
                     _ if board.is_stopped() && what % 2 == 0 => GroupEnd::Cancelled,
                     0..=2 => GroupEnd::Filtered("no_variance"),
                     3 => GroupEnd::Failed("lost".into()),
+                    4 => GroupEnd::SetAside(set_aside(&dispatch)),
                     _ => GroupEnd::Valid(group(&dispatch, version)),
                 };
                 board.end(dispatch.id, dispatch.number, end);
                 prop_assert_eq!(board.ledger().check(), Ok(()));
             }
+            let is_short = board.counts().accepted < target;
             let numbers = accepted(&mut board);
-            prop_assert_eq!(invariants::accepted_once(&numbers, target, &mut seen), Ok(()));
+            board.finish();
+            let kept = accepted(&mut board);
+            prop_assert!(kept.is_empty() || is_short, "what is set aside is for short steps only");
             if early_stop != EarlyStop::First {
                 prop_assert_eq!(invariants::in_dispatch_order(&numbers), Ok(()));
+                prop_assert_eq!(invariants::in_dispatch_order(&kept), Ok(()));
             }
+            let all: Vec<u64> = numbers.into_iter().chain(kept).collect();
+            prop_assert_eq!(invariants::accepted_once(&all, target, &mut seen), Ok(()));
             prop_assert_eq!(board.end_step(), Ok(()));
         }
     }

@@ -14,13 +14,16 @@ use crate::RewardError;
 const SECONDS_MAX: f64 = 604_800.0;
 
 /// A table that can be written as its main key alone.
-pub(super) trait ShortForm: DeserializeOwned {
+pub trait ShortForm: DeserializeOwned {
+    /// What may stand there, for an error.
     const EXPECTED: &'static str;
 
+    /// The table of a text.
     fn of_text(_text: &str) -> Option<Self> {
         None
     }
 
+    /// The table of a list.
     fn of_list(_words: Vec<String>) -> Option<Self> {
         None
     }
@@ -75,7 +78,7 @@ impl ShortForm for HttpConfig {
 }
 
 /// Reads either form; serde's own choice between forms would not say which key of a table is wrong.
-pub(super) fn short_or_table<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+pub fn short_or_table<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: ShortForm,

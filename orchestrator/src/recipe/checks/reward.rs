@@ -1,0 +1,68 @@
+//! The reward's and the filter's keys. What they may be is the reward room's to say: it is asked.
+
+use std::time::Duration;
+
+use rolldock_reward::{Gates, Gsm8kMethod, RewardError, ScorerConfig, Variant};
+use serde::Deserialize;
+use serde::de::IntoDeserializer;
+use serde::de::value::{Error as WordError, StrDeserializer};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::{Checks, TOKENS_MAX, counted};
+use crate::recipe::sections::key_of;
+use crate::recipe::{Recipe, Reward};
+
+const GRADINGS_MAX: usize = 1 << 12;
+
+pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
+    let reward = &recipe.reward;
+    check_scorer(reward, checks);
+    let seconds = Duration::try_from_secs_f64(recipe.timeouts.reward).unwrap_or_default();
+    if let Some(external) = reward.external(seconds) {
+        // Built and thrown away: nothing begins before the first job.
+        let built = external.build(TaskTracker::new(), CancellationToken::new());
+        if let Err(error) = built {
+            checks.require(false, &key_of(&error), || error.to_string());
+        }
+    }
+    if let Err(error) = reward.shaping.check() {
+        checks.require(false, "reward.shaping.clip", || error.to_string());
+    }
+    if let Err(error) = Gates::new(&recipe.filter.gates()) {
+        checks.require(false, "filter.gates", || error.to_string());
+    }
+    counted(reward.places, GRADINGS_MAX, "reward.places", checks);
+    let Some(overlong) = &reward.overlong else { return };
+    // A buffer beyond the limit is no mistake in a short trial of a long recipe: `Run::describe` says what it does.
+    counted(overlong.buffer_length as usize, TOKENS_MAX, "reward.overlong.buffer_length", checks);
+    let factor = overlong.penalty_factor;
+    checks.require(factor.is_finite() && factor >= 0.0, "reward.overlong.penalty_factor", || {
+        format!("expected 0 or more, found {factor}")
+    });
+}
+
+fn check_scorer(reward: &Reward, checks: &mut Checks<'_>) {
+    if let Err(error) = ScorerConfig::from_name(&reward.scorer)
+        && (reward.options.is_empty() || !matches!(error, RewardError::NeedsOptions { .. }))
+    {
+        return checks.require(false, "reward.scorer", || error.to_string());
+    }
+    require_word::<Variant>(&reward.variant, "reward.variant", checks);
+    require_word::<Gsm8kMethod>(&reward.method, "reward.method", checks);
+    if reward.options.is_empty() {
+        return;
+    }
+    let built = reward.scorer_config().map_err(|error| error.to_string());
+    if let Err(message) = built.and_then(|config| config.build().map_err(|error| error.to_string())) {
+        checks.require(false, "reward.options", || message);
+    }
+}
+
+/// A word that the reward room knows: its own list is the one that is asked.
+fn require_word<'de, T: Deserialize<'de>>(word: &'de str, key: &str, checks: &mut Checks<'_>) {
+    let reader: StrDeserializer<'de, WordError> = word.into_deserializer();
+    if let Err(error) = T::deserialize(reader) {
+        checks.require(false, key, || error.to_string());
+    }
+}

@@ -1,0 +1,180 @@
+//! What a response is worth, by whom, and what becomes of that number.
+
+use std::time::Duration;
+
+use rolldock_reward::external::{CommandConfig, HttpConfig, JudgeConfig, PythonConfig, short_or_table};
+use rolldock_reward::{ExternalConfig, OnFailure, RewardError, ScorerConfig, Shaping};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::recipe::AdvantageEstimator;
+
+/// `[reward]`
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Reward {
+    /// Scores in this process: "math_dapo", "gsm8k", "math", "routed" by `data_source`, "math_equiv", "choice",
+    /// "exact_match", "regex", "json_schema", "format", "length", "repetition", or a "rubric" of several.
+    pub scorer: String,
+    /// Which published `math_dapo`: "2025", or "2026" with the boxed fallback.
+    pub variant: String,
+    /// `math_dapo` only: only the last `\boxed{}` counts.
+    pub strict_box: bool,
+    /// Which published `gsm8k`: "strict" or "flexible".
+    pub method: String,
+    /// What other scorers need to know, by their own names.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub options: Map<String, Value>,
+    /// A Python function scores instead: "module:function", called as `(data_source, solution_str, ground_truth,
+    /// extra_info)`.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "short_or_table")]
+    pub python: Option<PythonConfig>,
+    /// A command that speaks JSON lines scores instead.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "short_or_table")]
+    pub command: Option<CommandConfig>,
+    /// A reward server scores instead.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "short_or_table")]
+    pub http: Option<HttpConfig>,
+    /// A language model judges instead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub judge: Option<JudgeConfig>,
+    /// What protects a step from whoever scores instead.
+    pub guard: RewardGuard,
+    /// Soft punishment of long answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overlong: Option<OverlongShaping>,
+    /// Samples that were cut off at `rollout.max_response_length` teach nothing: their `response_mask` is 0.
+    pub mask_truncated: bool,
+    /// What becomes of rewards before the advantages are computed.
+    pub shaping: Shaping,
+    /// Gradings at a time.
+    pub places: usize,
+    /// From rewards to advantages.
+    pub advantage: AdvantageEstimator,
+}
+
+impl Default for Reward {
+    fn default() -> Self {
+        Self {
+            scorer: "math_dapo".to_owned(),
+            variant: "2025".to_owned(),
+            strict_box: false,
+            method: "strict".to_owned(),
+            options: Map::new(),
+            python: None,
+            command: None,
+            http: None,
+            judge: None,
+            guard: RewardGuard::default(),
+            overlong: None,
+            mask_truncated: false,
+            shaping: Shaping::default(),
+            places: 4,
+            advantage: AdvantageEstimator::Grpo,
+        }
+    }
+}
+
+impl Reward {
+    /// The scorer with its options. The options of every scorer that a routed reward may end up with are its options too.
+    pub fn scorer_config(&self) -> Result<ScorerConfig, serde_json::Error> {
+        let mut options = self.options.clone();
+        let known: &[(&str, Value)] = match self.scorer.as_str() {
+            "math_dapo" => {
+                &[("variant", self.variant.clone().into()), ("strict_box", self.strict_box.into())]
+            }
+            "gsm8k" => &[("method", self.method.clone().into())],
+            "routed" => &[
+                ("variant", self.variant.clone().into()),
+                ("strict_box", self.strict_box.into()),
+                ("method", self.method.clone().into()),
+            ],
+            _ => &[],
+        };
+        for (name, value) in known {
+            options.entry(*name).or_insert_with(|| value.clone());
+        }
+        options.insert("scorer".to_owned(), self.scorer.clone().into());
+        serde_json::from_value(options.into())
+    }
+
+    /// Whoever scores instead of the scorer; a job of theirs has `deadline` for everything.
+    pub fn external(&self, deadline: Duration) -> Option<ExternalConfig> {
+        let external = ExternalConfig {
+            python: self.python.clone(),
+            command: self.command.clone(),
+            http: self.http.clone(),
+            judge: self.judge.clone(),
+            concurrency: self.guard.concurrency,
+            per_second: self.guard.per_second,
+            retries: self.guard.retries,
+            attempt_s: self.guard.attempt_s,
+            deadline_s: deadline.as_secs_f64(),
+            cache_entries: self.guard.cache_entries,
+            on_failure: self.guard.on_failure,
+        };
+        external.names_anyone().then_some(external)
+    }
+
+    /// Who scores, in a word.
+    pub fn scored_by(&self) -> String {
+        let named = [
+            self.python.as_ref().map(|python| format!("Python {}", python.function)),
+            self.command.as_ref().map(|command| format!("command {}", command.words.join(" "))),
+            self.http.as_ref().map(|http| format!("server {}", http.url)),
+            self.judge.as_ref().map(|judge| format!("judge {} at {}", judge.model, judge.url)),
+        ];
+        named.into_iter().flatten().next().unwrap_or_else(|| format!("scorer {}", self.scorer))
+    }
+}
+
+/// `[reward.guard]`. The limit of a job with all its waits and attempts is `timeouts.reward`.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RewardGuard {
+    /// Jobs at a time; where absent, as many as there are workers, or 64 for a server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<usize>,
+    /// Attempts a second; no limit when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_second: Option<f64>,
+    /// Attempts after the first, for errors that may pass.
+    pub retries: u32,
+    /// The limit of one attempt, seconds.
+    pub attempt_s: f64,
+    /// Scores that are kept by content; 0 asks anew for equal jobs.
+    pub cache_entries: usize,
+    /// What becomes of a sample without a score: "fail_sample", `{ score = 0.0 }`, or "stop" of the run.
+    pub on_failure: OnFailure,
+}
+
+impl Default for RewardGuard {
+    fn default() -> Self {
+        let ExternalConfig { concurrency, per_second, retries, attempt_s, cache_entries, on_failure, .. } =
+            ExternalConfig::default();
+        Self { concurrency, per_second, retries, attempt_s, cache_entries, on_failure }
+    }
+}
+
+/// `reward.overlong`
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct OverlongShaping {
+    /// Tokens before the limit in which the penalty grows.
+    pub buffer_length: u32,
+    /// The penalty at the limit.
+    pub penalty_factor: f64,
+}
+
+/// Under which key of the recipe a setting of an external reward stands.
+pub(in crate::recipe) fn key_of(error: &RewardError) -> String {
+    match error {
+        RewardError::Misconfigured { key: "reward", .. } => "reward".to_owned(),
+        RewardError::Misconfigured { key: "deadline_s", .. } => "timeouts.reward".to_owned(),
+        RewardError::Misconfigured { key, .. } if key.contains('.') && !key.starts_with("on_failure") => {
+            format!("reward.{key}")
+        }
+        RewardError::Misconfigured { key, .. } => format!("reward.guard.{key}"),
+        _ => "reward".to_owned(),
+    }
+}

@@ -1,0 +1,51 @@
+//! What a run's samples are graded by.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use rolldock_reward::{Overlong, RewardRunner};
+
+use super::convert::seconds;
+use crate::data::TextCodec;
+use crate::recipe::Recipe;
+use crate::rollout::{Grading, OutsideGrader, TextGrader};
+use crate::scope::Scope;
+
+/// The reward of a run; training and validation share it, and whoever it asks.
+pub(super) struct Reward {
+    pub(super) grading: Grading,
+    outside: Option<Arc<dyn RewardRunner>>,
+}
+
+impl Reward {
+    /// Nothing is asked or started yet; what is later ends with `scope`.
+    pub(super) fn open(recipe: &Recipe, codec: &Arc<TextCodec>, scope: &Scope) -> anyhow::Result<Self> {
+        let overlong = overlong(recipe);
+        let codec = Arc::clone(codec);
+        let places = recipe.reward.places;
+        let Some(external) = recipe.reward.external(seconds(recipe.timeouts.reward)) else {
+            let config = recipe.reward.scorer_config().context("reward.scorer")?;
+            let scorer = config.build().context("reward.scorer")?;
+            let grader = Arc::new(TextGrader::new(codec, scorer, overlong));
+            return Ok(Self { grading: Grading::Pool { grader, places }, outside: None });
+        };
+        let runner = external.build(scope.tracker().clone(), scope.token().clone()).context("reward")?;
+        let grader = OutsideGrader { codec, runner: Arc::clone(&runner), overlong };
+        Ok(Self { grading: Grading::Outside { grader, places }, outside: Some(runner) })
+    }
+
+    /// Whether it can score at all: better known before the first step than after it. Cancel-safe.
+    pub(super) async fn check(&self) -> anyhow::Result<()> {
+        let Some(outside) = &self.outside else { return Ok(()) };
+        outside.check().await.context("the reward cannot be used")
+    }
+}
+
+fn overlong(recipe: &Recipe) -> Option<Overlong> {
+    let shaping = recipe.reward.overlong.as_ref()?;
+    Some(Overlong {
+        max_response_length: recipe.rollout.max_response_length,
+        buffer_length: shaping.buffer_length,
+        penalty_factor: shaping.penalty_factor,
+    })
+}
