@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -362,6 +362,37 @@ fn gates_filter_by_name_and_yield_to_a_step_that_would_be_short() {
     let ended = kept.succeeds_in_time();
     assert_eq!(kept.rows().len(), GROUPS * SAMPLES, "{}", ended.stdout);
     assert!(ended.stdout.contains("target reached"), "{}", ended.stdout);
+}
+
+#[test]
+fn a_gate_of_ones_own_is_asked_about_groups_that_all_others_let_pass() {
+    if !has_python() {
+        return;
+    }
+    let step = Step::new(
+        r#"
+        [[filter.outside]]
+        name = "mine"
+        ask = { python = "DIR/gate.py:keep" }
+        "#,
+    );
+    step.file(
+        "gate.py",
+        r#"
+def keep(data_source, solution_str, ground_truth, extra_info):
+    accs = extra_info["accs"]
+    assert len(accs) == len(extra_info["rewards"]) == len(extra_info["tokens"]) == 4
+    return 0 < sum(accs) < 3
+"#,
+    );
+    let ended = step.succeeds_in_time();
+    let mut right: BTreeMap<String, f64> = BTreeMap::new();
+    for row in step.rows() {
+        *right.entry(row["prompt_uid"].to_string()).or_default() += row["acc"].as_f64().unwrap();
+    }
+    assert_eq!(right.len(), GROUPS, "{}", ended.stdout);
+    assert!(right.values().all(|right| (1.0..3.0).contains(right)), "{right:?}");
+    assert!(ended.stdout.contains("gate mine: "), "{}", ended.stdout);
 }
 
 #[test]

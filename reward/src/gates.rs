@@ -14,8 +14,9 @@
 //!
 //! # Deliberately absent
 //! Deciding that a step is short: the caller knows its prompts and its target. Telling other processes: a gate of
-//! one's own is a [`Gate`], whatever stands behind it.
+//! one's own is a [`Gate`], or somebody outside who is asked ([`Gates::ask`]).
 
+mod outside;
 mod rule;
 
 use std::fmt;
@@ -25,7 +26,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 
 use crate::{GroupFilter, RewardError};
+use outside::Outside;
 
+pub use outside::GateRow;
 pub use rule::GateRule;
 
 /// Gates of a run.
@@ -135,24 +138,51 @@ pub struct GateCounts {
     pub kept: u64,
 }
 
-struct Named {
+/// A gate's name and what it has done.
+struct Counted {
     name: Arc<str>,
-    gate: Box<dyn Gate>,
     yields: bool,
     passed: AtomicU64,
     rejected: AtomicU64,
     kept: AtomicU64,
 }
 
+impl Counted {
+    fn passed(&self) {
+        self.passed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn rejected(&self) {
+        self.rejected.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn rejection(&self, reason: &'static str, value: f64) -> Rejection {
+        Rejection { gate: Arc::clone(&self.name), reason, value, yields: self.yields }
+    }
+
+    fn counts(&self) -> GateCounts {
+        // Before the rejections, which it must not exceed.
+        let kept = self.kept.load(Ordering::Acquire);
+        let (passed, rejected) = (self.passed.load(Ordering::Relaxed), self.rejected.load(Ordering::Relaxed));
+        GateCounts { name: Arc::clone(&self.name), seen: passed + rejected, passed, rejected, kept }
+    }
+}
+
+struct Named {
+    counted: Counted,
+    gate: Box<dyn Gate>,
+}
+
 /// See the module's documentation.
 #[derive(Default)]
 pub struct Gates {
     gates: Vec<Named>,
+    outside: Vec<Outside>,
 }
 
 impl fmt::Debug for Gates {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_list().entries(self.gates.iter().map(|gate| &gate.name)).finish()
+        formatter.debug_list().entries(self.all().map(|gate| &gate.name)).finish()
     }
 }
 
@@ -167,7 +197,7 @@ impl Gates {
             let yields = yielding.iter().any(|gate| gate == called);
             gates.push(called, Box::new(rule.clone()), yields)?;
         }
-        let unknown = yielding.iter().find(|name| !gates.gates.iter().any(|gate| *gate.name == ***name));
+        let unknown = yielding.iter().find(|name| !gates.all().any(|gate| *gate.name == ***name));
         match unknown {
             Some(name) => Err(RewardError::invalid("keep_if_short gate", name, "no gate has this name")),
             None => Ok(gates),
@@ -176,59 +206,61 @@ impl Gates {
 
     /// Adds a gate of one's own behind the others; `yields` as in [`KeepIfShort`].
     pub fn push(&mut self, name: &str, gate: Box<dyn Gate>, yields: bool) -> Result<(), RewardError> {
+        let counted = self.counted(name, yields)?;
+        self.gates.push(Named { counted, gate });
+        Ok(())
+    }
+
+    fn counted(&self, name: &str, yields: bool) -> Result<Counted, RewardError> {
         let invalid = |reason: String| Err(RewardError::invalid("gate", name, reason));
         if name.is_empty() || name.len() > GATE_NAME_BYTES_MAX {
             return invalid(format!("expected a name of 1 to {GATE_NAME_BYTES_MAX} bytes"));
         }
-        if self.gates.iter().any(|other| &*other.name == name) {
+        if self.all().any(|other| &*other.name == name) {
             return invalid("named twice; give each a name".to_owned());
         }
-        if self.gates.len() == GATES_MAX {
+        if self.all().count() == GATES_MAX {
             return invalid(format!("more than {GATES_MAX} gates"));
         }
         let zero = || AtomicU64::new(0);
-        let name = name.into();
-        self.gates.push(Named { name, gate, yields, passed: zero(), rejected: zero(), kept: zero() });
-        Ok(())
+        Ok(Counted { name: name.into(), yields, passed: zero(), rejected: zero(), kept: zero() })
     }
 
-    /// Whether every gate lets the group pass; counts either way.
+    fn all(&self) -> impl Iterator<Item = &Counted> {
+        let outside = self.outside.iter().map(|outside| &outside.counted);
+        self.gates.iter().map(|gate| &gate.counted).chain(outside)
+    }
+
+    /// Whether every gate lets the group pass; counts either way. Those outside are not asked.
     pub fn check(&self, group: &GroupView<'_>) -> Result<(), Rejection> {
         debug_assert!(group.is_even(), "the lists of a group differ in length");
         let (mut hard, mut soft) = (None, None);
-        for gate in &self.gates {
-            let Err(refusal) = gate.gate.check(group) else {
-                gate.passed.fetch_add(1, Ordering::Relaxed);
+        for Named { counted, gate } in &self.gates {
+            let Err(refusal) = gate.check(group) else {
+                counted.passed();
                 continue;
             };
-            gate.rejected.fetch_add(1, Ordering::Relaxed);
-            let first = if gate.yields { &mut soft } else { &mut hard };
-            first.get_or_insert((gate, refusal));
+            counted.rejected();
+            let first = if counted.yields { &mut soft } else { &mut hard };
+            first.get_or_insert((counted, refusal));
         }
-        let Some((gate, Refusal { reason, value })) = hard.or(soft) else { return Ok(()) };
-        Err(Rejection { gate: Arc::clone(&gate.name), reason, value, yields: gate.yields })
+        let Some((counted, Refusal { reason, value })) = hard.or(soft) else { return Ok(()) };
+        Err(counted.rejection(reason, value))
     }
 
     /// Counts a rejected group that was taken after all, so that nobody wonders where it comes from. A rejection
     /// that does not yield, or of another run's gates, is not counted.
     pub fn kept_if_short(&self, rejection: &Rejection) {
-        let yielding = self.gates.iter().find(|gate| gate.yields && gate.name == rejection.gate);
+        let yielding = self.all().find(|gate| gate.yields && gate.name == rejection.gate);
         if let Some(gate) = yielding {
             gate.kept.fetch_add(1, Ordering::Release);
         }
     }
 
-    /// What every gate has counted so far, in the order of the list. Of a group that is checked meanwhile some gates
-    /// may have been counted already.
+    /// What every gate has counted so far, in the order of the list, those outside last. Of a group that is checked
+    /// meanwhile some gates may have been counted already.
     pub fn counts(&self) -> Vec<GateCounts> {
-        let counts_of = |gate: &Named| {
-            // Before the rejections, which it must not exceed.
-            let kept = gate.kept.load(Ordering::Acquire);
-            let (passed, rejected) =
-                (gate.passed.load(Ordering::Relaxed), gate.rejected.load(Ordering::Relaxed));
-            GateCounts { name: Arc::clone(&gate.name), seen: passed + rejected, passed, rejected, kept }
-        };
-        self.gates.iter().map(counts_of).collect()
+        self.all().map(Counted::counts).collect()
     }
 }
 

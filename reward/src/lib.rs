@@ -30,7 +30,8 @@ pub use error::{EXCERPT_CODE_POINTS, ErrorClass, RewardError};
 pub use external::{ExternalConfig, Guarded, OnFailure, RewardJob, RewardRunner};
 pub use filter::{FilterMetric, FilterReason, GroupFilter};
 pub use gates::{
-    Gate, GateConfig, GateCounts, GateRule, Gates, GatesConfig, GroupView, KeepIfShort, Refusal, Rejection,
+    Gate, GateConfig, GateCounts, GateRow, GateRule, Gates, GatesConfig, GroupView, KeepIfShort, Refusal,
+    Rejection,
 };
 pub use overlong::Overlong;
 pub use scorer::{

@@ -27,8 +27,8 @@ pub use choices::{
 };
 pub use error::{Complaint, RecipeError};
 pub use sections::{
-    Columns, Consumer, Data, Files, Filter, Fleet, Limits, MaxLoads, Model, OverlongShaping, Policy, Queue,
-    Recipe, Reward, RewardGuard, Rollout, Run, Sampling, Simulated, Timeouts, Validation,
+    Columns, Consumer, Data, Files, Filter, Fleet, Limits, MaxLoads, Model, OutsideGate, OverlongShaping,
+    Policy, Queue, Recipe, Reward, RewardGuard, Rollout, Run, Sampling, Simulated, Timeouts, Validation,
 };
 
 use layers::Layers;

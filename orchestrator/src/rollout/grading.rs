@@ -214,7 +214,8 @@ impl Grades {
         timed.map_err(|_| format!("no score within reward_s={}", self.deadline.as_secs_f64()))?
     }
 
-    fn note(&self, error: RewardError) -> String {
+    /// Why there is no score; a rule that ends the run is kept in mind.
+    pub(crate) fn note(&self, error: RewardError) -> String {
         let reason = error.to_string();
         if matches!(error, RewardError::Stop { .. }) {
             self.ending.lock().get_or_insert_with(|| reason.clone());

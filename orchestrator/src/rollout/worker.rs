@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use futures::FutureExt;
 use futures::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
-use rolldock_reward::GroupView;
+use rolldock_reward::{GateRow, GroupView};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use crate::data::Prompt;
 use crate::engine::FinishReason;
 use crate::recipe::RequestShape;
 use crate::rollout::board::{Board, Dispatch, GroupEnd, Next};
@@ -169,11 +170,11 @@ async fn collect(context: &StepContext, dispatch: &Dispatch, samples: &mut Vec<S
         ended_at: context.epoch.elapsed(),
         set_aside: None,
     };
-    judge(context, group)
+    judge(context, group).await
 }
 
 /// The gates' verdict, and the advantages of a group that may be accepted. Those that need the whole batch stay 0 here.
-fn judge(context: &StepContext, mut group: Group) -> GroupEnd {
+async fn judge(context: &StepContext, mut group: Group) -> GroupEnd {
     let samples = &group.samples;
     let rewards: Vec<f32> = samples.iter().map(|sample| sample.reward).collect();
     let accs: Vec<f32> = samples.iter().map(|sample| sample.acc).collect();
@@ -181,7 +182,15 @@ fn judge(context: &StepContext, mut group: Group) -> GroupEnd {
         samples.iter().map(|sample| sample.finish_reason == FinishReason::Length).collect();
     let tokens: Vec<u32> = samples.iter().map(|sample| sample.response_ids.len() as u32).collect();
     let view = GroupView { accs: &accs, rewards: &rewards, truncated: &truncated, tokens: &tokens };
-    group.set_aside = context.config.gates.check(&view).err();
+    let gates = &context.config.gates;
+    let mut verdict = gates.check(&view);
+    if verdict.is_ok() && gates.has_outside() {
+        match gates.ask(&view, &gate_row(&group.prompt)).await {
+            Ok(said) => verdict = said,
+            Err(error) => return GroupEnd::Failed(context.grades.note(error)),
+        }
+    }
+    group.set_aside = verdict.err();
     if let Some(rejection) = &group.set_aside {
         context.meter.group_filtered(group.tokens());
         if !rejection.yields {
@@ -202,6 +211,15 @@ fn judge(context: &StepContext, mut group: Group) -> GroupEnd {
     }
     context.meter.group_valid(&group);
     GroupEnd::Valid(Box::new(group))
+}
+
+fn gate_row(prompt: &Prompt) -> GateRow {
+    GateRow {
+        ground_truth: Arc::clone(&prompt.answer),
+        data_source: Arc::clone(&prompt.source),
+        prompt: Arc::clone(&prompt.text),
+        row: prompt.fields.extra_info(),
+    }
 }
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {

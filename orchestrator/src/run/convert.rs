@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
 use rolldock_loadbalancer::{BalancerConfig, MonitorConfig, Policy, Probe};
 use rolldock_reward::{Advantage, Estimator, Gates, Shaping};
 
@@ -39,10 +38,10 @@ pub(super) fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-pub(super) fn rollout_config(recipe: &Recipe, run_id: &str) -> anyhow::Result<RolloutConfig> {
+pub(super) fn rollout_config(recipe: &Recipe, run_id: &str, gates: Arc<Gates>) -> RolloutConfig {
     let rollout = &recipe.rollout;
     let timeouts = &recipe.timeouts;
-    Ok(RolloutConfig {
+    RolloutConfig {
         run_id: run_id.into(),
         seed: recipe.run.seed,
         workers: rollout.workers,
@@ -57,7 +56,7 @@ pub(super) fn rollout_config(recipe: &Recipe, run_id: &str) -> anyhow::Result<Ro
         request: rollout.request,
         sample_attempts_max: rollout.sample_attempts_max,
         sampling: sampling(&rollout.sampling),
-        gates: Arc::new(Gates::new(&recipe.filter.gates()).context("filter.gates")?),
+        gates,
         advantage: estimator(recipe.reward.advantage),
         shaping: recipe.reward.shaping,
         mask_truncated: recipe.reward.mask_truncated,
@@ -71,7 +70,7 @@ pub(super) fn rollout_config(recipe: &Recipe, run_id: &str) -> anyhow::Result<Ro
         },
         ledger_entries_max: recipe.limits.ledger_entries_max,
         validation: false,
-    })
+    }
 }
 
 fn estimator(advantage: AdvantageEstimator) -> Estimator {
@@ -90,9 +89,9 @@ pub(super) fn validation_rollout_config(
     validation: &recipe::Validation,
     run_id: &str,
     prompts: usize,
-) -> anyhow::Result<RolloutConfig> {
-    let config = rollout_config(recipe, run_id)?;
-    Ok(RolloutConfig {
+) -> RolloutConfig {
+    let config = rollout_config(recipe, run_id, Arc::default());
+    RolloutConfig {
         samples_per_prompt: validation.samples_per_prompt,
         sampling: sampling(&validation.sampling),
         gen_batch_size: prompts,
@@ -100,12 +99,11 @@ pub(super) fn validation_rollout_config(
         launch: Launch::Batch,
         early_stop: EarlyStop::Off,
         on_stop: OnStop::Discard,
-        gates: Arc::default(),
         // Means over validation are of what the scorer says.
         shaping: Shaping::default(),
         validation: true,
         ..config
-    })
+    }
 }
 
 /// The balancer's policy of a name.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use rolldock_reward::{Overlong, RewardRunner};
+use rolldock_reward::{Gates, Overlong, RewardRunner};
 
 use super::convert::seconds;
 use crate::data::TextCodec;
@@ -14,6 +14,8 @@ use crate::scope::Scope;
 /// The reward of a run; training and validation share it, and whoever it asks.
 pub(super) struct Reward {
     pub(super) grading: Grading,
+    /// Of training: validation filters nothing.
+    pub(super) gates: Arc<Gates>,
     outside: Option<Arc<dyn RewardRunner>>,
 }
 
@@ -23,21 +25,25 @@ impl Reward {
         let overlong = overlong(recipe);
         let codec = Arc::clone(codec);
         let places = recipe.reward.places;
+        let gates = recipe.filter.gates(scope.tracker(), scope.token()).context("filter")?;
+        let gates = Arc::new(gates);
         let Some(external) = recipe.reward.external(seconds(recipe.timeouts.reward)) else {
             let config = recipe.reward.scorer_config().context("reward.scorer")?;
             let scorer = config.build().context("reward.scorer")?;
             let grader = Arc::new(TextGrader::new(codec, scorer, overlong));
-            return Ok(Self { grading: Grading::Pool { grader, places }, outside: None });
+            return Ok(Self { grading: Grading::Pool { grader, places }, gates, outside: None });
         };
         let runner = external.build(scope.tracker().clone(), scope.token().clone()).context("reward")?;
         let grader = OutsideGrader { codec, runner: Arc::clone(&runner), overlong };
-        Ok(Self { grading: Grading::Outside { grader, places }, outside: Some(runner) })
+        Ok(Self { grading: Grading::Outside { grader, places }, gates, outside: Some(runner) })
     }
 
     /// Whether it can score at all: better known before the first step than after it. Cancel-safe.
     pub(super) async fn check(&self) -> anyhow::Result<()> {
-        let Some(outside) = &self.outside else { return Ok(()) };
-        outside.check().await.context("the reward cannot be used")
+        if let Some(outside) = &self.outside {
+            outside.check().await.context("the reward cannot be used")?;
+        }
+        self.gates.check_outside().await.context("a gate of the filter cannot be used")
     }
 }
 

@@ -202,7 +202,7 @@ async fn collect(
 ) -> anyhow::Result<Collected> {
     let checked = scope.token().run_until_cancelled(run.reward.check());
     checked.await.unwrap_or(Ok(()))?;
-    let config = convert::rollout_config(&run.recipe, &run_id(run))?;
+    let config = convert::rollout_config(&run.recipe, &run_id(run), Arc::clone(&run.reward.gates));
     let advantage = config.advantage;
     let source = run.fleet.watch(Box::new(run.train.cursor(Arc::clone(&run.codec))), &run.codec);
     let mut steps = Steps {
@@ -294,7 +294,7 @@ impl Steps<'_> {
         let run = self.run;
         let prompts = usize::try_from(dataset.rows()).unwrap_or(usize::MAX);
         let run_id = format!("{}v{step}", run_id(run));
-        let config = convert::validation_rollout_config(&run.recipe, validation, &run_id, prompts)?;
+        let config = convert::validation_rollout_config(&run.recipe, validation, &run_id, prompts);
         let mut manager = AgentLoopManager::new(config, parts(run), self.scope.clone());
         let cursor = dataset.cursor(Arc::clone(&run.codec));
         let feed = PromptFeed::new(run.fleet.watch(Box::new(cursor), &run.codec));

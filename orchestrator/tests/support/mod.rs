@@ -38,15 +38,20 @@ pub(crate) fn shared(path: &str) -> Option<PathBuf> {
 }
 
 /// Waits until `holds`, and gives up with the name of what was waited for.
-pub(crate) fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn wait_for(what: &str, holds: impl FnMut() -> bool) {
+    wait_within(PATIENCE, what, holds);
+}
+
+/// The same with a patience of its own.
+pub(crate) fn wait_within(patience: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     let pause = Duration::from_millis(20);
-    for _ in 0..PATIENCE.as_millis() / pause.as_millis() {
+    for _ in 0..patience.as_millis() / pause.as_millis() {
         if holds() {
             return;
         }
         pause_for(pause);
     }
-    panic!("no {what} after {PATIENCE:?}");
+    panic!("no {what} after {patience:?}");
 }
 
 #[expect(clippy::disallowed_methods, reason = "another process is waited for, on its own clock")]

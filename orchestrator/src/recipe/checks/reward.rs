@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rolldock_reward::{Gates, Gsm8kMethod, RewardError, ScorerConfig, Variant};
+use rolldock_reward::{Gsm8kMethod, RewardError, ScorerConfig, Variant};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde::de::value::{Error as WordError, StrDeserializer};
@@ -29,7 +29,7 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     if let Err(error) = reward.shaping.check() {
         checks.require(false, "reward.shaping.clip", || error.to_string());
     }
-    if let Err(error) = Gates::new(&recipe.filter.gates()) {
+    if let Err(error) = recipe.filter.gates(&TaskTracker::new(), &CancellationToken::new()) {
         checks.require(false, "filter.gates", || error.to_string());
     }
     counted(reward.places, GRADINGS_MAX, "reward.places", checks);

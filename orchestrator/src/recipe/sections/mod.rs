@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::OnShort;
 
 pub use input::{Columns, Data, Files, Fleet, MaxLoads, Model, Simulated};
-pub use outcome::{Consumer, Filter, Policy, Queue};
+pub use outcome::{Consumer, Filter, OutsideGate, Policy, Queue};
 pub(in crate::recipe) use reward::key_of;
 pub use reward::{OverlongShaping, Reward, RewardGuard};
 pub use rollout::{Rollout, Sampling, Timeouts, Validation};

@@ -2,8 +2,10 @@
 
 use std::net::SocketAddr;
 
-use rolldock_reward::{GateConfig, GateRule, GatesConfig, GroupFilter};
+use rolldock_reward::{ExternalConfig, GateConfig, GateRule, Gates, GatesConfig, GroupFilter, RewardError};
 use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::recipe::{Durability, FilterMetric, OnFull, PolicyMode};
 
@@ -18,6 +20,9 @@ pub struct Filter {
     /// Further gates, all of which must agree. One of the rule `variance` stands in the place of the one above.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gates: Vec<GateConfig>,
+    /// Gates of one's own: whoever is asked about groups that all others let pass.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub outside: Vec<OutsideGate>,
     /// Names of gates that yield when the step would end short of its target.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub keep_if_short: Vec<String>,
@@ -25,16 +30,32 @@ pub struct Filter {
 
 impl Default for Filter {
     fn default() -> Self {
-        Self { enable: true, metric: FilterMetric::Acc, gates: Vec::new(), keep_if_short: Vec::new() }
+        Self {
+            enable: true,
+            metric: FilterMetric::Acc,
+            gates: Vec::new(),
+            outside: Vec::new(),
+            keep_if_short: Vec::new(),
+        }
     }
 }
 
 impl Filter {
-    /// What a group has to pass.
-    pub fn gates(&self) -> GatesConfig {
+    /// What a group has to pass; those outside are asked by tasks of `tracker` until `token` ends.
+    pub fn gates(&self, tracker: &TaskTracker, token: &CancellationToken) -> Result<Gates, RewardError> {
         if !self.enable {
-            return GatesConfig::default();
+            return Ok(Gates::default());
         }
+        let mut gates = Gates::new(&self.rules())?;
+        for outside in &self.outside {
+            let yields = self.keep_if_short.contains(&outside.name);
+            let runner = outside.ask.build(tracker.clone(), token.clone())?;
+            gates.push_outside(&outside.name, runner, yields)?;
+        }
+        Ok(gates)
+    }
+
+    fn rules(&self) -> GatesConfig {
         let has_variance = self.gates.iter().any(|gate| matches!(gate.rule, GateRule::Variance { .. }));
         let metric = match self.metric {
             FilterMetric::Acc => rolldock_reward::FilterMetric::Acc,
@@ -42,9 +63,20 @@ impl Filter {
         };
         let mut config = GatesConfig::from(GroupFilter { enable: !has_variance, metric });
         config.gates.extend(self.gates.iter().cloned());
-        config.keep_if_short.gates.clone_from(&self.keep_if_short);
+        let is_inside = |name: &&String| !self.outside.iter().any(|outside| outside.name == **name);
+        config.keep_if_short.gates = self.keep_if_short.iter().filter(is_inside).cloned().collect();
         config
     }
+}
+
+/// `[[filter.outside]]`
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct OutsideGate {
+    /// How counters call it.
+    pub name: String,
+    /// Who is asked, and how: the keys of a reward from outside and of its guard in one table.
+    pub ask: ExternalConfig,
 }
 
 /// `[policy]`
