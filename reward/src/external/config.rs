@@ -1,8 +1,10 @@
 //! External rewards as a recipe has them.
 //!
-//! Exactly one of `python`, `command`, `http` and `judge` says who is asked; the other keys are the guard's. The first
-//! three have short forms: `python = "module:function"`, `command = ["program", "argument"]`, `http = "http://.."`.
+//! Exactly one of `python`, `command`, `http`, `judge` and `code` says who is asked; the other keys are the guard's. The
+//! first three have short forms: `python = "module:function"`, `command = ["program", "argument"]`,
+//! `http = "http://.."`.
 
+mod code;
 mod forms;
 
 use std::collections::BTreeMap;
@@ -15,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::code::CodeRunner;
 use super::guarded::{Guard, Guarded, OnFailure};
 use super::http::{HttpBatch, HttpSingle};
 use super::judge::Judge;
@@ -22,6 +25,8 @@ use super::processes::ProcessPool;
 use super::{RewardRunner, command, python};
 use crate::RewardError;
 use forms::{api_key, count, seconds};
+
+pub use code::{CodeConfig, SandboxChoice};
 
 /// Jobs at a time with a server, where the recipe does not say.
 const CONCURRENCY_DEFAULT: usize = 64;
@@ -50,6 +55,8 @@ pub struct ExternalConfig {
     pub http: Option<HttpConfig>,
     /// A language model that judges.
     pub judge: Option<JudgeConfig>,
+    /// Unit tests of the code in a response.
+    pub code: Option<CodeConfig>,
     /// Jobs at a time; where absent, as many as there are workers, or 64 for a server.
     pub concurrency: Option<usize>,
     /// Attempts a second; no limit when absent. A batch counts as its jobs.
@@ -73,6 +80,7 @@ impl Default for ExternalConfig {
             command: None,
             http: None,
             judge: None,
+            code: None,
             concurrency: None,
             per_second: None,
             retries: 2,
@@ -216,6 +224,10 @@ impl ExternalConfig {
                 let key = api_key("judge.api_key_env", config.api_key_env.as_deref())?;
                 (Arc::new(Judge::new(config, key)?), CONCURRENCY_DEFAULT)
             }
+            Kind::Code(config) => {
+                let attempt = seconds("attempt_s", self.attempt_s)?;
+                (Arc::new(CodeRunner::new(config, attempt, tracker)?), config.workers)
+            }
         };
         let guard = self.guard(concurrency)?;
         Ok(Arc::new(Guarded::new(runner, guard, token)))
@@ -227,6 +239,7 @@ impl ExternalConfig {
             self.command.as_ref().map(Kind::Command),
             self.http.as_ref().map(Kind::Http),
             self.judge.as_ref().map(Kind::Judge),
+            self.code.as_ref().map(Kind::Code),
         ];
         let mut kinds = kinds.into_iter().flatten();
         let found = match (kinds.next(), kinds.count()) {
@@ -236,7 +249,7 @@ impl ExternalConfig {
         };
         Err(RewardError::Misconfigured {
             key: "reward",
-            expected: "exactly one of python, command, http, judge",
+            expected: "exactly one of python, command, http, judge, code",
             found,
         })
     }
@@ -272,6 +285,7 @@ enum Kind<'a> {
     Command(&'a CommandConfig),
     Http(&'a HttpConfig),
     Judge(&'a JudgeConfig),
+    Code(&'a CodeConfig),
 }
 
 impl PythonConfig {
