@@ -113,20 +113,25 @@ impl CodeRunner {
         let end = Instant::now() + self.time_all;
         let (mut passed, mut failure) = (0_usize, None);
         for (index, case) in cases.iter().enumerate() {
-            let now = Instant::now();
-            if now >= end {
-                failure = failure.or_else(|| Some(format!("timed out in all at test={}", index + 1)));
-                break;
-            }
-            let deadline = end.min(now + self.spec.limits.time);
-            match self.one(sandbox, &place, case, deadline).await? {
-                Verdict::Passed => passed += 1,
-                verdict => {
-                    failure = failure.or_else(|| Some(words(&verdict, index + 1)));
-                    if !self.is_continuous {
-                        break;
-                    }
+            let result = match Instant::now() < end {
+                true => self.one(sandbox, &place, case, end).await,
+                false => Ok(Verdict::TimedOut),
+            };
+            let is_over = Instant::now() >= end;
+            let why = match result {
+                Ok(Verdict::Passed) => {
+                    passed += 1;
+                    continue;
                 }
+                Ok(Verdict::TimedOut) if is_over => format!("timed out in all at test={}", index + 1),
+                // A test that had no time left to start says nothing about the sandbox.
+                Err(_) if is_over && index > 0 => format!("timed out in all at test={}", index + 1),
+                Ok(verdict) => words(&verdict, index + 1),
+                Err(error) => return Err(error),
+            };
+            failure.get_or_insert(why);
+            if is_over || !self.is_continuous {
+                break;
             }
         }
         Ok(score_of(passed, cases.len(), failure, self.is_continuous))
@@ -156,7 +161,7 @@ impl CodeRunner {
         sandbox: &Sandbox,
         place: &Place,
         case: &Case,
-        deadline: Instant,
+        end: Instant,
     ) -> Result<Verdict, RewardError> {
         let seal = self.seals.next();
         let (form, input) = match case {
@@ -167,7 +172,7 @@ impl CodeRunner {
             Case::Check(tests) => ("check", json!({ "tests": tests, "seal": seal }).to_string()),
         };
         let words = [HARNESS, form, sandbox.program()];
-        let ended = sandbox.run(place, &words, input.as_bytes(), deadline).await?;
+        let ended = sandbox.run(place, &words, input.as_bytes(), end).await?;
         let Some(said) = ended.stdout.strip_prefix(READY) else { return Err(no_turn(&ended)) };
         Ok(verdict(case, &ended, said, &seal))
     }
@@ -207,7 +212,7 @@ fn words(verdict: &Verdict, test: usize) -> String {
 /// The sandbox or the interpreter has failed, and the candidate has not begun.
 fn no_turn(ended: &Ended) -> RewardError {
     let how = match ended.how {
-        How::TimedOut => "before its limit of time the candidate's turn had not come".to_owned(),
+        How::TimedOut => "its time was over before the candidate's turn had come".to_owned(),
         How::TooMuchOutput => "it wrote too much before the candidate's turn".to_owned(),
         How::Exited(code) => format!("exit={code} before the candidate's turn"),
         How::Signalled(signal) => format!("signal={signal} before the candidate's turn"),

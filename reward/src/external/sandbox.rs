@@ -48,7 +48,7 @@ use crate::RewardError;
 use interpreter::Interpreter;
 use leftovers::Mark;
 use place::Owner;
-use process::{Run, Start};
+use process::{Run, Start, Times};
 use users::Users;
 use words::{Cage, MARK};
 
@@ -59,8 +59,8 @@ pub(super) use process::{Ended, How};
 const WHAT: &str = "sandbox";
 /// Looks at the sandbox from within.
 const TRIAL: &str = include_str!("sandbox/trial.py");
-/// A trial on a host under load.
-const TRIAL_MAX: Duration = Duration::from_secs(30);
+/// For a start on a host under load.
+const START_MAX: Duration = Duration::from_secs(30);
 /// Bytes that a trial says.
 const TRIAL_BYTES_MAX: usize = 1 << 16;
 /// Since this version the kernel counts the processes of a user in each namespace of users by itself.
@@ -69,7 +69,7 @@ const COUNTED_APART_SINCE: (u32, u32) = (5, 14);
 /// The limits of one run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limits {
-    /// Of the wall clock.
+    /// Of the wall clock, once it has started.
     pub(super) time: Duration,
     /// Address space of a process.
     pub(super) memory_bytes: u64,
@@ -194,16 +194,18 @@ impl Sandbox {
         self.cage.program()
     }
 
-    /// Runs the interpreter with `-c` and `arguments` until it ends or `deadline` comes, and cleans up after it. An
-    /// error is the sandbox's own. Cancel-safe: dropped, it kills and cleans up all the same.
+    /// Runs the interpreter with `-c` and `arguments` until it ends, its time is over, which is counted from its first
+    /// word, or `end` comes; and cleans up after it. An error is the sandbox's own. Cancel-safe: dropped, it kills and
+    /// cleans up all the same.
     pub(super) async fn run(
         &self,
         place: &Place,
         arguments: &[&str],
         input: &[u8],
-        deadline: Instant,
+        end: Instant,
     ) -> Result<Ended, RewardError> {
-        self.run_within(place, arguments, input, deadline, self.cage.limits.output_bytes).await
+        let times = Times { start: START_MAX, run: self.cage.limits.time, end };
+        self.run_within(place, arguments, input, times, self.cage.limits.output_bytes).await
     }
 
     /// Cancel-safe.
@@ -212,7 +214,7 @@ impl Sandbox {
         place: &Place,
         arguments: &[&str],
         input: &[u8],
-        deadline: Instant,
+        times: Times,
         output_bytes: usize,
     ) -> Result<Ended, RewardError> {
         let broken = |error: std::io::Error| failed(&format!("a process could not be run: {error}"));
@@ -233,7 +235,7 @@ impl Sandbox {
             mark: self.mark(place, &mark),
         };
         let run = Run::start(start, place.clone(), self.tracker.clone()).map_err(broken)?;
-        run.finish(input, deadline, output_bytes).await.map_err(broken)
+        run.finish(input, times, output_bytes).await.map_err(broken)
     }
 
     /// How processes that are left are told from others; nothing where a namespace of them is all there is to end.
@@ -266,8 +268,8 @@ impl Sandbox {
         let place = self.place("").await.map_err(|error| error.to_string())?;
         let secret = place.path().to_string_lossy().into_owned();
         let most = self.cage.limits.processes.to_string();
-        let deadline = Instant::now() + TRIAL_MAX;
-        let ended = self.run_within(&place, &[TRIAL, &secret, &most], b"", deadline, TRIAL_BYTES_MAX).await;
+        let times = Times { start: START_MAX, run: START_MAX, end: Instant::now() + START_MAX };
+        let ended = self.run_within(&place, &[TRIAL, &secret, &most], b"", times, TRIAL_BYTES_MAX).await;
         let ended = ended.map_err(|error| error.to_string())?;
         let sight: Sight = serde_json::from_slice(&ended.stdout)
             .map_err(|_| format!("the trial ended by {:?}; stderr: {:?}", ended.how, ended.stderr.trim()))?;

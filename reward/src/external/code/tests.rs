@@ -129,7 +129,8 @@ impl Fixture {
     async fn leaves_nothing(&self) {
         eventually("files go", || self.files().is_empty()).await;
         eventually("processes go", || self.processes().is_empty()).await;
-        assert_eq!(self.runner.sandbox.get().unwrap().free_turns(), self.runner.spec.workers);
+        let sandbox = self.runner.sandbox.get().unwrap();
+        eventually("turns come back", || sandbox.free_turns() == self.runner.spec.workers).await;
         self.tracker.close();
         assert!(timeout(Duration::from_secs(20), self.tracker.wait()).await.is_ok(), "tasks are left");
         self.tracker.reopen();

@@ -40,7 +40,7 @@ pub struct CodeConfig {
     pub sandbox: SandboxChoice,
     /// Candidates at a time.
     pub workers: usize,
-    /// The limit of one test, the start of the interpreter included, seconds.
+    /// The limit of one test from the moment when the candidate's turn comes, seconds.
     pub time_s: f64,
     /// The limit of all tests of a candidate, seconds; shorter than `attempt_s` by 5 s at least.
     pub time_all_s: f64,
@@ -50,7 +50,7 @@ pub struct CodeConfig {
     pub output_bytes_max: usize,
     /// Processes and threads at a time.
     pub processes_max: usize,
-    /// Bytes of a file; with namespaces, of all files together.
+    /// Bytes of a file; with namespaces also of all files in each directory that can be written.
     pub file_bytes_max: u64,
     /// Further files and directories that candidates can read where there are namespaces; absolute.
     pub readable: Vec<PathBuf>,

@@ -6,7 +6,10 @@ root=$1 bytes=$2
 shift 2
 mount -t tmpfs -o mode=755,size=1m,nr_inodes=4k,nosuid,nodev tmpfs "$root"
 cd "$root"
-mkdir proc dev work old
+mkdir proc dev dev/shm work tmp old
+for place in work tmp dev/shm; do
+    mount -t tmpfs -o "mode=1777,size=$bytes,nr_inodes=64k,nosuid,nodev" tmpfs "$place"
+done
 while [ "$1" != -- ]; do
     case $1 in
     bind)
@@ -32,10 +35,6 @@ ln -s /proc/self/fd dev/fd
 ln -s /proc/self/fd/0 dev/stdin
 ln -s /proc/self/fd/1 dev/stdout
 ln -s /proc/self/fd/2 dev/stderr
-mkdir dev/shm
-for place in work dev/shm; do
-    mount -t tmpfs -o "mode=1777,size=$bytes,nr_inodes=64k,nosuid,nodev" tmpfs "$place"
-done
 pivot_root . old
 umount -l /old
 rmdir /old

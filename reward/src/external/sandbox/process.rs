@@ -62,6 +62,17 @@ pub(in crate::external) struct Ended {
     pub(in crate::external) stderr: String,
 }
 
+/// When a run has taken too long.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::external) struct Times {
+    /// Before its first word, which says that it has started.
+    pub(in crate::external) start: Duration,
+    /// From then on.
+    pub(in crate::external) run: Duration,
+    /// Whatever it is doing.
+    pub(in crate::external) end: Instant,
+}
+
 /// What is to be started.
 pub(super) struct Start<'a> {
     pub(super) words: &'a [OsString],
@@ -120,14 +131,9 @@ impl Run {
     }
 
     /// Feeds and reads the process until it ends, and cleans up. Cancel-safe: dropped, it is killed and cleaned up.
-    pub(super) async fn finish(
-        mut self,
-        input: &[u8],
-        deadline: Instant,
-        output_max: usize,
-    ) -> io::Result<Ended> {
+    pub(super) async fn finish(mut self, input: &[u8], times: Times, output_max: usize) -> io::Result<Ended> {
         let Some(parts) = &mut self.parts else { return Err(io::Error::other("it has ended")) };
-        let ended = parts.watch(input, deadline, output_max).await;
+        let ended = parts.watch(input, times, output_max).await;
         if let Some(cleaning) = self.clean() {
             // A task that was aborted with its runtime has nothing to say.
             drop(cleaning.await);
@@ -150,13 +156,13 @@ impl Drop for Run {
 
 impl Parts {
     /// Cancel-safe in that nothing is lost but the run.
-    async fn watch(&mut self, input: &[u8], deadline: Instant, output_max: usize) -> io::Result<Ended> {
+    async fn watch(&mut self, input: &[u8], times: Times, output_max: usize) -> io::Result<Ended> {
         let Self { child, stdin, stdout, stderr, .. } = self;
         let feeding = feed(stdin.take(), input);
         tokio::pin!(feeding);
         let (mut is_fed, mut exit) = (false, None::<ExitStatus>);
         let mut out = Output::new(output_max);
-        let mut limit = deadline;
+        let mut limit = times.end.min(Instant::now() + times.start);
         let (mut out_chunk, mut err_chunk) = (vec![0; CHUNK_BYTES], vec![0; CHUNK_BYTES]);
         while exit.is_none() || out.is_open() {
             tokio::select! {
@@ -166,7 +172,12 @@ impl Parts {
                     exit = Some(status?);
                     limit = Instant::now() + REST_MAX;
                 }
-                count = stdout.read(&mut out_chunk), if out.stdout_open => out.stdout(&out_chunk[..count?]),
+                count = stdout.read(&mut out_chunk), if out.stdout_open => {
+                    if out.stdout.is_empty() && exit.is_none() {
+                        limit = times.end.min(Instant::now() + times.run);
+                    }
+                    out.stdout(&out_chunk[..count?]);
+                }
                 count = stderr.read(&mut err_chunk), if out.stderr_open => out.stderr(&err_chunk[..count?]),
                 () = &mut feeding, if !is_fed => is_fed = true,
             }

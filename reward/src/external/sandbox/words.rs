@@ -5,8 +5,8 @@
 //! the one before it or waits for nothing but the next one.
 //!
 //! In namespaces a candidate sees the system's directories, its interpreter and what the recipe names, all read-only,
-//! its program, a private `/proc` and a few devices. It may write in `/work`, which is also `/tmp`, and in `/dev/shm`:
-//! both live in memory, have a size, and go with the namespace.
+//! its program, a private `/proc` and a few devices. It may write in `/work`, `/tmp` and `/dev/shm`: they live in memory,
+//! have a size each, and go with the namespace.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -33,6 +33,8 @@ const USR: &str = "/usr";
 const SYSTEM_FILES: [&str; 3] = ["/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime"];
 /// Where candidates run.
 const WORK: &str = "/work";
+/// Where they may write as well.
+const TMP: &str = "/tmp";
 /// Open files of a process.
 const FILES_MAX: u32 = 256;
 
@@ -115,6 +117,9 @@ impl Cage {
         if self.is_locked {
             words.split("--disable-userns");
         }
+        for at in [WORK, TMP] {
+            words.split(&self.memory_at(at));
+        }
         let seen = self.seen(place);
         // Directories that come about by themselves are closed to other users.
         let parents: BTreeSet<&Path> = seen
@@ -137,11 +142,13 @@ impl Cage {
             words.push(seen.at());
         }
         words.split("--proc /proc --dev /dev");
-        for at in [WORK, "/dev/shm"] {
-            words.split(&format!("--size {} --perms 1777 --tmpfs {at}", self.limits.file_bytes));
-        }
+        words.split(&self.memory_at("/dev/shm"));
         words.split(&format!("--remount-ro /dev --remount-ro / --chdir {WORK} --"));
         words.0
+    }
+
+    fn memory_at(&self, path: &str) -> String {
+        format!("--size {} --perms 1777 --tmpfs {path}", self.limits.file_bytes)
     }
 
     fn namespaces(&self, place: &Place) -> Vec<OsString> {
@@ -218,7 +225,6 @@ impl Cage {
         seen.extend(self.interpreter.parts.iter().map(|path| same(path)));
         seen.extend(self.readable.iter().map(|path| same(path)));
         seen.push(Seen::Bind { from: place.program().to_owned(), at: Path::new("/").join(PROGRAM) });
-        seen.push(Seen::Link { to: WORK.trim_start_matches('/').into(), at: "/tmp".into() });
         seen
     }
 }

@@ -92,7 +92,7 @@ async fn a_file_thief_finds_nothing() {
     std::fs::set_permissions(vault.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
     let mine = env!("CARGO_MANIFEST_DIR");
     let reads = format!(
-        "for path in [{secret:?}, '/etc/shadow', '/etc/passwd', '{mine}/Cargo.toml', '/proc/1/environ']:\n    \
+        "for path in [{secret:?}, '/etc/shadow', '/etc/passwd', '{mine}/Cargo.toml', '/proc/1/root/etc/passwd']:\n    \
          try: print(open(path).read()[:20])\n    except OSError: pass"
     );
     let writes = format!(
@@ -236,14 +236,14 @@ async fn a_dropped_job_leaves_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_tests_together_have_a_limit() {
-    let naps = "import time\ntime.sleep(0.7)";
+    let naps = "import time\ntime.sleep(1)";
     let pairs = json!({ "inputs": vec![""; 50], "outputs": vec![""; 50] }).to_string();
     let change = |config: &mut CodeConfig| {
-        (config.time_s, config.time_all_s, config.continuous) = (2.0, 2.0, true);
+        (config.time_s, config.time_all_s, config.continuous) = (4.0, 4.0, true);
     };
     let fixture = fixture(SandboxChoice::Auto, change).await.unwrap();
     let score = fixture.score(naps, &pairs).await;
     assert!(score.acc == 0.0 && score.score < 0.1, "{score:?}");
-    assert!(score.pred.unwrap().starts_with("timed out"));
+    assert!(score.pred.unwrap().starts_with("timed out in all"));
     fixture.leaves_nothing().await;
 }
