@@ -22,7 +22,8 @@
 //!
 //! # Deliberately absent
 //! Control groups: memory is limited for each process, so that a candidate has at most `processes` times as much. Filters
-//! of system calls: a hole of the kernel is a hole of the sandbox. Hosts other than Linux.
+//! of system calls: a hole of the kernel is a hole of the sandbox. Hosts other than Linux. Finding a process that has
+//! changed session, environment and directory, where there is neither a namespace nor a user to tell it by.
 
 mod interpreter;
 mod leftovers;

@@ -29,8 +29,9 @@ async fn a_fork_bomb_is_contained() {
             }
         };
         assert_eq!(score.pred.unwrap(), "timed out at test=1");
-        // With the commands around the candidate.
-        assert!((2..=16 + 6).contains(&most), "{:?} ran {most} processes", fixture.choice);
+        // With the commands around the candidate; without a user of its own it shares with the tests beside this one.
+        let bound = if fixture.is_caged() || is_root() { 16 + 6 } else { 200 };
+        assert!((2..=bound).contains(&most), "{:?} ran {most} processes", fixture.choice);
         fixture.leaves_nothing().await;
         assert_eq!(
             fixture.pred("import os\nwhile True: os.fork()", &silent()).await.split(' ').next(),
