@@ -1,8 +1,10 @@
 //! External rewards as a recipe has them.
 //!
-//! Exactly one of `python`, `command`, `http` and `judge` says who is asked; the other keys are the guard's. The first
-//! three have short forms: `python = "module:function"`, `command = ["program", "argument"]`, `http = "http://.."`.
+//! Exactly one of `python`, `command`, `http`, `judge` and `code` says who is asked; the other keys are the guard's. The
+//! first three have short forms: `python = "module:function"`, `command = ["program", "argument"]`,
+//! `http = "http://.."`.
 
+mod code;
 mod forms;
 
 use std::collections::BTreeMap;
@@ -15,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::code::CodeRunner;
 use super::guarded::{Guard, Guarded, OnFailure};
 use super::http::{HttpBatch, HttpSingle};
 use super::judge::Judge;
@@ -23,6 +26,7 @@ use super::{RewardRunner, command, python};
 use crate::RewardError;
 use forms::{api_key, count, seconds};
 
+pub use code::{CodeConfig, SandboxChoice};
 pub use forms::short_or_table;
 
 /// Jobs at a time with a server, where the recipe does not say.
@@ -52,6 +56,8 @@ pub struct ExternalConfig {
     pub http: Option<HttpConfig>,
     /// A language model that judges.
     pub judge: Option<JudgeConfig>,
+    /// Unit tests of the code in a response.
+    pub code: Option<CodeConfig>,
     /// Jobs at a time; where absent, as many as there are workers, or 64 for a server.
     pub concurrency: Option<usize>,
     /// Attempts a second; no limit when absent. A batch counts as its jobs.
@@ -75,6 +81,7 @@ impl Default for ExternalConfig {
             command: None,
             http: None,
             judge: None,
+            code: None,
             concurrency: None,
             per_second: None,
             retries: 2,
@@ -218,6 +225,10 @@ impl ExternalConfig {
                 let key = api_key("judge.api_key_env", config.api_key_env.as_deref())?;
                 (Arc::new(Judge::new(config, key)?), CONCURRENCY_DEFAULT)
             }
+            Kind::Code(config) => {
+                let attempt = seconds("attempt_s", self.attempt_s)?;
+                (Arc::new(CodeRunner::new(config, attempt, tracker)?), config.workers)
+            }
         };
         let guard = self.guard(concurrency)?;
         Ok(Arc::new(Guarded::new(runner, guard, token)))
@@ -225,7 +236,8 @@ impl ExternalConfig {
 
     /// Whether anybody is to be asked.
     pub fn names_anyone(&self) -> bool {
-        self.python.is_some() || self.command.is_some() || self.http.is_some() || self.judge.is_some()
+        let names_server = self.http.is_some() || self.judge.is_some();
+        names_server || self.python.is_some() || self.command.is_some() || self.code.is_some()
     }
 
     fn only_kind(&self) -> Result<Kind<'_>, RewardError> {
@@ -234,6 +246,7 @@ impl ExternalConfig {
             self.command.as_ref().map(Kind::Command),
             self.http.as_ref().map(Kind::Http),
             self.judge.as_ref().map(Kind::Judge),
+            self.code.as_ref().map(Kind::Code),
         ];
         let mut kinds = kinds.into_iter().flatten();
         let found = match (kinds.next(), kinds.count()) {
@@ -243,7 +256,7 @@ impl ExternalConfig {
         };
         Err(RewardError::Misconfigured {
             key: "reward",
-            expected: "exactly one of python, command, http, judge",
+            expected: "exactly one of python, command, http, judge, code",
             found,
         })
     }
@@ -279,6 +292,7 @@ enum Kind<'a> {
     Command(&'a CommandConfig),
     Http(&'a HttpConfig),
     Judge(&'a JudgeConfig),
+    Code(&'a CodeConfig),
 }
 
 impl PythonConfig {

@@ -1,4 +1,4 @@
-//! Rewards that come from outside: a server, a judge model, a Python function, any command.
+//! Rewards that come from outside: a server, a judge model, a Python function, any command, unit tests of code.
 //!
 //! A [`RewardRunner`] asks once; [`Guarded`] around it keeps the promises that a step depends on, so that an outside
 //! that hangs, lies or dies costs samples and never the step. [`ExternalConfig::build`] makes both from a recipe.
@@ -11,10 +11,12 @@
 //! - A score that leaves this module is finite and its `acc` is a share; see [`crate::invariants::score_is_sound`].
 //!
 //! # Deliberately absent
-//! TLS, because the binary has none; sandboxes, because a reward function is the user's own code; metrics, because
-//! callers count fates. Virtual time: real sockets and processes do not wait for a paused clock.
+//! TLS, because the binary has none; sandboxes around reward functions and commands, because those are the user's own
+//! code: only what a model has written runs in one ([`CodeRunner`]). Metrics, because callers count fates. Virtual time:
+//! real sockets and processes do not wait for a paused clock.
 
 mod answer;
+mod code;
 mod command;
 mod config;
 mod guarded;
@@ -22,6 +24,7 @@ mod http;
 mod judge;
 mod processes;
 mod python;
+mod sandbox;
 #[cfg(test)]
 mod test_server;
 
@@ -33,7 +36,11 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::{RewardError, Score};
 
-pub use config::{CommandConfig, ExternalConfig, HttpConfig, JudgeConfig, PythonConfig, short_or_table};
+pub use code::CodeRunner;
+pub use config::{
+    CodeConfig, CommandConfig, ExternalConfig, HttpConfig, JudgeConfig, PythonConfig, SandboxChoice,
+    short_or_table,
+};
 pub use guarded::{Guard, Guarded, OnFailure};
 pub use http::{HttpBatch, HttpSingle};
 pub use judge::{Judge, Verdict};

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use rolldock_reward::external::{CommandConfig, HttpConfig, JudgeConfig, PythonConfig, short_or_table};
+use rolldock_reward::external::{
+    CodeConfig, CommandConfig, HttpConfig, JudgeConfig, PythonConfig, short_or_table,
+};
 use rolldock_reward::{ExternalConfig, OnFailure, RewardError, ScorerConfig, Shaping};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -38,6 +40,9 @@ pub struct Reward {
     /// A language model judges instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub judge: Option<JudgeConfig>,
+    /// Responses are programs, and run against the row's tests in a sandbox.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<CodeConfig>,
     /// What protects a step from whoever scores instead.
     pub guard: RewardGuard,
     /// Soft punishment of long answers.
@@ -65,6 +70,7 @@ impl Default for Reward {
             command: None,
             http: None,
             judge: None,
+            code: None,
             guard: RewardGuard::default(),
             overlong: None,
             mask_truncated: false,
@@ -105,6 +111,7 @@ impl Reward {
             command: self.command.clone(),
             http: self.http.clone(),
             judge: self.judge.clone(),
+            code: self.code.clone(),
             concurrency: self.guard.concurrency,
             per_second: self.guard.per_second,
             retries: self.guard.retries,
@@ -123,6 +130,7 @@ impl Reward {
             self.command.as_ref().map(|command| format!("command {}", command.words.join(" "))),
             self.http.as_ref().map(|http| format!("server {}", http.url)),
             self.judge.as_ref().map(|judge| format!("judge {} at {}", judge.model, judge.url)),
+            self.code.as_ref().map(|code| format!("the row's tests, by {}", code.interpreter)),
         ];
         named.into_iter().flatten().next().unwrap_or_else(|| format!("scorer {}", self.scorer))
     }

@@ -1,0 +1,293 @@
+//! The scorer of code: runs what a model has written against the unit tests of its row, in a [`sandbox`](super::sandbox).
+//!
+//! `candidate.rs` says which part of a response is the program and `cases.rs` which tests a row can have. Every test is
+//! a process of its own in an empty directory, so that none sees what another has left behind. A program passes when it
+//! exits with 0 and prints the expected text, white space at the ends of lines and of the whole aside. A function passes
+//! when it returns the expected value (`value.rs`). Assertions pass when all of them have run; functions and assertions
+//! are run with the usual names of the standard library imported, and with `__name__` not being `__main__`.
+//!
+//! The score is 1 when all tests pass and 0 otherwise, and the first failure ends it; with `continuous` it is the share
+//! of tests that pass. `acc` is 1 or 0 for all of them, and `pred` says in a few words why.
+//!
+//! # Invariants
+//! - What a candidate does costs the candidate and nobody else: every way in which it fails is a score of 0. Only what
+//!   happens before its turn has come (the harness says so in its first line) is an error.
+//! - Expected outputs and results never enter the sandbox. That a candidate prints what it was told to print, exits
+//!   early with 0, or ends the harness is no success: a check has passed only when the harness returns a number that
+//!   was drawn for this one run.
+//!
+//! # Deliberately absent
+//! Languages other than Python. Secrecy of assertions: they run in the candidate's own interpreter, and a candidate that
+//! searches it can find them. Tolerance for fractions and for the order of lines.
+
+mod candidate;
+mod cases;
+mod value;
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use serde_json::json;
+use serde_json::value::RawValue;
+use tokio::sync::OnceCell;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use super::answer::first_chars;
+use super::config::CodeConfig;
+use super::sandbox::{Ended, How, Place, Sandbox, SandboxSpec};
+use super::{RewardJob, RewardRunner};
+use crate::{RewardError, Score};
+use cases::Case;
+
+/// The program around every candidate.
+const HARNESS: &str = include_str!("code/harness.py");
+/// What it says first.
+const READY: &[u8] = b"rolldock ready\n";
+/// Characters of a candidate's own words in `pred` and in errors.
+const EXCERPT_CHARS_MAX: usize = 100;
+/// Signals that the limit of processor time ends in.
+const SIGXCPU: i32 = 24;
+/// As errors call it.
+const WHAT: &str = "code";
+
+/// See the module's documentation.
+pub struct CodeRunner {
+    spec: SandboxSpec,
+    time_all: Duration,
+    is_continuous: bool,
+    sandbox: OnceCell<Sandbox>,
+    seals: Seals,
+    tracker: TaskTracker,
+}
+
+/// How a test went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Verdict {
+    Passed,
+    Wrong,
+    TimedOut,
+    Memory,
+    Output,
+    ExitedEarly,
+    Crashed(String),
+}
+
+impl CodeRunner {
+    /// A runner that has not looked at the host yet: the first job or check does. `attempt` is the limit of a job from
+    /// outside; an error names the key that is wrong. Cleaning up runs on `tracker`.
+    pub fn new(config: &CodeConfig, attempt: Duration, tracker: TaskTracker) -> Result<Self, RewardError> {
+        let (limits, time_all) = config.limits(attempt)?;
+        let spec = SandboxSpec {
+            choice: config.sandbox,
+            interpreter: config.interpreter.clone(),
+            readable: config.readable.clone(),
+            directory: config.directory.clone().unwrap_or_else(std::env::temp_dir),
+            workers: config.workers,
+            limits,
+        };
+        Ok(Self {
+            spec,
+            time_all,
+            is_continuous: config.continuous,
+            sandbox: OnceCell::new(),
+            seals: Seals::default(),
+            tracker,
+        })
+    }
+
+    /// Cancel-safe.
+    async fn sandbox(&self) -> Result<&Sandbox, RewardError> {
+        self.sandbox.get_or_try_init(|| Sandbox::find(&self.spec, &self.tracker)).await
+    }
+
+    /// Cancel-safe: what runs is killed, and its directory is removed.
+    async fn all(&self, job: &RewardJob) -> Result<Score, RewardError> {
+        let cases = cases::read(&job.ground_truth)?;
+        self.check_outputs(&cases)?;
+        let program = candidate::find(&job.response);
+        let sandbox = self.sandbox().await?;
+        let place = sandbox.place(program).await?;
+        let end = Instant::now() + self.time_all;
+        let (mut passed, mut failure) = (0_usize, None);
+        for (index, case) in cases.iter().enumerate() {
+            let result = match Instant::now() < end {
+                true => self.one(sandbox, &place, case, end).await,
+                false => Ok(Verdict::TimedOut),
+            };
+            let is_over = Instant::now() >= end;
+            let why = match result {
+                Ok(Verdict::Passed) => {
+                    passed += 1;
+                    continue;
+                }
+                Ok(Verdict::TimedOut) if is_over => format!("timed out in all at test={}", index + 1),
+                // A test that had no time left to start says nothing about the sandbox.
+                Err(_) if is_over && index > 0 => format!("timed out in all at test={}", index + 1),
+                Ok(verdict) => words(&verdict, index + 1),
+                Err(error) => return Err(error),
+            };
+            failure.get_or_insert(why);
+            if is_over || !self.is_continuous {
+                break;
+            }
+        }
+        Ok(score_of(passed, cases.len(), failure, self.is_continuous))
+    }
+
+    /// An output that no candidate is allowed to print is nobody's failure but the settings'.
+    fn check_outputs(&self, cases: &[Case]) -> Result<(), RewardError> {
+        let most = self.spec.limits.output_bytes;
+        let longest = cases.iter().map(|case| match case {
+            Case::Program { output, .. } => output.len(),
+            Case::Call { expected, .. } => expected.get().len(),
+            Case::Check(_) => 0,
+        });
+        match longest.max() {
+            Some(bytes) if bytes > most => Err(RewardError::Misconfigured {
+                key: "code.output_bytes_max",
+                expected: "more bytes than the longest output of the row's tests has",
+                found: format!("{most} for bytes={bytes}"),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Cancel-safe.
+    async fn one(
+        &self,
+        sandbox: &Sandbox,
+        place: &Place,
+        case: &Case,
+        end: Instant,
+    ) -> Result<Verdict, RewardError> {
+        let seal = self.seals.next();
+        let (form, input) = match case {
+            Case::Program { input, .. } => ("program", input.clone()),
+            Case::Call { name, arguments, .. } => {
+                ("call", format!("{{\"call\":{},\"arguments\":{}}}", json!(name), arguments.get()))
+            }
+            Case::Check(tests) => ("check", json!({ "tests": tests, "seal": seal }).to_string()),
+        };
+        let words = [HARNESS, form, sandbox.program()];
+        let ended = sandbox.run(place, &words, input.as_bytes(), end).await?;
+        let Some(said) = ended.stdout.strip_prefix(READY) else { return Err(no_turn(&ended)) };
+        Ok(verdict(case, &ended, said, &seal))
+    }
+}
+
+impl RewardRunner for CodeRunner {
+    fn score<'a>(&'a self, job: &'a RewardJob) -> BoxFuture<'a, Result<Score, RewardError>> {
+        Box::pin(self.all(job))
+    }
+
+    fn check(&self) -> BoxFuture<'_, Result<(), RewardError>> {
+        Box::pin(async { self.sandbox().await.map(drop) })
+    }
+}
+
+fn score_of(passed: usize, total: usize, failure: Option<String>, is_continuous: bool) -> Score {
+    let acc = f64::from(passed == total);
+    let score = match is_continuous {
+        true => passed as f64 / total.max(1) as f64,
+        false => acc,
+    };
+    Score { score, acc, pred: Some(failure.unwrap_or_else(|| "passed".to_owned())), ..Score::default() }
+}
+
+fn words(verdict: &Verdict, test: usize) -> String {
+    match verdict {
+        Verdict::Passed => "passed".to_owned(),
+        Verdict::Wrong => format!("wrong answer at test={test}"),
+        Verdict::TimedOut => format!("timed out at test={test}"),
+        Verdict::Memory => format!("memory at test={test}"),
+        Verdict::Output => format!("output at test={test}"),
+        Verdict::ExitedEarly => format!("exited early at test={test}"),
+        Verdict::Crashed(how) => format!("crashed {how} at test={test}"),
+    }
+}
+
+/// The sandbox or the interpreter has failed, and the candidate has not begun.
+fn no_turn(ended: &Ended) -> RewardError {
+    let how = match ended.how {
+        How::TimedOut => "its time was over before the candidate's turn had come".to_owned(),
+        How::TooMuchOutput => "it wrote too much before the candidate's turn".to_owned(),
+        How::Exited(code) => format!("exit={code} before the candidate's turn"),
+        How::Signalled(signal) => format!("signal={signal} before the candidate's turn"),
+    };
+    RewardError::WorkerDied { what: WHAT.into(), how, stderr: ended.stderr.clone() }
+}
+
+/// What the end of a run means. `said` is all of standard output that is the candidate's or about it.
+fn verdict(case: &Case, ended: &Ended, said: &[u8], seal: &str) -> Verdict {
+    match ended.how {
+        How::TimedOut | How::Signalled(SIGXCPU) => return Verdict::TimedOut,
+        How::TooMuchOutput => return Verdict::Output,
+        How::Signalled(signal) => return Verdict::Crashed(format!("signal={signal}")),
+        How::Exited(0) => {}
+        How::Exited(code) => return crash(case, code, &ended.stderr),
+    }
+    let is_right = match case {
+        Case::Program { output, .. } => same_text(said, output),
+        // Nothing at all was returned: the candidate has left by itself.
+        Case::Call { .. } | Case::Check(_) if said.is_empty() => return Verdict::ExitedEarly,
+        Case::Call { expected, .. } => {
+            serde_json::from_slice::<&RawValue>(said).is_ok_and(|result| value::is_expected(result, expected))
+        }
+        Case::Check(_) => said == seal.as_bytes(),
+    };
+    if is_right { Verdict::Passed } else { Verdict::Wrong }
+}
+
+/// What an exit other than with 0 means, by the last line of the traceback.
+fn crash(case: &Case, code: i32, stderr: &str) -> Verdict {
+    let last = stderr.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    let name = last.split(':').next().unwrap_or_default();
+    if name.ends_with("MemoryError") {
+        return Verdict::Memory;
+    }
+    if matches!(case, Case::Check(_)) && name == "AssertionError" {
+        return Verdict::Wrong;
+    }
+    match last.is_empty() {
+        true => Verdict::Crashed(format!("exit={code}")),
+        false => Verdict::Crashed(format!("exit={code} ({})", excerpt(last))),
+    }
+}
+
+fn excerpt(text: &str) -> String {
+    first_chars(text, EXCERPT_CHARS_MAX)
+}
+
+/// Whether two texts are equal but for white space at the ends of lines and of the whole.
+fn same_text(printed: &[u8], expected: &str) -> bool {
+    let printed = String::from_utf8_lossy(printed);
+    let mut printed = printed.trim_end().lines().map(str::trim_end);
+    let mut expected = expected.trim_end().lines().map(str::trim_end);
+    loop {
+        match (printed.next(), expected.next()) {
+            (None, None) => return true,
+            (Some(a), Some(b)) if a == b => {}
+            _ => return false,
+        }
+    }
+}
+
+/// Numbers that nobody can foretell. No score depends on them.
+#[derive(Default)]
+struct Seals {
+    state: RandomState,
+    count: AtomicU64,
+}
+
+impl Seals {
+    fn next(&self) -> String {
+        let number = self.count.fetch_add(1, Ordering::Relaxed);
+        format!("{:016x}{:016x}", self.state.hash_one((number, 0)), self.state.hash_one((number, 1)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

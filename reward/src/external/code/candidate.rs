@@ -1,0 +1,64 @@
+//! Which part of a response is the program.
+//!
+//! The last fenced block that is marked as Python (`python`, `py` or `python3`, whatever the case); else the last one
+//! without a mark, because models print the output of their program in such blocks after it; else the whole response.
+//! A fence is a line that begins, after blanks, with three back-ticks or more; a line of at least as many and nothing
+//! else closes it. A block that is not closed goes to the end.
+
+const TICK: char = '`';
+const TICKS_MIN: usize = 3;
+
+/// The program in a response. Linear in its length.
+pub(super) fn find(response: &str) -> &str {
+    let (mut marked, mut unmarked) = (None, None);
+    let mut open: Option<Fence<'_>> = None;
+    let mut place = 0;
+    for line in response.split_inclusive('\n') {
+        let (start, end) = (place, place + line.len());
+        place = end;
+        let Some((ticks, mark)) = fence(line) else { continue };
+        match &open {
+            None => open = Some(Fence { ticks, mark, body: end }),
+            Some(fence) if mark.is_empty() && ticks >= fence.ticks => {
+                fence.keep(&response[fence.body..start], &mut marked, &mut unmarked);
+                open = None;
+            }
+            Some(_) => {}
+        }
+    }
+    if let Some(fence) = open {
+        fence.keep(&response[fence.body..], &mut marked, &mut unmarked);
+    }
+    marked.or(unmarked).unwrap_or(response)
+}
+
+struct Fence<'a> {
+    ticks: usize,
+    mark: &'a str,
+    /// Where the block begins, in bytes.
+    body: usize,
+}
+
+impl<'a> Fence<'a> {
+    fn keep(&self, block: &'a str, marked: &mut Option<&'a str>, unmarked: &mut Option<&'a str>) {
+        let is_python = ["python", "py", "python3"].iter().any(|name| self.mark.eq_ignore_ascii_case(name));
+        if is_python {
+            *marked = Some(block);
+        } else if self.mark.is_empty() {
+            *unmarked = Some(block);
+        }
+    }
+}
+
+/// How many back-ticks a line begins with, and the first word behind them.
+fn fence(line: &str) -> Option<(usize, &str)> {
+    let text = line.trim();
+    let rest = text.trim_start_matches(TICK);
+    let ticks = text.len() - rest.len();
+    // Back-ticks further on make it code within a line.
+    let is_fence = ticks >= TICKS_MIN && !rest.contains(TICK);
+    is_fence.then(|| (ticks, rest.split_whitespace().next().unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests;

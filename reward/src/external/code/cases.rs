@@ -1,0 +1,194 @@
+//! Unit tests as data sets have them, in a row's `ground_truth`.
+//!
+//! | shape | tests |
+//! |---|---|
+//! | `{"inputs": [..], "outputs": [..]}` | programs: standard input and output, one pair a test |
+//! | the same with `"fn_name"` | calls: a list of arguments, or a text of one JSON value a line, and the result |
+//! | `[{"input": .., "output": .., "testtype": ..}, ..]` | either, by `testtype`: `stdin`, or `functional` with `metadata.func_name` |
+//! | `{"functional": ".."}` | one test: Python that runs after the candidate and fails by an exception |
+//! | `["assert ..", ..]` | a test each where all begin with `assert`; else one test of all lines |
+//! | text with an `assert` in it | one test |
+//!
+//! A JSON string is read once more, since some data sets encode twice. A list of texts where a text is meant (the input
+//! or output of a program) is its lines.
+//!
+//! # Deliberately absent
+//! `unittest` and `pytest`: a test that ends the interpreter cannot be told from a candidate that does.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::RewardError;
+
+/// Tests of a row.
+pub(super) const CASES_MAX: usize = 1 << 14;
+/// How often a text in a text is read.
+const LAYERS_MAX: usize = 2;
+/// As errors call it.
+const WHAT: &str = "ground_truth";
+const SHAPES: &str = "expected unit tests: {\"inputs\", \"outputs\"}, {\"functional\"}, a list of {\"input\", \"output\"}, or assertions";
+
+/// One test.
+#[derive(Debug)]
+pub(super) enum Case {
+    /// A whole program.
+    Program {
+        /// Its standard input.
+        input: String,
+        /// What it should print.
+        output: String,
+    },
+    /// A function, or a method of `Solution`.
+    Call {
+        /// The function.
+        name: String,
+        /// A JSON list.
+        arguments: Box<RawValue>,
+        /// What it should return.
+        expected: Box<RawValue>,
+    },
+    /// Python that runs after the candidate.
+    Check(String),
+}
+
+#[derive(Deserialize)]
+struct Pairs {
+    inputs: Option<Vec<Box<RawValue>>>,
+    outputs: Option<Vec<Box<RawValue>>>,
+    fn_name: Option<String>,
+    functional: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Pair {
+    input: Box<RawValue>,
+    output: Box<RawValue>,
+    testtype: Option<String>,
+    metadata: Option<Metadata>,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    func_name: Option<String>,
+}
+
+/// The tests in a row's truth: at least one. An error says which shapes there are.
+pub(super) fn read(ground_truth: &str) -> Result<Vec<Case>, RewardError> {
+    let cases = read_layer(ground_truth, LAYERS_MAX).map_err(|reason| wrong(ground_truth, reason))?;
+    match cases.len() {
+        0 => Err(wrong(ground_truth, "there are no tests".into())),
+        1..=CASES_MAX => Ok(cases),
+        more => Err(wrong(ground_truth, format!("there are {more} tests, and at most {CASES_MAX} are run"))),
+    }
+}
+
+fn wrong(ground_truth: &str, reason: String) -> RewardError {
+    RewardError::invalid(WHAT, ground_truth, reason)
+}
+
+fn read_layer(text: &str, layers: usize) -> Result<Vec<Case>, String> {
+    let not_json = |error: serde_json::Error| format!("{SHAPES} ({error})");
+    let text = text.trim();
+    match text.as_bytes().first() {
+        Some(b'{') => of_object(serde_json::from_str(text).map_err(not_json)?),
+        Some(b'[') => of_list(serde_json::from_str(text).map_err(not_json)?),
+        Some(b'"') if layers > 1 => {
+            let inner: String = serde_json::from_str(text).map_err(not_json)?;
+            read_layer(&inner, layers - 1)
+        }
+        _ if text.contains("assert") => Ok(vec![Case::Check(text.to_owned())]),
+        _ => Err(SHAPES.to_owned()),
+    }
+}
+
+fn of_object(object: Pairs) -> Result<Vec<Case>, String> {
+    let (inputs, outputs) = match (object.inputs, object.outputs, object.functional) {
+        (Some(inputs), Some(outputs), None) => (inputs, outputs),
+        (None, None, Some(tests)) => return Ok(vec![Case::Check(tests)]),
+        _ => return Err(SHAPES.to_owned()),
+    };
+    if inputs.len() != outputs.len() {
+        return Err(format!("inputs={} and outputs={} are not pairs", inputs.len(), outputs.len()));
+    }
+    let name = object.fn_name.filter(|name| !name.is_empty());
+    let pairs = inputs.into_iter().zip(outputs);
+    pairs.map(|(input, output)| case_of(name.as_deref(), &input, output)).collect()
+}
+
+fn of_list(list: Vec<Box<RawValue>>) -> Result<Vec<Case>, String> {
+    if list.iter().all(|item| item.get().starts_with('"')) {
+        let texts: Result<Vec<String>, _> =
+            list.iter().map(|item| serde_json::from_str(item.get())).collect();
+        let texts = texts.map_err(|error| error.to_string())?;
+        return Ok(match texts.iter().all(|text| text.trim_start().starts_with("assert")) {
+            true => texts.into_iter().map(Case::Check).collect(),
+            // Without the others a line may be no test at all, and pass.
+            false => vec![Case::Check(texts.join("\n"))],
+        });
+    }
+    list.into_iter().map(|item| of_pair(&item)).collect()
+}
+
+fn of_pair(item: &RawValue) -> Result<Case, String> {
+    let pair: Pair = serde_json::from_str(item.get()).map_err(|error| format!("{SHAPES} ({error})"))?;
+    let name = match pair.testtype.as_deref() {
+        None | Some("stdin" | "stdin_stdout") => None,
+        Some("functional") => {
+            let name = pair.metadata.and_then(|metadata| metadata.func_name);
+            Some(name.ok_or("testtype=functional needs metadata.func_name")?)
+        }
+        Some(other) => return Err(format!("testtype={other:?} is neither stdin nor functional")),
+    };
+    case_of(name.as_deref(), &pair.input, pair.output)
+}
+
+fn case_of(name: Option<&str>, input: &RawValue, output: Box<RawValue>) -> Result<Case, String> {
+    let Some(name) = name else {
+        return Ok(Case::Program { input: text_of(input)?, output: text_of(&output)? });
+    };
+    let is_lines = input.get().starts_with('"');
+    let arguments = match input.get().as_bytes().first() {
+        Some(b'"') => arguments_of_lines(&text_of(input)?)?,
+        Some(b'[') => input.get().to_owned(),
+        _ => format!("[{}]", input.get()),
+    };
+    let inner = match is_lines && output.get().starts_with('"') {
+        true => RawValue::from_string(text_of(&output)?.trim().to_owned()).ok(),
+        false => None,
+    };
+    let arguments = RawValue::from_string(arguments).map_err(|error| error.to_string())?;
+    Ok(Case::Call { name: name.to_owned(), arguments, expected: inner.unwrap_or(output) })
+}
+
+/// One JSON value a line.
+fn arguments_of_lines(text: &str) -> Result<String, String> {
+    let mut arguments = Vec::new();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let argument: &RawValue = serde_json::from_str(line)
+            .map_err(|error| format!("the argument {:?} is not JSON ({error})", super::excerpt(line)))?;
+        arguments.push(argument.get());
+    }
+    Ok(format!("[{}]", arguments.join(",")))
+}
+
+/// A text, the lines of one, or a number.
+fn text_of(value: &RawValue) -> Result<String, String> {
+    let text = value.get();
+    let wrong = || format!("{:?} is no text", super::excerpt(text));
+    match text.as_bytes().first() {
+        Some(b'"') => serde_json::from_str(text).map_err(|_| wrong()),
+        Some(b'[') => {
+            let items: Vec<&RawValue> = serde_json::from_str(text).map_err(|_| wrong())?;
+            let lines = items.into_iter().map(|item| match item.get().as_bytes().first() {
+                Some(b'[' | b'{') => Err(wrong()),
+                _ => text_of(item),
+            });
+            Ok(lines.collect::<Result<Vec<String>, String>>()?.join("\n"))
+        }
+        Some(b'-' | b'0'..=b'9') => Ok(text.to_owned()),
+        _ => Err(wrong()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+"""Runs a candidate under one test: `code.rs` documents the forms.
+
+The first line on standard output says that the candidate's turn has come: without it the sandbox has failed, and not
+the candidate. Expected results never come in here, but for those inside of assertions.
+"""
+
+import os
+import sys
+
+os.write(1, b"rolldock ready\n")
+
+# What solutions of functions take for granted; the builtins come back last, for modules have names like theirs.
+PRELUDE = """
+from math import *
+from itertools import *
+from functools import *
+from collections import *
+from heapq import *
+from bisect import *
+from typing import *
+import bisect, collections, functools, heapq, itertools, math, operator, re, string, sys
+from builtins import *
+"""
+
+
+def load(path, name, prelude=""):
+    module = type(sys)(name)
+    module.__file__ = path
+    sys.modules[name] = module
+    exec(prelude, module.__dict__)
+    with open(path, "rb") as file:
+        source = file.read()
+    exec(compile(source, path, "exec"), module.__dict__)
+    return module
+
+
+def request():
+    """Reads what is to be done, and leaves the candidate neither input nor the way to answer for the harness."""
+    import json
+
+    # Arguments and results may be longer than Python reads and writes by itself.
+    getattr(sys, "set_int_max_str_digits", lambda digits: None)(0)
+    asked = json.loads(sys.stdin.buffer.read())
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    return asked, answers
+
+
+def say(answers, text):
+    with open(answers, "wb") as file:
+        file.write(text.encode("ascii"))
+    sys.stdout.flush()
+    # Threads that the candidate has left running would hold up an orderly end.
+    os._exit(0)
+
+
+def argument(value):
+    """JSON has no keys that are numbers; functions of dicts with such keys mean numbers."""
+    if not isinstance(value, dict):
+        return value
+    try:
+        return {int(key): item for key, item in value.items()}
+    except ValueError:
+        return value
+
+
+def plain(value):
+    """Values of numpy are numbers and lists; others equal nothing that JSON can say."""
+    return value.tolist() if hasattr(value, "tolist") else repr(value)
+
+
+def call(path):
+    asked, answers = request()
+    module = load(path, "candidate", PRELUDE)
+    name = asked["call"]
+    solution = getattr(module, "Solution", None)
+    holder = solution() if isinstance(solution, type) and hasattr(solution, name) else module
+    import json
+
+    result = getattr(holder, name)(*map(argument, asked["arguments"]))
+    say(answers, json.dumps(result, default=plain))
+
+
+def check(path):
+    asked, answers = request()
+    module = load(path, "candidate", PRELUDE)
+    exec(compile(asked["tests"], "tests", "exec"), module.__dict__)
+    say(answers, asked["seal"])
+
+
+if __name__ == "__main__":
+    form, path = sys.argv[1:3]
+    sys.argv = [path]
+    if form == "program":
+        load(path, "__main__")
+    elif form == "call":
+        call(path)
+    else:
+        check(path)

@@ -1,0 +1,138 @@
+//! Real processes at every level that works here. Those that do not are skipped with a message, but for the plain
+//! limits, which work everywhere.
+
+mod attacks;
+mod forms;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::time::timeout;
+
+use super::*;
+use crate::external::SandboxChoice;
+use crate::external::test_server::eventually;
+
+const ATTEMPT: Duration = Duration::from_secs(3600);
+
+/// A runner whose candidates' directories are in a directory of its own.
+struct Fixture {
+    choice: SandboxChoice,
+    runner: CodeRunner,
+    tracker: TaskTracker,
+    folder: TempDir,
+}
+
+/// A Python that every user can run: not one in somebody's home.
+fn interpreter() -> &'static str {
+    match Path::new("/usr/bin/python3").exists() {
+        true => "/usr/bin/python3",
+        false => "python3",
+    }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+async fn fixture(
+    choice: SandboxChoice,
+    change: impl FnOnce(&mut CodeConfig),
+) -> Result<Fixture, RewardError> {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
+    let mut config = CodeConfig {
+        interpreter: interpreter().into(),
+        sandbox: choice,
+        directory: Some(folder.path().to_owned()),
+        // Tests run many at a time, on few cores.
+        time_s: 20.0,
+        ..CodeConfig::default()
+    };
+    change(&mut config);
+    let tracker = TaskTracker::new();
+    let runner = CodeRunner::new(&config, ATTEMPT, tracker.clone()).unwrap();
+    runner.check().await?;
+    Ok(Fixture { choice, runner, tracker, folder })
+}
+
+/// One for each level that works here.
+async fn fixtures(change: impl Fn(&mut CodeConfig)) -> Vec<Fixture> {
+    let mut fixtures = Vec::new();
+    for choice in [SandboxChoice::Bubblewrap, SandboxChoice::Namespaces, SandboxChoice::Limits] {
+        match fixture(choice, &change).await {
+            Ok(fixture) => fixtures.push(fixture),
+            Err(error) if choice != SandboxChoice::Limits => eprintln!("skipped: {error}"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    fixtures
+}
+
+fn code_job(response: &str, ground_truth: &str) -> RewardJob {
+    RewardJob {
+        response: response.into(),
+        ground_truth: ground_truth.into(),
+        data_source: "code".into(),
+        prompt: "?".into(),
+        extra: Arc::new(Value::Null),
+    }
+}
+
+/// One test of a whole program.
+fn prints(input: &str, output: &str) -> String {
+    json!({ "inputs": [input], "outputs": [output] }).to_string()
+}
+
+impl Fixture {
+    fn is_caged(&self) -> bool {
+        self.choice != SandboxChoice::Limits
+    }
+
+    async fn score(&self, response: &str, ground_truth: &str) -> Score {
+        let job = code_job(response, ground_truth);
+        self.runner.score(&job).await.unwrap_or_else(|error| panic!("{:?}: {error}", self.choice))
+    }
+
+    /// Why a candidate got what it got.
+    async fn pred(&self, response: &str, ground_truth: &str) -> String {
+        let score = self.score(response, ground_truth).await;
+        let pred = score.pred.unwrap();
+        assert_eq!(score.acc, f64::from(pred == "passed"), "{pred}");
+        pred
+    }
+
+    /// Processes that run for this fixture, whatever they have made of themselves.
+    fn processes(&self) -> Vec<PathBuf> {
+        let folder = self.folder.path().to_str().unwrap();
+        let contains = |path: PathBuf| {
+            let text = std::fs::read(path).unwrap_or_default();
+            memchr::memmem::find(&text, folder.as_bytes()).is_some()
+        };
+        let is_there = |place: &PathBuf| {
+            let state = std::fs::read_to_string(place.join("stat")).unwrap_or_default();
+            let runs_here = contains(place.join("environ")) || contains(place.join("cmdline"));
+            !state.contains(") Z ") && runs_here
+        };
+        let entries = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+        entries.filter(is_there).collect()
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        std::fs::read_dir(self.folder.path()).unwrap().flatten().map(|entry| entry.path()).collect()
+    }
+
+    /// After a job nothing is left, at once or as soon as the tasks have ended.
+    async fn leaves_nothing(&self) {
+        eventually("files go", || self.files().is_empty()).await;
+        eventually("processes go", || self.processes().is_empty()).await;
+        let sandbox = self.runner.sandbox.get().unwrap();
+        eventually("turns come back", || sandbox.free_turns() == self.runner.spec.workers).await;
+        self.tracker.close();
+        assert!(timeout(Duration::from_secs(20), self.tracker.wait()).await.is_ok(), "tasks are left");
+        self.tracker.reopen();
+    }
+}

@@ -1,0 +1,81 @@
+//! Which files a Python consists of.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use super::WHAT;
+use crate::RewardError;
+use crate::external::answer::quote;
+
+/// A Python that says nothing for so long is none.
+const ANSWER_MAX: Duration = Duration::from_secs(60);
+/// It is asked with this process's environment: the name may be a script that chooses among several.
+const QUESTION: &str = "import json, sys; print(json.dumps({'executable': sys.executable, 'prefixes': \
+     [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]}))";
+/// What a Python has below its prefix.
+const PARTS: [&str; 4] = ["bin", "lib", "lib64", "pyvenv.cfg"];
+/// Always there in a sandbox.
+const SYSTEM: &str = "/usr";
+
+/// A Python on this host.
+#[derive(Debug, Clone)]
+pub(super) struct Interpreter {
+    /// Its absolute path.
+    pub(super) executable: PathBuf,
+    /// What it needs beside the system's directories.
+    pub(super) parts: BTreeSet<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    executable: PathBuf,
+    prefixes: Vec<PathBuf>,
+}
+
+impl Interpreter {
+    /// Asks `name` where it is. Cancel-safe.
+    pub(super) async fn find(name: &str) -> Result<Self, RewardError> {
+        let never = |reason: String| RewardError::Unloadable { what: WHAT.into(), reason };
+        let mut command = Command::new(name);
+        command.args(["-c", QUESTION]).stdin(Stdio::null()).kill_on_drop(true);
+        let output = match timeout(ANSWER_MAX, command.output()).await {
+            Ok(Ok(output)) => output,
+            Ok(Err(error)) => return Err(never(format!("interpreter {name:?}: {error}"))),
+            Err(_) => return Err(never(format!("interpreter {name:?} says nothing"))),
+        };
+        let answer: Answer = serde_json::from_slice(&output.stdout).map_err(|error| {
+            let stderr = quote(&output.stderr);
+            never(format!("interpreter {name:?} is no Python ({error}); stderr: {stderr:?}"))
+        })?;
+        Ok(Self { parts: parts(&answer), executable: answer.executable })
+    }
+}
+
+fn parts(answer: &Answer) -> BTreeSet<PathBuf> {
+    let real = |path: &Path| std::fs::canonicalize(path).ok();
+    let mut prefixes: BTreeSet<PathBuf> = answer.prefixes.iter().cloned().collect();
+    prefixes.extend(answer.prefixes.iter().filter_map(|prefix| real(prefix)));
+    // A virtual environment's executable is a link to another Python's, perhaps through further links.
+    let mut links = answer.executable.clone();
+    for _ in 0..LINKS_MAX {
+        prefixes.extend(links.parent().and_then(Path::parent).map(Path::to_owned));
+        let Ok(target) = std::fs::read_link(&links) else { break };
+        links = links.parent().unwrap_or(Path::new("/")).join(target);
+    }
+    prefixes.extend(
+        real(&answer.executable).as_deref().and_then(Path::parent).and_then(Path::parent).map(Path::to_owned),
+    );
+    let places = prefixes.iter().flat_map(|prefix| PARTS.map(|part| prefix.join(part)));
+    places
+        .filter(|place| !place.starts_with(SYSTEM) && place.components().count() > 2 && place.exists())
+        .collect()
+}
+
+/// Links from a virtual environment to its Python.
+const LINKS_MAX: usize = 8;
