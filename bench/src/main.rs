@@ -10,7 +10,9 @@ mod counting;
 mod cpu;
 mod figures;
 mod fleet;
+mod python;
 mod queue;
+mod reward;
 mod rollout;
 mod serve;
 mod workload;
@@ -43,6 +45,8 @@ enum Room {
     Fleet(FleetOptions),
     /// What a served queue moves, how long a small take takes, what rows cost in memory
     Queue(QueueOptions),
+    /// What a score costs, and whether our scorers say what verl's and math-verify say
+    Reward(RewardOptions),
     /// Answers requests at once, for another sub-command
     #[command(hide = true)]
     Echo,
@@ -81,6 +85,14 @@ struct QueueOptions {
     peer: bool,
 }
 
+#[derive(Args)]
+struct RewardOptions {
+    #[command(flatten)]
+    options: Options,
+    #[command(flatten)]
+    reward: reward::RewardArgs,
+}
+
 fn main() -> anyhow::Result<ExitCode> {
     rolldock::cli::raise_open_files_limit();
     let (figures, options) = match Cli::parse().room {
@@ -88,6 +100,9 @@ fn main() -> anyhow::Result<ExitCode> {
         Room::Client(options) => (client::measure(options.quick)?, options),
         Room::Fleet(FleetOptions { options, peer }) => (fleet::measure(options.quick, peer)?, options),
         Room::Queue(QueueOptions { options, peer }) => (queue::measure(options.quick, peer)?, options),
+        Room::Reward(RewardOptions { options, reward }) => {
+            (reward::measure(options.quick, &reward)?, options)
+        }
         Room::Echo => {
             fleet::echo()?;
             return Ok(ExitCode::SUCCESS);

@@ -21,6 +21,11 @@ pub fn strip(text: &str) -> &str {
 /// Python's `text[-count:]`: the last `count` code points.
 pub fn tail(text: &str, count: usize) -> &str {
     let Some(last) = count.checked_sub(1) else { return "" };
+    // Of ASCII, a code point is a byte.
+    let Some(start) = text.len().checked_sub(count) else { return text };
+    if let Some(end) = text.get(start..).filter(|end| end.is_ascii()) {
+        return end;
+    }
     match text.char_indices().rev().nth(last) {
         Some((start, _)) => &text[start..],
         None => text,

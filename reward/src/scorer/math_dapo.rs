@@ -1,16 +1,15 @@
 //! `math_dapo`: DAPO's scorer, which reads the last 300 code points and normalises as Minerva did
 //! (Lewkowycz et al. 2022, appendix D).
 
-use std::sync::LazyLock;
+mod marker;
 
-use regex::Regex;
 use serde::{Deserialize, Serialize};
 
 use super::boxed::last_boxed_content;
 use super::rewrites::{Bare, brace_bare, keep_first_formulas, replace, unwrap_longest, unwrap_shortest};
 use super::{Score, ScoreInput, Scorer};
 use crate::RewardError;
-use crate::python_text::{SPACES, is_digit, strip, tail};
+use crate::python_text::{is_digit, strip, tail};
 
 /// Code points of a response's end that are looked at.
 const TAIL: usize = 300;
@@ -18,73 +17,95 @@ const TAIL: usize = 300;
 const BOX_TAIL: usize = 100;
 const INVALID: &str = "[INVALID]";
 
+/// A word and what stands in its place.
+struct Rule {
+    from: &'static str,
+    to: &'static str,
+    /// See [`characters`].
+    needs: u128,
+}
+
+/// The characters of a text as a set. Those outside of ASCII count as others: what is not in the set is not in the text.
+const fn characters(text: &str) -> u128 {
+    let bytes = text.as_bytes();
+    let mut set = 0;
+    let mut at = 0;
+    while at < bytes.len() {
+        set |= 1 << (bytes[at] & 127);
+        at += 1;
+    }
+    set
+}
+
+const fn replaced(from: &'static str, to: &'static str) -> Rule {
+    Rule { from, to, needs: characters(from) }
+}
+
+const fn removed(word: &'static str) -> Rule {
+    replaced(word, "")
+}
+
+/// Every rule, and every scanner, needs one of these, which a plain number does not have.
+const REWRITABLE: u128 = characters("abcdefghijklmnopqrstuvwxyz \\${\"");
+
 /// Replaced in this order.
-const SUBSTITUTIONS: &[(&str, &str)] = &[
-    ("an ", ""),
-    ("a ", ""),
-    (".$", "$"),
-    ("\\$", ""),
-    ("\\ ", ""),
-    (" ", ""),
-    ("mbox", "text"),
-    (",\\text{and}", ","),
-    ("\\text{and}", ","),
-    ("\\text{m}", "\\text{}"),
+const SUBSTITUTIONS: &[Rule] = &[
+    replaced("an ", ""),
+    replaced("a ", ""),
+    replaced(".$", "$"),
+    replaced("\\$", ""),
+    replaced("\\ ", ""),
+    replaced(" ", ""),
+    replaced("mbox", "text"),
+    replaced(",\\text{and}", ","),
+    replaced("\\text{and}", ","),
+    replaced("\\text{m}", "\\text{}"),
 ];
 
 /// Removed in this order.
-const REMOVED: &[&str] = &[
-    "square",
-    "ways",
-    "integers",
-    "dollars",
-    "mph",
-    "inches",
-    "hours",
-    "km",
-    "units",
-    "\\ldots",
-    "sue",
-    "points",
-    "feet",
-    "minutes",
-    "digits",
-    "cents",
-    "degrees",
-    "cm",
-    "gm",
-    "pounds",
-    "meters",
-    "meals",
-    "edges",
-    "students",
-    "childrentickets",
-    "multiples",
-    "\\text{s}",
-    "\\text{.}",
-    "\\text{\ns}",
-    "\\text{}^2",
-    "\\text{}^3",
-    "\\text{\n}",
-    "\\text{}",
-    "\\mathrm{th}",
-    "^\\circ",
-    "^{\\circ}",
-    "\\;",
-    ",\\!",
-    "{,}",
-    "\"",
-    "\\dots",
+const REMOVED: &[Rule] = &[
+    removed("square"),
+    removed("ways"),
+    removed("integers"),
+    removed("dollars"),
+    removed("mph"),
+    removed("inches"),
+    removed("hours"),
+    removed("km"),
+    removed("units"),
+    removed("\\ldots"),
+    removed("sue"),
+    removed("points"),
+    removed("feet"),
+    removed("minutes"),
+    removed("digits"),
+    removed("cents"),
+    removed("degrees"),
+    removed("cm"),
+    removed("gm"),
+    removed("pounds"),
+    removed("meters"),
+    removed("meals"),
+    removed("edges"),
+    removed("students"),
+    removed("childrentickets"),
+    removed("multiples"),
+    removed("\\text{s}"),
+    removed("\\text{.}"),
+    removed("\\text{\ns}"),
+    removed("\\text{}^2"),
+    removed("\\text{}^3"),
+    removed("\\text{\n}"),
+    removed("\\text{}"),
+    removed("\\mathrm{th}"),
+    removed("^\\circ"),
+    removed("^{\\circ}"),
+    removed("\\;"),
+    removed(",\\!"),
+    removed("{,}"),
+    removed("\""),
+    removed("\\dots"),
 ];
-
-/// `Answer\s*:\s*([^\n]+)` in any case, with Python's idea of white space.
-#[expect(clippy::expect_used, reason = "the pattern is a constant, and every test compiles it")]
-static ANSWER: LazyLock<Regex> = LazyLock::new(|| {
-    let ranges = SPACES.iter().map(|(first, last)| format!(r"\x{{{first:X}}}-\x{{{last:X}}}"));
-    let space = ranges.collect::<String>();
-    let pattern = format!(r"(?i)Answer[{space}]*:[{space}]*([^\n]+)");
-    Regex::new(&pattern).expect("a constant pattern compiles")
-});
 
 /// Which of the published versions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,7 +114,7 @@ pub enum Variant {
     #[default]
     #[serde(rename = "2025")]
     V2025,
-    /// Without an "Answer:" the last `\boxed{}` of the last 100 code points counts.
+    /// Without an "Answer:" the last `\boxed{}` of the last 100 code points counts, as text.
     #[serde(rename = "2026")]
     V2026,
 }
@@ -109,12 +130,20 @@ pub struct MathDapo {
 
 /// The reference's normal form of an answer.
 pub fn normalize(answer: &str) -> String {
-    let mut text = answer.rsplit('=').next().unwrap_or("").to_owned();
-    for (from, to) in SUBSTITUTIONS {
-        replace(&mut text, from, to);
+    let last = answer.rsplit('=').next().unwrap_or("");
+    if characters(last) & REWRITABLE == 0 {
+        return finished(last);
     }
-    for removed in REMOVED {
-        replace(&mut text, removed, "");
+    finished(&rewritten(last))
+}
+
+fn rewritten(answer: &str) -> String {
+    let mut text = answer.to_owned();
+    let mut present = characters(&text);
+    for rule in SUBSTITUTIONS.iter().chain(REMOVED) {
+        if rule.needs & !present == 0 && replace(&mut text, rule.from, rule.to) {
+            present = characters(&text);
+        }
     }
     keep_first_formulas(&mut text);
     unwrap_shortest(&mut text, "\\text{");
@@ -124,17 +153,21 @@ pub fn normalize(answer: &str) -> String {
     brace_bare(&mut text, "frac", Bare::Two);
     brace_bare(&mut text, "sqrt", Bare::One);
     replace(&mut text, "$", "");
+    text
+}
+
+/// Without the commas between digits, and without white space at the ends.
+fn finished(text: &str) -> String {
     let mut digits = text.chars().filter(|c| *c != ',').peekable();
     if digits.peek().is_some() && digits.all(is_digit) {
-        replace(&mut text, ",", "");
+        return text.replace(',', "");
     }
-    strip(&text).to_owned()
+    strip(text).to_owned()
 }
 
 /// What stands behind the last "Answer:", in normal form; [`INVALID`] without one.
 fn answer_in(end: &str) -> String {
-    let last = ANSWER.captures_iter(end).last().and_then(|captures| captures.get(1));
-    normalize(last.map_or(INVALID, |answer| answer.as_str()))
+    normalize(marker::last_answer(end).unwrap_or(INVALID))
 }
 
 fn boxed_in(end: &str) -> Option<&str> {
@@ -142,15 +175,22 @@ fn boxed_in(end: &str) -> Option<&str> {
 }
 
 impl MathDapo {
-    /// The answer in normal form.
-    fn extract(&self, end: &str) -> String {
-        let answer = answer_in(end);
-        // The reference decides by the word, not by whether there was an answer: a model that answers "[INVALID]"
-        // falls back as well.
-        if self.variant == Variant::V2025 || answer != INVALID {
-            return answer;
+    /// Whether the answer is right, and the answer.
+    fn judged(&self, end: &str, truth: &str) -> (bool, Option<String>) {
+        let as_text = |boxed: &str| (boxed == truth, Some(boxed.to_owned()));
+        if self.strict_box {
+            return boxed_in(end).map_or((false, None), as_text);
         }
-        boxed_in(end).map_or(answer, normalize)
+        let pred = answer_in(end);
+        // The reference decides by the word, not by whether there was an answer: a model that answers "[INVALID]"
+        // falls back as well. What it then finds in the box is compared as it stands, not in normal form.
+        if self.variant == Variant::V2026
+            && pred == INVALID
+            && let Some(boxed) = boxed_in(end)
+        {
+            return as_text(boxed);
+        }
+        (pred == normalize(truth), Some(pred))
     }
 }
 
@@ -164,14 +204,10 @@ impl Scorer for MathDapo {
     }
 
     fn score(&self, input: &ScoreInput<'_>) -> Result<Score, RewardError> {
-        let end = tail(input.response, TAIL);
-        let (right, pred) = if self.strict_box {
-            let pred = boxed_in(end);
-            (pred == Some(input.ground_truth), pred.map(str::to_owned))
-        } else {
-            let pred = self.extract(end);
-            (pred == normalize(input.ground_truth), Some(pred))
-        };
+        let (right, pred) = self.judged(tail(input.response, TAIL), input.ground_truth);
         Ok(Score { score: if right { 1.0 } else { -1.0 }, ..Score::right_or_wrong(right, pred) })
     }
 }
+
+#[cfg(test)]
+mod tests;

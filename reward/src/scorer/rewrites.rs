@@ -7,12 +7,14 @@
 
 use memchr::{memchr, memchr2, memmem, memrchr};
 
-/// Python's `text.replace(from, to)`. Most of the words that the references look for are never there, and then the
-/// text is not copied.
-pub(super) fn replace(text: &mut String, from: &str, to: &str) {
-    if memmem::find(text.as_bytes(), from.as_bytes()).is_some() {
+/// Python's `text.replace(from, to)`; whether `from` was there. Most of the words that the references look for are never
+/// there, and then the text is not copied.
+pub(super) fn replace(text: &mut String, from: &str, to: &str) -> bool {
+    let is_there = memmem::find(text.as_bytes(), from.as_bytes()).is_some();
+    if is_there {
         *text = text.replace(from, to);
     }
+    is_there
 }
 
 /// `(.*?)(\$)(.*?)(\$)(.*)` to `$\3$`: of each line, the first formula.

@@ -54,6 +54,8 @@ fn the_variant_of_2026_falls_back_to_the_box() {
     assert_eq!(score_of(&scorer, "Answer: 8, no, \\boxed{7}\n", "7").score, -1.0, "an answer comes first");
     let far = format!("\\boxed{{7}}{}", ".".repeat(100));
     assert_eq!(score_of(&scorer, &far, "7").score, -1.0);
+    assert_eq!(score_of(&scorer, "\\boxed{7 }", "7").score, -1.0, "a box has no normal form");
+    assert_eq!(score_of(&scorer, "\\boxed{7 }", "7").pred.as_deref(), Some("7 "));
 }
 
 #[test]

@@ -1,0 +1,227 @@
+//! Peers in Python: an environment that is made once, and a script that is asked with lines of JSON.
+//!
+//! A script is given its folder as its first argument. It says that it is ready with the versions of what it measures, and
+//! answers every line on its standard input with one on its standard output. It ends when its input does.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use anyhow::Context;
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::time::Instant;
+
+/// The longest that an answer may take, a start on a loaded machine included.
+const ANSWER_WAIT: Duration = Duration::from_secs(180);
+/// How long it may take to end by itself.
+const END_WAIT: Duration = Duration::from_secs(30);
+
+/// A script and whatever it starts; they end with this value.
+pub(crate) struct Script {
+    name: &'static str,
+    child: Child,
+    /// Closed to end it.
+    commands: Option<ChildStdin>,
+    answers: Receiver<String>,
+    /// Its log, and what it needs files for.
+    folder: TempDir,
+}
+
+impl Script {
+    /// Runs the text of a script and waits until it is ready.
+    pub(crate) fn start<A: AsRef<OsStr>>(
+        name: &'static str,
+        python: &Path,
+        script: &str,
+        arguments: &[A],
+    ) -> anyhow::Result<Self> {
+        // A script's sockets are in it, and the path of a socket has a length limit.
+        let folder = tempfile::Builder::new().prefix("rolldock-peer-").tempdir_in("/tmp")?;
+        let file = folder.path().join("peer.py");
+        std::fs::write(&file, script)?;
+        let mut child = Command::new(python)
+            .args([&file, folder.path()])
+            .args(arguments)
+            // What it starts stays in this group.
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(std::fs::File::create(log(folder.path()))?)
+            .spawn()
+            .with_context(|| format!("cannot start {name}"))?;
+        let commands = child.stdin.take();
+        let answers = lines(BufReader::new(child.stdout.take().context("the peer has no standard output")?));
+        let script = Self { name, child, commands, answers, folder };
+        #[derive(Deserialize)]
+        struct Started {
+            versions: String,
+        }
+        let started: Started = script.answer()?;
+        eprintln!("peer: {}", started.versions);
+        Ok(script)
+    }
+
+    /// Sends a line and waits for its answer.
+    pub(crate) fn ask<T: DeserializeOwned>(&mut self, command: &Value) -> anyhow::Result<T> {
+        let commands = self.commands.as_mut().context("the peer is ending")?;
+        // If it has ended, there is no answer either, and then the error says why.
+        let _ = writeln!(commands, "{command}").and_then(|()| commands.flush());
+        self.answer()
+    }
+
+    fn answer<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
+        let wait = || self.answers.recv_timeout(ANSWER_WAIT);
+        let answer = match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+            Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(wait),
+            // One thread, which has nothing else to do.
+            _ => wait(),
+        };
+        let name = self.name;
+        let line = match answer {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => {
+                anyhow::bail!("{name} has not answered for {ANSWER_WAIT:?}; its log ends: {}", self.log_end())
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                anyhow::bail!("{name} has ended; its log ends: {}", self.log_end())
+            }
+        };
+        let value: Value = serde_json::from_str(&line).with_context(|| format!("{name} said {line:?}"))?;
+        if let Some(error) = value.get("error") {
+            anyhow::bail!("{name} failed: {error}; its log ends: {}", self.log_end());
+        }
+        serde_json::from_value(value).with_context(|| format!("{name} said {line:?}"))
+    }
+
+    fn log_end(&self) -> String {
+        let text = std::fs::read(log(self.folder.path())).unwrap_or_default();
+        end(&text)
+    }
+}
+
+impl Drop for Script {
+    fn drop(&mut self) {
+        self.commands = None;
+        // Its output ends when it does.
+        let deadline = Instant::now() + END_WAIT;
+        while self.answers.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_ok() {}
+        // Before it is waited for, because until then nobody else can have its number.
+        let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        // There may be none left.
+        let _ = group.map(|group| kill_process_group(group, Signal::KILL));
+        let _ = self.child.wait();
+    }
+}
+
+fn log(folder: &Path) -> PathBuf {
+    folder.join("log")
+}
+
+/// The lines of an output, until it ends.
+fn lines(output: impl BufRead + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        for line in output.lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    receiver
+}
+
+/// The last lines of a text.
+fn end(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    lines[lines.len().saturating_sub(8)..].join("\n")
+}
+
+/// A virtual environment of one peer.
+pub(crate) struct Environment {
+    /// What it is for, pinned: set up again when this changes.
+    pub(crate) packages: &'static str,
+    /// The environment variable that may name its folder.
+    pub(crate) variable: &'static str,
+    /// Its folder in the user's cache otherwise.
+    pub(crate) folder: &'static str,
+}
+
+impl Environment {
+    /// Its folder with its packages in it: made now with `install`, unless an earlier run has.
+    pub(crate) fn ready(
+        &self,
+        install: impl FnOnce(&Installation) -> anyhow::Result<()>,
+    ) -> anyhow::Result<PathBuf> {
+        let folder = self.folder()?;
+        // Written last, so that an interrupted set-up is begun again.
+        let installed = folder.join("rolldock-peer.txt");
+        if std::fs::read_to_string(&installed).is_ok_and(|packages| packages == self.packages) {
+            return Ok(folder);
+        }
+        eprintln!("peer: setting up {} in {}, once", self.packages, folder.display());
+        let installation = Installation { folder };
+        let folder = &installation.folder;
+        installation.step("python3 -m venv", Command::new("python3").args(["-m", "venv"]).arg(folder))?;
+        install(&installation)?;
+        std::fs::write(&installed, self.packages)?;
+        Ok(installation.folder)
+    }
+
+    fn folder(&self) -> anyhow::Result<PathBuf> {
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let cache = || variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
+        variable(self.variable)
+            .or_else(|| Some(cache()?.join(self.folder)))
+            .with_context(|| format!("there is no home folder; name one for the peer in {}", self.variable))
+    }
+}
+
+/// An environment that is being set up.
+pub(crate) struct Installation {
+    pub(crate) folder: PathBuf,
+}
+
+impl Installation {
+    /// `pip install` of this environment.
+    pub(crate) fn pip(&self) -> Command {
+        let mut command = Command::new(python(&self.folder));
+        command.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+        command
+    }
+
+    /// Runs a command to its end and says how long it took; an error has the end of what it wrote.
+    pub(crate) fn step(&self, what: &str, command: &mut Command) -> anyhow::Result<()> {
+        let started = Instant::now();
+        let place = self.folder.display();
+        run(command).with_context(|| format!("cannot set up the peer in {place}: {what}"))?;
+        eprintln!("peer: {what}: {:.0} s", started.elapsed().as_secs_f64());
+        Ok(())
+    }
+}
+
+/// The interpreter of an environment.
+pub(crate) fn python(folder: &Path) -> PathBuf {
+    folder.join("bin/python")
+}
+
+fn run(command: &mut Command) -> anyhow::Result<()> {
+    let program = command.get_program().display().to_string();
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {program}"))?;
+    anyhow::ensure!(
+        output.status.success(),
+        "{}: {}",
+        output.status,
+        end(&[output.stdout, output.stderr].concat())
+    );
+    Ok(())
+}

@@ -1,0 +1,101 @@
+//! Why `math_equiv` and `math-verify` say something else of a pair.
+//!
+//! A rule looks at what was done to the truth and at what `math-verify` made of the answer, so that it explains the cases
+//! that it was written for and no others.
+
+use rolldock_reward::scorer::math_equiv::{Reason, Verdict};
+
+use super::pairs::{Kind, Pair};
+use crate::reward::peer::Said;
+
+/// A cause, each with one side that is wrong by construction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Cause {
+    Rounding,
+    SpacedThousands,
+    SpacedUnit,
+    InfiniteEnd,
+    OtherUnit,
+    RelationForSet,
+}
+
+impl Cause {
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Self::Rounding => {
+                "math-verify compares decimals to six places; math_equiv rounds nothing: a decimal equals a fraction \
+                 only if it is that fraction"
+            }
+            Self::SpacedThousands => {
+                "behind a thin space, math-verify takes the commas of thousands for those of a set"
+            }
+            Self::SpacedUnit => {
+                "behind a thin space, math-verify takes the unit for variables that are multiplied"
+            }
+            Self::OtherUnit => "math-verify drops units, so 5 cm are 5 m to it",
+            Self::RelationForSet => {
+                "unless asked to (`allow_set_relation_comp`), math-verify does not take an inequality for an interval"
+            }
+            Self::InfiniteEnd => {
+                "an infinite end written as if it belonged to the interval: math-verify (SymPy) leaves it out either \
+                 way, math_equiv compares the brackets; as sets of real numbers the two are the same, so this verdict of \
+                 math-verify can be defended"
+            }
+        }
+    }
+}
+
+/// The cause of a disagreement, if a rule knows it.
+pub(super) fn of(pair: &Pair, ours: Verdict, theirs: &Said) -> Option<Cause> {
+    let both = [&theirs.answer, &theirs.truth];
+    let is_float = both.iter().any(|read| read.starts_with("Float "));
+    match pair.kind {
+        Kind::Rounded | Kind::OffByOne if is_float && theirs.equal => Some(Cause::Rounding),
+        Kind::Spaced if theirs.answer.starts_with("FiniteSet ") && pair.truth.contains(',') => {
+            Some(Cause::SpacedThousands)
+        }
+        Kind::Spaced if theirs.answer.starts_with("Mul ") && is_with_unit(&pair.truth) => {
+            Some(Cause::SpacedUnit)
+        }
+        Kind::OtherUnit if ours.reason == Reason::DifferentUnit && theirs.equal => Some(Cause::OtherUnit),
+        Kind::Inequality if ours.is_equal && theirs.truth.starts_with("Interval ") => {
+            Some(Cause::RelationForSet)
+        }
+        Kind::OtherBracket
+            if ours.reason == Reason::DifferentBrackets
+                && pair.truth.contains("\\infty")
+                && both.iter().all(|read| read.starts_with("Interval ")) =>
+        {
+            Some(Cause::InfiniteEnd)
+        }
+        _ => None,
+    }
+}
+
+fn is_with_unit(truth: &str) -> bool {
+    truth.contains("\\text{ ") || truth.contains("\\mbox{ ")
+}
+
+#[cfg(test)]
+mod tests {
+    use rolldock_reward::scorer::math_equiv::equivalent;
+
+    use super::{Cause, of};
+    use crate::reward::agreement::pairs::{Kind, Pair};
+    use crate::reward::peer::Said;
+
+    #[test]
+    fn a_rule_explains_its_own_cases_only() {
+        let caused = |kind, answer: &str, truth: &str, read: &str| {
+            let pair = Pair { kind, answer: answer.to_owned(), truth: truth.to_owned() };
+            let said = Said { equal: !kind.keeps(), answer: read.to_owned(), truth: String::new() };
+            of(&pair, equivalent(answer, truth), &said)
+        };
+        let rounded = caused(Kind::Rounded, "0.333333", "\\frac13", "Float 0.333333");
+        assert_eq!(rounded, Some(Cause::Rounding));
+        assert_eq!(caused(Kind::Decimal, "0.5", "\\frac12", "Float 0.5"), None);
+        let spaced = caused(Kind::Spaced, "\\, 1,000 \\;", "1,000", "FiniteSet {0, 1}");
+        assert_eq!(spaced, Some(Cause::SpacedThousands));
+        assert_eq!(caused(Kind::Spaced, "\\, 1000 \\;", "1000", "FiniteSet {0, 1}"), None);
+    }
+}

@@ -1,0 +1,106 @@
+//! The real answers: of GSM8K, DAPO-Math-17k and MATH-500, and those that an AIME can have.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use arrow::array::{AsArray, RecordBatch};
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use serde_json::Value;
+
+/// A row: some text that comes before an answer, and the right one.
+#[derive(Debug, Clone)]
+pub(super) struct Row {
+    pub(super) text: String,
+    pub(super) answer: String,
+}
+
+/// The files are not part of the project: see `data/README.md` for what they are and whence.
+fn path(name: &str) -> anyhow::Result<PathBuf> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data").join(name);
+    anyhow::ensure!(
+        file.is_file(),
+        "there is no {}: the reward room measures on real answers, whose files stand in shared/data beside the checkout",
+        file.display()
+    );
+    Ok(file)
+}
+
+fn rows_of_json(name: &str, row: impl Fn(&Value) -> Option<Row>) -> anyhow::Result<Vec<Row>> {
+    let file = path(name)?;
+    let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    let rows = text.lines().enumerate().map(|(index, line)| {
+        let value: Value = serde_json::from_str(line)?;
+        row(&value).with_context(|| format!("{}:{}: not a row of this data set", file.display(), index + 1))
+    });
+    rows.collect()
+}
+
+/// GSM8K's solutions up to the answer, which stands behind the last "####".
+pub(super) fn gsm8k() -> anyhow::Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for name in ["gsm8k_train.jsonl", "gsm8k_test.jsonl"] {
+        rows.extend(rows_of_json(name, |row| {
+            let (text, answer) = row["answer"].as_str()?.rsplit_once("#### ")?;
+            Some(Row { text: text.to_owned(), answer: answer.to_owned() })
+        })?);
+    }
+    Ok(rows)
+}
+
+/// MATH-500's solutions.
+pub(super) fn math_500() -> anyhow::Result<Vec<Row>> {
+    rows_of_json("math500_test.prm800k.jsonl", |row| {
+        Some(Row { text: row["solution"].as_str()?.to_owned(), answer: row["answer"].as_str()?.to_owned() })
+    })
+}
+
+/// DAPO's problems: there are no solutions.
+pub(super) fn dapo() -> anyhow::Result<Vec<Row>> {
+    let file = path("dapo_math_17k.svs.parquet")?;
+    let mut rows = Vec::new();
+    for batch in ParquetRecordBatchReaderBuilder::try_new(File::open(&file)?)?.build()? {
+        dapo_rows(&batch?, &mut rows)
+            .with_context(|| format!("{}: not the columns of this data set", file.display()))?;
+    }
+    Ok(rows)
+}
+
+fn dapo_rows(batch: &RecordBatch, rows: &mut Vec<Row>) -> Option<()> {
+    let prompts = batch.column_by_name("prompt")?.as_list_opt::<i32>()?;
+    let models = batch.column_by_name("reward_model")?.as_struct_opt()?;
+    let truths = models.column_by_name("ground_truth")?.as_string_opt::<i32>()?;
+    let values = prompts.iter().zip(truths).map(|(messages, truth)| {
+        let contents = messages?.as_struct_opt()?.column_by_name("content")?.clone();
+        let text = contents.as_string_opt::<i32>()?.iter().next()??.to_owned();
+        Some(Row { text, answer: truth?.to_owned() })
+    });
+    rows.extend(values.collect::<Option<Vec<_>>>()?);
+    Some(())
+}
+
+/// A data set and its distinct answers.
+pub(super) struct Answers {
+    pub(super) name: &'static str,
+    pub(super) answers: Vec<String>,
+}
+
+/// The answers on which the verdicts are compared. An AIME's are the integers from 0 to 999, so all of them stand for
+/// every AIME there is.
+pub(super) fn answers(quick: bool) -> anyhow::Result<Vec<Answers>> {
+    let distinct = |rows: Vec<Row>| {
+        let all: BTreeSet<String> = rows.into_iter().map(|row| row.answer).collect();
+        Vec::from_iter(all)
+    };
+    let sets = [
+        ("MATH-500", distinct(math_500()?)),
+        ("AIME", (0..1000).map(|answer| answer.to_string()).collect()),
+        ("GSM8K", distinct(gsm8k()?)),
+    ];
+    let every = if quick { 10 } else { 1 };
+    Ok(sets
+        .into_iter()
+        .map(|(name, all)| Answers { name, answers: all.into_iter().step_by(every).collect() })
+        .collect())
+}

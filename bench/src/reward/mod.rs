@@ -1,0 +1,48 @@
+//! The reward room: what a score costs, and whether our scorers say what others' say.
+//!
+//! Ours alone: the speed of `math_dapo` ([`speed`]) and how often `math_equiv` is right where the right verdict is known
+//! ([`agreement`]). With `--peer`, beside them and in the same rounds, what users had before: verl's scorers in Python, which
+//! ours must agree with on any text ([`fuzz`]), and the library `math-verify`.
+
+mod agreement;
+mod data;
+mod fuzz;
+mod peer;
+mod speed;
+mod texts;
+
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::figures::Figure;
+use peer::Peer;
+
+/// Seconds of fuzzing unless told otherwise.
+const FUZZ_S: u64 = 20;
+const QUICK_FUZZ_S: u64 = 5;
+
+#[derive(Args)]
+pub(crate) struct RewardArgs {
+    /// Also asks verl's scorers and the library math-verify, both in Python; installs them first into
+    /// ~/.cache/rolldock-scorers or the folder that ROLLDOCK_SCORERS_ENV names
+    #[arg(long)]
+    peer: bool,
+    /// How long hostile texts are compared with verl's scorers; only with --peer
+    #[arg(long, value_name = "SECONDS", requires = "peer")]
+    fuzz: Option<u64>,
+    /// Draws the hostile texts
+    #[arg(long, default_value_t = 42)]
+    seed: u64,
+}
+
+pub(crate) fn measure(quick: bool, args: &RewardArgs) -> anyhow::Result<Vec<Figure>> {
+    let mut peer = args.peer.then(Peer::start).transpose()?;
+    let mut figures = speed::figures(quick, peer.as_mut())?;
+    figures.extend(agreement::figures(quick, peer.as_mut())?);
+    if let Some(peer) = peer.as_mut() {
+        let seconds = args.fuzz.unwrap_or(if quick { QUICK_FUZZ_S } else { FUZZ_S });
+        figures.extend(fuzz::figures(args.seed, Duration::from_secs(seconds), peer)?);
+    }
+    Ok(figures)
+}

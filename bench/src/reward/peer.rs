@@ -1,0 +1,95 @@
+//! The peers: verl's scorers, which ours are exact to, and `math-verify`, which judges by value as `math_equiv` does.
+//!
+//! What is asked and how is in `bench/peers/reward_peer.py`. The two releases of verl are there for their two versions of
+//! `math_dapo`; nothing of them but three files is ever loaded, so nothing that they depend on is installed.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::python::{Environment, Installation, Script, python};
+
+pub(super) const VERIFIER: &str = "math-verify 0.9.0";
+pub(super) const REFERENCE: &str = "verl";
+
+const ENVIRONMENT: Environment = Environment {
+    packages: "math-verify==0.9.0 latex2sympy2_extended==1.11.0 sympy==1.14.0 antlr4-python3-runtime==4.13.2 \
+               verl==0.9.0 verl==0.9.1",
+    variable: "ROLLDOCK_SCORERS_ENV",
+    folder: "rolldock-scorers",
+};
+const RELEASES: [&str; 2] = ["0.9.0", "0.9.1"];
+const SCRIPT: &str = include_str!("../../peers/reward_peer.py");
+
+/// Seconds of processor time, and how many responses were right.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub(super) struct Round {
+    pub(super) seconds: f64,
+    pub(super) right: usize,
+}
+
+/// What `math-verify` says of two answers, and how it read them.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Said {
+    pub(super) equal: bool,
+    pub(super) truth: String,
+    pub(super) answer: String,
+}
+
+/// A process with both.
+pub(super) struct Peer {
+    script: Script,
+}
+
+impl Peer {
+    /// Installs them if need be.
+    pub(super) fn start() -> anyhow::Result<Self> {
+        let folder = ENVIRONMENT.ready(install)?;
+        Ok(Self { script: Script::start("the scorers in Python", &python(&folder), SCRIPT, &[&folder])? })
+    }
+
+    /// Reads the responses that the rounds score.
+    pub(super) fn load(&mut self, file: &Path) -> anyhow::Result<usize> {
+        #[derive(Deserialize)]
+        struct Loaded {
+            rows: usize,
+        }
+        Ok(self.script.ask::<Loaded>(&json!({"do": "load", "file": file}))?.rows)
+    }
+
+    /// Scores them all once.
+    pub(super) fn round(&mut self, variant: &str) -> anyhow::Result<Round> {
+        self.script.ask(&json!({"do": "round", "variant": variant}))
+    }
+
+    /// What every scorer says of responses and truths.
+    pub(super) fn score(&mut self, rows: &[(String, String)]) -> anyhow::Result<Vec<Value>> {
+        #[derive(Deserialize)]
+        struct Scored {
+            verdicts: Vec<Value>,
+        }
+        Ok(self.script.ask::<Scored>(&json!({"do": "score", "rows": rows}))?.verdicts)
+    }
+
+    /// What `math-verify` says of answers and truths.
+    pub(super) fn verify(&mut self, pairs: &[(&str, &str)]) -> anyhow::Result<Vec<Said>> {
+        #[derive(Deserialize)]
+        struct Verified {
+            said: Vec<Said>,
+        }
+        Ok(self.script.ask::<Verified>(&json!({"do": "verify", "pairs": pairs}))?.said)
+    }
+}
+
+fn install(environment: &Installation) -> anyhow::Result<()> {
+    let (pinned, _) = ENVIRONMENT.packages.split_once(" verl").unwrap_or((ENVIRONMENT.packages, ""));
+    environment.step("pip install math-verify", environment.pip().args(pinned.split(' ')))?;
+    for release in RELEASES {
+        let target = environment.folder.join(format!("verl-{release}"));
+        let mut pip = environment.pip();
+        pip.args(["--no-deps", "--target"]).arg(target).arg(format!("verl=={release}"));
+        environment.step(&format!("pip install verl {release}, without what it depends on"), &mut pip)?;
+    }
+    Ok(())
+}

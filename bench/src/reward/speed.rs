@@ -1,0 +1,167 @@
+//! What a score of `math_dapo` costs, beside the reference and beside the same response's end alone.
+//!
+//! The responses are short and real as far as there are any: the end of a GSM8K solution or of a DAPO problem, and behind it
+//! an answer, in turn the right one and another row's. Both sides score the same texts in turn, each on one thread, and only
+//! processor time counts, so whatever else the machine does cancels out.
+
+use std::hint::black_box;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use rolldock_reward::python_text::tail;
+use rolldock_reward::{MathDapo, ScoreInput, Scorer, Variant};
+use serde_json::json;
+
+use super::data::{self, Row};
+use super::peer::Peer;
+use crate::cpu;
+use crate::figures::{Bar, Figure};
+
+/// Code points of a response before its answer: all of it counts, and it stays below the 300 that are looked at.
+const TEXT: usize = 240;
+/// Code points of a long response: 16k tokens of four.
+const LONG: usize = 16 * 1024 * 4;
+const LONG_RESPONSES: usize = 256;
+/// Code points that `math_dapo` looks at.
+const END: usize = 300;
+/// How often ours scores everything a round, so that the clock's grain does not show.
+const REPEATS: usize = 10;
+const LONG_REPEATS: usize = 400;
+/// Each variant, and the release of verl that has it.
+const VARIANTS: [(Variant, &str, &str); 2] =
+    [(Variant::V2025, "2025", "verl 0.9.0"), (Variant::V2026, "2026", "verl 0.9.1")];
+
+struct Response {
+    response: String,
+    truth: String,
+}
+
+fn responses() -> anyhow::Result<Vec<Response>> {
+    let rows: Vec<Row> = data::gsm8k()?.into_iter().chain(data::dapo()?).collect();
+    let answers = |index: usize| &rows[(index + index % 2) % rows.len()].answer;
+    let all = rows.iter().enumerate().map(|(index, row)| {
+        let response = format!("{}\nAnswer: {}", tail(&row.text, TEXT), answers(index));
+        Response { response, truth: row.answer.clone() }
+    });
+    Ok(all.collect())
+}
+
+/// Some of them with all others' texts before their own.
+fn long_responses(short: &[Response]) -> Vec<Response> {
+    let filler: String = short.iter().map(|it| it.response.as_str()).take(LONG / TEXT * 2).collect();
+    let filler = tail(&filler, LONG);
+    let some = short.iter().step_by((short.len() / LONG_RESPONSES).max(1)).take(LONG_RESPONSES);
+    some.map(|it| {
+        let whole = format!("{filler}{}", it.response);
+        Response { response: tail(&whole, LONG).to_owned(), truth: it.truth.clone() }
+    })
+    .collect()
+}
+
+/// Seconds of processor time for `repeats` scores of each, and how many of the last were right.
+fn score<'a>(
+    scorer: &MathDapo,
+    repeats: usize,
+    responses: impl Iterator<Item = (&'a str, &'a str)> + Clone,
+) -> anyhow::Result<(f64, usize)> {
+    let mut right = 0;
+    let started = cpu::own();
+    for _ in 0..repeats {
+        right = 0;
+        for (response, ground_truth) in responses.clone() {
+            let input = ScoreInput { response, ground_truth, data_source: "", extra: None };
+            right += usize::from(black_box(scorer.score(&input)?).acc > 0.0);
+        }
+    }
+    Ok(((cpu::own() - started).as_secs_f64(), right))
+}
+
+fn write(responses: &[Response], file: &Path) -> anyhow::Result<()> {
+    let mut lines = BufWriter::new(std::fs::File::create(file)?);
+    for it in responses {
+        writeln!(lines, "{}", json!({"response": it.response, "ground_truth": it.truth}))?;
+    }
+    Ok(lines.flush()?)
+}
+
+pub(super) fn figures(quick: bool, peer: Option<&mut Peer>) -> anyhow::Result<Vec<Figure>> {
+    let short = responses()?;
+    let mut figures = rates(quick, &short, peer)?;
+    figures.push(long_figure(quick, &short)?);
+    Ok(figures)
+}
+
+fn rounds(quick: bool) -> usize {
+    if quick { 3 } else { 10 }
+}
+
+fn rates(quick: bool, short: &[Response], mut peer: Option<&mut Peer>) -> anyhow::Result<Vec<Figure>> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("responses.jsonl");
+    if let Some(peer) = peer.as_mut() {
+        write(short, &file)?;
+        anyhow::ensure!(peer.load(&file)? == short.len(), "the peer has read other rows");
+    }
+    let mut ours = [const { Vec::new() }; VARIANTS.len()];
+    let mut theirs = [const { Vec::new() }; VARIANTS.len()];
+    for number in 0..=rounds(quick) {
+        for (index, (variant, name, _)) in VARIANTS.into_iter().enumerate() {
+            let their_round = peer.as_mut().map(|peer| peer.round(name)).transpose()?;
+            let scorer = MathDapo { variant, strict_box: false };
+            let pairs = short.iter().map(|it| (it.response.as_str(), it.truth.as_str()));
+            let (seconds, right) = score(&scorer, REPEATS, pairs)?;
+            if let Some(round) = their_round {
+                anyhow::ensure!(round.right == right, "{right} right, the reference says {}", round.right);
+                theirs[index].push(short.len() as f64 / round.seconds);
+            }
+            ours[index].push((short.len() * REPEATS) as f64 / seconds);
+            if number == 0 {
+                // It warmed up.
+                ours[index].clear();
+                theirs[index].clear();
+            }
+        }
+    }
+    let mut figures = Vec::new();
+    for (index, (_, name, reference)) in VARIANTS.into_iter().enumerate() {
+        let what = format!("math_dapo {name}, short responses, one core");
+        let rate = median(&ours[index]);
+        let figure = || Figure::new(&what, rate, "scores/s");
+        figures.push(figure().bar(Bar::AtLeast(200_000.0)));
+        if peer.is_some() {
+            let beside = figure().against_named(reference, median(&theirs[index]));
+            figures.push(beside.bar(Bar::RatioAtLeast(50.0)));
+        }
+    }
+    Ok(figures)
+}
+
+/// Both kinds read the same bytes, so that only the length differs. Looking back over the end is in both; what a tenth more
+/// leaves room for is the clock, since nothing that depends on the length could hide in it: the response is 200 times as long
+/// as its end.
+fn long_figure(quick: bool, short: &[Response]) -> anyhow::Result<Figure> {
+    let long = long_responses(short);
+    let scorer = MathDapo::default();
+    let whole = long.iter().map(|it| (it.response.as_str(), it.truth.as_str()));
+    let ends = long.iter().map(|it| (tail(&it.response, END), it.truth.as_str())).collect::<Vec<_>>();
+    let (mut whole_seconds, mut end_seconds) = (Vec::new(), Vec::new());
+    for number in 0..=rounds(quick) {
+        let (of_whole, right) = score(&scorer, LONG_REPEATS, whole.clone())?;
+        let (of_ends, right_by_end) = score(&scorer, LONG_REPEATS, ends.iter().copied())?;
+        anyhow::ensure!(right == right_by_end, "the end says {right_by_end}, the whole {right}");
+        if number > 0 {
+            whole_seconds.push(of_whole);
+            end_seconds.push(of_ends);
+        }
+    }
+    let each = 1e9 / (LONG_REPEATS * long.len()) as f64;
+    let what = format!("math_dapo 2025, a response of {LONG} code points (peer: its last {END} alone)");
+    let figure = Figure::new(what, median(&whole_seconds) * each, "ns").against(median(&end_seconds) * each);
+    Ok(figure.bar(Bar::RatioAtMost(1.1)))
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}
