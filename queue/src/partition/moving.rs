@@ -100,10 +100,11 @@ impl Shared {
     /// takes its rows is told.
     pub(crate) fn relocation(self: &Arc<Self>, chunk: ChunkId, store: &Arc<DiskStore>) -> Option<Entry> {
         let moving = self.moving(chunk)?;
-        let location = store.location(chunk)?;
-        let pinned = store.pin(&location).map(|file| Source::Disk(Arc::new(file), location));
+        let pinned = store.pin(chunk).map(|(file, location)| Source::Disk(Arc::new(file), location));
         let payload = match pinned.and_then(|source| source.bytes_of(&moving.places)) {
             Ok(payload) => payload.to_vec(),
+            // Freed meanwhile: there is nothing to move.
+            Err(QueueError::ChunkGone { .. }) => return None,
             Err(error) => {
                 tracing::error!(partition = %self.name, %error, "a chunk stays in its segment: it cannot be read");
                 return None;

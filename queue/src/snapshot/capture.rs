@@ -145,8 +145,8 @@ impl Pins<'_> {
         if let Some(file) = self.files.get(&location.segment) {
             return Source::Disk(Arc::clone(file), location);
         }
-        match store.pin(&location) {
-            Ok(file) => {
+        match store.pin(chunk) {
+            Ok((file, location)) => {
                 let file = Arc::new(file);
                 self.files.insert(location.segment, Arc::clone(&file));
                 Source::Disk(file, location)

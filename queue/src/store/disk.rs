@@ -5,6 +5,9 @@
 //! hold are pages of the file, which the kernel may drop and read again. Nothing of a file is overwritten or cut off, so a
 //! chunk that was once whole stays so.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -91,8 +94,9 @@ impl SegmentWriter {
         let mut file = match self.file.take() {
             Some(file) => file,
             None => {
-                let created = OpenOptions::new().create_new(true).write(true).open(&path);
+                // Known before it is there: who looks around meanwhile must not take it for a stray.
                 self.store.open(self.segment);
+                let created = OpenOptions::new().create_new(true).write(true).open(&path);
                 self.fresh = true;
                 created.map_err(QueueError::io("create", &path))?
             }
@@ -323,15 +327,20 @@ impl DiskStore {
 
     /// Blocks while it reads.
     pub(crate) fn load(&self, chunk: ChunkId) -> Result<Chunk, QueueError> {
-        let Some(location) = self.location(chunk) else {
-            return Err(QueueError::ChunkGone { chunk: chunk.0 });
-        };
-        decode(SegmentFile::open(&self.dir, &location)?.read(&location)?)
+        let (segment, location) = self.pin(chunk)?;
+        decode(segment.read(&location)?)
     }
 
-    /// Opens the segment of a chunk: what lies in it can be read for as long as it is open, also when it is deleted.
-    pub(crate) fn pin(&self, location: &ChunkLocation) -> Result<SegmentFile, QueueError> {
-        SegmentFile::open(&self.dir, location)
+    /// Opens the segment of a live chunk: what lies in it can be read for as long as it is open, also when it is deleted.
+    pub(crate) fn pin(&self, chunk: ChunkId) -> Result<(SegmentFile, ChunkLocation), QueueError> {
+        let gone = || QueueError::ChunkGone { chunk: chunk.0 };
+        let location = self.location(chunk).ok_or_else(gone)?;
+        match SegmentFile::open(&self.dir, &location) {
+            Ok(segment) => Ok((segment, location)),
+            // Moved or freed since the line before, and its segment went with it: nothing is missing.
+            Err(_) if self.location(chunk) != Some(location) => Err(gone()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Segment files that hold nothing which anybody knows of, with their sizes; the last one may be one that is about

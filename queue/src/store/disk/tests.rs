@@ -1,0 +1,55 @@
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+
+use super::*;
+
+fn bytes() -> Vec<u8> {
+    let column: ArrayRef = Arc::new(Int64Array::from(vec![1, 2, 3]));
+    let batch = RecordBatch::try_from_iter([("id", column)]).unwrap();
+    encode(&Chunk::new(vec![batch]).unwrap()).unwrap()
+}
+
+/// Every chunk has a segment of its own, which goes when the chunk does, while others read and look around.
+#[test]
+fn a_chunk_that_goes_while_it_is_read_is_gone_and_nothing_is_missing() {
+    const CHUNKS: u64 = 4_000;
+    let dir = tempfile::tempdir().unwrap();
+    let store = Arc::new(DiskStore::new(dir.path()));
+    store.clean().unwrap();
+    let done = AtomicBool::new(false);
+    let newest = std::sync::atomic::AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut writer = SegmentWriter::new(dir.path(), 0, 1, Arc::clone(&store));
+            let bytes = bytes();
+            for chunk in 0..CHUNKS {
+                let location = writer.append(&bytes).unwrap();
+                store.insert(ChunkId(chunk), location);
+                writer.settle(location);
+                newest.store(chunk, Ordering::Release);
+                if let Some(before) = chunk.checked_sub(1) {
+                    store.free(ChunkId(before));
+                }
+            }
+            done.store(true, Ordering::Release);
+        });
+        scope.spawn(|| {
+            let (mut whole, mut gone) = (0, 0);
+            while !done.load(Ordering::Acquire) {
+                match store.load(ChunkId(newest.load(Ordering::Acquire))) {
+                    Ok(chunk) => {
+                        assert_eq!(chunk.rows(), 3);
+                        whole += 1;
+                    }
+                    Err(QueueError::ChunkGone { .. }) => gone += 1,
+                    Err(error) => panic!("after {whole} whole and {gone} gone chunks: {error}"),
+                }
+            }
+        });
+    });
+    assert!(store.strays().unwrap().is_empty());
+}
