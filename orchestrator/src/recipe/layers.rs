@@ -83,9 +83,13 @@ impl Layers {
 
     /// A complaint about `key`, placed where its strongest layer writes it.
     pub(super) fn complain(&self, key: &[String], message: String) -> Complaint {
-        for layer in self.layers.iter().rev() {
-            if layer.locate(key, false).is_some() {
-                return layer.complain(key, message);
+        // A key of a table that is written short, as its main key alone, stands where the table does.
+        for length in (2.min(key.len())..=key.len()).rev() {
+            let written = &key[..length];
+            for layer in self.layers.iter().rev() {
+                if layer.locate(written, false).is_some() {
+                    return Complaint { key: key.join("."), ..layer.complain(written, message) };
+                }
             }
         }
         Complaint {

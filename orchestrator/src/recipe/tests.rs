@@ -194,6 +194,27 @@ fn invalid_utf8_says_where() {
 }
 
 #[test]
+fn complaints_about_rewards_name_the_key_once_and_stand_where_it_is_written() {
+    for (written, expected) in [
+        ("[reward]\npython = \"nomodule\"\n", "`reward.python.function`: expected module:function"),
+        ("[reward.guard]\nretries = 1000\n", "`reward.guard`: it guards rewards from outside"),
+        (
+            "[reward]\nhttp = \"http://h\"\nguard = { retries = 1000 }\n",
+            "`reward.guard.retries`: expected 0 to 100",
+        ),
+        ("[reward]\nhttp = \"http://h\"\npython = \"m:f\"\n", "`reward`: expected exactly one of python"),
+        (
+            "[filter]\nkeep_if_short = [\"nobody\"]\n",
+            "`filter.keep_if_short`: invalid keep_if_short gate=\"nobody\"",
+        ),
+    ] {
+        let error = complaint(&format!("{MINIMAL}{written}"));
+        assert!(error.contains(expected), "{written}: {error}");
+        assert!(error.contains("r.toml:"), "without a line: {error}");
+    }
+}
+
+#[test]
 fn a_bad_base_is_shown_where_it_is_named() {
     let missing = complaint("base = \"nowhere.toml\"\n");
     assert!(missing.starts_with("r.toml:1:8: `base`: cannot read nowhere.toml"), "{missing}");

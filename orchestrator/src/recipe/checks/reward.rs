@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{Checks, TOKENS_MAX, counted};
 use crate::recipe::sections::key_of;
-use crate::recipe::{Recipe, Reward};
+use crate::recipe::{Recipe, Reward, RewardGuard};
 
 const GRADINGS_MAX: usize = 1 << 12;
 
@@ -19,18 +19,29 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     let reward = &recipe.reward;
     check_scorer(reward, checks);
     let seconds = Duration::try_from_secs_f64(recipe.timeouts.reward).unwrap_or_default();
-    if let Some(external) = reward.external(seconds) {
+    let external = reward.external(seconds);
+    let guards_nobody = external.is_none() && reward.guard != RewardGuard::default();
+    checks.require(!guards_nobody, "reward.guard", || {
+        "it guards rewards from outside; expected one of `python`, `command`, `http`, `judge`, `code` beside it"
+            .to_owned()
+    });
+    if let Some(external) = external {
         // Built and thrown away: nothing begins before the first job.
         let built = external.build(TaskTracker::new(), CancellationToken::new());
         if let Err(error) = built {
-            checks.require(false, &key_of(&error), || error.to_string());
+            checks.require(false, &key_of(&error), || words_of(&error));
         }
     }
     if let Err(error) = reward.shaping.check() {
-        checks.require(false, "reward.shaping.clip", || error.to_string());
+        checks.require(false, "reward.shaping.clip", || words_of(&error));
     }
     if let Err(error) = recipe.filter.gates(&TaskTracker::new(), &CancellationToken::new()) {
-        checks.require(false, "filter.gates", || error.to_string());
+        let key = match &error {
+            RewardError::Misconfigured { .. } => "filter.outside",
+            RewardError::Invalid { what, .. } if what.starts_with("keep_if_short") => "filter.keep_if_short",
+            _ => "filter.gates",
+        };
+        checks.require(false, key, || error.to_string());
     }
     counted(reward.places, GRADINGS_MAX, "reward.places", checks);
     let Some(overlong) = &reward.overlong else { return };
@@ -40,6 +51,14 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     checks.require(factor.is_finite() && factor >= 0.0, "reward.overlong.penalty_factor", || {
         format!("expected 0 or more, found {factor}")
     });
+}
+
+/// What is wrong with a key that is named beside it.
+fn words_of(error: &RewardError) -> String {
+    match error {
+        RewardError::Misconfigured { expected, found, .. } => format!("expected {expected}, found {found}"),
+        other => other.to_string(),
+    }
 }
 
 fn check_scorer(reward: &Reward, checks: &mut Checks<'_>) {
