@@ -10,7 +10,8 @@ use rolldock::engine::http::{HttpConfig, HttpEngine, read_recorded};
 use rolldock::engine::{Engine, GenerateRequest, SamplingParams};
 use rolldock::recipe::{EarlyStop, Launch, OnStop, RequestShape};
 use rolldock::rollout::{
-    AgentLoopManager, Grading, PromptFeed, RolloutConfig, RolloutParts, RolloutTimeouts,
+    AgentLoopManager, CarryLimits, Grading, Phase, PromptFeed, RolloutConfig, RolloutParts, RolloutTimeouts,
+    Staleness,
 };
 use rolldock::scope::Scope;
 use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, ServerSpec};
@@ -197,13 +198,15 @@ fn manager(urls: &[String], engine: HttpEngine, scope: &Scope) -> anyhow::Result
         advantage: Estimator::PerGroup(Advantage::GRPO),
         shaping: Shaping::default(),
         mask_truncated: false,
-        max_staleness: 1,
+        staleness: Staleness::default(),
+        carry: CarryLimits::default(),
+        bias_guard: None,
+        cache_salt: false,
         timeouts: RolloutTimeouts {
             sample: hours,
             permit: hours,
             reward: hours,
             drain: Duration::from_secs(10),
-            silence: hours,
         },
         ledger_entries_max: 1024,
         validation: false,
@@ -249,7 +252,7 @@ async fn memory_per_running_sample(urls: &[String]) -> anyhow::Result<Figure> {
     let prompts = PromptFeed::new(Box::new(Numbered::new(PROMPT_TOKENS)));
     let before = held_bytes();
     let generating = scope.spawn(async move { manager.generate(&prompts, RUNNING / 16).await.map(drop) });
-    let on_engine = || view.phases().engine.load(std::sync::atomic::Ordering::Relaxed);
+    let on_engine = || view.waits().count(Phase::Engine);
     let deadline = Instant::now() + Duration::from_secs(60);
     while on_engine() < RUNNING {
         anyhow::ensure!(Instant::now() < deadline, "only {} requests are on the engines", on_engine());

@@ -10,6 +10,7 @@ mod counting;
 mod cpu;
 mod figures;
 mod fleet;
+mod lifecycle;
 mod python;
 mod queue;
 mod reward;
@@ -39,6 +40,8 @@ struct Cli {
 enum Room {
     /// Step time against the best possible, bias, and what a simulated fleet costs
     Rollout(Options),
+    /// Throughput, staleness and bias of the three modes with a simulated trainer, in virtual time
+    Lifecycle(Options),
     /// CPU and memory of the engine client, and of a run that only waits
     Client(Options),
     /// What a pick costs, and what each routing policy makes of a fleet in which something is wrong
@@ -97,6 +100,7 @@ fn main() -> anyhow::Result<ExitCode> {
     rolldock::cli::raise_open_files_limit();
     let (figures, options) = match Cli::parse().room {
         Room::Rollout(options) => (rollout::measure(options.quick)?, options),
+        Room::Lifecycle(options) => (lifecycle::measure(options.quick)?, options),
         Room::Client(options) => (client::measure(options.quick)?, options),
         Room::Fleet(FleetOptions { options, peer }) => (fleet::measure(options.quick, peer)?, options),
         Room::Queue(QueueOptions { options, peer }) => (queue::measure(options.quick, peer)?, options),

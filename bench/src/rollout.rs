@@ -12,7 +12,8 @@ use rolldock::engine::simulated::SimulatedEngine;
 use rolldock::engine::{Engine, GenerateRequest, SamplingParams};
 use rolldock::recipe::{EarlyStop, Launch, OnStop, RequestShape};
 use rolldock::rollout::{
-    AgentLoopManager, Grading, PromptFeed, RolloutConfig, RolloutParts, RolloutTimeouts, sample_seed,
+    AgentLoopManager, CarryLimits, Grading, PromptFeed, RolloutConfig, RolloutParts, RolloutTimeouts,
+    Staleness, sample_seed,
 };
 use rolldock::scope::Scope;
 use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, ServerSpec};
@@ -24,19 +25,19 @@ use crate::cpu;
 use crate::figures::{Bar, Figure};
 use crate::workload::{EOS, EveryPrompt, LastToken, Numbered, answers};
 
-const SEED: u64 = 42;
-const TARGET: usize = 256;
+pub(crate) const SEED: u64 = 42;
+pub(crate) const TARGET: usize = 256;
 const SAMPLES: u32 = 16;
 const MAX_RESPONSE: u32 = 8192;
-const PROMPT_TOKENS: usize = 128;
-const PERMITS: u32 = 256;
+pub(crate) const PROMPT_TOKENS: usize = 128;
+pub(crate) const PERMITS: u32 = 256;
 /// The bias is defined over at least so many steps.
 const STEPS: usize = 20;
 const STEPS_QUICK: usize = 4;
 
 /// How steps are collected.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Mode {
+pub(crate) enum Mode {
     /// The synchronous baseline: every batch is awaited whole.
     Off,
     /// The published run: stop at the first groups, discard the rest.
@@ -71,14 +72,14 @@ impl Mode {
 
 /// A fleet to collect on.
 #[derive(Debug, Clone, Copy)]
-struct FleetShape {
-    servers: usize,
+pub(crate) struct FleetShape {
+    pub(crate) servers: usize,
     /// Half at full speed, a quarter each at 0.6 and 0.4 of it.
-    mixed: bool,
+    pub(crate) mixed: bool,
 }
 
 impl FleetShape {
-    fn speeds(self) -> Vec<f64> {
+    pub(crate) fn speeds(self) -> Vec<f64> {
         let speed = |number: usize| match number % 4 {
             2 if self.mixed => 0.6,
             3 if self.mixed => 0.4,
@@ -147,7 +148,7 @@ fn figures_of(shape: FleetShape, mode: Mode, outcome: &Outcome, off: f64) -> Vec
     ]
 }
 
-fn workload() -> Arc<Workload> {
+pub(crate) fn workload() -> Arc<Workload> {
     Arc::new(Workload::new(WorkloadConfig {
         seed: SEED,
         eos_id: EOS,
@@ -156,7 +157,11 @@ fn workload() -> Arc<Workload> {
     }))
 }
 
-fn start_servers(speeds: &[f64], workload: &Arc<Workload>, scope: &Scope) -> anyhow::Result<Vec<SimServer>> {
+pub(crate) fn start_servers(
+    speeds: &[f64],
+    workload: &Arc<Workload>,
+    scope: &Scope,
+) -> anyhow::Result<Vec<SimServer>> {
     let start = |(number, speed): (usize, &f64)| {
         let config = ServerConfig {
             name: format!("s{number}"),
@@ -170,7 +175,7 @@ fn start_servers(speeds: &[f64], workload: &Arc<Workload>, scope: &Scope) -> any
     speeds.iter().enumerate().map(start).collect()
 }
 
-fn config(shape: FleetShape, mode: Mode) -> anyhow::Result<RolloutConfig> {
+pub(crate) fn config(shape: FleetShape, mode: Mode) -> anyhow::Result<RolloutConfig> {
     let filter = GroupFilter::default();
     let (early_stop, on_stop, launch) = mode.settings();
     Ok(RolloutConfig {
@@ -192,13 +197,15 @@ fn config(shape: FleetShape, mode: Mode) -> anyhow::Result<RolloutConfig> {
         advantage: Estimator::PerGroup(Advantage::GRPO),
         shaping: Shaping::default(),
         mask_truncated: false,
-        max_staleness: 1,
+        staleness: Staleness::default(),
+        carry: CarryLimits::default(),
+        bias_guard: None,
+        cache_salt: false,
         timeouts: RolloutTimeouts {
             sample: Duration::from_secs(36_000),
             permit: Duration::from_secs(36_000),
             reward: Duration::from_secs(60),
             drain: Duration::from_secs(10),
-            silence: Duration::from_secs(36_000),
         },
         ledger_entries_max: 65_536,
         validation: false,
@@ -250,20 +257,20 @@ async fn collect(shape: FleetShape, mode: Mode, steps: usize) -> anyhow::Result<
 
 /// Lengths and correctness of samples.
 #[derive(Debug, Default)]
-struct Lengths {
+pub(crate) struct Lengths {
     samples: f64,
     tokens: f64,
     right: f64,
 }
 
 impl Lengths {
-    fn add(&mut self, tokens: u32, right: bool) {
+    pub(crate) fn add(&mut self, tokens: u32, right: bool) {
         self.samples += 1.0;
         self.tokens += f64::from(tokens);
         self.right += f64::from(u8::from(right));
     }
 
-    fn mean_length(&self) -> f64 {
+    pub(crate) fn mean_length(&self) -> f64 {
         self.tokens / self.samples
     }
 
@@ -274,8 +281,10 @@ impl Lengths {
 
 /// What follows from the draws alone: the valid groups in data order at first attempt, and the least time in which
 /// the fleet could finish them.
-struct Reference {
-    valid: Lengths,
+pub(crate) struct Reference {
+    pub(crate) valid: Lengths,
+    /// Response tokens of all groups up to the last valid one, filtered ones included.
+    pub(crate) tokens: u64,
     /// Sum over the steps, in seconds.
     fifo_bounds: f64,
     /// Of all steps together, in seconds.
@@ -283,12 +292,13 @@ struct Reference {
 }
 
 impl Reference {
-    fn new(workload: &Workload, speeds: &[f64], steps: usize) -> Self {
+    pub(crate) fn new(workload: &Workload, speeds: &[f64], steps: usize) -> Self {
         let fleet_speed: f64 = speeds.iter().sum();
         let best_speed = speeds.iter().copied().fold(0.0, f64::max);
         let server = ServerConfig::default();
         let prompts = Numbered::new(PROMPT_TOKENS);
-        let mut reference = Self { valid: Lengths::default(), fifo_bounds: 0.0, saturation_bound: 0.0 };
+        let mut reference =
+            Self { valid: Lengths::default(), tokens: 0, fifo_bounds: 0.0, saturation_bound: 0.0 };
         let mut row = 0;
         for _ in 0..steps {
             let (mut valid_groups, mut work, mut longest) = (0, 0.0, 0.0_f64);
@@ -296,6 +306,7 @@ impl Reference {
                 let draws = draw_group(workload, &prompts.prompt(row));
                 row += 1;
                 for (tokens, _) in &draws {
+                    reference.tokens += u64::from(*tokens);
                     work += seconds_of(&server, *tokens, f64::from(PERMITS));
                     longest = longest.max(seconds_of(&server, *tokens, 1.0));
                 }

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 
 use arrow::array::{
-    ArrayRef, Float32Builder, Float64Builder, ListBuilder, RecordBatch, StringBuilder, StructBuilder,
-    UInt8Builder, UInt32Builder, UInt64Builder,
+    ArrayRef, BooleanArray, Float32Builder, Float64Builder, ListBuilder, RecordBatch, StringBuilder,
+    StructBuilder, UInt8Builder, UInt32Builder, UInt64Builder,
 };
 use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
 use arrow::error::ArrowError;
@@ -45,6 +45,9 @@ static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
         column("policy_version_min", DataType::UInt64),
         column("policy_version_max", DataType::UInt64),
         column("version_spans", list_of(DataType::Struct(span_fields()))),
+        column("version_source", DataType::Utf8),
+        column("is_stale", DataType::Boolean),
+        column("segments", DataType::UInt32),
         column("server", DataType::Utf8),
         column("attempt", DataType::UInt32),
         column("dispatched_s", DataType::Float64),
@@ -62,7 +65,9 @@ static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
 /// Columns, in the order of [`group_rows`].
 ///
 /// `prompt_ids`, `response_ids`, `response_mask` and `rollout_logprobs` are ragged lists over tokens;
-/// `response_mask` is 1 for tokens that the policy generated and that are to be learnt from. `dispatched_s` and `ended_s` are seconds since the
+/// `response_mask` is 1 for tokens that the policy generated and that are to be learnt from. `version_source` says who knows
+/// the versions: `engine`, or `client` where the engine does not report them; `segments` is the number of requests that a
+/// response came in; `is_stale` marks groups older than the recipe's bound. `dispatched_s` and `ended_s` are seconds since the
 /// start of the run, of the group; `permit_s`, `engine_s` and `reward_s` say where the sample's time went.
 /// `data_fields` is the data set's own row as JSON. A score that is made of others has them in further columns,
 /// `score_` and their names, behind these.
@@ -131,10 +136,19 @@ fn logprob_lists(samples: &[Sample], tokens: usize) -> ArrayRef {
     Arc::new(builder.finish())
 }
 
-fn masks(samples: &[Sample], tokens: usize) -> ArrayRef {
+/// Tokens of versions before `learnt_from` are masked; a sample that is masked is masked whole.
+fn masks(samples: &[Sample], tokens: usize, learnt_from: u64) -> ArrayRef {
     let mut builder = ListBuilder::new(UInt8Builder::with_capacity(tokens));
     for sample in samples {
-        builder.values().append_value_n(u8::from(!sample.is_masked), sample.response_ids.len());
+        let values = builder.values();
+        if sample.is_masked || sample.policy_version_min >= learnt_from {
+            values.append_value_n(u8::from(!sample.is_masked), sample.response_ids.len());
+        } else {
+            for span in &sample.version_spans {
+                let is_fresh = span.number().unwrap_or(sample.policy_version_min) >= learnt_from;
+                values.append_value_n(u8::from(is_fresh), (span.end - span.start) as usize);
+            }
+        }
         builder.append(true);
     }
     Arc::new(builder.finish())
@@ -169,7 +183,7 @@ pub fn group_rows(group: &Group) -> Result<RecordBatch, ArrowError> {
         counts(samples.iter().map(|sample| sample.index)),
         token_lists(samples.iter().map(|_| &*prompt.ids), prompt.ids.len() * samples.len()),
         token_lists(samples.iter().map(|sample| sample.response_ids.as_slice()), tokens),
-        masks(samples, tokens),
+        masks(samples, tokens, group.learnt_from),
         logprob_lists(samples, tokens),
         floats(samples.iter().map(|sample| sample.reward)),
         floats(samples.iter().map(|sample| sample.score)),
@@ -180,6 +194,9 @@ pub fn group_rows(group: &Group) -> Result<RecordBatch, ArrowError> {
         versions(samples.iter().map(|sample| sample.policy_version_min)),
         versions(samples.iter().map(|sample| sample.policy_version_max)),
         span_lists(samples)?,
+        strings(samples.iter().map(|sample| if sample.versions_reported { "engine" } else { "client" })),
+        Arc::new(samples.iter().map(|_| Some(group.is_stale)).collect::<BooleanArray>()),
+        counts(samples.iter().map(|sample| sample.segments)),
         strings(samples.iter().map(|sample| &*sample.server)),
         counts(samples.iter().map(|sample| sample.attempt)),
         seconds(samples.iter().map(|_| group.dispatched_at.as_secs_f64())),

@@ -15,8 +15,8 @@ use rolldock::engine::simulated::SimulatedEngine;
 use rolldock::engine::{FinishReason, SampleOutput, SamplingParams};
 use rolldock::recipe::{EarlyStop, Launch, OnStop, RequestShape};
 use rolldock::rollout::{
-    AgentLoopManager, Grade, Grader, Grading, Group, PromptFeed, RolloutConfig, RolloutParts,
-    RolloutTimeouts, StepEnd, invariants, sample_seed,
+    AgentLoopManager, CarryLimits, Grade, Grader, Grading, Group, PromptFeed, RolloutConfig, RolloutParts,
+    RolloutTimeouts, Staleness, StepEnd, invariants, sample_seed,
 };
 use rolldock::scope::Scope;
 use rolldock_loadbalancer::{
@@ -160,6 +160,12 @@ impl World {
         let policy = pick(&mut rng, &Policy::ALL);
         let balancer =
             LoadBalancer::new(BalancerConfig { seed, policy, ..BalancerConfig::default() }, specs).unwrap();
+        let on_stop = pick(&mut rng, &[OnStop::Discard, OnStop::Requeue, OnStop::Carry]);
+        let request = match on_stop {
+            // Samples are resumed one by one.
+            OnStop::Carry => RequestShape::Sample,
+            _ => pick(&mut rng, &[RequestShape::Sample, RequestShape::Sample, RequestShape::Group]),
+        };
         let config = RolloutConfig {
             run_id: format!("sim{seed}").into(),
             seed,
@@ -171,21 +177,23 @@ impl World {
             max_response_length: 200,
             launch: pick(&mut rng, &[Launch::Batch, Launch::OnDemand]),
             early_stop: pick(&mut rng, &[EarlyStop::First, EarlyStop::Fifo, EarlyStop::Fifo, EarlyStop::Off]),
-            on_stop: pick(&mut rng, &[OnStop::Discard, OnStop::Requeue]),
-            request: pick(&mut rng, &[RequestShape::Sample, RequestShape::Sample, RequestShape::Group]),
+            on_stop,
+            request,
             sample_attempts_max: 3,
             sampling: SamplingParams { temperature: 1.0, top_p: 1.0, top_k: -1, stop_token_ids: Vec::new() },
             gates: Arc::new(gates(&mut rng)),
             advantage: Estimator::PerGroup(Advantage::GRPO),
             shaping: Shaping::default(),
             mask_truncated: false,
-            max_staleness: 1,
+            staleness: Staleness::default(),
+            carry: CarryLimits { stream: rng.random_bool(0.3), ..CarryLimits::default() },
+            bias_guard: None,
+            cache_salt: false,
             timeouts: RolloutTimeouts {
                 sample: Duration::from_secs(120),
                 permit: Duration::from_secs(60),
                 reward: Duration::from_secs(10),
                 drain: Duration::from_secs(5),
-                silence: Duration::from_secs(300),
             },
             ledger_entries_max: 64,
             validation: false,
@@ -252,6 +260,11 @@ impl World {
             let length = draw.length.min(self.config.max_response_length);
             assert_eq!(sample.response_ids.len() as u32, length, "length of {group:?}");
             assert_eq!(sample.logprobs.len(), sample.response_ids.len());
+            let covered = sample.version_spans.iter().fold(0, |end, span| {
+                assert_eq!(span.start, end, "spans of {sample:?}");
+                span.end
+            });
+            assert_eq!(covered, length, "spans of {sample:?}");
             assert_eq!(sample.acc == 1.0, draw.correct && draw.length <= length, "correctness");
         }
     }
@@ -281,7 +294,7 @@ impl World {
         let mut fingerprint = Vec::new();
         for step in 0..steps {
             let target = self.rng.random_range(1..=8.min(self.config.gen_batch_size));
-            manager.set_policy_version(step as u64 / 2);
+            manager.control().set_policy_version(step as u64 / 2);
             let patience = if self.rng.random_bool(0.1) { 1.0 } else { 3600.0 };
             let collected = {
                 let mut collecting = std::pin::pin!(manager.generate(&prompts, target));

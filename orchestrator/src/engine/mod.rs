@@ -115,6 +115,14 @@ pub struct VersionSpan {
     pub end: u32,
 }
 
+impl VersionSpan {
+    /// The number at the end of its label: 42 of "42", "step-42" and "v42".
+    pub fn number(&self) -> Option<u64> {
+        let digits_start = self.version.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+        self.version[digits_start..].parse().ok()
+    }
+}
+
 /// One finished sample.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SampleOutput {

@@ -10,13 +10,14 @@
 
 mod policy;
 mod reward;
+mod rollout;
 
 use rolldock_loadbalancer::AdaptiveConfig;
 
 use super::layers::Layers;
 use super::{
-    Consumer, EarlyStop, Files, Launch, MaxLoads, OnFull, OnStop, Recipe, RecipeError, RequestShape,
-    Sampling, Simulated, Transport,
+    Consumer, EarlyStop, Files, Launch, MaxLoads, OnFull, Recipe, RecipeError, RequestShape, Sampling,
+    Simulated, Transport,
 };
 
 // Larger numbers than these are slips of the finger, and some would be allocated at once.
@@ -221,9 +222,7 @@ fn check_rollout(recipe: &Recipe, checks: &mut Checks<'_>) {
             rollout.train_batch_size
         )
     });
-    checks.require(rollout.on_stop != OnStop::Carry, "rollout.on_stop", || {
-        "\"carry\" is not available yet; expected \"requeue\" or \"discard\"".to_owned()
-    });
+    rollout::check_cut_off(recipe, checks);
     checks.require(
         recipe.filter.enable
             || rollout.early_stop != EarlyStop::Off

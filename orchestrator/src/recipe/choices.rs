@@ -243,3 +243,25 @@ choice!(
         Reward,
     }
 );
+choice!(
+    /// What the bias guard does.
+    GuardAction {
+        /// Accept in dispatch order from now on.
+        #[default]
+        Fifo,
+        /// Await everything until the bias has gone.
+        LongRound,
+    }
+);
+choice!(
+    /// What happens when nothing has happened for too long.
+    OnSilence {
+        /// A report says what is waited for.
+        #[default]
+        Report,
+        /// The group that is waited for is given up, and its prompt is sent out again.
+        CancelAndRequeue,
+        /// The run ends with that report; what was accepted is kept.
+        Stop,
+    }
+);

@@ -22,15 +22,15 @@ mod sections;
 use std::path::{Path, PathBuf};
 
 pub use choices::{
-    AdvantageEstimator, Duplicates, Durability, EarlyStop, FilterMetric, HealthProbe, Launch, OnFull,
-    OnShort, OnStale, OnStop, OverlongPrompts, PolicyMode, RequestShape, RoutingPolicy, Transport,
-    UpdateMethod, UpdatePause,
+    AdvantageEstimator, Duplicates, Durability, EarlyStop, FilterMetric, GuardAction, HealthProbe, Launch,
+    OnFull, OnShort, OnSilence, OnStale, OnStop, OverlongPrompts, PolicyMode, RequestShape, RoutingPolicy,
+    Transport, UpdateMethod, UpdatePause,
 };
 pub use error::{Complaint, RecipeError};
 pub use sections::{
-    Columns, Consumer, Data, Files, Filter, Fleet, Limits, MaxLoads, Model, OutsideGate, OverlongShaping,
-    Policy, PolicyUpdate, Queue, Recipe, Reward, RewardGuard, Rollout, Run, Sampling, Simulated, Timeouts,
-    UpdateTimeouts, Validation,
+    BiasGuard, Carry, Columns, Consumer, Data, Files, Filter, Fleet, Limits, MaxLoads, Model, OutsideGate,
+    OverlongShaping, Policy, PolicyUpdate, Queue, Recipe, Reward, RewardGuard, Rollout, Run, Sampling,
+    Simulated, Timeouts, UpdateTimeouts, Validation,
 };
 
 use layers::Layers;

@@ -1,13 +1,12 @@
 //! The live line. Drawn on standard error and only on a terminal; logs are printed above it.
 
 use std::io;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio_util::sync::CancellationToken;
 
-use crate::rollout::RolloutView;
+use crate::rollout::{Phase, RolloutView};
 
 /// How often the line is redrawn: often enough to look alive, rarely enough to cost nothing.
 const REDRAW: Duration = Duration::from_millis(250);
@@ -38,15 +37,15 @@ impl Progress {
             let counts = view.counts();
             let totals = view.totals();
             let costs = view.costs();
-            let phases = view.phases();
+            let waits = view.waits();
             let seconds = started_at.elapsed().as_secs_f64().max(1e-3);
             bar.set_length(counts.target as u64);
             bar.set_position(counts.valid as u64);
             bar.set_message(format!(
                 "{} groups running ({} samples on engines, {} waiting), {:.0} tokens/s, {} filtered, {} cancelled",
                 counts.running,
-                phases.engine.load(Ordering::Relaxed),
-                phases.permit.load(Ordering::Relaxed),
+                waits.count(Phase::Engine),
+                waits.count(Phase::Permit),
                 costs.tokens as f64 / seconds,
                 totals.filtered,
                 totals.cancelled + totals.requeued,

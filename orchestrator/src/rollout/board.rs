@@ -24,13 +24,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::data::Prompt;
-use crate::recipe::{EarlyStop, Launch, OnStop};
+use crate::recipe::{EarlyStop, Launch, OnStale, OnStop};
 use crate::rollout::accept_rate::AcceptRate;
-use crate::rollout::invariants::Violation;
-use crate::rollout::{DispatchId, Fate, Group, Ledger};
+use crate::rollout::carry::CarriedGroup;
+use crate::rollout::staleness::{RETURNS_MAX, Staleness};
+use crate::rollout::{DispatchId, Fate, Group, Ledger, Totals};
 
-/// How many prompts are drawn from the data set ahead of their dispatch.
-const DRAW_CHUNK: usize = 64;
+mod admission;
+mod steps;
 
 /// The part of the recipe that the board needs.
 #[derive(Debug, Clone)]
@@ -40,7 +41,7 @@ pub(crate) struct BoardConfig {
     pub(crate) launch: Launch,
     pub(crate) gen_batch_size: usize,
     pub(crate) max_gen_batches: usize,
-    pub(crate) max_staleness: u64,
+    pub(crate) staleness: Staleness,
     pub(crate) ledger_entries_max: usize,
 }
 
@@ -52,6 +53,11 @@ pub(crate) struct Dispatch {
     pub(crate) prompt: Arc<Prompt>,
     /// Attempts that its parents have used up.
     pub(crate) first_attempt: u32,
+    /// The servers' version when it was sent out, or the oldest of the tokens that it brings.
+    pub(crate) policy_version: u64,
+    /// What its parent left unfinished.
+    pub(crate) carried: Option<Arc<CarriedGroup>>,
+    pub(crate) returns: u32,
 }
 
 /// What a worker does next.
@@ -76,6 +82,12 @@ pub(crate) enum GroupEnd {
     SetAside(Box<Group>),
     /// Cut off by the early stop or an interrupt.
     Cancelled,
+    /// Cut off, with tokens that its next dispatch goes on from.
+    Carried(Box<CarriedGroup>),
+    /// Given up because its tokens are too old.
+    Stale,
+    /// Given up by the watchdog.
+    GivenUp,
     /// It cannot be completed.
     Failed(String),
 }
@@ -86,6 +98,26 @@ struct Requeued {
     parent: DispatchId,
     prompt: Arc<Prompt>,
     first_attempt: u32,
+    carried: Option<Arc<CarriedGroup>>,
+    returns: u32,
+}
+
+/// What the board hands on, in this order.
+#[derive(Debug)]
+pub(crate) enum Decided {
+    /// A group was accepted.
+    Group(Box<Group>),
+    /// A step reached its target, and the next one goes on with what is under way.
+    StepEnd(StepRecord),
+}
+
+/// A step that has ended.
+#[derive(Debug, Clone)]
+pub(crate) struct StepRecord {
+    pub(crate) step: u64,
+    pub(crate) counts: Counts,
+    pub(crate) totals: Totals,
+    pub(crate) ages: BTreeMap<u64, u64>,
 }
 
 #[derive(Debug)]
@@ -103,7 +135,13 @@ pub(crate) struct Board {
     config: BoardConfig,
     ledger: Ledger,
     step: u64,
+    /// Steps follow each other without a cut until this one, where the run is a flow.
+    flow_until: Option<u64>,
     target: usize,
+    /// What the servers have.
+    policy_version: u64,
+    /// Accepted groups of the run that the queue does not have yet.
+    not_put: usize,
     next_number: u64,
     /// Undecided numbers of this step, in dispatch order.
     slots: BTreeMap<u64, Slot>,
@@ -120,18 +158,26 @@ pub(crate) struct Board {
     dispatched_new: usize,
     batches_opened: usize,
     accepted_count: usize,
-    accepted: VecDeque<Group>,
+    /// Of the next step to begin, by an earlier life of the run.
+    accepted_before: usize,
+    /// Accepted groups of the step by their staleness at the claim.
+    ages: BTreeMap<u64, u64>,
+    decided: VecDeque<Decided>,
     stopped: bool,
     accept_rate: AcceptRate,
 }
 
 impl Board {
     pub(crate) fn new(config: BoardConfig) -> Self {
+        let config_version = config.staleness.first_version;
         Self {
             ledger: Ledger::new(config.ledger_entries_max),
             config,
             step: 0,
+            flow_until: None,
             target: 0,
+            policy_version: config_version,
+            not_put: 0,
             next_number: 0,
             slots: BTreeMap::new(),
             queued: BTreeSet::new(),
@@ -143,38 +189,12 @@ impl Board {
             dispatched_new: 0,
             batches_opened: 0,
             accepted_count: 0,
-            accepted: VecDeque::new(),
+            accepted_before: 0,
+            ages: BTreeMap::new(),
+            decided: VecDeque::new(),
             stopped: true,
             accept_rate: AcceptRate::default(),
         }
-    }
-
-    /// Starts a step. Held groups get their next dispatch at once; those beyond the staleness bound end `stale`
-    /// and their prompts are queued for a new attempt.
-    pub(crate) fn begin_step(&mut self, step: u64, target: usize, policy_version: u64) {
-        self.step = step;
-        self.target = target;
-        self.dispatched_new = 0;
-        self.batches_opened = 1;
-        self.accepted_count = 0;
-        self.stopped = target == 0;
-        self.source_exhausted = false;
-        self.accept_rate.age();
-        self.ledger.begin_step();
-        for number in std::mem::take(&mut self.undecided) {
-            let Some(Slot::Valid(mut group)) = self.slots.remove(&number) else { continue };
-            let id = self.ledger.dispatch(number, Some(group.dispatch), group.prompt.uid, step);
-            let staleness = policy_version.saturating_sub(group.policy_version_min());
-            if staleness > self.config.max_staleness {
-                self.ledger.end(id, Fate::Stale);
-                let attempts = group.samples.iter().map(|sample| sample.attempt + 1).max().unwrap_or(1);
-                self.queue(number, Requeued { parent: id, prompt: group.prompt, first_attempt: attempts });
-                continue;
-            }
-            group.dispatch = id;
-            self.keep_valid(number, group);
-        }
-        self.decide();
     }
 
     /// The next group for a worker with a free place.
@@ -185,8 +205,7 @@ impl Board {
         if let Some(number) = self.queued.pop_first() {
             // Also under on-demand launch: in dispatch order everything else waits for it.
             let Some(Slot::Queued(requeued)) = self.slots.remove(&number) else { return Next::Wait };
-            let Requeued { parent, prompt, first_attempt } = requeued;
-            return Next::Run(self.send_out(number, Some(parent), prompt, first_attempt));
+            return Next::Run(self.send_out_again(number, requeued));
         }
         if !self.may_dispatch_new() {
             return Next::Wait;
@@ -196,19 +215,33 @@ impl Board {
         self.batches_opened = self.dispatched_new.div_ceil(self.config.gen_batch_size);
         let number = self.next_number;
         self.next_number += 1;
-        Next::Run(self.send_out(number, None, Arc::new(prompt), 0))
+        let id = self.ledger.dispatch(number, None, &prompt, self.step);
+        let policy_version = self.policy_version;
+        let prompt = Arc::new(prompt);
+        Next::Run(self.send_out(Dispatch {
+            id,
+            number,
+            prompt,
+            first_attempt: 0,
+            policy_version,
+            carried: None,
+            returns: 0,
+        }))
     }
 
-    fn send_out(
-        &mut self,
-        number: u64,
-        parent: Option<DispatchId>,
-        prompt: Arc<Prompt>,
-        first_attempt: u32,
-    ) -> Dispatch {
-        let id = self.ledger.dispatch(number, parent, prompt.uid, self.step);
-        let dispatch = Dispatch { id, number, prompt, first_attempt };
-        self.slots.insert(number, Slot::Running(dispatch.clone()));
+    fn send_out_again(&mut self, number: u64, requeued: Requeued) -> Dispatch {
+        let Requeued { parent, prompt, first_attempt, carried, returns } = requeued;
+        let id = self.ledger.dispatch(number, Some(parent), &prompt, self.step);
+        // Tokens that are too old to go on from are not worth their age.
+        let fresh_from = self.config.staleness.fresh_from(self.claim_version());
+        let carried = carried.filter(|group| group.policy_version_min() >= fresh_from);
+        let oldest = carried.as_ref().map_or(u64::MAX, |group| group.policy_version_min());
+        let policy_version = self.policy_version.min(oldest);
+        self.send_out(Dispatch { id, number, prompt, first_attempt, policy_version, carried, returns })
+    }
+
+    fn send_out(&mut self, dispatch: Dispatch) -> Dispatch {
+        self.slots.insert(dispatch.number, Slot::Running(dispatch.clone()));
         self.running += 1;
         dispatch
     }
@@ -237,7 +270,10 @@ impl Board {
                 self.accept_rate.record(true);
                 self.keep_valid(number, group);
             }
-            GroupEnd::Cancelled => self.cut_off(dispatch),
+            GroupEnd::Cancelled => self.cut_off(dispatch, None),
+            GroupEnd::Carried(carried) => self.cut_off(dispatch, Some(carried)),
+            GroupEnd::Stale => self.retire(dispatch),
+            GroupEnd::GivenUp => self.give_up(dispatch),
         }
         self.decide();
         self.let_go_of_aside(self.target - self.accepted_count);
@@ -252,14 +288,38 @@ impl Board {
         }
     }
 
-    fn cut_off(&mut self, dispatch: Dispatch) {
+    fn cut_off(&mut self, dispatch: Dispatch, carried: Option<Box<CarriedGroup>>) {
         if self.config.on_stop == OnStop::Discard {
             self.ledger.end(dispatch.id, Fate::Cancelled);
             return;
         }
-        self.ledger.end(dispatch.id, Fate::Requeued);
-        let Dispatch { id, number, prompt, first_attempt } = dispatch;
-        self.queue(number, Requeued { parent: id, prompt, first_attempt });
+        let carried: Option<Arc<CarriedGroup>> = carried.map(Arc::from);
+        self.ledger.end(dispatch.id, if carried.is_some() { Fate::Carried } else { Fate::Requeued });
+        let Dispatch { id, number, prompt, first_attempt, returns, .. } = dispatch;
+        self.queue(number, Requeued { parent: id, prompt, first_attempt, carried, returns });
+    }
+
+    /// Ends a dispatch whose tokens are too old. Its prompt replays its own draw with newer weights, where the recipe
+    /// wants that.
+    fn retire(&mut self, dispatch: Dispatch) {
+        self.ledger.end(dispatch.id, Fate::Stale);
+        let Dispatch { id, number, prompt, first_attempt, returns, .. } = dispatch;
+        if self.config.staleness.on_stale == OnStale::Requeue && returns < RETURNS_MAX {
+            let returns = returns + 1;
+            self.queue(number, Requeued { parent: id, prompt, first_attempt, carried: None, returns });
+        }
+    }
+
+    /// Sends a prompt out again whose group does not come to its end, a few times.
+    fn give_up(&mut self, dispatch: Dispatch) {
+        let Dispatch { id, number, prompt, first_attempt, returns, .. } = dispatch;
+        if returns >= RETURNS_MAX {
+            self.ledger.end(id, Fate::Failed(format!("given up times={}", returns + 1)));
+            return;
+        }
+        self.ledger.end(id, Fate::Requeued);
+        let returns = returns + 1;
+        self.queue(number, Requeued { parent: id, prompt, first_attempt, carried: None, returns });
     }
 
     fn queue(&mut self, number: u64, requeued: Requeued) {
@@ -270,86 +330,6 @@ impl Board {
     fn keep_valid(&mut self, number: u64, group: Box<Group>) {
         self.slots.insert(number, Slot::Valid(group));
         self.undecided.insert(number);
-    }
-
-    /// Accepts what can be accepted and stops the step at its target.
-    fn decide(&mut self) {
-        while !self.stopped && self.accepted_count < self.target {
-            let Some(number) = self.next_decidable() else { return };
-            let Some(Slot::Valid(group)) = self.slots.remove(&number) else { return };
-            self.undecided.remove(&number);
-            self.accept(*group);
-            if self.accepted_count == self.target && self.config.early_stop != EarlyStop::Off {
-                self.stopped = true;
-            }
-        }
-    }
-
-    fn accept(&mut self, group: Group) {
-        self.ledger.end(group.dispatch, Fate::Accepted);
-        self.accepted_count += 1;
-        self.accepted.push_back(group);
-    }
-
-    /// Ends a step that has [finished](Self::is_finished), with what was set aside where it would be short.
-    pub(crate) fn finish(&mut self) {
-        while !self.stopped && self.accepted_count < self.target {
-            let Some((_, group)) = self.set_aside.pop_first() else { break };
-            self.accept(*group);
-        }
-        self.stopped = true;
-    }
-
-    fn next_decidable(&self) -> Option<u64> {
-        let first_valid = *self.undecided.first()?;
-        if self.config.early_stop == EarlyStop::First {
-            return Some(first_valid);
-        }
-        let (first_undecided, _) = self.slots.first_key_value()?;
-        (*first_undecided == first_valid).then_some(first_valid)
-    }
-
-    /// Whether the groups under way are expected to miss the target.
-    fn needs_more(&self) -> bool {
-        let sure = (self.accepted_count + self.undecided.len()) as f64;
-        sure + self.accept_rate.expected_at_least(self.running) < self.target as f64
-    }
-
-    /// Whether the step's generation batches allow one more new prompt.
-    fn may_dispatch_new(&self) -> bool {
-        if self.dispatched_new >= self.config.max_gen_batches * self.config.gen_batch_size {
-            return false;
-        }
-        if self.config.launch == Launch::OnDemand {
-            return self.needs_more();
-        }
-        if self.dispatched_new < self.batches_opened * self.config.gen_batch_size {
-            return true;
-        }
-        // The next batch is opened only if the ones before have certainly fallen short: a batch for one missing
-        // group is mostly thrown away. Who wants to launch ahead of that has `Launch::OnDemand`.
-        let under_way = self.running + self.queued.len();
-        let short = self.accepted_count + self.undecided.len() + under_way < self.target;
-        // A synchronous batch is awaited whole.
-        short && (self.config.early_stop != EarlyStop::Off || under_way == 0)
-    }
-
-    /// How many prompts the manager should draw now.
-    pub(crate) fn draw_wanted(&self) -> usize {
-        if self.stopped || self.source_exhausted || !self.may_dispatch_new() {
-            return 0;
-        }
-        if self.fresh.len() > DRAW_CHUNK / 2 {
-            return 0;
-        }
-        let allowed = self.config.max_gen_batches * self.config.gen_batch_size - self.dispatched_new;
-        (DRAW_CHUNK - self.fresh.len()).min(allowed.saturating_sub(self.fresh.len()))
-    }
-
-    /// Takes drawn prompts; fewer than were wanted means that the data set has no more.
-    pub(crate) fn add_prompts(&mut self, wanted: usize, prompts: Vec<Prompt>) {
-        self.source_exhausted = prompts.len() < wanted;
-        self.fresh.extend(prompts);
     }
 
     /// Ends the step before its target: nothing more is sent out or accepted.
@@ -370,7 +350,7 @@ impl Board {
         if self.stopped {
             return true;
         }
-        self.queued.is_empty() && (self.out_of_prompts() || !self.may_dispatch_new())
+        self.queued.is_empty() && (self.out_of_prompts() || !self.wants_new())
     }
 
     /// Whether the data set has nothing more to send out.
@@ -378,40 +358,9 @@ impl Board {
         self.source_exhausted && self.fresh.is_empty()
     }
 
-    /// Ends the step: what is valid beyond the target is held (or goes with the rest under `discard`), and what
-    /// is still running, which only a dead worker leaves behind, is cut off.
-    pub(crate) fn end_step(&mut self) -> Result<(), Violation> {
-        self.stopped = true;
-        self.let_go_of_aside(0);
-        let numbers: Vec<u64> = self.slots.keys().copied().collect();
-        for number in numbers {
-            match self.slots.remove(&number) {
-                Some(Slot::Running(dispatch)) => {
-                    self.running -= 1;
-                    self.cut_off(dispatch);
-                }
-                Some(Slot::Valid(group)) => {
-                    if self.config.on_stop == OnStop::Discard {
-                        self.undecided.remove(&number);
-                        self.ledger.end(group.dispatch, Fate::Cancelled);
-                    } else {
-                        self.ledger.end(group.dispatch, Fate::Held);
-                        self.slots.insert(number, Slot::Valid(group));
-                    }
-                }
-                Some(slot @ Slot::Queued(_)) => {
-                    self.slots.insert(number, slot);
-                }
-                None => {}
-            }
-        }
-        self.ledger.check()?;
-        super::invariants::settled(self.ledger.step_totals())
-    }
-
-    /// The next accepted group that has not been handed on.
-    pub(crate) fn take_accepted(&mut self) -> Option<Group> {
-        self.accepted.pop_front()
+    /// What was decided and has not been handed on.
+    pub(crate) fn take_decided(&mut self) -> Option<Decided> {
+        self.decided.pop_front()
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -420,6 +369,8 @@ impl Board {
             accepted: self.accepted_count,
             valid: self.accepted_count + self.undecided.len(),
             running: self.running,
+            not_put: self.not_put,
+            hold: self.hold(),
             queued: self.queued.len() + self.fresh.len(),
             batches_opened: self.batches_opened,
         }
@@ -427,6 +378,30 @@ impl Board {
 
     pub(crate) fn ledger(&self) -> &Ledger {
         &self.ledger
+    }
+
+    /// The servers have another version. Returns the oldest that running groups may have begun with.
+    pub(crate) fn set_policy_version(&mut self, version: u64) -> u64 {
+        self.policy_version = self.policy_version.max(version);
+        self.config.staleness.fresh_from(self.claim_version())
+    }
+
+    pub(crate) fn step(&self) -> u64 {
+        self.step
+    }
+
+    pub(crate) fn policy_version(&self) -> u64 {
+        self.policy_version
+    }
+
+    /// The queue has one more of the groups that were handed on, or never will.
+    pub(crate) fn was_put(&mut self) {
+        self.not_put = self.not_put.saturating_sub(1);
+    }
+
+    /// From now on groups are accepted by another rule.
+    pub(crate) fn set_early_stop(&mut self, early_stop: EarlyStop) {
+        self.config.early_stop = early_stop;
     }
 
     /// Where in dispatch order the step waits: the first number that is undecided and not valid yet.
@@ -449,10 +424,23 @@ pub struct Counts {
     pub valid: usize,
     /// Groups in flight.
     pub running: usize,
+    /// Groups handed on that the queue does not have yet.
+    pub not_put: usize,
+    /// Why nothing new is sent out although there is room for it.
+    pub hold: Option<Hold>,
     /// Prompts that are ready to be sent out.
     pub queued: usize,
     /// Generation batches opened in this step.
     pub batches_opened: usize,
+}
+
+/// What new groups wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hold {
+    /// As much as it may lag behind is under way: its next version.
+    Trainer,
+    /// Room for what was accepted.
+    Queue,
 }
 
 #[cfg(test)]

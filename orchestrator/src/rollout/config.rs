@@ -7,6 +7,7 @@ use rolldock_reward::{Estimator, Gates, Shaping};
 
 use crate::engine::SamplingParams;
 use crate::recipe::{EarlyStop, Launch, OnStop, RequestShape};
+use crate::rollout::{BiasGuard, Staleness};
 
 /// Deadlines of everything that a step waits for.
 #[derive(Debug, Clone)]
@@ -19,8 +20,23 @@ pub struct RolloutTimeouts {
     pub reward: Duration,
     /// What is cut off at the end of a step must be gone after this.
     pub drain: Duration,
-    /// A warning names what is waited for when no group has ended for so long.
-    pub silence: Duration,
+}
+
+/// How far a sample that was cut off goes on from its tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CarryLimits {
+    /// Requests that its tokens may come in; one that was cut off more often starts anew.
+    pub segments_max: u32,
+    /// Whether tokens are reported as they come, so that even a dead server costs only those since the last chunk.
+    pub stream: bool,
+    /// How long an engine may take to hand over what it has.
+    pub grace: Duration,
+}
+
+impl Default for CarryLimits {
+    fn default() -> Self {
+        Self { segments_max: 16, stream: false, grace: Duration::from_secs(5) }
+    }
 }
 
 /// See the recipe's keys of the same names.
@@ -45,7 +61,11 @@ pub struct RolloutConfig {
     pub advantage: Estimator,
     pub shaping: Shaping,
     pub mask_truncated: bool,
-    pub max_staleness: u64,
+    pub staleness: Staleness,
+    pub carry: CarryLimits,
+    pub bias_guard: Option<BiasGuard>,
+    /// Whether prefix caches are kept apart by version.
+    pub cache_salt: bool,
     pub timeouts: RolloutTimeouts,
     pub ledger_entries_max: usize,
     /// Whether this is a validation rollout, which gives way to training where both wait for a permit.

@@ -16,14 +16,6 @@ pub enum RolloutError {
         /// The panic's message.
         reason: String,
     },
-    /// The channel for accepted groups cannot hold a step.
-    #[error("the channel holds capacity={capacity} groups, the step hands on expected={expected}")]
-    NarrowChannel {
-        /// Groups it holds.
-        capacity: usize,
-        /// Groups of a step.
-        expected: usize,
-    },
     /// A reward failed, and its rule is that the run ends.
     #[error("{reason}")]
     Reward {
@@ -39,7 +31,7 @@ impl RolloutError {
     /// What a caller may do about it.
     pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Data(_) | Self::NarrowChannel { .. } | Self::Reward { .. } => ErrorClass::Client,
+            Self::Data(_) | Self::Reward { .. } => ErrorClass::Client,
             Self::WorkerDied { .. } | Self::Invariant(_) => ErrorClass::Fault,
         }
     }

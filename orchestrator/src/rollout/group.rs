@@ -28,6 +28,10 @@ pub struct Sample {
     pub policy_version_min: u64,
     /// Newest policy version of its tokens.
     pub policy_version_max: u64,
+    /// Whether the engine reported its versions; otherwise they are what the client knew.
+    pub versions_reported: bool,
+    /// Requests that its tokens came in: more than one if it was cut off and resumed.
+    pub segments: u32,
     /// The server that generated it.
     pub server: Arc<str>,
     /// What the scorer said.
@@ -78,6 +82,16 @@ pub struct Group {
     pub ended_at: Duration,
     /// The gate that is against it, where the gate yields to a step that would be short.
     pub set_aside: Option<Rejection>,
+    /// The step that accepted it; 0 until then.
+    pub step: u64,
+    /// Versions that its oldest token is behind when its step is claimed; known when it is accepted.
+    pub staleness: u64,
+    /// Whether that is more than the recipe's bound.
+    pub is_stale: bool,
+    /// Tokens of older versions are masked; 0 masks none.
+    pub learnt_from: u64,
+    /// Times that its prompt was given up as too old before.
+    pub returns: u32,
 }
 
 impl Group {

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
-use crate::data::PromptUid;
+use crate::data::{Prompt, PromptUid};
 use crate::rollout::invariants::{self, Violation};
 
 /// Names one dispatch over the whole run.
@@ -143,7 +143,7 @@ impl Ledger {
         &mut self,
         number: u64,
         parent: Option<DispatchId>,
-        prompt_uid: PromptUid,
+        prompt: &Prompt,
         step: u64,
     ) -> DispatchId {
         let id = DispatchId(self.next_id);
@@ -152,7 +152,7 @@ impl Ledger {
             totals.dispatched += 1;
             totals.in_flight += 1;
         }
-        self.open.insert(id, Entry { id, number, parent, prompt_uid, step, fate: None });
+        self.open.insert(id, Entry { id, number, parent, prompt_uid: prompt.uid, step, fate: None });
         id
     }
 

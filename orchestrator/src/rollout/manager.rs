@@ -1,57 +1,28 @@
-//! The public entry: one call collects one step's groups.
+//! The public entry: one call collects one step's groups, or step after step without a cut.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use futures::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
 use rolldock_loadbalancer::{LoadBalancer, Priority};
 use rolldock_reward::GateCounts;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::Engine;
+use crate::recipe::OnStop;
 use crate::rollout::board::{Board, BoardConfig, Counts};
+use crate::rollout::control::{RolloutControl, RolloutView};
 use crate::rollout::grading::{Grades, Grading};
-use crate::rollout::meter::{LengthBias, Meter, Phases, StepCosts};
+use crate::rollout::meter::Meter;
 use crate::rollout::sample::StepContext;
-use crate::rollout::worker::{AgentLoopWorker, StepState};
-use crate::rollout::{Fate, Group, PromptFeed, RolloutConfig, RolloutError, Totals, invariants};
+use crate::rollout::step_ends::{Handed, StepEnd, StepEnds, StepMetrics};
+use crate::rollout::waits::{InWait, Phase, Subject, Waits};
+use crate::rollout::worker::{AgentLoopWorker, Signals, StepState};
+use crate::rollout::{Fate, Group, Hold, PromptFeed, RolloutConfig, RolloutError, Totals, invariants};
 use crate::scope::Scope;
-
-/// How a step ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StepEnd {
-    /// The target was reached.
-    Reached,
-    /// Every allowed generation batch was used up before.
-    OutOfBatches,
-    /// The data set has no more prompts.
-    OutOfPrompts,
-    /// The scope was ended.
-    Interrupted,
-}
-
-/// What a step did.
-#[derive(Debug, Clone)]
-pub struct StepMetrics {
-    /// Counted from 1.
-    pub step: u64,
-    /// Why it ended.
-    pub end: StepEnd,
-    /// From its start until the last permit was back.
-    pub elapsed: Duration,
-    /// Target, accepted and generation batches.
-    pub counts: Counts,
-    /// Dispatches by fate.
-    pub totals: Totals,
-    /// Tokens, samples and time.
-    pub costs: StepCosts,
-    /// `None` before the first accepted group.
-    pub length_bias: Option<LengthBias>,
-}
 
 /// The groups of a step, and what it did.
 #[derive(Debug)]
@@ -72,50 +43,23 @@ pub struct RolloutParts {
     pub grading: Grading,
 }
 
-/// Reads the state of a running step; cheap to clone and to ask.
-#[derive(Clone)]
-pub struct RolloutView {
-    board: Arc<Mutex<Board>>,
-    meter: Arc<Meter>,
-}
-
-impl RolloutView {
-    /// Groups by state.
-    pub fn counts(&self) -> Counts {
-        self.board.lock().counts()
-    }
-
-    /// Dispatches of the step by fate.
-    pub fn totals(&self) -> Totals {
-        self.board.lock().ledger().step_totals().clone()
-    }
-
-    /// Costs of the step so far.
-    pub fn costs(&self) -> StepCosts {
-        self.meter.step_costs()
-    }
-
-    /// Samples by phase.
-    pub fn phases(&self) -> &Phases {
-        &self.meter.phases
-    }
-}
-
 /// Splits prompts across workers and collects accepted groups.
 ///
-/// State that outlives a step lives here: held groups, requeued prompts, drawn prompts that were not sent out,
-/// the ledger, and the measured accept rate.
+/// State that outlives a step lives here: held groups, requeued and carried prompts, drawn prompts that were not sent
+/// out, the ledger, and the measured accept rate.
 pub struct AgentLoopManager {
     config: Arc<RolloutConfig>,
     engine: Arc<dyn Engine>,
     balancer: LoadBalancer,
     grades: Arc<Grades>,
     meter: Arc<Meter>,
+    waits: Arc<Waits>,
     board: Arc<Mutex<Board>>,
+    signals: Arc<Signals>,
+    policy_version: Arc<AtomicU64>,
     scope: Scope,
     epoch: Instant,
     step: u64,
-    policy_version: u64,
     priority_new: Priority,
 }
 
@@ -128,7 +72,7 @@ impl AgentLoopManager {
             launch: config.launch,
             gen_batch_size: config.gen_batch_size,
             max_gen_batches: config.max_gen_batches,
-            max_staleness: config.max_staleness,
+            staleness: config.staleness,
             ledger_entries_max: config.ledger_entries_max,
         };
         let grades = Grades::new(parts.grading, config.timeouts.reward, scope.clone());
@@ -138,10 +82,12 @@ impl AgentLoopManager {
             engine: parts.engine,
             balancer: parts.balancer,
             grades: Arc::new(grades),
+            waits: Arc::default(),
+            signals: Arc::default(),
+            policy_version: Arc::new(AtomicU64::new(config.staleness.first_version)),
             scope,
             epoch: Instant::now(),
             step: 0,
-            policy_version: 0,
             priority_new: if config.validation { Priority::Validation } else { Priority::New },
             config: Arc::new(config),
         }
@@ -149,12 +95,21 @@ impl AgentLoopManager {
 
     /// A reader for displays.
     pub fn view(&self) -> RolloutView {
-        RolloutView { board: Arc::clone(&self.board), meter: Arc::clone(&self.meter) }
+        RolloutView {
+            board: Arc::clone(&self.board),
+            meter: Arc::clone(&self.meter),
+            waits: Arc::clone(&self.waits),
+        }
     }
 
-    /// Counts what the next steps generate as `version`.
-    pub fn set_policy_version(&mut self, version: u64) {
-        self.policy_version = version;
+    /// Tells a running rollout what happens around it.
+    pub fn control(&self) -> RolloutControl {
+        RolloutControl {
+            board: Arc::clone(&self.board),
+            signals: Arc::clone(&self.signals),
+            waits: Arc::clone(&self.waits),
+            policy_version: Arc::clone(&self.policy_version),
+        }
     }
 
     /// What the gates have counted in the whole run.
@@ -167,6 +122,11 @@ impl AgentLoopManager {
         self.board.lock().ledger().run_totals().clone()
     }
 
+    /// Steps begun so far.
+    pub fn steps(&self) -> u64 {
+        self.step
+    }
+
     /// Collects `expected_prompt_num` valid groups.
     ///
     /// Not cancel-safe: dropping the future ends the step; what it had accepted is gone, everything else is cut
@@ -176,79 +136,107 @@ impl AgentLoopManager {
         prompts: &PromptFeed,
         expected_prompt_num: usize,
     ) -> Result<RolloutOutput, RolloutError> {
-        let (sender, mut accepted) = mpsc::channel(expected_prompt_num.max(1));
+        let (sender, mut handed) = mpsc::unbounded_channel();
+        let control = self.control();
         let metrics = self.generate_into(prompts, expected_prompt_num, sender).await?;
         let mut groups = Vec::with_capacity(metrics.counts.accepted);
-        while let Ok(group) = accepted.try_recv() {
-            groups.push(group);
+        while let Ok(Handed::Group(group)) = handed.try_recv() {
+            control.was_put();
+            groups.push(*group);
         }
         Ok(RolloutOutput { groups, metrics })
     }
 
-    /// As [`AgentLoopManager::generate`], but hands every group on as soon as it is accepted. The channel must
-    /// have room for `expected_prompt_num` groups, so that accepting one never waits for its reader.
+    /// As [`AgentLoopManager::generate`], but hands every group on as soon as it is accepted: at most
+    /// `expected_prompt_num` of them, so that the channel is bounded by the step.
     ///
     /// Not cancel-safe in the same sense, but what went into the channel stays there.
     pub async fn generate_into(
         &mut self,
         prompts: &PromptFeed,
         expected_prompt_num: usize,
-        accepted: mpsc::Sender<Group>,
+        handed: mpsc::UnboundedSender<Handed>,
     ) -> Result<StepMetrics, RolloutError> {
-        if accepted.max_capacity() < expected_prompt_num {
-            return Err(RolloutError::NarrowChannel {
-                capacity: accepted.max_capacity(),
-                expected: expected_prompt_num,
-            });
-        }
-        self.step += 1;
-        let started_at = Instant::now();
+        let step = self.step + 1;
+        self.collect(prompts, handed, |board| board.begin_step(step, expected_prompt_num)).await
+    }
+
+    /// Collects step after step, of `target` groups each and up to the step `last`, without a cut between them: what is
+    /// under way when a step reaches its target counts for the next one. Hands on every group as soon as it is accepted,
+    /// and what a step did behind its last group; returns what the last one did.
+    ///
+    /// It sends nothing out that would become too old (see [`Staleness`](crate::rollout::Staleness)), and no more than
+    /// `target x (max_staleness + 1)` groups that [`RolloutControl::was_put`] has not been told of: so much may lie in
+    /// the channel at most.
+    ///
+    /// Not cancel-safe, as [`AgentLoopManager::generate_into`].
+    pub async fn generate_flow(
+        &mut self,
+        prompts: &PromptFeed,
+        target: usize,
+        last: u64,
+        handed: mpsc::UnboundedSender<Handed>,
+    ) -> Result<StepMetrics, RolloutError> {
+        let step = self.step + 1;
+        self.collect(prompts, handed, |board| board.begin_flow(step, last.max(step), target)).await
+    }
+
+    async fn collect(
+        &mut self,
+        prompts: &PromptFeed,
+        handed: mpsc::UnboundedSender<Handed>,
+        begin: impl FnOnce(&mut Board),
+    ) -> Result<StepMetrics, RolloutError> {
         self.meter.begin_step();
-        let context = Arc::new(self.step_context());
+        let stop = self.scope.token().child_token();
+        let context = Arc::new(self.step_context(&stop));
         let state = Arc::new(StepState {
             board: Arc::clone(&self.board),
-            changed: Notify::new(),
-            low: Notify::new(),
-            stop: self.scope.token().child_token(),
-            accepted,
+            signals: Arc::clone(&self.signals),
+            stop: stop.clone(),
+            handed,
             failures: AtomicUsize::new(0),
+            step_ends: StepEnds::new(),
         });
-        let open_step = OpenStep { board: Arc::clone(&self.board), stop: state.stop.clone() };
+        let open_step = OpenStep { board: Arc::clone(&self.board), stop };
         {
             let mut board = self.board.lock();
-            board.begin_step(self.step, expected_prompt_num, self.policy_version);
+            begin(&mut board);
             state.publish(&context, &mut board);
         }
+        // Also when this future is dropped: a step has been begun.
+        self.step += 1;
         let drawn = self.drive(prompts, &context, &state).await;
         let interrupted = self.scope.token().is_cancelled();
         self.engine.settle(self.config.timeouts.drain).await;
         let ended = self.board.lock().end_step();
         drop(open_step);
+        let record = self.board.lock().record();
+        self.step = record.step;
         ended?;
         drawn?;
-        let counts = self.board.lock().counts();
-        Ok(StepMetrics {
-            step: self.step,
-            end: self.step_end(counts, interrupted),
-            elapsed: started_at.elapsed(),
-            counts,
-            totals: self.board.lock().ledger().step_totals().clone(),
-            costs: self.meter.step_costs(),
-            length_bias: self.meter.length_bias(),
-        })
+        let end = self.step_end(record.counts, interrupted);
+        let metrics = state.step_ends.metrics(record, end, &context);
+        if let Some(early_stop) = metrics.guarded {
+            self.board.lock().set_early_stop(early_stop);
+        }
+        Ok(metrics)
     }
 
-    fn step_context(&self) -> StepContext {
+    fn step_context(&self, cut: &CancellationToken) -> StepContext {
         StepContext {
             config: Arc::clone(&self.config),
             engine: Arc::clone(&self.engine),
             balancer: self.balancer.clone(),
             grades: Arc::clone(&self.grades),
             meter: Arc::clone(&self.meter),
+            waits: Arc::clone(&self.waits),
             sampling: Arc::new(self.config.sampling.clone()),
             priority_new: self.priority_new,
-            policy_version: self.policy_version,
+            policy_version: Arc::clone(&self.policy_version),
             epoch: self.epoch,
+            carries: self.config.on_stop == OnStop::Carry,
+            cut: cut.clone(),
         }
     }
 
@@ -276,13 +264,14 @@ impl AgentLoopManager {
             })
             .collect();
         let mut failure = None;
-        let mut silence = Silence::new(self.config.timeouts.silence);
+        let mut held_for = None;
         loop {
-            let changed = state.changed.notified();
+            let changed = state.signals.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
             let wanted = {
                 let mut board = state.board.lock();
+                self.note_hold(board.hold(), &mut held_for);
                 if board.is_finished() && !board.is_stopped() {
                     board.finish();
                     state.publish(context, &mut board);
@@ -312,9 +301,8 @@ impl AgentLoopManager {
                     state.board.lock().stop();
                     state.publish(context, &mut state.board.lock());
                 },
-                () = &mut changed => silence.broken(),
-                () = state.low.notified() => {}
-                () = silence.wait() => self.report_silence(state),
+                () = &mut changed => {}
+                () = state.signals.low.notified() => {}
             }
         }
         // Interrupted from outside: the workers learn of it from the board.
@@ -331,23 +319,23 @@ impl AgentLoopManager {
         failure.or_else(ended_by_reward).map_or(Ok(()), Err)
     }
 
-    fn report_silence(&self, state: &StepState) {
-        let board = state.board.lock();
-        let counts = board.counts();
-        let phases = &self.meter.phases;
-        let oldest = board.waits_for();
-        tracing::warn!(
-            silence_s = self.config.timeouts.silence.as_secs_f64(),
-            accepted = counts.accepted,
-            target = counts.target,
-            running = counts.running,
-            waiting_for_permit = phases.permit.load(Ordering::Relaxed),
-            on_engine = phases.engine.load(Ordering::Relaxed),
-            in_reward = phases.reward.load(Ordering::Relaxed),
-            dispatch = oldest.as_ref().map(|(id, _)| id.0),
-            prompt_uid = oldest.as_ref().map(|(_, prompt)| prompt.uid.to_string()),
-            "no group has ended for a while; waiting for the oldest dispatch"
-        );
+    /// Keeps the wait entered that new groups stand in.
+    fn note_hold(&self, hold: Option<Hold>, held_for: &mut Option<(Hold, InWait)>) {
+        let Some(hold) = hold else {
+            *held_for = None;
+            return;
+        };
+        if held_for.as_ref().is_some_and(|(of, _)| *of == hold) {
+            return;
+        }
+        let (phase, detail) = match hold {
+            Hold::Trainer => {
+                (Phase::Trainer, format!("the version after version={}", self.control().policy_version()))
+            }
+            Hold::Queue => (Phase::Queue, "room for accepted groups".to_owned()),
+        };
+        let subject = Subject { detail: Some(detail.into()), ..Subject::default() };
+        *held_for = Some((hold, self.waits.enter(phase, subject)));
     }
 
     /// Why the last group that failed did so, as far as the ledger still has it.
@@ -381,26 +369,5 @@ impl Drop for OpenStep {
         if let Err(violation) = self.board.lock().end_step() {
             tracing::error!(%violation, "at the end of a step");
         }
-    }
-}
-
-/// A deadline that every change pushes back.
-struct Silence {
-    limit: Duration,
-    due: Instant,
-}
-
-impl Silence {
-    fn new(limit: Duration) -> Self {
-        Self { limit, due: Instant::now() + limit }
-    }
-
-    fn broken(&mut self) {
-        self.due = Instant::now() + self.limit;
-    }
-
-    async fn wait(&mut self) {
-        tokio::time::sleep_until(self.due).await;
-        self.due = Instant::now() + self.limit;
     }
 }

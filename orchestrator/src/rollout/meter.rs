@@ -1,46 +1,19 @@
 //! What a step costs and does: counted as samples and groups end, read by people.
 //!
-//! Workers add to it once per sample; the display reads the [`Phases`] without a lock.
+//! Workers add to it once per sample.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::rollout::carry::CarriedSample;
 use crate::rollout::survival::Survival;
 use crate::rollout::{Group, Sample, Spent};
 
 /// Share of the bias window that stays from step to step: an effective window of twenty steps.
 const WINDOW_KEPT: f64 = 0.95;
-
-/// How many samples are in which phase right now.
-#[derive(Debug, Default)]
-pub struct Phases {
-    /// Waiting for a permit.
-    pub permit: AtomicUsize,
-    /// On an engine.
-    pub engine: AtomicUsize,
-    /// In the scorer.
-    pub reward: AtomicUsize,
-}
-
-/// Counts its holder in a phase until it is dropped.
-pub(crate) struct InPhase<'a>(&'a AtomicUsize);
-
-impl<'a> InPhase<'a> {
-    pub(crate) fn enter(phase: &'a AtomicUsize) -> Self {
-        phase.fetch_add(1, Ordering::Relaxed);
-        Self(phase)
-    }
-}
-
-impl Drop for InPhase<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
 
 /// What one server did in a step.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -71,6 +44,8 @@ pub struct StepCosts {
     /// Tokens generated for cut-off samples, estimated from their age and the measured decode rate: an engine
     /// does not say how far a cancelled request came.
     pub tokens_cancelled: u64,
+    /// Tokens of groups that were cut off and go on from them.
+    pub tokens_carried: u64,
     /// Attempts after the first one.
     pub attempts_extra: u64,
     /// Requests sent again because they cannot have been admitted.
@@ -117,7 +92,6 @@ struct Inner {
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Meter {
-    pub(crate) phases: Phases,
     max_response_length: u32,
     inner: Mutex<Inner>,
 }
@@ -130,7 +104,7 @@ impl Meter {
             accepted_samples: 0.0,
         };
         let inner = Inner { step: StepCosts::default(), window, engine_seconds: 0.0, engine_tokens: 0.0 };
-        Self { phases: Phases::default(), max_response_length, inner: Mutex::new(inner) }
+        Self { max_response_length, inner: Mutex::new(inner) }
     }
 
     pub(crate) fn begin_step(&self) {
@@ -197,6 +171,17 @@ impl Meter {
         let mut inner = self.inner.lock();
         for sample in samples {
             inner.window.lengths.finished(sample.response_ids.len() as f64);
+        }
+    }
+
+    /// A group was cut off that goes on from what it has; its tokens are not lost.
+    pub(crate) fn group_carried(&self, graded: &[Sample], others: &[CarriedSample]) {
+        let mut inner = self.inner.lock();
+        for sample in others {
+            inner.step.tokens_carried += u64::from(sample.tokens());
+        }
+        for sample in graded {
+            inner.step.tokens_carried += sample.response_ids.len() as u64;
         }
     }
 

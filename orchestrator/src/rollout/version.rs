@@ -1,6 +1,6 @@
 //! Policy versions of a sample's tokens.
 
-use crate::engine::SampleOutput;
+use crate::engine::VersionSpan;
 
 /// Oldest and newest policy version of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,29 +9,45 @@ pub(crate) struct Versions {
     pub(crate) max: u64,
 }
 
-impl Versions {
-    /// From the spans that the engine reported; the client's version stands in where there are none, or where a
-    /// label carries no number (engines start as "default").
-    pub(crate) fn of(output: &SampleOutput, client_version: u64) -> Self {
-        let mut spans =
-            output.version_spans.iter().map(|span| number(&span.version).unwrap_or(client_version));
-        let Some(first) = spans.next() else { return Self { min: client_version, max: client_version } };
-        spans.fold(Self { min: first, max: first }, |versions, version| Self {
-            min: versions.min.min(version),
-            max: versions.max.max(version),
-        })
-    }
+/// What the client knows of a request's version: it may have changed while the request ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    /// When it was sent.
+    pub(crate) sent: u64,
+    /// When the answer was there.
+    pub(crate) now: u64,
 }
 
-/// The number at the end of a label: 42 of "42", "step-42" and "v42".
-fn number(label: &str) -> Option<u64> {
-    let digits_start = label.trim_end_matches(|c: char| c.is_ascii_digit()).len();
-    label[digits_start..].parse().ok()
+impl Stamp {
+    /// From the spans that the engine reported. What the client knows stands in where there are none, or where a label
+    /// carries no number (engines start as "default").
+    pub(crate) fn of(self, spans: &[VersionSpan]) -> Versions {
+        let client = Versions { min: self.sent, max: self.now };
+        let of_span = |span: &VersionSpan| match span.number() {
+            Some(version) => Versions { min: version, max: version },
+            None => client,
+        };
+        let join =
+            |all: Versions, one: Versions| Versions { min: all.min.min(one.min), max: all.max.max(one.max) };
+        spans.iter().map(of_span).reduce(join).unwrap_or(client)
+    }
+
+    /// The spans of `tokens` tokens: the engine's, or all of them what the client sent them as.
+    pub(crate) fn spans(self, reported: Vec<VersionSpan>, tokens: u32) -> Vec<VersionSpan> {
+        if !reported.is_empty() {
+            return reported;
+        }
+        vec![VersionSpan { version: self.sent.to_string().into(), start: 0, end: tokens }]
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::number;
+    use super::*;
+
+    fn number(label: &str) -> Option<u64> {
+        VersionSpan { version: label.into(), start: 0, end: 1 }.number()
+    }
 
     #[test]
     fn labels_end_in_their_number() {

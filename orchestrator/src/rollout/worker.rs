@@ -4,57 +4,99 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
 use rolldock_reward::{GateRow, GroupView};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::data::Prompt;
 use crate::engine::FinishReason;
-use crate::recipe::RequestShape;
-use crate::rollout::board::{Board, Dispatch, GroupEnd, Next};
-use crate::rollout::sample::{SampleRequest, StepContext};
-use crate::rollout::{Group, Sample};
+use crate::recipe::{OnStale, RequestShape};
+use crate::rollout::board::{Board, Decided, Dispatch, GroupEnd, Next};
+use crate::rollout::carry::{CarriedGroup, CarriedSample};
+use crate::rollout::sample::{SampleRequest, StepContext, Unfinished};
+use crate::rollout::step_ends::{Handed, StepEnd, StepEnds};
+use crate::rollout::waits::{Phase, Subject};
+use crate::rollout::{DispatchId, Group, Sample};
 
 /// Failures of a step that are logged one by one; they tend to be alike, and all of them are counted.
 const FAILURES_LOGGED_MAX: usize = 8;
+/// What a group that is cut off may take to hand over its samples, on top of what its engine may.
+const CUT_SLACK: Duration = Duration::from_secs(1);
 
-/// What the workers and the manager of a step share.
-pub(crate) struct StepState {
-    pub(crate) board: Arc<Mutex<Board>>,
+/// Wakes whoever waits for the board.
+#[derive(Debug)]
+pub(crate) struct Signals {
     /// The board has changed: there may be something to start, or nothing more to do.
     pub(crate) changed: Notify,
     /// Workers have taken prompts and the manager should draw more: nothing has ended, so nobody else would tell it.
     pub(crate) low: Notify,
+    /// The oldest version that running groups may have begun with.
+    pub(crate) fresh_from: watch::Sender<u64>,
+    /// The group that the watchdog has given up last.
+    pub(crate) given_up: watch::Sender<Option<DispatchId>>,
+}
+
+impl Default for Signals {
+    fn default() -> Self {
+        Self {
+            changed: Notify::new(),
+            low: Notify::new(),
+            fresh_from: watch::Sender::new(0),
+            given_up: watch::Sender::new(None),
+        }
+    }
+}
+
+/// What the workers and the manager of a step, or of a flow of steps, share.
+pub(crate) struct StepState {
+    pub(crate) board: Arc<Mutex<Board>>,
+    pub(crate) signals: Arc<Signals>,
     /// Cuts running groups off.
     pub(crate) stop: CancellationToken,
-    /// Holds as many groups as the step may accept, so that handing one on never waits.
-    pub(crate) accepted: mpsc::Sender<Group>,
+    /// Where what is decided goes. The board's bounds are its own: it never holds more than what may be accepted.
+    pub(crate) handed: mpsc::UnboundedSender<Handed>,
     /// Groups that failed in this step.
     pub(crate) failures: AtomicUsize,
+    pub(crate) step_ends: StepEnds,
 }
 
 impl StepState {
-    /// Hands on what has been accepted and tells everybody about the change.
+    /// Hands on what has been decided and tells everybody about the change.
     pub(crate) fn publish(&self, context: &StepContext, board: &mut Board) {
-        while let Some(group) = board.take_accepted() {
-            if let Some(rejection) = &group.set_aside {
-                context.meter.group_kept(&group);
-                context.config.gates.kept_if_short(rejection);
-            }
-            context.meter.group_accepted(&group);
-            if let Err(error) = self.accepted.try_send(group) {
+        while let Some(decided) = board.take_decided() {
+            let handed = match decided {
+                Decided::Group(group) => {
+                    if let Some(rejection) = &group.set_aside {
+                        context.meter.group_kept(&group);
+                        context.config.gates.kept_if_short(rejection);
+                    }
+                    context.meter.group_accepted(&group);
+                    Handed::Group(group)
+                }
+                Decided::StepEnd(record) => {
+                    let metrics = self.step_ends.metrics(record, StepEnd::Reached, context);
+                    context.meter.begin_step();
+                    if let Some(early_stop) = metrics.guarded {
+                        board.set_early_stop(early_stop);
+                    }
+                    self.failures.store(0, Ordering::Relaxed);
+                    Handed::StepEnd(Box::new(metrics))
+                }
+            };
+            if let Err(error) = self.handed.send(handed) {
                 // The receiver is gone only when the step was dropped, and with it whoever wanted its groups.
-                tracing::error!(%error, "an accepted group had nobody to take it");
+                tracing::error!(%error, "what was accepted had nobody to take it");
             }
         }
         if board.is_stopped() {
             self.stop.cancel();
         }
-        self.changed.notify_waiters();
+        self.signals.changed.notify_waiters();
     }
 
     fn end(&self, context: &StepContext, dispatch: &Dispatch, end: GroupEnd) {
@@ -64,6 +106,7 @@ impl StepState {
                 tracing::warn!(dispatch = %dispatch.id, prompt_uid = %dispatch.prompt.uid, %reason, "a group failed");
             }
         }
+        context.waits.progressed();
         let mut board = self.board.lock();
         board.end(dispatch.id, dispatch.number, end);
         self.publish(context, &mut board);
@@ -82,7 +125,7 @@ impl AgentLoopWorker {
         let mut running = FuturesUnordered::new();
         loop {
             // Registered before the board is read, so that no change between the two is missed.
-            let changed = self.state.changed.notified();
+            let changed = self.state.signals.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
             let done = loop {
@@ -94,7 +137,7 @@ impl AgentLoopWorker {
                     (board.next(), board.draw_wanted() > 0)
                 };
                 if low {
-                    self.state.low.notify_one();
+                    self.state.signals.low.notify_one();
                 }
                 match next {
                     Next::Run(dispatch) => running.push(self.run_group(dispatch)),
@@ -117,58 +160,134 @@ impl AgentLoopWorker {
 
     /// Runs a group to its end. A panic in it is its fate, not the worker's.
     async fn run_group(&self, dispatch: Dispatch) -> (Dispatch, GroupEnd) {
-        let mut samples = Vec::with_capacity(self.context.config.samples_per_prompt as usize);
-        let end = {
-            let work = AssertUnwindSafe(collect(&self.context, &dispatch, &mut samples)).catch_unwind();
-            tokio::select! {
-                biased;
-                end = work => end.unwrap_or_else(|panic| GroupEnd::Failed(panic_message(&*panic))),
-                () = self.state.stop.cancelled() => GroupEnd::Cancelled,
-            }
-        };
-        if matches!(end, GroupEnd::Cancelled) {
-            self.context.meter.group_cut(&samples);
+        let graded = Mutex::new(Vec::new());
+        let end = self.end_of_group(&dispatch, &graded).await;
+        if !matches!(end, GroupEnd::Cancelled) {
+            return (dispatch, end);
         }
-        (dispatch, end)
+        let graded = graded.into_inner();
+        if self.context.carries && !graded.is_empty() {
+            let carried = CarriedGroup { graded, samples: Vec::new() };
+            return (dispatch, GroupEnd::Carried(Box::new(carried)));
+        }
+        self.context.meter.group_cut(&graded);
+        (dispatch, GroupEnd::Cancelled)
+    }
+
+    async fn end_of_group(&self, dispatch: &Dispatch, graded: &Mutex<Vec<Sample>>) -> GroupEnd {
+        let work = AssertUnwindSafe(collect(&self.context, dispatch, graded)).catch_unwind();
+        tokio::pin!(work);
+        let ended = tokio::select! {
+            biased;
+            end = &mut work => Some(end),
+            () = self.state.stop.cancelled() => None,
+            () = self.becomes_stale(dispatch) => return GroupEnd::Stale,
+            () = self.is_given_up(dispatch) => return GroupEnd::GivenUp,
+        };
+        let ended = match ended {
+            // Its requests have been told, and hand over what they have.
+            None if self.context.carries => {
+                let limit = self.context.config.carry.grace + CUT_SLACK;
+                tokio::time::timeout(limit, &mut work).await.ok()
+            }
+            ended => ended,
+        };
+        match ended {
+            Some(Ok(end)) => end,
+            Some(Err(panic)) => GroupEnd::Failed(panic_message(&*panic)),
+            None => GroupEnd::Cancelled,
+        }
+    }
+
+    /// The servers have moved on so far that what the group has begun with is too old.
+    async fn becomes_stale(&self, dispatch: &Dispatch) {
+        let matters = matches!(self.context.config.staleness.on_stale, OnStale::Drop | OnStale::Requeue);
+        let mut fresh_from = self.state.signals.fresh_from.subscribe();
+        let too_old = fresh_from.wait_for(|from| matters && dispatch.policy_version < *from).await.is_ok();
+        if !too_old {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    async fn is_given_up(&self, dispatch: &Dispatch) {
+        let mut given_up = self.state.signals.given_up.subscribe();
+        let is_this = given_up.wait_for(|id| *id == Some(dispatch.id)).await.is_ok();
+        if !is_this {
+            std::future::pending::<()>().await;
+        }
     }
 }
 
-/// Collects the samples of a group into `samples`, filters it and computes its advantages.
-async fn collect(context: &StepContext, dispatch: &Dispatch, samples: &mut Vec<Sample>) -> GroupEnd {
-    let config = &context.config;
-    let dispatched_at = context.epoch.elapsed();
-    let count_per_request = match config.request {
-        RequestShape::Sample => 1,
-        RequestShape::Group => config.samples_per_prompt,
+/// The requests of a dispatch: one for each sample that is resumed, and for the others what the recipe says.
+fn requests<'a>(
+    context: &'a StepContext,
+    dispatch: &'a Dispatch,
+    group_started: &'a AtomicBool,
+) -> Vec<SampleRequest<'a>> {
+    let samples = context.config.samples_per_prompt;
+    let request = |first: u32, count: u32, carried: Option<CarriedSample>| SampleRequest {
+        context,
+        dispatch,
+        group_started,
+        first,
+        count,
+        carried,
     };
+    let Some(carried) = &dispatch.carried else {
+        let count = match context.config.request {
+            RequestShape::Sample => 1,
+            RequestShape::Group => samples,
+        };
+        return (0..samples).step_by(count as usize).map(|first| request(first, count, None)).collect();
+    };
+    let is_graded = |index: &u32| carried.graded.iter().any(|sample| sample.index == *index);
+    let left = (0..samples).filter(|index| !is_graded(index));
+    left.map(|index| request(index, 1, carried.sample(index).cloned())).collect()
+}
+
+/// Collects the samples of a group, filters it and computes its advantages. What is graded of a group that does not come
+/// to its end stays in `graded`.
+async fn collect(context: &StepContext, dispatch: &Dispatch, graded: &Mutex<Vec<Sample>>) -> GroupEnd {
+    let dispatched_at = context.epoch.elapsed();
     let group_started = AtomicBool::new(false);
-    let requests: Vec<SampleRequest<'_>> = (0..config.samples_per_prompt)
-        .step_by(count_per_request as usize)
-        .map(|first| SampleRequest {
-            context,
-            dispatch,
-            group_started: &group_started,
-            first,
-            count: count_per_request,
-        })
-        .collect();
+    if let Some(carried) = &dispatch.carried {
+        graded.lock().extend(carried.graded.iter().cloned());
+    }
+    let requests = requests(context, dispatch, &group_started);
+    let mut cut_off = Vec::new();
+    let mut is_cut = false;
     let mut pending: FuturesUnordered<_> = requests.iter().map(SampleRequest::run).collect();
     while let Some(finished) = pending.next().await {
         match finished {
-            Ok(finished) => samples.extend(finished),
+            Ok(finished) => graded.lock().extend(finished),
+            Err(Unfinished::Cut(sample)) => {
+                is_cut = true;
+                cut_off.extend(sample.map(|sample| *sample));
+            }
             // Dropping the rest cancels it: a group with a hole teaches nothing.
-            Err(reason) => return GroupEnd::Failed(reason),
+            Err(Unfinished::Failed(reason)) => return GroupEnd::Failed(reason),
         }
     }
+    let mut samples = std::mem::take(&mut *graded.lock());
     samples.sort_by_key(|sample| sample.index);
+    if is_cut {
+        context.meter.group_carried(&samples, &cut_off);
+        let carried = CarriedGroup { graded: samples, samples: cut_off };
+        return if carried.is_empty() { GroupEnd::Cancelled } else { GroupEnd::Carried(Box::new(carried)) };
+    }
     let group = Group {
         dispatch: dispatch.id,
         number: dispatch.number,
         prompt: Arc::clone(&dispatch.prompt),
-        samples: std::mem::take(samples),
+        samples,
         dispatched_at,
         ended_at: context.epoch.elapsed(),
         set_aside: None,
+        step: 0,
+        staleness: 0,
+        is_stale: false,
+        learnt_from: 0,
+        returns: dispatch.returns,
     };
     judge(context, group).await
 }
@@ -185,6 +304,13 @@ async fn judge(context: &StepContext, mut group: Group) -> GroupEnd {
     let gates = &context.config.gates;
     let mut verdict = gates.check(&view);
     if verdict.is_ok() && gates.has_outside() {
+        let subject = Subject {
+            dispatch: Some(group.dispatch),
+            prompt_uid: Some(group.prompt.uid),
+            detail: Some("gate outside".into()),
+            ..Subject::default()
+        };
+        let _in_gate = context.waits.enter(Phase::Reward, subject);
         match gates.ask(&view, &gate_row(&group.prompt)).await {
             Ok(said) => verdict = said,
             Err(error) => return GroupEnd::Failed(context.grades.note(error)),

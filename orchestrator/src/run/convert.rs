@@ -14,7 +14,7 @@ use crate::recipe::{
     self, AdvantageEstimator, EarlyStop, HealthProbe, Launch, MaxLoads, OnStop, Recipe, RoutingPolicy,
     Sampling,
 };
-use crate::rollout::{RolloutConfig, RolloutTimeouts};
+use crate::rollout::{BiasGuard, CarryLimits, RolloutConfig, RolloutTimeouts, Staleness};
 
 /// `unix_seconds` is the day that a template may write into its prompts, as the servers' own would.
 pub(super) fn codec_config(model: &recipe::Model, unix_seconds: u64) -> CodecConfig {
@@ -60,16 +60,34 @@ pub(super) fn rollout_config(recipe: &Recipe, run_id: &str, gates: Arc<Gates>) -
         advantage: estimator(recipe.reward.advantage),
         shaping: recipe.reward.shaping,
         mask_truncated: recipe.reward.mask_truncated,
-        max_staleness: recipe.policy.max_staleness,
+        staleness: staleness(recipe),
+        carry: CarryLimits {
+            segments_max: rollout.carry.segments_max,
+            stream: rollout.carry.stream,
+            grace: seconds(rollout.carry.grace),
+        },
+        bias_guard: rollout.bias_guard.map(|guard| BiasGuard { share: guard.share, action: guard.action }),
+        cache_salt: recipe.policy.update.cache_salt,
         timeouts: RolloutTimeouts {
             sample: seconds(timeouts.sample),
             permit: seconds(timeouts.permit),
             reward: seconds(timeouts.reward),
             drain: seconds(timeouts.drain),
-            silence: seconds(timeouts.silence),
         },
         ledger_entries_max: recipe.limits.ledger_entries_max,
         validation: false,
+    }
+}
+
+fn staleness(recipe: &Recipe) -> Staleness {
+    let policy = &recipe.policy;
+    Staleness {
+        max: policy.max_staleness,
+        on_stale: policy.on_stale,
+        pacing: policy.pacing,
+        is_announced: recipe.is_announced_to(),
+        first_version: policy.first_version,
+        steps_per_version: policy.steps_per_version,
     }
 }
 
@@ -99,6 +117,9 @@ pub(super) fn validation_rollout_config(
         launch: Launch::Batch,
         early_stop: EarlyStop::Off,
         on_stop: OnStop::Discard,
+        // It measures whatever version there is.
+        staleness: Staleness { is_announced: false, ..config.staleness },
+        bias_guard: None,
         // Means over validation are of what the scorer says.
         shaping: Shaping::default(),
         validation: true,

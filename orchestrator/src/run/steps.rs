@@ -17,7 +17,8 @@ use crate::data::{Dataset, DrawCounts};
 use crate::recipe::{OnShort, Validation};
 use crate::report::{Progress, step_table, validation_line};
 use crate::rollout::{
-    AgentLoopManager, Group, PromptFeed, RolloutParts, Sample, StepEnd, StepMetrics, Totals,
+    AgentLoopManager, Group, Handed, PromptFeed, RolloutControl, RolloutParts, Sample, StepEnd, StepMetrics,
+    Totals,
 };
 use crate::scope::Scope;
 
@@ -271,7 +272,8 @@ impl Steps<'_> {
     /// Collects a step's groups and puts each into the queue as soon as it is accepted.
     async fn step(&mut self, step: u64) -> anyhow::Result<StepMetrics> {
         let target = self.run.recipe.rollout.train_batch_size;
-        let (sender, accepted) = mpsc::channel(target);
+        let (sender, handed) = mpsc::unbounded_channel();
+        let control = self.manager.control();
         let done = CancellationToken::new();
         let following = self.progress.follow(step, self.manager.view(), done.clone());
         let working = async {
@@ -279,7 +281,7 @@ impl Steps<'_> {
             // A step that cannot go on hands over what it has accepted before it says so.
             let generating =
                 async { anyhow::Ok(self.manager.generate_into(&self.prompts, target, sender).await) };
-            let putting = put_all(self.queue, step, self.advantage, accepted, self.scope.token());
+            let putting = put_all(self.queue, step, self.advantage, handed, &control, self.scope.token());
             tokio::try_join!(generating, putting)
         };
         let (worked, ()) = tokio::join!(working, following);
@@ -315,16 +317,18 @@ async fn put_all(
     queue: &RunQueue,
     step: u64,
     advantage: Estimator,
-    mut accepted: mpsc::Receiver<Group>,
+    mut handed: mpsc::UnboundedReceiver<Handed>,
+    control: &RolloutControl,
     interrupted: &CancellationToken,
 ) -> anyhow::Result<()> {
     let mut lost = 0_u64;
     let mut batch = Vec::new();
-    while let Some(group) = accepted.recv().await {
+    while let Some(Handed::Group(group)) = handed.recv().await {
         match advantage.per_group() {
             Some(_) => lost += u64::from(!put(queue, step, &group, interrupted).await?),
-            None => batch.push(group),
+            None => batch.push(*group),
         }
+        control.was_put();
     }
     estimate(&mut batch, advantage);
     for group in &batch {

@@ -16,6 +16,11 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
             policy.mode
         )
     });
+    checks.require(
+        (1..=STALENESS_MAX).contains(&policy.steps_per_version),
+        "policy.steps_per_version",
+        || format!("expected 1 to {STALENESS_MAX}, found {}", policy.steps_per_version),
+    );
     checks.require(policy.listen.is_none() || policy.address().is_some(), "policy.listen", || {
         format!("expected an address and a port, for example \"127.0.0.1:7401\", found {:?}", policy.listen)
     });

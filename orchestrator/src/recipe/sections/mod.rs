@@ -13,14 +13,14 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::OnShort;
+use super::{OnShort, OnSilence};
 
 pub use input::{Columns, Data, Files, Fleet, MaxLoads, Model, Simulated};
 pub use outcome::{Consumer, Filter, OutsideGate, Queue};
 pub use policy::{Policy, PolicyUpdate, UpdateTimeouts};
 pub(in crate::recipe) use reward::key_of;
 pub use reward::{OverlongShaping, Reward, RewardGuard};
-pub use rollout::{Rollout, Sampling, Timeouts, Validation};
+pub use rollout::{BiasGuard, Carry, Rollout, Sampling, Timeouts, Validation};
 
 /// A whole recipe, resolved.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
@@ -74,6 +74,8 @@ pub struct Run {
     pub seed: u64,
     /// What a step short of its target does to the run.
     pub on_short: OnShort,
+    /// What happens when nothing has happened for `timeouts.silence`.
+    pub on_silence: OnSilence,
     /// Where the run keeps its queue and report; `runs/<recipe>` beside the current directory if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub out: Option<PathBuf>,
@@ -81,7 +83,7 @@ pub struct Run {
 
 impl Default for Run {
     fn default() -> Self {
-        Self { steps: None, seed: 42, on_short: OnShort::Short, out: None }
+        Self { steps: None, seed: 42, on_short: OnShort::Short, on_silence: OnSilence::Report, out: None }
     }
 }
 

@@ -19,6 +19,10 @@ pub struct Policy {
     pub pacing: bool,
     /// What becomes of work that is too old all the same.
     pub on_stale: OnStale,
+    /// The version at which the trainer takes the first step.
+    pub first_version: u64,
+    /// Steps that the trainer trains on before it announces the next version.
+    pub steps_per_version: u64,
     /// Address at which the trainer announces versions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<String>,
@@ -39,6 +43,8 @@ impl Default for Policy {
             max_staleness: 1,
             pacing: true,
             on_stale: OnStale::Requeue,
+            first_version: 0,
+            steps_per_version: 1,
             listen: None,
             token: None,
             watch: None,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::recipe::{EarlyStop, Launch, OnStop, RequestShape};
+use crate::recipe::{EarlyStop, GuardAction, Launch, OnStop, RequestShape};
 
 /// `[rollout]`
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
@@ -40,9 +40,44 @@ pub struct Rollout {
     /// What happens to what is still running then.
     #[serde(default)]
     pub on_stop: OnStop,
+    /// How far what is cut off goes on from its tokens.
+    #[serde(default)]
+    pub carry: Carry,
+    /// Watches that early stopping does not prefer short answers; off if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bias_guard: Option<BiasGuard>,
     /// How tokens are drawn.
     #[serde(default)]
     pub sampling: Sampling,
+}
+
+/// `[rollout.carry]`
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Carry {
+    /// Requests that the tokens of a response may come in; one that was cut off more often starts anew.
+    pub segments_max: u32,
+    /// Has engines report tokens as they come, so that even a dead server costs only those since the last chunk.
+    pub stream: bool,
+    /// Seconds in which an engine has to hand over what it has.
+    pub grace: f64,
+}
+
+impl Default for Carry {
+    fn default() -> Self {
+        Self { segments_max: 16, stream: false, grace: 5.0 }
+    }
+}
+
+/// `[rollout.bias_guard]`
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct BiasGuard {
+    /// Accepted responses may be shorter by this share of the dispatched ones' length.
+    pub share: f64,
+    /// `fifo` or `long_round`.
+    #[serde(default)]
+    pub action: GuardAction,
 }
 
 /// `[rollout.sampling]`

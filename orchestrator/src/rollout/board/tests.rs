@@ -35,6 +35,8 @@ fn group(dispatch: &Dispatch, version: u64) -> Box<Group> {
         version_spans: Vec::new(),
         policy_version_min: version,
         policy_version_max: version,
+        versions_reported: true,
+        segments: 1,
         server: "s0".into(),
         score: 1.0,
         acc: 1.0,
@@ -54,12 +56,22 @@ fn group(dispatch: &Dispatch, version: u64) -> Box<Group> {
         dispatched_at: Duration::ZERO,
         ended_at: Duration::ZERO,
         set_aside: None,
+        step: 0,
+        staleness: 0,
+        is_stale: false,
+        learnt_from: 0,
+        returns: dispatch.returns,
     })
 }
 
 fn set_aside(dispatch: &Dispatch) -> Box<Group> {
     let rejection = Rejection { gate: "length".into(), reason: "too_short", value: 1.0, yields: true };
     Box::new(Group { set_aside: Some(rejection), ..*group(dispatch, 0) })
+}
+
+fn carried(dispatch: &Dispatch, version: u64) -> Box<CarriedGroup> {
+    let graded = group(dispatch, version).samples;
+    Box::new(CarriedGroup { graded, samples: Vec::new() })
 }
 
 fn config(early_stop: EarlyStop, on_stop: OnStop, launch: Launch) -> BoardConfig {
@@ -69,7 +81,7 @@ fn config(early_stop: EarlyStop, on_stop: OnStop, launch: Launch) -> BoardConfig
         launch,
         gen_batch_size: 8,
         max_gen_batches: 4,
-        max_staleness: 1,
+        staleness: Staleness::default(),
         ledger_entries_max: 16,
     }
 }
@@ -92,14 +104,20 @@ fn run_all(board: &mut Board, next_row: &mut u64) -> Vec<Dispatch> {
 }
 
 fn accepted(board: &mut Board) -> Vec<u64> {
-    std::iter::from_fn(|| board.take_accepted()).map(|group| group.number).collect()
+    let decided = std::iter::from_fn(|| board.take_decided());
+    decided
+        .filter_map(|decided| match decided {
+            Decided::Group(group) => Some(group.number),
+            Decided::StepEnd(_) => None,
+        })
+        .collect()
 }
 
 #[test]
 fn fifo_accepts_the_shortest_prefix_whatever_ends_first() {
     let mut board = Board::new(config(EarlyStop::Fifo, OnStop::Requeue, Launch::Batch));
     let mut row = 0;
-    board.begin_step(1, 2, 0);
+    board.begin_step(1, 2);
     feed(&mut board, &mut row);
     let started: Vec<Dispatch> = (0..5)
         .map(|_| match board.next() {
@@ -119,7 +137,7 @@ fn fifo_accepts_the_shortest_prefix_whatever_ends_first() {
     assert!(board.is_stopped() && board.is_finished());
     board.end_step().unwrap();
     assert_eq!(board.ledger().step_totals().held, 1);
-    board.begin_step(2, 1, 0);
+    board.begin_step(2, 1);
     assert_eq!(accepted(&mut board), [4], "the held group is first in the next step");
 }
 
@@ -127,7 +145,7 @@ fn fifo_accepts_the_shortest_prefix_whatever_ends_first() {
 fn a_held_group_waits_for_requeued_ones_before_it() {
     let mut board = Board::new(config(EarlyStop::Fifo, OnStop::Requeue, Launch::Batch));
     let mut row = 0;
-    board.begin_step(1, 1, 0);
+    board.begin_step(1, 1);
     let started = run_all(&mut board, &mut row);
     board.end(started[2].id, 2, GroupEnd::Valid(group(&started[2], 0)));
     board.end(started[0].id, 0, GroupEnd::Valid(group(&started[0], 0)));
@@ -138,7 +156,7 @@ fn a_held_group_waits_for_requeued_ones_before_it() {
     board.end_step().unwrap();
     assert_eq!(accepted(&mut board), [0]);
 
-    board.begin_step(2, 2, 0);
+    board.begin_step(2, 2);
     assert_eq!(accepted(&mut board), [] as [u64; 0]);
     let Next::Run(again) = board.next() else { panic!("number 1 is queued") };
     assert_eq!((again.number, again.first_attempt), (1, 0), "same number, same draw");
@@ -149,10 +167,10 @@ fn a_held_group_waits_for_requeued_ones_before_it() {
 }
 
 #[test]
-fn a_held_group_beyond_the_staleness_bound_is_drawn_again() {
+fn a_held_group_beyond_the_staleness_bound_is_generated_again() {
     let mut board = Board::new(config(EarlyStop::First, OnStop::Requeue, Launch::Batch));
     let mut row = 0;
-    board.begin_step(1, 1, 0);
+    board.begin_step(1, 1);
     let started = run_all(&mut board, &mut row);
     board.end(started[0].id, 0, GroupEnd::Valid(group(&started[0], 0)));
     board.end(started[1].id, 1, GroupEnd::Valid(group(&started[1], 0)));
@@ -160,17 +178,18 @@ fn a_held_group_beyond_the_staleness_bound_is_drawn_again() {
         board.end(cut.id, cut.number, GroupEnd::Cancelled);
     }
     board.end_step().unwrap();
-    board.begin_step(2, 1, 2);
+    board.set_policy_version(2);
+    board.begin_step(2, 1);
     assert_eq!(board.ledger().step_totals().stale, 1);
     let Next::Run(again) = board.next() else { panic!("it is queued") };
-    assert_eq!((again.number, again.first_attempt), (1, 1), "a new draw, the old one was used");
+    assert_eq!((again.number, again.first_attempt), (1, 0), "the same draw, with newer weights");
 }
 
 #[test]
 fn off_awaits_everything_and_hands_on_exactly_the_target() {
     let mut board = Board::new(config(EarlyStop::Off, OnStop::Requeue, Launch::Batch));
     let mut row = 0;
-    board.begin_step(1, 3, 0);
+    board.begin_step(1, 3);
     let started = run_all(&mut board, &mut row);
     assert_eq!(started.len(), 8, "one generation batch");
     for dispatch in started.iter().rev() {
@@ -187,7 +206,7 @@ fn off_awaits_everything_and_hands_on_exactly_the_target() {
 fn generation_batches_have_an_end() {
     let mut board = Board::new(config(EarlyStop::Fifo, OnStop::Requeue, Launch::Batch));
     let mut row = 0;
-    board.begin_step(1, 3, 0);
+    board.begin_step(1, 3);
     for batch in 1..=4 {
         let started = run_all(&mut board, &mut row);
         assert_eq!(started.len(), 8);
@@ -205,7 +224,7 @@ fn generation_batches_have_an_end() {
 fn the_next_batch_waits_until_the_ones_before_have_certainly_fallen_short() {
     let mut board = Board::new(config(EarlyStop::Fifo, OnStop::Requeue, Launch::Batch));
     let mut row = 0;
-    board.begin_step(1, 3, 0);
+    board.begin_step(1, 3);
     let started = run_all(&mut board, &mut row);
     for dispatch in &started[..5] {
         board.end(dispatch.id, dispatch.number, GroupEnd::Filtered("no_variance"));
@@ -219,7 +238,7 @@ fn the_next_batch_waits_until_the_ones_before_have_certainly_fallen_short() {
 fn on_demand_sends_out_what_the_accept_rate_asks_for() {
     let mut board = Board::new(config(EarlyStop::Fifo, OnStop::Requeue, Launch::OnDemand));
     let mut row = 0;
-    board.begin_step(1, 4, 0);
+    board.begin_step(1, 4);
     let started = run_all(&mut board, &mut row);
     assert!((8..=16).contains(&started.len()), "4 groups at an unknown rate: {}", started.len());
     for dispatch in &started {
@@ -233,7 +252,7 @@ fn what_was_set_aside_fills_a_step_that_would_be_short_and_no_other() {
     for valid in [0_usize, 2, 3] {
         let mut board = Board::new(config(EarlyStop::Fifo, OnStop::Requeue, Launch::Batch));
         let mut row = 0;
-        board.begin_step(1, 3, 0);
+        board.begin_step(1, 3);
         let mut ended = 0;
         loop {
             let started = run_all(&mut board, &mut row);
@@ -265,7 +284,7 @@ fn what_was_set_aside_fills_a_step_that_would_be_short_and_no_other() {
 fn a_second_end_changes_nothing() {
     let mut board = Board::new(config(EarlyStop::First, OnStop::Discard, Launch::Batch));
     let mut row = 0;
-    board.begin_step(1, 2, 0);
+    board.begin_step(1, 2);
     let started = run_all(&mut board, &mut row);
     let first = &started[0];
     board.end(first.id, 0, GroupEnd::Valid(group(first, 0)));
@@ -278,7 +297,7 @@ fn a_second_end_changes_nothing() {
 fn modes() -> impl Strategy<Value = (EarlyStop, OnStop, Launch)> {
     (
         prop_oneof![Just(EarlyStop::First), Just(EarlyStop::Fifo), Just(EarlyStop::Off)],
-        prop_oneof![Just(OnStop::Discard), Just(OnStop::Requeue)],
+        prop_oneof![Just(OnStop::Discard), Just(OnStop::Requeue), Just(OnStop::Carry)],
         prop_oneof![Just(Launch::Batch), Just(Launch::OnDemand)],
     )
 }
@@ -299,7 +318,8 @@ proptest! {
         let mut choices = choices.into_iter();
         for (step, target) in targets.into_iter().enumerate() {
             version += version_steps[step];
-            board.begin_step(step as u64 + 1, target, version);
+            board.set_policy_version(version);
+            board.begin_step(step as u64 + 1, target);
             let mut running: Vec<Dispatch> = Vec::new();
             loop {
                 running.extend(run_all(&mut board, &mut row));
@@ -308,6 +328,7 @@ proptest! {
                 let (which, what) = choices.next().unwrap_or((running_index(), 9));
                 let dispatch = running.swap_remove(which.index(running.len()));
                 let end = match what {
+                    2 | 4 if board.is_stopped() => GroupEnd::Carried(carried(&dispatch, version)),
                     _ if board.is_stopped() && what % 2 == 0 => GroupEnd::Cancelled,
                     0..=2 => GroupEnd::Filtered("no_variance"),
                     3 => GroupEnd::Failed("lost".into()),
@@ -337,4 +358,89 @@ fn running_index() -> prop::sample::Index {
     use proptest::strategy::{Strategy, ValueTree};
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     any::<prop::sample::Index>().new_tree(&mut runner).map(|tree| tree.current()).unwrap()
+}
+
+/// A flow on a board alone: whatever is sent out ends in a random order, and a trainer claims step after step.
+fn play_flow(
+    rule: Staleness,
+    choices: Vec<(prop::sample::Index, u8)>,
+    early_stop: EarlyStop,
+) -> Result<(), TestCaseError> {
+    const TARGET: usize = 5;
+    const STEPS: u64 = 6;
+    let mut board = Board::new(BoardConfig {
+        staleness: rule,
+        gen_batch_size: 32,
+        max_gen_batches: 32,
+        ..config(early_stop, OnStop::Requeue, Launch::Batch)
+    });
+    let (mut row, mut running, mut choices) = (0, Vec::new(), choices.into_iter());
+    let (mut accepted, mut ages, mut step_ends, mut seen) = (0_u64, Vec::new(), 0, BTreeSet::new());
+    board.begin_flow(1, STEPS, TARGET);
+    loop {
+        while let Some(decided) = board.take_decided() {
+            match decided {
+                Decided::Group(group) => {
+                    prop_assert!(seen.insert(group.number), "number={} twice", group.number);
+                    prop_assert_eq!(group.step, accepted / TARGET as u64 + 1);
+                    accepted += 1;
+                    board.was_put();
+                    // Claimed with its step, when the trainer has announced all versions before.
+                    let claimed_at = rule.claim_version(group.step, 0);
+                    ages.push(claimed_at - group.policy_version_min());
+                }
+                Decided::StepEnd(record) => {
+                    step_ends += 1;
+                    prop_assert_eq!(record.step, step_ends);
+                    prop_assert_eq!(record.totals.accepted, TARGET as u64);
+                }
+            }
+        }
+        // The trainer has trained on what is complete.
+        let trained = accepted / TARGET as u64;
+        let version = trained / rule.steps_per_version;
+        if version > board.policy_version() {
+            board.set_policy_version(version);
+            continue;
+        }
+        running.extend(run_all(&mut board, &mut row));
+        if board.is_finished() {
+            break;
+        }
+        prop_assert!(
+            !running.is_empty(),
+            "nothing runs, nothing is allowed, and the trainer waits: a deadlock"
+        );
+        let (which, what) = choices.next().unwrap_or((running_index(), 9));
+        let dispatch: Dispatch = running.swap_remove(which.index(running.len()));
+        let end = match what {
+            0..=2 => GroupEnd::Filtered("no_variance"),
+            3 => GroupEnd::GivenUp,
+            _ => GroupEnd::Valid(group(&dispatch, dispatch.policy_version)),
+        };
+        board.end(dispatch.id, dispatch.number, end);
+        prop_assert_eq!(board.ledger().check(), Ok(()));
+    }
+    prop_assert_eq!(accepted, STEPS * TARGET as u64);
+    prop_assert_eq!(step_ends, STEPS - 1, "the last step ends with the flow");
+    let oldest = ages.iter().copied().max().unwrap_or(0);
+    prop_assert!(oldest <= rule.max, "staleness={} of max={}", oldest, rule.max);
+    if early_stop != EarlyStop::First {
+        prop_assert_eq!(board.ledger().run_totals().stale, 0, "pacing discards nothing");
+    }
+    prop_assert_eq!(board.end_step(), Ok(()));
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+    #[test]
+    fn a_paced_flow_is_never_too_old_and_never_waits_for_itself(
+        max in 0_u64..4, steps_per_version in 1_u64..3,
+        early_stop in prop_oneof![Just(EarlyStop::First), Just(EarlyStop::Fifo)],
+        choices in prop::collection::vec((any::<prop::sample::Index>(), 0_u8..12), 400),
+    ) {
+        let rule = Staleness { max, steps_per_version, is_announced: true, ..Staleness::default() };
+        play_flow(rule, choices, early_stop)?;
+    }
 }

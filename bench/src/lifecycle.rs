@@ -1,0 +1,332 @@
+//! The whole life of a batch in virtual time: a simulated fleet, the rollout in each mode, a queue, and a trainer that takes
+//! batches, trains for a while and announces versions.
+//!
+//! Training takes half as long as a synchronous rollout. The saturation bound is measured: how fast the same fleet decodes
+//! when there is always another prompt, and how many tokens a step needs, filtered groups included. What is claimed comes
+//! out of the queue, whose own idea of staleness is compared with the bound at every claim.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::{ArrayRef, RecordBatch, UInt64Array};
+use rolldock::engine::simulated::SimulatedEngine;
+use rolldock::recipe::{EarlyStop, Launch, OnStop, PolicyMode};
+use rolldock::rollout::{
+    AgentLoopManager, Grading, Group, Handed, PromptFeed, RolloutConfig, RolloutControl, RolloutParts,
+    Staleness,
+};
+use rolldock::scope::Scope;
+use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, ServerSpec};
+use rolldock_queue::{Partition, PartitionSpec, Put, QueueConfig, Take, TransferQueue};
+use rolldock_simengine::PauseMode;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use crate::figures::{Bar, Figure};
+use crate::rollout::{
+    FleetShape, Lengths, Mode, PERMITS, PROMPT_TOKENS, Reference, SEED, TARGET, config, start_servers,
+    workload,
+};
+use crate::workload::{LastToken, Numbered};
+
+/// Steps, and those at the start that do not count.
+const STEPS: u64 = 24;
+const WARM_UP: u64 = 4;
+/// Groups that a worker keeps running: more than there are places for, so that none is empty while a group's last sample
+/// runs.
+const CONCURRENT_PROMPTS: usize = 32;
+/// Training over the time of a synchronous rollout.
+const TRAINING_SHARE: f64 = 0.5;
+const FLEET: FleetShape = FleetShape { servers: 8, mixed: false };
+const TASK: &str = "train";
+/// No claim is further away than that, in virtual time.
+const CLAIM_LIMIT: Duration = Duration::from_secs(360_000);
+
+/// How a run is driven.
+#[derive(Debug, Clone, Copy)]
+struct Plan {
+    name: &'static str,
+    mode: PolicyMode,
+    early_stop: EarlyStop,
+    on_stop: OnStop,
+    max_staleness: u64,
+    /// What servers do while they are updated.
+    pause: PauseMode,
+}
+
+const SYNC: Plan = Plan {
+    name: "sync (fifo, requeue)",
+    mode: PolicyMode::Sync,
+    early_stop: EarlyStop::Fifo,
+    on_stop: OnStop::Requeue,
+    max_staleness: 1,
+    pause: PauseMode::Keep,
+};
+const PUBLISHED: Plan = Plan {
+    name: "published recipe (first, discard, trained in turn)",
+    early_stop: EarlyStop::First,
+    on_stop: OnStop::Discard,
+    ..SYNC
+};
+const ONE_STEP_OFF: Plan =
+    Plan { name: "one_step_off (fifo, carry)", mode: PolicyMode::OneStepOff, on_stop: OnStop::Carry, ..SYNC };
+const FULLY_ASYNC: Plan = Plan {
+    name: "fully_async (fifo, carry, max_staleness 2)",
+    mode: PolicyMode::FullyAsync,
+    on_stop: OnStop::Carry,
+    max_staleness: 2,
+    pause: PauseMode::Abort,
+    ..SYNC
+};
+const FULLY_ASYNC_1: Plan =
+    Plan { name: "fully_async (fifo, carry, max_staleness 1)", max_staleness: 1, ..FULLY_ASYNC };
+
+/// What a run came to, its warm-up left out.
+struct Outcome {
+    /// Mean time from claim to claim, seconds.
+    step_s: f64,
+    /// Mean time of a step's rollout, seconds; absent where steps are not apart.
+    rollout_s: Option<f64>,
+    /// Claimed groups of all steps by their staleness.
+    ages: BTreeMap<u64, u64>,
+    /// Mean length of the claimed groups over that of the valid ones in data order.
+    bias: f64,
+    stale: u64,
+}
+
+/// A run under way.
+struct World {
+    engine: SimulatedEngine,
+    manager: AgentLoopManager,
+    control: RolloutControl,
+    prompts: PromptFeed,
+    partition: Partition,
+    scope: Scope,
+}
+
+pub(crate) fn measure(_quick: bool) -> anyhow::Result<Vec<Figure>> {
+    let reference = Reference::new(&workload(), &FLEET.speeds(), STEPS as usize);
+    let saturation_s = in_virtual_time(saturated(&reference))?;
+    let alone = in_virtual_time(run(SYNC, Duration::ZERO, &reference))?;
+    let rollout_s = alone.rollout_s.unwrap_or(alone.step_s);
+    let training = Duration::from_secs_f64(rollout_s * TRAINING_SHARE);
+    let sync = in_virtual_time(run(SYNC, training, &reference))?;
+    let mut figures = vec![
+        Figure::new("saturation bound of a step", saturation_s, "s"),
+        Figure::new("training of a step", training.as_secs_f64(), "s"),
+    ];
+    for plan in [SYNC, PUBLISHED, ONE_STEP_OFF, FULLY_ASYNC_1, FULLY_ASYNC] {
+        let outcome = in_virtual_time(run(plan, training, &reference))?;
+        figures.extend(figures_of(plan, &outcome, &sync, saturation_s));
+    }
+    Ok(figures)
+}
+
+fn figures_of(plan: Plan, outcome: &Outcome, sync: &Outcome, saturation_s: f64) -> Vec<Figure> {
+    let name = |what: &str| format!("{}: {what}", plan.name);
+    let is_measured = plan.name == FULLY_ASYNC.name;
+    let per_hour = Figure::new(name("steps an hour (ratio: to sync)"), 3600.0 / outcome.step_s, "1/h")
+        .against(3600.0 / sync.step_s);
+    let over_bound = Figure::new(name("step time / saturation bound"), outcome.step_s / saturation_s, "x");
+    let bias = Figure::new(name("length bias"), outcome.bias, "x");
+    let oldest = outcome.ages.keys().next_back().copied().unwrap_or(0);
+    let groups: u64 = outcome.ages.values().sum();
+    let mean_age =
+        outcome.ages.iter().map(|(age, count)| age * count).sum::<u64>() as f64 / groups.max(1) as f64;
+    vec![
+        if is_measured { per_hour.bar(Bar::RatioAtLeast(1.9)) } else { per_hour },
+        if is_measured { over_bound.bar(Bar::AtMost(1.06)) } else { over_bound },
+        if plan.early_stop == EarlyStop::Fifo { bias.bar(Bar::Within(0.98, 1.02)) } else { bias },
+        Figure::new(name("greatest staleness at a claim"), oldest as f64, "versions")
+            .bar(Bar::AtMost(plan.max_staleness as f64)),
+        Figure::new(name("mean staleness at a claim"), mean_age, "versions"),
+        Figure::new(name("groups thrown away as stale"), outcome.stale as f64, "groups"),
+    ]
+}
+
+fn in_virtual_time<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
+    runtime.block_on(work)
+}
+
+impl World {
+    async fn new(plan: Plan, is_announced: bool) -> anyhow::Result<Self> {
+        let scope = Scope::new();
+        let engine = SimulatedEngine::new(start_servers(&FLEET.speeds(), &workload(), &scope)?);
+        let named = engine.servers().map(|server| server.config().name.clone());
+        let specs = named.map(|name| ServerSpec::unreached(name, PERMITS)).collect();
+        let parts = RolloutParts {
+            engine: Arc::new(engine.clone()),
+            balancer: LoadBalancer::new(BalancerConfig { seed: SEED, ..BalancerConfig::default() }, specs)?,
+            grading: Grading::Inline(Arc::new(LastToken)),
+        };
+        let rollout = RolloutConfig {
+            max_concurrent_prompts: CONCURRENT_PROMPTS,
+            early_stop: plan.early_stop,
+            on_stop: plan.on_stop,
+            launch: Launch::Batch,
+            staleness: Staleness { max: plan.max_staleness, is_announced, ..Staleness::default() },
+            ..config(FLEET, Mode::Fifo)?
+        };
+        let manager = AgentLoopManager::new(rollout, parts, scope.clone());
+        let queue = TransferQueue::open(QueueConfig::default())?;
+        let capacity = TARGET * (plan.max_staleness as usize + 2);
+        let partition = queue.declare(PartitionSpec::new("train", [TASK], capacity)).await?;
+        let prompts = PromptFeed::inline(Box::new(Numbered::new(PROMPT_TOKENS)));
+        Ok(Self { engine, control: manager.control(), manager, prompts, partition, scope })
+    }
+}
+
+/// Seconds of a step if the fleet were always full.
+async fn saturated(reference: &Reference) -> anyhow::Result<f64> {
+    // Nothing is ever held back: what lies finished waits for nobody.
+    let endless = Plan { max_staleness: 1 << 20, ..FULLY_ASYNC };
+    let World { engine, mut manager, control, prompts, scope, .. } = World::new(endless, false).await?;
+    let generated = || engine.servers().map(|server| server.stats().generation_tokens_total).sum::<u64>();
+    let (sender, mut handed) = mpsc::unbounded_channel();
+    let measuring = async {
+        let mut marks = Vec::new();
+        let mut groups = 0;
+        while marks.len() < 2 {
+            match handed.recv().await {
+                Some(Handed::Group(_)) => {
+                    control.was_put();
+                    groups += 1;
+                    if groups == WARM_UP as usize * TARGET || groups == STEPS as usize * TARGET {
+                        marks.push((Instant::now(), generated()));
+                    }
+                }
+                Some(Handed::StepEnd(_)) => {}
+                None => anyhow::bail!("the flow ended early"),
+            }
+        }
+        let [(from, before), (to, after)] = [marks[0], marks[1]];
+        Ok((after - before) as f64 / (to - from).as_secs_f64())
+    };
+    let rate = tokio::select! {
+        biased;
+        rate = measuring => rate?,
+        ended = manager.generate_flow(&prompts, TARGET, u64::MAX, sender) => anyhow::bail!("the flow ended: {ended:?}"),
+    };
+    scope.close(Duration::from_secs(1)).await;
+    Ok(reference.tokens as f64 / STEPS as f64 / rate)
+}
+
+async fn run(plan: Plan, training: Duration, reference: &Reference) -> anyhow::Result<Outcome> {
+    let World { engine, mut manager, control, prompts, partition, scope } = World::new(plan, true).await?;
+    let version = watch::Sender::new(0_u64);
+    let (sender, handed) = mpsc::unbounded_channel();
+    let trainer = Trainer {
+        plan,
+        training,
+        engine,
+        control: control.clone(),
+        partition: partition.clone(),
+        version: &version,
+    };
+    let rolling_out = async {
+        let mut times = Vec::new();
+        if plan.mode == PolicyMode::FullyAsync {
+            manager.generate_flow(&prompts, TARGET, STEPS, sender).await?;
+            return Ok((times, manager.run_totals().stale));
+        }
+        let lag = u64::from(plan.mode == PolicyMode::OneStepOff);
+        for step in 1..=STEPS {
+            version.subscribe().wait_for(|version| version + lag + 1 >= step).await?;
+            times.push(manager.generate_into(&prompts, TARGET, sender.clone()).await?.elapsed);
+        }
+        drop(sender);
+        anyhow::Ok((times, manager.run_totals().stale))
+    };
+    let putting = put_all(handed, &partition, &control);
+    let ((times, stale), accepted, claims) = tokio::try_join!(rolling_out, putting, trainer.train())?;
+    scope.close(Duration::from_secs(1)).await;
+    let counted = times.get(WARM_UP as usize..).filter(|times| !times.is_empty());
+    let first = claims.at.get(WARM_UP as usize).copied();
+    let (Some(first), Some(last)) = (first, claims.at.last()) else { anyhow::bail!("too few claims") };
+    Ok(Outcome {
+        step_s: (*last - first).as_secs_f64() / (STEPS - 1 - WARM_UP) as f64,
+        rollout_s: counted.map(|times| times.iter().sum::<Duration>().as_secs_f64() / times.len() as f64),
+        ages: claims.ages,
+        bias: accepted.mean_length() / reference.valid.mean_length(),
+        stale,
+    })
+}
+
+/// Puts groups as they are accepted, one row each: it is their order and versions that matter here.
+async fn put_all(
+    mut handed: mpsc::UnboundedReceiver<Handed>,
+    partition: &Partition,
+    control: &RolloutControl,
+) -> anyhow::Result<Lengths> {
+    let mut lengths = Lengths::default();
+    while let Some(handed) = handed.recv().await {
+        let Handed::Group(group) = handed else { continue };
+        partition.put(row(&group)?, Some(Instant::now() + CLAIM_LIMIT)).await?;
+        control.was_put();
+        for sample in &group.samples {
+            lengths.add(sample.response_ids.len() as u32, sample.acc == 1.0);
+        }
+    }
+    partition.end_of_puts();
+    Ok(lengths)
+}
+
+fn row(group: &Group) -> anyhow::Result<Put> {
+    let number: ArrayRef = Arc::new(UInt64Array::from(vec![group.number]));
+    let batch = RecordBatch::try_from_iter([("number", number)])?;
+    Ok(Put { policy_version: group.policy_version_min(), ..Put::group(group.number.to_string(), batch) })
+}
+
+/// Takes batches, trains, announces.
+struct Trainer<'a> {
+    plan: Plan,
+    training: Duration,
+    engine: SimulatedEngine,
+    control: RolloutControl,
+    partition: Partition,
+    version: &'a watch::Sender<u64>,
+}
+
+/// When batches were claimed, and how old their groups were.
+struct Claims {
+    at: Vec<Instant>,
+    ages: BTreeMap<u64, u64>,
+}
+
+impl Trainer<'_> {
+    async fn train(self) -> anyhow::Result<Claims> {
+        let mut claims = Claims { at: Vec::new(), ages: BTreeMap::new() };
+        for version in 0..STEPS {
+            let take = Take { at_least: TARGET, ..Take::groups(TASK, TARGET) };
+            let lease = self.partition.take(&take.until(Instant::now() + CLAIM_LIMIT)).await?;
+            let Some(lease) = lease else { anyhow::bail!("no batch for version={version}") };
+            anyhow::ensure!(lease.rows().len() == TARGET, "a batch of {} groups", lease.rows().len());
+            claims.at.push(Instant::now());
+            for generated_by in lease.policy_versions() {
+                *claims.ages.entry(version - generated_by).or_default() += 1;
+            }
+            lease.ack().await?;
+            tokio::time::sleep(self.training).await;
+            self.update(version + 1).await?;
+        }
+        Ok(claims)
+    }
+
+    /// The new weights, on every server at once.
+    async fn update(&self, version: u64) -> anyhow::Result<()> {
+        for server in self.engine.servers() {
+            server.pause(self.plan.pause).await;
+        }
+        for server in self.engine.servers() {
+            server.update_weight_version(version.to_string());
+            server.reset_prefix_cache(false);
+            server.resume();
+        }
+        self.partition.announce(version).await?;
+        self.control.set_policy_version(version);
+        self.version.send_replace(version);
+        Ok(())
+    }
+}

@@ -1,0 +1,27 @@
+//! The keys of what is cut off, and of who watches over that.
+
+use super::{Checks, SECONDS_MAX};
+use crate::recipe::{OnStop, Recipe, RequestShape};
+
+/// A response in more pieces than that is mostly requests.
+const SEGMENTS_MAX: u32 = 4096;
+
+pub(super) fn check_cut_off(recipe: &Recipe, checks: &mut Checks<'_>) {
+    let rollout = &recipe.rollout;
+    let carry = &rollout.carry;
+    let resumes_one_by_one = rollout.on_stop != OnStop::Carry || rollout.request == RequestShape::Sample;
+    checks.require(resumes_one_by_one, "rollout.on_stop", || {
+        "samples are resumed one by one: \"carry\" expects rollout.request = \"sample\"".to_owned()
+    });
+    checks.require((1..=SEGMENTS_MAX).contains(&carry.segments_max), "rollout.carry.segments_max", || {
+        format!("expected 1 to {SEGMENTS_MAX}, found {}", carry.segments_max)
+    });
+    checks.require(carry.grace > 0.0 && carry.grace <= SECONDS_MAX, "rollout.carry.grace", || {
+        format!("expected seconds, above 0 and at most {SECONDS_MAX}, found {}", carry.grace)
+    });
+    if let Some(guard) = &rollout.bias_guard {
+        checks.require(guard.share > 0.0 && guard.share < 1.0, "rollout.bias_guard.share", || {
+            format!("expected a share above 0 and below 1, found {}", guard.share)
+        });
+    }
+}

@@ -1,0 +1,92 @@
+//! Whether another prompt may be sent out, and how many should be drawn.
+
+use super::{Board, Hold};
+use crate::data::Prompt;
+use crate::recipe::{EarlyStop, Launch};
+
+/// How many prompts are drawn from the data set ahead of their dispatch.
+const DRAW_CHUNK: usize = 64;
+
+impl Board {
+    /// Whether the groups under way are expected to miss the target.
+    fn needs_more(&self) -> bool {
+        let sure = (self.accepted_count + self.undecided.len()) as f64;
+        sure + self.accept_rate.expected_at_least(self.running) < self.target as f64
+    }
+
+    /// Whether one more new prompt is allowed.
+    pub(super) fn may_dispatch_new(&self) -> bool {
+        self.wants_new() && self.hold().is_none()
+    }
+
+    /// Whether one more new prompt has its use, now or when what it waits for has come.
+    pub(super) fn wants_new(&self) -> bool {
+        if self.dispatched_new >= self.config.max_gen_batches * self.config.gen_batch_size {
+            return false;
+        }
+        match self.flow_until {
+            Some(last) => self.flow_needs_more(last),
+            None => self.batches_allow(),
+        }
+    }
+
+    /// Whether the step's generation batches allow one more new prompt.
+    fn batches_allow(&self) -> bool {
+        if self.config.launch == Launch::OnDemand {
+            return self.needs_more();
+        }
+        if self.dispatched_new < self.batches_opened * self.config.gen_batch_size {
+            return true;
+        }
+        // The next batch is opened only if the ones before have certainly fallen short: a batch for one missing
+        // group is mostly thrown away. Who wants to launch ahead of that has `Launch::OnDemand`.
+        let under_way = self.running + self.queued.len();
+        let short = self.accepted_count + self.undecided.len() + under_way < self.target;
+        // A synchronous batch is awaited whole.
+        short && (self.config.early_stop != EarlyStop::Off || under_way == 0)
+    }
+
+    /// Whether what is under way is expected to miss the end of the last step.
+    fn flow_needs_more(&self, last: u64) -> bool {
+        let steps_left = last.saturating_sub(self.step).saturating_add(1);
+        let wanted = steps_left as f64 * self.target as f64;
+        let sure = (self.accepted_count + self.undecided.len()) as f64;
+        sure + self.accept_rate.expected_at_least(self.running + self.queued.len()) < wanted
+    }
+
+    /// Groups that may still become accepted, whatever their worth turns out to be.
+    fn under_way(&self) -> usize {
+        self.running + self.queued.len() + self.undecided.len()
+    }
+
+    /// What a flow waits for before it sends anything new out.
+    pub(crate) fn hold(&self) -> Option<Hold> {
+        self.flow_until?;
+        let target = self.target as u64;
+        let place = self.step.saturating_sub(1) * target + (self.accepted_count + self.under_way()) as u64;
+        if place >= self.config.staleness.admitted(self.policy_version, target) {
+            return Some(Hold::Trainer);
+        }
+        // The trainer's lag is in groups that it has not taken; what the queue has no room for is ours to hold.
+        let ahead_max = target.saturating_mul(self.config.staleness.max + 1);
+        ((self.not_put + self.under_way()) as u64 >= ahead_max).then_some(Hold::Queue)
+    }
+
+    /// How many prompts the manager should draw now.
+    pub(crate) fn draw_wanted(&self) -> usize {
+        if self.stopped || self.source_exhausted || !self.may_dispatch_new() {
+            return 0;
+        }
+        if self.fresh.len() > DRAW_CHUNK / 2 {
+            return 0;
+        }
+        let allowed = self.config.max_gen_batches * self.config.gen_batch_size - self.dispatched_new;
+        (DRAW_CHUNK - self.fresh.len()).min(allowed.saturating_sub(self.fresh.len()))
+    }
+
+    /// Takes drawn prompts; fewer than were wanted means that the data set has no more.
+    pub(crate) fn add_prompts(&mut self, wanted: usize, prompts: Vec<Prompt>) {
+        self.source_exhausted = prompts.len() < wanted;
+        self.fresh.extend(prompts);
+    }
+}

@@ -1,0 +1,177 @@
+//! Where a step begins and ends, and which groups are its own.
+
+use super::{Board, Decided, Dispatch, Requeued, Slot, StepRecord};
+use crate::recipe::{EarlyStop, OnStale, OnStop};
+use crate::rollout::invariants::{self, Violation};
+use crate::rollout::staleness::RETURNS_MAX;
+use crate::rollout::{Fate, Group};
+
+impl Board {
+    /// Starts a step that ends with a cut. Held groups get their next dispatch at once; those beyond the staleness
+    /// bound end `stale`.
+    pub(crate) fn begin_step(&mut self, step: u64, target: usize) {
+        self.flow_until = None;
+        self.begin(step, target);
+    }
+
+    /// Starts steps that follow each other without a cut, `step` the first of them.
+    pub(crate) fn begin_flow(&mut self, step: u64, last: u64, target: usize) {
+        self.flow_until = Some(last);
+        self.begin(step, target);
+    }
+
+    fn begin(&mut self, step: u64, target: usize) {
+        self.target = target;
+        self.stopped = target == 0;
+        self.source_exhausted = false;
+        self.enter(step);
+        for number in std::mem::take(&mut self.undecided) {
+            let Some(Slot::Valid(mut group)) = self.slots.remove(&number) else { continue };
+            group.dispatch = self.ledger.dispatch(number, Some(group.dispatch), &group.prompt, step);
+            self.keep_valid(number, group);
+        }
+        self.decide();
+    }
+
+    fn enter(&mut self, step: u64) {
+        self.step = step;
+        self.dispatched_new = 0;
+        self.batches_opened = 1;
+        self.accepted_count = std::mem::take(&mut self.accepted_before);
+        self.ages.clear();
+        self.accept_rate.age();
+        self.ledger.begin_step();
+    }
+
+    /// Accepts what can be accepted and stops the step at its target.
+    pub(super) fn decide(&mut self) {
+        while !self.stopped && self.accepted_count < self.target {
+            let Some(number) = self.next_decidable() else { return };
+            let Some(Slot::Valid(group)) = self.slots.remove(&number) else { return };
+            self.undecided.remove(&number);
+            self.settle(*group);
+            if self.accepted_count == self.target {
+                self.reach_target();
+            }
+        }
+    }
+
+    /// The version at which the step's groups will be claimed.
+    pub(super) fn claim_version(&self) -> u64 {
+        self.config.staleness.claim_version(self.step, self.policy_version)
+    }
+
+    /// A group's turn has come: it is accepted, unless it will be too old for the recipe.
+    fn settle(&mut self, mut group: Group) {
+        let rule = self.config.staleness;
+        let claim_version = self.claim_version();
+        group.staleness = claim_version.saturating_sub(group.policy_version_min());
+        if group.staleness > rule.max {
+            match rule.on_stale {
+                OnStale::Drop => {
+                    self.ledger.end(group.dispatch, Fate::Stale);
+                    return;
+                }
+                OnStale::Requeue => return self.send_back(group),
+                OnStale::MaskTokens => group.learnt_from = rule.fresh_from(claim_version),
+                OnStale::DeliverFlagged => {}
+            }
+            group.is_stale = true;
+        }
+        self.accept(group);
+    }
+
+    fn send_back(&mut self, group: Group) {
+        self.ledger.end(group.dispatch, Fate::Stale);
+        let Group { dispatch, number, prompt, returns, .. } = group;
+        if returns >= RETURNS_MAX {
+            return;
+        }
+        // The draw is replayed, with newer weights: a fresh one would prefer what happens to be short.
+        let first_attempt = group.samples.iter().map(|sample| sample.attempt).max().unwrap_or(0);
+        let returns = returns + 1;
+        self.queue(number, Requeued { parent: dispatch, prompt, first_attempt, carried: None, returns });
+    }
+
+    fn accept(&mut self, mut group: Group) {
+        self.ledger.end(group.dispatch, Fate::Accepted);
+        group.step = self.step;
+        *self.ages.entry(group.staleness).or_default() += 1;
+        self.accepted_count += 1;
+        self.not_put += 1;
+        self.decided.push_back(Decided::Group(Box::new(group)));
+    }
+
+    fn reach_target(&mut self) {
+        match self.flow_until {
+            Some(last) if self.step < last => {
+                self.let_go_of_aside(0);
+                self.decided.push_back(Decided::StepEnd(self.record()));
+                self.enter(self.step + 1);
+            }
+            // In a flow everything that was sent out has its turn in some step, so there is nothing to await.
+            None if self.config.early_stop == EarlyStop::Off => {}
+            _ => self.stopped = true,
+        }
+    }
+
+    /// What the step has come to.
+    pub(crate) fn record(&self) -> StepRecord {
+        StepRecord {
+            step: self.step,
+            counts: self.counts(),
+            totals: self.ledger.step_totals().clone(),
+            ages: self.ages.clone(),
+        }
+    }
+
+    /// Ends a step that has [finished](Self::is_finished), with what was set aside where it would be short.
+    pub(crate) fn finish(&mut self) {
+        while !self.stopped && self.accepted_count < self.target {
+            let Some((_, group)) = self.set_aside.pop_first() else { break };
+            self.settle(*group);
+        }
+        self.stopped = true;
+    }
+
+    fn next_decidable(&self) -> Option<u64> {
+        let first_valid = *self.undecided.first()?;
+        if self.config.early_stop == EarlyStop::First {
+            return Some(first_valid);
+        }
+        let (first_undecided, _) = self.slots.first_key_value()?;
+        (*first_undecided == first_valid).then_some(first_valid)
+    }
+
+    /// Ends the step: what is valid beyond the target is held (or goes with the rest under `discard`), and what
+    /// is still running, which only a dead worker leaves behind, is cut off.
+    pub(crate) fn end_step(&mut self) -> Result<(), Violation> {
+        self.stopped = true;
+        self.let_go_of_aside(0);
+        let numbers: Vec<u64> = self.slots.keys().copied().collect();
+        for number in numbers {
+            match self.slots.remove(&number) {
+                Some(Slot::Running(dispatch)) => self.cut_off_dead(dispatch),
+                Some(Slot::Valid(group)) if self.config.on_stop == OnStop::Discard => {
+                    self.undecided.remove(&number);
+                    self.ledger.end(group.dispatch, Fate::Cancelled);
+                }
+                Some(Slot::Valid(group)) => {
+                    self.ledger.end(group.dispatch, Fate::Held);
+                    self.slots.insert(number, Slot::Valid(group));
+                }
+                Some(slot @ Slot::Queued(_)) => {
+                    self.slots.insert(number, slot);
+                }
+                None => {}
+            }
+        }
+        self.ledger.check()?;
+        invariants::settled(self.ledger.step_totals())
+    }
+
+    fn cut_off_dead(&mut self, dispatch: Dispatch) {
+        self.running -= 1;
+        self.cut_off(dispatch, None);
+    }
+}

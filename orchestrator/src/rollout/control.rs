@@ -1,0 +1,103 @@
+//! Handles to a rollout that runs: one to read it, one to tell it what happens around it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::recipe::OnSilence;
+use crate::rollout::Totals;
+use crate::rollout::board::{Board, Counts};
+use crate::rollout::meter::{Meter, StepCosts};
+use crate::rollout::waits::Waits;
+use crate::rollout::watchdog::Watchdog;
+use crate::rollout::worker::Signals;
+
+/// Reads the state of a running step; cheap to clone and to ask.
+#[derive(Clone)]
+pub struct RolloutView {
+    pub(crate) board: Arc<Mutex<Board>>,
+    pub(crate) meter: Arc<Meter>,
+    pub(crate) waits: Arc<Waits>,
+}
+
+impl RolloutView {
+    /// Groups by state.
+    pub fn counts(&self) -> Counts {
+        self.board.lock().counts()
+    }
+
+    /// The step that is being collected.
+    pub fn step(&self) -> u64 {
+        self.board.lock().step()
+    }
+
+    /// Dispatches of the step by fate.
+    pub fn totals(&self) -> Totals {
+        self.board.lock().ledger().step_totals().clone()
+    }
+
+    /// Costs of the step so far.
+    pub fn costs(&self) -> StepCosts {
+        self.meter.step_costs()
+    }
+
+    /// Who waits for what.
+    pub fn waits(&self) -> &Waits {
+        &self.waits
+    }
+}
+
+/// Tells a rollout what happens around it; cheap to clone.
+#[derive(Clone)]
+pub struct RolloutControl {
+    pub(crate) board: Arc<Mutex<Board>>,
+    pub(crate) signals: Arc<Signals>,
+    pub(crate) waits: Arc<Waits>,
+    pub(crate) policy_version: Arc<AtomicU64>,
+}
+
+impl RolloutControl {
+    /// The servers have this version now. Groups that have become too old for the recipe are given up; what was held
+    /// back for the trainer goes on.
+    pub fn set_policy_version(&self, version: u64) {
+        let fresh_from = {
+            let mut board = self.board.lock();
+            let fresh_from = board.set_policy_version(version);
+            self.policy_version.store(board.policy_version(), Ordering::Relaxed);
+            fresh_from
+        };
+        self.signals.fresh_from.send_replace(fresh_from);
+        self.waits.progressed();
+        self.signals.changed.notify_waiters();
+    }
+
+    /// The version that the servers have.
+    pub fn policy_version(&self) -> u64 {
+        self.policy_version.load(Ordering::Relaxed)
+    }
+
+    /// One more of the groups that were handed on is in the queue, or never will be.
+    pub fn was_put(&self) {
+        self.board.lock().was_put();
+        self.waits.progressed();
+        self.signals.changed.notify_waiters();
+    }
+
+    /// Where whatever takes long is entered.
+    pub fn waits(&self) -> &Arc<Waits> {
+        &self.waits
+    }
+
+    /// Watches this rollout; `silence` is how long nothing may happen.
+    pub fn watchdog(&self, silence: Duration, action: OnSilence) -> Watchdog {
+        Watchdog {
+            waits: Arc::clone(&self.waits),
+            board: Arc::clone(&self.board),
+            signals: Arc::clone(&self.signals),
+            silence,
+            action,
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! What is done when early stopping is seen to prefer short answers.
+//!
+//! The meter compares the mean length of accepted responses with that of all that were dispatched. When the first falls
+//! below the second by more than a set share, the run goes on by a rule that cannot prefer anything, and says so.
+
+use crate::recipe::{EarlyStop, GuardAction};
+use crate::rollout::LengthBias;
+
+/// When, and what then.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BiasGuard {
+    /// Accepted responses may be shorter by this share of the dispatched ones' length.
+    pub share: f64,
+    /// What happens beyond it.
+    pub action: GuardAction,
+}
+
+/// What the guard has done so far.
+#[derive(Debug, Default)]
+pub(crate) struct GuardState {
+    in_long_round: bool,
+    has_switched: bool,
+}
+
+impl BiasGuard {
+    /// After a step: the rule of the next one, where it has to change. `configured` is the recipe's.
+    pub(crate) fn after_step(
+        &self,
+        state: &mut GuardState,
+        configured: EarlyStop,
+        bias: Option<LengthBias>,
+    ) -> Option<EarlyStop> {
+        if state.has_switched {
+            return None;
+        }
+        let is_biased = bias.is_some_and(|bias| bias.ratio() < 1.0 - self.share);
+        match (is_biased, self.action) {
+            (true, GuardAction::Fifo) if configured != EarlyStop::Fifo => {
+                state.has_switched = true;
+                Some(EarlyStop::Fifo)
+            }
+            (true, GuardAction::LongRound) => {
+                state.in_long_round = true;
+                Some(EarlyStop::Off)
+            }
+            _ if state.in_long_round => {
+                state.in_long_round = false;
+                Some(configured)
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BIASED: Option<LengthBias> = Some(LengthBias { accepted: 85.0, dispatched: 100.0 });
+    const FAIR: Option<LengthBias> = Some(LengthBias { accepted: 95.0, dispatched: 100.0 });
+
+    #[test]
+    fn a_biased_run_goes_on_in_dispatch_order_for_good() {
+        let guard = BiasGuard { share: 0.1, action: GuardAction::Fifo };
+        let mut state = GuardState::default();
+        assert_eq!(guard.after_step(&mut state, EarlyStop::First, FAIR), None);
+        assert_eq!(guard.after_step(&mut state, EarlyStop::First, None), None);
+        assert_eq!(guard.after_step(&mut state, EarlyStop::First, BIASED), Some(EarlyStop::Fifo));
+        assert_eq!(guard.after_step(&mut state, EarlyStop::First, BIASED), None);
+    }
+
+    #[test]
+    fn a_long_round_lasts_until_the_bias_has_gone() {
+        let guard = BiasGuard { share: 0.1, action: GuardAction::LongRound };
+        let mut state = GuardState::default();
+        assert_eq!(guard.after_step(&mut state, EarlyStop::First, BIASED), Some(EarlyStop::Off));
+        assert_eq!(guard.after_step(&mut state, EarlyStop::First, BIASED), Some(EarlyStop::Off));
+        assert_eq!(guard.after_step(&mut state, EarlyStop::First, FAIR), Some(EarlyStop::First));
+        assert_eq!(guard.after_step(&mut state, EarlyStop::First, FAIR), None);
+    }
+}

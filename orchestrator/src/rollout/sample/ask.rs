@@ -1,0 +1,147 @@
+//! A try at a request: what the engine is sent, and how its answer is waited for.
+
+use std::sync::Arc;
+
+use rolldock_loadbalancer::{Outcome, Permit};
+use tokio::time::Instant;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{SEED_MASK, SampleRequest, StepContext, Tries, Trouble, sample_seed};
+use crate::engine::{EngineError, GenerateRequest, Generation, Progress, Resumed};
+use crate::rollout::waits::{Phase, Subject};
+
+/// The seed of a sample's later segment, so that it does not draw what the first one drew already.
+fn segment_seed(first_seed: u64, segment: u32) -> u64 {
+    if segment == 0 {
+        return first_seed;
+    }
+    let mut key = [0_u8; 12];
+    key[..8].copy_from_slice(&first_seed.to_le_bytes());
+    key[8..].copy_from_slice(&segment.to_le_bytes());
+    xxh3_64(&key) & SEED_MASK
+}
+
+/// Tells engine and meter when a request is dropped before its answer came.
+struct InFlight<'a> {
+    context: &'a StepContext,
+    server: Arc<str>,
+    request_id: Arc<str>,
+    samples: u32,
+    since: Instant,
+    answered: bool,
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        if self.answered {
+            return;
+        }
+        self.context.engine.cancelled(&self.server, &self.request_id);
+        self.context.meter.cancelled(&self.server, self.samples, self.since.elapsed());
+    }
+}
+
+impl SampleRequest<'_> {
+    /// The request as the engine gets it.
+    fn request(&self, tries: &Tries, request_id: &Arc<str>, progress: &Progress) -> GenerateRequest {
+        let config = &self.context.config;
+        let prompt = &self.dispatch.prompt;
+        let group_seed = sample_seed(config.seed, prompt.uid.0, prompt.visit, tries.attempt);
+        let first_seed = group_seed + u64::from(self.first);
+        let so_far = &tries.so_far;
+        let is_resumed = so_far.segments > 0;
+        let prompt_ids = match is_resumed {
+            true => prompt.ids.iter().chain(&so_far.response_ids).copied().collect(),
+            false => Arc::clone(&prompt.ids),
+        };
+        GenerateRequest {
+            request_id: Arc::clone(request_id),
+            prompt_ids,
+            prompt_text: Arc::clone(&prompt.text),
+            n: self.count,
+            seed: segment_seed(first_seed, so_far.segments),
+            max_tokens: config.max_response_length - so_far.tokens(),
+            sampling: Arc::clone(&self.context.sampling),
+            progress: Some(progress.clone()),
+            stream: config.carry.stream,
+            resumed: is_resumed.then(|| Resumed { tokens: so_far.tokens(), seed: first_seed }),
+            cache_salt: config.cache_salt.then(|| self.context.salt()),
+        }
+    }
+
+    /// Sends the request and tells the balancer how it went.
+    pub(super) async fn ask(
+        &self,
+        permit: Permit,
+        server_name: &Arc<str>,
+        tries: &Tries,
+        progress: &Progress,
+    ) -> Result<Generation, Trouble> {
+        let context = self.context;
+        let request_id: Arc<str> =
+            format!("{}-{}-{}-{}", context.config.run_id, self.dispatch.id, self.first, tries.sent).into();
+        let request = self.request(tries, &request_id, progress);
+        let progress = context.config.carry.stream.then(|| progress.clone());
+        let subject = Subject { server: Some(Arc::clone(server_name)), progress, ..self.subject() };
+        let _on_engine = context.waits.enter(Phase::Engine, subject);
+        let mut in_flight = InFlight {
+            context,
+            server: Arc::clone(server_name),
+            request_id,
+            samples: self.count,
+            since: Instant::now(),
+            answered: false,
+        };
+        let generating = context.engine.generate(server_name, request);
+        tokio::pin!(generating);
+        let answer = tokio::select! {
+            biased;
+            answer = &mut generating => answer,
+            () = permit.revoked() => return Err(Trouble::ServerLost),
+            () = self.is_cut() => {
+                // Ends with an abort, or well after all; whoever holds this future ends it if it takes too long.
+                tokio::select! {
+                    biased;
+                    answer = &mut generating => answer,
+                    () = self.interrupted(server_name, &in_flight.request_id) => return Err(Trouble::Cut),
+                }
+            }
+        };
+        in_flight.answered = true;
+        permit.finish(outcome(&answer));
+        match answer {
+            Err(EngineError::Aborted { .. }) if context.carries && context.cut.is_cancelled() => {
+                Err(Trouble::Cut)
+            }
+            answer => answer.map_err(Trouble::Engine),
+        }
+    }
+
+    /// Has the engine end a request, and returns when it should have. With a stream nothing is to be asked for: what
+    /// there is has been reported.
+    async fn interrupted(&self, server_name: &str, request_id: &Arc<str>) {
+        let carry = &self.context.config.carry;
+        if carry.stream {
+            return;
+        }
+        let limit = tokio::time::sleep(carry.grace);
+        self.context.engine.interrupt(server_name, request_id).await;
+        limit.await;
+    }
+}
+
+fn outcome(answer: &Result<Generation, EngineError>) -> Outcome {
+    match answer {
+        Ok(generation) => Outcome::Success {
+            tokens: generation.samples.iter().map(|sample| sample.response_ids.len() as u64).sum(),
+        },
+        Err(EngineError::Busy { retry_after, .. }) => Outcome::Backpressure { retry_after: *retry_after },
+        Err(EngineError::Refused { .. } | EngineError::UnknownServer { .. } | EngineError::Unfit { .. }) => {
+            Outcome::ClientError
+        }
+        Err(EngineError::Aborted { .. }) => Outcome::Cancelled,
+        Err(EngineError::Unreachable { .. } | EngineError::Failed { .. } | EngineError::BadAnswer { .. }) => {
+            Outcome::Fault
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! From a finished response to a graded sample.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::try_join_all;
+use tokio::time::Instant;
+
+use super::{SampleRequest, Tries, Unfinished};
+use crate::engine::{FinishReason, Generation, PartialOutput, SampleOutput};
+use crate::rollout::carry::CarriedSample;
+use crate::rollout::grading::Grade;
+use crate::rollout::version::Stamp;
+use crate::rollout::waits::Phase;
+use crate::rollout::{Sample, Spent};
+
+impl SampleRequest<'_> {
+    /// Grades what the engine has finished.
+    pub(super) async fn finish(
+        &self,
+        generation: Generation,
+        tries: Tries,
+        stamp: Stamp,
+        server: &Arc<str>,
+        request_time: Duration,
+    ) -> Result<Vec<Sample>, Unfinished> {
+        let Tries { attempt, spent, mut so_far, .. } = tries;
+        let mut whole = Vec::with_capacity(generation.samples.len());
+        for (index, output) in (self.first..).zip(generation.samples) {
+            let segment = if so_far.segments > 0 && self.count == 1 {
+                std::mem::replace(&mut so_far, CarriedSample::new(index, attempt))
+            } else {
+                CarriedSample::new(index, attempt)
+            };
+            whole.push(joined(segment, output, stamp).map_err(Unfinished::Failed)?);
+        }
+        self.grade(whole, spent, server, request_time).await
+    }
+
+    /// Grades a sample to which nothing was left to generate.
+    pub(super) async fn grade_carried(&self, tries: Tries) -> Result<Vec<Sample>, Unfinished> {
+        let server: Arc<str> = "".into();
+        self.grade(vec![tries.so_far], tries.spent, &server, Duration::ZERO).await
+    }
+
+    async fn grade(
+        &self,
+        samples: Vec<CarriedSample>,
+        spent: Spent,
+        server: &Arc<str>,
+        request_time: Duration,
+    ) -> Result<Vec<Sample>, Unfinished> {
+        let _in_reward = self.context.waits.enter(Phase::Reward, self.subject());
+        let gradings = samples.into_iter().map(|mut sample| async move {
+            let asked_at = Instant::now();
+            let output = SampleOutput {
+                response_ids: std::mem::take(&mut sample.response_ids),
+                logprobs: std::mem::take(&mut sample.logprobs),
+                finish_reason: sample.finish_reason.unwrap_or(FinishReason::Length),
+                version_spans: std::mem::take(&mut sample.version_spans),
+            };
+            let graded = self.context.grades.grade(&self.dispatch.prompt, output).await;
+            let (output, grade) = graded.map_err(Unfinished::Failed)?;
+            let spent = Spent { reward: asked_at.elapsed(), ..spent };
+            let graded = self.sample(sample, output, grade, server, spent);
+            self.context.meter.sample_finished(&graded, request_time);
+            Ok(graded)
+        });
+        try_join_all(gradings).await
+    }
+
+    fn sample(
+        &self,
+        carried: CarriedSample,
+        output: SampleOutput,
+        grade: Grade,
+        server: &Arc<str>,
+        spent: Spent,
+    ) -> Sample {
+        let SampleOutput { response_ids, logprobs, finish_reason, version_spans } = output;
+        let config = &self.context.config;
+        Sample {
+            index: carried.index,
+            attempt: carried.attempt,
+            segments: carried.segments,
+            version_spans,
+            versions_reported: carried.versions_reported,
+            policy_version_min: carried.policy_version_min,
+            policy_version_max: carried.policy_version_max,
+            response_ids,
+            logprobs,
+            finish_reason,
+            server: Arc::clone(server),
+            score: grade.score,
+            acc: grade.acc,
+            parts: grade.parts,
+            overlong_penalty: grade.overlong_penalty,
+            reward: config.shaping.clipped(grade.score + grade.overlong_penalty),
+            is_masked: config.mask_truncated && finish_reason == FinishReason::Length,
+            prediction: grade.prediction,
+            advantage: 0.0,
+            spent,
+        }
+    }
+}
+
+/// A sample's last segment behind the others.
+fn joined(mut so_far: CarriedSample, output: SampleOutput, stamp: Stamp) -> Result<CarriedSample, String> {
+    let SampleOutput { response_ids, logprobs, finish_reason, version_spans } = output;
+    let (before, tokens) = (so_far.segments, response_ids.len());
+    let part = PartialOutput { response_ids, logprobs, version_spans, finish_reason: Some(finish_reason) };
+    if so_far.extend(part, stamp) {
+        return Ok(so_far);
+    }
+    if tokens > 0 {
+        return Err(format!("segment={before} came without the log-probabilities that those before it have"));
+    }
+    // A response of no tokens at all: whatever came before is all there is.
+    let versions = stamp.of(&[]);
+    so_far.policy_version_min = so_far.policy_version_min.min(versions.min);
+    so_far.policy_version_max = so_far.policy_version_max.max(versions.max);
+    so_far.finish_reason = Some(finish_reason);
+    so_far.segments += 1;
+    Ok(so_far)
+}

@@ -1,0 +1,102 @@
+//! How old a group may be when a trainer takes it, and how many may be under way so that none gets older.
+//!
+//! A trainer takes the groups of step `s` (from 1) when it has trained on all steps before, which made it announce a
+//! version after every `steps_per_version` of them. So the version at the claim follows from the step, and a group's
+//! staleness is known when it is accepted: nobody has to wait for the trainer to find out.
+//!
+//! The same holds the other way round. A group that becomes the `p`-th accepted one of the run is claimed at a version
+//! that follows from `p`, and in dispatch order `p` cannot exceed the number of groups before it that are accepted or
+//! may be. Sending out a group only while that version is within the bound ([`Staleness::admitted`]) means that no group
+//! is ever too old, and nothing has to be thrown away.
+//!
+//! # Deliberately absent
+//! The claim itself: the queue compares versions again when rows are taken, for trainers that go their own way.
+
+use crate::recipe::OnStale;
+
+/// Times that a group may become too old and be sent out again; then it is given up.
+pub(crate) const RETURNS_MAX: u32 = 3;
+
+/// The staleness bound of a run, and what follows from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Staleness {
+    /// Versions that the oldest token of a group may be behind when the group is claimed.
+    pub max: u64,
+    /// What becomes of a group that is older.
+    pub on_stale: OnStale,
+    /// Whether no more is sent out than the trainer can take within the bound.
+    pub pacing: bool,
+    /// Whether a trainer announces versions; without one there is one version for ever, and nothing gets old.
+    pub is_announced: bool,
+    /// What the trainer claims the first step at.
+    pub first_version: u64,
+    /// Steps that a trainer trains on before it announces the next version; at least 1.
+    pub steps_per_version: u64,
+}
+
+impl Default for Staleness {
+    fn default() -> Self {
+        Self {
+            max: 1,
+            on_stale: OnStale::Requeue,
+            pacing: true,
+            is_announced: false,
+            first_version: 0,
+            steps_per_version: 1,
+        }
+    }
+}
+
+impl Staleness {
+    /// The version at which a trainer claims the groups of `step` (from 1), seen at version `current`.
+    pub fn claim_version(&self, step: u64, current: u64) -> u64 {
+        if !self.is_announced {
+            return current;
+        }
+        let announced_by_then = step.saturating_sub(1) / self.steps_per_version.max(1);
+        current.max(self.first_version + announced_by_then)
+    }
+
+    /// Groups of the run that may be accepted or under way while the servers have version `current`, if none of them is
+    /// to become too old; steps have `target` groups.
+    pub fn admitted(&self, current: u64, target: u64) -> u64 {
+        if !self.is_announced || !self.pacing {
+            return u64::MAX;
+        }
+        let versions = current.saturating_sub(self.first_version) + self.max + 1;
+        versions.saturating_mul(self.steps_per_version.max(1)).saturating_mul(target)
+    }
+
+    /// The oldest version that is fresh enough for a claim at `version`.
+    pub fn fresh_from(&self, version: u64) -> u64 {
+        version.saturating_sub(self.max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Whoever is admitted is claimed within the bound, and one more would not be.
+        #[test]
+        fn what_is_admitted_is_exactly_what_stays_fresh(
+            max in 0..5_u64, steps_per_version in 1..4_u64, first_version in 0..9_u64, behind in 0..9_u64, target in 1..9_u64,
+        ) {
+            let rule = Staleness { max, steps_per_version, first_version, is_announced: true, ..Staleness::default() };
+            let current = first_version + behind;
+            let staleness = |position: u64| rule.claim_version(position / target + 1, current) - current;
+            let admitted = rule.admitted(current, target);
+            prop_assert!(staleness(admitted - 1) <= max);
+            prop_assert!(staleness(admitted) > max);
+        }
+    }
+
+    #[test]
+    fn without_a_trainer_nothing_gets_old() {
+        let rule = Staleness { max: 0, ..Staleness::default() };
+        assert_eq!((rule.claim_version(50, 3), rule.admitted(3, 8)), (3, u64::MAX));
+    }
+}

@@ -1,0 +1,100 @@
+//! What a step did, told when it ends.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::recipe::EarlyStop;
+use crate::rollout::board::{Counts, StepRecord};
+use crate::rollout::guard::GuardState;
+use crate::rollout::meter::{LengthBias, StepCosts};
+use crate::rollout::sample::StepContext;
+use crate::rollout::{Group, Totals};
+
+/// How a step ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepEnd {
+    /// The target was reached.
+    Reached,
+    /// Every allowed generation batch was used up before.
+    OutOfBatches,
+    /// The data set has no more prompts.
+    OutOfPrompts,
+    /// The scope was ended.
+    Interrupted,
+}
+
+/// What a step did.
+#[derive(Debug, Clone)]
+pub struct StepMetrics {
+    /// Counted from 1.
+    pub step: u64,
+    /// Why it ended.
+    pub end: StepEnd,
+    /// From its start until the last permit was back, or until the target was reached where the next step follows
+    /// without a cut.
+    pub elapsed: Duration,
+    /// Target, accepted and generation batches.
+    pub counts: Counts,
+    /// Dispatches by fate.
+    pub totals: Totals,
+    /// Tokens, samples and time.
+    pub costs: StepCosts,
+    /// `None` before the first accepted group.
+    pub length_bias: Option<LengthBias>,
+    /// The servers' version when it ended.
+    pub policy_version: u64,
+    /// Accepted groups by the versions that their oldest token is behind when they are claimed.
+    pub ages: BTreeMap<u64, u64>,
+    /// The rule that the bias guard has changed to.
+    pub guarded: Option<EarlyStop>,
+}
+
+/// What a rollout hands on, in this order.
+#[derive(Debug)]
+pub enum Handed {
+    /// An accepted group.
+    Group(Box<Group>),
+    /// A step of a flow reached its target; the next one is under way.
+    StepEnd(Box<StepMetrics>),
+}
+
+/// Where steps end: their clock, and what guards their bias.
+#[derive(Debug)]
+pub(crate) struct StepEnds {
+    began: Mutex<Instant>,
+    guard: Mutex<GuardState>,
+}
+
+impl StepEnds {
+    pub(crate) fn new() -> Self {
+        Self { began: Mutex::new(Instant::now()), guard: Mutex::default() }
+    }
+
+    /// What an ended step did. The next one begins now.
+    pub(crate) fn metrics(&self, record: StepRecord, end: StepEnd, context: &StepContext) -> StepMetrics {
+        let StepRecord { step, counts, totals, ages } = record;
+        let length_bias = context.meter.length_bias();
+        let configured = context.config.early_stop;
+        let guard = context.config.bias_guard.as_ref();
+        let guarded =
+            guard.and_then(|guard| guard.after_step(&mut self.guard.lock(), configured, length_bias));
+        let now = Instant::now();
+        let began = std::mem::replace(&mut *self.began.lock(), now);
+        StepMetrics {
+            step,
+            end,
+            elapsed: now - began,
+            counts,
+            totals,
+            costs: context.meter.step_costs(),
+            length_bias,
+            policy_version: context.policy_version.load(Ordering::Relaxed),
+            ages,
+            guarded,
+        }
+    }
+}

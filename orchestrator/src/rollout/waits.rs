@@ -1,0 +1,221 @@
+//! Who waits for what, and since when: so that a wait without an end can be told by its name.
+//!
+//! Everything in a rollout that may take long is entered here while it lasts, and leaves by being dropped. The display
+//! reads the counts without a lock; the watchdog reads the oldest wait of each kind.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::data::PromptUid;
+use crate::engine::Progress;
+use crate::rollout::DispatchId;
+
+/// What is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Phase {
+    /// A free place on a server.
+    Permit,
+    /// A response.
+    Engine,
+    /// A score, or a gate's verdict.
+    Reward,
+    /// Room in the queue.
+    Queue,
+    /// The servers' new weights.
+    Update,
+    /// The trainer's next version.
+    Trainer,
+}
+
+impl Phase {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Permit, Self::Engine, Self::Reward, Self::Queue, Self::Update, Self::Trainer];
+
+    /// As it is written everywhere.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Permit => "permit",
+            Self::Engine => "engine",
+            Self::Reward => "reward",
+            Self::Queue => "queue",
+            Self::Update => "update",
+            Self::Trainer => "trainer",
+        }
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Whom a wait is for; what does not apply is absent.
+#[derive(Debug, Clone, Default)]
+pub struct Subject {
+    /// The group's dispatch.
+    pub dispatch: Option<DispatchId>,
+    /// Its prompt.
+    pub prompt_uid: Option<PromptUid>,
+    /// Place of the request's first sample in its group.
+    pub sample: Option<u32>,
+    /// The server that is asked.
+    pub server: Option<Arc<str>>,
+    /// Knows the tokens so far, where the engine reports them as they come.
+    pub progress: Option<Progress>,
+    /// Which version, or whatever else names it.
+    pub detail: Option<Arc<str>>,
+}
+
+#[derive(Debug)]
+struct Wait {
+    phase: Phase,
+    since: Instant,
+    subject: Subject,
+}
+
+/// A wait as it stood when it was looked at.
+#[derive(Debug, Clone)]
+pub struct Waiting {
+    /// What is waited for.
+    pub phase: Phase,
+    /// For how long.
+    pub age: Duration,
+    /// Whom it is for.
+    pub subject: Subject,
+    /// Tokens so far, where they are known.
+    pub tokens: Option<u64>,
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "phase={} age_s={:.1}", self.phase, self.age.as_secs_f64())?;
+        let Subject { dispatch, prompt_uid, sample, server, detail, .. } = &self.subject;
+        if let Some(dispatch) = dispatch {
+            write!(f, " dispatch={dispatch}")?;
+        }
+        if let Some(uid) = prompt_uid {
+            write!(f, " prompt_uid={uid}")?;
+        }
+        if let Some(sample) = sample {
+            write!(f, " sample={sample}")?;
+        }
+        if let Some(server) = server {
+            write!(f, " server={server}")?;
+        }
+        if let Some(tokens) = self.tokens {
+            write!(f, " tokens={tokens}")?;
+        }
+        if let Some(detail) = detail {
+            write!(f, " {detail}")?;
+        }
+        Ok(())
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub struct Waits {
+    next: AtomicU64,
+    /// In the order in which they began.
+    open: Mutex<BTreeMap<u64, Wait>>,
+    counts: [AtomicUsize; Phase::ALL.len()],
+    progress: AtomicU64,
+}
+
+impl Waits {
+    /// Enters a wait that lasts until what is returned is dropped.
+    pub fn enter(self: &Arc<Self>, phase: Phase, subject: Subject) -> InWait {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        self.counts[phase as usize].fetch_add(1, Ordering::Relaxed);
+        self.open.lock().insert(id, Wait { phase, since: Instant::now(), subject });
+        InWait { waits: Arc::clone(self), id, phase }
+    }
+
+    /// The run has come nearer to its end.
+    pub fn progressed(&self) {
+        self.progress.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Changes with every progress.
+    pub fn progress(&self) -> u64 {
+        self.progress.load(Ordering::Relaxed)
+    }
+
+    /// How many wait for this.
+    pub fn count(&self, phase: Phase) -> usize {
+        self.counts[phase as usize].load(Ordering::Relaxed)
+    }
+
+    /// The wait that began first, of each kind.
+    pub fn oldest(&self) -> Vec<Waiting> {
+        let open = self.open.lock();
+        let first = |phase: Phase| open.values().find(|wait| wait.phase == phase).map(Wait::look);
+        Phase::ALL.into_iter().filter_map(first).collect()
+    }
+
+    /// The wait of this dispatch that began first.
+    pub fn of_dispatch(&self, id: DispatchId) -> Option<Waiting> {
+        let open = self.open.lock();
+        open.values().find(|wait| wait.subject.dispatch == Some(id)).map(Wait::look)
+    }
+}
+
+impl Wait {
+    fn look(&self) -> Waiting {
+        Waiting {
+            phase: self.phase,
+            age: self.since.elapsed(),
+            subject: self.subject.clone(),
+            tokens: self.subject.progress.as_ref().map(Progress::tokens),
+        }
+    }
+}
+
+/// A wait that lasts until this is dropped.
+#[derive(Debug)]
+#[must_use = "the wait ends when this is dropped"]
+pub struct InWait {
+    waits: Arc<Waits>,
+    id: u64,
+    phase: Phase,
+}
+
+impl Drop for InWait {
+    fn drop(&mut self) {
+        self.waits.open.lock().remove(&self.id);
+        self.waits.counts[self.phase as usize].fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_oldest_of_each_kind_is_told_and_nobody_stays_behind() {
+        let waits = Arc::new(Waits::default());
+        let subject = |id: u64| Subject { dispatch: Some(DispatchId(id)), ..Subject::default() };
+        let first = waits.enter(Phase::Engine, subject(1));
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let second = waits.enter(Phase::Engine, subject(2));
+        let queue = waits.enter(Phase::Queue, Subject::default());
+        let oldest = waits.oldest();
+        let told: Vec<String> = oldest.iter().map(ToString::to_string).collect();
+        assert_eq!(told, ["phase=engine age_s=2.0 dispatch=1", "phase=queue age_s=0.0"]);
+        assert_eq!(waits.count(Phase::Engine), 2);
+        drop(first);
+        assert_eq!(waits.oldest()[0].subject.dispatch, Some(DispatchId(2)));
+        assert_eq!(waits.of_dispatch(DispatchId(2)).unwrap().age, Duration::ZERO);
+        drop((second, queue));
+        assert!(waits.oldest().is_empty());
+        assert!(Phase::ALL.into_iter().all(|phase| waits.count(phase) == 0));
+    }
+}
