@@ -1,54 +1,22 @@
 //! What a trainer says of a new version, and why it may not be taken.
 
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use rolldock_loadbalancer::update::Announcement;
 
 use crate::engine::ErrorClass;
 
 /// Versions are signed integers of 64 bits in rows and journals.
 const VERSION_MAX: u64 = i64::MAX as u64;
 
-/// There is a new policy version.
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct Announcement {
-    /// Its number: greater than all before.
-    pub version: u64,
-    /// What servers call it, in the version spans of their answers; the number if absent. It ends in the number, so that
-    /// it can be read back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub label: Option<String>,
-    /// Where the weights lie, as the servers see it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path: Option<String>,
-    /// Whatever else the way of the update needs to know; passed on untouched.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub payload: Option<Value>,
-}
-
-impl Announcement {
-    /// Of a version of which nothing is known but its number.
-    pub fn new(version: u64) -> Self {
-        Self { version, label: None, path: None, payload: None }
+/// What can be wrong with an announcement by itself.
+pub(super) fn check(announcement: &Announcement) -> Result<(), AnnounceError> {
+    let Announcement { version, ref label, .. } = *announcement;
+    if version > VERSION_MAX {
+        return Err(AnnounceError::TooLarge { version });
     }
-
-    /// What servers call it.
-    pub fn label(&self) -> String {
-        self.label.clone().unwrap_or_else(|| self.version.to_string())
+    if version_of_label(label) != Some(version) {
+        return Err(AnnounceError::BadLabel { label: label.to_string(), version });
     }
-
-    /// What can be wrong with it by itself.
-    pub(super) fn check(&self) -> Result<(), AnnounceError> {
-        if self.version > VERSION_MAX {
-            return Err(AnnounceError::TooLarge { version: self.version });
-        }
-        match &self.label {
-            Some(label) if version_of_label(label) != Some(self.version) => {
-                Err(AnnounceError::BadLabel { label: label.clone(), version: self.version })
-            }
-            _ => Ok(()),
-        }
-    }
+    Ok(())
 }
 
 /// The number at the end of a label: 42 of "42", "step-42" and "v42".

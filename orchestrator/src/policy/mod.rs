@@ -28,11 +28,15 @@ mod sources;
 mod state;
 mod updates;
 mod watched;
+mod weights;
 
-pub use announcement::{AnnounceError, Announced, Announcement, version_of_label};
+pub use announcement::{AnnounceError, Announced, version_of_label};
 pub use error::PolicyError;
 pub use sources::{Announcements, SourcesConfig};
 pub use state::{PolicyState, PolicyTerms, VersionAge, Versions};
 pub use updates::{
     Applied, ApplyVersion, FollowVersion, Missed, PolicyStatus, UpdateProgress, UpdateState, Updates,
 };
+pub use weights::{FleetUpdater, update_config};
+
+pub use rolldock_loadbalancer::update::Announcement;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::announcement::check;
 use super::{AnnounceError, Announced, Announcement};
 use crate::recipe::{self, PolicyMode};
 
@@ -116,7 +117,7 @@ impl PolicyState {
 
     /// Takes a version that is newer than all before; one that is known already, if nothing about it is different.
     pub fn announce(&self, announcement: Announcement) -> Result<Announced, AnnounceError> {
-        announcement.check()?;
+        check(&announcement)?;
         let mut outcome = Ok(Announced::Taken);
         self.versions.send_if_modified(|versions| {
             outcome = versions.take(announcement);

@@ -12,6 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::announcement::check;
 use super::{Announcement, PolicyState, version_of_label};
 use crate::scope::Scope;
 
@@ -76,11 +77,11 @@ fn newest_ready(directory: &Path, above: u64) -> io::Result<Option<Announcement>
 fn announcement_of(directory: &Path, name: &str) -> Option<Announcement> {
     let announcement = Announcement {
         version: version_of_label(name)?,
-        label: Some(name.to_owned()),
+        label: name.into(),
         path: Some(directory.join(name).to_str()?.to_owned()),
         payload: None,
     };
-    announcement.check().is_ok().then_some(announcement)
+    check(&announcement).is_ok().then_some(announcement)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::*;
 const TERMS: PolicyTerms = PolicyTerms { mode: PolicyMode::FullyAsync, max_staleness: 2 };
 
 fn labelled(version: u64, label: &str) -> Announcement {
-    Announcement { label: Some(label.to_owned()), ..Announcement::new(version) }
+    Announcement { label: label.into(), ..Announcement::new(version) }
 }
 
 #[tokio::test]
@@ -35,8 +35,8 @@ async fn a_label_can_be_read_back() {
         assert_eq!(state.announce(labelled(version, label)), Err(bad));
     }
     assert_eq!(state.announce(labelled(7, "step-007")), Ok(Announced::Taken));
-    assert_eq!(state.pending().unwrap().label(), "step-007");
-    assert_eq!(Announcement::new(9).label(), "9");
+    assert_eq!(state.pending().unwrap().label.as_ref(), "step-007");
+    assert_eq!(Announcement::new(9).label.as_ref(), "9");
     let large = Announcement::new(u64::MAX);
     assert_eq!(state.announce(large), Err(AnnounceError::TooLarge { version: u64::MAX }));
 }

@@ -34,8 +34,8 @@ impl Rig {
 
     fn newest_above(&self, above: u64) -> Option<(u64, String)> {
         let found = newest_ready(self.folder.path(), above).unwrap()?;
-        assert_eq!(found.path.clone(), Some(format!("{}/{}", self.folder.path().display(), found.label())));
-        Some((found.version, found.label()))
+        assert_eq!(found.path.clone(), Some(format!("{}/{}", self.folder.path().display(), found.label)));
+        Some((found.version, found.label.to_string()))
     }
 
     fn follow(&self) -> tokio_util::task::AbortOnDropHandle<()> {
@@ -88,7 +88,7 @@ async fn what_appears_is_announced_and_a_directory_may_come_later() {
     tokio::time::timeout(3 * LOOK_INTERVAL, rig.state.until_announced(2)).await.unwrap();
     let pending = rig.state.pending().unwrap();
     let path = rig.folder.path().join("checkpoints/step-2");
-    assert_eq!((pending.label().as_str(), pending.path.as_deref()), ("step-2", path.to_str()));
+    assert_eq!((&*pending.label, pending.path.as_deref()), ("step-2", path.to_str()));
 
     fs::remove_dir_all(rig.folder.path().join("checkpoints")).unwrap();
     tokio::time::sleep(10 * LOOK_INTERVAL).await;
