@@ -90,6 +90,13 @@ impl PolicyState {
         Self { terms, versions: Arc::new(watch::Sender::new(versions)) }
     }
 
+    /// Servers that had the version of `last` when the run was left: saying it once more changes nothing.
+    pub fn resumed(terms: PolicyTerms, last: Announcement) -> Self {
+        let state = Self::new(terms, last.version);
+        state.versions.send_modify(|versions| versions.latest = Some(Arc::new(last)));
+        state
+    }
+
     /// What the recipe says.
     pub fn terms(&self) -> PolicyTerms {
         self.terms
@@ -108,6 +115,11 @@ impl PolicyState {
     /// Both, and what is being done about them.
     pub fn versions(&self) -> Versions {
         self.versions.borrow().clone()
+    }
+
+    /// The newest announcement in full, for whoever keeps it; `None` before the first one.
+    pub fn latest(&self) -> Option<Arc<Announcement>> {
+        self.versions.borrow().latest.clone()
     }
 
     /// Changes of them.

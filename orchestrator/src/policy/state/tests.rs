@@ -28,6 +28,20 @@ async fn versions_rise_and_one_number_is_one_set_of_weights() {
 }
 
 #[tokio::test]
+async fn a_run_that_goes_on_knows_its_last_announcement() {
+    let state = PolicyState::new(TERMS, 0);
+    assert_eq!(state.latest(), None);
+    state.announce(labelled(7, "step-7")).unwrap();
+    let last = state.latest().unwrap();
+    let resumed = PolicyState::resumed(TERMS, (*last).clone());
+    assert_eq!((resumed.announced(), resumed.served(), resumed.pending()), (7, 7, None));
+    assert_eq!(resumed.announce(labelled(7, "step-7")), Ok(Announced::Again));
+    assert_eq!(resumed.pending(), None, "the servers have it");
+    assert_eq!(resumed.announce(Announcement::new(7)), Err(AnnounceError::Differs { version: 7 }));
+    assert_eq!(resumed.announce(Announcement::new(8)), Ok(Announced::Taken));
+}
+
+#[tokio::test]
 async fn a_label_can_be_read_back() {
     let state = PolicyState::new(TERMS, 0);
     for (label, version) in [("step-8", 7), ("seven", 7), ("", 7)] {
