@@ -6,6 +6,7 @@
 
 mod grants;
 mod state;
+mod weights;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -78,6 +79,7 @@ impl LoadBalancer {
             policy,
             rng: ChaCha8Rng::seed_from_u64(config.seed),
             means: Means::default(),
+            weights_required: None,
             closed: false,
         };
         let shared = Shared {
@@ -194,7 +196,7 @@ impl LoadBalancer {
         BalancerError::Deadline { weight, fleet: words.join(", ") }
     }
 
-    /// Adds a server, active at once.
+    /// Adds a server, active at once unless weights have been announced that it cannot have yet.
     pub fn add(&self, spec: ServerSpec) -> Result<ServerId, BalancerError> {
         self.shared.update(|state| {
             if state.servers.iter().any(|server| **server.name() == *spec.name) {
@@ -202,7 +204,7 @@ impl LoadBalancer {
             }
             let id = ServerId(state.next_server);
             state.next_server += 1;
-            let server = Server::new(id, spec);
+            let server = Server::new(id, spec, state.weights_required);
             state.candidates.push(server.candidate(0.0, state.means.speed(), state.means.tokens()));
             state.servers.push(server);
             Ok(id)

@@ -1,6 +1,6 @@
 //! What must hold of the balancer at every moment; used by debug assertions, property tests and the simulation.
 
-use crate::FleetSnapshot;
+use crate::{FleetSnapshot, Hold, ServerId, ServerState};
 
 /// A broken invariant, in words that name the numbers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -35,5 +35,30 @@ pub fn all_returned(fleet: &FleetSnapshot) -> Result<(), Violation> {
         Some(server) => {
             Err(Violation(format!("server={} still has permits={} out", server.name, server.in_use)))
         }
+    }
+}
+
+/// Whoever takes permits has the weights that are required.
+pub fn weights_current(fleet: &FleetSnapshot) -> Result<(), Violation> {
+    let takes_permits = |state| matches!(state, ServerState::Active | ServerState::Probing);
+    match fleet
+        .servers
+        .iter()
+        .find(|server| takes_permits(server.state) && server.weights_version < fleet.weights_required)
+    {
+        None => Ok(()),
+        Some(server) => Err(Violation(format!(
+            "server={} takes permits with weights={:?}, required={:?}",
+            server.name, server.weights_version, fleet.weights_required
+        ))),
+    }
+}
+
+/// No server takes permits whose engine we have paused and not resumed (`owed`).
+pub fn owed_are_held(fleet: &FleetSnapshot, owed: &[ServerId]) -> Result<(), Violation> {
+    let is_owed = |id: &ServerId| owed.contains(id);
+    match fleet.servers.iter().find(|server| is_owed(&server.id) && server.hold != Some(Hold::Updating)) {
+        None => Ok(()),
+        Some(server) => Err(Violation(format!("server={} is let in before it is resumed", server.name))),
     }
 }

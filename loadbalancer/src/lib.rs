@@ -13,9 +13,11 @@
 //!   them changes nothing in the new one.
 //! - A permit of weight n is granted whole. Whoever waits first and fits nowhere keeps the places that it could use:
 //!   later and lighter requests do not overtake it there.
+//! - A server takes permits only with the weights that were announced last: one that comes back or joins takes its first
+//!   after it has them.
 //! - Waiting is bounded in number ([`BalancerConfig::waiting_max`]) and in time ([`PermitRequest::deadline`]).
 //!
-//! [`proxy`] is all of it as a server of its own.
+//! [`update`] gives the fleet new weights. [`proxy`] is all of it as a server of its own.
 //!
 //! # Deliberately absent
 //! Apart from the proxy: sending requests (the caller does), retries (the caller owns its attempts), and any task of its
@@ -27,6 +29,7 @@ mod balancer;
 mod config;
 pub mod control;
 mod error;
+mod gate;
 pub mod invariants;
 pub mod membership;
 mod metered;
@@ -36,12 +39,15 @@ pub mod policy;
 pub mod proxy;
 mod server;
 mod snapshot;
+mod speed;
+pub mod update;
 
 pub use adaptive::AdaptiveConfig;
 pub use balancer::LoadBalancer;
 pub use config::{AffinityConfig, BalancerConfig, PermitRequest, Policy, Priority, ServerSpec};
 pub use control::{ControlError, EngineControl, EngineLoad, HttpControl, PauseMode, ServerRef};
 pub use error::{BalancerError, ErrorClass};
+pub use gate::Hold;
 pub use metered::{aborts_confirmed, aborts_sent};
 pub use monitor::{Monitor, MonitorConfig, Probe};
 pub use permit::{Outcome, Permit};

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::adaptive::Adaptive;
 use crate::control::{ControlError, EngineControl, EngineLoad, ServerRef};
-use crate::{AdaptiveConfig, LoadBalancer, ServerId, ServerSnapshot, ServerState};
+use crate::{AdaptiveConfig, Hold, LoadBalancer, ServerId, ServerSnapshot, ServerState};
 
 /// Health failures in a row that make a server dead; a single one may be a lost packet.
 const HEALTH_FAILURES_MAX: u32 = 2;
@@ -132,7 +132,8 @@ impl Monitor {
             self.adapt(server, load);
         }
         let watched = self.watched.entry(server.id).or_default();
-        let paused = server.state == ServerState::Paused;
+        // One that is only outdated takes no more, but what it has runs on and can stall.
+        let paused = server.state == ServerState::Paused && server.hold != Some(Hold::Outdated);
         let standing = match load {
             Ok(EngineLoad { generation_tokens_total: Some(tokens), paused, .. }) => {
                 let still = *tokens == watched.tokens && *paused != Some(true);

@@ -7,10 +7,12 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::gate::{Gate, Hold};
 use crate::metered::ServerMetrics;
 use crate::permit::Life;
 use crate::policy::Candidate;
 use crate::snapshot::Outcomes;
+use crate::speed::Speed;
 use crate::{BalancerConfig, EngineLoad, Outcome, ServerSnapshot, ServerSpec};
 
 /// Names a server for as long as the balancer lives; never used again for another one.
@@ -60,27 +62,6 @@ const PENALTY: f64 = 0.5;
 const PENALTY_MAX: f64 = 8.0;
 /// What is left of it is not worth counting.
 const PENALTY_MIN: f64 = 1e-3;
-/// What is left of earlier measurements of a server's speed at each new one.
-const SPEED_MEMORY: f64 = 0.95;
-
-/// Tokens and the time that they took, recent ones above all.
-#[derive(Debug, Default)]
-struct Speed {
-    tokens: f64,
-    sample_seconds: f64,
-}
-
-impl Speed {
-    fn record(&mut self, tokens: u64, sample_seconds: f64) {
-        self.tokens = self.tokens * SPEED_MEMORY + tokens as f64;
-        self.sample_seconds = self.sample_seconds * SPEED_MEMORY + sample_seconds;
-    }
-
-    /// Tokens a second of one sample.
-    fn get(&self) -> Option<f64> {
-        (self.tokens > 0.0 && self.sample_seconds > 0.0).then(|| self.tokens / self.sample_seconds)
-    }
-}
 
 #[derive(Debug)]
 pub(crate) struct Server {
@@ -99,6 +80,7 @@ pub(crate) struct Server {
     granted_total: u64,
     outcomes: Outcomes,
     reason: Option<Arc<str>>,
+    gate: Gate,
     faults_in_row: u32,
     /// The last answers, the newest in the lowest bit; 1 is a fault.
     history: u64,
@@ -112,7 +94,9 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new(id: ServerId, spec: ServerSpec) -> Self {
+    /// With `weights_required` it takes no permits until it has them.
+    pub(crate) fn new(id: ServerId, spec: ServerSpec, weights_required: Option<u64>) -> Self {
+        let gate = Gate { required: weights_required, ..Gate::default() };
         let life = Life {
             server: id,
             epoch: Epoch(0),
@@ -121,9 +105,8 @@ impl Server {
             end: CancellationToken::new(),
         };
         let metrics = ServerMetrics::of(&life.name);
-        metrics.state(ServerState::Active, Epoch(0));
         metrics.places(0, spec.capacity);
-        Self {
+        let server = Self {
             id,
             life: Arc::new(life),
             capacity: spec.capacity,
@@ -136,6 +119,7 @@ impl Server {
             granted_total: 0,
             outcomes: Outcomes::default(),
             reason: None,
+            gate,
             faults_in_row: 0,
             history: 0,
             history_length: 0,
@@ -144,7 +128,9 @@ impl Server {
             penalty_at: Instant::now(),
             closed_until: None,
             metrics,
-        }
+        };
+        server.metrics.state(server.seen_state(), Epoch(0));
+        server
     }
 
     pub(crate) fn name(&self) -> &Arc<str> {
@@ -163,7 +149,7 @@ impl Server {
     /// Samples that it takes now.
     fn free(&self) -> u32 {
         match self.state {
-            _ if self.closed_until.is_some() => 0,
+            _ if self.closed_until.is_some() || self.gate.hold().is_some() => 0,
             ServerState::Active => self.capacity.saturating_sub(self.in_use),
             ServerState::Probing if self.in_use == 0 => self.capacity,
             ServerState::Probing | ServerState::Draining | ServerState::Paused | ServerState::Dead => 0,
@@ -248,10 +234,34 @@ impl Server {
     }
 
     pub(crate) fn set_state(&mut self, state: ServerState) {
-        if self.state != state {
-            self.state = state;
-            self.metrics.state(state, self.epoch());
+        self.changes_state(|server| server.state = state);
+    }
+
+    pub(crate) fn set_gate(&mut self, change: impl FnOnce(&mut Gate)) {
+        self.changes_state(|server| change(&mut server.gate));
+    }
+
+    fn changes_state(&mut self, change: impl FnOnce(&mut Self)) {
+        let before = self.seen_state();
+        change(self);
+        let after = self.seen_state();
+        if before != after {
+            self.metrics.state(after, self.epoch());
         }
+    }
+
+    /// As others see it: one whose weights keep it out is paused.
+    fn seen_state(&self) -> ServerState {
+        match self.state {
+            ServerState::Active | ServerState::Probing if self.gate.hold().is_some() => ServerState::Paused,
+            state => state,
+        }
+    }
+
+    /// What keeps it out, unless something else does.
+    fn hold(&self) -> Option<Hold> {
+        let is_well = matches!(self.state, ServerState::Active | ServerState::Probing);
+        self.gate.hold().filter(|hold| is_well || *hold == Hold::Updating)
     }
 
     /// Counts an outcome of a request of `weight` samples; the return value says why the server has to die of it, if it
@@ -332,6 +342,7 @@ impl Server {
         self.faults_in_row = 0;
         (self.history, self.history_length) = (0, 0);
         self.closed_until = None;
+        self.gate.forget_weights();
         let Life { server, epoch, ref name, ref url, .. } = *self.life;
         let next = Life {
             server,
@@ -363,8 +374,10 @@ impl Server {
             id: self.id,
             name: Arc::clone(self.name()),
             url: self.life.url.clone(),
-            state: self.state,
-            reason: self.reason.clone(),
+            state: self.seen_state(),
+            reason: self.reason.clone().or_else(|| self.gate.words()),
+            hold: self.hold(),
+            weights_version: self.gate.weights,
             epoch: self.epoch(),
             capacity: self.capacity,
             in_use: self.in_use,

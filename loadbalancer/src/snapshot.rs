@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::{Epoch, ServerId, ServerState};
+use crate::{Epoch, Hold, ServerId, ServerState};
 
 /// How requests to a server went, over the life of the balancer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -36,8 +36,12 @@ pub struct ServerSnapshot {
     pub url: Option<Arc<str>>,
     /// See [`ServerState`].
     pub state: ServerState,
-    /// Why it is dead.
+    /// Why it is dead, or kept out.
     pub reason: Option<Arc<str>>,
+    /// What a weight update has to do with it; such a server is paused unless it is draining or dead.
+    pub hold: Option<Hold>,
+    /// The weights that it was given in this life; those that it was started with if absent.
+    pub weights_version: Option<u64>,
     /// Its life.
     pub epoch: Epoch,
     /// Places.
@@ -65,6 +69,8 @@ pub struct FleetSnapshot {
     pub servers: Vec<ServerSnapshot>,
     /// Requests that wait for a permit.
     pub waiting: usize,
+    /// The weights that a server has to have to take permits; any if absent.
+    pub weights_required: Option<u64>,
 }
 
 impl FleetSnapshot {

@@ -84,6 +84,24 @@ fn a_dry_run_says_what_it_would_do_and_writes_nothing() {
 }
 
 #[test]
+fn the_plan_says_who_announces_policy_versions_or_that_nobody_does() {
+    let dir = TempDir::new().unwrap();
+    let plan = |sets: &[&str]| {
+        let out = dir.path().join("run");
+        let dry = Rolldock::new(&["run", "--dry-run", "--out"]).arg(&out).arg(recipe("quickstart.toml"));
+        sets.iter().fold(dry, |dry, set| dry.set(set)).succeeds().stdout
+    };
+    let silent = plan(&["policy.mode=fully_async"]);
+    assert!(silent.contains("policy: fully_async; note: nobody announces versions"), "{silent}");
+    assert!(!plan(&[]).contains("note: nobody announces"), "a synchronous run needs no announcements");
+    let heard =
+        plan(&["policy.mode=one_step_off", "policy.listen=127.0.0.1:7401", "policy.watch=checkpoints"]);
+    let expected = "policy: one_step_off, at most 1 versions behind, paced; versions are announced at \
+                    http://127.0.0.1:7401 and in checkpoints; servers are updated by none, pause keep";
+    assert!(heard.contains(expected), "{heard}");
+}
+
+#[test]
 fn every_recipe_runs_on_a_simulated_fleet_and_small_data() {
     for entry in fs::read_dir(root().join("recipes")).unwrap() {
         let path = entry.unwrap().path();

@@ -65,6 +65,8 @@ pub(super) struct State {
     pub(super) policy: Box<dyn RoutingPolicy>,
     pub(super) rng: ChaCha8Rng,
     pub(super) means: Means,
+    /// Weights that servers have to have to take permits, those that join included.
+    pub(super) weights_required: Option<u64>,
     pub(super) closed: bool,
 }
 
@@ -139,6 +141,7 @@ impl State {
         FleetSnapshot {
             servers: self.servers.iter().map(Server::snapshot).collect(),
             waiting: self.waiters.len(),
+            weights_required: self.weights_required,
         }
     }
 }

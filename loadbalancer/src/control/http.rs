@@ -10,6 +10,8 @@ use super::{ControlError, ServerRef};
 
 /// Answers are no longer: metrics of a busy server with many series stay far below. Bytes.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// So much of an answer without success is kept. Bytes.
+const SAID_BYTES_MAX: usize = 300;
 /// The token that a probe sends: every vocabulary has it.
 const PROBE_TOKEN: u32 = 1;
 
@@ -68,7 +70,8 @@ impl HttpControl {
         if matches!(status, StatusCode::NOT_FOUND | StatusCode::FORBIDDEN | StatusCode::METHOD_NOT_ALLOWED) {
             return Err(ControlError::Unsupported { server: Arc::clone(&server.name), what });
         }
-        Err(failed(server, what, &format!("status {status}")))
+        let said = said(response).await;
+        Err(failed(server, what, &format!("status {status}{said}")))
     }
 
     pub(super) async fn get(
@@ -78,16 +81,8 @@ impl HttpControl {
         path: &str,
     ) -> Result<Vec<u8>, ControlError> {
         let request = self.request(reqwest::Method::GET, server, path)?;
-        let mut response = self.send(server, what, request).await?;
-        let mut bytes = Vec::new();
-        loop {
-            let piece = response.chunk().await.map_err(|error| failed(server, what, &reason_of(&error)))?;
-            let Some(piece) = piece else { return Ok(bytes) };
-            if bytes.len() + piece.len() > ANSWER_BYTES_MAX {
-                return Err(failed(server, what, "an answer of more than 16 MiB"));
-            }
-            bytes.extend_from_slice(&piece);
-        }
+        let response = self.send(server, what, request).await?;
+        whole(server, what, response).await
     }
 
     pub(super) async fn post(
@@ -97,12 +92,34 @@ impl HttpControl {
         path: &str,
         body: Option<&Value>,
     ) -> Result<(), ControlError> {
+        self.send_to(server, what, path, body).await.map(drop)
+    }
+
+    /// The same, and what it answers.
+    pub(super) async fn post_for(
+        &self,
+        server: &ServerRef,
+        what: &'static str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Vec<u8>, ControlError> {
+        let response = self.send_to(server, what, path, body).await?;
+        whole(server, what, response).await
+    }
+
+    async fn send_to(
+        &self,
+        server: &ServerRef,
+        what: &'static str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Response, ControlError> {
         let request = self.request(reqwest::Method::POST, server, path)?;
         let request = match body {
             Some(body) => request.json(body),
             None => request,
         };
-        self.send(server, what, request).await.map(drop)
+        self.send(server, what, request).await
     }
 
     /// One token of the first model that it names.
@@ -121,8 +138,40 @@ pub(super) fn failed(server: &ServerRef, what: &'static str, reason: &str) -> Co
     ControlError::Failed { server: Arc::clone(&server.name), what, reason: reason.to_owned() }
 }
 
+async fn whole(
+    server: &ServerRef,
+    what: &'static str,
+    mut response: Response,
+) -> Result<Vec<u8>, ControlError> {
+    let mut bytes = Vec::new();
+    loop {
+        let piece = response.chunk().await.map_err(|error| failed(server, what, &reason_of(&error)))?;
+        let Some(piece) = piece else { return Ok(bytes) };
+        if bytes.len() + piece.len() > ANSWER_BYTES_MAX {
+            return Err(failed(server, what, "an answer of more than 16 MiB"));
+        }
+        bytes.extend_from_slice(&piece);
+    }
+}
+
+/// The beginning of an answer without success, which says more than its status.
+pub(crate) async fn said(mut response: Response) -> String {
+    let mut bytes = Vec::new();
+    while let Ok(Some(piece)) = response.chunk().await {
+        bytes.extend_from_slice(&piece);
+        if bytes.len() >= SAID_BYTES_MAX {
+            bytes.truncate(SAID_BYTES_MAX);
+            break;
+        }
+    }
+    match String::from_utf8_lossy(&bytes).trim() {
+        "" => String::new(),
+        text => format!(": {text}"),
+    }
+}
+
 /// The cause, which reqwest's own words leave out.
-fn reason_of(error: &reqwest::Error) -> String {
+pub(crate) fn reason_of(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(source) = cause.source() {
         cause = source;

@@ -1,4 +1,4 @@
-//! What can be asked of an engine besides generating: health, load, abort.
+//! What can be asked of an engine besides generating: health, load, abort, pausing, other weights.
 //!
 //! One module per dialect. Control has connections of its own, so that it never waits behind data.
 
@@ -8,9 +8,10 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 mod fan_out;
-mod http;
+pub(crate) mod http;
 pub mod openai;
 pub mod vllm;
 
@@ -120,7 +121,20 @@ pub trait EngineControl: Send + Sync + 'static {
         unsupported(server, "pausing")
     }
 
-    /// Lets it go on.
+    /// Whether it is paused, whoever did it.
+    fn is_paused<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<bool, ControlError>> {
+        async move {
+            let load = self.load(server).await?;
+            let unsaid = || ControlError::Unsupported {
+                server: Arc::clone(&server.name),
+                what: "whether it is paused",
+            };
+            load.paused.ok_or_else(unsaid)
+        }
+        .boxed()
+    }
+
+    /// Lets it go on. No error if it was not paused.
     fn resume<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
         unsupported(server, "resuming")
     }
@@ -139,6 +153,52 @@ pub trait EngineControl: Send + Sync + 'static {
     /// Forgets cached prefixes, which belong to the weights that they were computed with.
     fn reset_prefix_cache<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
         unsupported(server, "resetting the prefix cache")
+    }
+
+    /// The same, and what running requests have cached is computed again, with the weights that are there then.
+    fn recompute_running<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
+        unsupported(server, "resetting the prefix cache under running requests")
+    }
+
+    /// Calls a method of all its workers, with arguments by name, and waits until all have returned.
+    fn collective_rpc<'a>(
+        &'a self,
+        server: &'a ServerRef,
+        method: &'a str,
+        kwargs: &'a Map<String, Value>,
+    ) -> BoxFuture<'a, Result<(), ControlError>> {
+        let _ = (method, kwargs);
+        unsupported(server, "calls of its workers")
+    }
+
+    /// Makes it ready to be given weights.
+    fn start_weight_update<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
+        unsupported(server, "weight transfer")
+    }
+
+    /// Has it receive weights, as `body` says; what it says is between the trainer and the engine.
+    fn update_weights<'a>(
+        &'a self,
+        server: &'a ServerRef,
+        body: &'a Value,
+    ) -> BoxFuture<'a, Result<(), ControlError>> {
+        let _ = body;
+        unsupported(server, "weight transfer")
+    }
+
+    /// It has been given all weights, which are called `version` from now on; as before if absent.
+    fn finish_weight_update<'a>(
+        &'a self,
+        server: &'a ServerRef,
+        version: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<(), ControlError>> {
+        let _ = version;
+        unsupported(server, "weight transfer")
+    }
+
+    /// What its weights are called.
+    fn weight_version<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<Arc<str>, ControlError>> {
+        unsupported(server, "weight versions")
     }
 
     /// Tells it what its weights are called: answers carry that name for every token.

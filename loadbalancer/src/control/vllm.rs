@@ -3,16 +3,17 @@
 //! Facts that shape this module, seen on 0.32: `/health` and `/metrics` need no key; aborts go by the id that the
 //! engine gave the request, which is ours with a prefix and, for completions, the prompt's index behind it; the
 //! scale-out abort is there only with `--enable-scale-out`, the other one only in development mode; both answer
-//! "aborted" for ids they have never seen.
+//! "aborted" for ids they have never seen. Everything about pausing and weights is there only in development mode
+//! (`VLLM_SERVER_DEV_MODE=1`) and needs no key; [`bodies`] has what is sent.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
-use super::http::HttpControl;
+use super::http::{HttpControl, failed};
 use super::{ControlError, EngineControl, EngineLoad, PauseMode, ServerRef};
 
 /// Control over HTTP, with a connection pool of its own.
@@ -23,7 +24,8 @@ pub struct VllmControl {
     patient: HttpControl,
 }
 
-/// Pausing in [`PauseMode::Wait`] waits for what runs.
+/// Pausing in [`PauseMode::Wait`] waits for what runs, and loading weights takes as long as it takes: whoever calls has a
+/// deadline of their own.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 impl VllmControl {
@@ -38,10 +40,24 @@ impl VllmControl {
         Ok(parse_metrics(&String::from_utf8_lossy(&text)))
     }
 
-    async fn paused(&self, server: &ServerRef) -> Option<bool> {
-        let body = self.http.get(server, "is_paused", "/is_paused").await.ok()?;
-        let body: serde_json::Value = serde_json::from_slice(&body).ok()?;
-        body.get("is_paused")?.as_bool()
+    async fn paused(&self, server: &ServerRef) -> Result<bool, ControlError> {
+        let answer = self.http.get(server, "is_paused", "/is_paused").await?;
+        let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
+        answer["is_paused"]
+            .as_bool()
+            .ok_or_else(|| failed(server, "is_paused", "it says neither true nor false"))
+    }
+
+    /// It says no, with success, while blocks are held.
+    async fn reset(&self, server: &ServerRef, path: &str) -> Result<(), ControlError> {
+        let what = "reset_prefix_cache";
+        let answer = self.http.post_for(server, what, path, None).await?;
+        // Older servers have nothing to say.
+        let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
+        match answer["success"].as_bool() {
+            Some(false) => Err(failed(server, what, "blocks of its cache are held")),
+            _ => Ok(()),
+        }
     }
 
     async fn abort_by_id(&self, server: &ServerRef, request_id: &str) -> Result<(), ControlError> {
@@ -67,7 +83,7 @@ impl EngineControl for VllmControl {
     fn load<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<EngineLoad, ControlError>> {
         async move {
             let load = self.metrics(server).await?;
-            Ok(EngineLoad { paused: self.paused(server).await, ..load })
+            Ok(EngineLoad { paused: self.paused(server).await.ok(), ..load })
         }
         .boxed()
     }
@@ -94,6 +110,10 @@ impl EngineControl for VllmControl {
             .boxed()
     }
 
+    fn is_paused<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<bool, ControlError>> {
+        self.paused(server).boxed()
+    }
+
     fn resume<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
         self.http.post(server, "resume", "/resume", None).boxed()
     }
@@ -107,7 +127,58 @@ impl EngineControl for VllmControl {
     }
 
     fn reset_prefix_cache<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
-        self.http.post(server, "reset_prefix_cache", "/reset_prefix_cache", None).boxed()
+        self.reset(server, "/reset_prefix_cache").boxed()
+    }
+
+    fn recompute_running<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
+        self.reset(server, "/reset_prefix_cache?reset_running_requests=true").boxed()
+    }
+
+    fn collective_rpc<'a>(
+        &'a self,
+        server: &'a ServerRef,
+        method: &'a str,
+        kwargs: &'a Map<String, Value>,
+    ) -> BoxFuture<'a, Result<(), ControlError>> {
+        async move {
+            let body = bodies::collective_rpc(method, kwargs);
+            self.patient.post(server, "collective_rpc", "/collective_rpc", Some(&body)).await
+        }
+        .boxed()
+    }
+
+    fn start_weight_update<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
+        self.patient.post(server, "start_weight_update", "/start_weight_update", None).boxed()
+    }
+
+    fn update_weights<'a>(
+        &'a self,
+        server: &'a ServerRef,
+        body: &'a Value,
+    ) -> BoxFuture<'a, Result<(), ControlError>> {
+        self.patient.post(server, "update_weights", "/update_weights", Some(body)).boxed()
+    }
+
+    fn finish_weight_update<'a>(
+        &'a self,
+        server: &'a ServerRef,
+        version: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<(), ControlError>> {
+        async move {
+            let body = bodies::finish_weight_update(version);
+            self.patient.post(server, "finish_weight_update", "/finish_weight_update", Some(&body)).await
+        }
+        .boxed()
+    }
+
+    fn weight_version<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<Arc<str>, ControlError>> {
+        async move {
+            let answer = self.http.get(server, "weight_info", "/weight_info").await?;
+            let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
+            let version = answer["weight_version"].as_str().map(Arc::from);
+            version.ok_or_else(|| failed(server, "weight_info", "it names no version"))
+        }
+        .boxed()
     }
 
     fn set_weight_version<'a>(
@@ -116,10 +187,32 @@ impl EngineControl for VllmControl {
         version: &'a str,
     ) -> BoxFuture<'a, Result<(), ControlError>> {
         async move {
-            let body = json!({ "new_version": version });
+            let body = bodies::update_weight_version(version);
             self.http.post(server, "update_weight_version", "/update_weight_version", Some(&body)).await
         }
         .boxed()
+    }
+}
+
+/// What is sent, as 0.32 reads it.
+mod bodies {
+    use super::{Map, Value, json};
+
+    /// Arguments by name are those of the workers' method.
+    pub(super) fn collective_rpc(method: &str, kwargs: &Map<String, Value>) -> Value {
+        json!({ "method": method, "kwargs": kwargs })
+    }
+
+    /// Names the weights in the same moment; without a version they keep their name.
+    pub(super) fn finish_weight_update(version: Option<&str>) -> Value {
+        match version {
+            Some(version) => json!({ "weight_version": version }),
+            None => json!({}),
+        }
+    }
+
+    pub(super) fn update_weight_version(version: &str) -> Value {
+        json!({ "new_version": version })
     }
 }
 
@@ -154,38 +247,4 @@ fn parse_metrics(text: &str) -> EngineLoad {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::parse_metrics;
-
-    #[test]
-    fn series_of_several_engines_add_up() {
-        let text = "# HELP vllm:num_requests_running x\n\
-            vllm:num_requests_running{engine=\"0\",model_name=\"a b\"} 3.0\n\
-            vllm:num_requests_running{engine=\"1\",model_name=\"a b\"} 4.0\n\
-            vllm:num_requests_waiting_by_reason{engine=\"0\"} 9.0\n\
-            vllm:num_requests_waiting{engine=\"0\"} 2.0\n\
-            vllm:generation_tokens_total{engine=\"0\"} 1.5e+03\n\
-            vllm:kv_cache_usage_perc{engine=\"0\"} 0.5\n\
-            vllm:kv_cache_usage_perc{engine=\"1\"} 0.7\n";
-        let load = parse_metrics(text);
-        assert_eq!((load.running, load.waiting, load.generation_tokens_total), (7, 2, Some(1500)));
-        assert!((load.kv_cache_usage - 0.6).abs() < 1e-12);
-    }
-
-    #[test]
-    fn a_real_servers_metrics_are_read() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/vllm/captures/metrics.txt");
-        let Ok(text) = std::fs::read_to_string(path) else {
-            eprintln!("skipped: {path} is not there");
-            return;
-        };
-        let load = parse_metrics(&text);
-        assert!(load.generation_tokens_total > Some(0), "{load:?}");
-        assert!((0.0..=1.0).contains(&load.kv_cache_usage), "{load:?}");
-    }
-
-    #[test]
-    fn garbage_is_no_load() {
-        assert_eq!(parse_metrics("vllm:num_requests_running\nvllm:\nx y z\n"), super::EngineLoad::default());
-    }
-}
+mod tests;

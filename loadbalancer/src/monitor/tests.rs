@@ -82,6 +82,19 @@ async fn one_that_generates_or_is_paused_or_owes_nothing_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_that_is_updated_may_stand_still_and_one_that_is_only_outdated_may_not() {
+    let (balancer, _control, mut monitor) = watched();
+    let owed = permit(&balancer).await;
+    balancer.begin_update(Some(7), true, |_| true);
+    look_for(&mut monitor, 30).await;
+    assert!(owed.revoked().now_or_never().is_none());
+    balancer.release(owed.server());
+    assert_eq!(balancer.snapshot().servers[0].hold, Some(Hold::Outdated));
+    look_for(&mut monitor, 13).await;
+    assert!(owed.revoked().now_or_never().is_some());
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_that_does_not_count_its_tokens_is_left_to_the_samples_deadline() {
     let (balancer, control, mut monitor) = watched();
     control.load.lock().generation_tokens_total = None;

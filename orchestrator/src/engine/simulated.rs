@@ -231,6 +231,18 @@ impl EngineControl for SimulatedEngine {
         future::ready(reset).boxed()
     }
 
+    fn recompute_running<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
+        let found = self.controlled(server, "recompute_running");
+        let reset = found.map(|found| {
+            found.reset_prefix_cache(true);
+        });
+        future::ready(reset).boxed()
+    }
+
+    fn weight_version<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<Arc<str>, ControlError>> {
+        future::ready(self.controlled(server, "weight_version").map(SimServer::weight_version)).boxed()
+    }
+
     fn set_weight_version<'a>(
         &'a self,
         server: &'a ServerRef,

@@ -324,6 +324,7 @@ fn what_can_never_work_is_refused_by_key() {
         (&["policy.update.method=http", "policy.update.url=trainer:80"], "policy.update.url"),
         (&["policy.update.url=\"http://trainer\""], "policy.update.url"),
         (&["policy.update.timeouts.update=0"], "policy.update.timeouts.update"),
+        (&["policy.update.timeouts.update=3601"], "policy.update.timeouts.update"),
         (&["policy.update.timeouts.pause=nan"], "policy.update.timeouts.pause"),
         (&["queue.consumer={task=\"train\",take_groups=1,train_s=-1}"], "queue.consumer.train_s"),
         (&["queue.consumer={task=\"train\",take_groups=1,train_s=inf}"], "queue.consumer.train_s"),

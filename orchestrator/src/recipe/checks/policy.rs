@@ -1,10 +1,12 @@
 //! The keys of policy versions: who may announce them, and how servers get the weights.
 
-use super::{Checks, SECONDS_MAX};
+use super::Checks;
 use crate::recipe::{PolicyMode, PolicyUpdate, Recipe, UpdateMethod};
 
 /// A bound that is further off than this is none; it is multiplied by the groups of a step.
 const STALENESS_MAX: u64 = 1 << 20;
+/// What asks servers gives up after an hour anyway.
+const SECONDS_MAX: f64 = 3600.0;
 
 pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     let policy = &recipe.policy;

@@ -88,7 +88,7 @@ pub struct PolicyUpdate {
     pub reset_prefix_cache: bool,
     /// Instead of that, requests of each version have a prompt cache of their own.
     pub cache_salt: bool,
-    /// Deadlines of one server's phases.
+    /// Deadlines of the phases, over all servers.
     pub timeouts: UpdateTimeouts,
 }
 
@@ -118,7 +118,7 @@ impl PolicyUpdate {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct UpdateTimeouts {
-    /// Pausing; with `pause = "wait"` it lasts as long as what runs.
+    /// Pausing; with `pause = "wait"` that lasts as long as the longest answer.
     pub pause: f64,
     /// Getting the weights.
     pub update: f64,

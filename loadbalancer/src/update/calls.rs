@@ -1,0 +1,120 @@
+//! The calls of which an update consists, each with an end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{BoxFuture, FutureExt};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::round::Target;
+use super::{Announcement, Reload};
+use crate::PauseMode;
+use crate::control::{ControlError, EngineControl};
+
+/// How a call went.
+#[derive(Clone)]
+pub(super) enum Attempt {
+    /// It was not made.
+    NotMade(String),
+    /// It was not answered in time, or given up: nobody knows what it did.
+    Unanswered(String),
+    Answered(Result<(), ControlError>),
+}
+
+/// One server's.
+pub(super) type Call = BoxFuture<'static, Result<(), ControlError>>;
+
+/// A phase's time.
+#[derive(Clone, Copy)]
+pub(super) struct Until {
+    pub(super) began: Instant,
+    pub(super) ends: Instant,
+}
+
+/// Makes a call, unless it is too late for it. Cancel-safe if the call is.
+pub(super) async fn attempt(
+    token: &CancellationToken,
+    until: Until,
+    limit: Duration,
+    call: impl Future<Output = Result<(), ControlError>>,
+) -> Attempt {
+    let given_up = "given up for a newer announcement, or at the end".to_owned();
+    if token.is_cancelled() {
+        return Attempt::NotMade(given_up);
+    }
+    let seconds = limit.as_secs_f64();
+    if Instant::now() >= until.ends {
+        return Attempt::NotMade(format!("its turn did not come within {seconds} s"));
+    }
+    match token.run_until_cancelled(tokio::time::timeout_at(until.ends, call)).await {
+        Some(Ok(answer)) => Attempt::Answered(answer),
+        Some(Err(_)) => Attempt::Unanswered(format!("no answer within {seconds} s")),
+        None => Attempt::Unanswered(given_up),
+    }
+}
+
+/// Stops an engine.
+pub(super) fn pause(control: Arc<dyn EngineControl>, target: Target, mode: PauseMode) -> Call {
+    async move { control.pause(&target.server, mode).await }.boxed()
+}
+
+/// Has it load the announced weights.
+pub(super) fn load(
+    control: Arc<dyn EngineControl>,
+    target: Target,
+    reload: Reload,
+    announcement: Arc<Announcement>,
+) -> Call {
+    let Reload { rpc, path_argument, mut kwargs } = reload;
+    if let Some(path) = &announcement.path {
+        kwargs.insert(path_argument, path.as_str().into());
+    }
+    async move { control.collective_rpc(&target.server, &rpc, &kwargs).await }.boxed()
+}
+
+/// Has it receive weights from the trainer.
+pub(super) fn transfer(
+    control: Arc<dyn EngineControl>,
+    target: Target,
+    announcement: Arc<Announcement>,
+) -> Call {
+    async move {
+        let Target { server, .. } = &target;
+        control.start_weight_update(server).await?;
+        let received = async {
+            let nothing = serde_json::Value::Null;
+            let payload = announcement.payload.as_ref().unwrap_or(&nothing);
+            if let Err(error) = control.update_weights(server, payload).await {
+                // An update that stays open is in the way of the next one.
+                let _ = control.finish_weight_update(server, None).await;
+                return Err(error);
+            }
+            control.finish_weight_update(server, Some(&*announcement.label)).await
+        };
+        // It has begun: whatever is missing now is missing in the middle.
+        received.await.map_err(|error| match error {
+            ControlError::Unsupported { server, what } => {
+                ControlError::Failed { server, what, reason: "it does not offer this".to_owned() }
+            }
+            failed @ ControlError::Failed { .. } => failed,
+        })
+    }
+    .boxed()
+}
+
+/// Has it forget what it has cached, under running requests too.
+pub(super) fn reset(control: Arc<dyn EngineControl>, target: Target, is_running: bool) -> Call {
+    async move {
+        match is_running {
+            true => control.recompute_running(&target.server).await,
+            false => control.reset_prefix_cache(&target.server).await,
+        }
+    }
+    .boxed()
+}
+
+/// Tells it what its weights are called.
+pub(super) fn set_label(control: Arc<dyn EngineControl>, target: Target, label: Arc<str>) -> Call {
+    async move { control.set_weight_version(&target.server, &label).await }.boxed()
+}

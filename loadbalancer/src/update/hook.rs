@@ -1,0 +1,129 @@
+//! What a user does for all servers at once: a program, or a URL.
+
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use reqwest::Client;
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::json;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::{Child, Command};
+
+use super::{Announcement, UpdateError};
+use crate::ServerRef;
+use crate::control::http::{reason_of, said};
+
+/// So much of what a failed program said last is kept. Bytes.
+const WORDS_MAX: usize = 500;
+/// What a program has said when it ends is there; a process that it left behind may keep the pipe open for ever.
+const LAST_WORDS_WAIT: Duration = Duration::from_millis(100);
+
+/// A client without a deadline: the phase has one.
+pub(super) fn client() -> Result<Client, UpdateError> {
+    Client::builder().no_proxy().build().map_err(|error| UpdateError::Client { reason: reason_of(&error) })
+}
+
+/// Their URLs; their names where they have none.
+fn addresses(servers: &[ServerRef]) -> Vec<&str> {
+    servers.iter().map(|server| server.url.as_deref().unwrap_or(&server.name)).collect()
+}
+
+/// Cancel-safe: dropping it drops the request.
+pub(super) async fn post(
+    client: Client,
+    url: String,
+    announcement: &Announcement,
+    servers: &[ServerRef],
+) -> Result<(), String> {
+    let Announcement { version, label, path, payload } = announcement;
+    let body = json!({
+        "version": version,
+        "label": label,
+        "path": path,
+        "payload": payload,
+        "servers": addresses(servers),
+    });
+    let response = client.post(&url).json(&body).send().await.map_err(|error| reason_of(&error))?;
+    let status = response.status();
+    if status.is_success() {
+        return Ok(());
+    }
+    Err(format!("{url} answered with status {status}{}", said(response).await))
+}
+
+/// Ends a program and what it has started. Once the program has ended, its number may be somebody else's.
+struct Group {
+    leader: Option<Pid>,
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(leader) = self.leader {
+            // They may have ended by themselves.
+            let _ = kill_process_group(leader, Signal::KILL);
+        }
+    }
+}
+
+/// Cancel-safe: dropping it kills the program and what it has started.
+pub(super) async fn run(
+    argv: &[String],
+    announcement: &Announcement,
+    servers: &[ServerRef],
+) -> Result<(), String> {
+    let Some((program, arguments)) = argv.split_first() else { return Err("no program".to_owned()) };
+    let mut command = Command::new(program);
+    command.args(arguments).process_group(0).kill_on_drop(true);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command.env("ROLLDOCK_VERSION", announcement.version.to_string());
+    command.env("ROLLDOCK_SERVERS", addresses(servers).join(" "));
+    match &announcement.path {
+        Some(path) => command.env("ROLLDOCK_PATH", path),
+        None => command.env_remove("ROLLDOCK_PATH"),
+    };
+    let mut child = command.spawn().map_err(|error| format!("{program}: {error}"))?;
+    let leader = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+    let mut group = Group { leader };
+    let (ended, words) = watch(&mut child, &mut group).await;
+    let status = ended.map_err(|error| format!("{program}: {error}"))?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(format!("{program} ended with {status}{words}"))
+}
+
+async fn watch(child: &mut Child, group: &mut Group) -> (std::io::Result<ExitStatus>, String) {
+    let mut last = Vec::new();
+    let Some(stderr) = child.stderr.take() else { return (child.wait().await, String::new()) };
+    let mut listening = Box::pin(listen(stderr, &mut last));
+    let ended = tokio::select! {
+        biased;
+        ended = child.wait() => {
+            group.leader = None;
+            // What it said is worth waiting for only as long as somebody can still say it.
+            let _ = tokio::time::timeout(LAST_WORDS_WAIT, &mut listening).await;
+            ended
+        }
+        () = &mut listening => {
+            let ended = child.wait().await;
+            group.leader = None;
+            ended
+        }
+    };
+    drop(listening);
+    let words = match String::from_utf8_lossy(&last).trim() {
+        "" => String::new(),
+        text => format!(": {text}"),
+    };
+    (ended, words)
+}
+
+/// Keeps the end of what is said.
+async fn listen(mut said: impl AsyncRead + Unpin, last: &mut Vec<u8>) {
+    let mut piece = [0_u8; 4096];
+    while let Ok(length @ 1..) = said.read(&mut piece).await {
+        last.extend_from_slice(&piece[..length]);
+        let surplus = last.len().saturating_sub(WORDS_MAX);
+        last.drain(..surplus);
+    }
+}

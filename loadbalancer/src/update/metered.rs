@@ -1,0 +1,36 @@
+//! What is counted of weight updates, through the `metrics` facade.
+
+use std::time::Duration;
+
+use metrics::{counter, gauge, histogram};
+
+use super::{Phase, UpdateOutcome, UpdateReport};
+
+/// Updates are rare: handles are looked up each time.
+#[derive(Debug, Default)]
+pub(super) struct UpdateMetrics;
+
+impl UpdateMetrics {
+    pub(super) fn ended(&self, report: &UpdateReport) {
+        counter!("rolldock_weight_updates_total", "outcome" => report.outcome.as_str()).increment(1);
+        if matches!(report.outcome, UpdateOutcome::Complete | UpdateOutcome::Partial) {
+            gauge!("rolldock_weight_version").set(report.version as f64);
+            histogram!("rolldock_weight_update_seconds").record(report.took.as_secs_f64());
+        }
+    }
+
+    /// Over all servers, also while catching up.
+    pub(super) fn phase(&self, phase: Phase, took: Duration) {
+        histogram!("rolldock_weight_update_phase_seconds", "phase" => phase.as_str())
+            .record(took.as_secs_f64());
+    }
+
+    /// One server has missed it.
+    pub(super) fn failed(&self, phase: Phase) {
+        counter!("rolldock_weight_update_failures_total", "phase" => phase.as_str()).increment(1);
+    }
+
+    pub(super) fn recovered(&self, engines: usize) {
+        counter!("rolldock_engines_recovered_total").increment(engines as u64);
+    }
+}

@@ -1,0 +1,16 @@
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use futures::FutureExt;
+use tokio::time::Instant;
+
+use super::*;
+use crate::{BalancerConfig, Hold, Outcome, PauseMode, ServerSnapshot, ServerSpec, ServerState, invariants};
+
+mod config;
+mod fake;
+mod hooks;
+mod lives;
+mod phases;
+mod property;

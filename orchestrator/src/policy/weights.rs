@@ -1,0 +1,125 @@
+//! The load balancer's weight updater, as the driver sees it.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use rolldock_loadbalancer::update::{
+    self, Deadlines, Reload, UpdateConfig, UpdateError, UpdateOutcome, WeightUpdater,
+};
+use rolldock_loadbalancer::{EngineControl, LoadBalancer, PauseMode};
+use tokio_util::sync::CancellationToken;
+
+use super::{Announcement, Applied, ApplyVersion, Missed, UpdateProgress};
+use crate::recipe::{PolicyUpdate, UpdateMethod, UpdatePause};
+use crate::scope::Scope;
+
+/// Brings versions to a fleet as a recipe says. Its work ends with the scope, which leaves no engine paused.
+#[derive(Debug)]
+pub struct FleetUpdater {
+    updater: WeightUpdater,
+    balancer: LoadBalancer,
+    pauses: bool,
+}
+
+impl FleetUpdater {
+    /// An updater of `balancer`'s fleet.
+    pub fn new(
+        balancer: LoadBalancer,
+        control: Arc<dyn EngineControl>,
+        update: &PolicyUpdate,
+        scope: &Scope,
+    ) -> Result<Self, UpdateError> {
+        let config = update_config(update);
+        let pauses = config.pause.is_some();
+        let (tracker, end) = (scope.tracker().clone(), scope.token().clone());
+        let updater = WeightUpdater::new(balancer.clone(), control, config, tracker, end)?;
+        Ok(Self { updater, balancer, pauses })
+    }
+}
+
+/// From the recipe's words to the load balancer's.
+pub fn update_config(update: &PolicyUpdate) -> UpdateConfig {
+    let timeouts = &update.timeouts;
+    UpdateConfig {
+        method: match update.method {
+            UpdateMethod::None => update::UpdateMethod::None,
+            UpdateMethod::Reload => {
+                update::UpdateMethod::Reload(Reload { rpc: update.rpc.clone(), ..Reload::default() })
+            }
+            UpdateMethod::Transfer => update::UpdateMethod::Transfer,
+            UpdateMethod::Command => update::UpdateMethod::Command(update.command.clone()),
+            UpdateMethod::Http => update::UpdateMethod::Http(update.url.clone().unwrap_or_default()),
+        },
+        pause: match update.pause {
+            UpdatePause::Keep => Some(PauseMode::Keep),
+            UpdatePause::Abort => Some(PauseMode::Abort),
+            UpdatePause::Wait => Some(PauseMode::Wait),
+            UpdatePause::None => None,
+        },
+        reset_prefix_cache: update.resets_cache(),
+        deadlines: Deadlines {
+            pause: timeouts.pause,
+            update: timeouts.update,
+            reset: timeouts.reset,
+            label: timeouts.label,
+            resume: timeouts.resume,
+        },
+        ..UpdateConfig::default()
+    }
+}
+
+impl ApplyVersion for FleetUpdater {
+    fn apply<'a>(&'a self, announcement: &'a Announcement) -> BoxFuture<'a, Applied> {
+        async move {
+            let report = self.updater.update(announcement.clone()).await;
+            match report.outcome {
+                UpdateOutcome::Complete | UpdateOutcome::Partial => {}
+                UpdateOutcome::Refused { reason } => return Applied::Refused { reason },
+                UpdateOutcome::Superseded { by } => {
+                    let reason = format!("version={by} was given to the servers by somebody else");
+                    return Applied::Refused { reason };
+                }
+                UpdateOutcome::Ended => return Applied::Ended,
+            }
+            let asked = report.servers.len();
+            let missed = |server: update::ServerUpdate| {
+                let update::Failure { phase, reason } = server.failure?;
+                let reason = format!("{}: {reason}", phase.as_str());
+                Some(Missed { server: server.server.to_string(), reason })
+            };
+            let missed: Vec<Missed> = report.servers.into_iter().filter_map(missed).collect();
+            Applied::Asked { updated: asked - missed.len(), missed }
+        }
+        .boxed()
+    }
+
+    fn recover(&self) -> BoxFuture<'_, ()> {
+        async move {
+            // Who pauses no engines resumes none either: they may be the trainer's.
+            if !self.pauses {
+                return;
+            }
+            for server in self.updater.recover().await {
+                tracing::warn!(server = %server.name, "it was left paused, and goes on");
+            }
+        }
+        .boxed()
+    }
+
+    fn keep_up(self: Arc<Self>, end: CancellationToken) -> BoxFuture<'static, ()> {
+        self.updater.clone().run(end).boxed()
+    }
+
+    fn progress(&self) -> UpdateProgress {
+        let servers = self.balancer.snapshot().servers;
+        let behind = servers.iter().filter(|server| server.hold.is_some());
+        UpdateProgress {
+            phase: self.updater.phase().map(|phase| phase.phase.as_str().to_owned()),
+            behind: behind.map(|server| server.name.to_string()).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
