@@ -4,7 +4,7 @@
 //! engine gave the request, which is ours with a prefix and, for completions, the prompt's index behind it; the
 //! scale-out abort is there only with `--enable-scale-out`, the other one only in development mode; both answer
 //! "aborted" for ids they have never seen. Everything about pausing and weights is there only in development mode
-//! (`VLLM_SERVER_DEV_MODE=1`) and needs no key; [`bodies`] has what is sent.
+//! (`VLLM_SERVER_DEV_MODE=1`) and needs no key; `bodies` has what is sent.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -95,7 +95,11 @@ impl WeightUpdater {
         }
         let (tell, told) = oneshot::channel();
         self.inner.submit(|book| book.announce(announcement, tell));
-        told.await.unwrap_or(ended)
+        let report = told.await.unwrap_or(ended);
+        if matches!(report.outcome, UpdateOutcome::Superseded { .. }) {
+            self.inner.metrics.ended(&report);
+        }
+        report
     }
 
     /// From now on servers take permits only with these weights, or newer ones; who lacks them gets them when it

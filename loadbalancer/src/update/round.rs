@@ -219,17 +219,17 @@ impl Round {
                 let (inner, token) = (Arc::clone(&self.inner), self.token.clone());
                 let called = call(target.clone());
                 async move {
-                    let attempt = attempt(&token, until, inner.config.deadlines.of(phase), called).await;
+                    let tried = attempt(&token, until, inner.config.deadlines.of(phase), called).await;
                     inner.leave_phase(&target.server.name);
-                    (index, attempt)
+                    (index, tried)
                 }
             })
             .collect();
         let limit = self.inner.config.concurrency_in(phase);
-        let attempts: Vec<(usize, Attempt)> = stream::iter(calls).buffer_unordered(limit).collect().await;
-        for (index, attempt) in attempts {
+        let all_tried: Vec<(usize, Attempt)> = stream::iter(calls).buffer_unordered(limit).collect().await;
+        for (index, tried) in all_tried {
             if let Some(lot) = self.lots.get_mut(index) {
-                lot.note(phase, attempt);
+                lot.note(phase, tried);
             }
         }
         self.inner.metrics.phase(phase, until.began.elapsed());
@@ -274,9 +274,9 @@ impl Round {
             })
             .collect();
         let limit = self.inner.config.concurrency_in(Phase::Resume);
-        let resumed: Vec<(usize, Result<(), String>)> =
+        let all_asked: Vec<(usize, Result<(), String>)> =
             stream::iter(calls).buffer_unordered(limit).collect().await;
-        for (index, resumed) in resumed {
+        for (index, resumed) in all_asked {
             let (Some(lot), Err(reason)) = (self.lots.get_mut(index), resumed) else { continue };
             if lot.failure.is_none() {
                 let Target { id, epoch, .. } = lot.target;

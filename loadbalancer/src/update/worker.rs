@@ -260,8 +260,8 @@ impl Inner {
             .collect();
         let limit = self.config.concurrency.max(1);
         let looking = stream::iter(looks).buffered(limit).collect();
-        let left: Vec<Option<Target>> = token.run_until_cancelled(looking).await.unwrap_or_default();
-        let left: Vec<Target> = left.into_iter().flatten().collect();
+        let seen: Vec<Option<Target>> = token.run_until_cancelled(looking).await.unwrap_or_default();
+        let left: Vec<Target> = seen.into_iter().flatten().collect();
         if left.is_empty() {
             return Vec::new();
         }
@@ -279,9 +279,9 @@ impl Inner {
                 }
             })
             .collect();
-        let resumed: Vec<Option<ServerRef>> = stream::iter(calls).buffered(limit).collect().await;
+        let asked: Vec<Option<ServerRef>> = stream::iter(calls).buffered(limit).collect().await;
         self.forget_phase();
-        let resumed: Vec<ServerRef> = resumed.into_iter().flatten().collect();
+        let resumed: Vec<ServerRef> = asked.into_iter().flatten().collect();
         for server in &resumed {
             tracing::warn!(server = %server.name, "an engine that was left paused is resumed");
         }
