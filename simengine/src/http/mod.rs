@@ -5,6 +5,10 @@
 //! connections, an injected reset is a TCP reset. Bodies with tokens are written straight into a byte buffer.
 //!
 //! # Deliberately absent
+//! A sample that goes on exactly where it was cut ([`crate::Resumed`]): the protocol cannot say that a prompt ends in
+//! earlier tokens of a sample, and the real server need not know. Here such a request is a prompt like any other, and
+//! what it gets is drawn anew; to measure what cutting does to the data, ask the server in process.
+//!
 //! TLS, HTTP/2, the endpoints of other tasks than generation, and vLLM's checks of sampling parameters that
 //! no trainer gets wrong.
 

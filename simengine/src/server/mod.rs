@@ -124,7 +124,7 @@ impl SimServer {
         let config = &self.inner.config;
         let max_tokens = rules::check(&request, config, self.inner.workload.config().vocab_size)?;
         let prompt_tokens = u32::try_from(request.prompt_ids.len()).unwrap_or(u32::MAX);
-        let plans = self.plan(&request, max_tokens);
+        let plans = self.plan(&request, max_tokens)?;
         let chain = match config.prefix_caching {
             true => block_chain(&request.prompt_ids, config.block_tokens),
             false => Arc::from([]),
@@ -300,26 +300,31 @@ impl SimServer {
         self.inner.phase.send_if_modified(|published| std::mem::replace(published, phase) != phase);
     }
 
-    fn plan(&self, request: &SimRequest, max_tokens: u32) -> Vec<Plan> {
+    /// One plan per sample; of one that goes on, the rest.
+    fn plan(&self, request: &SimRequest, max_tokens: u32) -> Result<Vec<Plan>, SimError> {
         let workload = &self.inner.workload;
-        let hash = prompt_hash(&request.prompt_ids);
+        let (prompt_ids, said) = rules::split_resumed(request)?;
+        let said_tokens = u32::try_from(said.len()).unwrap_or(u32::MAX);
+        let hash = prompt_hash(prompt_ids);
         let answer = self.inner.key.answer(hash);
         // Without a seed the real server rolls dice; ours takes the request's id, which is as unlike.
         let unseeded = || mix(prompt_hash(&request.request_id.bytes().map(u32::from).collect::<Vec<_>>()));
-        let seed = request.seed.unwrap_or_else(unseeded);
+        let first_seed = request.resumed.map(|resumed| resumed.seed).or(request.seed);
+        let seed = first_seed.unwrap_or_else(unseeded);
+        let min_tokens = if request.min_tokens > 0 { said_tokens + request.min_tokens } else { 0 };
         let ends = PlanRequest {
-            max_tokens,
-            min_tokens: request.min_tokens,
+            max_tokens: said_tokens.saturating_add(max_tokens),
+            min_tokens,
             ignore_eos: request.ignore_eos,
             stop_token_ids: &request.stop_token_ids,
             stop_scan: request.stop_scan.as_ref(),
         };
-        (0..u64::from(request.n))
-            .map(|index| {
-                let draw = workload.draw_hashed(hash, seed.wrapping_add(index), answer.as_ref());
-                Plan::new(workload, draw, answer.as_ref(), ends)
-            })
-            .collect()
+        let plans = (0..u64::from(request.n)).map(|index| {
+            let draw = workload.draw_hashed(hash, seed.wrapping_add(index), answer.as_ref());
+            let whole = Plan::new(workload, draw, answer.as_ref(), ends);
+            whole.after(said).ok_or_else(rules::not_its_own)
+        });
+        plans.collect()
     }
 
     fn stopped(&self) -> SimError {

@@ -117,4 +117,26 @@ proptest! {
         prop_assert_eq!(&part_logprobs[..], &logprobs[range]);
         prop_assert!(logprobs.iter().all(|logprob| *logprob < 0.0 && logprob.is_finite()));
     }
+
+    #[test]
+    fn what_is_left_of_a_sample_is_its_rest(seed in any::<u64>(), share in 0.0..1.0_f64, ignore_eos in any::<bool>()) {
+        let workload = Arc::new(Workload::new(WorkloadConfig::default()));
+        let key = table(None);
+        let answer = crate::AnswerKey::answer(&key, crate::prompt_hash(&[1, 2, 3]));
+        let draw = workload.draw(&[1, 2, 3], seed, &key);
+        let ends = PlanRequest { max_tokens: 900, ignore_eos, ..ENDS };
+        let plan = Plan::new(&workload, draw, answer.as_ref(), ends);
+        let (tokens, logprobs) = plan.outputs(0, plan.total, None);
+        let cut = (f64::from(plan.total) * share) as usize;
+        let rest = plan.clone().after(&tokens[..cut]).unwrap();
+        prop_assert_eq!(rest.total as usize, tokens.len() - cut);
+        prop_assert_eq!(rest.finish_reason, plan.finish_reason);
+        let left = (tokens[cut..].to_vec(), logprobs[cut..].to_vec());
+        prop_assert_eq!(rest.outputs(0, rest.total, None), left);
+        // Nothing is left, or it is not what was said.
+        prop_assert!(plan.clone().after(&tokens).is_none());
+        let mut other = tokens[..=cut.min(tokens.len() - 1)].to_vec();
+        other[cut / 2] ^= 1;
+        prop_assert!(plan.after(&other).is_none());
+    }
 }
