@@ -55,6 +55,9 @@ pub struct SimRequest {
     pub ignore_eos: bool,
     /// Set where `prompt_ids` ends in what was said of the one sample asked for before it was cut off.
     pub resumed: Option<Resumed>,
+    /// Whether that is to be found out from `prompt_ids` alone, as far as they show it: for the protocols that cannot
+    /// say it. A prompt that shows nothing is a prompt.
+    pub recognise_resumed: bool,
     /// Where tokens go as they are generated. A full channel delays chunks, never the engine; what was not
     /// sent is in the response all the same.
     pub stream: Option<mpsc::Sender<SimChunk>>,
@@ -74,6 +77,7 @@ impl SimRequest {
             stop_scan: None,
             ignore_eos: false,
             resumed: None,
+            recognise_resumed: false,
             stream: None,
         }
     }

@@ -194,6 +194,34 @@ async fn over_http_an_interrupt_gives_a_prefix() {
     check_interrupts(&over_http(Dialect::Completions, 20.0).await, false).await;
 }
 
+/// The protocol does not say that a request goes on from anything: the simulation recognises it.
+#[tokio::test]
+async fn over_http_a_sample_that_was_cut_goes_on_too() {
+    let fixture = over_http(Dialect::Generate, 20.0).await;
+    let whole = fixture.generate(request("whole", 1, 7)).await.unwrap().samples.remove(0);
+    let asked = request("cut", 1, 7);
+    let (id, progress) = (Arc::clone(&asked.request_id), asked.progress.clone().unwrap());
+    let before = fixture.server.stats().generation_tokens_total;
+    let (answer, ()) = tokio::join!(fixture.generate(asked.clone()), async {
+        fixture.freeze(before, 200).await;
+        fixture.engine.interrupt("s", &id).await;
+    });
+    assert!(matches!(answer, Err(EngineError::Aborted { .. })), "{answer:?}");
+    fixture.server.resume();
+    let part = progress.take().remove(0);
+    let rest = GenerateRequest {
+        request_id: "rest".into(),
+        prompt_ids: asked.prompt_ids.iter().chain(&part.response_ids).copied().collect(),
+        max_tokens: asked.max_tokens - part.response_ids.len() as u32,
+        seed: 99,
+        ..asked
+    };
+    let rest = fixture.generate(rest).await.unwrap().samples.remove(0);
+    assert_eq!([part.response_ids, rest.response_ids].concat(), whole.response_ids);
+    assert_eq!([part.logprobs, rest.logprobs].concat(), whole.logprobs);
+    assert_eq!(rest.finish_reason, whole.finish_reason);
+}
+
 #[tokio::test]
 async fn over_http_a_death_in_a_stream_leaves_a_prefix() {
     for dialect in [Dialect::Generate, Dialect::Completions] {

@@ -112,6 +112,7 @@ impl Sampling {
             stop_scan: self.stop_scan(face),
             ignore_eos: self.ignore_eos.unwrap_or(false),
             resumed: None,
+            recognise_resumed: true,
             stream,
         }
     }

@@ -302,29 +302,37 @@ impl SimServer {
 
     /// One plan per sample; of one that goes on, the rest.
     fn plan(&self, request: &SimRequest, max_tokens: u32) -> Result<Vec<Plan>, SimError> {
+        if let Some(rest) = self.recognised(request, max_tokens) {
+            return Ok(vec![rest]);
+        }
         let workload = &self.inner.workload;
         let (prompt_ids, said) = rules::split_resumed(request)?;
-        let said_tokens = u32::try_from(said.len()).unwrap_or(u32::MAX);
         let hash = prompt_hash(prompt_ids);
         let answer = self.inner.key.answer(hash);
         // Without a seed the real server rolls dice; ours takes the request's id, which is as unlike.
         let unseeded = || mix(prompt_hash(&request.request_id.bytes().map(u32::from).collect::<Vec<_>>()));
         let first_seed = request.resumed.map(|resumed| resumed.seed).or(request.seed);
         let seed = first_seed.unwrap_or_else(unseeded);
-        let min_tokens = if request.min_tokens > 0 { said_tokens + request.min_tokens } else { 0 };
-        let ends = PlanRequest {
-            max_tokens: said_tokens.saturating_add(max_tokens),
-            min_tokens,
-            ignore_eos: request.ignore_eos,
-            stop_token_ids: &request.stop_token_ids,
-            stop_scan: request.stop_scan.as_ref(),
-        };
+        let ends = ends_of(request, said, max_tokens);
         let plans = (0..u64::from(request.n)).map(|index| {
             let draw = workload.draw_hashed(hash, seed.wrapping_add(index), answer.as_ref());
             let whole = Plan::new(workload, draw, answer.as_ref(), ends);
             whole.after(said).ok_or_else(rules::not_its_own)
         });
         plans.collect()
+    }
+
+    /// The rest of the sample whose first tokens the prompt ends in, if the prompt shows that.
+    fn recognised(&self, request: &SimRequest, max_tokens: u32) -> Option<Plan> {
+        let is_asked = request.recognise_resumed && request.resumed.is_none() && request.n == 1;
+        let workload = &self.inner.workload;
+        let found = is_asked.then(|| workload.recognise(&request.prompt_ids));
+        let (begins_at, identity) = found.flatten()?;
+        let (prompt_ids, said) = request.prompt_ids.split_at(begins_at);
+        let hash = prompt_hash(prompt_ids);
+        let answer = self.inner.key.answer(hash);
+        let draw = workload.draw_identified(identity, hash, answer.as_ref());
+        Plan::new(workload, draw, answer.as_ref(), ends_of(request, said, max_tokens)).after(said)
     }
 
     fn stopped(&self) -> SimError {
@@ -343,6 +351,19 @@ impl Drop for Presence<'_> {
         if let Some(number) = self.number {
             self.server.with_core(|core, now_ns| core.cancel(number, now_ns));
         }
+    }
+}
+
+/// Where the whole sample ends, of which a request asks for what comes after `said`.
+fn ends_of<'a>(request: &'a SimRequest, said: &[u32], max_tokens: u32) -> PlanRequest<'a> {
+    let said_tokens = u32::try_from(said.len()).unwrap_or(u32::MAX);
+    let asked_min = Some(request.min_tokens).filter(|min_tokens| *min_tokens > 0);
+    PlanRequest {
+        max_tokens: said_tokens.saturating_add(max_tokens),
+        min_tokens: asked_min.map_or(0, |min_tokens| said_tokens.saturating_add(min_tokens)),
+        ignore_eos: request.ignore_eos,
+        stop_token_ids: &request.stop_token_ids,
+        stop_scan: request.stop_scan.as_ref(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Draw, Workload, mix};
+use super::{Draw, Signatures, Workload, mix};
 use crate::answer::Answer;
 use crate::fault::Spoil;
 use crate::request::{FinishReason, StopScan};
@@ -111,9 +111,17 @@ impl Plan {
         };
         let filler = &self.workload.config().filler_ids;
         let mut word = 0;
-        for position in first..past.min(filler_end) {
+        // A response that has room for it says first which sample it is.
+        let signatures = self.workload.signatures.as_ref().filter(|kept| kept.tokens() <= filler_end);
+        let signature_end = signatures.map_or(0, Signatures::tokens);
+        if let Some(spelled) = signatures {
+            let positions = first..past.min(signature_end);
+            tokens.extend(positions.map(|position| filler[spelled.digit(self.identity, position)]));
+        }
+        let from = first.max(signature_end);
+        for position in from..past.min(filler_end) {
             // One hash gives four tokens of 16 bits each.
-            if position.is_multiple_of(4) || position == first {
+            if position.is_multiple_of(4) || position == from {
                 word = mix(self.identity ^ u64::from(position / 4) ^ 0xF1 << 56);
             }
             let bits = (word >> (16 * (position % 4))) & 0xFFFF;

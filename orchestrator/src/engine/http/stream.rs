@@ -168,6 +168,9 @@ impl Samples {
         if tokens_now > max_tokens as usize {
             return Err(AnswerError::TooMany { member: "token_ids", max_tokens });
         }
+        if finish_reason.is_some() && tokens_now == 0 {
+            return Err(AnswerError::NoTokens { index });
+        }
         let has_ended = ending.is_some();
         if has_ended {
             head.ending = ending;
@@ -196,6 +199,10 @@ impl Samples {
         }
         let aborted = self.heads.iter().any(|head| head.ending == Some(Ending::Aborted));
         let parts = self.progress.take();
+        let tokens = parts.iter().map(|part| part.response_ids.len());
+        if !tokens.eq(self.heads.iter().map(|head| head.tokens)) {
+            return Err(AnswerError::Taken);
+        }
         if aborted {
             let tokens = self.heads.iter().map(|head| head.tokens as u64).sum();
             return Ok(Answer::Aborted { tokens, parts });

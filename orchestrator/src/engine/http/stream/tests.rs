@@ -228,6 +228,10 @@ fn what_is_no_stream_of_the_protocol_is_named() {
         (format!("{first}{first}{first}"), "max_tokens=2"),
         (format!("{first}data: [DONE]\n\n"), "ended before choice=0"),
         (String::new(), "ended before choice=0"),
+        (
+            event(&json!({"choices": [{"index": 0, "token_ids": [], "finish_reason": "stop"}]})),
+            "no token ids",
+        ),
         (format!("{first}{error}"), "the engine failed: out of luck"),
         (event(&json!({"error": "words"})), "the engine failed: words"),
         (event(&json!({"error": {}})), "the engine failed: no words"),
@@ -275,6 +279,11 @@ fn tokens_that_were_taken_early_are_not_missing_from_an_answer() {
     assert_eq!(progress.take()[0].response_ids, [0]);
     let fed = reader.feed(choices(&[choice(0, &two, 1..2, false)]).as_bytes());
     assert_eq!(fed, Err(AnswerError::Taken));
+
+    let mut ended = StreamReader::new(expected(1, 2), progress.clone());
+    ended.feed(choices(&[choice(0, &two, 0..2, false)]).as_bytes()).unwrap();
+    assert_eq!(progress.take()[0].finish_reason, Some(FinishReason::Length));
+    assert_eq!(ended.finish(), Err(AnswerError::Taken));
 }
 
 /// Recorded streams give what their events hold, by way of a tree.
