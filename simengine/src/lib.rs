@@ -35,7 +35,9 @@ pub use codec::{Codec, GuessingKey, TextCodec, builtin_tokenizer_json};
 pub use config::{SEQUENCES_MAX, ServerConfig};
 pub use error::{ErrorClass, SimError};
 pub use fault::Fault;
-pub use request::{FinishReason, SimChoice, SimChunk, SimRequest, SimResponse, StopScan, VersionSpan};
+pub use request::{
+    FinishReason, Resumed, SimChoice, SimChunk, SimRequest, SimResponse, StopScan, VersionSpan,
+};
 pub use server::{PauseMode, Phase, SimServer};
 pub use stats::{Histogram, LATENCY_BOUNDS_S, SimStats};
 pub use workload::{Draw, LengthConfig, Workload, WorkloadConfig};

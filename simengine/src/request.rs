@@ -53,6 +53,11 @@ pub struct SimRequest {
     pub stop_scan: Option<StopScan>,
     /// Whether samples go on to `max_tokens`; then they never reach an answer.
     pub ignore_eos: bool,
+    /// Set where `prompt_ids` ends in what was said of the one sample asked for before it was cut off.
+    pub resumed: Option<Resumed>,
+    /// Whether that is to be found out from `prompt_ids` alone, as far as they show it: for the protocols that cannot
+    /// say it. A prompt that shows nothing is a prompt.
+    pub recognise_resumed: bool,
     /// Where tokens go as they are generated. A full channel delays chunks, never the engine; what was not
     /// sent is in the response all the same.
     pub stream: Option<mpsc::Sender<SimChunk>>,
@@ -71,9 +76,24 @@ impl SimRequest {
             stop_token_ids: Vec::new(),
             stop_scan: None,
             ignore_eos: false,
+            resumed: None,
+            recognise_resumed: false,
             stream: None,
         }
     }
+}
+
+/// What a sample that was cut off goes on from.
+///
+/// The answer is then exactly what was left to say: the sample is that of the prompt without its last `tokens`
+/// tokens and of this seed, from position `tokens` on. So neither its length nor its correctness depends on how
+/// often it was cut. Limits count the tokens of this request alone, and positions in the answer start at 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resumed {
+    /// The last so many of `prompt_ids` are the sample's own.
+    pub tokens: u32,
+    /// Seed of the sample when it began.
+    pub seed: u64,
 }
 
 /// Tokens of one choice that were generated since the last chunk.

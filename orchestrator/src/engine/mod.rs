@@ -76,12 +76,12 @@ pub struct GenerateRequest {
     pub cache_salt: Option<Arc<str>>,
 }
 
-/// What a sample that was cut off goes on from.
+/// What a sample that was cut off goes on from; a request of one sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resumed {
     /// The last so many of `prompt_ids` are the sample's own earlier tokens.
     pub tokens: u32,
-    /// The seed of its first segment, of sample 0 of the request.
+    /// The seed of its first segment.
     pub seed: u64,
 }
 
@@ -175,3 +175,6 @@ pub trait Engine: Send + Sync + 'static {
     /// Cancel-safe.
     fn settle(&self, limit: Duration) -> BoxFuture<'_, ()>;
 }
+
+#[cfg(test)]
+mod tests;

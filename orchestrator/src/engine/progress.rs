@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{FinishReason, VersionSpan};
+use super::{FinishReason, SampleOutput, VersionSpan};
 
 /// What there is of one sample.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -28,6 +28,15 @@ pub struct PartialOutput {
     /// Why the sample ended, if it had before the others of its request were cut off: nothing is left to generate
     /// of it.
     pub finish_reason: Option<FinishReason>,
+}
+
+impl PartialOutput {
+    /// The sample, if it has ended. Every sample has a token at least.
+    pub(super) fn into_sample(self) -> Option<SampleOutput> {
+        let Self { response_ids, logprobs, version_spans, finish_reason } = self;
+        let finish_reason = finish_reason.filter(|_| !response_ids.is_empty())?;
+        Some(SampleOutput { response_ids, logprobs, finish_reason, version_spans })
+    }
 }
 
 /// Where a request leaves what it has, one part per sample, in order of their index.

@@ -13,9 +13,11 @@ use futures::future::{self, BoxFuture};
 use rolldock_loadbalancer::{ControlError, EngineControl, EngineLoad, PauseMode, ServerRef};
 use rolldock_simengine as sim;
 use rolldock_simengine::{Phase, SimError, SimRequest, SimServer};
+use tokio::sync::mpsc;
 
-use super::soundness::{is_poisoned, spans_cover};
-use super::{Engine, EngineError, FinishReason, GenerateRequest, Generation, SampleOutput, VersionSpan};
+use super::{Engine, EngineError, GenerateRequest, Generation, PartialOutput, Resumed};
+
+mod partial;
 
 /// What is waited after each abort of an interrupt, before it is sent again: the simulation too loses those that
 /// come too early.
@@ -25,6 +27,9 @@ const INTERRUPT_PAUSES: [Duration; 4] = [
     Duration::from_millis(60),
     Duration::from_millis(250),
 ];
+
+/// Chunks of a streamed request that wait to be taken; the engine keeps what finds no room for the next.
+const CHUNKS_MAX: usize = 16;
 
 /// Simulated servers by the names of their configurations.
 #[derive(Clone)]
@@ -59,61 +64,46 @@ impl SimulatedEngine {
     async fn request(&self, name: &str, request: GenerateRequest) -> Result<Generation, EngineError> {
         let server =
             self.server(name).ok_or_else(|| EngineError::UnknownServer { server: name.to_owned() })?;
-        let n = request.n as usize;
+        let progress = request.progress.unwrap_or_default();
+        let (stream, chunks) = mpsc::channel(CHUNKS_MAX);
+        let resumed = |resumed: Resumed| sim::Resumed { tokens: resumed.tokens, seed: resumed.seed };
         let asked = SimRequest {
             n: request.n,
             max_tokens: Some(request.max_tokens),
             stop_token_ids: request.sampling.stop_token_ids.clone(),
+            resumed: request.resumed.map(resumed),
+            stream: request.stream.then_some(stream),
             ..SimRequest::new(request.request_id, request.prompt_ids, request.seed)
         };
-        let answer = server.generate(asked).await.map_err(|error| engine_error(name, &error))?;
+        let parts =
+            if request.stream { vec![PartialOutput::default(); request.n as usize] } else { Vec::new() };
+        progress.leave(parts);
+        let generating = server.generate(asked);
+        let answered = if request.stream {
+            partial::follow(generating, chunks, &progress).await
+        } else {
+            generating.await
+        };
+        let answer = answered.map_err(|error| engine_error(name, &error))?;
         let aborted = answer.choices.iter().any(|choice| choice.finish_reason == sim::FinishReason::Abort);
+        let tokens = answer.choices.iter().map(|choice| choice.token_ids.len() as u64).sum();
+        let parts = partial::checked(answer, request.n);
         if aborted {
-            let tokens = answer.choices.iter().map(|choice| choice.token_ids.len() as u64).sum();
+            progress.leave(parts.unwrap_or_default());
             return Err(EngineError::Aborted { server: name.to_owned(), tokens });
         }
-        if answer.choices.len() != n {
-            let reason = format!("expected choices={n}, found={}", answer.choices.len());
-            return Err(EngineError::BadAnswer { server: name.to_owned(), reason });
-        }
-        let samples = answer.choices.into_iter().map(|choice| sample(name, choice));
+        progress.leave(Vec::new());
+        let bad_answer = |reason: String| EngineError::BadAnswer { server: name.to_owned(), reason };
+        let samples = parts.map_err(bad_answer)?.into_iter().map(|part| {
+            part.into_sample()
+                .ok_or_else(|| bad_answer("a choice without an end or without tokens".to_owned()))
+        });
         Ok(Generation { samples: samples.collect::<Result<_, _>>()? })
     }
 
     fn controlled(&self, server: &ServerRef, what: &'static str) -> Result<&SimServer, ControlError> {
         self.server(&server.name).ok_or_else(|| failed(server, what, "there is no such server"))
     }
-}
-
-/// A choice that passed its checks; the caller has dealt with aborts.
-fn sample(server: &str, choice: sim::SimChoice) -> Result<SampleOutput, EngineError> {
-    let bad_answer = |reason: String| EngineError::BadAnswer { server: server.to_owned(), reason };
-    let finish_reason = match choice.finish_reason {
-        sim::FinishReason::Stop => FinishReason::Stop,
-        sim::FinishReason::Length => FinishReason::Length,
-        sim::FinishReason::Abort => {
-            return Err(bad_answer("choice ended with finish_reason=abort".to_owned()));
-        }
-    };
-    let tokens = choice.token_ids.len();
-    if choice.logprobs.len() != tokens {
-        return Err(bad_answer(format!("logprobs={} for tokens={tokens}", choice.logprobs.len())));
-    }
-    if let Some(token) = choice.logprobs.iter().position(|logprob| is_poisoned(*logprob)) {
-        return Err(bad_answer(format!("poisoned logprob at token={token}")));
-    }
-    let span =
-        |span: sim::VersionSpan| VersionSpan { version: span.version, start: span.start, end: span.end };
-    let version_spans: Vec<VersionSpan> = choice.version_spans.into_iter().map(span).collect();
-    if !spans_cover(&version_spans, tokens) {
-        return Err(bad_answer(format!("weight versions do not cover tokens={tokens}")));
-    }
-    Ok(SampleOutput {
-        response_ids: choice.token_ids,
-        logprobs: choice.logprobs,
-        finish_reason,
-        version_spans,
-    })
 }
 
 /// What a real client would have seen.

@@ -4,6 +4,10 @@
 //! [`KEEP_ALIVE_S`], a client that goes away frees its places, a dead or terminated server's port refuses
 //! connections, an injected reset is a TCP reset. Bodies with tokens are written straight into a byte buffer.
 //!
+//! The protocol cannot say that a prompt ends in earlier tokens of a sample that was cut off. The server recognises them
+//! by their beginning, and goes on with that sample exactly where it was cut, whichever server began it; unless it was
+//! cut within its first dozen tokens, or asked for together with others.
+//!
 //! # Deliberately absent
 //! TLS, HTTP/2, the endpoints of other tasks than generation, and vLLM's checks of sampling parameters that
 //! no trainer gets wrong.

@@ -111,6 +111,8 @@ impl Sampling {
             stop_token_ids: self.stop_token_ids.clone().unwrap_or_default(),
             stop_scan: self.stop_scan(face),
             ignore_eos: self.ignore_eos.unwrap_or(false),
+            resumed: None,
+            recognise_resumed: true,
             stream,
         }
     }

@@ -124,7 +124,7 @@ impl SimServer {
         let config = &self.inner.config;
         let max_tokens = rules::check(&request, config, self.inner.workload.config().vocab_size)?;
         let prompt_tokens = u32::try_from(request.prompt_ids.len()).unwrap_or(u32::MAX);
-        let plans = self.plan(&request, max_tokens);
+        let plans = self.plan(&request, max_tokens)?;
         let chain = match config.prefix_caching {
             true => block_chain(&request.prompt_ids, config.block_tokens),
             false => Arc::from([]),
@@ -300,26 +300,39 @@ impl SimServer {
         self.inner.phase.send_if_modified(|published| std::mem::replace(published, phase) != phase);
     }
 
-    fn plan(&self, request: &SimRequest, max_tokens: u32) -> Vec<Plan> {
+    /// One plan per sample; of one that goes on, the rest.
+    fn plan(&self, request: &SimRequest, max_tokens: u32) -> Result<Vec<Plan>, SimError> {
+        if let Some(rest) = self.recognised(request, max_tokens) {
+            return Ok(vec![rest]);
+        }
         let workload = &self.inner.workload;
-        let hash = prompt_hash(&request.prompt_ids);
+        let (prompt_ids, said) = rules::split_resumed(request)?;
+        let hash = prompt_hash(prompt_ids);
         let answer = self.inner.key.answer(hash);
         // Without a seed the real server rolls dice; ours takes the request's id, which is as unlike.
         let unseeded = || mix(prompt_hash(&request.request_id.bytes().map(u32::from).collect::<Vec<_>>()));
-        let seed = request.seed.unwrap_or_else(unseeded);
-        let ends = PlanRequest {
-            max_tokens,
-            min_tokens: request.min_tokens,
-            ignore_eos: request.ignore_eos,
-            stop_token_ids: &request.stop_token_ids,
-            stop_scan: request.stop_scan.as_ref(),
-        };
-        (0..u64::from(request.n))
-            .map(|index| {
-                let draw = workload.draw_hashed(hash, seed.wrapping_add(index), answer.as_ref());
-                Plan::new(workload, draw, answer.as_ref(), ends)
-            })
-            .collect()
+        let first_seed = request.resumed.map(|resumed| resumed.seed).or(request.seed);
+        let seed = first_seed.unwrap_or_else(unseeded);
+        let ends = ends_of(request, said, max_tokens);
+        let plans = (0..u64::from(request.n)).map(|index| {
+            let draw = workload.draw_hashed(hash, seed.wrapping_add(index), answer.as_ref());
+            let whole = Plan::new(workload, draw, answer.as_ref(), ends);
+            whole.after(said).ok_or_else(rules::not_its_own)
+        });
+        plans.collect()
+    }
+
+    /// The rest of the sample whose first tokens the prompt ends in, if the prompt shows that.
+    fn recognised(&self, request: &SimRequest, max_tokens: u32) -> Option<Plan> {
+        let is_asked = request.recognise_resumed && request.resumed.is_none() && request.n == 1;
+        let workload = &self.inner.workload;
+        let found = is_asked.then(|| workload.recognise(&request.prompt_ids));
+        let (begins_at, identity) = found.flatten()?;
+        let (prompt_ids, said) = request.prompt_ids.split_at(begins_at);
+        let hash = prompt_hash(prompt_ids);
+        let answer = self.inner.key.answer(hash);
+        let draw = workload.draw_identified(identity, hash, answer.as_ref());
+        Plan::new(workload, draw, answer.as_ref(), ends_of(request, said, max_tokens)).after(said)
     }
 
     fn stopped(&self) -> SimError {
@@ -338,6 +351,19 @@ impl Drop for Presence<'_> {
         if let Some(number) = self.number {
             self.server.with_core(|core, now_ns| core.cancel(number, now_ns));
         }
+    }
+}
+
+/// Where the whole sample ends, of which a request asks for what comes after `said`.
+fn ends_of<'a>(request: &'a SimRequest, said: &[u32], max_tokens: u32) -> PlanRequest<'a> {
+    let said_tokens = u32::try_from(said.len()).unwrap_or(u32::MAX);
+    let asked_min = Some(request.min_tokens).filter(|min_tokens| *min_tokens > 0);
+    PlanRequest {
+        max_tokens: said_tokens.saturating_add(max_tokens),
+        min_tokens: asked_min.map_or(0, |min_tokens| said_tokens.saturating_add(min_tokens)),
+        ignore_eos: request.ignore_eos,
+        stop_token_ids: &request.stop_token_ids,
+        stop_scan: request.stop_scan.as_ref(),
     }
 }
 

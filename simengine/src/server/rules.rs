@@ -53,6 +53,28 @@ pub(crate) fn check(request: &SimRequest, config: &ServerConfig, vocab_size: u32
     Ok(max_tokens)
 }
 
+/// The prompt that the sample began with, and what has been said of it since.
+pub(crate) fn split_resumed(request: &SimRequest) -> Result<(&[u32], &[u32]), SimError> {
+    let said = request.resumed.map_or(0, |resumed| resumed.tokens) as usize;
+    let prompt_tokens = request.prompt_ids.len();
+    if said >= prompt_tokens {
+        let message = format!("resumed tokens={said} leave nothing of the prompt_tokens={prompt_tokens}");
+        return Err(SimError::bad_request(None, message));
+    }
+    if said > 0 && request.n != 1 {
+        let message = format!("resumed tokens={said} are of one sample, got n={}", request.n);
+        return Err(SimError::bad_request(None, message));
+    }
+    Ok(request.prompt_ids.split_at(prompt_tokens - said))
+}
+
+/// A real model would take such a prompt and say something else. Here it can only be a mistake of the caller's, and
+/// would falsify what the simulation measures.
+pub(crate) fn not_its_own() -> SimError {
+    let message = "the resumed tokens are not the first ones of this sample, or are all of it".to_owned();
+    SimError::bad_request(None, message)
+}
+
 fn prompt_too_long(prompt_tokens: u32, longest: u32) -> SimError {
     let message = format!(
         "This model's maximum context length is {longest} tokens. However, your prompt contains \

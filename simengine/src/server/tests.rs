@@ -6,8 +6,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    Fault, FinishReason, NoAnswers, PauseMode, Phase, ServerConfig, SimError, SimRequest, SimResponse,
-    SimServer, Workload, WorkloadConfig, invariants,
+    Fault, FinishReason, NoAnswers, PauseMode, Phase, Resumed, ServerConfig, SimError, SimRequest,
+    SimResponse, SimServer, Workload, WorkloadConfig, invariants,
 };
 
 struct Fixture {
@@ -80,6 +80,48 @@ async fn one_request_of_n_says_what_n_requests_say() {
         assert_eq!(alone.choices[0].logprobs, choice.logprobs);
         let draw = fixture.server.workload().draw(&prompt, 40 + u64::from(index), &NoAnswers);
         assert_eq!(draw.length as usize, choice.token_ids.len());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resumed_sample_goes_on_where_it_was_cut_and_pays_for_all_of_its_prefill() {
+    let (first, second) = (start(), start());
+    let prompt: Vec<u32> = (1..100).collect();
+    let whole = first.server.generate(SimRequest::new("w", prompt.clone(), 40)).await.unwrap();
+    let sample = &whole.choices[0];
+    let said = sample.token_ids.len() / 2;
+    let longer: Vec<u32> = prompt.iter().chain(&sample.token_ids[..said]).copied().collect();
+    let rest = SimRequest {
+        resumed: Some(Resumed { tokens: said as u32, seed: 40 }),
+        ..SimRequest::new("r", longer, 41)
+    };
+    second.server.update_weight_version("v2");
+    let resumed = second.server.generate(rest).await.unwrap();
+    let choice = &resumed.choices[0];
+    assert_eq!(choice.token_ids, sample.token_ids[said..]);
+    assert_eq!(choice.logprobs, sample.logprobs[said..]);
+    assert_eq!(choice.finish_reason, sample.finish_reason);
+    let spans: Vec<_> =
+        choice.version_spans.iter().map(|span| (&*span.version, span.start, span.end)).collect();
+    assert_eq!(spans, [("v2", 0, choice.token_ids.len() as u32)]);
+    let config = ServerConfig::default();
+    let prefill_ns = (prompt.len() + said) as u64 * config.prefill_ns_per_token;
+    assert_eq!(resumed.first_token_ns, prefill_ns + config.decode_base_ns);
+    second.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resumption_that_cannot_be_is_refused() {
+    let fixture = start();
+    let prompt: Vec<u32> = (1..100).collect();
+    for (tokens, n) in [(99, 1), (500, 1), (10, 2), (10, 1)] {
+        let wrong = SimRequest {
+            n,
+            resumed: Some(Resumed { tokens, seed: 40 }),
+            ..SimRequest::new("r", prompt.clone(), 41)
+        };
+        let error = fixture.server.generate(wrong).await.unwrap_err();
+        assert!(matches!(error, SimError::BadRequest { .. }), "{error}");
     }
 }
 

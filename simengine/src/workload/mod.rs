@@ -4,6 +4,9 @@
 //! and its log-probabilities follow from that identity alone: never from the server, the time, the batch or
 //! the order of arrival. So a scheduler's effect on the data can be measured exactly.
 //!
+//! Where there is room for it, a response begins with its identity, so that one that was cut off can be recognised and
+//! gone on with by whoever is given its beginning.
+//!
 //! Lengths are log-normal, with a median that grows with the prompt's difficulty and once more for wrong
 //! responses. The chance that a response is right is `u^k / (u^k + (1 - u)^k)`, where `1 - u` is the
 //! difficulty: uniform over prompts for k = 1, U-shaped above it, so that many prompts are solved always or
@@ -20,6 +23,9 @@ use serde::{Deserialize, Serialize};
 use crate::answer::{Answer, AnswerKey, prompt_hash};
 
 mod plan;
+mod signature;
+
+use signature::Signatures;
 
 pub(crate) use plan::{POISON_LOGPROB, Plan, PlanRequest};
 
@@ -92,6 +98,7 @@ pub struct Draw {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
     config: WorkloadConfig,
+    signatures: Option<Signatures>,
 }
 
 impl Workload {
@@ -100,7 +107,14 @@ impl Workload {
         if config.filler_ids.is_empty() {
             config.filler_ids.push(config.eos_id);
         }
-        Self { config }
+        let signatures = Signatures::new(config.seed, &config.filler_ids);
+        Self { config, signatures }
+    }
+
+    /// Where the last response of this model begins in these tokens, and which sample it is; none where none is long
+    /// enough to say so.
+    pub(crate) fn recognise(&self, token_ids: &[u32]) -> Option<(usize, u64)> {
+        self.signatures.as_ref()?.find(token_ids)
     }
 
     /// What it was made from.
@@ -120,6 +134,11 @@ impl Workload {
     /// [`Workload::draw`] for a caller that has the prompt's hash and answer at hand.
     pub fn draw_hashed(&self, prompt_hash: u64, seed: u64, answer: Option<&Answer>) -> Draw {
         let identity = mix(mix(self.config.seed ^ mix(prompt_hash)) ^ seed);
+        self.draw_identified(identity, prompt_hash, answer)
+    }
+
+    /// The draw of a sample that is known by its identity.
+    pub(crate) fn draw_identified(&self, identity: u64, prompt_hash: u64, answer: Option<&Answer>) -> Draw {
         let difficulty = self.difficulty(prompt_hash, answer);
         let correct = unit(mix(identity ^ 0xC0)) < self.pass_chance(difficulty);
         let length = self.draw_length(identity, difficulty, correct);

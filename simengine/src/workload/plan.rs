@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Draw, Workload, mix};
+use super::{Draw, Signatures, Workload, mix};
 use crate::answer::Answer;
 use crate::fault::Spoil;
 use crate::request::{FinishReason, StopScan};
@@ -28,7 +28,9 @@ pub(crate) struct Plan {
     ending: Option<Arc<[u32]>>,
     /// Length with ending and end-of-sequence token, if it were let run; none never ends by itself.
     natural: Option<u32>,
-    /// Tokens it will have.
+    /// Tokens of it that were said to earlier requests.
+    said: u32,
+    /// Tokens it will have, without those.
     pub(crate) total: u32,
     pub(crate) finish_reason: FinishReason,
     pub(crate) stop_token_id: Option<u32>,
@@ -51,12 +53,24 @@ impl Plan {
             identity: draw.identity,
             ending: answer.map(|known| Arc::clone(known.ending(draw.correct))),
             natural,
+            said: 0,
             total,
             finish_reason,
             stop_token_id: None,
         };
         plan.cut_at_stop(request);
         plan
+    }
+
+    /// The rest of the sample after its first tokens, which are `said`; none if they are not, or if nothing is left.
+    pub(crate) fn after(mut self, said: &[u32]) -> Option<Self> {
+        let tokens = u32::try_from(said.len()).ok()?;
+        if tokens >= self.total || self.token_ids(0, tokens) != said {
+            return None;
+        }
+        self.said = tokens;
+        self.total -= tokens;
+        Some(self)
     }
 
     fn cut_at_stop(&mut self, request: PlanRequest<'_>) {
@@ -86,9 +100,10 @@ impl Plan {
         self.finish_reason = FinishReason::Stop;
     }
 
-    /// Tokens `start..end` of the sample.
+    /// Tokens `start..end` of what it has to say.
     pub(crate) fn token_ids(&self, start: u32, end: u32) -> Vec<u32> {
         let mut tokens = Vec::with_capacity(end.saturating_sub(start) as usize);
+        let (first, past) = (start + self.said, end + self.said);
         let ending: &[u32] = self.ending.as_deref().unwrap_or_default();
         let filler_end = match self.natural {
             Some(natural) => natural.saturating_sub(1).saturating_sub(ending.len() as u32),
@@ -96,15 +111,23 @@ impl Plan {
         };
         let filler = &self.workload.config().filler_ids;
         let mut word = 0;
-        for position in start..end.min(filler_end) {
+        // A response that has room for it says first which sample it is.
+        let signatures = self.workload.signatures.as_ref().filter(|kept| kept.tokens() <= filler_end);
+        let signature_end = signatures.map_or(0, Signatures::tokens);
+        if let Some(spelled) = signatures {
+            let positions = first..past.min(signature_end);
+            tokens.extend(positions.map(|position| filler[spelled.digit(self.identity, position)]));
+        }
+        let from = first.max(signature_end);
+        for position in from..past.min(filler_end) {
             // One hash gives four tokens of 16 bits each.
-            if position.is_multiple_of(4) || position == start {
+            if position.is_multiple_of(4) || position == from {
                 word = mix(self.identity ^ u64::from(position / 4) ^ 0xF1 << 56);
             }
             let bits = (word >> (16 * (position % 4))) & 0xFFFF;
             tokens.push(filler[(bits as usize * filler.len()) >> 16]);
         }
-        for position in start.max(filler_end)..end {
+        for position in first.max(filler_end)..past {
             let place = (position - filler_end) as usize;
             tokens.push(ending.get(place).copied().unwrap_or(self.workload.config().eos_id));
         }
@@ -114,9 +137,10 @@ impl Plan {
     /// Log-probabilities of tokens `start..end`: negative, mostly near zero, deterministic.
     pub(crate) fn logprobs(&self, start: u32, end: u32) -> Vec<f32> {
         let mut logprobs = Vec::with_capacity(end.saturating_sub(start) as usize);
+        let (first, past) = (start + self.said, end + self.said);
         let mut word = 0;
-        for position in start..end {
-            if position.is_multiple_of(4) || position == start {
+        for position in first..past {
+            if position.is_multiple_of(4) || position == first {
                 word = mix(self.identity ^ u64::from(position / 4) ^ 0x1F << 56);
             }
             let bits = (word >> (16 * (position % 4))) & 0xFFFF;

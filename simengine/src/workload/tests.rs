@@ -83,6 +83,16 @@ fn lengths_have_the_median_and_the_tail_of_their_distribution() {
 }
 
 #[test]
+fn filler_that_cannot_spell_leaves_responses_unsigned() {
+    for filler_ids in [vec![], vec![5], (100..150).collect(), [vec![7], (0..100).collect()].concat()] {
+        let workload = Arc::new(Workload::new(WorkloadConfig { filler_ids, ..WorkloadConfig::default() }));
+        let draw = workload.draw(&[4], 1, &NoAnswers);
+        let tokens = Plan::new(&workload, draw, None, ENDS).token_ids(0, 30);
+        assert_eq!(workload.recognise(&tokens), None);
+    }
+}
+
+#[test]
 fn a_stop_token_ends_a_sample_with_itself() {
     let workload = Arc::new(Workload::new(WorkloadConfig::default()));
     let draw = workload.draw(&[4], 1, &NoAnswers);
@@ -116,5 +126,42 @@ proptest! {
         prop_assert_eq!(&part[..], &whole[range.clone()]);
         prop_assert_eq!(&part_logprobs[..], &logprobs[range]);
         prop_assert!(logprobs.iter().all(|logprob| *logprob < 0.0 && logprob.is_finite()));
+    }
+
+    #[test]
+    fn what_is_left_of_a_sample_is_its_rest(seed in any::<u64>(), share in 0.0..1.0_f64, ignore_eos in any::<bool>()) {
+        let workload = Arc::new(Workload::new(WorkloadConfig::default()));
+        let key = table(None);
+        let answer = crate::AnswerKey::answer(&key, crate::prompt_hash(&[1, 2, 3]));
+        let draw = workload.draw(&[1, 2, 3], seed, &key);
+        let ends = PlanRequest { max_tokens: 900, ignore_eos, ..ENDS };
+        let plan = Plan::new(&workload, draw, answer.as_ref(), ends);
+        let (tokens, logprobs) = plan.outputs(0, plan.total, None);
+        let cut = (f64::from(plan.total) * share) as usize;
+        let rest = plan.clone().after(&tokens[..cut]).unwrap();
+        prop_assert_eq!(rest.total as usize, tokens.len() - cut);
+        prop_assert_eq!(rest.finish_reason, plan.finish_reason);
+        let left = (tokens[cut..].to_vec(), logprobs[cut..].to_vec());
+        prop_assert_eq!(rest.outputs(0, rest.total, None), left);
+        // Nothing is left, or it is not what was said.
+        prop_assert!(plan.clone().after(&tokens).is_none());
+        let mut other = tokens[..=cut.min(tokens.len() - 1)].to_vec();
+        other[cut / 2] ^= 1;
+        prop_assert!(plan.after(&other).is_none());
+    }
+
+    #[test]
+    fn a_prompt_that_ends_in_the_beginning_of_a_sample_shows_which(
+        prompt in prop::collection::vec(0_u32..1_500, 1..300), seed in any::<u64>(), cut in 0_usize..60,
+    ) {
+        let workload = Arc::new(Workload::new(WorkloadConfig::default()));
+        prop_assert_eq!(workload.recognise(&prompt), None);
+        let draw = workload.draw(&prompt, seed, &NoAnswers);
+        let ends = PlanRequest { max_tokens: 60, ignore_eos: true, ..ENDS };
+        let tokens = Plan::new(&workload, draw, None, ends).token_ids(0, 60);
+        let longer = [&prompt[..], &tokens[..cut]].concat();
+        // 96 bits of ten each.
+        let expected = (cut >= 10).then_some((prompt.len(), draw.identity));
+        prop_assert_eq!(workload.recognise(&longer), expected);
     }
 }

@@ -10,16 +10,14 @@
 //!   [`AnswerError`] that says which check failed; the first one ends the reading, so a poisoned answer is not
 //!   read to its end.
 //! - No column outgrows the number of tokens that were asked for, whatever the server sends.
-//!
-//! # Deliberately absent
-//! Streaming answers: a sample is of no use before its end, and 80 bytes per token arrive either way.
+//! - The parts of an answer that the engine ended early have passed the same checks, or there are none.
 
 use std::sync::Arc;
 
 use super::columns::Columns;
 use super::scan::{ScanError, Scanner};
 use crate::engine::soundness::spans_cover;
-use crate::engine::{FinishReason, GenerateRequest, SampleOutput, VersionSpan};
+use crate::engine::{FinishReason, GenerateRequest, PartialOutput, SampleOutput, VersionSpan};
 
 /// What was asked for, as far as the answer is checked against it.
 #[derive(Debug, Clone)]
@@ -62,10 +60,12 @@ pub(super) enum Answer {
     Samples(Vec<SampleOutput>),
     /// [`Content::Text`]: text and why it ended.
     Texts(Vec<(String, FinishReason)>),
-    /// The engine ended at least one of the samples early; how many tokens there were.
+    /// The engine ended at least one of the samples early.
     Aborted {
-        /// Over all samples.
+        /// How many there were, over all samples.
         tokens: u64,
+        /// What there is of each sample; none where a check failed.
+        parts: Vec<PartialOutput>,
     },
 }
 
@@ -99,6 +99,15 @@ pub(super) enum AnswerError {
     /// A finish reason nobody knows, or none.
     #[error("choice={index} ended with finish_reason={reason:?}")]
     Finish { index: u32, reason: String },
+    /// The engine says in its answer that it failed.
+    #[error("the engine failed: {words}")]
+    Engine { words: String },
+    /// A stream that came to its end before its samples did.
+    #[error("the stream ended before choice={index} did")]
+    Cut { index: u32 },
+    /// Somebody has emptied the progress of a request that was still running.
+    #[error("the tokens of the request were taken before it had ended")]
+    Taken,
     /// Spans that overlap, leave gaps or end elsewhere than the tokens.
     #[error("choice={index} has weight versions that do not cover its tokens={tokens}")]
     Spans { index: u32, tokens: usize },
@@ -125,7 +134,10 @@ impl AnswerReader {
     /// The answer, after all bytes have been fed.
     pub(super) fn finish(self) -> Result<Answer, AnswerError> {
         self.scanner.finish()?;
-        let (expected, choices) = self.columns.into_parts();
+        let (expected, choices, failure) = self.columns.into_parts();
+        if let Some(words) = failure {
+            return Err(AnswerError::Engine { words });
+        }
         conclude(&expected, choices)
     }
 }
@@ -145,7 +157,9 @@ fn conclude(expected: &Expected, mut choices: Vec<Choice>) -> Result<Answer, Ans
     }
     if choices.iter().any(|choice| choice.ending == Some(Ending::Aborted)) {
         let tokens = choices.iter().filter_map(|choice| choice.token_ids.as_ref());
-        return Ok(Answer::Aborted { tokens: tokens.map(|ids| ids.len() as u64).sum() });
+        let tokens = tokens.map(|ids| ids.len() as u64).sum();
+        let parts = (0..).zip(choices).map(|(index, choice)| choice.into_part(index));
+        return Ok(Answer::Aborted { tokens, parts: parts.collect::<Result<_, _>>().unwrap_or_default() });
     }
     let in_turn = (0..).zip(choices);
     match expected.content {
@@ -180,18 +194,21 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    fn finish_reason(&mut self, index: u32) -> Result<FinishReason, AnswerError> {
+    /// Why it ended; none where the engine ended it.
+    fn finish_reason(&mut self, index: u32) -> Result<Option<FinishReason>, AnswerError> {
         match self.ending.take() {
-            Some(Ending::Finished(reason)) => Ok(reason),
-            Some(Ending::Aborted) => Err(AnswerError::Finish { index, reason: "abort".to_owned() }),
+            Some(Ending::Finished(reason)) => Ok(Some(reason)),
+            Some(Ending::Aborted) => Ok(None),
             Some(Ending::Unknown(reason)) => Err(AnswerError::Finish { index, reason }),
             None => Err(AnswerError::Finish { index, reason: String::new() }),
         }
     }
 
-    fn into_sample(mut self, index: u32) -> Result<SampleOutput, AnswerError> {
+    fn into_part(mut self, index: u32) -> Result<PartialOutput, AnswerError> {
         let finish_reason = self.finish_reason(index)?;
-        let Some(mut response_ids) = self.token_ids.filter(|ids| !ids.is_empty()) else {
+        // The engine can end a sample before its first token; by itself none ends there.
+        let has_tokens = |ids: &Vec<u32>| finish_reason.is_none() || !ids.is_empty();
+        let Some(mut response_ids) = self.token_ids.filter(has_tokens) else {
             return Err(AnswerError::NoTokens { index });
         };
         let tokens = response_ids.len();
@@ -205,14 +222,23 @@ impl Choice {
         response_ids.shrink_to_fit();
         self.logprobs.shrink_to_fit();
         self.spans.shrink_to_fit();
-        Ok(SampleOutput { response_ids, logprobs: self.logprobs, finish_reason, version_spans: self.spans })
+        Ok(PartialOutput { response_ids, logprobs: self.logprobs, version_spans: self.spans, finish_reason })
+    }
+
+    fn into_sample(self, index: u32) -> Result<SampleOutput, AnswerError> {
+        self.into_part(index)?.into_sample().ok_or_else(|| aborted(index))
     }
 
     fn into_text(mut self, index: u32) -> Result<(String, FinishReason), AnswerError> {
-        let finish_reason = self.finish_reason(index)?;
+        let finish_reason = self.finish_reason(index)?.ok_or_else(|| aborted(index))?;
         let text = self.text.ok_or(AnswerError::Shape { member: "text", expected: "a string" })?;
         Ok((text, finish_reason))
     }
+}
+
+/// Whoever comes here has looked for aborts before.
+fn aborted(index: u32) -> AnswerError {
+    AnswerError::Finish { index, reason: "abort".to_owned() }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::answer::{AnswerError, Choice, Content, Ending, Expected};
 use super::number::{parse_f32, parse_u32};
 use super::scan::{Container, Interest, Sink, Word, unescape};
+use super::transport::REASON_CHARS_MAX;
 use crate::engine::soundness::is_poisoned;
 use crate::engine::{FinishReason, VersionSpan};
 
@@ -26,6 +27,7 @@ enum Place {
     ContentToken,
     Versions,
     Version,
+    Failure,
 }
 
 /// The member whose value comes next, of those that are read.
@@ -48,6 +50,8 @@ enum Member {
     Version,
     Start,
     End,
+    Error,
+    Message,
 }
 
 impl Member {
@@ -69,6 +73,8 @@ impl Member {
             Self::Version => "version",
             Self::Start => "start",
             Self::End => "end",
+            Self::Error => "error",
+            Self::Message => "message",
         }
     }
 }
@@ -91,6 +97,8 @@ pub(super) struct Columns {
     span: PartialSpan,
     /// Number of echoed prompt tokens that agreed so far.
     prompt_agreed: usize,
+    /// What the engine says in place of an answer.
+    failure: Option<String>,
 }
 
 impl Columns {
@@ -102,12 +110,23 @@ impl Columns {
             choices: Vec::new(),
             span: PartialSpan::default(),
             prompt_agreed: 0,
+            failure: None,
         }
     }
 
-    /// What was asked for, and the choices in the order in which they came.
-    pub(super) fn into_parts(self) -> (Expected, Vec<Choice>) {
-        (self.expected, self.choices)
+    /// What was asked for, the choices in the order in which they came, and the engine's words if it failed.
+    pub(super) fn into_parts(self) -> (Expected, Vec<Choice>, Option<String>) {
+        (self.expected, self.choices, self.failure)
+    }
+
+    /// The choices of an event; the columns are then ready for the next.
+    pub(super) fn take_choices(&mut self) -> Vec<Choice> {
+        std::mem::take(&mut self.choices)
+    }
+
+    /// The engine's words, if it failed.
+    pub(super) fn take_failure(&mut self) -> Option<String> {
+        self.failure.take()
     }
 
     fn place(&self) -> Option<Place> {
@@ -206,6 +225,8 @@ impl Sink for Columns {
         let wants_text = self.expected.content == Content::Text;
         self.member = match (place, name) {
             (Place::Root, b"choices") => Member::Choices,
+            (Place::Root, b"error") => Member::Error,
+            (Place::Failure, b"message") => Member::Message,
             (Place::Root | Place::Choice, b"prompt_token_ids") => Member::PromptTokenIds,
             (Place::Choice, b"index") => Member::Index,
             (Place::Choice, b"finish_reason") => Member::FinishReason,
@@ -258,6 +279,10 @@ impl Sink for Columns {
                 self.choice()?.logprobs.clear();
                 Place::Content
             }
+            (Some(Place::Root), Member::Error, Container::Object) => {
+                self.failure = Some("no words".to_owned());
+                Place::Failure
+            }
             (Some(Place::Content), _, Container::Object) => Place::ContentToken,
             (Some(Place::Versions), _, Container::Object) => Place::Version,
             (None, ..) => return Err(AnswerError::Shape { member: "answer", expected: "an object" }),
@@ -292,6 +317,9 @@ impl Sink for Columns {
             }
             (Some(Place::Choice), Member::Text) => self.choice()?.text = Some(text),
             (Some(Place::Version), Member::Version) => self.span.version = Some(text.into()),
+            (Some(Place::Root), Member::Error) | (Some(Place::Failure), Member::Message) => {
+                self.failure = Some(text.chars().take(REASON_CHARS_MAX).collect());
+            }
             _ => return Err(self.shape("what the protocol has, but a string")),
         }
         Ok(())
@@ -337,7 +365,9 @@ impl Sink for Columns {
                 Err(AnswerError::Poisoned { token, form: "no value" })
             }
             // Absent is said by null; whether it may be is judged at the end.
-            (Some(Place::Root | Place::Choice | Place::Logprobs), member) if member != Member::Choices => {
+            (Some(Place::Root | Place::Choice | Place::Logprobs | Place::Failure), member)
+                if member != Member::Choices =>
+            {
                 Ok(())
             }
             _ => Err(self.shape("what the protocol has, but null")),

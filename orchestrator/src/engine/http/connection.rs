@@ -224,11 +224,13 @@ impl Input {
             self.end -= self.start;
             self.start = 0;
         }
-        if self.end == self.buffer.len() {
+        if self.end == BUFFER_BYTES {
             return Err(invalid("a head or a line of it is longer than 32 KiB"));
         }
         loop {
-            self.stream.readable().await?;
+            if self.buffer.is_empty() {
+                self.buffer = vec![0; BUFFER_BYTES];
+            }
             match self.stream.try_read(&mut self.buffer[self.end..]) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
@@ -237,6 +239,11 @@ impl Input {
                     return Ok(count);
                 }
             }
+            // As in `read_head`: a streamed answer is waited for a thousand times.
+            if self.end == 0 {
+                self.buffer = Vec::new();
+            }
+            self.stream.readable().await?;
         }
     }
 }

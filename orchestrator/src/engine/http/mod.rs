@@ -2,6 +2,7 @@
 //!
 //! - [`probe`](HttpEngine::add) finds out what a server is, once;
 //! - `request` writes bodies, `scan`, `number` and `answer` read them in one pass into flat columns;
+//! - `events` and `stream` do so for answers that come in pieces, and tell how far they have come;
 //! - `transport` owns the connections and says what each failure means;
 //! - `abort` ends requests by id where a closed connection might not.
 //!
@@ -24,26 +25,32 @@ use http::header::HeaderValue;
 use http::{Method, StatusCode};
 use parking_lot::RwLock;
 
-use crate::engine::{Engine, EngineError, FinishReason, GenerateRequest, Generation, SampleOutput};
+use crate::engine::{Engine, EngineError, FinishReason, GenerateRequest, Generation, Progress, SampleOutput};
 use crate::scope::Scope;
 
 mod abort;
 mod answer;
 mod columns;
 mod connection;
+mod events;
 mod number;
 mod probe;
 mod request;
 mod scan;
 mod server;
+mod stream;
 mod transport;
 
 use abort::Aborter;
-use answer::{Answer, AnswerReader, Content, Expected};
+use answer::{Answer, AnswerError, AnswerReader, Content, Expected};
 pub use probe::{Dialect, ServerFacts};
 use request::write_request;
 use server::{ProbedServer, Server};
-use transport::{Transport, read_body, refusal};
+use stream::StreamReader;
+use transport::{NAN_WORDS, Transport, read_body, refusal};
+
+/// A token of a streamed answer comes with an event around it: so many times the bytes.
+const STREAM_BYTES_FACTOR: usize = 4;
 
 /// Turns a text into token ids: compared with what a server makes of it, and used where one returns none.
 pub type Encode = Arc<dyn Fn(&str) -> Vec<u32> + Send + Sync>;
@@ -182,11 +189,27 @@ impl HttpEngine {
         found.ok_or_else(|| EngineError::UnknownServer { server: name.to_owned() })
     }
 
-    /// Cancel-safe: dropping the future closes the connection.
+    /// Cancel-safe: dropping the future closes the connection. What came before is in the request's progress.
     async fn request(&self, name: &str, request: GenerateRequest) -> Result<Generation, EngineError> {
         let member = self.member(name)?;
-        let ProbedServer { server, facts, generate_uri } = &*member.target;
+        let progress = request.progress.clone().unwrap_or_default();
+        progress.leave(Vec::new());
         let _interruptible = member.aborter.watch(&request.request_id);
+        let outcome = self.exchange(&member.target, request, &progress).await;
+        if matches!(outcome, Err(EngineError::BadAnswer { .. })) {
+            progress.leave(Vec::new());
+        }
+        outcome
+    }
+
+    /// Cancel-safe, like [`HttpEngine::request`].
+    async fn exchange(
+        &self,
+        target: &ProbedServer,
+        request: GenerateRequest,
+        progress: &Progress,
+    ) -> Result<Generation, EngineError> {
+        let ProbedServer { server, facts, generate_uri } = target;
         let body = write_request(facts.dialect, &facts.model, &request);
         let response = self
             .transport
@@ -199,12 +222,28 @@ impl HttpEngine {
             Dialect::Generate | Dialect::Completions => Content::Tokens,
             Dialect::TextOnly => Content::Text,
         };
-        let mut reader = AnswerReader::new(Expected { content, ..Expected::tokens_of(&request) });
-        read_body(server, response, self.config.body_bytes_max, |chunk| reader.feed(chunk)).await?;
-        match reader.finish().map_err(|error| server.bad_answer(error.to_string()))? {
+        let expected = Expected { content, ..Expected::tokens_of(&request) };
+        let trouble = |error: AnswerError| answer_trouble(server, &error);
+        let bytes_max = self.config.body_bytes_max;
+        let answer = if request.stream && content == Content::Tokens {
+            let mut reader = StreamReader::new(expected, progress.clone());
+            let stream_bytes_max = bytes_max.saturating_mul(STREAM_BYTES_FACTOR);
+            let read =
+                read_body(server, response, stream_bytes_max, |chunk| reader.feed(chunk).map_err(trouble));
+            read.await?;
+            reader.finish()
+        } else {
+            let mut reader = AnswerReader::new(expected);
+            read_body(server, response, bytes_max, |chunk| reader.feed(chunk).map_err(trouble)).await?;
+            reader.finish()
+        };
+        match answer.map_err(trouble)? {
             Answer::Samples(samples) => Ok(Generation { samples }),
             Answer::Texts(texts) => self.encode_texts(server, texts).await,
-            Answer::Aborted { tokens } => Err(EngineError::Aborted { server: name.to_owned(), tokens }),
+            Answer::Aborted { tokens, parts } => {
+                progress.leave(parts);
+                Err(EngineError::Aborted { server: server.name.to_string(), tokens })
+            }
         }
     }
 
@@ -238,6 +277,17 @@ impl HttpEngine {
     }
 }
 
+/// What an answer that was not read to a good end means.
+fn answer_trouble(server: &Server, error: &AnswerError) -> EngineError {
+    match error {
+        AnswerError::Engine { words } if words.contains(NAN_WORDS) => {
+            server.bad_answer("poisoned: the engine's log-probabilities are not finite".to_owned())
+        }
+        AnswerError::Engine { .. } | AnswerError::Cut { .. } => server.failed(error.to_string()),
+        _ => server.bad_answer(error.to_string()),
+    }
+}
+
 /// Reads an answer that was recorded, given as the chunks of its body: what [`HttpEngine`] does with one as it
 /// arrives, for replays and measurements.
 ///
@@ -252,7 +302,7 @@ pub fn read_recorded<'a>(
     let fed = chunks.into_iter().try_for_each(|chunk| reader.feed(chunk));
     match fed.and_then(|()| reader.finish()) {
         Ok(Answer::Samples(samples)) => Ok(Generation { samples }),
-        Ok(Answer::Aborted { tokens }) => Err(EngineError::Aborted { server: server(), tokens }),
+        Ok(Answer::Aborted { tokens, .. }) => Err(EngineError::Aborted { server: server(), tokens }),
         // Only where text was expected.
         Ok(Answer::Texts(_)) => Err(EngineError::BadAnswer { server: server(), reason: "text".to_owned() }),
         Err(error) => Err(EngineError::BadAnswer { server: server(), reason: error.to_string() }),

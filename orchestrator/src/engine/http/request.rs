@@ -30,6 +30,9 @@ pub(super) fn write_request(dialect: Dialect, model: &str, request: &GenerateReq
     let mut body = Body { bytes: Vec::with_capacity(FIXED_BYTES + prompt_bytes) };
     body.bytes.push(b'{');
     body.member("model", |body| body.json(model));
+    if dialect != Dialect::TextOnly {
+        body.reply(request);
+    }
     match dialect {
         Dialect::Generate => {
             body.member("request_id", |body| body.json(&*request.request_id));
@@ -90,6 +93,17 @@ impl Body {
             push_u64(&mut self.bytes, u64::from(*id));
         }
         self.bytes.push(b']');
+    }
+
+    /// What both dialects say beside the sampling. Without a word of streams an answer comes whole.
+    fn reply(&mut self, request: &GenerateRequest) {
+        if request.stream {
+            self.member("stream", |body| body.json(&true));
+        }
+        // An empty one is refused.
+        if let Some(salt) = request.cache_salt.as_ref().filter(|salt| !salt.is_empty()) {
+            self.member("cache_salt", |body| body.json(&**salt));
+        }
     }
 
     /// What OpenAI's API has.

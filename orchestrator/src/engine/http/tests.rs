@@ -13,6 +13,8 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::engine::{Admission, ErrorClass, SamplingParams};
 
+mod partial;
+
 /// Longer than anything here takes, so that a hang is a failure.
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -34,10 +34,10 @@ const CONNECTIONS_IDLE_MAX: usize = 1024;
 const ERROR_BODY_BYTES_MAX: usize = 256 << 10;
 
 /// Most of an error's words that are passed on.
-const REASON_CHARS_MAX: usize = 300;
+pub(super) const REASON_CHARS_MAX: usize = 300;
 
 /// vLLM's words where logits are NaN: a 400 for which the request is not to blame.
-const NAN_WORDS: &str = "Out of range float values are not JSON compliant";
+pub(super) const NAN_WORDS: &str = "Out of range float values are not JSON compliant";
 
 /// The header by which vLLM names a request; it goes before the body's `request_id`.
 const REQUEST_ID: &str = "x-request-id";
@@ -227,13 +227,13 @@ impl Reply {
 /// Cancel-safe: dropping the future closes the connection.
 ///
 /// # Errors
-/// [`EngineError::BadAnswer`] for more than `bytes_max` bytes and for what `take` says,
+/// [`EngineError::BadAnswer`] for more than `bytes_max` bytes, what `take` says, and
 /// [`EngineError::Failed`] when the connection ends first.
-pub(super) async fn read_body<E: ToString>(
+pub(super) async fn read_body(
     server: &Server,
     reply: Reply,
     bytes_max: usize,
-    mut take: impl FnMut(&[u8]) -> Result<(), E>,
+    mut take: impl FnMut(&[u8]) -> Result<(), EngineError>,
 ) -> Result<(), EngineError> {
     let Reply { mut body, pool, authority } = reply;
     let too_long = || server.bad_answer(format!("body longer than body_bytes_max={bytes_max}"));
@@ -250,7 +250,7 @@ pub(super) async fn read_body<E: ToString>(
         if bytes_read > bytes_max {
             return Err(too_long());
         }
-        take(piece).map_err(|error| server.bad_answer(error.to_string()))?;
+        take(piece)?;
     }
     if let Some(connection) = body.into_reusable() {
         pool.put(authority, connection);
@@ -269,7 +269,7 @@ pub(super) async fn collect_body(
     let mut bytes = Vec::new();
     read_body(server, reply, bytes_max, |piece| {
         bytes.extend_from_slice(piece);
-        Ok::<(), String>(())
+        Ok(())
     })
     .await?;
     Ok(bytes)

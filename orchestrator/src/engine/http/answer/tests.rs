@@ -120,7 +120,16 @@ fn recorded_aborts_are_aborts_with_their_tokens() {
     for (name, n, count) in cases {
         let Some(body) = capture(name) else { return };
         let expected = tokens(&prompt_of(&body, &body), n, 2048);
-        assert_eq!(read(&body, &expected), Ok(Answer::Aborted { tokens: count }), "{name}");
+        let found = read(&body, &expected);
+        let Ok(Answer::Aborted { tokens, parts }) = found else { panic!("{name}: {found:?}") };
+        assert_eq!(tokens, count, "{name}");
+        assert_eq!(parts.iter().map(|part| part.response_ids.len() as u64).sum::<u64>(), count, "{name}");
+        for (part, choice) in parts.iter().zip(body["choices"].as_array().unwrap()) {
+            assert_eq!(part.response_ids, u32s(&choice["token_ids"]), "{name}");
+            assert_eq!(part.logprobs.len(), part.response_ids.len(), "{name}");
+            assert_eq!(part.finish_reason, None, "{name}");
+            assert_eq!(part.version_spans.is_empty(), name.contains("comp"), "{name}");
+        }
     }
 }
 
@@ -215,6 +224,30 @@ fn wrong_counts_echoes_and_spans_are_each_their_own_error() {
         let found = spoiled("/choices/0/weight_versions", spans);
         assert_eq!(found, Err(AnswerError::Spans { index: 0, tokens: 2 }));
     }
+}
+
+#[test]
+fn an_answer_that_was_ended_early_has_parts_that_pass_the_checks_or_none() {
+    let aborted = |pointer: &str, value: Value| {
+        let mut body = generated();
+        body["choices"][0]["finish_reason"] = json!("abort");
+        *body.pointer_mut(pointer).unwrap() = value;
+        match read(&body, &tokens(&[5, 6], 1, 4)) {
+            Ok(Answer::Aborted { parts, .. }) => parts,
+            other => panic!("{pointer}: {other:?}"),
+        }
+    };
+    let sound = aborted("/usage", json!(null));
+    assert_eq!((sound.len(), &sound[0].response_ids[..]), (1, &[7, 8][..]));
+    assert_eq!(sound[0].version_spans.len(), 1);
+    // Ended before its first token, as a request that a pause held back.
+    let held = json!({"index": 0, "finish_reason": "abort", "token_ids": [], "logprobs": null});
+    assert_eq!(aborted("/choices/0", held), [PartialOutput::default()]);
+    let one = json!([{"logprob": -0.5, "rank": 1}]);
+    assert!(aborted("/choices/0/logprobs/content", one).is_empty());
+    let uncovered = json!([{"version": "a", "start": 0, "end": 1}]);
+    assert!(aborted("/choices/0/weight_versions", uncovered).is_empty());
+    assert!(aborted("/choices/0/token_ids", json!(null)).is_empty());
 }
 
 #[test]

@@ -111,3 +111,21 @@ async fn long_bodies_come_through_in_both_framings() {
         }
     }
 }
+
+#[tokio::test]
+async fn an_answer_that_comes_in_pieces_holds_no_buffer_between_them() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let uri: Uri = format!("http://{}/x", listener.local_addr().unwrap()).parse().unwrap();
+    let connecting = Connection::open(&uri, Duration::from_secs(5));
+    let (connection, accepted) = tokio::join!(connecting, listener.accept());
+    let mut peer = accepted.unwrap().0;
+    peer.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhe\r\n").await.unwrap();
+    let mut body = connection.unwrap().read_head().await.unwrap();
+    assert_eq!(body.next().await.unwrap(), Some(&b"he"[..]));
+    let waiting = tokio::time::timeout(Duration::from_millis(50), body.next()).await;
+    assert!(waiting.is_err(), "nothing has come");
+    assert_eq!(body.input.buffer.capacity(), 0);
+    peer.write_all(b"3\r\nllo\r\n0\r\n\r\n").await.unwrap();
+    assert_eq!(body.next().await.unwrap(), Some(&b"llo"[..]));
+    assert_eq!(body.next().await.unwrap(), None);
+}
