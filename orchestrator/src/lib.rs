@@ -3,6 +3,7 @@
 pub mod cli;
 pub mod data;
 pub mod engine;
+pub mod ledger;
 pub mod recipe;
 pub mod report;
 pub mod rollout;
