@@ -163,6 +163,7 @@ fn encode_dispatch(dispatch: &DispatchRecord, into: &mut Encoder) {
     into.number(dispatch.step);
     into.number(dispatch.policy_version);
     into.number(u64::from(dispatch.first_attempt));
+    into.number(u64::from(dispatch.returns));
     match dispatch.drawn_to {
         None => into.byte(0),
         Some(position) => {
@@ -262,6 +263,7 @@ fn decode_dispatch(from: &mut Decoder<'_>) -> Result<DispatchRecord, Expected> {
         step: from.number()?,
         policy_version: from.number()?,
         first_attempt: from.number_u32()?,
+        returns: from.number_u32()?,
         drawn_to: match from.byte()? {
             0 => None,
             1 => Some(Position { epoch: from.number_u32()?, offset: from.number()? }),

@@ -30,7 +30,10 @@
 
 mod codec;
 mod error;
+#[cfg(test)]
+mod fixture;
 mod frame;
+mod history;
 mod reasons;
 mod record;
 mod state;
@@ -39,6 +42,7 @@ mod writer;
 
 pub use error::LedgerError;
 pub use frame::{LEDGER_FILE, LogEnd, ledger_file, read_log};
+pub use history::{DispatchHistory, History};
 pub use record::{
     DispatchRecord, FORMAT, LifeRecord, Next, QueueRecord, Record, RunRecord, StepEndRecord, StepRecord,
 };

@@ -31,7 +31,8 @@ pub struct LifeRecord {
     pub started_s: u64,
 }
 
-/// A step begins, or goes on in another life.
+/// A step begins, or goes on in another life. Every end behind it counts for this step, whichever step sent the dispatch
+/// out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepRecord {
     /// Counted from 1.
@@ -63,6 +64,8 @@ pub struct DispatchRecord {
     pub policy_version: u64,
     /// Attempts that its parents have used up.
     pub first_attempt: u32,
+    /// How often its number was sent back because it was too old.
+    pub returns: u32,
     /// Of a new prompt: where the data continues behind it, if its source can say so.
     pub drawn_to: Option<Position>,
 }
@@ -147,7 +150,8 @@ impl Record {
     }
 }
 
-/// What the owner's record of a put says, so that the queue knows which dispatch its rows are of.
+/// What the owner's record of a put says, so that the queue knows which dispatch its rows are of. A put is submitted when
+/// the end that calls its dispatch accepted is synced: then the step that it counts for is in the ledger too.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueRecord {

@@ -29,6 +29,8 @@ pub struct QueuedPrompt {
     pub visit: u32,
     /// The first attempt that is not used up.
     pub first_attempt: u32,
+    /// How often it was sent back because it was too old.
+    pub returns: u32,
     /// What it has already; see [`read_carried`](super::read_carried).
     pub tokens: Option<TokensPlace>,
 }
@@ -40,10 +42,18 @@ pub struct StepState {
     pub target: u64,
     /// At its start.
     pub policy_version: u64,
-    /// Its dispatches by fate; those of its first life and of later ones together.
+    /// Dispatches by fate, each in the step in which it ends, whichever step sent it out; those of all lives together.
     pub totals: Totals,
     /// `None` while it goes on, and again where an accepted group never came to the queue.
     pub end: Option<StepEnd>,
+}
+
+/// An accepted dispatch that is not settled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Accepted {
+    dispatch: DispatchRecord,
+    /// The step that it counts for.
+    step: u64,
 }
 
 /// See the module's documentation.
@@ -53,10 +63,12 @@ pub struct LedgerState {
     lives: u32,
     totals: Totals,
     steps: BTreeMap<u64, StepState>,
+    /// The step that goes on.
+    current: u64,
     /// In flight.
     open: BTreeMap<DispatchId, DispatchRecord>,
     /// Accepted, as far as the ledger knows; until they are settled the queue has the last word.
-    accepted: BTreeMap<DispatchId, DispatchRecord>,
+    accepted: BTreeMap<DispatchId, Accepted>,
     /// By number.
     queued: BTreeMap<u64, QueuedPrompt>,
     /// Tokens of numbers that are not settled, by number.
@@ -121,16 +133,25 @@ impl LedgerState {
     }
 
     fn begin_step(&mut self, step: &StepRecord) -> Result<(), LedgerError> {
-        let last = self.last_step();
-        if step.step < last {
+        let (last, begins_again) = (self.last_step(), self.steps.get(&step.step));
+        if step.step < last && begins_again.is_none_or(|earlier| earlier.end.is_some()) {
             return Err(contradiction(format!("step={} after step={last}", step.step)));
         }
-        let begun = self.steps.entry(step.step).or_default();
+        // What is in flight belongs to the step in which it will end.
+        let in_flight = self.open.len() as u64;
+        if let Some(left) = self.steps.get_mut(&self.current) {
+            left.totals.dispatched -= in_flight;
+            left.totals.in_flight = 0;
+        }
+        let begun = self
+            .steps
+            .entry(step.step)
+            .or_insert_with(|| StepState { policy_version: step.policy_version, ..StepState::default() });
         begun.target = step.target;
         begun.end = None;
-        if begun.totals.dispatched == 0 {
-            begun.policy_version = step.policy_version;
-        }
+        begun.totals.dispatched += in_flight;
+        begun.totals.in_flight = in_flight;
+        self.current = step.step;
         self.policy_version = step.policy_version;
         Ok(())
     }
@@ -141,8 +162,8 @@ impl LedgerState {
         if id.0 < self.next_id {
             return refused("comes after a greater one".to_owned());
         }
-        let Some(step) = self.steps.get_mut(&dispatch.step) else {
-            return refused(format!("belongs to step={}, which has not begun", dispatch.step));
+        let Some(step) = self.steps.get_mut(&self.current).filter(|_| dispatch.step == self.current) else {
+            return refused(format!("belongs to step={}, not to step={}", dispatch.step, self.current));
         };
         match parent {
             None if number < self.next_number => {
@@ -164,8 +185,8 @@ impl LedgerState {
             totals.dispatched += 1;
             totals.in_flight += 1;
         }
-        self.next_id = id.0 + 1;
-        self.next_number = self.next_number.max(number + 1);
+        self.next_id = id.0.saturating_add(1);
+        self.next_number = self.next_number.max(number.saturating_add(1));
         if let Some(drawn_to) = dispatch.drawn_to
             && self.position.is_none_or(|position| place(drawn_to) > place(position))
         {
@@ -179,31 +200,35 @@ impl LedgerState {
         if *fate == Fate::Accepted && *next != Next::Nothing {
             return Err(contradiction(format!("dispatch={id} is accepted and goes on")));
         }
-        // Only what never came to the queue is taken back.
-        let is_taken_back = self.accepted.contains_key(&id) && *fate == Fate::Requeued;
-        let from = if is_taken_back { &mut self.accepted } else { &mut self.open };
-        let Some(dispatch) = from.remove(&id) else {
+        if *fate == Fate::Requeued && self.accepted.contains_key(&id) {
+            return self.take_back(id, next);
+        }
+        let Some(dispatch) = self.open.remove(&id) else {
             return Err(contradiction(format!("dispatch={id} ends ({fate:?}) and is not in flight")));
         };
-        let is_last_step = dispatch.step == self.last_step();
-        let mut both = vec![&mut self.totals];
-        if let Some(step) = self.steps.get_mut(&dispatch.step) {
-            if is_taken_back && is_last_step {
-                step.end = None;
-            }
-            both.push(&mut step.totals);
-        }
-        for totals in both {
-            if is_taken_back {
-                totals.accepted -= 1;
-                totals.in_flight += 1;
-            }
-            count(totals, fate);
+        count(&mut self.totals, fate);
+        if let Some(step) = self.steps.get_mut(&self.current) {
+            count(&mut step.totals, fate);
         }
         self.go_on(&dispatch, fate, next);
         if *fate == Fate::Accepted {
-            self.accepted.insert(id, dispatch);
+            self.accepted.insert(id, Accepted { dispatch, step: self.current });
         }
+        Ok(())
+    }
+
+    /// An accepted group whose rows never came to the queue: its step lacks one, and goes on.
+    fn take_back(&mut self, id: DispatchId, next: &Next) -> Result<(), LedgerError> {
+        let Some(Accepted { dispatch, step }) = self.accepted.remove(&id) else { return Ok(()) };
+        let counted = self.steps.get_mut(&step).map(|step| {
+            step.end = None;
+            &mut step.totals
+        });
+        for totals in counted.into_iter().chain([&mut self.totals]) {
+            totals.accepted -= 1;
+            totals.requeued += 1;
+        }
+        self.go_on(&dispatch, &Fate::Requeued, next);
         Ok(())
     }
 
@@ -234,6 +259,7 @@ impl LedgerState {
             row: dispatch.row,
             visit: dispatch.visit,
             first_attempt,
+            returns: dispatch.returns.saturating_add(u32::from(*fate == Fate::Stale)),
             tokens: self.tokens.get(&number).copied(),
         };
         self.queued.insert(number, queued);
@@ -254,8 +280,8 @@ impl LedgerState {
             return Err(contradiction(format!("dispatch={id} is settled and was not accepted")));
         }
         for id in ids {
-            if let Some(dispatch) = self.accepted.remove(id) {
-                self.let_go_of_tokens(dispatch.number);
+            if let Some(accepted) = self.accepted.remove(id) {
+                self.let_go_of_tokens(accepted.dispatch.number);
             }
         }
         Ok(())
@@ -272,12 +298,9 @@ impl LedgerState {
     /// Conservation, over the run and over every step.
     pub fn check(&self) -> Result<(), LedgerError> {
         invariants::conservation(&self.totals, self.open.len())?;
-        let mut open_of: BTreeMap<u64, usize> = BTreeMap::new();
-        for dispatch in self.open.values() {
-            *open_of.entry(dispatch.step).or_default() += 1;
-        }
         for (number, step) in &self.steps {
-            invariants::conservation(&step.totals, open_of.get(number).copied().unwrap_or(0))?;
+            let open = if *number == self.current { self.open.len() } else { 0 };
+            invariants::conservation(&step.totals, open)?;
         }
         Ok(())
     }
@@ -313,7 +336,17 @@ impl LedgerState {
 
     /// Accepted dispatches that are not [settled](Record::Settled), oldest first.
     pub fn accepted(&self) -> impl Iterator<Item = &DispatchRecord> {
-        self.accepted.values()
+        self.accepted.values().map(|accepted| &accepted.dispatch)
+    }
+
+    /// A dispatch that is in flight, or accepted and not settled.
+    pub fn unsettled(&self, id: DispatchId) -> Option<&DispatchRecord> {
+        self.open.get(&id).or_else(|| self.accepted.get(&id).map(|accepted| &accepted.dispatch))
+    }
+
+    /// The step that goes on, or has ended last; 0 before the first one.
+    pub fn current_step(&self) -> u64 {
+        self.current
     }
 
     /// Prompts that wait for their next dispatch, in dispatch order.

@@ -53,7 +53,7 @@ pub struct CarriedSample {
     pub index: u32,
     /// How many attempts came before this one.
     pub attempt: u32,
-    /// How often it was cut off and resumed.
+    /// Requests that its tokens came in.
     pub segments: u32,
     /// Token ids so far.
     pub response_ids: Vec<u32>,
@@ -61,10 +61,14 @@ pub struct CarriedSample {
     pub logprobs: Vec<f32>,
     /// Which version generated which tokens.
     pub version_spans: Vec<VersionSpan>,
+    /// Oldest policy version of its tokens.
+    pub policy_version_min: u64,
+    /// Newest policy version of its tokens.
+    pub policy_version_max: u64,
+    /// Whether the engine reported all of the versions.
+    pub versions_reported: bool,
     /// Why it ended, if it has.
     pub finished: Option<FinishReason>,
-    /// Seed of its first segment.
-    pub first_seed: u64,
 }
 
 impl CarriedGroup {
@@ -114,7 +118,9 @@ impl CarriedSample {
             Some(FinishReason::Stop) => 1,
             Some(FinishReason::Length) => 2,
         });
-        into.number(self.first_seed);
+        into.number(self.policy_version_min);
+        into.number(self.policy_version_max);
+        into.byte(u8::from(self.versions_reported));
         into.number(self.response_ids.len() as u64);
         self.response_ids.iter().for_each(|id| into.0.extend_from_slice(&id.to_le_bytes()));
         into.number(self.logprobs.len() as u64);
@@ -135,7 +141,8 @@ impl CarriedSample {
             2 => Some(FinishReason::Length),
             _ => return Err("a known reason for the end of a sample"),
         };
-        let first_seed = from.number()?;
+        let (policy_version_min, policy_version_max) = (from.number()?, from.number()?);
+        let versions_reported = from.byte()? != 0;
         let response_ids = words(from)?.map(u32::from_le_bytes).collect();
         let logprobs = words(from)?.map(f32::from_le_bytes).collect();
         let spans = from.number()?;
@@ -148,7 +155,18 @@ impl CarriedSample {
                 Ok(VersionSpan { version, start: from.number_u32()?, end: from.number_u32()? })
             })
             .collect::<Result<_, Expected>>()?;
-        Ok(Self { index, attempt, segments, response_ids, logprobs, version_spans, finished, first_seed })
+        Ok(Self {
+            index,
+            attempt,
+            segments,
+            response_ids,
+            logprobs,
+            version_spans,
+            policy_version_min,
+            policy_version_max,
+            versions_reported,
+            finished,
+        })
     }
 }
 

@@ -69,7 +69,7 @@ struct Inner {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Where records are written in line.
-    inline: Option<Mutex<Sink>>,
+    inline: Option<Mutex<Option<Sink>>>,
 }
 
 #[derive(Debug)]
@@ -128,7 +128,7 @@ impl LedgerWriter {
             progress: watch::Sender::new(Progress::default()),
         });
         let (thread, inline) = if config.inline {
-            (None, Some(Mutex::new(sink)))
+            (None, Some(Mutex::new(Some(sink))))
         } else {
             let of_thread = Arc::clone(&shared);
             let thread = std::thread::Builder::new()
@@ -158,7 +158,8 @@ impl LedgerWriter {
         gathered.appended += 1;
         let sequence = Sequence(gathered.appended);
         if !gathered.is_closed && !gathered.has_failed {
-            let written = sink.lock().commit(vec![item]);
+            let written =
+                sink.lock().as_mut().map_or(Err(LedgerError::Closed), |sink| sink.commit(vec![item]));
             gathered.has_failed = written.is_err();
             self.inner.shared.report(sequence.0, written);
         }
@@ -232,6 +233,10 @@ impl Inner {
             tracing::error!("the ledger's writer died");
         }
         self.shared.end();
+        if let Some(sink) = &self.inline {
+            // With it goes the lock on the file.
+            drop(sink.lock().take());
+        }
     }
 }
 
