@@ -52,7 +52,7 @@ impl History {
                 if let Some(taken_back) = found.get_mut(id) {
                     taken_back.is_taken_back = true;
                     (taken_back.fate, taken_back.next) = (Some(fate.clone()), Some(*next));
-                } else if let Some(dispatch) = state.unsettled(*id)
+                } else if let Some(dispatch) = state.in_flight(*id)
                     && is_asked_for(dispatch, Some(step))
                 {
                     let (fate, next, dispatch) = (Some(fate.clone()), Some(*next), dispatch.clone());

@@ -339,9 +339,9 @@ impl LedgerState {
         self.accepted.values().map(|accepted| &accepted.dispatch)
     }
 
-    /// A dispatch that is in flight, or accepted and not settled.
-    pub fn unsettled(&self, id: DispatchId) -> Option<&DispatchRecord> {
-        self.open.get(&id).or_else(|| self.accepted.get(&id).map(|accepted| &accepted.dispatch))
+    /// A dispatch, while it is in flight.
+    pub fn in_flight(&self, id: DispatchId) -> Option<&DispatchRecord> {
+        self.open.get(&id)
     }
 
     /// The step that goes on, or has ended last; 0 before the first one.

@@ -119,7 +119,8 @@ impl LedgerState {
             {
                 return differs(format!("the queue has number={number} as dispatch={other} too"));
             }
-            if let Some(dispatch) = self.unsettled(id) {
+            let accepted = || self.accepted.get(&id).map(|accepted| &accepted.dispatch);
+            if let Some(dispatch) = self.open.get(&id).or_else(accepted) {
                 if let Some(what) = difference(dispatch, record) {
                     return differs(what);
                 }

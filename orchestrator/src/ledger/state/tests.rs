@@ -167,3 +167,51 @@ fn a_queue_of_another_run_is_refused() {
     let twice = refused(&[in_queue(0, 0), in_queue(1, 0)]);
     assert!(matches!(twice, LedgerError::QueueDiffers { .. }), "{twice}");
 }
+
+#[test]
+fn a_dispatch_counts_for_the_step_in_which_it_ends() {
+    let mut state = state(&[
+        fixture::dispatch(0, 0, 1),
+        fixture::dispatch(1, 1, 1),
+        fixture::dispatch(2, 2, 1),
+        accepted(0),
+        Record::StepEnd(StepEndRecord { step: 1, end: StepEnd::Reached }),
+        fixture::step(2),
+        accepted(1),
+    ]);
+    let of = |state: &LedgerState, step: u64| {
+        let totals = &state.steps()[&step].totals;
+        (totals.dispatched, totals.in_flight, totals.accepted)
+    };
+    assert_eq!((of(&state, 1), of(&state, 2)), ((1, 0, 1), (2, 1, 1)));
+    state.check().unwrap();
+    assert!(state.clone().apply(&fixture::step(1)).is_err(), "the first step has ended");
+
+    // The group of the first step is not in the queue: both steps go on, one after the other.
+    let resumed = state.reconcile(&[in_queue(1, 1)]).unwrap();
+    let lacking: Vec<_> = resumed.open_steps.iter().map(|step| (step.step, step.accepted)).collect();
+    assert_eq!(lacking, [(1, 0), (2, 1)]);
+    for (record, expected) in [
+        (fixture::step(1), 1),
+        (fixture::continued(3, 0, 0, 1), 1),
+        (accepted(3), 1),
+        (Record::StepEnd(StepEndRecord { step: 1, end: StepEnd::Reached }), 1),
+        (fixture::step(2), 2),
+    ] {
+        state.apply(&record).unwrap();
+        assert_eq!(state.current_step(), expected);
+        state.check().unwrap();
+    }
+    assert_eq!((of(&state, 1), of(&state, 2)), ((2, 0, 1), (2, 0, 1)));
+}
+
+#[test]
+fn what_is_sent_back_for_its_age_is_counted() {
+    let mut state = state(&[fixture::dispatch(0, 0, 1), Record::end_anew(DispatchId(0), Fate::Stale, 3)]);
+    let queued = state.queued().next().unwrap().clone();
+    assert_eq!((queued.returns, queued.first_attempt), (1, 3));
+    let again = DispatchRecord { parent: Some(DispatchId(0)), returns: 1, ..fixture::dispatched(1, 0, 1) };
+    state.apply(&Record::Dispatch(again)).unwrap();
+    state.apply(&Record::end(DispatchId(1), Fate::Requeued)).unwrap();
+    assert_eq!(state.queued().next().unwrap().returns, 1, "only its age counts");
+}

@@ -23,6 +23,8 @@ fn records(dir: &Path) -> Vec<Record> {
     records
 }
 
+fn may_be_sent(_: &impl Send) {}
+
 fn beginning() -> Vec<Record> {
     vec![fixture::run(), fixture::life(1), fixture::step(1), fixture::dispatch(0, 0, 1)]
 }
@@ -38,7 +40,9 @@ async fn what_is_synced_is_there() {
                 writer.append(record);
             }
             let last = writer.append(Record::end(DispatchId(0), Fate::Accepted));
-            writer.sync(last).await.unwrap();
+            let syncing = writer.sync(last);
+            may_be_sent(&syncing);
+            syncing.await.unwrap();
             assert_eq!(records(&out).len(), 5, "{durability} {inline}");
             writer.sync_all().await.unwrap();
             writer.close().unwrap();

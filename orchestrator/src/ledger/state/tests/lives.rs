@@ -24,8 +24,8 @@ struct Life {
     state: LedgerState,
     /// Where the frame of each dispatch ends.
     ends_at: BTreeMap<DispatchId, usize>,
-    /// Accepted and not yet put.
-    due: Vec<DispatchRecord>,
+    /// Accepted, for which step, and not yet put.
+    due: Vec<(DispatchRecord, u64)>,
     /// Where the log has to be whole because the queue has forgotten records on the strength of it.
     settled_at: usize,
 }
@@ -42,7 +42,7 @@ impl Life {
     }
 
     fn act(&mut self, action: u8, pick: u8) {
-        let step = self.state.last_step();
+        let step = self.state.current_step();
         let (id, number) = (self.state.next_id, self.state.next_number);
         match action % 8 {
             0 | 1 => self.append(fixture::dispatch(id, number, step)),
@@ -60,7 +60,9 @@ impl Life {
             6 => self.settle(),
             _ => {
                 self.append(Record::StepEnd(StepEndRecord { step, end: StepEnd::Reached }));
-                self.append(fixture::step(step + 1));
+                let goes_on = self.state.steps().iter().find(|(_, step)| step.end.is_none());
+                let next = goes_on.map_or(self.state.last_step() + 1, |(number, _)| *number);
+                self.append(fixture::step(next));
             }
         }
     }
@@ -73,7 +75,7 @@ impl Life {
         match pick % 9 {
             0..=3 => {
                 self.append(Record::end(id, Fate::Accepted));
-                self.due.push(dispatch);
+                self.due.push((dispatch, self.state.current_step()));
             }
             4 => self.append(Record::end(id, Fate::Filtered("no_variance"))),
             5 => self.append(Record::end(id, Fate::Requeued)),
@@ -87,7 +89,7 @@ impl Life {
         if self.due.is_empty() {
             return;
         }
-        let DispatchRecord { id, number, step, prompt_uid, .. } = self.due.remove(0);
+        let (DispatchRecord { id, number, prompt_uid, .. }, step) = self.due.remove(0);
         self.world.queue.push(QueueRecord::new(id, number, step, prompt_uid));
     }
 
@@ -170,6 +172,10 @@ fn check(world: &World, records: &[Record], state: &LedgerState, resumed: &Resum
     assert_eq!(queued, unfinished.into_iter().collect::<Vec<_>>(), "each unfinished number once");
     assert_eq!(resumed.position.map(|position| position.offset), last_new);
     assert_eq!(resumed.run_totals.in_flight, 0);
+    let of_steps =
+        |count: fn(&Totals) -> u64| state.steps().values().map(|step| count(&step.totals)).sum::<u64>();
+    assert_eq!(of_steps(|totals| totals.accepted), resumed.run_totals.accepted);
+    assert_eq!(of_steps(|totals| totals.dispatched), resumed.run_totals.dispatched);
     state.check().unwrap();
 }
 
@@ -208,8 +214,8 @@ fn resume(world: World, dir: &std::path::Path, crash_at: u8) -> Life {
         Resumption { records: Vec::new(), ..resumed_again.clone() },
         Resumption { records: Vec::new(), ..resumed }
     );
-    for record in resumed_again.records {
-        life.append(record);
+    for record in &resumed_again.records {
+        life.append(record.clone());
     }
     let third = life.state.clone().reconcile(&life.world.queue).unwrap();
     assert_eq!(third.records, [], "nothing is left to decide");
@@ -220,8 +226,8 @@ fn resume(world: World, dir: &std::path::Path, crash_at: u8) -> Life {
         life.world.forgotten.extend(all);
     }
     life.append(fixture::life(resumed_again.life));
-    let step = life.state.last_step();
-    life.append(fixture::step(step.max(1)));
+    let goes_on = resumed_again.open_steps.first().map_or(resumed_again.last_step + 1, |step| step.step);
+    life.append(fixture::step(goes_on));
     life
 }
 
