@@ -74,6 +74,10 @@ fn request(number: u64) -> GenerateRequest {
         seed: number,
         max_tokens: TOKENS,
         sampling: Arc::new(sampling()),
+        progress: None,
+        stream: false,
+        resumed: None,
+        cache_salt: None,
     }
 }
 

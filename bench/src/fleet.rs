@@ -232,6 +232,10 @@ async fn sample(
             seed: number,
             max_tokens: MAX_RESPONSE,
             sampling: Arc::clone(&sampling),
+            progress: None,
+            stream: false,
+            resumed: None,
+            cache_salt: None,
         };
         let answer = tokio::select! {
             biased;

@@ -350,6 +350,10 @@ fn simulated_fleet(quick: bool) -> anyhow::Result<Figure> {
                 seed: number,
                 max_tokens: MAX_RESPONSE,
                 sampling: Arc::clone(&sampling),
+                progress: None,
+                stream: false,
+                resumed: None,
+                cache_salt: None,
             };
             engine.generate(&names[number as usize % names.len()], request)
         }));

@@ -10,6 +10,7 @@
 //!   the connection, the simulation frees the sequences.
 //! - A [`Generation`] that is returned has passed every check of its bytes; what fails one is an
 //!   [`EngineError`] with a reason, never a sample with holes.
+//! - What a request that was cut off leaves in its [`Progress`] has passed the same checks.
 //!
 //! # Deliberately absent
 //! Retries: who may try again, where and how often is the rollout core's business (it owns attempts and
@@ -22,10 +23,12 @@ use futures::future::BoxFuture;
 
 mod error;
 pub mod http;
+mod progress;
 pub mod simulated;
 mod soundness;
 
 pub use error::{Admission, EngineError, ErrorClass};
+pub use progress::{PartialOutput, Progress};
 
 /// Sampling parameters, as the field and the engines name them.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,6 +63,26 @@ pub struct GenerateRequest {
     pub max_tokens: u32,
     /// Shared by every request of a step.
     pub sampling: Arc<SamplingParams>,
+    /// Where the request leaves what it has if it does not end well; without it, that is lost.
+    pub progress: Option<Progress>,
+    /// Whether tokens are reported into `progress` as they come, and not only by an engine that ends the request
+    /// early. The answer is the same.
+    pub stream: bool,
+    /// Set where `prompt_ids` ends in tokens of the sample itself. Only the simulation reads it: a real model needs
+    /// no more than the tokens.
+    pub resumed: Option<Resumed>,
+    /// Separates prefix caches, as those of different weights: only requests with the same salt share one. Sent in
+    /// the dialects that have it.
+    pub cache_salt: Option<Arc<str>>,
+}
+
+/// What a sample that was cut off goes on from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resumed {
+    /// The last so many of `prompt_ids` are the sample's own earlier tokens.
+    pub tokens: u32,
+    /// The seed of its first segment, of sample 0 of the request.
+    pub seed: u64,
 }
 
 /// Why a sample ended.
@@ -125,6 +148,14 @@ pub trait Engine: Send + Sync + 'static {
         server: &'a str,
         request: GenerateRequest,
     ) -> BoxFuture<'a, Result<Generation, EngineError>>;
+
+    /// Asks the engine to end a request that `generate` is still running, so that `generate` soon returns
+    /// [`EngineError::Aborted`] and the request's [`Progress`] has its tokens.
+    ///
+    /// An abort that comes within 10 ms of its request is usually lost, so it is repeated until the request
+    /// returns, a bounded number of times. It is no promise: the caller sets itself a limit, and then drops
+    /// `generate`. Cancel-safe.
+    fn interrupt(&self, server: &str, request_id: &Arc<str>) -> BoxFuture<'_, ()>;
 
     /// Says that the request's future was dropped: aborts it by id where the engine offers that.
     ///

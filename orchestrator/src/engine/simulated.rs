@@ -17,6 +17,15 @@ use rolldock_simengine::{Phase, SimError, SimRequest, SimServer};
 use super::soundness::{is_poisoned, spans_cover};
 use super::{Engine, EngineError, FinishReason, GenerateRequest, Generation, SampleOutput, VersionSpan};
 
+/// What is waited after each abort of an interrupt, before it is sent again: the simulation too loses those that
+/// come too early.
+const INTERRUPT_PAUSES: [Duration; 4] = [
+    Duration::from_millis(1),
+    Duration::from_millis(15),
+    Duration::from_millis(60),
+    Duration::from_millis(250),
+];
+
 /// Simulated servers by the names of their configurations.
 #[derive(Clone)]
 pub struct SimulatedEngine {
@@ -136,6 +145,21 @@ impl Engine for SimulatedEngine {
         request: GenerateRequest,
     ) -> BoxFuture<'a, Result<Generation, EngineError>> {
         self.request(server, request).boxed()
+    }
+
+    fn interrupt(&self, server: &str, request_id: &Arc<str>) -> BoxFuture<'_, ()> {
+        let Some(found) = self.server(server) else { return future::ready(()).boxed() };
+        let request_id = Arc::clone(request_id);
+        async move {
+            for pause in INTERRUPT_PAUSES {
+                found.abort(&[&request_id]);
+                tokio::time::sleep(pause).await;
+                if !found.is_known(&request_id) {
+                    return;
+                }
+            }
+        }
+        .boxed()
     }
 
     /// Nothing is left to do: dropping the future has freed the sequences.

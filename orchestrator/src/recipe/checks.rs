@@ -8,14 +8,15 @@
 //! groups than it may draw, and no put waits for room that nobody will make. Numbers that size memory or become a
 //! `Duration` are bounded.
 
+mod policy;
 mod reward;
 
 use rolldock_loadbalancer::AdaptiveConfig;
 
 use super::layers::Layers;
 use super::{
-    Consumer, EarlyStop, Files, Launch, MaxLoads, OnFull, OnStop, PolicyMode, Recipe, RecipeError,
-    RequestShape, Sampling, Simulated, Transport,
+    Consumer, EarlyStop, Files, Launch, MaxLoads, OnFull, OnStop, Recipe, RecipeError, RequestShape,
+    Sampling, Simulated, Transport,
 };
 
 // Larger numbers than these are slips of the finger, and some would be allocated at once.
@@ -56,6 +57,7 @@ pub(super) fn check(recipe: &Recipe, layers: &Layers) -> Result<(), RecipeError>
     check_timeouts(recipe, &mut checks);
     reward::check(recipe, &mut checks);
     check_limits(recipe, &mut checks);
+    policy::check(recipe, &mut checks);
     check_queue(recipe, &mut checks);
     if checks.complaints.is_empty() { Ok(()) } else { Err(RecipeError::Wrong(checks.complaints)) }
 }
@@ -302,9 +304,6 @@ fn check_inputs(recipe: &Recipe, checks: &mut Checks<'_>) {
     checks.require(!recipe.model.tokenizer.is_empty(), "model.tokenizer", || {
         "expected a directory, a tokenizer.json, a hub id or \"builtin\"".to_owned()
     });
-    checks.require(recipe.policy.mode == PolicyMode::Sync, "policy.mode", || {
-        "asynchronous modes are not available yet; expected \"sync\"".to_owned()
-    });
 }
 
 fn check_timeouts(recipe: &Recipe, checks: &mut Checks<'_>) {
@@ -406,6 +405,7 @@ fn check_consumer(recipe: &Recipe, consumer: &Consumer, checks: &mut Checks<'_>)
         || "nobody knows which steps are the last ones without `run.steps`".to_owned(),
     );
     counted(consumer.take_groups, BATCH_GROUPS_MAX, "queue.consumer.take_groups", checks);
+    within(consumer.train_s, 0.0, SECONDS_MAX, "queue.consumer.train_s", checks);
     let group_rows = recipe.rollout.samples_per_prompt as usize;
     let step_rows = group_rows.saturating_mul(recipe.rollout.train_batch_size);
     let kept_steps = consumer.keep_last_steps.min(recipe.run.steps.unwrap_or(u64::MAX));

@@ -190,6 +190,50 @@ choice!(
     }
 );
 choice!(
+    /// What becomes of work that is more versions behind than it may be.
+    OnStale {
+        /// Thrown away, and its prompt with it.
+        Drop,
+        /// Thrown away; its prompt is sent out again.
+        #[default]
+        Requeue,
+        /// Delivered, and nothing is learnt from the tokens that are too old.
+        MaskTokens,
+        /// Delivered, and marked as too old.
+        DeliverFlagged,
+    }
+);
+choice!(
+    /// How servers get the weights of a new version.
+    UpdateMethod {
+        /// The trainer does it itself.
+        #[default]
+        None,
+        /// They load them from a path.
+        Reload,
+        /// They receive them from the trainer.
+        Transfer,
+        /// A program does it.
+        Command,
+        /// A service does it.
+        Http,
+    }
+);
+choice!(
+    /// What becomes of running requests while the weights change.
+    UpdatePause {
+        /// They stand still, and go on with the new weights.
+        #[default]
+        Keep,
+        /// They end with what they have.
+        Abort,
+        /// They are finished first.
+        Wait,
+        /// The servers are not paused.
+        None,
+    }
+);
+choice!(
     /// Whose variance the filter looks at.
     FilterMetric {
         /// Right or wrong.

@@ -7,7 +7,7 @@
 //! A relative data file, tokenizer or chat template is looked for beside the file that names it (a `base` may live
 //! elsewhere), then beside the recipe, then in the current directory. What `--set` names is typed in a shell, so
 //! there the current directory comes first. The first that exists counts; a name found nowhere stays as written,
-//! for it may be a hub id, and its reader complains. `run.out` is relative to the current directory.
+//! for it may be a hub id, and its reader complains. `run.out` and `policy.watch` are relative to the current directory.
 //!
 //! # Deliberately absent
 //! Whether files, tokenizer and servers exist is not checked here: a recipe can be read and printed on a machine
@@ -25,12 +25,14 @@ use std::path::{Path, PathBuf};
 pub use change::{Change, Verdict, changes};
 pub use choices::{
     AdvantageEstimator, Duplicates, Durability, EarlyStop, FilterMetric, HealthProbe, Launch, OnFull,
-    OnShort, OnStop, OverlongPrompts, PolicyMode, RequestShape, RoutingPolicy, Transport,
+    OnShort, OnStale, OnStop, OverlongPrompts, PolicyMode, RequestShape, RoutingPolicy, Transport,
+    UpdateMethod, UpdatePause,
 };
 pub use error::{Complaint, RecipeError};
 pub use sections::{
     Columns, Consumer, Data, Files, Filter, Fleet, Limits, MaxLoads, Model, OutsideGate, OverlongShaping,
-    Policy, Queue, Recipe, Reward, RewardGuard, Rollout, Run, Sampling, Simulated, Timeouts, Validation,
+    Policy, PolicyUpdate, Queue, Recipe, Reward, RewardGuard, Rollout, Run, Sampling, Simulated, Timeouts,
+    UpdateTimeouts, Validation,
 };
 
 use layers::Layers;

@@ -306,7 +306,27 @@ fn what_can_never_work_is_refused_by_key() {
         (&["reward.variant=\"2024\""], "reward.variant"),
         (&["reward.method=loose"], "reward.method"),
         (&["validation={every_steps=1,samples_per_prompt=1}"], "validation.every_steps"),
-        (&["policy.mode=fully_async"], "policy.mode"),
+        (&["policy.mode=async"], "policy.mode"),
+        (&["policy.mode=one_step_off", "policy.max_staleness=0"], "policy.max_staleness"),
+        (&["policy.max_staleness=1048577"], "policy.max_staleness"),
+        (&["policy.on_stale=keep"], "policy.on_stale"),
+        (&["policy.listen=localhost:7401"], "policy.listen"),
+        (&["policy.token=\"\""], "policy.token"),
+        (&["policy.watch=\"\""], "policy.watch"),
+        (&["policy.watch=checkpoints", "policy.update.method=transfer"], "policy.watch"),
+        (&["policy.update.method=rsync"], "policy.update.method"),
+        (&["policy.update.pause=freeze"], "policy.update.pause"),
+        (&["policy.update.rpc=\"\""], "policy.update.rpc"),
+        (&["policy.update.method=command"], "policy.update.command"),
+        (&["policy.update.method=command", "policy.update.command=[\"\"]"], "policy.update.command"),
+        (&["policy.update.command=[\"./push.sh\"]"], "policy.update.command"),
+        (&["policy.update.method=http"], "policy.update.url"),
+        (&["policy.update.method=http", "policy.update.url=trainer:80"], "policy.update.url"),
+        (&["policy.update.url=\"http://trainer\""], "policy.update.url"),
+        (&["policy.update.timeouts.update=0"], "policy.update.timeouts.update"),
+        (&["policy.update.timeouts.pause=nan"], "policy.update.timeouts.pause"),
+        (&["queue.consumer={task=\"train\",take_groups=1,train_s=-1}"], "queue.consumer.train_s"),
+        (&["queue.consumer={task=\"train\",take_groups=1,train_s=inf}"], "queue.consumer.train_s"),
         (&["queue.tasks=[]"], "queue.tasks"),
         (&["queue.tasks=[\"a\",\"a\"]"], "queue.tasks"),
         (&["queue.capacity_rows=31"], "queue.capacity_rows"),
@@ -351,6 +371,11 @@ fn limits_are_refused_only_beyond_their_edge() {
         &["rollout.request=group", "fleet.max_loads_per_server=4"],
         &["rollout.sampling.temperature=0", "filter.enable=false"],
         &["reward.overlong={buffer_length=129,penalty_factor=0.0}"],
+        &["policy.max_staleness=0"],
+        &["policy.mode=fully_async", "policy.max_staleness=1048576"],
+        &["policy.update.method=http", "policy.update.url=\"http://trainer:80/push\""],
+        &["policy.update.method=command", "policy.update.command=[\"./push.sh\"]"],
+        &["queue.consumer={task=\"train\",take_groups=1,train_s=2,announces=true}"],
     ] {
         let options =
             LoadOptions { set: sets.iter().map(|set| (*set).to_owned()).collect(), ..Default::default() };
@@ -364,6 +389,26 @@ fn a_secret_is_read_and_never_written() {
     let recipe = load_text(MINIMAL, &options).unwrap();
     assert_eq!(recipe.fleet.api_key.as_deref(), Some("hush-1234"));
     assert!(!recipe.to_toml().unwrap().contains("hush"));
+}
+
+#[test]
+fn the_policy_is_read_with_its_defaults_and_without_its_token() {
+    let written = "[policy]\nmode = \"fully_async\"\nlisten = \"127.0.0.1:7401\"\ntoken = \"hush-1234\"\n\
+                   [policy.update]\nmethod = \"reload\"\ncache_salt = true\ntimeouts = { pause = 5 }\n";
+    let recipe = load_text(&format!("{MINIMAL}{written}"), &LoadOptions::default()).unwrap();
+    let policy = &recipe.policy;
+    assert_eq!((policy.mode, policy.max_staleness, policy.pacing), (PolicyMode::FullyAsync, 1, true));
+    assert_eq!(policy.on_stale, OnStale::Requeue);
+    assert_eq!(policy.address(), Some(([127, 0, 0, 1], 7401).into()));
+    assert_eq!((policy.update.rpc.as_str(), policy.update.pause), ("reload_weights", UpdatePause::Keep));
+    assert!(!policy.update.resets_cache(), "each version has a cache of its own");
+    assert_eq!((policy.update.timeouts.pause, policy.update.timeouts.update), (5.0, 600.0));
+    assert!(recipe.is_announced_to());
+    assert!(!load_text(MINIMAL, &LoadOptions::default()).unwrap().is_announced_to());
+    let printed = recipe.to_toml().unwrap();
+    assert!(!printed.contains("hush"), "{printed}");
+    let without_token = Policy { token: None, ..recipe.policy.clone() };
+    assert_eq!(toml::from_str::<Recipe>(&printed).unwrap().policy, without_token);
 }
 
 #[test]

@@ -201,6 +201,10 @@ impl SampleRequest<'_> {
             seed,
             max_tokens: context.config.max_response_length,
             sampling: Arc::clone(&context.sampling),
+            progress: None,
+            stream: false,
+            resumed: None,
+            cache_salt: None,
         };
         let _on_engine = InPhase::enter(&context.meter.phases.engine);
         let mut in_flight = InFlight {

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use anyhow::Context;
 
 use crate::data::{Dataset, DatasetConfig, TextCodec};
-use crate::recipe::Recipe;
+use crate::recipe::{PolicyMode, Recipe};
 use crate::report::Progress;
 use crate::scope::Scope;
 
@@ -94,6 +94,7 @@ impl Run {
             rollout.on_stop,
             rollout.launch,
         ));
+        lines.push(format!("policy: {}", policy_plan(&self.recipe)));
         lines.push(format!("reward: {}", self.recipe.reward.scored_by()));
         if let Some(overlong) = &self.recipe.reward.overlong
             && overlong.buffer_length >= rollout.max_response_length
@@ -126,6 +127,30 @@ impl Run {
     pub async fn execute(self, progress: &Progress) -> anyhow::Result<Summary> {
         steps::execute(self, progress).await
     }
+}
+
+/// How far generation runs ahead, and who says so.
+fn policy_plan(recipe: &Recipe) -> String {
+    let policy = &recipe.policy;
+    if !recipe.is_announced_to() {
+        let note = "; note: nobody announces versions (policy.listen, policy.watch, queue.consumer.announces), so \
+                    the version stays 0";
+        return format!("{}{}", policy.mode, if policy.mode == PolicyMode::Sync { "" } else { note });
+    }
+    let listen = policy.listen.as_ref().map(|listen| format!("at http://{listen}"));
+    let watch = policy.watch.as_ref().map(|watch| format!("in {}", watch.display()));
+    let consumer_announces = recipe.queue.consumer.as_ref().is_some_and(|consumer| consumer.announces);
+    let consumer = consumer_announces.then(|| "by the embedded consumer".to_owned());
+    let announced: Vec<String> = [listen, watch, consumer].into_iter().flatten().collect();
+    format!(
+        "{}, at most {} versions behind{}; versions are announced {}; servers are updated by {}, pause {}",
+        policy.mode,
+        policy.max_staleness,
+        if policy.pacing { ", paced" } else { "" },
+        announced.join(" and "),
+        policy.update.method,
+        policy.update.pause,
+    )
 }
 
 fn open_data(recipe: &Recipe) -> anyhow::Result<(Arc<TextCodec>, Dataset, Option<Dataset>)> {

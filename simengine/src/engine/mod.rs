@@ -169,10 +169,20 @@ impl Core {
 
     /// Ends the requests of this id with the tokens they have. Requests younger than the race are missed.
     pub(crate) fn abort(&mut self, request_id: &Arc<str>, now_ns: u64) {
+        let numbers: Vec<u64> = self.numbers_of(request_id).collect();
+        self.abort_numbers(&numbers, now_ns);
+    }
+
+    /// Whether a request of this id is on the engine.
+    pub(crate) fn is_known(&mut self, request_id: &Arc<str>, now_ns: u64) -> bool {
+        self.advance(now_ns);
+        self.numbers_of(request_id).next().is_some()
+    }
+
+    fn numbers_of(&self, request_id: &Arc<str>) -> impl Iterator<Item = u64> {
         let first = (Arc::clone(request_id), 0);
         let last = (Arc::clone(request_id), u64::MAX);
-        let numbers: Vec<u64> = self.numbers_by_id.range(first..=last).map(|(_, number)| *number).collect();
-        self.abort_numbers(&numbers, now_ns);
+        self.numbers_by_id.range(first..=last).map(|(_, number)| *number)
     }
 
     /// [`Core::abort`] of everything; says how many requests there were.

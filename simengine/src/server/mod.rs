@@ -156,6 +156,11 @@ impl SimServer {
         });
     }
 
+    /// Whether a request of this id is there and has not been answered.
+    pub fn is_known(&self, request_id: &str) -> bool {
+        self.with_core(|core, now_ns| core.is_known(&Arc::from(request_id), now_ns))
+    }
+
     /// [`SimServer::abort`] of every request; says how many there were.
     pub fn abort_all(&self) -> usize {
         self.with_core(|core, now_ns| core.abort_all(now_ns))

@@ -1,4 +1,4 @@
-//! Aborts by id, for requests whose connection was closed already.
+//! Aborts by id: of requests whose connection was closed already, and of those that shall end with what they have.
 //!
 //! Closing the connection is what ends a request: an engine that sees it frees the slots within some 50 ms. A
 //! proxy between can keep its own connection open, and then only an abort by id helps. An abort that comes within
@@ -6,11 +6,15 @@
 //! times, [`SEND_INTERVAL`] apart. An early stop cancels hundreds of requests of a server at once: their ids go
 //! out together, in one request per interval.
 //!
+//! An interrupted request still has its connection, on which the engine answers with the partial sample. Its id is
+//! sent until that has happened, at most [`SENDS_PER_INTERRUPT`] times.
+//!
 //! # Invariants
 //! - At most one task per server, and [`IDS_WAITING_MAX`] ids; an id beyond that is dropped and counted, as its
 //!   connection is closed in any case.
 //! - The task ends with its ids, with the scope, or with the first answer that says the endpoint is not there.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -27,6 +31,9 @@ use crate::scope::Scope;
 
 /// How often each id is sent.
 const SENDS_PER_ID: u8 = 3;
+
+/// How often the id of an interrupted request is sent, while the request is not answered.
+const SENDS_PER_INTERRUPT: u8 = 5;
 
 /// Between two sends: well past the 10 ms in which aborts get lost.
 const SEND_INTERVAL: Duration = Duration::from_millis(100);
@@ -53,13 +60,37 @@ pub(super) struct Aborter {
     unsupported: AtomicBool,
     /// Whether the task runs; receivers wait for its end.
     running: watch::Sender<bool>,
+    /// Told whenever interrupted ids have left `waiting`.
+    left: watch::Sender<()>,
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Ids with the number of sends that are left to them.
-    ids: Vec<(Arc<str>, u8)>,
+    ids: BTreeMap<Arc<str>, Sends>,
     task_runs: bool,
+}
+
+/// What is to be sent of an id.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sends {
+    left: u8,
+    /// Whether one has gone out.
+    begun: bool,
+    /// Whether the rest is void once the request has been answered.
+    interrupts: bool,
+}
+
+/// A request's word that it is still running; dropped, its interrupts are void.
+#[derive(Debug)]
+pub(super) struct Interruptible<'a> {
+    aborter: &'a Aborter,
+    request_id: Arc<str>,
+}
+
+impl Drop for Interruptible<'_> {
+    fn drop(&mut self) {
+        self.aborter.forget_interrupt(&self.request_id);
+    }
 }
 
 impl Aborter {
@@ -70,26 +101,63 @@ impl Aborter {
             waiting: Mutex::default(),
             unsupported: AtomicBool::new(false),
             running: watch::Sender::new(false),
+            left: watch::Sender::new(()),
         }
     }
 
     /// Has `request_id` aborted in the background, in a task of `scope`.
     pub(super) fn abort(self: &Arc<Self>, request_id: &Arc<str>, scope: &Scope) {
+        self.enqueue(request_id, Sends { left: SENDS_PER_ID, ..Sends::default() }, scope);
+    }
+
+    /// Has `request_id` aborted until its [`Interruptible`] is dropped or all sends are used up, and waits for that.
+    ///
+    /// Cancel-safe: what is left of the sends goes out in the background.
+    pub(super) async fn interrupt(self: &Arc<Self>, request_id: &Arc<str>, scope: &Scope) {
+        let mut left = self.left.subscribe();
+        let sends = Sends { left: SENDS_PER_INTERRUPT, interrupts: true, ..Sends::default() };
+        if !self.enqueue(request_id, sends, scope) {
+            return;
+        }
+        // The sender lives as long as `self`.
+        let _closed = left.wait_for(|()| !self.waiting.lock().ids.contains_key(request_id)).await;
+    }
+
+    /// To be held while a request runs that may be interrupted.
+    pub(super) fn watch(&self, request_id: &Arc<str>) -> Interruptible<'_> {
+        Interruptible { aborter: self, request_id: Arc::clone(request_id) }
+    }
+
+    fn forget_interrupt(&self, request_id: &Arc<str>) {
+        let mut waiting = self.waiting.lock();
+        let Some(sends) = waiting.ids.get(request_id).copied().filter(|sends| sends.interrupts) else {
+            return;
+        };
+        waiting.ids.remove(request_id);
+        drop(waiting);
+        if sends.begun {
+            rolldock_loadbalancer::aborts_confirmed(&self.target.server.name, 1);
+        }
+        self.left.send_replace(());
+    }
+
+    /// Whether `request_id` will be sent.
+    fn enqueue(self: &Arc<Self>, request_id: &Arc<str>, sends: Sends, scope: &Scope) -> bool {
         // A plain server knows no aborts.
         let hopeless =
             self.target.facts.dialect == Dialect::TextOnly || self.unsupported.load(Ordering::Relaxed);
         if hopeless || scope.token().is_cancelled() {
-            return;
+            return false;
         }
         let mut waiting = self.waiting.lock();
         if waiting.ids.len() >= IDS_WAITING_MAX {
             metrics::counter!("rolldock_aborts_dropped_total").increment(1);
-            return;
+            return false;
         }
         rolldock_loadbalancer::aborts_sent(&self.target.server.name, 1);
-        waiting.ids.push((Arc::clone(request_id), SENDS_PER_ID));
+        waiting.ids.insert(Arc::clone(request_id), sends);
         if waiting.task_runs {
-            return;
+            return true;
         }
         waiting.task_runs = true;
         self.running.send_replace(true);
@@ -100,6 +168,7 @@ impl Aborter {
                 aborter.stop();
             }
         });
+        true
     }
 
     /// Ends when no abort is under way.
@@ -116,7 +185,8 @@ impl Aborter {
         while let Some(batch) = self.next_batch() {
             for ids in batch.chunks(IDS_PER_SEND_MAX) {
                 let is_answered = self.send(ids.iter().map(|(id, _)| id)).await;
-                let last = ids.iter().filter(|(_, sends_left)| *sends_left == 0).count();
+                let is_last = |sends: &Sends| sends.left == 0 && !sends.interrupts;
+                let last = ids.iter().filter(|(_, sends)| is_last(sends)).count();
                 if is_answered {
                     rolldock_loadbalancer::aborts_confirmed(&self.target.server.name, last as u64);
                 }
@@ -130,18 +200,26 @@ impl Aborter {
 
     /// All ids with sends left, and how many each has after this one. `None`, under the same lock, ends the task: an id
     /// that comes later starts another.
-    fn next_batch(&self) -> Option<Vec<(Arc<str>, u8)>> {
+    fn next_batch(&self) -> Option<Vec<(Arc<str>, Sends)>> {
         let mut waiting = self.waiting.lock();
-        waiting.ids.retain(|(_, sends_left)| *sends_left > 0);
-        for (_, sends_left) in &mut waiting.ids {
-            *sends_left -= 1;
+        let before = waiting.ids.len();
+        waiting.ids.retain(|_, sends| sends.left > 0);
+        let some_left = waiting.ids.len() < before;
+        for sends in waiting.ids.values_mut() {
+            sends.left -= 1;
+            sends.begun = true;
         }
-        if waiting.ids.is_empty() {
+        let batch: Vec<_> = waiting.ids.iter().map(|(id, sends)| (Arc::clone(id), *sends)).collect();
+        if batch.is_empty() {
             waiting.task_runs = false;
             self.running.send_replace(false);
-            return None;
         }
-        Some(waiting.ids.clone())
+        drop(waiting);
+        // Not under the lock: whoever is told takes it.
+        if some_left {
+            self.left.send_replace(());
+        }
+        (!batch.is_empty()).then_some(batch)
     }
 
     /// Gives up all ids: their connections are closed in any case.
@@ -150,6 +228,8 @@ impl Aborter {
         waiting.ids.clear();
         waiting.task_runs = false;
         self.running.send_replace(false);
+        drop(waiting);
+        self.left.send_replace(());
     }
 
     /// One request with all `ids`, to the first endpoint that is there; whether the engine took it. What goes wrong

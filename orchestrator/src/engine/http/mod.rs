@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use futures::future::{BoxFuture, join_all, try_join_all};
+use futures::future::{self, BoxFuture, join_all, try_join_all};
 use http::header::HeaderValue;
 use http::{Method, StatusCode};
 use parking_lot::RwLock;
@@ -186,6 +186,7 @@ impl HttpEngine {
     async fn request(&self, name: &str, request: GenerateRequest) -> Result<Generation, EngineError> {
         let member = self.member(name)?;
         let ProbedServer { server, facts, generate_uri } = &*member.target;
+        let _interruptible = member.aborter.watch(&request.request_id);
         let body = write_request(facts.dialect, &facts.model, &request);
         let response = self
             .transport
@@ -275,6 +276,12 @@ impl Engine for HttpEngine {
         request: GenerateRequest,
     ) -> BoxFuture<'a, Result<Generation, EngineError>> {
         self.request(server, request).boxed()
+    }
+
+    fn interrupt(&self, server: &str, request_id: &Arc<str>) -> BoxFuture<'_, ()> {
+        let Ok(member) = self.member(server) else { return future::ready(()).boxed() };
+        let request_id = Arc::clone(request_id);
+        async move { member.aborter.interrupt(&request_id, &self.scope).await }.boxed()
     }
 
     fn cancelled(&self, server: &str, request_id: &Arc<str>) {

@@ -195,6 +195,10 @@ fn request(id: &str) -> GenerateRequest {
         seed: u64::MAX,
         max_tokens: 16,
         sampling: Arc::new(sampling),
+        progress: None,
+        stream: false,
+        resumed: None,
+        cache_salt: None,
     }
 }
 

@@ -24,6 +24,10 @@ fn request(n: u32, seed: u64) -> GenerateRequest {
         seed,
         max_tokens: 512,
         sampling: Arc::new(sampling),
+        progress: None,
+        stream: false,
+        resumed: None,
+        cache_salt: None,
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod input;
 mod outcome;
+mod policy;
 mod reward;
 mod rollout;
 
@@ -15,7 +16,8 @@ use serde::{Deserialize, Serialize};
 use super::OnShort;
 
 pub use input::{Columns, Data, Files, Fleet, MaxLoads, Model, Simulated};
-pub use outcome::{Consumer, Filter, OutsideGate, Policy, Queue};
+pub use outcome::{Consumer, Filter, OutsideGate, Queue};
+pub use policy::{Policy, PolicyUpdate, UpdateTimeouts};
 pub(in crate::recipe) use reward::key_of;
 pub use reward::{OverlongShaping, Reward, RewardGuard};
 pub use rollout::{Rollout, Sampling, Timeouts, Validation};

@@ -1,4 +1,4 @@
-//! What comes out: the filter, how old a group may be, and the queue it goes to.
+//! What comes out: the filter, and the queue that groups go to.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::recipe::{Durability, FilterMetric, OnFull, PolicyMode};
+use crate::recipe::{Durability, FilterMetric, OnFull};
 
 /// `[filter]`
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
@@ -79,22 +79,6 @@ pub struct OutsideGate {
     pub ask: ExternalConfig,
 }
 
-/// `[policy]`
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Policy {
-    /// `sync`, `one_step_off` or `fully_async`.
-    pub mode: PolicyMode,
-    /// Versions that a group may be behind when it counts.
-    pub max_staleness: u64,
-}
-
-impl Default for Policy {
-    fn default() -> Self {
-        Self { mode: PolicyMode::Sync, max_staleness: 1 }
-    }
-}
-
 /// `[queue]`
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
@@ -153,4 +137,10 @@ pub struct Consumer {
     /// The last so many steps are left in the queue.
     #[serde(default)]
     pub keep_last_steps: u64,
+    /// Seconds that each batch is "trained" on before it is acked.
+    #[serde(default)]
+    pub train_s: f64,
+    /// Announces the next policy version after each batch.
+    #[serde(default)]
+    pub announces: bool,
 }

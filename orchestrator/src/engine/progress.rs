@@ -1,0 +1,66 @@
+//! What a request that was cut off leaves behind.
+//!
+//! A [`Progress`] is handed in with a request and read by whoever handed it in, after the request has ended or its
+//! future has been dropped. What is in there has passed the checks that a whole answer passes; what has not is
+//! not in there.
+//!
+//! # Invariants
+//! - A request that ends well leaves nothing: its tokens are in its [`Generation`](super::Generation).
+//! - Each part has one log-probability per token. Its spans cover its tokens, or there are none: then nobody has
+//!   said yet which version they are of.
+//! - An answer that cannot be trusted leaves nothing, not even what came before the first sign of it.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::{FinishReason, VersionSpan};
+
+/// What there is of one sample.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PartialOutput {
+    /// Token ids so far.
+    pub response_ids: Vec<u32>,
+    /// Log-probability of each token of `response_ids`.
+    pub logprobs: Vec<f32>,
+    /// Spans that cover all tokens, or none where they are unknown.
+    pub version_spans: Vec<VersionSpan>,
+    /// Why the sample ended, if it had before the others of its request were cut off: nothing is left to generate
+    /// of it.
+    pub finish_reason: Option<FinishReason>,
+}
+
+/// Where a request leaves what it has, one part per sample, in order of their index.
+///
+/// Clones are of the same place. It belongs to one request: handed to a second one, it is emptied.
+#[derive(Debug, Clone, Default)]
+pub struct Progress {
+    samples: Arc<Mutex<Vec<PartialOutput>>>,
+}
+
+impl Progress {
+    /// With nothing in it.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What is there, and leaves nothing. Empty, or one part per sample of the request.
+    pub fn take(&self) -> Vec<PartialOutput> {
+        std::mem::take(&mut self.samples.lock())
+    }
+
+    /// Tokens that are there, over all samples.
+    pub fn tokens(&self) -> u64 {
+        self.samples.lock().iter().map(|sample| sample.response_ids.len() as u64).sum()
+    }
+
+    /// Puts `parts` in place of what is there.
+    pub(super) fn leave(&self, parts: Vec<PartialOutput>) {
+        *self.samples.lock() = parts;
+    }
+
+    /// Looks at or changes what is there.
+    pub(super) fn with<T>(&self, change: impl FnOnce(&mut Vec<PartialOutput>) -> T) -> T {
+        change(&mut self.samples.lock())
+    }
+}

@@ -1,0 +1,80 @@
+//! The keys of policy versions: who may announce them, and how servers get the weights.
+
+use super::{Checks, SECONDS_MAX};
+use crate::recipe::{PolicyMode, PolicyUpdate, Recipe, UpdateMethod};
+
+/// A bound that is further off than this is none; it is multiplied by the groups of a step.
+const STALENESS_MAX: u64 = 1 << 20;
+
+pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
+    let policy = &recipe.policy;
+    let staleness_min = u64::from(policy.mode != PolicyMode::Sync);
+    let staleness = policy.max_staleness;
+    checks.require((staleness_min..=STALENESS_MAX).contains(&staleness), "policy.max_staleness", || {
+        format!(
+            "expected {staleness_min} to {STALENESS_MAX} with mode = \"{}\", found {staleness}",
+            policy.mode
+        )
+    });
+    checks.require(policy.listen.is_none() || policy.address().is_some(), "policy.listen", || {
+        format!("expected an address and a port, for example \"127.0.0.1:7401\", found {:?}", policy.listen)
+    });
+    checks.require(policy.token.as_ref().is_none_or(|token| !token.is_empty()), "policy.token", || {
+        "expected a word that nobody guesses".to_owned()
+    });
+    let watch_is_named = policy.watch.as_ref().is_none_or(|watch| !watch.as_os_str().is_empty());
+    checks.require(watch_is_named, "policy.watch", || "expected a directory".to_owned());
+    let can_transfer = policy.watch.is_none() || policy.update.method != UpdateMethod::Transfer;
+    checks.require(can_transfer, "policy.watch", || {
+        "a marker file says nothing about a transfer (policy.update.method = \"transfer\"); expected `policy.listen` \
+         instead"
+            .to_owned()
+    });
+    check_method(&policy.update, checks);
+    check_timeouts(&policy.update, checks);
+}
+
+/// Each method has its key, and no key is there for nothing.
+fn check_method(update: &PolicyUpdate, checks: &mut Checks<'_>) {
+    let method = update.method;
+    let only_for = |other: &str| format!("it is for method = \"{other}\"; found method = \"{method}\"");
+    checks.require(!update.rpc.is_empty(), "policy.update.rpc", || {
+        "expected the name of a method of the servers' workers".to_owned()
+    });
+    if method == UpdateMethod::Command {
+        let has_program = update.command.first().is_some_and(|program| !program.is_empty());
+        checks.require(has_program, "policy.update.command", || {
+            "expected a program and its arguments, as a list of strings".to_owned()
+        });
+    } else {
+        checks.require(update.command.is_empty(), "policy.update.command", || only_for("command"));
+    }
+    match &update.url {
+        Some(_) if method != UpdateMethod::Http => {
+            checks.require(false, "policy.update.url", || only_for("http"));
+        }
+        None if method != UpdateMethod::Http => {}
+        found => {
+            let url = found.as_deref().unwrap_or_default();
+            let is_http = url::Url::parse(url).is_ok_and(|parsed| parsed.scheme() == "http");
+            checks.require(is_http, "policy.update.url", || {
+                format!("expected a URL like http://host:port/path, found {url:?}")
+            });
+        }
+    }
+}
+
+fn check_timeouts(update: &PolicyUpdate, checks: &mut Checks<'_>) {
+    let timeouts = &update.timeouts;
+    for (value, key) in [
+        (timeouts.pause, "pause"),
+        (timeouts.update, "update"),
+        (timeouts.reset, "reset"),
+        (timeouts.label, "label"),
+        (timeouts.resume, "resume"),
+    ] {
+        checks.require(value > 0.0 && value <= SECONDS_MAX, &format!("policy.update.timeouts.{key}"), || {
+            format!("expected seconds, above 0 and at most {SECONDS_MAX}, found {value}")
+        });
+    }
+}
