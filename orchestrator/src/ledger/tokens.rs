@@ -204,14 +204,13 @@ pub fn read_carried(dir: &Path, place: TokensPlace) -> Result<CarriedGroup, Ledg
     let file = File::open(&path).map_err(LedgerError::io("open", &path))?;
     let mut head = [0_u8; HEAD];
     file.read_exact_at(&mut head, place.offset).map_err(LedgerError::io("read", &path))?;
-    let expected_head = |body: &[u8]| block_head(body);
     let [a, b, c, d, ..] = head;
     if u32::from_le_bytes([a, b, c, d]) != place.length {
         return Err(corrupt("another length", "the length that the log names"));
     }
     let mut body = vec![0; place.length as usize];
     file.read_exact_at(&mut body, place.offset + HEAD as u64).map_err(LedgerError::io("read", &path))?;
-    if expected_head(&body) != head {
+    if block_head(&body) != head {
         return Err(corrupt("a checksum that does not match", "the tokens that were written"));
     }
     CarriedGroup::decode(&body).map_err(|expected| corrupt("a group that cannot be read", expected))
