@@ -4,6 +4,7 @@ pub mod cli;
 pub mod data;
 pub mod engine;
 pub mod policy;
+pub mod ledger;
 pub mod recipe;
 pub mod report;
 pub mod rollout;

@@ -1,6 +1,7 @@
 //! Commands and options.
 
 mod fleet;
+mod ledger;
 mod reward;
 
 use std::net::{IpAddr, SocketAddr};
@@ -9,6 +10,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(super) use fleet::{EngineDialect, FleetArgs, FleetCommand, ProxyArgs};
+pub(super) use ledger::LedgerArgs;
 pub(super) use reward::{AdvantageArgs, RewardArgs, RewardCommand, ScoreArgs};
 
 /// Keeps a fleet of vLLM servers busy with RL rollouts and hands finished groups to a trainer through a queue.
@@ -56,6 +58,8 @@ pub enum Command {
     Fleet(FleetArgs),
     /// Look into a queue, or serve one
     Queue(QueueArgs),
+    /// What became of a run's prompts: fates, steps, and whether everything adds up
+    Ledger(LedgerArgs),
     /// Score responses and compute advantages, over files of JSON lines
     Reward(RewardArgs),
     /// Take batches from a queue, print a summary of each, and ack them

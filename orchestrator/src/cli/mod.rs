@@ -6,6 +6,7 @@ mod args;
 mod consume;
 mod file;
 mod fleet;
+mod ledger;
 mod proxy;
 mod queue;
 mod reward;
@@ -37,6 +38,7 @@ pub async fn main() -> ExitCode {
         Command::Proxy(args) => proxy::run(args).await,
         Command::Fleet(args) => fleet::run(args).await,
         Command::Queue(args) => queue::run(args).await,
+        Command::Ledger(args) => ledger::run(args).await,
         Command::Reward(args) => reward::run(args).await,
         Command::Consume(args) => consume::run(args).await,
     };

@@ -153,6 +153,18 @@ impl PromptSource for DatasetCursor {
         }
     }
 
+    fn fetch(&mut self, row: u64, visit: u32) -> Result<Option<Prompt>, DataError> {
+        let rows = self.rows.spool.rows();
+        if row >= rows {
+            return Err(DataError::Position { epoch: visit, offset: row, rows });
+        }
+        // It was counted when it was drawn.
+        let drawn = self.drawn;
+        let prepared = self.prepare(row as u32);
+        self.drawn = drawn;
+        Ok(prepared?.map(|prompt| Prompt { visit, ..prompt }))
+    }
+
     fn position(&self) -> Option<Position> {
         Some(self.position)
     }

@@ -13,6 +13,7 @@
 //! Whether files, tokenizer and servers exist is not checked here: a recipe can be read and printed on a machine
 //! that has none of them.
 
+mod change;
 mod checks;
 mod choices;
 mod error;
@@ -21,6 +22,7 @@ mod sections;
 
 use std::path::{Path, PathBuf};
 
+pub use change::{Change, Verdict, changes};
 pub use choices::{
     AdvantageEstimator, Duplicates, Durability, EarlyStop, FilterMetric, GuardAction, HealthProbe, Launch,
     OnFull, OnShort, OnSilence, OnStale, OnStop, OverlongPrompts, PolicyMode, RequestShape, RoutingPolicy,

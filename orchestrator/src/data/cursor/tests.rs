@@ -167,3 +167,19 @@ proptest! {
         prop_assert_eq!(whole.position(), resumed.position());
     }
 }
+
+#[test]
+fn a_prompt_is_looked_up_without_a_draw() {
+    let data = dataset(&[3, 4, 900, 6], |config| config.max_prompt_length = 100);
+    let mut cursor = data.cursor(codec());
+    let drawn: Vec<_> = (0..6).filter_map(|_| cursor.next().unwrap()).collect();
+    let before = (cursor.position(), cursor.drawn());
+    for prompt in &drawn {
+        let found = cursor.fetch(prompt.row, prompt.visit).unwrap().unwrap();
+        assert_eq!((found.uid, found.row, found.visit), (prompt.uid, prompt.row, prompt.visit));
+        assert_eq!((&found.ids, &found.answer), (&prompt.ids, &prompt.answer));
+    }
+    assert!(cursor.fetch(2, 0).unwrap().is_none(), "it is too long");
+    assert!(matches!(cursor.fetch(4, 1), Err(DataError::Position { offset: 4, rows: 4, .. })));
+    assert_eq!((cursor.position(), cursor.drawn()), before);
+}

@@ -1,0 +1,24 @@
+//! What can be typed about a ledger.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// `rolldock ledger`
+#[derive(Debug, Args)]
+pub struct LedgerArgs {
+    /// A run's directory; the run may be at work
+    pub dir: PathBuf,
+    /// Every dispatch of this prompt, named as logs and rows name it: 16 hexadecimal digits
+    #[arg(long, value_name = "UID", conflicts_with_all = ["row", "step"])]
+    pub prompt: Option<String>,
+    /// Every dispatch of the prompt in this row of the data set
+    #[arg(long, value_name = "N", conflicts_with = "step")]
+    pub row: Option<u64>,
+    /// Why this step is short: its dispatches by fate and reason
+    #[arg(long, value_name = "N")]
+    pub step: Option<u64>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}

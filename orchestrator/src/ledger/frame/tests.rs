@@ -1,0 +1,174 @@
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::data::Position;
+use crate::ledger::codec::{Encoder, SETTLED_MAX, encode};
+use crate::ledger::{DispatchRecord, Next, StepEndRecord, TokensPlace, fixture};
+use crate::rollout::{DispatchId, Fate, StepEnd};
+
+fn frame_of(records: &[Record]) -> Vec<u8> {
+    let mut body = Encoder::default();
+    records.iter().for_each(|record| encode(record, &mut body));
+    framed(&body.0)
+}
+
+fn read(bytes: &[u8]) -> Result<(Vec<Record>, LogEnd), LedgerError> {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(ledger_file(dir.path()), bytes).unwrap();
+    let mut records = Vec::new();
+    let end = read_log(dir.path(), |_, record| {
+        records.push(record);
+        Ok(())
+    })?;
+    Ok((records, end))
+}
+
+fn all_kinds() -> Vec<Record> {
+    let id = DispatchId(u64::MAX - 1);
+    let far = DispatchRecord {
+        id,
+        number: u64::MAX,
+        parent: Some(DispatchId(u64::MAX - 2)),
+        row: u64::MAX,
+        visit: u32::MAX,
+        first_attempt: u32::MAX,
+        returns: u32::MAX,
+        drawn_to: Some(Position { epoch: u32::MAX, offset: u64::MAX }),
+        ..fixture::dispatched(0, 0, u64::MAX)
+    };
+    let mut records = vec![
+        fixture::run(),
+        fixture::life(3),
+        fixture::step(1),
+        fixture::dispatch(0, 0, 1),
+        Record::Dispatch(far),
+        Record::Version { version: u64::MAX },
+        Record::Settled { ids: (0..SETTLED_MAX as u64).map(DispatchId).collect() },
+        Record::end_anew(id, Fate::Stale, 7),
+        Record::End {
+            id,
+            fate: Fate::Carried,
+            next: Next::From(TokensPlace { file: 9, offset: u64::MAX, length: u32::MAX }),
+        },
+    ];
+    let fates = [
+        Fate::Accepted,
+        Fate::Filtered("no_variance"),
+        Fate::Stale,
+        Fate::Cancelled,
+        Fate::Requeued,
+        Fate::Carried,
+        Fate::Held,
+        Fate::Failed("server=a was lost, ünd so weiter".to_owned()),
+    ];
+    records.extend(fates.map(|fate| Record::end(id, fate)));
+    let ends = [StepEnd::Reached, StepEnd::OutOfBatches, StepEnd::OutOfPrompts, StepEnd::Interrupted];
+    records.extend(ends.map(|end| Record::StepEnd(StepEndRecord { step: 5, end })));
+    records
+}
+
+#[test]
+fn every_kind_of_record_comes_back() {
+    let records = all_kinds();
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend(frame_of(&records[..4]));
+    bytes.extend(frame_of(&records[4..]));
+    let (read, end) = read(&bytes).unwrap();
+    assert_eq!(read, records);
+    assert_eq!(end, LogEnd { sound_bytes: bytes.len() as u64, torn_bytes: 0 });
+}
+
+#[test]
+fn a_dispatch_and_its_end_are_small() {
+    let bytes = frame_of(&[fixture::dispatch(100_000, 90_000, 40)]).len() - HEAD;
+    assert!(bytes <= 40, "{bytes}");
+    let end = frame_of(&[Record::end(DispatchId(100_000), Fate::Accepted)]).len() - HEAD;
+    assert!(end <= 8, "{end}");
+}
+
+#[test]
+fn a_long_reason_is_cut_between_characters() {
+    let reason = format!("x{}", "ü".repeat(2000));
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend(frame_of(&[Record::end(DispatchId(0), Fate::Failed(reason.clone()))]));
+    let (records, _) = read(&bytes).unwrap();
+    let Record::End { fate: Fate::Failed(kept), .. } = &records[0] else { panic!("{records:?}") };
+    assert!(reason.starts_with(kept.as_str()) && kept.len() == 1023, "{}", kept.len());
+}
+
+#[test]
+fn a_file_of_somebody_else_is_refused() {
+    let error = read(b"something else entirely").unwrap_err();
+    assert!(matches!(&error, LedgerError::Corrupt { offset: 0, .. }), "{error}");
+    assert!(error.to_string().contains("expected a ledger of version 1"), "{error}");
+    let dir = tempfile::tempdir().unwrap();
+    assert!(matches!(read_log(dir.path(), |_, _| Ok(())), Err(LedgerError::NoLedger { .. })));
+}
+
+#[test]
+fn a_record_that_nobody_knows_is_refused_with_its_place() {
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend(frame_of(&[fixture::run()]));
+    let at = bytes.len() as u64;
+    bytes.extend(framed(&[99]));
+    let error = read(&bytes).unwrap_err();
+    let LedgerError::Corrupt { offset, expected, .. } = error else { panic!("{error}") };
+    assert_eq!((offset, expected), (at, "a known kind of record"));
+}
+
+#[test]
+fn zeros_behind_the_last_frame_are_a_torn_tail() {
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend(frame_of(&[fixture::run()]));
+    let sound = bytes.len() as u64;
+    bytes.extend([0; 5000]);
+    let (records, end) = read(&bytes).unwrap();
+    assert_eq!(records.len(), 1);
+    assert_eq!(end, LogEnd { sound_bytes: sound, torn_bytes: 5000 });
+}
+
+fn log_of_frames() -> (Vec<u8>, Vec<(usize, usize)>) {
+    let mut bytes = MAGIC.to_vec();
+    let mut ends = vec![(bytes.len(), 0)];
+    let mut count = 0;
+    for records in all_kinds().chunks(3) {
+        bytes.extend(frame_of(records));
+        count += records.len();
+        ends.push((bytes.len(), count));
+    }
+    (bytes, ends)
+}
+
+proptest! {
+    #[test]
+    fn a_log_cut_anywhere_is_what_its_whole_frames_say(cut in any::<prop::sample::Index>()) {
+        let (bytes, ends) = log_of_frames();
+        let cut = cut.index(bytes.len() + 1);
+        let (records, end) = read(&bytes[..cut]).unwrap();
+        let (sound, count) = ends.iter().rev().find(|(end, _)| *end <= cut).copied().unwrap_or((0, 0));
+        prop_assert_eq!(records.as_slice(), &all_kinds()[..count]);
+        prop_assert_eq!(end, LogEnd { sound_bytes: sound as u64, torn_bytes: (cut - sound) as u64 });
+    }
+
+    #[test]
+    fn a_flipped_bit_is_refused_or_in_the_last_frame(
+        at in any::<prop::sample::Index>(),
+        bit in 0..8_u32,
+    ) {
+        let (mut bytes, ends) = log_of_frames();
+        let at = at.index(bytes.len());
+        bytes[at] ^= 1 << bit;
+        let last_begins = ends[ends.len() - 2].0;
+        match read(&bytes) {
+            Err(LedgerError::Corrupt { .. }) => prop_assert!(at < last_begins),
+            Err(other) => prop_assert!(false, "{}", other),
+            Ok((records, end)) => {
+                prop_assert!(at >= last_begins, "a bit at {at} was not seen");
+                prop_assert_eq!(records.as_slice(), &all_kinds()[..ends[ends.len() - 2].1]);
+                prop_assert_eq!(end.sound_bytes, last_begins as u64);
+            }
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! The fold of the records: what the run is at the end of its ledger.
+
+mod reconcile;
+
+use std::collections::BTreeMap;
+
+use super::{
+    DispatchRecord, FORMAT, LedgerError, Next, Record, RunRecord, StepEndRecord, StepRecord, TokensPlace,
+};
+use crate::data::{Position, PromptUid};
+use crate::rollout::{DispatchId, Fate, StepEnd, Totals, invariants};
+
+pub use reconcile::{OpenStep, Resumption};
+
+/// A prompt that waits for its next dispatch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueuedPrompt {
+    /// Its place in dispatch order, which the next dispatch keeps.
+    pub number: u64,
+    /// The dispatch that the next one continues.
+    pub parent: DispatchId,
+    /// How the parent ended.
+    pub fate: Fate,
+    /// The prompt.
+    pub prompt_uid: PromptUid,
+    /// Its row in the data set.
+    pub row: u64,
+    /// How many epochs came before this visit to the row.
+    pub visit: u32,
+    /// The first attempt that is not used up.
+    pub first_attempt: u32,
+    /// How often it was sent back because it was too old.
+    pub returns: u32,
+    /// What it has already; see [`read_carried`](super::read_carried).
+    pub tokens: Option<TokensPlace>,
+}
+
+/// A step, as far as it has come.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StepState {
+    /// Groups that it must collect.
+    pub target: u64,
+    /// At its start.
+    pub policy_version: u64,
+    /// Dispatches by fate, each in the step in which it ends, whichever step sent it out; those of all lives together.
+    pub totals: Totals,
+    /// `None` while it goes on, and again where an accepted group never came to the queue.
+    pub end: Option<StepEnd>,
+}
+
+/// An accepted dispatch that is not settled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Accepted {
+    dispatch: DispatchRecord,
+    /// The step that it counts for.
+    step: u64,
+}
+
+/// See the module's documentation.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LedgerState {
+    run: Option<RunRecord>,
+    lives: u32,
+    totals: Totals,
+    steps: BTreeMap<u64, StepState>,
+    /// The step that goes on.
+    current: u64,
+    /// In flight.
+    open: BTreeMap<DispatchId, DispatchRecord>,
+    /// Accepted, as far as the ledger knows; until they are settled the queue has the last word.
+    accepted: BTreeMap<DispatchId, Accepted>,
+    /// By number.
+    queued: BTreeMap<u64, QueuedPrompt>,
+    /// Tokens of numbers that are not settled, by number.
+    tokens: BTreeMap<u64, TokensPlace>,
+    /// How many of those are in each file.
+    token_files: BTreeMap<u64, u64>,
+    next_id: u64,
+    next_number: u64,
+    position: Option<Position>,
+    policy_version: u64,
+}
+
+impl LedgerState {
+    /// Of all records of the ledger in `dir`. Blocks.
+    ///
+    /// # Errors
+    /// What [`read_log`](super::read_log) and [`LedgerState::apply`] say.
+    pub fn read(dir: &std::path::Path) -> Result<(Self, super::LogEnd), LedgerError> {
+        let mut state = Self::default();
+        let end = super::read_log(dir, |_, record| state.apply(&record))?;
+        Ok((state, end))
+    }
+
+    /// Takes the next record.
+    ///
+    /// # Errors
+    /// [`LedgerError::Contradiction`], and nothing is changed, where it does not follow from those before it.
+    pub fn apply(&mut self, record: &Record) -> Result<(), LedgerError> {
+        if self.run.is_none() && !matches!(record, Record::Run(_)) {
+            return Err(contradiction("the first record is not that of the run".to_owned()));
+        }
+        match record {
+            Record::Run(run) => self.begin(run),
+            Record::Life(life) => {
+                if life.number != self.lives + 1 {
+                    return Err(contradiction(format!("life={} after life={}", life.number, self.lives)));
+                }
+                self.lives = life.number;
+                Ok(())
+            }
+            Record::Step(step) => self.begin_step(step),
+            Record::Dispatch(dispatch) => self.dispatch(dispatch),
+            Record::End { id, fate, next } => self.end(*id, fate, next),
+            Record::Settled { ids } => self.settle(ids),
+            Record::StepEnd(ended) => self.end_step(*ended),
+            Record::Version { version } => {
+                self.policy_version = *version;
+                Ok(())
+            }
+        }
+    }
+
+    fn begin(&mut self, run: &RunRecord) -> Result<(), LedgerError> {
+        if self.run.is_some() {
+            return Err(contradiction("a second run in one ledger".to_owned()));
+        }
+        if run.format != FORMAT {
+            return Err(contradiction(format!("records of format={}, expected format={FORMAT}", run.format)));
+        }
+        self.run = Some(run.clone());
+        Ok(())
+    }
+
+    fn begin_step(&mut self, step: &StepRecord) -> Result<(), LedgerError> {
+        let (last, begins_again) = (self.last_step(), self.steps.get(&step.step));
+        if step.step < last && begins_again.is_none_or(|earlier| earlier.end.is_some()) {
+            return Err(contradiction(format!("step={} after step={last}", step.step)));
+        }
+        // What is in flight belongs to the step in which it will end.
+        let in_flight = self.open.len() as u64;
+        if let Some(left) = self.steps.get_mut(&self.current) {
+            left.totals.dispatched -= in_flight;
+            left.totals.in_flight = 0;
+        }
+        let begun = self
+            .steps
+            .entry(step.step)
+            .or_insert_with(|| StepState { policy_version: step.policy_version, ..StepState::default() });
+        begun.target = step.target;
+        begun.end = None;
+        begun.totals.dispatched += in_flight;
+        begun.totals.in_flight = in_flight;
+        self.current = step.step;
+        self.policy_version = step.policy_version;
+        Ok(())
+    }
+
+    fn dispatch(&mut self, dispatch: &DispatchRecord) -> Result<(), LedgerError> {
+        let DispatchRecord { id, number, parent, .. } = *dispatch;
+        let refused = |why: String| Err(contradiction(format!("dispatch={id} of number={number} {why}")));
+        if id.0 < self.next_id {
+            return refused("comes after a greater one".to_owned());
+        }
+        let Some(step) = self.steps.get_mut(&self.current).filter(|_| dispatch.step == self.current) else {
+            return refused(format!("belongs to step={}, not to step={}", dispatch.step, self.current));
+        };
+        match parent {
+            None if number < self.next_number => {
+                return refused("is new and has a number of others".to_owned());
+            }
+            None => {}
+            Some(parent) => {
+                let waits = self.queued.get(&number);
+                let is_right = |queued: &QueuedPrompt| {
+                    queued.parent == parent && queued.prompt_uid == dispatch.prompt_uid
+                };
+                if !waits.is_some_and(is_right) {
+                    return refused(format!("continues parent={parent}, which does not wait for one"));
+                }
+            }
+        }
+        self.queued.remove(&number);
+        for totals in [&mut self.totals, &mut step.totals] {
+            totals.dispatched += 1;
+            totals.in_flight += 1;
+        }
+        self.next_id = id.0.saturating_add(1);
+        self.next_number = self.next_number.max(number.saturating_add(1));
+        if let Some(drawn_to) = dispatch.drawn_to
+            && self.position.is_none_or(|position| place(drawn_to) > place(position))
+        {
+            self.position = Some(drawn_to);
+        }
+        self.open.insert(id, dispatch.clone());
+        Ok(())
+    }
+
+    fn end(&mut self, id: DispatchId, fate: &Fate, next: &Next) -> Result<(), LedgerError> {
+        if *fate == Fate::Accepted && *next != Next::Nothing {
+            return Err(contradiction(format!("dispatch={id} is accepted and goes on")));
+        }
+        if *fate == Fate::Requeued && self.accepted.contains_key(&id) {
+            return self.take_back(id, next);
+        }
+        let Some(dispatch) = self.open.remove(&id) else {
+            return Err(contradiction(format!("dispatch={id} ends ({fate:?}) and is not in flight")));
+        };
+        count(&mut self.totals, fate);
+        if let Some(step) = self.steps.get_mut(&self.current) {
+            count(&mut step.totals, fate);
+        }
+        self.go_on(&dispatch, fate, next);
+        if *fate == Fate::Accepted {
+            self.accepted.insert(id, Accepted { dispatch, step: self.current });
+        }
+        Ok(())
+    }
+
+    /// An accepted group whose rows never came to the queue: its step lacks one, and goes on.
+    fn take_back(&mut self, id: DispatchId, next: &Next) -> Result<(), LedgerError> {
+        let Some(Accepted { dispatch, step }) = self.accepted.remove(&id) else { return Ok(()) };
+        let counted = self.steps.get_mut(&step).map(|step| {
+            step.end = None;
+            &mut step.totals
+        });
+        for totals in counted.into_iter().chain([&mut self.totals]) {
+            totals.accepted -= 1;
+            totals.requeued += 1;
+        }
+        self.go_on(&dispatch, &Fate::Requeued, next);
+        Ok(())
+    }
+
+    /// What becomes of the prompt, and of its tokens.
+    fn go_on(&mut self, dispatch: &DispatchRecord, fate: &Fate, next: &Next) {
+        let number = dispatch.number;
+        let mut first_attempt = dispatch.first_attempt;
+        match next {
+            // An accepted group may yet turn out not to be in the queue.
+            Next::Nothing if *fate == Fate::Accepted => return,
+            Next::Nothing => return self.let_go_of_tokens(number),
+            Next::Again => {}
+            Next::Anew { first_attempt: anew } => {
+                self.let_go_of_tokens(number);
+                first_attempt = *anew;
+            }
+            Next::From(place) => {
+                self.let_go_of_tokens(number);
+                self.tokens.insert(number, *place);
+                *self.token_files.entry(place.file).or_default() += 1;
+            }
+        }
+        let queued = QueuedPrompt {
+            number,
+            parent: dispatch.id,
+            fate: fate.clone(),
+            prompt_uid: dispatch.prompt_uid,
+            row: dispatch.row,
+            visit: dispatch.visit,
+            first_attempt,
+            returns: dispatch.returns.saturating_add(u32::from(*fate == Fate::Stale)),
+            tokens: self.tokens.get(&number).copied(),
+        };
+        self.queued.insert(number, queued);
+    }
+
+    fn let_go_of_tokens(&mut self, number: u64) {
+        let Some(place) = self.tokens.remove(&number) else { return };
+        if let Some(count) = self.token_files.get_mut(&place.file) {
+            *count -= 1;
+            if *count == 0 {
+                self.token_files.remove(&place.file);
+            }
+        }
+    }
+
+    fn settle(&mut self, ids: &[DispatchId]) -> Result<(), LedgerError> {
+        if let Some(id) = ids.iter().find(|id| !self.accepted.contains_key(id)) {
+            return Err(contradiction(format!("dispatch={id} is settled and was not accepted")));
+        }
+        for id in ids {
+            if let Some(accepted) = self.accepted.remove(id) {
+                self.let_go_of_tokens(accepted.dispatch.number);
+            }
+        }
+        Ok(())
+    }
+
+    fn end_step(&mut self, ended: StepEndRecord) -> Result<(), LedgerError> {
+        let Some(step) = self.steps.get_mut(&ended.step) else {
+            return Err(contradiction(format!("step={} ends and has not begun", ended.step)));
+        };
+        step.end = Some(ended.end);
+        Ok(())
+    }
+
+    /// Conservation, over the run and over every step.
+    pub fn check(&self) -> Result<(), LedgerError> {
+        invariants::conservation(&self.totals, self.open.len())?;
+        for (number, step) in &self.steps {
+            let open = if *number == self.current { self.open.len() } else { 0 };
+            invariants::conservation(&step.totals, open)?;
+        }
+        Ok(())
+    }
+
+    fn last_step(&self) -> u64 {
+        self.steps.last_key_value().map_or(0, |(step, _)| *step)
+    }
+
+    /// The first record, if there is one.
+    pub fn run(&self) -> Option<&RunRecord> {
+        self.run.as_ref()
+    }
+
+    /// Processes that have worked on it so far.
+    pub fn lives(&self) -> u32 {
+        self.lives
+    }
+
+    /// Dispatches of the run by fate.
+    pub fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// Steps that have begun, by number.
+    pub fn steps(&self) -> &BTreeMap<u64, StepState> {
+        &self.steps
+    }
+
+    /// Dispatches in flight, oldest first.
+    pub fn open(&self) -> impl Iterator<Item = &DispatchRecord> {
+        self.open.values()
+    }
+
+    /// Accepted dispatches that are not [settled](Record::Settled), oldest first.
+    pub fn accepted(&self) -> impl Iterator<Item = &DispatchRecord> {
+        self.accepted.values().map(|accepted| &accepted.dispatch)
+    }
+
+    /// A dispatch, while it is in flight.
+    pub fn in_flight(&self, id: DispatchId) -> Option<&DispatchRecord> {
+        self.open.get(&id)
+    }
+
+    /// The step that goes on, or has ended last; 0 before the first one.
+    pub fn current_step(&self) -> u64 {
+        self.current
+    }
+
+    /// Prompts that wait for their next dispatch, in dispatch order.
+    pub fn queued(&self) -> impl Iterator<Item = &QueuedPrompt> {
+        self.queued.values()
+    }
+
+    /// Whether tokens in the file of this step are needed.
+    pub fn needs_tokens_of(&self, step: u64) -> bool {
+        self.token_files.contains_key(&step)
+    }
+
+    /// Of the next dispatch.
+    pub fn next_dispatch(&self) -> DispatchId {
+        DispatchId(self.next_id)
+    }
+
+    /// Of the next new prompt.
+    pub fn next_number(&self) -> u64 {
+        self.next_number
+    }
+
+    /// Behind the last new prompt that was sent out, if its source could say so.
+    pub fn position(&self) -> Option<Position> {
+        self.position
+    }
+
+    /// What is generated by.
+    pub fn policy_version(&self) -> u64 {
+        self.policy_version
+    }
+}
+
+fn place(position: Position) -> (u32, u64) {
+    (position.epoch, position.offset)
+}
+
+fn contradiction(what: String) -> LedgerError {
+    LedgerError::Contradiction(what)
+}
+
+/// Counts the end of a dispatch in flight.
+fn count(totals: &mut Totals, fate: &Fate) {
+    totals.in_flight -= 1;
+    match fate {
+        Fate::Accepted => totals.accepted += 1,
+        Fate::Filtered(reason) => {
+            totals.filtered += 1;
+            *totals.filtered_by_reason.entry(reason).or_default() += 1;
+        }
+        Fate::Stale => totals.stale += 1,
+        Fate::Cancelled => totals.cancelled += 1,
+        Fate::Requeued => totals.requeued += 1,
+        Fate::Carried => totals.carried += 1,
+        Fate::Held => totals.held += 1,
+        Fate::Failed(_) => totals.failed += 1,
+    }
+}
+
+#[cfg(test)]
+mod tests;

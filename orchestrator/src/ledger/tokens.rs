@@ -1,0 +1,314 @@
+//! Tokens of groups that go on in a later dispatch: `tokens-<step>.bin`, one file a step.
+//!
+//! A group is one block: length and CRC-32 of its body, each 4 bytes little-endian, then the body. The log says where
+//! a block is, so a file is never read from its start, and what a crash leaves behind the last block disturbs nobody.
+//!
+//! A held group is stored in the same way, with all of its samples finished: it is graded again after a restart, since a
+//! reward is a function of the text, and scores are larger than the room that they would take here.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::LedgerError;
+use super::codec::{Decoder, Encoder, Expected};
+use crate::engine::{FinishReason, VersionSpan};
+use crate::rollout::DispatchId;
+
+const HEAD: usize = 8;
+/// Samples of a group, and version spans of a sample; more is no group of ours.
+const SAMPLES_MAX: u64 = 1 << 16;
+const SPANS_MAX: u64 = 1 << 20;
+/// Bytes of one group.
+const GROUP_BYTES_MAX: usize = 1 << 30;
+
+/// Where a group's tokens are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokensPlace {
+    /// The step in the file's name.
+    pub file: u64,
+    /// Of the block.
+    pub offset: u64,
+    /// Bytes of its body.
+    pub length: u32,
+}
+
+/// What a group has when it is cut off, or held.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CarriedGroup {
+    /// Its place in dispatch order.
+    pub number: u64,
+    /// The dispatch that generated it; its next one names it as parent.
+    pub parent: DispatchId,
+    /// In order of their index; samples that have nothing yet may be absent.
+    pub samples: Vec<CarriedSample>,
+}
+
+/// What a sample has.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CarriedSample {
+    /// Place in the group.
+    pub index: u32,
+    /// How many attempts came before this one.
+    pub attempt: u32,
+    /// Requests that its tokens came in.
+    pub segments: u32,
+    /// Token ids so far.
+    pub response_ids: Vec<u32>,
+    /// One log-probability a token, or none at all.
+    pub logprobs: Vec<f32>,
+    /// Which version generated which tokens.
+    pub version_spans: Vec<VersionSpan>,
+    /// Oldest policy version of its tokens.
+    pub policy_version_min: u64,
+    /// Newest policy version of its tokens.
+    pub policy_version_max: u64,
+    /// Whether the engine reported all of the versions.
+    pub versions_reported: bool,
+    /// Why it ended, if it has.
+    pub finished: Option<FinishReason>,
+}
+
+impl CarriedGroup {
+    /// Whether these are all of `samples` samples, and all of them have ended: a held group.
+    pub fn is_finished(&self, samples: usize) -> bool {
+        self.samples.len() == samples && self.samples.iter().all(|sample| sample.finished.is_some())
+    }
+
+    /// About what it takes of memory, bytes.
+    pub(super) fn bytes(&self) -> usize {
+        let of_sample =
+            |sample: &CarriedSample| 128 + 4 * (sample.response_ids.len() + sample.logprobs.len());
+        64 + self.samples.iter().map(of_sample).sum::<usize>()
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut into = Encoder(Vec::with_capacity(self.bytes()));
+        into.number(self.number);
+        into.number(self.parent.0);
+        into.number(self.samples.len() as u64);
+        self.samples.iter().for_each(|sample| sample.encode(&mut into));
+        into.0
+    }
+
+    fn decode(body: &[u8]) -> Result<Self, Expected> {
+        let mut from = Decoder(body);
+        let (number, parent) = (from.number()?, DispatchId(from.number()?));
+        let count = from.number()?;
+        if count > SAMPLES_MAX {
+            return Err("at most 65536 samples");
+        }
+        let samples = (0..count).map(|_| CarriedSample::decode(&mut from)).collect::<Result<_, _>>()?;
+        if !from.is_empty() {
+            return Err("the end of a group");
+        }
+        Ok(Self { number, parent, samples })
+    }
+}
+
+impl CarriedSample {
+    fn encode(&self, into: &mut Encoder) {
+        into.number(u64::from(self.index));
+        into.number(u64::from(self.attempt));
+        into.number(u64::from(self.segments));
+        into.byte(match self.finished {
+            None => 0,
+            Some(FinishReason::Stop) => 1,
+            Some(FinishReason::Length) => 2,
+        });
+        into.number(self.policy_version_min);
+        into.number(self.policy_version_max);
+        into.byte(u8::from(self.versions_reported));
+        into.number(self.response_ids.len() as u64);
+        self.response_ids.iter().for_each(|id| into.0.extend_from_slice(&id.to_le_bytes()));
+        into.number(self.logprobs.len() as u64);
+        self.logprobs.iter().for_each(|logprob| into.0.extend_from_slice(&logprob.to_le_bytes()));
+        into.number(self.version_spans.len() as u64);
+        for span in &self.version_spans {
+            into.text(&span.version);
+            into.number(u64::from(span.start));
+            into.number(u64::from(span.end));
+        }
+    }
+
+    fn decode(from: &mut Decoder<'_>) -> Result<Self, Expected> {
+        let (index, attempt, segments) = (from.number_u32()?, from.number_u32()?, from.number_u32()?);
+        let finished = match from.byte()? {
+            0 => None,
+            1 => Some(FinishReason::Stop),
+            2 => Some(FinishReason::Length),
+            _ => return Err("a known reason for the end of a sample"),
+        };
+        let (policy_version_min, policy_version_max) = (from.number()?, from.number()?);
+        let versions_reported = from.byte()? != 0;
+        let response_ids = words(from)?.map(u32::from_le_bytes).collect();
+        let logprobs = words(from)?.map(f32::from_le_bytes).collect();
+        let spans = from.number()?;
+        if spans > SPANS_MAX {
+            return Err("at most 1048576 version spans");
+        }
+        let version_spans = (0..spans)
+            .map(|_| {
+                let version: Arc<str> = from.text()?.into();
+                Ok(VersionSpan { version, start: from.number_u32()?, end: from.number_u32()? })
+            })
+            .collect::<Result<_, Expected>>()?;
+        Ok(Self {
+            index,
+            attempt,
+            segments,
+            response_ids,
+            logprobs,
+            version_spans,
+            policy_version_min,
+            policy_version_max,
+            versions_reported,
+            finished,
+        })
+    }
+}
+
+/// Values of four bytes, with their number before them.
+fn words<'a>(from: &mut Decoder<'a>) -> Result<impl Iterator<Item = [u8; 4]> + 'a, Expected> {
+    let count = usize::try_from(from.number()?).map_err(|_| "a number of tokens")?;
+    let bytes = from.bytes(count.checked_mul(4).ok_or("a number of tokens")?)?;
+    Ok(bytes.chunks_exact(4).map(|word| [word[0], word[1], word[2], word[3]]))
+}
+
+fn tokens_file(dir: &Path, step: u64) -> PathBuf {
+    dir.join(format!("tokens-{step}.bin"))
+}
+
+/// The step in the name of a file of tokens.
+fn step_of(name: &str) -> Option<u64> {
+    name.strip_prefix("tokens-")?.strip_suffix(".bin")?.parse().ok()
+}
+
+/// Reads a group back. Blocks.
+///
+/// # Errors
+/// [`LedgerError::Io`] where the file is gone, [`LedgerError::Corrupt`] where it says something else.
+pub fn read_carried(dir: &Path, place: TokensPlace) -> Result<CarriedGroup, LedgerError> {
+    let path = tokens_file(dir, place.file);
+    let corrupt = |found: &str, expected| LedgerError::Corrupt {
+        file: path.clone(),
+        offset: place.offset,
+        found: found.to_owned(),
+        expected,
+    };
+    if place.length as usize > GROUP_BYTES_MAX {
+        return Err(corrupt("a larger length", "a group of at most 1 GiB"));
+    }
+    let file = File::open(&path).map_err(LedgerError::io("open", &path))?;
+    let mut head = [0_u8; HEAD];
+    file.read_exact_at(&mut head, place.offset).map_err(LedgerError::io("read", &path))?;
+    let [a, b, c, d, ..] = head;
+    if u32::from_le_bytes([a, b, c, d]) != place.length {
+        return Err(corrupt("another length", "the length that the log names"));
+    }
+    let mut body = vec![0; place.length as usize];
+    file.read_exact_at(&mut body, place.offset + HEAD as u64).map_err(LedgerError::io("read", &path))?;
+    if block_head(&body) != head {
+        return Err(corrupt("a checksum that does not match", "the tokens that were written"));
+    }
+    CarriedGroup::decode(&body).map_err(|expected| corrupt("a group that cannot be read", expected))
+}
+
+fn block_head(body: &[u8]) -> [u8; HEAD] {
+    let mut head = [0_u8; HEAD];
+    head[..4].copy_from_slice(&(body.len() as u32).to_le_bytes());
+    head[4..].copy_from_slice(&crc32fast::hash(body).to_le_bytes());
+    head
+}
+
+/// The file that is written to.
+#[derive(Debug)]
+struct OpenFile {
+    step: u64,
+    path: PathBuf,
+    file: File,
+    length: u64,
+    has_unsynced: bool,
+}
+
+/// The writing side.
+#[derive(Debug)]
+pub(super) struct TokenFiles {
+    dir: PathBuf,
+    open: Option<OpenFile>,
+    /// Files that are there, by step.
+    there: BTreeSet<u64>,
+}
+
+impl TokenFiles {
+    /// Of a directory, with whatever files it has.
+    pub(super) fn open(dir: &Path) -> Result<Self, LedgerError> {
+        let mut there = BTreeSet::new();
+        for entry in std::fs::read_dir(dir).map_err(LedgerError::io("list", dir))? {
+            let entry = entry.map_err(LedgerError::io("list", dir))?;
+            there.extend(entry.file_name().to_str().and_then(step_of));
+        }
+        Ok(Self { dir: dir.to_owned(), open: None, there })
+    }
+
+    /// Appends a group to the file of `step`.
+    pub(super) fn append(&mut self, step: u64, group: &CarriedGroup) -> Result<TokensPlace, LedgerError> {
+        let body = group.encode();
+        let open = self.file_of(step)?;
+        if body.len() > GROUP_BYTES_MAX {
+            let reason = format!("a group of {} bytes is too large", body.len());
+            return Err(LedgerError::Io { action: "write", file: open.path.clone(), reason });
+        }
+        let place = TokensPlace { file: step, offset: open.length, length: body.len() as u32 };
+        let written = open.file.write_all_at(&block_head(&body), open.length);
+        let written = written.and_then(|()| open.file.write_all_at(&body, open.length + HEAD as u64));
+        written.map_err(LedgerError::io("write", &open.path))?;
+        open.length += (HEAD + body.len()) as u64;
+        open.has_unsynced = true;
+        Ok(place)
+    }
+
+    fn file_of(&mut self, step: u64) -> Result<&mut OpenFile, LedgerError> {
+        if self.open.as_ref().is_some_and(|open| open.step != step) {
+            self.sync()?;
+            self.open = None;
+        }
+        if self.open.is_none() {
+            let path = tokens_file(&self.dir, step);
+            let opened = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+            let file = opened.map_err(LedgerError::io("open", &path))?;
+            // Behind whatever an earlier life has left.
+            let length = file.metadata().map_err(LedgerError::io("read", &path))?.len();
+            self.there.insert(step);
+            self.open = Some(OpenFile { step, path, file, length, has_unsynced: false });
+        }
+        self.open.as_mut().ok_or(LedgerError::Closed)
+    }
+
+    /// Makes what was appended durable, the files' names included.
+    pub(super) fn sync(&mut self) -> Result<(), LedgerError> {
+        let Some(open) = self.open.as_mut().filter(|open| open.has_unsynced) else { return Ok(()) };
+        open.file.sync_data().map_err(LedgerError::io("sync", &open.path))?;
+        let synced = File::open(&self.dir).and_then(|dir| dir.sync_all());
+        synced.map_err(LedgerError::io("sync", &self.dir))?;
+        open.has_unsynced = false;
+        Ok(())
+    }
+
+    /// Deletes the files of earlier steps that nothing refers to. That one could not be deleted costs room and no more.
+    pub(super) fn delete_unused(&mut self, step: u64, is_used: impl Fn(u64) -> bool) {
+        let unused: Vec<u64> = self.there.range(..step).copied().filter(|file| !is_used(*file)).collect();
+        for file in unused {
+            self.there.remove(&file);
+            let path = tokens_file(&self.dir, file);
+            if let Err(error) = std::fs::remove_file(&path) {
+                tracing::warn!(file = %path.display(), %error, "cannot delete tokens that nobody needs any more");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,356 @@
+//! The side that writes.
+//!
+//! [`LedgerWriter::append`] is called under the board's lock: it puts a record behind those before it and returns. A
+//! thread takes whatever has gathered, writes it as one frame and, where that is asked for, syncs it: group commit. It is
+//! a thread of its own, and not a task, because a caller that has to wait for room must never wait for an executor that
+//! it blocks; the blocking pool is for short work.
+//!
+//! # Invariants
+//! - Records are written in the order of the calls.
+//! - Once a write has failed nothing is written and nothing is acknowledged any more; what is appended is let go of.
+//! - What waits is bounded by number and bytes. A caller waits only when the disk is that far behind.
+
+mod sink;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::watch;
+
+use super::{CarriedGroup, LedgerError, LedgerState, Record};
+use crate::recipe::Durability;
+use crate::rollout::{DispatchId, Fate};
+
+use sink::Sink;
+
+/// Records that may wait for the thread.
+const RECORDS_MAX: usize = 8192;
+/// Bytes of tokens that may wait for the thread; one group alone may have more.
+const TOKENS_BYTES_MAX: usize = 256 << 20;
+/// How long records gather that nobody waits for.
+const GATHER: Duration = Duration::from_millis(20);
+
+/// How a ledger is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LedgerConfig {
+    /// What a record survives when [`LedgerWriter::sync`] has returned. `None` is as good as `Os`, for what a restart
+    /// stands on is that the ledger knows more than the queue.
+    pub durability: Durability,
+    /// Writes in the call that appends, without a thread: for virtual time, where a thread's own pace must not show.
+    pub inline: bool,
+}
+
+/// Where a record is; all before it are in front of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Sequence(u64);
+
+/// A ledger that can be written to, and what it says so far.
+#[derive(Debug)]
+pub struct Opened {
+    /// Appends.
+    pub writer: LedgerWriter,
+    /// Its fold; without a [run](LedgerState::run) where it is new.
+    pub state: LedgerState,
+    /// Bytes of a last write that was not finished, and that are cut off.
+    pub torn_bytes: u64,
+}
+
+/// See the module's documentation. Clones write to the same ledger, which ends with the last of them.
+#[derive(Debug, Clone)]
+pub struct LedgerWriter {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// Where records are written in line.
+    inline: Option<Mutex<Option<Sink>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    gathered: Mutex<Gathered>,
+    /// For the thread: there is something to write, or somebody waits, or the end has come.
+    work: Condvar,
+    /// For callers: what had gathered is taken.
+    room: Condvar,
+    progress: watch::Sender<Progress>,
+}
+
+/// What waits for the thread.
+#[derive(Debug, Default)]
+struct Gathered {
+    items: Vec<Item>,
+    tokens_bytes: usize,
+    /// Records appended so far.
+    appended: u64,
+    /// The last one that somebody waits for.
+    wanted: u64,
+    is_closed: bool,
+    has_failed: bool,
+}
+
+/// One thing to write.
+#[derive(Debug)]
+enum Item {
+    Record(Record),
+    /// Becomes an end that names the place of the tokens.
+    Carried {
+        id: DispatchId,
+        fate: Fate,
+        group: Box<CarriedGroup>,
+    },
+}
+
+#[derive(Debug, Clone, Default)]
+struct Progress {
+    /// Records that are as durable as they have to be.
+    written: u64,
+    failed: Option<LedgerError>,
+}
+
+impl LedgerWriter {
+    /// Opens the ledger of a run's directory, or makes one. Blocks: it reads what is there.
+    ///
+    /// # Errors
+    /// [`LedgerError::InUse`] while another process writes to it; what [`LedgerState::read`] says; what the system says.
+    pub fn open(dir: &Path, config: LedgerConfig) -> Result<Opened, LedgerError> {
+        let (sink, state, torn_bytes) = Sink::open(dir, config.durability)?;
+        let shared = Arc::new(Shared {
+            gathered: Mutex::new(Gathered::default()),
+            work: Condvar::new(),
+            room: Condvar::new(),
+            progress: watch::Sender::new(Progress::default()),
+        });
+        let (thread, inline) = if config.inline {
+            (None, Some(Mutex::new(Some(sink))))
+        } else {
+            let of_thread = Arc::clone(&shared);
+            let thread = std::thread::Builder::new()
+                .name("rolldock-ledger".to_owned())
+                .spawn(move || of_thread.write(sink))
+                .map_err(LedgerError::io("start the writer of", dir))?;
+            (Some(thread), None)
+        };
+        let inner = Arc::new(Inner { shared, thread: Mutex::new(thread), inline });
+        Ok(Opened { writer: Self { inner }, state, torn_bytes })
+    }
+
+    /// Appends a record. Cheap: it is neither encoded nor written in here, except in line.
+    pub fn append(&self, record: Record) -> Sequence {
+        self.push(Item::Record(record))
+    }
+
+    /// Ends a dispatch as carried or held and keeps its samples: written to the tokens of the step, and named by the
+    /// end's record.
+    pub fn append_carried(&self, id: DispatchId, fate: Fate, group: Box<CarriedGroup>) -> Sequence {
+        self.push(Item::Carried { id, fate, group })
+    }
+
+    fn push(&self, item: Item) -> Sequence {
+        let Some(sink) = &self.inner.inline else { return self.inner.shared.push(item) };
+        let mut gathered = self.inner.shared.gathered.lock();
+        gathered.appended += 1;
+        let sequence = Sequence(gathered.appended);
+        if !gathered.is_closed && !gathered.has_failed {
+            let written =
+                sink.lock().as_mut().map_or(Err(LedgerError::Closed), |sink| sink.commit(vec![item]));
+            gathered.has_failed = written.is_err();
+            self.inner.shared.report(sequence.0, written);
+        }
+        sequence
+    }
+
+    /// Waits until a record, and all before it, is as durable as the configuration asks for. Cancel-safe.
+    ///
+    /// # Errors
+    /// What a write of this or of an earlier record came to; the same from then on.
+    pub async fn sync(&self, up_to: Sequence) -> Result<(), LedgerError> {
+        let shared = &self.inner.shared;
+        let mut progress = shared.progress.subscribe();
+        {
+            let mut gathered = shared.gathered.lock();
+            if gathered.wanted < up_to.0 {
+                gathered.wanted = up_to.0;
+                shared.work.notify_one();
+            }
+        }
+        let is_there = |progress: &Progress| progress.written >= up_to.0 || progress.failed.is_some();
+        let reached = progress.wait_for(is_there).await.map_err(|_closed| LedgerError::Closed)?;
+        if reached.written >= up_to.0 {
+            return Ok(());
+        }
+        Err(reached.failed.clone().unwrap_or(LedgerError::Closed))
+    }
+
+    /// The same for everything that has been appended. Cancel-safe.
+    pub async fn sync_all(&self) -> Result<(), LedgerError> {
+        let last = Sequence(self.inner.shared.gathered.lock().appended);
+        self.sync(last).await
+    }
+
+    /// Why nothing is written any more, if that is so.
+    pub fn error(&self) -> Option<LedgerError> {
+        self.inner.shared.progress.borrow().failed.clone()
+    }
+
+    /// Waits until a write has failed; for ever where none does. Cancel-safe.
+    pub async fn failed(&self) -> LedgerError {
+        let mut progress = self.inner.shared.progress.subscribe();
+        let failed = progress.wait_for(|progress| progress.failed.is_some()).await;
+        failed.ok().and_then(|progress| progress.failed.clone()).unwrap_or(LedgerError::Closed)
+    }
+
+    /// Writes what waits and ends the writer, for all clones. Blocks for as long as that takes.
+    ///
+    /// # Errors
+    /// As [`LedgerWriter::sync`] for the last record.
+    pub fn close(&self) -> Result<(), LedgerError> {
+        self.inner.close();
+        let appended = self.inner.shared.gathered.lock().appended;
+        let progress = self.inner.shared.progress.borrow();
+        if progress.written >= appended {
+            return Ok(());
+        }
+        Err(progress.failed.clone().unwrap_or(LedgerError::Closed))
+    }
+}
+
+impl Inner {
+    fn close(&self) {
+        self.shared.gathered.lock().is_closed = true;
+        self.shared.work.notify_one();
+        self.shared.room.notify_all();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            tracing::error!("the ledger's writer died");
+        }
+        self.shared.end();
+        if let Some(sink) = &self.inline {
+            // With it goes the lock on the file.
+            drop(sink.lock().take());
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Shared {
+    fn push(&self, item: Item) -> Sequence {
+        let bytes = match &item {
+            Item::Record(_) => 0,
+            Item::Carried { group, .. } => group.bytes(),
+        };
+        let mut gathered = self.gathered.lock();
+        while !gathered.has_room(bytes) {
+            self.room.wait(&mut gathered);
+        }
+        gathered.appended += 1;
+        let sequence = Sequence(gathered.appended);
+        if !gathered.is_closed && !gathered.has_failed {
+            gathered.items.push(item);
+            gathered.tokens_bytes += bytes;
+            if gathered.items.len() == 1 || gathered.is_much() {
+                self.work.notify_one();
+            }
+        }
+        sequence
+    }
+
+    /// The thread.
+    fn write(&self, mut sink: Sink) {
+        // However the thread ends, nobody may wait for it any longer.
+        let _ended = Ended(self);
+        while let Some((items, last)) = self.next_batch() {
+            let written = sink.commit(items);
+            let has_failed = written.is_err();
+            self.report(last, written);
+            if has_failed {
+                return;
+            }
+        }
+    }
+
+    /// Nothing is written any more, and nobody waits for it.
+    fn end(&self) {
+        let mut gathered = self.gathered.lock();
+        gathered.has_failed = true;
+        gathered.items.clear();
+        gathered.tokens_bytes = 0;
+        self.room.notify_all();
+        drop(gathered);
+        self.progress.send_modify(|progress| {
+            progress.failed.get_or_insert(LedgerError::Closed);
+        });
+    }
+
+    fn report(&self, last: u64, written: Result<(), LedgerError>) {
+        self.progress.send_modify(|progress| match written {
+            Ok(()) => progress.written = last,
+            Err(error) => {
+                tracing::error!(%error, "the ledger cannot be written; nothing more is accepted");
+                progress.failed = Some(error);
+            }
+        });
+    }
+
+    /// Waits for something to write; `None` when there will be nothing more.
+    fn next_batch(&self) -> Option<(Vec<Item>, u64)> {
+        let mut gathered = self.gathered.lock();
+        while gathered.items.is_empty() {
+            if gathered.is_closed {
+                return None;
+            }
+            self.work.wait(&mut gathered);
+        }
+        let written = self.progress.borrow().written;
+        while gathered.may_gather(written) {
+            if self.work.wait_for(&mut gathered, GATHER).timed_out() {
+                break;
+            }
+        }
+        gathered.tokens_bytes = 0;
+        let batch = (std::mem::take(&mut gathered.items), gathered.appended);
+        self.room.notify_all();
+        Some(batch)
+    }
+}
+
+impl Gathered {
+    fn has_room(&self, bytes: usize) -> bool {
+        let fits = self.items.len() < RECORDS_MAX && self.tokens_bytes + bytes <= TOKENS_BYTES_MAX;
+        self.items.is_empty() || fits || self.is_closed || self.has_failed
+    }
+
+    /// Whether nobody waits for what is there.
+    fn may_gather(&self, written: u64) -> bool {
+        self.wanted <= written && !self.is_closed && !self.is_much()
+    }
+
+    fn is_much(&self) -> bool {
+        self.items.len() >= RECORDS_MAX / 2 || self.tokens_bytes >= TOKENS_BYTES_MAX / 2
+    }
+}
+
+/// Tells everybody that the thread has ended.
+struct Ended<'a>(&'a Shared);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+#[cfg(test)]
+mod tests;

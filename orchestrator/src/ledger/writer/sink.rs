@@ -1,0 +1,141 @@
+//! The files behind the writer.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::Item;
+use crate::ledger::codec::{Encoder, encode};
+use crate::ledger::frame::{BODY_BYTES_MAX, MAGIC, framed};
+use crate::ledger::tokens::TokenFiles;
+use crate::ledger::{LedgerError, LedgerState, LogEnd, Next, Record, ledger_file};
+use crate::recipe::Durability;
+
+/// Writes batches; each is there whole or not at all.
+#[derive(Debug)]
+pub(super) struct Sink {
+    path: PathBuf,
+    /// Locked for as long as it is open; the system lets go of it when the process dies.
+    file: File,
+    length: u64,
+    tokens: TokenFiles,
+    is_synced: bool,
+    /// What has been written: what comes next has to follow from it.
+    state: LedgerState,
+    /// The step whose file gets tokens.
+    step: u64,
+    failed: Option<LedgerError>,
+}
+
+impl Sink {
+    /// Opens or makes the log, cuts off what the last write left half done, and says what is there.
+    pub(super) fn open(dir: &Path, durability: Durability) -> Result<(Self, LedgerState, u64), LedgerError> {
+        std::fs::create_dir_all(dir).map_err(LedgerError::io("make", dir))?;
+        let path = ledger_file(dir);
+        let opened = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&path);
+        let file = opened.map_err(LedgerError::io("open", &path))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(LedgerError::InUse { file: path }),
+            Err(TryLockError::Error(error)) => return Err(LedgerError::io("lock", &path)(error)),
+        }
+        let (state, LogEnd { sound_bytes, torn_bytes }) = LedgerState::read(dir)?;
+        if torn_bytes > 0 {
+            tracing::warn!(file = %path.display(), torn_bytes, "the last write was not finished; it is cut off");
+            file.set_len(sound_bytes).map_err(LedgerError::io("truncate", &path))?;
+        }
+        let tokens = TokenFiles::open(dir)?;
+        let step = state.steps().last_key_value().map_or(0, |(step, _)| *step);
+        let is_synced = durability == Durability::Fsync;
+        let mut sink = Self {
+            path,
+            file,
+            length: sound_bytes,
+            tokens,
+            is_synced,
+            state: state.clone(),
+            step,
+            failed: None,
+        };
+        if sink.length == 0 {
+            sink.append(MAGIC)?;
+        }
+        if is_synced {
+            sink.sync()?;
+            let synced = File::open(dir).and_then(|dir| dir.sync_all());
+            synced.map_err(LedgerError::io("sync", dir))?;
+        }
+        Ok((sink, state, torn_bytes))
+    }
+
+    /// Writes a batch. An error stays.
+    pub(super) fn commit(&mut self, items: Vec<Item>) -> Result<(), LedgerError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let written = self.write(items);
+        self.failed = written.clone().err();
+        written
+    }
+
+    fn write(&mut self, items: Vec<Item>) -> Result<(), LedgerError> {
+        let mut body = Encoder::default();
+        for item in items {
+            let record = self.record_of(item)?;
+            self.state.apply(&record)?;
+            if let Record::Step(step) = &record {
+                self.step = step.step;
+            }
+            encode(&record, &mut body);
+        }
+        if body.0.len() > BODY_BYTES_MAX {
+            let reason = format!("a batch of {} bytes is too large", body.0.len());
+            return Err(LedgerError::Io { action: "write", file: self.path.clone(), reason });
+        }
+        if body.0.is_empty() {
+            return Ok(());
+        }
+        if self.is_synced {
+            // First: the log never names tokens that are not there.
+            self.tokens.sync()?;
+        }
+        let sound = self.length;
+        self.append(&framed(&body.0))?;
+        if self.is_synced
+            && let Err(error) = self.sync()
+        {
+            // Nobody knows what the disk holds now. What is not acknowledged must not come back.
+            let _ = self.file.set_len(sound);
+            return Err(error);
+        }
+        let state = &self.state;
+        self.tokens.delete_unused(self.step, |file| state.needs_tokens_of(file));
+        Ok(())
+    }
+
+    /// Writes the tokens of a group that goes on, so that its record can name their place.
+    fn record_of(&mut self, item: Item) -> Result<Record, LedgerError> {
+        match item {
+            Item::Record(record) => Ok(record),
+            Item::Carried { id, fate, group } => {
+                let place = self.tokens.append(self.step, &group)?;
+                Ok(Record::End { id, fate, next: Next::From(place) })
+            }
+        }
+    }
+
+    /// Appends whole or not at all: half a frame would hide everything after it.
+    fn append(&mut self, bytes: &[u8]) -> Result<(), LedgerError> {
+        if let Err(error) = self.file.write_all_at(bytes, self.length) {
+            // Where even this fails, the next open cuts it off.
+            let _ = self.file.set_len(self.length);
+            return Err(LedgerError::io("write", &self.path)(error));
+        }
+        self.length += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), LedgerError> {
+        self.file.sync_data().map_err(LedgerError::io("sync", &self.path))
+    }
+}

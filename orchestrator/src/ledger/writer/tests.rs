@@ -1,0 +1,252 @@
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+use crate::data::PromptUid;
+use crate::ledger::{Next, QueueRecord, fixture, ledger_file, read_carried, read_log};
+
+const THREADED: LedgerConfig = LedgerConfig { durability: Durability::Fsync, inline: false };
+const INLINE: LedgerConfig = LedgerConfig { durability: Durability::Os, inline: true };
+
+fn open(dir: &Path, config: LedgerConfig) -> LedgerWriter {
+    LedgerWriter::open(dir, config).unwrap().writer
+}
+
+fn records(dir: &Path) -> Vec<Record> {
+    let mut records = Vec::new();
+    read_log(dir, |_, record| {
+        records.push(record);
+        Ok(())
+    })
+    .unwrap();
+    records
+}
+
+fn may_be_sent(_: &impl Send) {}
+
+fn beginning() -> Vec<Record> {
+    vec![fixture::run(), fixture::life(1), fixture::step(1), fixture::dispatch(0, 0, 1)]
+}
+
+#[tokio::test]
+async fn what_is_synced_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    for durability in [Durability::None, Durability::Os, Durability::Fsync] {
+        for inline in [false, true] {
+            let out = dir.path().join(format!("{durability}-{inline}"));
+            let writer = open(&out, LedgerConfig { durability, inline });
+            for record in beginning() {
+                writer.append(record);
+            }
+            let last = writer.append(Record::end(DispatchId(0), Fate::Accepted));
+            let syncing = writer.sync(last);
+            may_be_sent(&syncing);
+            syncing.await.unwrap();
+            assert_eq!(records(&out).len(), 5, "{durability} {inline}");
+            writer.sync_all().await.unwrap();
+            writer.close().unwrap();
+            let opened = LedgerWriter::open(&out, THREADED).unwrap();
+            assert_eq!((opened.state.totals().accepted, opened.torn_bytes), (1, 0));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn inline_nothing_waits_for_a_thread() {
+    let dir = tempfile::tempdir().unwrap();
+    let writer = open(dir.path(), INLINE);
+    let mut last = Sequence::default();
+    for record in beginning() {
+        last = writer.append(record);
+    }
+    assert_eq!(records(dir.path()), beginning());
+    let synced = tokio::time::timeout(Duration::from_millis(1), writer.sync(last)).await;
+    assert_eq!(synced, Ok(Ok(())));
+    writer.close().unwrap();
+    let after = writer.append(fixture::dispatch(1, 1, 1));
+    assert_eq!(writer.sync(after).await, Err(LedgerError::Closed));
+    assert_eq!(writer.sync(last).await, Ok(()), "what was written stays so");
+}
+
+#[test]
+fn what_nobody_waits_for_is_written_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let writer = open(dir.path(), THREADED);
+    for record in beginning() {
+        writer.append(record);
+    }
+    drop(writer);
+    assert_eq!(records(dir.path()), beginning());
+}
+
+#[test]
+fn records_of_many_threads_keep_the_order_of_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let writer = open(dir.path(), LedgerConfig { durability: Durability::Os, inline: false });
+    for record in [fixture::run(), fixture::life(1), fixture::step(1)] {
+        writer.append(record);
+    }
+    let count = 3 * RECORDS_MAX as u64;
+    for id in 0..count {
+        writer.append(fixture::dispatch(id, id, 1));
+    }
+    std::thread::scope(|threads| {
+        for start in 0..4 {
+            let writer = &writer;
+            threads.spawn(move || {
+                for id in (start..count).step_by(4) {
+                    writer.append(Record::end(DispatchId(id), Fate::Filtered("no_variance")));
+                }
+            });
+        }
+    });
+    writer.close().unwrap();
+    let (state, _) = LedgerState::read(dir.path()).unwrap();
+    assert_eq!((state.totals().filtered, state.totals().in_flight), (count, 0));
+    state.check().unwrap();
+}
+
+#[test]
+fn a_second_writer_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let writer = open(dir.path(), INLINE);
+    assert!(matches!(LedgerWriter::open(dir.path(), INLINE), Err(LedgerError::InUse { .. })));
+    drop(writer);
+    open(dir.path(), INLINE);
+}
+
+#[tokio::test]
+async fn a_torn_tail_is_cut_off_and_written_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let writer = open(dir.path(), THREADED);
+    for record in beginning() {
+        writer.append(record);
+    }
+    writer.sync_all().await.unwrap();
+    writer.append(fixture::dispatch(1, 1, 1));
+    writer.close().unwrap();
+    let path = ledger_file(dir.path());
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() - 3]).unwrap();
+    let Opened { writer, state, torn_bytes } = LedgerWriter::open(dir.path(), THREADED).unwrap();
+    assert!(torn_bytes > 0);
+    assert_eq!(state.open().count(), 1);
+    writer.append(fixture::dispatch(1, 7, 1));
+    writer.close().unwrap();
+    assert_eq!(records(dir.path())[4..], [fixture::dispatch(1, 7, 1)]);
+}
+
+#[tokio::test]
+async fn an_error_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    for config in [THREADED, INLINE] {
+        let out = dir.path().join(format!("{}", config.inline));
+        let writer = open(&out, config);
+        let mut last_good = Sequence::default();
+        for record in beginning() {
+            last_good = writer.append(record);
+        }
+        writer.sync(last_good).await.unwrap();
+        // It contradicts what was written, as a disk that refuses would.
+        let bad = writer.append(Record::end(DispatchId(9), Fate::Accepted));
+        let error = writer.sync(bad).await.unwrap_err();
+        assert!(matches!(&error, LedgerError::Contradiction(_)), "{error}");
+        let after = writer.append(fixture::dispatch(1, 1, 1));
+        assert_eq!(writer.sync(after).await, Err(error.clone()));
+        assert_eq!(writer.sync(last_good).await, Ok(()));
+        assert_eq!((writer.error(), writer.failed().await), (Some(error.clone()), error.clone()));
+        assert_eq!(writer.close(), Err(error));
+        assert_eq!(records(&out), beginning(), "nothing of it is in the file");
+    }
+}
+
+#[tokio::test]
+async fn tokens_that_cannot_be_written_are_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let writer = open(dir.path(), THREADED);
+    for record in beginning() {
+        writer.append(record);
+    }
+    writer.sync_all().await.unwrap();
+    // Where the file should come stands a folder.
+    std::fs::create_dir(dir.path().join("tokens-1.bin")).unwrap();
+    let last = writer.append_carried(DispatchId(0), Fate::Carried, Box::new(fixture::carried(0, 0)));
+    let error = writer.sync(last).await.unwrap_err();
+    assert!(error.to_string().contains("tokens-1.bin"), "{error}");
+    assert_eq!(records(dir.path()), beginning());
+}
+
+#[tokio::test]
+async fn tokens_live_as_long_as_their_number_is_not_settled() {
+    let dir = tempfile::tempdir().unwrap();
+    let writer = open(dir.path(), INLINE);
+    for record in beginning() {
+        writer.append(record);
+    }
+    writer.append_carried(DispatchId(0), Fate::Carried, Box::new(fixture::carried(0, 0)));
+    writer.append(fixture::step(2));
+    writer.append(fixture::continued(1, 0, 0, 2));
+    let file = dir.path().join("tokens-1.bin");
+    assert!(file.exists(), "its dispatch may be lost");
+    drop(writer);
+
+    let Opened { writer, mut state, .. } = LedgerWriter::open(dir.path(), INLINE).unwrap();
+    let resumed = state.reconcile(&[]).unwrap();
+    let place = resumed.queued[0].tokens.unwrap();
+    assert_eq!(read_carried(dir.path(), place).unwrap(), fixture::carried(0, 0));
+    for record in resumed.records {
+        writer.append(record);
+    }
+    writer.append(fixture::continued(2, 1, 0, 2));
+    writer.append(Record::end(DispatchId(2), Fate::Accepted));
+    assert!(file.exists(), "its put may be lost");
+    writer.append(Record::Settled { ids: vec![DispatchId(2)] });
+    assert!(!file.exists(), "nobody needs it any more");
+    writer.sync_all().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_held_group_that_is_too_old_starts_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let writer = open(dir.path(), INLINE);
+    for record in beginning() {
+        writer.append(record);
+    }
+    writer.append_carried(DispatchId(0), Fate::Held, Box::new(fixture::carried(0, 0)));
+    writer.append(fixture::step(2));
+    writer.append(fixture::continued(1, 0, 0, 2));
+    let last = writer.append(Record::end_anew(DispatchId(1), Fate::Stale, 2));
+    writer.sync(last).await.unwrap();
+    let (mut state, _) = LedgerState::read(dir.path()).unwrap();
+    let resumed = state.reconcile(&[]).unwrap();
+    assert_eq!(resumed.records, []);
+    let queued = &resumed.queued[0];
+    assert_eq!((queued.parent, queued.first_attempt, queued.tokens), (DispatchId(1), 2, None));
+    assert!(!dir.path().join("tokens-1.bin").exists());
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let closed = dir.path().join("closed");
+    std::fs::create_dir(&closed).unwrap();
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o500)).unwrap();
+    if std::fs::write(closed.join("probe"), "").is_ok() {
+        eprintln!("skipped: this user may write everywhere");
+        return;
+    }
+    let error = LedgerWriter::open(&closed, INLINE).unwrap_err();
+    assert!(error.to_string().contains("closed"), "{error}");
+}
+
+#[test]
+fn a_queue_record_survives_its_way() {
+    let record = QueueRecord::new(DispatchId(7), 5, 2, PromptUid(0xab));
+    assert_eq!(QueueRecord::parse(&record.to_json()).unwrap(), record);
+    assert_eq!(record.uid(), Some(PromptUid(0xab)));
+    for foreign in ["", "{}", r#"{"dispatch":1,"number":1,"step":1,"prompt_uid":"xyz"}"#] {
+        assert!(matches!(QueueRecord::parse(foreign), Err(LedgerError::ForeignRecord { .. })), "{foreign}");
+    }
+    assert!(matches!(Record::end(DispatchId(0), Fate::Held), Record::End { next: Next::Again, .. }));
+}

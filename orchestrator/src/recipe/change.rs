@@ -1,0 +1,262 @@
+//! What a run may continue with: a changed recipe, judged key by key.
+//!
+//! A run that is resumed has rows in its queue, prompts that wait, and tokens that are kept. A key whose change leaves
+//! all of them what they are is allowed; one that changes what comes from here on is allowed with a warning that says
+//! so; one that would make them something else is refused. Every key of a resolved recipe has its verdict in one table,
+//! and a key that is not in it is refused, so that nobody can forget to judge a new one.
+//!
+//! # Deliberately absent
+//! Secrets: they are never written with a resolved recipe, and may change at any time.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use toml::{Table, Value};
+
+use super::Recipe;
+
+/// Characters of a value that are shown.
+const SHOWN_MAX: usize = 120;
+
+/// What a changed key means for a run that continues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing that is there depends on it.
+    Allowed,
+    /// What comes from here on is not what came before; how.
+    Warned(&'static str),
+    /// What is there would mean something else; how.
+    Refused(&'static str),
+}
+
+/// One key that is not as it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// Dotted.
+    pub key: String,
+    /// As TOML; `None` where it was absent.
+    pub old: Option<String>,
+    /// As TOML; `None` where it is absent.
+    pub new: Option<String>,
+    /// What it means.
+    pub verdict: Verdict,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, old, new, verdict } = self;
+        write!(formatter, "{key}: {} -> {}", shown(old.as_deref()), shown(new.as_deref()))?;
+        match verdict {
+            Verdict::Allowed => Ok(()),
+            Verdict::Warned(why) => write!(formatter, " (warning: {why})"),
+            Verdict::Refused(why) => write!(formatter, " (refused: {why})"),
+        }
+    }
+}
+
+fn shown(value: Option<&str>) -> String {
+    let Some(value) = value else { return "absent".to_owned() };
+    if value.chars().count() <= SHOWN_MAX {
+        return value.to_owned();
+    }
+    value.chars().take(SHOWN_MAX).chain("...".chars()).collect()
+}
+
+/// Every key that is not the same in both recipes, in order of the keys.
+///
+/// # Errors
+/// Where TOML has no way to write a value, as [`Recipe::to_toml`].
+pub fn changes(old: &Recipe, new: &Recipe) -> Result<Vec<Change>, toml::ser::Error> {
+    let (old_leaves, new_leaves) = (leaves(old)?, leaves(new)?);
+    let mut keys: Vec<&String> = old_leaves.keys().chain(new_leaves.keys()).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let differs = |key: &&String| old_leaves.get(*key) != new_leaves.get(*key);
+    let change = |key: &String| Change {
+        key: key.clone(),
+        old: old_leaves.get(key).map(Value::to_string),
+        new: new_leaves.get(key).map(Value::to_string),
+        verdict: verdict_of(key).unwrap_or(UNKNOWN),
+    };
+    Ok(keys.into_iter().filter(differs).map(change).collect())
+}
+
+fn leaves(recipe: &Recipe) -> Result<BTreeMap<String, Value>, toml::ser::Error> {
+    let mut found = BTreeMap::new();
+    gather(&Table::try_from(recipe)?, "", &mut found);
+    Ok(found)
+}
+
+fn gather(table: &Table, prefix: &str, found: &mut BTreeMap<String, Value>) {
+    for (name, value) in table {
+        let key = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+        match value {
+            Value::Table(inner) => gather(inner, &key, found),
+            // A list of one and the one alone are two ways to write the same.
+            Value::Array(items) if let [only @ Value::String(_)] = items.as_slice() => {
+                found.insert(key, only.clone());
+            }
+            leaf => {
+                found.insert(key, leaf.clone());
+            }
+        }
+    }
+}
+
+/// The verdict on `key`: that of its own line, or else of the longest `prefix.*` that it is under.
+fn verdict_of(key: &str) -> Option<Verdict> {
+    let covers = |pattern: &str| match pattern.strip_suffix(".*") {
+        None => key == pattern,
+        Some(prefix) => key == prefix || key.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('.')),
+    };
+    // A line of its own beats what it is under.
+    let strength = |pattern: &str| (!pattern.ends_with(".*"), pattern.len());
+    let lines = VERDICTS.iter().flat_map(|(patterns, verdict)| patterns.iter().map(move |p| (*p, *verdict)));
+    lines.filter(|(pattern, _)| covers(pattern)).max_by_key(|(pattern, _)| strength(pattern)).map(|(_, v)| v)
+}
+
+const UNKNOWN: Verdict = Verdict::Refused("nobody has said yet what a change of it means for a run");
+
+const ROWS: &str =
+    "the place in the data, its order and the rows of waiting prompts are those of the old value";
+const TOKENS: &str = "prompts that wait and tokens that are kept were made with the old value";
+const DECLARED: &str = "the partition keeps what it was declared with";
+const SAMPLED: &str = "samples are drawn differently from here on; tokens that are kept were drawn as before";
+const SCORED: &str = "groups are scored differently from here on; those in the queue keep their scores";
+const CHOSEN: &str = "groups are chosen differently from here on; those in the queue stay";
+const COLLECTED: &str = "steps are collected differently from here on, beginning with the one that goes on";
+const MEASURED: &str = "figures of validations do not compare with those before";
+const SIMULATED: &str = "the simulated servers answer differently from here on";
+
+/// A key, or all keys under one (`prefix.*`), with its verdict.
+const VERDICTS: &[(&[&str], Verdict)] = &[
+    (
+        &["model.name"],
+        Verdict::Warned("groups are generated by what the servers call so from here on; kept tokens are not"),
+    ),
+    (&["model.tokenizer", "model.chat_template"], Verdict::Refused(TOKENS)),
+    (
+        &["data.train", "data.columns.*", "data.duplicates", "data.shuffle", "data.seed"],
+        Verdict::Refused(ROWS),
+    ),
+    (
+        &["data.max_prompt_length", "data.overlong_prompts"],
+        Verdict::Warned("other prompts are left out or cut from here on, those that wait included"),
+    ),
+    (&["data.validation"], Verdict::Warned(MEASURED)),
+    (&["data.epochs"], Verdict::Allowed),
+    (
+        &[
+            "fleet.endpoints",
+            "fleet.max_loads_per_server",
+            "fleet.policy",
+            "fleet.api_key",
+            "fleet.adaptive.*",
+            "fleet.max_loads_total",
+            "fleet.probe",
+            "fleet.file",
+            "fleet.admin",
+            "fleet.admin_token",
+            "fleet.probe_interval",
+            "fleet.simulated.servers",
+            "fleet.simulated.time_scale",
+            "fleet.simulated.max_num_seqs",
+            "fleet.simulated.speeds",
+            "fleet.simulated.transport",
+        ],
+        Verdict::Allowed,
+    ),
+    (&["fleet.simulated.seed", "fleet.simulated.mean_response_length"], Verdict::Warned(SIMULATED)),
+    (
+        &[
+            "rollout.workers",
+            "rollout.max_concurrent_prompts",
+            "rollout.max_gen_batches",
+            "rollout.launch",
+            "rollout.request",
+            "rollout.sample_attempts_max",
+        ],
+        Verdict::Allowed,
+    ),
+    (
+        &["rollout.samples_per_prompt"],
+        Verdict::Refused("groups that are held, carried or in the queue have the old number of samples"),
+    ),
+    (
+        &["rollout.train_batch_size", "rollout.gen_batch_size", "rollout.early_stop", "rollout.on_stop"],
+        Verdict::Warned(COLLECTED),
+    ),
+    (
+        &["rollout.max_response_length"],
+        Verdict::Warned("samples have another limit from here on, those that are resumed included"),
+    ),
+    (&["rollout.sampling.*"], Verdict::Warned(SAMPLED)),
+    (&["rollout.carry.*"], Verdict::Allowed),
+    (&["rollout.bias_guard.*"], Verdict::Warned(COLLECTED)),
+    (&["timeouts.*"], Verdict::Allowed),
+    (&["validation.every_steps"], Verdict::Allowed),
+    (&["validation.samples_per_prompt", "validation.sampling.*"], Verdict::Warned(MEASURED)),
+    (
+        &[
+            "reward.scorer",
+            "reward.variant",
+            "reward.strict_box",
+            "reward.method",
+            "reward.options.*",
+            "reward.python.*",
+            "reward.command.*",
+            "reward.http.*",
+            "reward.judge.*",
+            "reward.code.*",
+            "reward.guard.on_failure",
+            "reward.guard.on_failure.*",
+            "reward.overlong.*",
+            "reward.mask_truncated",
+            "reward.shaping.*",
+            "reward.advantage",
+        ],
+        Verdict::Warned(SCORED),
+    ),
+    (
+        &[
+            "reward.guard.concurrency",
+            "reward.guard.per_second",
+            "reward.guard.retries",
+            "reward.guard.attempt_s",
+            "reward.guard.cache_entries",
+            "reward.places",
+        ],
+        Verdict::Allowed,
+    ),
+    (
+        &["filter.enable", "filter.metric", "filter.gates", "filter.outside", "filter.keep_if_short"],
+        Verdict::Warned(CHOSEN),
+    ),
+    (&["policy.*"], Verdict::Allowed),
+    (&["policy.mode"], Verdict::Warned("how far generation runs ahead of training is another from here on")),
+    (
+        &["policy.max_staleness"],
+        Verdict::Warned("how old a group may be is another from here on; those in the queue may be older"),
+    ),
+    (
+        &["queue.partition"],
+        Verdict::Refused("what was accepted is recorded in the old partition, and would be accepted again"),
+    ),
+    (&["queue.tasks", "queue.capacity_rows", "queue.on_full"], Verdict::Refused(DECLARED)),
+    (
+        &["queue.durability"],
+        Verdict::Warned("rows and the ledger survive what the new value says from here on"),
+    ),
+    (&["queue.listen", "queue.token", "queue.consumer.*"], Verdict::Allowed),
+    (&["run.steps", "run.on_short", "run.on_silence", "run.out"], Verdict::Allowed),
+    (
+        &["run.seed"],
+        Verdict::Refused(
+            "a prompt that is issued again has to replay its own draw, which the old seed fixes",
+        ),
+    ),
+    (&["limits.*", "trainer.*"], Verdict::Allowed),
+];
+
+#[cfg(test)]
+mod tests;

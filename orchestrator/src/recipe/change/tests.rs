@@ -1,0 +1,131 @@
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use super::*;
+
+/// Has every table that a recipe can have.
+const FULL: &str = r#"
+[model]
+name = "m"
+tokenizer = "builtin"
+[data]
+train = "t.jsonl"
+columns = { prompt = "p", answer = "a" }
+[fleet.simulated]
+servers = 2
+[rollout]
+samples_per_prompt = 4
+train_batch_size = 8
+gen_batch_size = 16
+max_response_length = 128
+[validation]
+every_steps = 2
+samples_per_prompt = 2
+[reward.overlong]
+buffer_length = 10
+penalty_factor = 1.0
+[queue.consumer]
+task = "train"
+take_groups = 2
+"#;
+
+fn recipe(text: &str) -> Recipe {
+    toml::from_str(text).unwrap()
+}
+
+fn changed(replace: &str, by: &str) -> Vec<Change> {
+    assert!(FULL.contains(replace), "{replace}");
+    changes(&recipe(FULL), &recipe(&FULL.replace(replace, by))).unwrap()
+}
+
+/// The keys that serde knows in a table of a recipe; none where it takes any.
+fn fields_of(full: &Table, path: &[String]) -> Vec<String> {
+    let mut probed = full.clone();
+    let mut table = &mut probed;
+    for name in path {
+        table = table.get_mut(name).and_then(Value::as_table_mut).unwrap();
+    }
+    table.insert("no_such_key".to_owned(), Value::Integer(1));
+    let Err(error) = probed.try_into::<Recipe>() else { return Vec::new() };
+    let message = error.to_string();
+    let (_, expected) = message.split_once("unknown field `no_such_key`, expected").unwrap_or_else(|| {
+        panic!("{}: {message}", path.join("."));
+    });
+    let names = expected.lines().next().unwrap_or("");
+    names.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+fn every_key(full: &Table, path: &[String], keys: &mut Vec<String>) {
+    for field in fields_of(full, path) {
+        let inner: Vec<String> = path.iter().cloned().chain([field]).collect();
+        let mut value = full.get(&inner[0]);
+        for name in &inner[1..] {
+            value = value.and_then(|value| value.get(name));
+        }
+        match value {
+            Some(Value::Table(_)) if !fields_of(full, &inner).is_empty() => every_key(full, &inner, keys),
+            _ => keys.push(inner.join(".")),
+        }
+    }
+}
+
+#[test]
+fn every_key_of_a_recipe_has_a_verdict() {
+    let full = Table::try_from(recipe(FULL)).unwrap();
+    let mut keys = Vec::new();
+    every_key(&full, &[], &mut keys);
+    assert!(keys.len() > 80, "{keys:?}");
+    for known in ["model.name", "fleet.api_key", "rollout.sampling.top_k", "queue.consumer.task", "trainer"] {
+        assert!(keys.iter().any(|key| key == known), "{known} was not found: {keys:?}");
+    }
+    let forgotten: Vec<&String> = keys.iter().filter(|key| verdict_of(key).is_none()).collect();
+    assert!(forgotten.is_empty(), "add these to the table of verdicts: {forgotten:?}");
+}
+
+#[test]
+fn the_same_recipe_has_no_changes() {
+    assert_eq!(changes(&recipe(FULL), &recipe(FULL)).unwrap(), []);
+    assert_eq!(changed("train = \"t.jsonl\"", "train = [\"t.jsonl\"]"), []);
+}
+
+#[test]
+fn verdicts_say_what_a_change_means() {
+    let of = |replace: &str, by: &str| {
+        let changes = changed(replace, by);
+        assert_eq!(changes.len(), 1, "{changes:?}");
+        (changes[0].key.clone(), changes[0].verdict)
+    };
+    assert_eq!(of("servers = 2", "servers = 3"), ("fleet.simulated.servers".to_owned(), Verdict::Allowed));
+    assert!(matches!(of("train = \"t", "train = \"u").1, Verdict::Refused(_)));
+    assert!(matches!(of("samples_per_prompt = 4", "samples_per_prompt = 5").1, Verdict::Refused(_)));
+    assert!(matches!(of("train_batch_size = 8", "train_batch_size = 9").1, Verdict::Warned(_)));
+    assert!(matches!(
+        of("[queue.consumer]", "[policy]\nmax_staleness = 3\n[queue.consumer]").1,
+        Verdict::Warned(_)
+    ));
+}
+
+#[test]
+fn a_table_that_comes_or_goes_is_judged_leaf_by_leaf() {
+    let changes = changed("[fleet.simulated]\nservers = 2", "[fleet]\nendpoints = [\"http://a:1\"]");
+    let of = |key: &str| changes.iter().find(|change| change.key == key).unwrap();
+    assert_eq!(of("fleet.endpoints").old, None);
+    assert_eq!(of("fleet.simulated.servers").new, None);
+    assert!(matches!(of("fleet.simulated.seed").verdict, Verdict::Warned(_)));
+    assert!(changes.iter().all(|change| !matches!(change.verdict, Verdict::Refused(_))), "{changes:?}");
+}
+
+#[test]
+fn keys_of_others_are_refused_or_theirs() {
+    assert_eq!(verdict_of("rollout.no_such_key"), None);
+    assert_eq!(verdict_of("policy.no_such_key"), Some(Verdict::Allowed));
+    assert!(matches!(verdict_of("policy.mode"), Some(Verdict::Warned(_))));
+    assert_eq!(verdict_of("policyx.mode"), None);
+    assert_eq!(verdict_of("trainer.optimizer.lr"), Some(Verdict::Allowed));
+}
+
+#[test]
+fn a_change_is_shown_in_one_line() {
+    let changes = changed("gen_batch_size = 16", "gen_batch_size = 32");
+    let words = changes[0].to_string();
+    assert!(words.starts_with("rollout.gen_batch_size: 16 -> 32 (warning: "), "{words}");
+}
