@@ -221,7 +221,7 @@ fn resume(world: World, dir: &std::path::Path, crash_at: u8) -> Life {
     assert_eq!(third.records, [], "nothing is left to decide");
     // Now the queue may forget all of it.
     life.settled_at = life.world.log.len();
-    if crash_at % 2 == 0 {
+    if crash_at.is_multiple_of(2) {
         let all = std::mem::take(&mut life.world.queue);
         life.world.forgotten.extend(all);
     }
