@@ -3,8 +3,8 @@
 pub mod cli;
 pub mod data;
 pub mod engine;
-pub mod policy;
 pub mod ledger;
+pub mod policy;
 pub mod recipe;
 pub mod report;
 pub mod rollout;

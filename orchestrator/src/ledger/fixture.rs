@@ -1,9 +1,9 @@
 //! Records for tests.
 
-use super::{CarriedGroup, CarriedSample, DispatchRecord, FORMAT, LifeRecord, Record, RunRecord, StepRecord};
+use super::{DispatchRecord, FORMAT, KeptGroup, LifeRecord, Record, RunRecord, StepRecord};
 use crate::data::{Position, PromptUid};
 use crate::engine::{FinishReason, VersionSpan};
-use crate::rollout::DispatchId;
+use crate::rollout::{CarriedSample, DispatchId, Spent};
 
 pub(super) fn run() -> Record {
     Record::Run(RunRecord { run_id: "rd1".to_owned(), started_s: 1_700_000_000, format: FORMAT })
@@ -44,7 +44,7 @@ pub(super) fn continued(id: u64, parent: u64, number: u64, step: u64) -> Record 
     Record::Dispatch(DispatchRecord { parent, drawn_to: None, ..dispatched(id, number, step) })
 }
 
-pub(super) fn carried(number: u64, parent: u64) -> CarriedGroup {
+pub(super) fn carried(number: u64, parent: u64) -> KeptGroup {
     let sample = |index: u32| CarriedSample {
         index,
         attempt: 1,
@@ -55,10 +55,11 @@ pub(super) fn carried(number: u64, parent: u64) -> CarriedGroup {
             VersionSpan { version: "default".into(), start: 0, end: 1 },
             VersionSpan { version: "step-3".into(), start: 1, end: 3 },
         ],
-        finished: [None, Some(FinishReason::Stop), Some(FinishReason::Length)][index as usize % 3],
+        finish_reason: [None, Some(FinishReason::Stop), Some(FinishReason::Length)][index as usize % 3],
         policy_version_min: 3,
         policy_version_max: u64::MAX,
         versions_reported: index == 1,
+        spent: Spent::default(),
     };
-    CarriedGroup { number, parent: DispatchId(parent), samples: (0..3).map(sample).collect() }
+    KeptGroup { number, parent: DispatchId(parent), samples: (0..3).map(sample).collect() }
 }

@@ -47,5 +47,5 @@ pub use record::{
     DispatchRecord, FORMAT, LifeRecord, Next, QueueRecord, Record, RunRecord, StepEndRecord, StepRecord,
 };
 pub use state::{LedgerState, OpenStep, QueuedPrompt, Resumption, StepState};
-pub use tokens::{CarriedGroup, CarriedSample, TokensPlace, read_carried};
+pub use tokens::{KeptGroup, TokensPlace, read_carried};
 pub use writer::{LedgerConfig, LedgerWriter, Opened, Sequence};

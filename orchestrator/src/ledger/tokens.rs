@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::LedgerError;
 use super::codec::{Decoder, Encoder, Expected};
 use crate::engine::{FinishReason, VersionSpan};
-use crate::rollout::DispatchId;
+use crate::rollout::{CarriedSample, DispatchId, Spent};
 
 const HEAD: usize = 8;
 /// Samples of a group, and version spans of a sample; more is no group of ours.
@@ -37,7 +37,7 @@ pub struct TokensPlace {
 
 /// What a group has when it is cut off, or held.
 #[derive(Debug, Clone, PartialEq)]
-pub struct CarriedGroup {
+pub struct KeptGroup {
     /// Its place in dispatch order.
     pub number: u64,
     /// The dispatch that generated it; its next one names it as parent.
@@ -46,35 +46,10 @@ pub struct CarriedGroup {
     pub samples: Vec<CarriedSample>,
 }
 
-/// What a sample has.
-#[derive(Debug, Clone, PartialEq)]
-pub struct CarriedSample {
-    /// Place in the group.
-    pub index: u32,
-    /// How many attempts came before this one.
-    pub attempt: u32,
-    /// Requests that its tokens came in.
-    pub segments: u32,
-    /// Token ids so far.
-    pub response_ids: Vec<u32>,
-    /// One log-probability a token, or none at all.
-    pub logprobs: Vec<f32>,
-    /// Which version generated which tokens.
-    pub version_spans: Vec<VersionSpan>,
-    /// Oldest policy version of its tokens.
-    pub policy_version_min: u64,
-    /// Newest policy version of its tokens.
-    pub policy_version_max: u64,
-    /// Whether the engine reported all of the versions.
-    pub versions_reported: bool,
-    /// Why it ended, if it has.
-    pub finished: Option<FinishReason>,
-}
-
-impl CarriedGroup {
+impl KeptGroup {
     /// Whether these are all of `samples` samples, and all of them have ended: a held group.
     pub fn is_finished(&self, samples: usize) -> bool {
-        self.samples.len() == samples && self.samples.iter().all(|sample| sample.finished.is_some())
+        self.samples.len() == samples && self.samples.iter().all(|sample| sample.finish_reason.is_some())
     }
 
     /// About what it takes of memory, bytes.
@@ -113,7 +88,7 @@ impl CarriedSample {
         into.number(u64::from(self.index));
         into.number(u64::from(self.attempt));
         into.number(u64::from(self.segments));
-        into.byte(match self.finished {
+        into.byte(match self.finish_reason {
             None => 0,
             Some(FinishReason::Stop) => 1,
             Some(FinishReason::Length) => 2,
@@ -135,7 +110,7 @@ impl CarriedSample {
 
     fn decode(from: &mut Decoder<'_>) -> Result<Self, Expected> {
         let (index, attempt, segments) = (from.number_u32()?, from.number_u32()?, from.number_u32()?);
-        let finished = match from.byte()? {
+        let finish_reason = match from.byte()? {
             0 => None,
             1 => Some(FinishReason::Stop),
             2 => Some(FinishReason::Length),
@@ -165,7 +140,8 @@ impl CarriedSample {
             policy_version_min,
             policy_version_max,
             versions_reported,
-            finished,
+            finish_reason,
+            spent: Spent::default(),
         })
     }
 }
@@ -190,7 +166,7 @@ fn step_of(name: &str) -> Option<u64> {
 ///
 /// # Errors
 /// [`LedgerError::Io`] where the file is gone, [`LedgerError::Corrupt`] where it says something else.
-pub fn read_carried(dir: &Path, place: TokensPlace) -> Result<CarriedGroup, LedgerError> {
+pub fn read_carried(dir: &Path, place: TokensPlace) -> Result<KeptGroup, LedgerError> {
     let path = tokens_file(dir, place.file);
     let corrupt = |found: &str, expected| LedgerError::Corrupt {
         file: path.clone(),
@@ -213,7 +189,7 @@ pub fn read_carried(dir: &Path, place: TokensPlace) -> Result<CarriedGroup, Ledg
     if block_head(&body) != head {
         return Err(corrupt("a checksum that does not match", "the tokens that were written"));
     }
-    CarriedGroup::decode(&body).map_err(|expected| corrupt("a group that cannot be read", expected))
+    KeptGroup::decode(&body).map_err(|expected| corrupt("a group that cannot be read", expected))
 }
 
 fn block_head(body: &[u8]) -> [u8; HEAD] {
@@ -254,7 +230,7 @@ impl TokenFiles {
     }
 
     /// Appends a group to the file of `step`.
-    pub(super) fn append(&mut self, step: u64, group: &CarriedGroup) -> Result<TokensPlace, LedgerError> {
+    pub(super) fn append(&mut self, step: u64, group: &KeptGroup) -> Result<TokensPlace, LedgerError> {
         let body = group.encode();
         let open = self.file_of(step)?;
         if body.len() > GROUP_BYTES_MAX {

@@ -20,7 +20,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
 
-use super::{CarriedGroup, LedgerError, LedgerState, Record};
+use super::{KeptGroup, LedgerError, LedgerState, Record};
 use crate::recipe::Durability;
 use crate::rollout::{DispatchId, Fate};
 
@@ -103,7 +103,7 @@ enum Item {
     Carried {
         id: DispatchId,
         fate: Fate,
-        group: Box<CarriedGroup>,
+        group: Box<KeptGroup>,
     },
 }
 
@@ -148,7 +148,7 @@ impl LedgerWriter {
 
     /// Ends a dispatch as carried or held and keeps its samples: written to the tokens of the step, and named by the
     /// end's record.
-    pub fn append_carried(&self, id: DispatchId, fate: Fate, group: Box<CarriedGroup>) -> Sequence {
+    pub fn append_carried(&self, id: DispatchId, fate: Fate, group: Box<KeptGroup>) -> Sequence {
         self.push(Item::Carried { id, fate, group })
     }
 

@@ -27,10 +27,13 @@ use crate::data::Prompt;
 use crate::recipe::{EarlyStop, Launch, OnStale, OnStop};
 use crate::rollout::accept_rate::AcceptRate;
 use crate::rollout::carry::CarriedGroup;
+use crate::rollout::feed::Drawn;
+use crate::rollout::ledger::SentOut;
 use crate::rollout::staleness::{RETURNS_MAX, Staleness};
 use crate::rollout::{DispatchId, Fate, Group, Ledger, Totals};
 
 mod admission;
+mod restore;
 mod steps;
 
 /// The part of the recipe that the board needs.
@@ -152,14 +155,16 @@ pub(crate) struct Board {
     set_aside: BTreeMap<u64, Box<Group>>,
     running: usize,
     /// Drawn from the data set, never dispatched; what a step leaves over starts the next one.
-    fresh: VecDeque<Prompt>,
+    fresh: VecDeque<Drawn>,
     source_exhausted: bool,
     /// New prompts dispatched in this step, and the generation batches opened for them.
     dispatched_new: usize,
     batches_opened: usize,
     accepted_count: usize,
-    /// Of the next step to begin, by an earlier life of the run.
-    accepted_before: usize,
+    /// Steps behind the next one that an earlier life of the run has ended.
+    ended_before: BTreeSet<u64>,
+    /// Of steps that an earlier life of the run has begun.
+    accepted_before: BTreeMap<u64, usize>,
     /// Accepted groups of the step by their staleness at the claim.
     ages: BTreeMap<u64, u64>,
     decided: VecDeque<Decided>,
@@ -189,7 +194,8 @@ impl Board {
             dispatched_new: 0,
             batches_opened: 0,
             accepted_count: 0,
-            accepted_before: 0,
+            ended_before: BTreeSet::new(),
+            accepted_before: BTreeMap::new(),
             ages: BTreeMap::new(),
             decided: VecDeque::new(),
             stopped: true,
@@ -210,13 +216,22 @@ impl Board {
         if !self.may_dispatch_new() {
             return Next::Wait;
         }
-        let Some(prompt) = self.fresh.pop_front() else { return Next::Wait };
+        let Some(Drawn { prompt, drawn_to }) = self.fresh.pop_front() else { return Next::Wait };
         self.dispatched_new += 1;
         self.batches_opened = self.dispatched_new.div_ceil(self.config.gen_batch_size);
         let number = self.next_number;
         self.next_number += 1;
-        let id = self.ledger.dispatch(number, None, &prompt, self.step);
         let policy_version = self.policy_version;
+        let id = self.ledger.dispatch(SentOut {
+            number,
+            parent: None,
+            prompt: &prompt,
+            step: self.step,
+            policy_version,
+            first_attempt: 0,
+            returns: 0,
+            drawn_to,
+        });
         let prompt = Arc::new(prompt);
         Next::Run(self.send_out(Dispatch {
             id,
@@ -231,12 +246,21 @@ impl Board {
 
     fn send_out_again(&mut self, number: u64, requeued: Requeued) -> Dispatch {
         let Requeued { parent, prompt, first_attempt, carried, returns } = requeued;
-        let id = self.ledger.dispatch(number, Some(parent), &prompt, self.step);
         // Tokens that are too old to go on from are not worth their age.
         let fresh_from = self.config.staleness.fresh_from(self.claim_version());
         let carried = carried.filter(|group| group.policy_version_min() >= fresh_from);
         let oldest = carried.as_ref().map_or(u64::MAX, |group| group.policy_version_min());
         let policy_version = self.policy_version.min(oldest);
+        let id = self.ledger.dispatch(SentOut {
+            number,
+            parent: Some(parent),
+            prompt: &prompt,
+            step: self.step,
+            policy_version,
+            first_attempt,
+            returns,
+            drawn_to: None,
+        });
         self.send_out(Dispatch { id, number, prompt, first_attempt, policy_version, carried, returns })
     }
 
@@ -293,18 +317,25 @@ impl Board {
             self.ledger.end(dispatch.id, Fate::Cancelled);
             return;
         }
-        let carried: Option<Arc<CarriedGroup>> = carried.map(Arc::from);
-        self.ledger.end(dispatch.id, if carried.is_some() { Fate::Carried } else { Fate::Requeued });
-        let Dispatch { id, number, prompt, first_attempt, returns, .. } = dispatch;
+        let Dispatch { id, number, first_attempt, returns, .. } = dispatch;
+        let prompt = dispatch.prompt;
+        match &carried {
+            Some(carried) => self.ledger.end_with(id, Fate::Carried, || carried.kept(number, id)),
+            None => self.ledger.end(id, Fate::Requeued),
+        };
+        // Without anything new it goes on from what it came with.
+        let carried = carried.map(Arc::from).or(dispatch.carried);
         self.queue(number, Requeued { parent: id, prompt, first_attempt, carried, returns });
     }
 
     /// Ends a dispatch whose tokens are too old. Its prompt replays its own draw with newer weights, where the recipe
     /// wants that.
     fn retire(&mut self, dispatch: Dispatch) {
-        self.ledger.end(dispatch.id, Fate::Stale);
         let Dispatch { id, number, prompt, first_attempt, returns, .. } = dispatch;
-        if self.config.staleness.on_stale == OnStale::Requeue && returns < RETURNS_MAX {
+        if self.config.staleness.on_stale != OnStale::Requeue || returns >= RETURNS_MAX {
+            self.ledger.end(id, Fate::Stale);
+        } else {
+            self.ledger.end_anew(id, Fate::Stale, first_attempt);
             let returns = returns + 1;
             self.queue(number, Requeued { parent: id, prompt, first_attempt, carried: None, returns });
         }
@@ -317,7 +348,7 @@ impl Board {
             self.ledger.end(id, Fate::Failed(format!("given up times={}", returns + 1)));
             return;
         }
-        self.ledger.end(id, Fate::Requeued);
+        self.ledger.end_anew(id, Fate::Requeued, first_attempt);
         let returns = returns + 1;
         self.queue(number, Requeued { parent: id, prompt, first_attempt, carried: None, returns });
     }
@@ -382,7 +413,10 @@ impl Board {
 
     /// The servers have another version. Returns the oldest that running groups may have begun with.
     pub(crate) fn set_policy_version(&mut self, version: u64) -> u64 {
-        self.policy_version = self.policy_version.max(version);
+        if version > self.policy_version {
+            self.policy_version = version;
+            self.ledger.version(version);
+        }
         self.config.staleness.fresh_from(self.claim_version())
     }
 
@@ -442,6 +476,8 @@ pub enum Hold {
     /// Room for what was accepted.
     Queue,
 }
+
+pub use restore::Restored;
 
 #[cfg(test)]
 mod tests;

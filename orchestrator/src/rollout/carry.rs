@@ -10,8 +10,9 @@
 //! - A sample is finished or goes on, never both: a group has each index once.
 
 use crate::engine::{FinishReason, PartialOutput, VersionSpan};
+use crate::ledger::KeptGroup;
 use crate::rollout::version::Stamp;
-use crate::rollout::{Sample, Spent};
+use crate::rollout::{DispatchId, Sample, Spent};
 
 /// Tokens of a sample, finished or not.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,6 +56,23 @@ impl CarriedSample {
             versions_reported: true,
             finish_reason: None,
             spent: Spent::default(),
+        }
+    }
+
+    /// The tokens of a finished sample.
+    pub(crate) fn of(sample: &Sample) -> Self {
+        Self {
+            index: sample.index,
+            attempt: sample.attempt,
+            segments: sample.segments,
+            response_ids: sample.response_ids.clone(),
+            logprobs: sample.logprobs.clone(),
+            version_spans: sample.version_spans.clone(),
+            policy_version_min: sample.policy_version_min,
+            policy_version_max: sample.policy_version_max,
+            versions_reported: sample.versions_reported,
+            finish_reason: Some(sample.finish_reason),
+            spent: sample.spent,
         }
     }
 
@@ -116,6 +134,14 @@ impl CarriedGroup {
         let graded = self.graded.iter().map(|sample| sample.policy_version_min);
         let others = self.samples.iter().map(|sample| sample.policy_version_min);
         graded.chain(others).min().unwrap_or(u64::MAX)
+    }
+
+    /// As it is written down: scores are not, they follow from the tokens.
+    pub(crate) fn kept(&self, number: u64, parent: DispatchId) -> KeptGroup {
+        let graded = self.graded.iter().map(CarriedSample::of);
+        let mut samples: Vec<CarriedSample> = graded.chain(self.samples.iter().cloned()).collect();
+        samples.sort_by_key(|sample| sample.index);
+        KeptGroup { number, parent, samples }
     }
 
     /// Whether there is nothing to go on from.

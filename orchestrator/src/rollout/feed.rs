@@ -4,9 +4,16 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::data::{DataError, Prompt, PromptSource};
+use crate::data::{DataError, Position, Prompt, PromptSource};
 use crate::rollout::RolloutError;
 use crate::scope::Scope;
+
+/// A prompt that was drawn, and where the data continues behind it.
+#[derive(Debug)]
+pub(crate) struct Drawn {
+    pub(crate) prompt: Prompt,
+    pub(crate) drawn_to: Option<Position>,
+}
 
 /// A prompt source that steps share. Drawing reads and tokenises, so it runs on the blocking pool.
 #[derive(Clone)]
@@ -27,7 +34,7 @@ impl PromptFeed {
     }
 
     /// Up to `count` prompts; fewer at the end of the data. Not cancel-safe: prompts on their way are lost.
-    pub(crate) async fn draw(&self, count: usize, scope: &Scope) -> Result<Vec<Prompt>, RolloutError> {
+    pub(crate) async fn draw(&self, count: usize, scope: &Scope) -> Result<Vec<Drawn>, RolloutError> {
         if self.inline {
             return Ok(draw_from(&mut **self.source.lock(), count)?);
         }
@@ -39,17 +46,22 @@ impl PromptFeed {
         }
     }
 
+    /// The prompt in a row, wherever the draws are. Reads and tokenises: not for I/O threads.
+    pub(crate) fn fetch(&self, row: u64, visit: u32) -> Result<Option<Prompt>, DataError> {
+        self.source.lock().fetch(row, visit)
+    }
+
     /// Gives access to the source between steps, for its position and reports.
     pub fn with_source<T>(&self, read: impl FnOnce(&mut dyn PromptSource) -> T) -> T {
         read(&mut **self.source.lock())
     }
 }
 
-fn draw_from(source: &mut dyn PromptSource, count: usize) -> Result<Vec<Prompt>, DataError> {
+fn draw_from(source: &mut dyn PromptSource, count: usize) -> Result<Vec<Drawn>, DataError> {
     let mut prompts = Vec::with_capacity(count);
     while prompts.len() < count {
         let Some(prompt) = source.next()? else { break };
-        prompts.push(prompt);
+        prompts.push(Drawn { prompt, drawn_to: source.position() });
     }
     Ok(prompts)
 }

@@ -4,6 +4,9 @@
 //! kept for the whole run and for the step, and conservation is checked at every change in debug builds and at
 //! the end of every step in all builds.
 //!
+//! A run that survives its process has a [`LedgerWriter`] too, which every record goes to in the same order. It only takes
+//! records in: nothing here waits for a disk.
+//!
 //! # Bounded
 //! Open dispatches are at most the groups that run; of the ended ones the last `entries_max` are kept for
 //! questions, the totals for ever.
@@ -11,7 +14,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
-use crate::data::{Prompt, PromptUid};
+use crate::data::{Position, Prompt, PromptUid};
+use crate::ledger::{DispatchRecord, KeptGroup, LedgerWriter, Record, StepEndRecord, StepRecord};
+use crate::rollout::StepEnd;
 use crate::rollout::invariants::{self, Violation};
 
 /// Names one dispatch over the whole run.
@@ -117,6 +122,21 @@ pub struct Ledger {
     open: BTreeMap<DispatchId, Entry>,
     ended: VecDeque<Entry>,
     entries_max: usize,
+    journal: Option<LedgerWriter>,
+}
+
+/// What is sent out.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SentOut<'a> {
+    pub(crate) number: u64,
+    pub(crate) parent: Option<DispatchId>,
+    pub(crate) prompt: &'a Prompt,
+    pub(crate) step: u64,
+    pub(crate) policy_version: u64,
+    pub(crate) first_attempt: u32,
+    pub(crate) returns: u32,
+    /// Of a new prompt: where the data continues behind it.
+    pub(crate) drawn_to: Option<Position>,
 }
 
 impl Ledger {
@@ -129,23 +149,47 @@ impl Ledger {
             open: BTreeMap::new(),
             ended: VecDeque::new(),
             entries_max,
+            journal: None,
         }
     }
 
-    /// Starts the totals of a new step. Dispatches that are still open count as its own.
-    pub fn begin_step(&mut self) {
+    /// Writes down what happens from here on.
+    pub(crate) fn keep_journal(&mut self, journal: LedgerWriter) {
+        self.journal = Some(journal);
+    }
+
+    /// Goes on where an earlier process was.
+    pub(crate) fn restore(&mut self, next_id: u64, run: Totals) {
+        self.next_id = next_id;
+        self.run = run;
+    }
+
+    fn write(&self, record: impl FnOnce() -> Record) {
+        if let Some(journal) = &self.journal {
+            journal.append(record());
+        }
+    }
+
+    /// Starts the totals of a step. Dispatches that are still open count as its own.
+    pub(crate) fn begin_step(&mut self, step: u64, target: u64, policy_version: u64) {
         let still_open = self.open.len() as u64;
         self.step = Totals { dispatched: still_open, in_flight: still_open, ..Totals::default() };
+        self.write(|| Record::Step(StepRecord { step, target, policy_version }));
+    }
+
+    /// A step has ended.
+    pub(crate) fn end_step(&self, step: u64, end: StepEnd) {
+        self.write(|| Record::StepEnd(StepEndRecord { step, end }));
+    }
+
+    /// The servers have another version.
+    pub(crate) fn version(&self, version: u64) {
+        self.write(|| Record::Version { version });
     }
 
     /// Writes a dispatch down.
-    pub fn dispatch(
-        &mut self,
-        number: u64,
-        parent: Option<DispatchId>,
-        prompt: &Prompt,
-        step: u64,
-    ) -> DispatchId {
+    pub(crate) fn dispatch(&mut self, sent: SentOut<'_>) -> DispatchId {
+        let SentOut { number, parent, prompt, step, .. } = sent;
         let id = DispatchId(self.next_id);
         self.next_id += 1;
         for totals in [&mut self.run, &mut self.step] {
@@ -153,12 +197,51 @@ impl Ledger {
             totals.in_flight += 1;
         }
         self.open.insert(id, Entry { id, number, parent, prompt_uid: prompt.uid, step, fate: None });
+        self.write(|| {
+            Record::Dispatch(DispatchRecord {
+                id,
+                number,
+                parent,
+                prompt_uid: prompt.uid,
+                row: prompt.row,
+                visit: prompt.visit,
+                step,
+                policy_version: sent.policy_version,
+                first_attempt: sent.first_attempt,
+                returns: sent.returns,
+                drawn_to: sent.drawn_to,
+            })
+        });
         id
     }
 
     /// Ends a dispatch; `false` (and no change) when it is not open, so that nothing has two fates.
-    pub fn end(&mut self, id: DispatchId, fate: Fate) -> bool {
+    pub(crate) fn end(&mut self, id: DispatchId, fate: Fate) -> bool {
+        let record = Record::end(id, fate.clone());
+        self.finish(id, fate, |journal| drop(journal.append(record)))
+    }
+
+    /// Ends a dispatch whose prompt is sent out again without what it had.
+    pub(crate) fn end_anew(&mut self, id: DispatchId, fate: Fate, first_attempt: u32) -> bool {
+        let record = Record::end_anew(id, fate.clone(), first_attempt);
+        self.finish(id, fate, |journal| drop(journal.append(record)))
+    }
+
+    /// Ends a dispatch whose next one goes on from tokens.
+    pub(crate) fn end_with(
+        &mut self,
+        id: DispatchId,
+        fate: Fate,
+        tokens: impl FnOnce() -> KeptGroup,
+    ) -> bool {
+        self.finish(id, fate.clone(), |journal| drop(journal.append_carried(id, fate, Box::new(tokens()))))
+    }
+
+    fn finish(&mut self, id: DispatchId, fate: Fate, write: impl FnOnce(&LedgerWriter)) -> bool {
         let Some(mut entry) = self.open.remove(&id) else { return false };
+        if let Some(journal) = &self.journal {
+            write(journal);
+        }
         self.run.count(&fate);
         self.step.count(&fate);
         entry.fate = Some(fate);

@@ -1,7 +1,7 @@
 //! The public entry: one call collects one step's groups, or step after step without a cut.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use futures::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
@@ -12,8 +12,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::Engine;
+use crate::ledger::LedgerWriter;
 use crate::recipe::OnStop;
-use crate::rollout::board::{Board, BoardConfig, Counts};
+use crate::rollout::board::{Board, BoardConfig, Counts, Restored};
 use crate::rollout::control::{RolloutControl, RolloutView};
 use crate::rollout::grading::{Grades, Grading};
 use crate::rollout::meter::Meter;
@@ -93,6 +94,21 @@ impl AgentLoopManager {
         }
     }
 
+    /// Writes the fate of every dispatch into `journal`, and goes on from where an earlier process left the run.
+    pub fn keep_journal(&mut self, journal: LedgerWriter, restored: Option<Restored>) {
+        let mut board = self.board.lock();
+        if let Some(restored) = restored {
+            self.step = board.restore(restored);
+            self.policy_version.store(board.policy_version(), Ordering::Relaxed);
+        }
+        board.keep_journal(journal);
+    }
+
+    /// The step that the next call collects first.
+    pub fn next_step(&self) -> u64 {
+        self.board.lock().step_after(self.step)
+    }
+
     /// A reader for displays.
     pub fn view(&self) -> RolloutView {
         RolloutView {
@@ -157,7 +173,7 @@ impl AgentLoopManager {
         expected_prompt_num: usize,
         handed: mpsc::UnboundedSender<Handed>,
     ) -> Result<StepMetrics, RolloutError> {
-        let step = self.step + 1;
+        let step = self.next_step();
         self.collect(prompts, handed, |board| board.begin_step(step, expected_prompt_num)).await
     }
 
@@ -177,7 +193,7 @@ impl AgentLoopManager {
         last: u64,
         handed: mpsc::UnboundedSender<Handed>,
     ) -> Result<StepMetrics, RolloutError> {
-        let step = self.step + 1;
+        let step = self.next_step();
         self.collect(prompts, handed, |board| board.begin_flow(step, last.max(step), target)).await
     }
 
@@ -205,7 +221,7 @@ impl AgentLoopManager {
             state.publish(&context, &mut board);
         }
         // Also when this future is dropped: a step has been begun.
-        self.step += 1;
+        self.step = self.next_step();
         let drawn = self.drive(prompts, &context, &state).await;
         let interrupted = self.scope.token().is_cancelled();
         self.engine.settle(self.config.timeouts.drain).await;
@@ -216,6 +232,7 @@ impl AgentLoopManager {
         ended?;
         drawn?;
         let end = self.step_end(record.counts, interrupted);
+        self.board.lock().ledger().end_step(record.step, end);
         let metrics = state.step_ends.metrics(record, end, &context);
         if let Some(early_stop) = metrics.guarded {
             self.board.lock().set_early_stop(early_stop);

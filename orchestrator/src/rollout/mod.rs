@@ -45,7 +45,7 @@ mod waits;
 mod watchdog;
 mod worker;
 
-pub use board::{Counts, Hold};
+pub use board::{Counts, Hold, Restored};
 pub use carry::{CarriedGroup, CarriedSample};
 pub use config::{CarryLimits, RolloutConfig, RolloutTimeouts};
 pub use control::{RolloutControl, RolloutView};

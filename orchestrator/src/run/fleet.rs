@@ -302,6 +302,14 @@ impl PromptSource for Watched {
         Ok(prompt)
     }
 
+    fn fetch(&mut self, row: u64, visit: u32) -> Result<Option<Prompt>, DataError> {
+        let prompt = self.source.fetch(row, visit)?;
+        if let Some(prompt) = &prompt {
+            self.key.learn(prompt, &self.codec);
+        }
+        Ok(prompt)
+    }
+
     fn position(&self) -> Option<Position> {
         self.source.position()
     }

@@ -7,7 +7,7 @@ use crate::ledger::fixture::carried;
 fn groups_come_back_as_they_were_written() {
     let dir = tempfile::tempdir().unwrap();
     let mut files = TokenFiles::open(dir.path()).unwrap();
-    let empty = CarriedGroup { number: 5, parent: DispatchId(6), samples: Vec::new() };
+    let empty = KeptGroup { number: 5, parent: DispatchId(6), samples: Vec::new() };
     let places = [
         (files.append(1, &carried(0, 1)).unwrap(), carried(0, 1)),
         (files.append(1, &carried(2, 3)).unwrap(), carried(2, 3)),

@@ -1,8 +1,8 @@
 //! Whether another prompt may be sent out, and how many should be drawn.
 
 use super::{Board, Hold};
-use crate::data::Prompt;
 use crate::recipe::{EarlyStop, Launch};
+use crate::rollout::feed::Drawn;
 
 /// How many prompts are drawn from the data set ahead of their dispatch.
 const DRAW_CHUNK: usize = 64;
@@ -85,7 +85,7 @@ impl Board {
     }
 
     /// Takes drawn prompts; fewer than were wanted means that the data set has no more.
-    pub(crate) fn add_prompts(&mut self, wanted: usize, prompts: Vec<Prompt>) {
+    pub(crate) fn add_prompts(&mut self, wanted: usize, prompts: Vec<Drawn>) {
         self.source_exhausted = prompts.len() < wanted;
         self.fresh.extend(prompts);
     }

@@ -1,10 +1,12 @@
 //! Where a step begins and ends, and which groups are its own.
 
 use super::{Board, Decided, Dispatch, Requeued, Slot, StepRecord};
+use crate::ledger::KeptGroup;
 use crate::recipe::{EarlyStop, OnStale, OnStop};
 use crate::rollout::invariants::{self, Violation};
+use crate::rollout::ledger::SentOut;
 use crate::rollout::staleness::RETURNS_MAX;
-use crate::rollout::{Fate, Group};
+use crate::rollout::{CarriedSample, Fate, Group, StepEnd};
 
 impl Board {
     /// Starts a step that ends with a cut. Held groups get their next dispatch at once; those beyond the staleness
@@ -25,22 +27,69 @@ impl Board {
         self.stopped = target == 0;
         self.source_exhausted = false;
         self.enter(step);
+        // An earlier life may have been ended between the last group and the end of the step.
+        while !self.stopped && self.accepted_count >= self.target {
+            match self.flow_until {
+                Some(_) => self.reach_target(),
+                None => self.stopped = true,
+            }
+        }
         for number in std::mem::take(&mut self.undecided) {
             let Some(Slot::Valid(mut group)) = self.slots.remove(&number) else { continue };
-            group.dispatch = self.ledger.dispatch(number, Some(group.dispatch), &group.prompt, step);
+            group.dispatch = self.ledger.dispatch(SentOut {
+                number,
+                parent: Some(group.dispatch),
+                prompt: &group.prompt,
+                step: self.step,
+                policy_version: group.policy_version_min(),
+                first_attempt: attempts_used(&group),
+                returns: group.returns,
+                drawn_to: None,
+            });
             self.keep_valid(number, group);
         }
+        self.send_back_stale();
         self.decide();
+    }
+
+    /// Sends everything back at once that has become too old for this step. One after the other, each when its turn has
+    /// come, they would be generated one after the other too.
+    fn send_back_stale(&mut self) {
+        let rule = self.config.staleness;
+        if !matches!(rule.on_stale, OnStale::Drop | OnStale::Requeue) {
+            return;
+        }
+        let fresh_from = rule.fresh_from(self.claim_version());
+        let is_stale = |number: &u64| match self.slots.get(number) {
+            Some(Slot::Valid(group)) => group.policy_version_min() < fresh_from,
+            _ => false,
+        };
+        let stale: Vec<u64> = self.undecided.iter().copied().filter(is_stale).collect();
+        for number in stale {
+            self.undecided.remove(&number);
+            if let Some(Slot::Valid(group)) = self.slots.remove(&number) {
+                self.settle(*group);
+            }
+        }
+    }
+
+    /// The step behind `step` that still lacks groups.
+    pub(crate) fn step_after(&self, step: u64) -> u64 {
+        let mut next = step + 1;
+        while self.ended_before.contains(&next) {
+            next += 1;
+        }
+        next
     }
 
     fn enter(&mut self, step: u64) {
         self.step = step;
         self.dispatched_new = 0;
         self.batches_opened = 1;
-        self.accepted_count = std::mem::take(&mut self.accepted_before);
+        self.accepted_count = self.accepted_before.remove(&step).unwrap_or(0);
         self.ages.clear();
         self.accept_rate.age();
-        self.ledger.begin_step();
+        self.ledger.begin_step(step, self.target as u64, self.policy_version);
     }
 
     /// Accepts what can be accepted and stops the step at its target.
@@ -82,13 +131,14 @@ impl Board {
     }
 
     fn send_back(&mut self, group: Group) {
-        self.ledger.end(group.dispatch, Fate::Stale);
+        // The draw is replayed, with newer weights: a fresh one would prefer what happens to be short.
+        let first_attempt = attempts_used(&group);
         let Group { dispatch, number, prompt, returns, .. } = group;
         if returns >= RETURNS_MAX {
+            self.ledger.end(dispatch, Fate::Stale);
             return;
         }
-        // The draw is replayed, with newer weights: a fresh one would prefer what happens to be short.
-        let first_attempt = group.samples.iter().map(|sample| sample.attempt).max().unwrap_or(0);
+        self.ledger.end_anew(dispatch, Fate::Stale, first_attempt);
         let returns = returns + 1;
         self.queue(number, Requeued { parent: dispatch, prompt, first_attempt, carried: None, returns });
     }
@@ -107,7 +157,9 @@ impl Board {
             Some(last) if self.step < last => {
                 self.let_go_of_aside(0);
                 self.decided.push_back(Decided::StepEnd(self.record()));
-                self.enter(self.step + 1);
+                self.ledger.end_step(self.step, StepEnd::Reached);
+                self.enter(self.step_after(self.step));
+                self.send_back_stale();
             }
             // In a flow everything that was sent out has its turn in some step, so there is nothing to await.
             None if self.config.early_stop == EarlyStop::Off => {}
@@ -157,7 +209,7 @@ impl Board {
                     self.ledger.end(group.dispatch, Fate::Cancelled);
                 }
                 Some(Slot::Valid(group)) => {
-                    self.ledger.end(group.dispatch, Fate::Held);
+                    self.ledger.end_with(group.dispatch, Fate::Held, || kept(&group));
                     self.slots.insert(number, Slot::Valid(group));
                 }
                 Some(slot @ Slot::Queued(_)) => {
@@ -174,4 +226,15 @@ impl Board {
         self.running -= 1;
         self.cut_off(dispatch, None);
     }
+}
+
+/// Attempts that were used up before those that its samples are of.
+fn attempts_used(group: &Group) -> u32 {
+    group.samples.iter().map(|sample| sample.attempt).min().unwrap_or(0)
+}
+
+/// A held group as its tokens: it is graded again by another life of the run.
+fn kept(group: &Group) -> KeptGroup {
+    let samples = group.samples.iter().map(CarriedSample::of).collect();
+    KeptGroup { number: group.number, parent: group.dispatch, samples }
 }

@@ -88,7 +88,8 @@ fn config(early_stop: EarlyStop, on_stop: OnStop, launch: Launch) -> BoardConfig
 
 fn feed(board: &mut Board, next_row: &mut u64) {
     let wanted = board.draw_wanted();
-    let prompts = (0..wanted).map(|i| prompt(*next_row + i as u64)).collect();
+    let drawn = |i: usize| Drawn { prompt: prompt(*next_row + i as u64), drawn_to: None };
+    let prompts = (0..wanted).map(drawn).collect();
     *next_row += wanted as u64;
     board.add_prompts(wanted, prompts);
 }

@@ -1,0 +1,48 @@
+//! A board that goes on where an earlier process left it.
+
+use std::sync::Arc;
+
+use super::{Board, Requeued};
+use crate::data::Prompt;
+use crate::ledger::{KeptGroup, LedgerWriter, QueuedPrompt, Resumption};
+use crate::rollout::carry::CarriedGroup;
+
+/// What a run continues from: what its ledger says, with the prompts and tokens that it names.
+#[derive(Debug)]
+pub struct Restored {
+    /// What the ledger says.
+    pub resumption: Resumption,
+    /// Prompts to be sent out again, with what they have.
+    pub queued: Vec<(QueuedPrompt, Prompt, Option<KeptGroup>)>,
+}
+
+impl Board {
+    /// Writes what happens from here on into `journal`.
+    pub(crate) fn keep_journal(&mut self, journal: LedgerWriter) {
+        self.ledger.keep_journal(journal);
+    }
+
+    /// Goes on from where an earlier process was; returns the last step that needs nothing more.
+    pub(crate) fn restore(&mut self, restored: Restored) -> u64 {
+        let Restored { resumption, queued } = restored;
+        self.ledger.restore(resumption.next_dispatch.0, resumption.run_totals);
+        self.next_number = resumption.next_number;
+        self.policy_version = self.policy_version.max(resumption.policy_version);
+        for (queued, prompt, kept) in queued {
+            let carried =
+                kept.map(|kept| Arc::new(CarriedGroup { graded: Vec::new(), samples: kept.samples }));
+            let QueuedPrompt { number, parent, first_attempt, returns, .. } = queued;
+            let prompt = Arc::new(prompt);
+            self.queue(number, Requeued { parent, prompt, first_attempt, carried, returns });
+        }
+        let Some(first_open) = resumption.open_steps.first().map(|open| open.step) else {
+            return resumption.last_step;
+        };
+        self.ended_before = (first_open..=resumption.last_step).collect();
+        for open in resumption.open_steps {
+            self.ended_before.remove(&open.step);
+            self.accepted_before.insert(open.step, usize::try_from(open.accepted).unwrap_or(usize::MAX));
+        }
+        first_open - 1
+    }
+}
