@@ -10,6 +10,7 @@ use rolldock_reward::GateCounts;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::engine::Engine;
 use crate::ledger::LedgerWriter;
@@ -106,7 +107,9 @@ impl AgentLoopManager {
 
     /// The step that the next call collects first.
     pub fn next_step(&self) -> u64 {
-        self.board.lock().step_after(self.step)
+        let board = self.board.lock();
+        // A flow that was dropped has come further than it could say.
+        board.step_after(board.step().max(self.step))
     }
 
     /// A reader for displays.
@@ -221,7 +224,7 @@ impl AgentLoopManager {
             state.publish(&context, &mut board);
         }
         // Also when this future is dropped: a step has been begun.
-        self.step = self.next_step();
+        self.step = self.board.lock().step();
         let drawn = self.drive(prompts, &context, &state).await;
         let interrupted = self.scope.token().is_cancelled();
         self.engine.settle(self.config.timeouts.drain).await;
@@ -288,7 +291,7 @@ impl AgentLoopManager {
             changed.as_mut().enable();
             let wanted = {
                 let mut board = state.board.lock();
-                self.note_hold(board.hold(), &mut held_for);
+                self.note_hold(board.stands_for(), &mut held_for);
                 if board.is_finished() && !board.is_stopped() {
                     board.finish();
                     state.publish(context, &mut board);
@@ -325,12 +328,14 @@ impl AgentLoopManager {
         // Interrupted from outside: the workers learn of it from the board.
         state.board.lock().stop();
         state.publish(context, &mut state.board.lock());
-        let all_ended = async { while workers.next().await.is_some() {} };
-        if tokio::time::timeout(self.config.timeouts.drain, all_ended).await.is_err() {
-            tracing::warn!(
-                drain_s = self.config.timeouts.drain.as_secs_f64(),
-                "workers did not end in time and are aborted; their groups are cut off"
-            );
+        let drain = self.config.timeouts.drain;
+        let in_time = tokio::time::timeout(drain, async { while workers.next().await.is_some() {} }).await;
+        if in_time.is_err() {
+            let drain_s = drain.as_secs_f64();
+            tracing::warn!(drain_s, "workers did not end in time and are aborted; their groups are cut off");
+            workers.iter().for_each(AbortOnDropHandle::abort);
+            // An aborted task gives its permits and requests back when it is next looked at, not at once.
+            while workers.next().await.is_some() {}
         }
         let ended_by_reward = || self.grades.ending().map(|reason| RolloutError::Reward { reason });
         failure.or_else(ended_by_reward).map_or(Ok(()), Err)

@@ -230,8 +230,8 @@ impl SampleRequest<'_> {
             // Whoever pauses the server has it aborted: it is not the server's fault, and no loss.
             Trouble::Engine(EngineError::Aborted { .. }) if self.outlives_abort(tries) => return Ok(()),
             Trouble::Engine(EngineError::Busy { retry_after, .. }) => {
-                tokio::time::sleep(busy_pause(*retry_after, tries.busy)).await;
                 tries.busy += 1;
+                self.wait_for_busy(server_name, busy_pause(*retry_after, tries.busy - 1), tries.busy).await;
                 true
             }
             Trouble::Engine(error) if error.admission() == Admission::Never => {
@@ -280,6 +280,14 @@ impl SampleRequest<'_> {
             sample: Some(self.first),
             ..Subject::default()
         }
+    }
+
+    /// Until a server that has refused is asked again.
+    async fn wait_for_busy(&self, server: &Arc<str>, pause: Duration, times: u32) {
+        let detail = Some(format!("it was busy times={times}").into());
+        let subject = Subject { server: Some(Arc::clone(server)), detail, ..self.subject() };
+        let _refused = self.context.waits.enter(Phase::Engine, subject);
+        tokio::time::sleep(pause).await;
     }
 
     async fn permit(&self, tries: &mut Tries) -> Result<Permit, Trouble> {

@@ -154,17 +154,23 @@ impl Waits {
         self.counts[phase as usize].load(Ordering::Relaxed)
     }
 
-    /// The wait that began first, of each kind.
+    /// The wait that began first, of each kind. One that says which group it is for goes before one that does not.
     pub fn oldest(&self) -> Vec<Waiting> {
         let open = self.open.lock();
-        let first = |phase: Phase| open.values().find(|wait| wait.phase == phase).map(Wait::look);
+        let first = |phase: Phase| {
+            let mut of_kind = open.values().filter(|wait| wait.phase == phase);
+            let any = of_kind.clone().next();
+            of_kind.find(|wait| wait.subject.dispatch.is_some()).or(any).map(Wait::look)
+        };
         Phase::ALL.into_iter().filter_map(first).collect()
     }
 
-    /// The wait of this dispatch that began first.
+    /// The wait of this dispatch that began first. Its samples that are under way go before those without a place.
     pub fn of_dispatch(&self, id: DispatchId) -> Option<Waiting> {
         let open = self.open.lock();
-        open.values().find(|wait| wait.subject.dispatch == Some(id)).map(Wait::look)
+        let mut of_group = open.values().filter(|wait| wait.subject.dispatch == Some(id));
+        let any = of_group.clone().next();
+        of_group.find(|wait| wait.phase != Phase::Permit).or(any).map(Wait::look)
     }
 }
 
@@ -200,6 +206,22 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
+    async fn a_group_waits_for_what_its_samples_are_in() {
+        let waits = Arc::new(Waits::default());
+        let subject = |sample: u32| Subject {
+            dispatch: Some(DispatchId(1)),
+            sample: Some(sample),
+            ..Subject::default()
+        };
+        let place = waits.enter(Phase::Permit, subject(0));
+        assert_eq!(waits.of_dispatch(DispatchId(1)).unwrap().phase, Phase::Permit);
+        let answer = waits.enter(Phase::Engine, subject(1));
+        assert_eq!(waits.of_dispatch(DispatchId(1)).unwrap().subject.sample, Some(1));
+        drop((place, answer));
+        assert!(waits.of_dispatch(DispatchId(1)).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn the_oldest_of_each_kind_is_told_and_nobody_stays_behind() {
         let waits = Arc::new(Waits::default());
         let subject = |id: u64| Subject { dispatch: Some(DispatchId(id)), ..Subject::default() };
@@ -211,7 +233,9 @@ mod tests {
         let told: Vec<String> = oldest.iter().map(ToString::to_string).collect();
         assert_eq!(told, ["phase=engine age_s=2.0 dispatch=1", "phase=queue age_s=0.0"]);
         assert_eq!(waits.count(Phase::Engine), 2);
-        drop(first);
+        let of_group = waits.enter(Phase::Queue, subject(7));
+        assert_eq!(waits.oldest()[1].subject.dispatch, Some(DispatchId(7)), "it says more");
+        drop((first, of_group));
         assert_eq!(waits.oldest()[0].subject.dispatch, Some(DispatchId(2)));
         assert_eq!(waits.of_dispatch(DispatchId(2)).unwrap().age, Duration::ZERO);
         drop((second, queue));

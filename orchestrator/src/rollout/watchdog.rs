@@ -2,7 +2,13 @@
 //!
 //! Progress is anything that brings the run nearer to its end: a group ended, rows were put, servers were updated, a
 //! version was announced. Without any for `silence` there is one report that names the wait that matters: the oldest one
-//! of the group that the step cannot end without, and the oldest of every other kind.
+//! of the group that the step cannot end without, and the oldest of every other kind. It is said again after every
+//! further `silence`.
+//!
+//! # Which wait matters
+//! Outermost first: servers that are being updated, then, where nothing runs, the trainer or the queue, then the first
+//! undecided group. Who waits for a place waits for whoever has it: as long as any request is with an engine, that is the
+//! engine. So what is given up is always a group that holds something.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +17,10 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::recipe::OnSilence;
+use crate::rollout::Hold;
 use crate::rollout::board::{Board, Counts};
 use crate::rollout::waits::{Phase, Waiting, Waits};
 use crate::rollout::worker::Signals;
-use crate::rollout::{DispatchId, Hold};
 
 /// Looks in each `silence`; what is found is late by no more than that share of it.
 const LOOKS: u32 = 8;
@@ -61,18 +67,22 @@ pub struct Watchdog {
 impl Watchdog {
     /// Watches until the run has to be stopped, which most recipes never ask for. Cancel-safe.
     pub async fn run(&self) -> Silence {
-        let (mut seen, mut since) = (self.waits.progress(), Instant::now());
+        let mut seen = self.waits.progress();
+        let mut quiet_since = Instant::now();
+        let mut told_at = quiet_since;
         loop {
             tokio::time::sleep(self.silence / LOOKS).await;
             let progress = self.waits.progress();
             if progress != seen {
-                (seen, since) = (progress, Instant::now());
+                seen = progress;
+                quiet_since = Instant::now();
+                told_at = quiet_since;
                 continue;
             }
-            if since.elapsed() < self.silence {
+            if told_at.elapsed() < self.silence {
                 continue;
             }
-            let report = self.look(since.elapsed());
+            let report = self.look(quiet_since.elapsed());
             tracing::warn!("{report}");
             metrics::counter!("rolldock_silences_total").increment(1);
             match self.action {
@@ -80,7 +90,7 @@ impl Watchdog {
                 OnSilence::CancelAndRequeue => self.cancel(report.cause.as_ref()),
                 OnSilence::Stop => return report,
             }
-            since = Instant::now();
+            told_at = Instant::now();
         }
     }
 
@@ -92,26 +102,35 @@ impl Watchdog {
         };
         let oldest = self.waits.oldest();
         let of = |phase: Phase| oldest.iter().find(|wait| wait.phase == phase).cloned();
+        // A group that is being put cannot be with the trainer yet.
+        let is_putting = of(Phase::Queue).filter(|wait| wait.subject.dispatch.is_some());
         // Outermost first: what is held back for the trainer or the queue cannot be blamed on an engine that works.
         let held_for = match counts.hold {
-            Some(Hold::Trainer) if counts.running == 0 => of(Phase::Trainer),
+            Some(Hold::Trainer) if counts.running == 0 => is_putting.or_else(|| of(Phase::Trainer)),
             Some(Hold::Queue) if counts.running == 0 => of(Phase::Queue),
             _ => None,
         };
         let of_first = || first.and_then(|(id, _)| self.waits.of_dispatch(id));
+        // Places come back from the engines: who waits for one waits for them, unless none is out.
+        let behind_permits = |wait: Waiting| match wait.phase {
+            Phase::Permit => of(Phase::Engine).unwrap_or(wait),
+            _ => wait,
+        };
+        let by_itself = [Phase::Queue, Phase::Trainer, Phase::Engine, Phase::Reward, Phase::Permit];
         let cause = of(Phase::Update)
             .or(held_for)
-            .or_else(of_first)
-            .or_else(|| [Phase::Queue, Phase::Trainer].into_iter().find_map(of))
-            .or_else(|| oldest.first().cloned());
+            .or_else(|| of_first().map(behind_permits))
+            .or_else(|| by_itself.into_iter().find_map(of));
         let is_other = |wait: &Waiting| Some(wait.phase) != cause.as_ref().map(|cause| cause.phase);
         let others = oldest.iter().filter(|wait| is_other(wait)).cloned().collect();
         Silence { lasted, cause, others, counts }
     }
 
-    /// Gives the group up that is waited for; its prompt is sent out again.
+    /// Gives the group up that is waited for; its prompt is sent out again. One that waits for a place holds nothing that
+    /// could be had elsewhere, and has its own deadline.
     fn cancel(&self, cause: Option<&Waiting>) {
-        let Some(DispatchId(id)) = cause.and_then(|cause| cause.subject.dispatch) else { return };
-        self.signals.given_up.send_replace(Some(DispatchId(id)));
+        let stuck = cause.filter(|cause| matches!(cause.phase, Phase::Engine | Phase::Reward));
+        let Some(id) = stuck.and_then(|cause| cause.subject.dispatch) else { return };
+        self.signals.given_up.send_replace(Some(id));
     }
 }

@@ -72,6 +72,11 @@ impl Board {
         ((self.not_put + self.under_way()) as u64 >= ahead_max).then_some(Hold::Queue)
     }
 
+    /// What the whole flow waits for: nothing runs that would have to end first.
+    pub(crate) fn stands_for(&self) -> Option<Hold> {
+        self.hold().filter(|_| self.running == 0)
+    }
+
     /// How many prompts the manager should draw now.
     pub(crate) fn draw_wanted(&self) -> usize {
         if self.stopped || self.source_exhausted || !self.may_dispatch_new() {

@@ -1,0 +1,376 @@
+//! A small simulated fleet in virtual time, random or calm, with prompts and a reward whose answers are known.
+#![allow(dead_code, reason = "every test file uses its own part")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use rolldock::data::{DataError, DataFields, Prompt, PromptSource, PromptUid};
+use rolldock::engine::simulated::SimulatedEngine;
+use rolldock::engine::{FinishReason, SampleOutput, SamplingParams};
+use rolldock::recipe::{EarlyStop, Launch, OnStop, RequestShape};
+use rolldock::rollout::{
+    AgentLoopManager, CarryLimits, Grade, Grader, Grading, Group, PromptFeed, RolloutConfig, RolloutParts,
+    RolloutTimeouts, Sample, Staleness, invariants, sample_seed,
+};
+use rolldock::scope::Scope;
+use rolldock_loadbalancer::{
+    BalancerConfig, EngineLoad, LoadBalancer, Monitor, MonitorConfig, Policy, ServerSpec,
+};
+use rolldock_reward::{
+    Advantage, Estimator, FilterMetric, GateConfig, GateRule, Gates, GatesConfig, GroupFilter, Shaping,
+};
+use rolldock_simengine::{
+    Answer, AnswerKey, Fault, LengthConfig, ServerConfig, SimServer, Workload, WorkloadConfig,
+};
+use tokio_util::task::AbortOnDropHandle;
+
+/// Right and wrong responses end in these; neither is filler.
+const RIGHT: u32 = 7;
+const WRONG: u32 = 8;
+const EOS: u32 = 0;
+
+pub(crate) struct EveryPrompt;
+
+impl AnswerKey for EveryPrompt {
+    fn answer(&self, _prompt_hash: u64) -> Option<Answer> {
+        Some(Answer { right_ids: [RIGHT].into(), wrong_ids: [WRONG].into(), difficulty: None })
+    }
+}
+
+pub(crate) struct LastToken;
+
+impl Grader for LastToken {
+    fn grade(&self, _prompt: &Prompt, output: &SampleOutput) -> Result<Grade, String> {
+        let right =
+            output.finish_reason == FinishReason::Stop && output.response_ids.ends_with(&[RIGHT, EOS]);
+        let acc = f32::from(u8::from(right));
+        Ok(Grade {
+            score: 2.0 * acc - 1.0,
+            acc,
+            overlong_penalty: 0.0,
+            prediction: None,
+            parts: Default::default(),
+        })
+    }
+}
+
+/// The published filter, sometimes off, sometimes with a gate on length that perhaps yields to a short step.
+fn random_gates(rng: &mut StdRng) -> Gates {
+    let filter = GroupFilter { enable: rng.random_bool(0.8), metric: FilterMetric::Acc };
+    let mut config = GatesConfig::from(filter);
+    if rng.random_bool(0.3) {
+        let most = Some(rng.random_range(30.0..150.0));
+        let rule = GateRule::Length { mean_tokens_min: None, mean_tokens_max: most };
+        config.gates.push(GateConfig { name: None, rule });
+        if rng.random_bool(0.5) {
+            config.keep_if_short.gates.push("length".to_owned());
+        }
+    }
+    Gates::new(&config).unwrap()
+}
+
+/// Prompts that spell their numbers.
+struct Numbered {
+    next: u64,
+    end: u64,
+}
+
+/// So many prompts, drawn in line.
+pub(crate) fn prompts(end: u64) -> PromptFeed {
+    PromptFeed::inline(Box::new(Numbered { next: 0, end }))
+}
+
+impl PromptSource for Numbered {
+    fn next(&mut self) -> Result<Option<Prompt>, DataError> {
+        if self.next == self.end {
+            return Ok(None);
+        }
+        let row = self.next;
+        self.next += 1;
+        Ok(Some(Prompt {
+            uid: PromptUid(row),
+            row,
+            visit: 0,
+            ids: vec![100, 200 + (row % 1000) as u32, 1300 + (row / 1000) as u32].into(),
+            text: "".into(),
+            answer: "".into(),
+            source: "".into(),
+            difficulty: None,
+            fields: DataFields::default(),
+        }))
+    }
+}
+
+fn random_config(seed: u64, samples_per_prompt: u32, rng: &mut StdRng) -> RolloutConfig {
+    let on_stop = pick(rng, &[OnStop::Discard, OnStop::Requeue, OnStop::Carry]);
+    let request = match on_stop {
+        // Samples are resumed one by one.
+        OnStop::Carry => RequestShape::Sample,
+        _ => pick(rng, &[RequestShape::Sample, RequestShape::Sample, RequestShape::Group]),
+    };
+    RolloutConfig {
+        workers: rng.random_range(1..=3),
+        max_concurrent_prompts: rng.random_range(1..=6),
+        samples_per_prompt,
+        gen_batch_size: rng.random_range(6..=16),
+        max_gen_batches: rng.random_range(1..=4),
+        launch: pick(rng, &[Launch::Batch, Launch::OnDemand]),
+        early_stop: pick(rng, &[EarlyStop::First, EarlyStop::Fifo, EarlyStop::Fifo, EarlyStop::Off]),
+        on_stop,
+        request,
+        gates: Arc::new(random_gates(rng)),
+        carry: CarryLimits { stream: rng.random_bool(0.3), ..CarryLimits::default() },
+        timeouts: RolloutTimeouts {
+            sample: Duration::from_secs(120),
+            permit: Duration::from_secs(60),
+            reward: Duration::from_secs(10),
+            drain: Duration::from_secs(5),
+        },
+        ..plain_config(seed)
+    }
+}
+
+/// A fleet, and what is rolled out on it.
+pub(crate) struct World {
+    pub(crate) rng: StdRng,
+    pub(crate) config: RolloutConfig,
+    pub(crate) engine: SimulatedEngine,
+    pub(crate) balancer: LoadBalancer,
+    /// Places of each server.
+    pub(crate) capacity: u32,
+    pub(crate) grading: Grading,
+    pub(crate) workload: Arc<Workload>,
+    pub(crate) scope: Scope,
+}
+
+pub(crate) fn pick<T: Copy>(rng: &mut StdRng, choices: &[T]) -> T {
+    choices[rng.random_range(0..choices.len())]
+}
+
+/// Runs on a paused clock: time passes when nothing else can happen.
+pub(crate) fn in_virtual_time<T>(work: impl Future<Output = T>) -> T {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    runtime.block_on(work)
+}
+
+pub(crate) fn env_number(name: &str) -> Option<u64> {
+    std::env::var(name)
+        .ok()
+        .map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text:?}: expected a number")))
+}
+
+fn start_workload(seed: u64) -> Arc<Workload> {
+    let length =
+        LengthConfig { median_easy: 20.0, median_hard: 90.0, min: 3, max: 400, ..LengthConfig::default() };
+    Arc::new(Workload::new(WorkloadConfig { seed, eos_id: EOS, length, ..WorkloadConfig::default() }))
+}
+
+fn start_server(config: ServerConfig, workload: &Arc<Workload>, scope: &Scope) -> SimServer {
+    let (tracker, cancel) = (scope.tracker(), scope.token().clone());
+    SimServer::start(config, Arc::clone(workload), Arc::new(EveryPrompt), tracker, cancel).unwrap()
+}
+
+/// Nothing in it is random, and no deadline comes before the end of a test.
+fn plain_config(seed: u64) -> RolloutConfig {
+    const FAR: Duration = Duration::from_secs(360_000);
+    RolloutConfig {
+        run_id: format!("sim{seed}").into(),
+        seed,
+        workers: 1,
+        max_concurrent_prompts: 4,
+        samples_per_prompt: 4,
+        gen_batch_size: 16,
+        max_gen_batches: 1_000,
+        max_response_length: 200,
+        launch: Launch::Batch,
+        early_stop: EarlyStop::Fifo,
+        on_stop: OnStop::Requeue,
+        request: RequestShape::Sample,
+        sample_attempts_max: 3,
+        sampling: SamplingParams { temperature: 1.0, top_p: 1.0, top_k: -1, stop_token_ids: Vec::new() },
+        gates: Arc::new(Gates::new(&GatesConfig::default()).unwrap()),
+        advantage: Estimator::PerGroup(Advantage::GRPO),
+        shaping: Shaping::default(),
+        mask_truncated: false,
+        staleness: Staleness::default(),
+        carry: CarryLimits::default(),
+        bias_guard: None,
+        cache_salt: false,
+        timeouts: RolloutTimeouts { sample: FAR, permit: FAR, reward: FAR, drain: Duration::from_secs(5) },
+        ledger_entries_max: 64,
+        validation: false,
+    }
+}
+
+impl World {
+    /// Equal servers named `s0`, `s1` and so on, each with `capacity` places, and the plainest recipe.
+    pub(crate) fn calm(servers: usize, capacity: u32) -> Self {
+        let (scope, workload) = (Scope::new(), start_workload(0));
+        let server = |number: usize| {
+            let config = ServerConfig { name: format!("s{number}"), ..ServerConfig::default() };
+            start_server(config, &workload, &scope)
+        };
+        let engine = SimulatedEngine::new((0..servers).map(server));
+        let specs = (0..servers).map(|number| ServerSpec::unreached(format!("s{number}"), capacity));
+        let balancer = LoadBalancer::new(BalancerConfig::default(), specs.collect()).unwrap();
+        Self {
+            rng: StdRng::seed_from_u64(0),
+            config: plain_config(0),
+            engine,
+            balancer,
+            capacity,
+            grading: Grading::Inline(Arc::new(LastToken)),
+            workload,
+            scope,
+        }
+    }
+
+    /// A random run of a random fleet.
+    pub(crate) fn random(seed: u64) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let (scope, workload) = (Scope::new(), start_workload(seed));
+        let samples_per_prompt = rng.random_range(2..=4);
+        let servers: Vec<SimServer> = (0..rng.random_range(2..=4))
+            .map(|number| {
+                let config = ServerConfig {
+                    name: format!("s{number}"),
+                    max_num_seqs: rng.random_range(2..=12),
+                    speed: pick(&mut rng, &[0.3, 1.0, 1.0, 2.0]),
+                    ..ServerConfig::default()
+                };
+                start_server(config, &workload, &scope)
+            })
+            .collect();
+        let capacity = samples_per_prompt + rng.random_range(0..8);
+        let specs = servers
+            .iter()
+            .map(|server| ServerSpec::unreached(server.config().name.clone(), capacity))
+            .collect();
+        let policy = pick(&mut rng, &Policy::ALL);
+        let balancer =
+            LoadBalancer::new(BalancerConfig { seed, policy, ..BalancerConfig::default() }, specs).unwrap();
+        let config = random_config(seed, samples_per_prompt, &mut rng);
+        Self {
+            rng,
+            config,
+            engine: SimulatedEngine::new(servers),
+            balancer,
+            capacity,
+            grading: Grading::Inline(Arc::new(LastToken)),
+            workload,
+            scope,
+        }
+    }
+
+    pub(crate) fn manager(&self) -> AgentLoopManager {
+        let parts = RolloutParts {
+            engine: Arc::new(self.engine.clone()),
+            balancer: self.balancer.clone(),
+            grading: self.grading.clone(),
+        };
+        AgentLoopManager::new(self.config.clone(), parts, self.scope.clone())
+    }
+
+    /// Has the fleet's health watched for as long as what is returned lives.
+    pub(crate) fn start_monitor(&self) -> AbortOnDropHandle<()> {
+        let config = MonitorConfig { stall: Duration::from_secs(5), ..MonitorConfig::default() };
+        let monitor = Monitor::new(self.balancer.clone(), Arc::new(self.engine.clone()), config);
+        self.scope.spawn(monitor.run(self.scope.token().clone()))
+    }
+
+    /// Everything that can happen to a fleet.
+    pub(crate) fn disturb(&mut self) {
+        let names: Vec<String> = self.engine.servers().map(|server| server.config().name.clone()).collect();
+        let name = &names[self.rng.random_range(0..names.len())];
+        let server = self.engine.server(name).unwrap();
+        match self.rng.random_range(0..18) {
+            0 => server.inject(Fault::Die),
+            1 => server.inject(Fault::SigTerm),
+            2 => server.inject(Fault::Stall),
+            3 => server.inject(Fault::Slow { factor: self.rng.random_range(2.0..8.0) }),
+            4 => server.inject(Fault::Busy503),
+            5 => server.inject(Fault::Error500 { share: 0.3 }),
+            6 => server.inject(Fault::Reset { share: 0.3 }),
+            7 => server.inject(Fault::Nan { share: 0.2 }),
+            8 => server.inject(Fault::Poison { share: 0.2 }),
+            9..=13 => {
+                let name = name.clone();
+                self.disturb_membership(&name);
+            }
+            _ => {
+                self.engine.servers().for_each(SimServer::heal);
+                for name in names {
+                    match self.balancer.find(&name) {
+                        Some(id) => self.balancer.set_paused(id, false).unwrap(),
+                        None => drop(self.balancer.add(ServerSpec::unreached(name, self.capacity)).unwrap()),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Servers leave, join, are drained or paused, have other places, or are said to be as busy as they are not.
+    fn disturb_membership(&mut self, name: &str) {
+        let Some(id) = self.balancer.find(name) else {
+            self.balancer.add(ServerSpec::unreached(name, self.capacity)).unwrap();
+            return;
+        };
+        let done = match self.rng.random_range(0..5) {
+            0 if self.balancer.snapshot().servers.len() > 1 => self.balancer.remove(id),
+            1 => self.balancer.set_draining(id),
+            2 => self.balancer.set_paused(id, true),
+            3 => self.balancer.set_capacity(id, self.capacity + self.rng.random_range(0..8)),
+            _ => {
+                let (running, waiting) = (self.rng.random_range(0..50), self.rng.random_range(0..50));
+                self.balancer.observe(id, &EngineLoad { running, waiting, ..EngineLoad::default() })
+            }
+        };
+        done.unwrap();
+    }
+
+    /// What was drawn is what was drawn, wherever and whenever it ran.
+    pub(crate) fn check_samples(&self, group: &Group) {
+        assert_eq!(group.samples.len() as u32, self.config.samples_per_prompt);
+        for sample in &group.samples {
+            let seed = sample_seed(self.config.seed, group.prompt.uid.0, group.prompt.visit, sample.attempt)
+                + u64::from(sample.index);
+            let draw = self.workload.draw(&group.prompt.ids, seed, &EveryPrompt);
+            let length = draw.length.min(self.config.max_response_length);
+            assert_eq!(sample.response_ids.len() as u32, length, "length of {group:?}");
+            assert_eq!(sample.logprobs.len(), sample.response_ids.len());
+            let covered = sample.version_spans.iter().fold(0, |end, span| {
+                assert_eq!(span.start, end, "spans of {sample:?}");
+                span.end
+            });
+            assert_eq!(covered, length, "spans of {sample:?}");
+            check_versions(sample);
+            assert_eq!(sample.acc == 1.0, draw.correct && draw.length <= length, "correctness");
+        }
+    }
+
+    pub(crate) fn check_between_steps(&self, manager: &AgentLoopManager) {
+        manager.check().unwrap();
+        invariants::no_permit_out(self.balancer.snapshot().in_use()).unwrap();
+        for server in self.engine.servers() {
+            rolldock_simengine::invariants::check(&server.census()).unwrap();
+            let stats = server.stats();
+            assert_eq!((stats.running, stats.waiting), (0, 0), "{} is still busy", server.config().name);
+        }
+    }
+}
+
+/// Where every span has a number, they rise and are what the sample says of its versions.
+fn check_versions(sample: &Sample) {
+    let numbers: Option<Vec<u64>> = sample.version_spans.iter().map(|span| span.number()).collect();
+    let Some(numbers) = numbers else { return };
+    assert!(numbers.is_sorted(), "versions of {sample:?}");
+    let (first, last) = (numbers.first().copied(), numbers.last().copied());
+    assert_eq!(first, Some(sample.policy_version_min), "versions of {sample:?}");
+    if sample.versions_reported {
+        assert_eq!(last, Some(sample.policy_version_max), "versions of {sample:?}");
+    }
+}

@@ -1,0 +1,527 @@
+//! Every wait that the watchdog knows, provoked and named, and what it does then.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::{ArrayRef, RecordBatch, UInt64Array};
+use futures::FutureExt;
+use futures::future::{self, BoxFuture};
+use rolldock::data::{PromptUid, TextCodec};
+use rolldock::policy::{
+    Announcement, Applied, ApplyVersion, FollowVersion, PolicyState, PolicyTerms, Updates,
+};
+use rolldock::recipe::{OnSilence, OnStop, PolicyMode};
+use rolldock::rollout::{
+    AgentLoopManager, DispatchId, Grading, Handed, InWait, OutsideGrader, Phase, RolloutControl, Silence,
+    StepEnd, Subject,
+};
+use rolldock_queue::{Partition, PartitionSpec, Put, QueueConfig, TransferQueue};
+use rolldock_reward::{Gates, GatesConfig, RewardError, RewardJob, RewardRunner, Score};
+use rolldock_simengine::{Fault, SimServer};
+use support::{World, prompts};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// How long nothing may happen.
+const SILENCE: Duration = Duration::from_secs(20);
+/// The watchdog looks several times in that time, and is late by no more than one look.
+const LATE: Duration = Duration::from_secs(3);
+/// Groups of a step.
+const TARGET: usize = 4;
+/// No test takes longer, in virtual time.
+const LIMIT: Duration = Duration::from_secs(3_600);
+
+/// A rollout whose watchdog stops it, and what that said.
+async fn stopped(world: &World, manager: &mut AgentLoopManager) -> Silence {
+    let watchdog = manager.control().watchdog(SILENCE, OnSilence::Stop);
+    let feed = prompts(1_000);
+    let said = tokio::select! {
+        biased;
+        said = watchdog.run() => said,
+        ended = manager.generate(&feed, TARGET) => panic!("the step ended: {ended:?}"),
+    };
+    world.scope.close(Duration::from_secs(1)).await;
+    said
+}
+
+/// The same for step after step without a cut, with somebody who takes the groups.
+async fn flow_stopped<Taking: Future<Output = ()>>(
+    world: &World,
+    manager: &mut AgentLoopManager,
+    take: impl FnOnce(mpsc::UnboundedReceiver<Handed>) -> Taking,
+) -> Silence {
+    let watchdog = manager.control().watchdog(SILENCE, OnSilence::Stop);
+    let feed = prompts(1_000);
+    let (sender, handed) = mpsc::unbounded_channel();
+    let said = tokio::select! {
+        biased;
+        said = watchdog.run() => said,
+        ended = manager.generate_flow(&feed, TARGET, 1_000, sender) => panic!("the flow ended: {ended:?}"),
+        () = take(handed) => panic!("nobody takes groups any more"),
+    };
+    world.scope.close(Duration::from_secs(1)).await;
+    said
+}
+
+/// Checks the words and what they all have in common.
+fn assert_says(said: &Silence, phase: Phase, words: &[&str]) {
+    let text = said.to_string();
+    let cause = said.cause.as_ref().unwrap_or_else(|| panic!("no cause: {text}"));
+    assert_eq!(cause.phase, phase, "{text}");
+    assert!(said.lasted >= SILENCE && said.lasted <= SILENCE + LATE, "{text}");
+    assert!(text.starts_with("nothing has happened for 20 s; the run waits for "), "{text}");
+    assert!(text.contains(&format!("the run waits for {phase} (phase={phase} age_s=")), "{text}");
+    for word in words {
+        assert!(text.contains(word), "{word:?} is not in: {text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_server_has_a_place() {
+    for draining in [false, true] {
+        let world = World::calm(2, 64);
+        for server in &world.balancer.snapshot().servers {
+            match draining {
+                true => world.balancer.set_draining(server.id).unwrap(),
+                false => world.balancer.set_paused(server.id, true).unwrap(),
+            }
+        }
+        let said = stopped(&world, &mut world.manager()).await;
+        assert_says(
+            &said,
+            Phase::Permit,
+            &[" dispatch=0 prompt_uid=0000000000000000 sample=0)", " running=4 "],
+        );
+        let subject = &said.cause.as_ref().unwrap().subject;
+        assert_eq!((subject.dispatch, subject.prompt_uid), (Some(DispatchId(0)), Some(PromptUid(0))));
+        assert!(subject.server.is_none(), "{said}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_does_not_answer() {
+    for stream in [false, true] {
+        let mut world = World::calm(2, 64);
+        world.config.carry.stream = stream;
+        let stalling = async {
+            // Some tokens are there by then, and no sample is complete that all others of its group wait for.
+            tokio::time::sleep(Duration::from_millis(80)).await;
+            world.engine.servers().for_each(|server| server.inject(Fault::Stall));
+            future::pending::<Silence>().await
+        };
+        let mut manager = world.manager();
+        let said = tokio::select! {
+            biased;
+            said = stopped(&world, &mut manager) => said,
+            said = stalling => said,
+        };
+        assert_says(&said, Phase::Engine, &[" dispatch=0 prompt_uid=0000000000000000 sample=", " server=s"]);
+        let cause = said.cause.unwrap();
+        assert!(cause.age >= SILENCE, "{cause}");
+        assert_eq!(cause.tokens.is_some(), stream, "{cause}");
+        assert!(cause.tokens.is_none_or(|tokens| tokens > 0), "{cause}");
+        assert_eq!(cause.to_string().contains(" tokens="), stream, "{cause}");
+    }
+}
+
+/// Places are out to whom the engine does not answer: who waits for one waits for the engine.
+#[tokio::test(start_paused = true)]
+async fn a_place_is_waited_for_that_a_silent_server_has() {
+    let world = World::calm(1, 2);
+    world.engine.servers().for_each(|server| server.inject(Fault::Stall));
+    let said = stopped(&world, &mut world.manager()).await;
+    assert_says(&said, Phase::Engine, &[" dispatch=0 ", " server=s0", "; also phase=permit "]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_is_always_busy() {
+    let world = World::calm(1, 64);
+    world.engine.servers().for_each(|server| server.inject(Fault::Busy503));
+    let said = stopped(&world, &mut world.manager()).await;
+    let cause = said.cause.as_ref().unwrap_or_else(|| panic!("{said}"));
+    match cause.phase {
+        Phase::Engine => assert!(said.to_string().contains(" server=s0 it was busy times="), "{said}"),
+        // The balancer holds it back by now.
+        Phase::Permit => assert!(said.to_string().contains(" dispatch=0 "), "{said}"),
+        _ => panic!("{said}"),
+    }
+}
+
+/// Never says anything.
+struct Silent;
+
+impl RewardRunner for Silent {
+    fn score<'a>(&'a self, _job: &'a RewardJob) -> BoxFuture<'a, Result<Score, RewardError>> {
+        future::pending().boxed()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reward_does_not_come() {
+    let mut world = World::calm(2, 64);
+    let codec = Arc::new(TextCodec::builtin().unwrap());
+    let grader = OutsideGrader { codec, runner: Arc::new(Silent), overlong: None };
+    world.grading = Grading::Outside { grader, places: 4 };
+    let said = stopped(&world, &mut world.manager()).await;
+    assert_says(&said, Phase::Reward, &[" dispatch=0 prompt_uid=0000000000000000 sample="]);
+    assert!(said.cause.unwrap().subject.server.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gate_outside_does_not_answer() {
+    let mut world = World::calm(2, 64);
+    let mut gates = Gates::new(&GatesConfig::default()).unwrap();
+    gates.push_outside("mine", Arc::new(Silent), false).unwrap();
+    world.config.gates = Arc::new(gates);
+    let said = stopped(&world, &mut world.manager()).await;
+    assert_says(&said, Phase::Reward, &[" dispatch=", " prompt_uid=", " gate outside)"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_puts_what_is_accepted() {
+    let world = World::calm(2, 64);
+    let said = flow_stopped(&world, &mut world.manager(), |handed| async {
+        let _untaken = handed;
+        future::pending().await
+    })
+    .await;
+    assert_says(&said, Phase::Queue, &[" room for accepted groups)", " running=0 not_put=8"]);
+}
+
+/// Somebody who puts groups into a queue, one row each.
+struct Putter {
+    control: RolloutControl,
+    partition: Partition,
+    _queue: TransferQueue,
+}
+
+impl Putter {
+    async fn new(manager: &AgentLoopManager, capacity: usize) -> Self {
+        let queue = TransferQueue::open(QueueConfig::default()).unwrap();
+        let partition = queue.declare(PartitionSpec::new("train", ["train"], capacity)).await.unwrap();
+        Self { control: manager.control(), partition, _queue: queue }
+    }
+
+    async fn put_all(self, mut handed: mpsc::UnboundedReceiver<Handed>) {
+        while let Some(handed) = handed.recv().await {
+            let Handed::Group(group) = handed else { continue };
+            let number: ArrayRef = Arc::new(UInt64Array::from(vec![group.number]));
+            let batch = RecordBatch::try_from_iter([("number", number)]).unwrap();
+            let _putting = self.control.waits().enter(
+                Phase::Queue,
+                Subject {
+                    dispatch: Some(group.dispatch),
+                    prompt_uid: Some(group.prompt.uid),
+                    detail: Some("room in partition=train".into()),
+                    ..Subject::default()
+                },
+            );
+            let deadline = Some(Instant::now() + LIMIT);
+            self.partition.put(Put::group(group.number.to_string(), batch), deadline).await.unwrap();
+            self.control.was_put();
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_queue_is_full() {
+    for is_announced in [false, true] {
+        let mut world = World::calm(2, 64);
+        world.config.staleness.is_announced = is_announced;
+        let mut manager = world.manager();
+        let putter = Putter::new(&manager, TARGET + 2).await;
+        let said = flow_stopped(&world, &mut manager, |handed| putter.put_all(handed)).await;
+        assert_says(&said, Phase::Queue, &[" dispatch=", " prompt_uid=", " room in partition=train)"]);
+        let held_for_trainer = said.others.iter().any(|wait| wait.phase == Phase::Trainer);
+        assert_eq!(held_for_trainer, is_announced, "{said}");
+    }
+}
+
+/// Between steps nothing runs, and whoever puts is waited for all the same.
+#[tokio::test(start_paused = true)]
+async fn the_queue_is_full_between_two_steps() {
+    let world = World::calm(2, 64);
+    let mut manager = world.manager();
+    let putter = Putter::new(&manager, TARGET - 1).await;
+    let watchdog = manager.control().watchdog(SILENCE, OnSilence::Stop);
+    let (sender, handed) = mpsc::unbounded_channel();
+    let feed = prompts(1_000);
+    let one_step = async {
+        manager.generate_into(&feed, TARGET, sender).await.unwrap();
+        putter.put_all(handed).await;
+    };
+    let said = tokio::select! {
+        biased;
+        said = watchdog.run() => said,
+        () = one_step => panic!("there was room"),
+    };
+    assert_says(
+        &said,
+        Phase::Queue,
+        &[" dispatch=", " room in partition=train)", " accepted=4 target=4 running=0 "],
+    );
+    world.scope.close(Duration::from_secs(1)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trainer_announces_nothing() {
+    let mut world = World::calm(2, 64);
+    world.config.staleness.is_announced = true;
+    world.config.staleness.first_version = 3;
+    let mut manager = world.manager();
+    let putter = Putter::new(&manager, 100 * TARGET).await;
+    let said = flow_stopped(&world, &mut manager, |handed| putter.put_all(handed)).await;
+    assert_says(&said, Phase::Trainer, &[" the version after version=3)", " running=0 not_put=0"]);
+}
+
+/// Servers whose new weights never arrive.
+struct Hanging;
+
+impl ApplyVersion for Hanging {
+    fn apply<'a>(&'a self, _announcement: &'a Announcement) -> BoxFuture<'a, Applied> {
+        future::pending().boxed()
+    }
+}
+
+/// A run that says that it waits for an update.
+struct Following {
+    control: RolloutControl,
+    updating: parking_lot::Mutex<Option<InWait>>,
+}
+
+impl FollowVersion for Following {
+    fn before_update(&self, version: u64) -> BoxFuture<'_, ()> {
+        let subject = Subject { detail: Some(format!("version={version}").into()), ..Subject::default() };
+        *self.updating.lock() = Some(self.control.waits().enter(Phase::Update, subject));
+        future::ready(()).boxed()
+    }
+
+    fn publish(&self, version: u64) -> BoxFuture<'_, ()> {
+        *self.updating.lock() = None;
+        self.control.set_policy_version(version);
+        future::ready(()).boxed()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_update_does_not_end() {
+    let mut world = World::calm(2, 64);
+    world.config.staleness.is_announced = true;
+    let mut manager = world.manager();
+    let run = Arc::new(Following { control: manager.control(), updating: parking_lot::Mutex::new(None) });
+    let state = PolicyState::new(PolicyTerms { mode: PolicyMode::FullyAsync, max_staleness: 1 }, 0);
+    let updates = Updates::start(state, Arc::new(Hanging), run, &world.scope).await;
+    updates.state().announce(Announcement::new(1)).unwrap();
+    let putter = Putter::new(&manager, 100 * TARGET).await;
+    let said = flow_stopped(&world, &mut manager, |handed| putter.put_all(handed)).await;
+    assert_says(&said, Phase::Update, &[" version=1)", "; also phase=trainer "]);
+}
+
+/// The fleet, the manager and a step that the watchdog acts on.
+struct Acting {
+    world: World,
+    manager: AgentLoopManager,
+}
+
+impl Acting {
+    fn new(world: World) -> Self {
+        Self { manager: world.manager(), world }
+    }
+
+    /// A step with the watchdog beside it; `meanwhile` may do something to the fleet.
+    async fn step(
+        &mut self,
+        action: OnSilence,
+        target: usize,
+        meanwhile: impl Future<Output = ()>,
+    ) -> StepEnd {
+        let watchdog = self.manager.control().watchdog(SILENCE, action);
+        let feed = prompts(1_000);
+        let beside = async {
+            tokio::join!(watchdog.run(), meanwhile);
+        };
+        let collected = tokio::select! {
+            biased;
+            collected = tokio::time::timeout(LIMIT, self.manager.generate(&feed, target)) => collected,
+            () = beside => panic!("nobody asked for a stop"),
+        };
+        let output = collected.unwrap_or_else(|_| panic!("the step hangs")).unwrap();
+        output.groups.iter().for_each(|group| self.world.check_samples(group));
+        self.world.check_between_steps(&self.manager);
+        output.metrics.end
+    }
+}
+
+/// Keeps what is said in the log.
+#[derive(Clone, Default)]
+struct Log(Arc<parking_lot::Mutex<Vec<String>>>);
+
+impl Visit for Log {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        if field.name() == "message" {
+            self.0.lock().push(format!("{value:?}"));
+        }
+    }
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::WARN
+    }
+
+    fn new_span(&self, _span: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _span: &Id, _values: &Record<'_>) {}
+
+    fn record_follows_from(&self, _span: &Id, _follows: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut self.clone());
+    }
+
+    fn enter(&self, _span: &Id) {}
+
+    fn exit(&self, _span: &Id) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_report_is_repeated_and_changes_nothing() {
+    let log = Log::default();
+    let _logging = tracing::subscriber::set_default(log.clone());
+    let world = World::calm(1, 64);
+    world.engine.servers().for_each(|server| server.inject(Fault::Stall));
+    let server = world.engine.server("s0").unwrap().clone();
+    let mut acting = Acting::new(world);
+    let healing = async {
+        tokio::time::sleep(SILENCE * 3 + LATE).await;
+        server.heal();
+    };
+    let end = acting.step(OnSilence::Report, TARGET, healing).await;
+    let reports = log.0.lock().clone();
+    let reports: Vec<&String> = reports.iter().filter(|said| said.starts_with("nothing has")).collect();
+    assert_eq!(reports.len(), 3, "{reports:?}");
+    for (report, seconds) in reports.into_iter().zip([20, 40, 60]) {
+        assert!(report.starts_with(&format!("nothing has happened for {seconds} s")), "{report}");
+        assert!(report.contains(" dispatch=0 "), "{report}");
+    }
+    let totals = acting.manager.run_totals();
+    assert_eq!((end, totals.accepted, totals.failed), (StepEnd::Reached, 4, 0));
+    let cut_off = totals.requeued + totals.held;
+    assert_eq!(
+        totals.dispatched,
+        totals.accepted + totals.filtered + cut_off,
+        "by the early stop: {totals:?}"
+    );
+}
+
+/// With one group at a time, so that every dispatch that the watchdog gives up can be counted.
+fn one_at_a_time(servers: usize) -> World {
+    let mut world = World::calm(servers, 4);
+    world.config.max_concurrent_prompts = 1;
+    world.config.on_stop = OnStop::Discard;
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_given_up_ends_when_the_server_recovers() {
+    let world = one_at_a_time(1);
+    world.engine.servers().for_each(|server| server.inject(Fault::Stall));
+    let server = world.engine.server("s0").unwrap().clone();
+    let mut acting = Acting::new(world);
+    let recovering = async {
+        tokio::time::sleep(SILENCE * 2 + SILENCE / 2).await;
+        server.heal();
+    };
+    let end = acting.step(OnSilence::CancelAndRequeue, 1, recovering).await;
+    let totals = acting.manager.run_totals();
+    assert_eq!((end, totals.accepted, totals.failed), (StepEnd::Reached, 1, 0), "{totals:?}");
+    // Dispatches of number 0: two are given up, and the third one goes on where the healed server lets it.
+    assert!((1..=3).contains(&totals.requeued), "{totals:?}");
+    assert_eq!(totals.dispatched, totals.accepted + totals.filtered + totals.requeued + totals.cancelled);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_given_up_ends_elsewhere() {
+    let world = one_at_a_time(2);
+    world.engine.server("s0").unwrap().inject(Fault::Stall);
+    let ids: Vec<_> = world.balancer.snapshot().servers.iter().map(|server| server.id).collect();
+    world.balancer.set_paused(ids[1], true).unwrap();
+    let balancer = world.balancer.clone();
+    let mut acting = Acting::new(world);
+    let moving = async {
+        tokio::time::sleep(SILENCE / 2).await;
+        // What runs on the silent server stays there; nothing else comes to it.
+        balancer.set_draining(ids[0]).unwrap();
+        balancer.set_paused(ids[1], false).unwrap();
+    };
+    let end = acting.step(OnSilence::CancelAndRequeue, 1, moving).await;
+    let totals = acting.manager.run_totals();
+    assert_eq!((end, totals.accepted, totals.failed), (StepEnd::Reached, 1, 0), "{totals:?}");
+    assert_eq!(totals.requeued, 1, "{totals:?}");
+    let others = acting.world.engine.server("s1").unwrap().stats().generation_tokens_total;
+    assert!(others > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_given_up_too_often_fails() {
+    let mut world = one_at_a_time(1);
+    world.config.gen_batch_size = 1;
+    world.config.max_gen_batches = 2;
+    world.engine.servers().for_each(|server| server.inject(Fault::Stall));
+    let mut acting = Acting::new(world);
+    let end = acting.step(OnSilence::CancelAndRequeue, 1, async {}).await;
+    let totals = acting.manager.run_totals();
+    assert_eq!(end, StepEnd::OutOfBatches);
+    assert_eq!((totals.dispatched, totals.requeued, totals.failed), (8, 6, 2), "{totals:?}");
+    assert_eq!(acting.manager.last_failure().as_deref(), Some("given up times=4"));
+}
+
+/// Of two groups on a silent server one has the places and the other waits for them: giving up the one that waits would
+/// change nothing.
+#[tokio::test(start_paused = true)]
+async fn who_has_the_places_is_given_up_not_who_waits_for_them() {
+    let mut world = World::calm(1, 4);
+    world.config.max_concurrent_prompts = 2;
+    world.config.on_stop = OnStop::Discard;
+    world.engine.servers().for_each(|server| server.inject(Fault::Stall));
+    let mut manager = world.manager();
+    let control = manager.control();
+    let looking = control.watchdog(SILENCE, OnSilence::Report);
+    let giving_up = control.watchdog(SILENCE, OnSilence::CancelAndRequeue);
+    let feed = prompts(1_000);
+    let watching = async {
+        let mut given_up = Vec::new();
+        for _ in 0..3 {
+            tokio::time::sleep(SILENCE - Duration::from_secs(1)).await;
+            let cause = looking.look(SILENCE).cause.unwrap();
+            assert_eq!(cause.phase, Phase::Engine, "{cause}");
+            given_up.push(cause.subject.dispatch.unwrap());
+            let requeued = looking.look(SILENCE).counts;
+            assert_eq!(requeued.running, 2);
+            let before = control.waits().progress();
+            while control.waits().progress() == before {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+        given_up
+    };
+    let given_up = tokio::select! {
+        biased;
+        given_up = watching => given_up,
+        said = giving_up.run() => panic!("{said}"),
+        ended = manager.generate(&feed, 2) => panic!("{ended:?}"),
+    };
+    // Dispatch 2 continues 0, and 3 continues 1.
+    assert_eq!(given_up, [DispatchId(0), DispatchId(1), DispatchId(2)]);
+    world.engine.servers().for_each(SimServer::heal);
+    world.scope.close(Duration::from_secs(1)).await;
+}
