@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use crate::data::{Position, Prompt, PromptUid};
-use crate::ledger::{DispatchRecord, KeptGroup, LedgerWriter, Record, StepEndRecord, StepRecord};
+use crate::ledger::{DispatchRecord, KeptGroup, LedgerWriter, Record, Sequence, StepEndRecord, StepRecord};
 use crate::rollout::StepEnd;
 use crate::rollout::invariants::{self, Violation};
 
@@ -218,13 +218,13 @@ impl Ledger {
     /// Ends a dispatch; `false` (and no change) when it is not open, so that nothing has two fates.
     pub(crate) fn end(&mut self, id: DispatchId, fate: Fate) -> bool {
         let record = Record::end(id, fate.clone());
-        self.finish(id, fate, |journal| drop(journal.append(record)))
+        self.finish(id, fate, |journal| journal.append(record))
     }
 
     /// Ends a dispatch whose prompt is sent out again without what it had.
     pub(crate) fn end_anew(&mut self, id: DispatchId, fate: Fate, first_attempt: u32) -> bool {
         let record = Record::end_anew(id, fate.clone(), first_attempt);
-        self.finish(id, fate, |journal| drop(journal.append(record)))
+        self.finish(id, fate, |journal| journal.append(record))
     }
 
     /// Ends a dispatch whose next one goes on from tokens.
@@ -234,10 +234,10 @@ impl Ledger {
         fate: Fate,
         tokens: impl FnOnce() -> KeptGroup,
     ) -> bool {
-        self.finish(id, fate.clone(), |journal| drop(journal.append_carried(id, fate, Box::new(tokens()))))
+        self.finish(id, fate.clone(), |journal| journal.append_carried(id, fate, Box::new(tokens())))
     }
 
-    fn finish(&mut self, id: DispatchId, fate: Fate, write: impl FnOnce(&LedgerWriter)) -> bool {
+    fn finish(&mut self, id: DispatchId, fate: Fate, write: impl FnOnce(&LedgerWriter) -> Sequence) -> bool {
         let Some(mut entry) = self.open.remove(&id) else { return false };
         if let Some(journal) = &self.journal {
             write(journal);
