@@ -102,7 +102,11 @@ pub(super) async fn execute(run: Run, progress: &Progress) -> anyhow::Result<Sum
     }
     let consumed_groups = match consuming {
         // It ends by itself when it has taken all that it may.
-        Some(consuming) if outcome.is_ok() => consuming.await.context("the embedded consumer died")??,
+        Some(consuming) if outcome.is_ok() => tokio::select! {
+            biased;
+            consumed = consuming => consumed.context("the embedded consumer died")??,
+            () = after_steps(policy.as_ref()) => 0,
+        },
         _ => 0,
     };
     services.close(CLOSE_LIMIT).await;
@@ -121,6 +125,13 @@ pub(super) async fn execute(run: Run, progress: &Progress) -> anyhow::Result<Sum
         task: run.recipe.queue.tasks.first().cloned().unwrap_or_default(),
         out: run.out,
     })
+}
+
+async fn after_steps(policy: Option<&RunPolicy>) {
+    match policy {
+        Some(policy) => policy.after_steps().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// First Ctrl-C: the step is cut off, everything accepted is kept. A second one is the shell's again.

@@ -84,6 +84,18 @@ impl RunPolicy {
             self.state().until_announced(announced + 1).await;
         }
     }
+
+    /// After the last step whatever is announced reaches the servers at once, for those who still train. Never ends by
+    /// itself; cancel-safe.
+    pub(super) async fn after_steps(&self) {
+        loop {
+            let announced = self.state().announced();
+            if self.updates.at_boundary().await.is_err() {
+                return std::future::pending().await;
+            }
+            self.state().until_announced(announced + 1).await;
+        }
+    }
 }
 
 /// Everybody in the run who has to know of a version.

@@ -1,0 +1,145 @@
+//! Runs that are killed with -9 at random moments, again and again, and go on.
+//!
+//! `ROLLDOCK_KILL_ROUNDS` sets how many kills there are (25 by default).
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use rolldock::ledger::LedgerState;
+use support::{Ended, Rolldock, pause_for, recipe};
+use tempfile::TempDir;
+
+const STEPS: u64 = 5;
+const GROUPS: u64 = 6;
+const SAMPLES: u64 = 4;
+/// A life is ended after so long at the most; a whole run takes about twice that.
+const LIFE_MS_MAX: u64 = 1_500;
+/// Lives of a run that is not killed any more must be enough for it; a run needs one.
+const LIVES_MAX: u32 = 64;
+
+const SMALL: [&str; 11] = [
+    "run.steps=5",
+    "rollout.train_batch_size=6",
+    "rollout.gen_batch_size=10",
+    "rollout.max_gen_batches=40",
+    "rollout.samples_per_prompt=4",
+    "rollout.workers=2",
+    "rollout.max_concurrent_prompts=4",
+    "fleet.simulated.servers=2",
+    "fleet.simulated.time_scale=0.1",
+    "validation.every_steps=100",
+    "queue.durability=os",
+];
+
+/// How a run is driven, and whether its rows stay where they are.
+const MODES: [(&[&str], bool); 4] = [
+    (&["rollout.on_stop=requeue"], true),
+    (&["rollout.on_stop=carry"], true),
+    (&["rollout.on_stop=carry", "policy.mode=fully_async", "rollout.launch=batch"], true),
+    (
+        &[
+            "rollout.on_stop=carry",
+            "policy.mode=fully_async",
+            "policy.max_staleness=2",
+            "policy.update.pause=abort",
+            "queue.consumer={task=\"train\",take_groups=6,train_s=0.05,announces=true}",
+        ],
+        false,
+    ),
+];
+
+fn life(out: &Path, mode: usize) -> Rolldock {
+    let run = Rolldock::new(&["run", "--out"]).arg(out).arg(recipe("quickstart.toml"));
+    let run = SMALL.iter().fold(run, |run, set| run.set(set));
+    let (settings, keeps) = MODES[mode];
+    // The recipe's own consumer frees rows that are to be counted here.
+    let run =
+        if keeps { run.set("queue.consumer={task=\"train\",take_groups=1,keep_last_steps=5}") } else { run };
+    settings.iter().fold(run, |run, set| run.set(set))
+}
+
+/// What must hold of a run at any moment at which nobody works on it.
+fn check(out: &Path) -> Option<LedgerState> {
+    if !out.join("ledger.log").exists() {
+        return None;
+    }
+    let (state, _) = LedgerState::read(out).unwrap();
+    // A run that was killed before its first record has nothing to tell.
+    state.run()?;
+    Rolldock::new(&["ledger"]).arg(out).succeeds();
+    Some(state)
+}
+
+fn check_end(out: &Path, mode: usize, last: &Ended) {
+    assert!(last.stdout.contains("done:"), "{}\n{}", last.stdout, last.stderr);
+    let state = check(out).unwrap();
+    assert_eq!(state.totals().accepted, STEPS * GROUPS, "{:?}", state.totals());
+    assert_eq!(state.open().count(), 0);
+    if !MODES[mode].1 {
+        return;
+    }
+    let exported = Rolldock::new(&["queue", "export", "--format", "jsonl"]).arg(out).succeeds().stdout;
+    let mut seen = BTreeSet::new();
+    for line in exported.lines() {
+        let row: serde_json::Value = serde_json::from_str(line).unwrap();
+        let sample = (row["prompt_uid"].as_str().unwrap().to_owned(), row["sample_index"].as_u64().unwrap());
+        assert_eq!(
+            row["response_ids"].as_array().unwrap().len(),
+            row["rollout_logprobs"].as_array().unwrap().len()
+        );
+        assert!(seen.insert(sample), "twice: {row}");
+    }
+    assert_eq!(seen.len() as u64, STEPS * GROUPS * SAMPLES, "nothing is lost");
+}
+
+/// Numbers without order that are the same every time.
+struct Moments(u64);
+
+impl Moments {
+    fn next(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+}
+
+#[test]
+fn a_run_that_is_killed_at_any_moment_loses_nothing_and_doubles_nothing() {
+    let rounds =
+        std::env::var("ROLLDOCK_KILL_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(25);
+    let mut moments = Moments(0x9E37_79B9_7F4A_7C15);
+    let (mut kills, mut runs) = (0, 0);
+    while kills < rounds {
+        let mode = runs % MODES.len();
+        runs += 1;
+        let dir = TempDir::new().unwrap();
+        let out = dir.path().join("run");
+        let mut lives = 0;
+        loop {
+            lives += 1;
+            assert!(lives < LIVES_MAX, "the run does not come to its end: mode={mode}");
+            let mut running = life(&out, mode).start();
+            let moment = Duration::from_millis(moments.next(LIFE_MS_MAX));
+            // After a few lives it is let go on, so that every run ends.
+            if lives <= 6 && kills < rounds {
+                pause_for(moment);
+                if !running.has_ended() {
+                    running.kill();
+                    kills += 1;
+                    check(&out);
+                    continue;
+                }
+            }
+            let ended = running.wait();
+            assert_eq!(ended.code, Some(0), "mode={mode} lives={lives}\n{}\n{}", ended.stdout, ended.stderr);
+            check_end(&out, mode, &ended);
+            break;
+        }
+    }
+    eprintln!("{kills} kills in {runs} runs");
+}
