@@ -69,8 +69,12 @@ pub enum Command {
 /// `rolldock run`
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// The recipe (TOML)
-    pub recipe: PathBuf,
+    /// The recipe (TOML); a run that goes on has its own
+    #[arg(required_unless_present = "resume")]
+    pub recipe: Option<PathBuf>,
+    /// Goes on with the run in this directory, with its own recipe or a changed one
+    #[arg(long, value_name = "DIR", conflicts_with = "out")]
+    pub resume: Option<PathBuf>,
     /// A server's base URL; replaces the recipe's fleet (repeatable)
     #[arg(long = "endpoint", value_name = "URL")]
     pub endpoints: Vec<String>,
@@ -80,7 +84,8 @@ pub struct RunArgs {
     /// Ends after so many steps
     #[arg(long, value_name = "N")]
     pub steps: Option<u64>,
-    /// Where the run keeps its queue and its recipe [default: runs/<recipe's name>]
+    /// Where the run keeps its ledger, queue and recipe; goes on with the run that is there
+    /// [default: runs/<recipe's name>]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Checks recipe, data, tokenizer and servers, and says what the run would do

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use super::UsageError;
 use super::args::RunArgs;
-use crate::recipe::{LoadOptions, Recipe};
+use crate::ledger::ledger_file;
+use crate::recipe::{LoadOptions, Recipe, Verdict, changes};
 use crate::report::Progress;
-use crate::run::{Run, default_out, queue_folder};
+use crate::run::{RECIPE_FILE, Run, default_out, queue_folder};
 use crate::scope::Scope;
 
 /// Runs of one recipe that are kept side by side before somebody has to tidy up.
@@ -17,8 +18,17 @@ pub(super) async fn run(args: RunArgs, progress: &Progress) -> anyhow::Result<()
     if let Some(steps) = args.steps {
         set.push(format!("run.steps={steps}"));
     }
-    let recipe = Recipe::load(&args.recipe, &LoadOptions { set, endpoints: args.endpoints })?;
-    let out = choose_out(args.out.or(recipe.run.out.clone()), &args.recipe)?;
+    let file = recipe_file(args.recipe, args.resume.as_deref())?;
+    let recipe = Recipe::load(&file, &LoadOptions { set, endpoints: args.endpoints })?;
+    let asked = args.resume.clone().or(args.out).or(recipe.run.out.clone());
+    let out = choose_out(asked, &file)?;
+    if args.resume.is_some() && !is_run(&out) {
+        let words = format!("{} holds no run; expected a directory with a ledger.log", out.display());
+        return Err(UsageError(words).into());
+    }
+    if is_run(&out) {
+        check_changes(&out, &recipe)?;
+    }
     let recipe_text = recipe.to_toml()?;
     let run = Run::prepare(recipe, out, Scope::new()).await?;
     if args.dry_run {
@@ -31,13 +41,59 @@ pub(super) async fn run(args: RunArgs, progress: &Progress) -> anyhow::Result<()
     Ok(())
 }
 
-/// A named directory must not hold a run already; unnamed ones are numbered.
+/// What was named, or else the recipe that the run was left with.
+fn recipe_file(named: Option<PathBuf>, resume: Option<&Path>) -> anyhow::Result<PathBuf> {
+    if let Some(file) = named {
+        return Ok(file);
+    }
+    let file = resume.map(|dir| dir.join(RECIPE_FILE)).unwrap_or_default();
+    if !file.exists() {
+        let words = format!("{} is not there; expected the directory of a run", file.display());
+        return Err(UsageError(words).into());
+    }
+    Ok(file)
+}
+
+fn is_run(out: &Path) -> bool {
+    ledger_file(out).exists()
+}
+
+/// A run goes on with the recipe that it has, or with one whose changes leave what is there what it is.
+fn check_changes(out: &Path, recipe: &Recipe) -> anyhow::Result<()> {
+    let file = out.join(RECIPE_FILE);
+    let before = Recipe::load(&file, &LoadOptions::default())?;
+    let changes = changes(&before, recipe)?;
+    let refused: Vec<String> = changes
+        .iter()
+        .filter(|change| matches!(change.verdict, Verdict::Refused(_)))
+        .map(ToString::to_string)
+        .collect();
+    if !refused.is_empty() {
+        let words = format!(
+            "the run in {} cannot go on with this recipe:\n  {}\nname another --out to begin a new run",
+            out.display(),
+            refused.join("\n  ")
+        );
+        return Err(UsageError(words).into());
+    }
+    for change in &changes {
+        match change.verdict {
+            Verdict::Warned(_) => tracing::warn!("the recipe has changed: {change}"),
+            _ => tracing::info!("the recipe has changed: {change}"),
+        }
+    }
+    Ok(())
+}
+
+/// A named directory is that of a run, or must be free; unnamed ones are numbered.
 fn choose_out(asked: Option<PathBuf>, recipe: &Path) -> anyhow::Result<PathBuf> {
-    let holds_run = |out: &Path| out.join("recipe.toml").exists() || queue_folder(out).exists();
+    let holds_run = |out: &Path| out.join(RECIPE_FILE).exists() || queue_folder(out).exists();
     if let Some(out) = asked {
-        if holds_run(&out) {
-            let words =
-                format!("{} holds a run already; expected a new or empty directory for --out", out.display());
+        if holds_run(&out) && !is_run(&out) {
+            let words = format!(
+                "{} holds a run without a ledger, which cannot go on; expected a new or empty directory for --out",
+                out.display()
+            );
             return Err(UsageError(words).into());
         }
         return Ok(out);

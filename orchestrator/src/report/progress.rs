@@ -6,7 +6,7 @@ use std::time::Duration;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio_util::sync::CancellationToken;
 
-use crate::rollout::{Phase, RolloutView};
+use crate::rollout::{Counts, Hold, Phase, RolloutView};
 
 /// How often the line is redrawn: often enough to look alive, rarely enough to cost nothing.
 const REDRAW: Duration = Duration::from_millis(250);
@@ -31,7 +31,6 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template("{prefix} [{bar:28}] {pos}/{len} valid  {msg}") {
             bar.set_style(style.progress_chars("=> "));
         }
-        bar.set_prefix(format!("step {step}"));
         let started_at = tokio::time::Instant::now();
         loop {
             let counts = view.counts();
@@ -39,6 +38,7 @@ impl Progress {
             let costs = view.costs();
             let waits = view.waits();
             let seconds = started_at.elapsed().as_secs_f64().max(1e-3);
+            bar.set_prefix(format!("step {}", view.step().max(step)));
             bar.set_length(counts.target as u64);
             bar.set_position(counts.valid as u64);
             bar.set_message(format!(
@@ -49,7 +49,7 @@ impl Progress {
                 costs.tokens as f64 / seconds,
                 totals.filtered,
                 totals.cancelled + totals.requeued,
-            ));
+            ) + hold_words(counts));
             tokio::select! {
                 biased;
                 () = done.cancelled() => break,
@@ -62,6 +62,15 @@ impl Progress {
     /// A writer for logs that keeps the live line below them.
     pub fn log_writer(&self) -> LogWriter {
         LogWriter { bars: self.bars.clone() }
+    }
+}
+
+/// Why nothing new is sent out, if that is so.
+fn hold_words(counts: Counts) -> &'static str {
+    match counts.hold {
+        None => "",
+        Some(Hold::Trainer) => "; held back: the trainer's next version is awaited",
+        Some(Hold::Queue) => "; held back: the queue has no room for what is accepted",
     }
 }
 

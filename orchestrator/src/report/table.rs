@@ -68,8 +68,8 @@ pub fn step_table(metrics: &StepMetrics) -> String {
     table.add_row(vec![
         "other fates".to_owned(),
         format!(
-            "{} held, {} requeued, {} cancelled, {} stale, {} failed",
-            totals.held, totals.requeued, totals.cancelled, totals.stale, totals.failed
+            "{} held, {} requeued, {} carried, {} cancelled, {} stale, {} failed",
+            totals.held, totals.requeued, totals.carried, totals.cancelled, totals.stale, totals.failed
         ),
     ]);
     let all_tokens = costs.tokens + costs.tokens_cancelled;
@@ -113,6 +113,17 @@ pub fn step_table(metrics: &StepMetrics) -> String {
                 bias.dispatched
             ),
         ]);
+    }
+    if let Some(early_stop) = metrics.guarded {
+        let words = format!("accepted answers were too short: early_stop = \"{early_stop}\" from here on");
+        table.add_row(vec!["bias guard".to_owned(), words]);
+    }
+    if metrics.policy_version > 0 {
+        let ages: Vec<String> =
+            metrics.ages.iter().map(|(age, groups)| format!("{groups} of age {age}")).collect();
+        let words =
+            format!("version {}; groups when claimed: {}", metrics.policy_version, or_dash(&ages.join(", ")));
+        table.add_row(vec!["policy".to_owned(), words]);
     }
     table.add_row(vec!["servers".to_owned(), server_lines(metrics)]);
     table.to_string()

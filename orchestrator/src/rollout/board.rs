@@ -417,7 +417,13 @@ impl Board {
             self.policy_version = version;
             self.ledger.version(version);
         }
-        self.config.staleness.fresh_from(self.claim_version())
+        self.fresh_from_at(self.policy_version)
+    }
+
+    /// The oldest version that running groups may have begun with once the servers have `version`.
+    pub(crate) fn fresh_from_at(&self, version: u64) -> u64 {
+        let rule = self.config.staleness;
+        rule.fresh_from(rule.claim_version(self.step, version))
     }
 
     pub(crate) fn step(&self) -> u64 {

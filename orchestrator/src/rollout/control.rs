@@ -73,6 +73,13 @@ impl RolloutControl {
         self.signals.changed.notify_waiters();
     }
 
+    /// The servers are about to have this version: groups that it makes too old for the recipe are given up now, and not
+    /// after they have been brought over the update.
+    pub fn retire_before(&self, version: u64) {
+        let fresh_from = self.board.lock().fresh_from_at(version);
+        self.signals.fresh_from.send_replace(fresh_from);
+    }
+
     /// The version that the servers have.
     pub fn policy_version(&self) -> u64 {
         self.policy_version.load(Ordering::Relaxed)

@@ -5,14 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rolldock_loadbalancer::{BalancerConfig, MonitorConfig, Policy, Probe};
+use rolldock_queue::Stale;
 use rolldock_reward::{Advantage, Estimator, Gates, Shaping};
 
+use super::queue::Claims;
 use crate::data::{CodecConfig, TemplateChoice};
 use crate::engine::SamplingParams;
 use crate::engine::http::HttpConfig;
 use crate::recipe::{
-    self, AdvantageEstimator, EarlyStop, HealthProbe, Launch, MaxLoads, OnStop, Recipe, RoutingPolicy,
-    Sampling,
+    self, AdvantageEstimator, EarlyStop, HealthProbe, Launch, MaxLoads, OnStale, OnStop, Recipe,
+    RoutingPolicy, Sampling,
 };
 use crate::rollout::{BiasGuard, CarryLimits, RolloutConfig, RolloutTimeouts, Staleness};
 
@@ -88,6 +90,18 @@ fn staleness(recipe: &Recipe) -> Staleness {
         is_announced: recipe.is_announced_to(),
         first_version: policy.first_version,
         steps_per_version: policy.steps_per_version,
+    }
+}
+
+/// How the trainer's stand-in claims.
+pub(super) fn claims(recipe: &Recipe) -> Claims {
+    let policy = &recipe.policy;
+    Claims {
+        max_staleness: recipe.is_announced_to().then_some(policy.max_staleness),
+        stale: match policy.on_stale {
+            OnStale::Drop | OnStale::Requeue => Stale::Drop,
+            OnStale::MaskTokens | OnStale::DeliverFlagged => Stale::Deliver,
+        },
     }
 }
 

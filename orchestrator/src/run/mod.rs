@@ -11,13 +11,18 @@
 
 mod awake;
 mod convert;
+mod execute;
 mod fleet;
+mod ledger;
 mod members;
 mod metrics;
+mod policy;
+mod puts;
 mod queue;
 mod reward;
 mod serve;
 mod steps;
+mod summary;
 mod threads;
 
 use std::path::PathBuf;
@@ -31,12 +36,13 @@ use crate::report::Progress;
 use crate::scope::Scope;
 
 pub use convert::{balancing_policy, default_out, health_probe};
+pub use execute::RECIPE_FILE;
 pub use fleet::{GrowingKey, open_sim_codec, simulated_workload, unix_seconds};
 pub use members::serve_fleet;
 pub use metrics::keep_metrics;
 pub use queue::{QUEUE_FOLDER, queue_folder};
 pub use serve::{serve_queue, serve_queue_locally, serve_queue_on_threads};
-pub use steps::Summary;
+pub use summary::Summary;
 pub use threads::{ServingThreads, threads_default};
 
 use fleet::Fleet;
@@ -125,7 +131,7 @@ impl Run {
 
     /// Runs to the end, or until the scope is ended.
     pub async fn execute(self, progress: &Progress) -> anyhow::Result<Summary> {
-        steps::execute(self, progress).await
+        execute::execute(self, progress).await
     }
 }
 

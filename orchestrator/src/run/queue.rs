@@ -6,13 +6,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rolldock_queue::{Durability, OnFull, Partition, PartitionSpec, Put, QueueConfig, Take, TransferQueue};
+use rolldock_queue::{
+    Durability, Lease, OnFull, Partition, PartitionSpec, Put, QueueConfig, Stale, Take, TransferQueue,
+};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::convert::seconds;
+use super::ledger::RunLedger;
 use super::serve::{serve_queue, until_taken};
+use crate::ledger::Resumption;
+use crate::policy::PolicyState;
 use crate::recipe::{self, Consumer, Recipe};
 use crate::rollout::Group;
 use crate::rows::group_rows;
@@ -22,7 +27,16 @@ use crate::scope::Scope;
 pub const QUEUE_FOLDER: &str = "queue";
 
 /// How long the consumer waits for groups before it looks again whether the run is over.
-const CONSUMER_WAIT: Duration = Duration::from_secs(1);
+const CONSUMER_PAUSE: Duration = Duration::from_millis(100);
+/// How often a batch that is trained on says that somebody holds it.
+const RENEW: Duration = Duration::from_secs(10);
+
+/// How old what is claimed may be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Claims {
+    pub(super) max_staleness: Option<u64>,
+    pub(super) stale: Stale,
+}
 
 /// Where a run keeps its queue; also accepts the queue's own directory.
 pub fn queue_folder(dir: &Path) -> PathBuf {
@@ -38,6 +52,7 @@ pub(super) struct RunQueue {
     put_deadline: Duration,
     /// The first step whose groups the consumer leaves alone.
     kept_from_step: u64,
+    consumer_task: Option<String>,
     /// Groups that the consumer may take.
     allowed: Arc<watch::Sender<u64>>,
     consumed: Arc<AtomicU64>,
@@ -69,13 +84,30 @@ impl RunQueue {
             partition,
             put_deadline: seconds(recipe.timeouts.queue_put),
             kept_from_step,
+            consumer_task: settings.consumer.as_ref().map(|consumer| consumer.task.clone()),
             allowed: Arc::new(watch::Sender::new(0)),
             consumed: Arc::new(AtomicU64::new(0)),
         })
     }
 
+    /// The table of training rows.
+    pub(super) fn partition(&self) -> Partition {
+        self.partition.clone()
+    }
+
+    /// What earlier lives of the run have put, and nobody has taken, may be taken too.
+    pub(super) fn allow_earlier(&self, resumption: Option<&Resumption>) -> anyhow::Result<()> {
+        let Some(resumption) = resumption else { return Ok(()) };
+        let Some(task) = &self.consumer_task else { return Ok(()) };
+        let kept = resumption.open_steps.iter().filter(|open| open.step >= self.kept_from_step);
+        let kept: u64 = kept.map(|open| open.accepted).sum();
+        let ready = self.partition.ready_groups(task)? as u64;
+        self.allowed.send_modify(|allowed| *allowed += ready.saturating_sub(kept));
+        Ok(())
+    }
+
     /// Puts a group; waits for room as long as the recipe says.
-    pub(super) async fn put(&self, step: u64, group: &Group) -> anyhow::Result<()> {
+    pub(super) async fn put(&self, group: &Group) -> anyhow::Result<()> {
         let put = Put {
             batches: vec![group_rows(group)?],
             group: format!("{}-{}", group.prompt.uid, group.dispatch),
@@ -86,10 +118,10 @@ impl RunQueue {
             keys: Vec::new(),
             tags: Vec::new(),
             token: Some(format!("dispatch-{}", group.dispatch)),
-            record: None,
+            record: Some(RunLedger::queue_record(group)),
         };
         self.partition.put(put, Some(Instant::now() + self.put_deadline)).await?;
-        if step < self.kept_from_step {
+        if group.step < self.kept_from_step {
             self.allowed.send_modify(|allowed| *allowed += 1);
         }
         Ok(())
@@ -116,32 +148,70 @@ impl RunQueue {
     }
 
     /// Takes and acks what it may until the end of puts, in a trainer's place; returns the number of groups.
-    pub(super) async fn consume(self, consumer: Consumer, end: CancellationToken) -> anyhow::Result<u64> {
-        let mut allowed = self.allowed.subscribe();
-        while !end.is_cancelled() {
-            let open = *allowed.borrow_and_update() - self.consumed.load(Ordering::Relaxed);
-            if open == 0 {
-                // What is allowed grows with every put, and not any more after the last one.
-                let ended = self.partition.stats().ended;
-                if ended && *allowed.borrow() == self.consumed.load(Ordering::Relaxed) {
+    ///
+    /// A batch that is trained on is whole, but for the last one. A version is announced, and the servers have it, before
+    /// its batch is acked: a run that is ended in between trains on the batch once more and waits for nothing.
+    pub(super) async fn consume(
+        self,
+        consumer: Consumer,
+        claims: Claims,
+        versions: Option<PolicyState>,
+        end: CancellationToken,
+    ) -> anyhow::Result<u64> {
+        let trains = consumer.announces || consumer.train_s > 0.0;
+        while let Some(open) = self.next_batch(&consumer, trains, &end).await {
+            let take = Take {
+                max_staleness: claims.max_staleness,
+                stale: claims.stale,
+                ..Take::groups(&consumer.task, open)
+            };
+            let Some(lease) = self.partition.take(&take).await? else {
+                // What the queue has dropped as stale will never come.
+                tokio::time::sleep(CONSUMER_PAUSE).await;
+                if self.partition.stats().ended && self.partition.ready_groups(&consumer.task)? == 0 {
                     break;
                 }
-                let _ = tokio::time::timeout(CONSUMER_WAIT / 10, allowed.changed()).await;
-                continue;
-            }
-            let count = consumer.take_groups.min(usize::try_from(open).unwrap_or(usize::MAX));
-            let take = Take::groups(&consumer.task, count);
-            let Some(lease) = self.partition.take(&take).await? else {
-                let _ = tokio::time::timeout(CONSUMER_WAIT / 10, allowed.changed()).await;
                 continue;
             };
             let mut groups: Vec<&String> = lease.groups().iter().collect();
             groups.dedup();
             let taken = groups.len() as u64;
+            if trains {
+                let training = train(&lease, seconds(consumer.train_s), &end);
+                if !training.await? {
+                    break;
+                }
+            }
+            if let Some(versions) = versions.as_ref().filter(|_| consumer.announces) {
+                let version = versions.announce_next();
+                // Without it the lease would be given to somebody else: the run is over.
+                if end.run_until_cancelled(served(&lease, versions, version)).await.is_none() {
+                    break;
+                }
+            }
             lease.ack().await?;
             self.consumed.fetch_add(taken, Ordering::Relaxed);
         }
         Ok(self.consumed.load(Ordering::Relaxed))
+    }
+
+    /// Groups of the next batch, when they may be taken; `None` when there will be no more.
+    async fn next_batch(&self, consumer: &Consumer, whole: bool, end: &CancellationToken) -> Option<usize> {
+        let mut allowed = self.allowed.subscribe();
+        while !end.is_cancelled() {
+            let open = *allowed.borrow_and_update() - self.consumed.load(Ordering::Relaxed);
+            let open = usize::try_from(open).unwrap_or(usize::MAX);
+            // What is allowed grows with every put, and not any more after the last one.
+            let ended = self.partition.stats().ended;
+            if open >= consumer.take_groups || open > 0 && (ended || !whole) {
+                return Some(open.min(consumer.take_groups));
+            }
+            if ended && !allowed.has_changed().unwrap_or(false) {
+                return None;
+            }
+            let _ = tokio::time::timeout(CONSUMER_PAUSE, allowed.changed()).await;
+        }
+        None
     }
 
     /// Makes everything durable and says how many rows are left.
@@ -149,5 +219,26 @@ impl RunQueue {
         let queue = self.queue.clone();
         tokio::task::spawn_blocking(move || queue.close()).await?;
         Ok(self.partition.stats().rows as u64)
+    }
+}
+
+/// Pretends to train, and keeps the batch; says whether it came to its end.
+async fn train(lease: &Lease, time: Duration, end: &CancellationToken) -> anyhow::Result<bool> {
+    let until = Instant::now() + time;
+    while Instant::now() < until {
+        let slept = tokio::time::sleep_until(until.min(Instant::now() + RENEW));
+        if end.run_until_cancelled(slept).await.is_none() {
+            return Ok(false);
+        }
+        lease.renew().await?;
+    }
+    Ok(true)
+}
+
+/// Waits until the servers have the version, and keeps the batch that it comes from.
+async fn served(lease: &Lease, versions: &PolicyState, version: u64) {
+    while tokio::time::timeout(RENEW, versions.until_served(version)).await.is_err() {
+        // One that was lost is trained on again; the version stays.
+        let _ = lease.renew().await;
     }
 }

@@ -1,0 +1,129 @@
+//! The run's ledger on disk: opened before the first dispatch, written before every put, and what a run that was ended
+//! goes on from.
+
+use std::path::Path;
+
+use anyhow::Context;
+use parking_lot::Mutex;
+use rolldock_queue::Partition;
+
+use super::fleet::unix_seconds;
+use crate::ledger::{
+    FORMAT, LedgerConfig, LedgerWriter, LifeRecord, QueueRecord, Record, Resumption, RunRecord, read_carried,
+};
+use crate::recipe::Recipe;
+use crate::rollout::{DispatchId, Group, PromptFeed, Restored};
+use crate::scope::Scope;
+
+/// Ids in one record.
+const SETTLED_MAX: usize = 4096;
+
+/// See the module's documentation.
+pub(super) struct RunLedger {
+    pub(super) writer: LedgerWriter,
+    /// Request ids of this life start with it.
+    pub(super) run_id: String,
+    partition: Partition,
+    /// In the queue, in the order of its journal, and not settled.
+    unsettled: Mutex<Vec<DispatchId>>,
+}
+
+impl RunLedger {
+    /// Opens the ledger of the run in `out`, compares it with the queue, and begins another life of the run.
+    pub(super) async fn open(
+        out: &Path,
+        recipe: &Recipe,
+        run_id: String,
+        partition: Partition,
+    ) -> anyhow::Result<(Self, Option<Resumption>)> {
+        let durability = recipe.queue.durability;
+        let dir = out.to_owned();
+        let opening = move || LedgerWriter::open(&dir, LedgerConfig { durability, inline: false });
+        let opened = tokio::task::spawn_blocking(opening).await?.context("cannot open the run's ledger")?;
+        let (writer, mut state) = (opened.writer, opened.state);
+        let records = partition.records();
+        let in_queue: Vec<QueueRecord> =
+            records.iter().map(|record| QueueRecord::parse(record)).collect::<Result<_, _>>()?;
+        let started_s = unix_seconds();
+        let resumption = match state.run().cloned() {
+            Some(_) => Some(state.reconcile(&in_queue).context("the ledger and the queue differ")?),
+            None => None,
+        };
+        let (run_id, life) = match (&resumption, state.run()) {
+            (Some(resumption), Some(run)) => (run.run_id.clone(), resumption.life),
+            _ => {
+                writer.append(Record::Run(RunRecord { run_id: run_id.clone(), started_s, format: FORMAT }));
+                (run_id, 1)
+            }
+        };
+        if let Some(resumption) = &resumption {
+            for record in &resumption.records {
+                writer.append(record.clone());
+            }
+        }
+        writer.append(Record::Life(LifeRecord { number: life, pid: std::process::id(), started_s }));
+        writer.sync_all().await.context("cannot write the run's ledger")?;
+        // Settled above: what is accepted is accepted, whatever the queue still knows of it.
+        partition.forget_records(records.len()).await?;
+        let run_id = format!("{run_id}l{life}");
+        Ok((Self { writer, run_id, partition, unsettled: Mutex::default() }, resumption))
+    }
+
+    /// The prompts and tokens that a resumption names.
+    pub(super) async fn restore(
+        out: &Path,
+        resumption: Resumption,
+        prompts: &PromptFeed,
+        scope: &Scope,
+    ) -> anyhow::Result<Restored> {
+        let (dir, prompts) = (out.to_owned(), prompts.clone());
+        let reading = move || -> anyhow::Result<Restored> {
+            let mut queued = Vec::with_capacity(resumption.queued.len());
+            for waiting in &resumption.queued {
+                let prompt = prompts.fetch(waiting.row, waiting.visit)?;
+                let prompt = prompt.filter(|prompt| prompt.uid == waiting.prompt_uid).with_context(|| {
+                    format!(
+                        "the data has changed: row {} is not prompt_uid={} any more, which the run has to issue again",
+                        waiting.row, waiting.prompt_uid
+                    )
+                })?;
+                let kept = waiting.tokens.map(|place| read_carried(&dir, place)).transpose()?;
+                queued.push((waiting.clone(), prompt, kept));
+            }
+            Ok(Restored { resumption, queued })
+        };
+        scope.spawn_blocking(reading).await?
+    }
+
+    /// Everything that the ledger was told so far is as durable as the recipe asks for: what was accepted may be put.
+    pub(super) async fn before_put(&self) -> anyhow::Result<()> {
+        self.writer.sync_all().await.context("cannot write the run's ledger")
+    }
+
+    /// What the queue keeps beside a group's rows.
+    pub(super) fn queue_record(group: &Group) -> String {
+        QueueRecord::new(group.dispatch, group.number, group.step, group.prompt.uid).to_json()
+    }
+
+    /// A group is in the queue.
+    pub(super) fn was_put(&self, dispatch: DispatchId) {
+        self.unsettled.lock().push(dispatch);
+    }
+
+    /// At the end of a step: what is in the queue is accepted for good, and the queue may forget its records.
+    pub(super) async fn settle(&self) -> anyhow::Result<()> {
+        let put = std::mem::take(&mut *self.unsettled.lock());
+        for ids in put.chunks(SETTLED_MAX) {
+            self.writer.append(Record::Settled { ids: ids.to_vec() });
+        }
+        self.before_put().await?;
+        self.partition.forget_records(put.len()).await?;
+        Ok(())
+    }
+
+    /// Writes what is left.
+    pub(super) async fn close(&self) -> anyhow::Result<()> {
+        let writer = self.writer.clone();
+        Ok(tokio::task::spawn_blocking(move || writer.close()).await??)
+    }
+}

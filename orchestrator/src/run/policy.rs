@@ -1,0 +1,122 @@
+//! Policy versions in a run: who announces them, who brings them to the servers, and who has to know.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use rolldock_queue::Partition;
+
+use super::Run;
+use super::steps::say;
+use crate::ledger::LedgerWriter;
+use crate::policy::{
+    Announcements, FleetUpdater, FollowVersion, PolicyState, PolicyTerms, SourcesConfig, Updates,
+};
+use crate::recipe::PolicyMode;
+use crate::rollout::{InWait, Phase, RolloutControl, Staleness, Subject};
+use crate::scope::Scope;
+
+/// The versions of a run in which somebody announces them.
+pub(super) struct RunPolicy {
+    updates: Updates,
+    control: RolloutControl,
+    rule: Staleness,
+    mode: PolicyMode,
+    /// What is heard as long as this lives.
+    _sources: Announcements,
+}
+
+impl RunPolicy {
+    /// Sets servers free that an earlier life left paused, and listens; absent where nobody can announce.
+    pub(super) async fn open(
+        run: &Run,
+        rule: Staleness,
+        control: RolloutControl,
+        partition: Partition,
+        ledger: LedgerWriter,
+        scope: &Scope,
+    ) -> anyhow::Result<Option<Self>> {
+        if !rule.is_announced {
+            return Ok(None);
+        }
+        let policy = &run.recipe.policy;
+        let state = PolicyState::new(PolicyTerms::from(policy), control.policy_version());
+        let updater = FleetUpdater::new(
+            run.fleet.balancer.clone(),
+            Arc::clone(&run.fleet.control),
+            &policy.update,
+            scope,
+        )?;
+        let follower = Follower { control: control.clone(), partition, ledger, updating: Mutex::new(None) };
+        let updates = Updates::start(state, Arc::new(updater), Arc::new(follower), scope).await;
+        let sources = Announcements::open(SourcesConfig::from(policy), &updates, scope)
+            .await
+            .context("cannot listen for policy versions")?;
+        if let Some(address) = sources.address() {
+            say(&format!("policy versions are announced at http://{address}/v1/policy/announce"));
+        }
+        Ok(Some(Self { updates, control, rule, mode: policy.mode, _sources: sources }))
+    }
+
+    /// The versions, for whoever announces in this process.
+    pub(super) fn state(&self) -> &PolicyState {
+        self.updates.state()
+    }
+
+    /// Between two steps: a pending version reaches the servers, and `step` waits for the one that its mode asks for.
+    pub(super) async fn before_step(&self, step: u64) -> anyhow::Result<()> {
+        let behind = match self.mode {
+            PolicyMode::Sync => 0,
+            PolicyMode::OneStepOff => 1,
+            PolicyMode::FullyAsync => return Ok(()),
+        };
+        let wanted = self.rule.claim_version(step, 0).saturating_sub(behind).max(self.rule.first_version);
+        loop {
+            let announced = self.state().announced();
+            if self.updates.at_boundary().await? >= wanted {
+                return Ok(());
+            }
+            let detail = format!("version={wanted} for step={step}");
+            let subject = Subject { detail: Some(detail.into()), ..Subject::default() };
+            let _waiting = self.control.waits().enter(Phase::Trainer, subject);
+            self.state().until_announced(announced + 1).await;
+        }
+    }
+}
+
+/// Everybody in the run who has to know of a version.
+struct Follower {
+    control: RolloutControl,
+    partition: Partition,
+    ledger: LedgerWriter,
+    updating: Mutex<Option<InWait>>,
+}
+
+impl FollowVersion for Follower {
+    fn before_update(&self, version: u64) -> BoxFuture<'_, ()> {
+        async move {
+            let detail: Arc<str> = format!("version={version} on the servers").into();
+            let subject = Subject { detail: Some(detail), ..Subject::default() };
+            *self.updating.lock() = Some(self.control.waits().enter(Phase::Update, subject));
+            self.control.retire_before(version);
+        }
+        .boxed()
+    }
+
+    fn publish(&self, version: u64) -> BoxFuture<'_, ()> {
+        async move {
+            *self.updating.lock() = None;
+            if let Err(error) = self.partition.announce(version).await {
+                tracing::error!(version, %error, "the queue does not know of the version: its takes judge by an older one");
+            }
+            self.control.set_policy_version(version);
+            // Whoever trained on it may forget the batch before: a run that continues must know of the version.
+            if let Err(error) = self.ledger.sync_all().await {
+                tracing::error!(version, %error, "the ledger does not know of the version");
+            }
+        }
+        .boxed()
+    }
+}

@@ -1,0 +1,111 @@
+//! From accepted groups to rows in the queue: in the order in which they were accepted, each once.
+
+use anyhow::Context;
+use rolldock_reward::Estimator;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::ledger::RunLedger;
+use super::queue::RunQueue;
+use crate::rollout::{Group, Handed, Phase, RolloutControl, Sample, StepMetrics, Subject};
+
+/// How long an interrupted run waits for room for a group that it has accepted.
+const INTERRUPTED_PUT_LIMIT: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Where accepted groups go.
+pub(super) struct Puts<'a> {
+    pub(super) queue: &'a RunQueue,
+    pub(super) ledger: &'a RunLedger,
+    pub(super) control: RolloutControl,
+    pub(super) advantage: Estimator,
+    /// After an interruption nobody may be there who makes room.
+    pub(super) interrupted: CancellationToken,
+}
+
+impl Puts<'_> {
+    /// Puts what is accepted as soon as it is, or when all of a step is there where advantages need the whole batch; tells
+    /// `ended` of each step of a flow when all of it is in the queue.
+    pub(super) async fn all(
+        &self,
+        mut handed: mpsc::UnboundedReceiver<Handed>,
+        mut ended: impl AsyncFnMut(Box<StepMetrics>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let mut lost = 0_u64;
+        let mut batch = Vec::new();
+        while let Some(handed) = handed.recv().await {
+            match handed {
+                Handed::Group(group) if self.advantage.per_group().is_some() => {
+                    lost += u64::from(!self.put(&group).await?);
+                }
+                Handed::Group(group) => batch.push(*group),
+                Handed::StepEnd(metrics) => {
+                    lost += self.put_batch(&mut batch).await?;
+                    self.ledger.settle().await?;
+                    ended(metrics).await?;
+                }
+            }
+        }
+        lost += self.put_batch(&mut batch).await?;
+        self.ledger.settle().await?;
+        if lost > 0 {
+            tracing::warn!(
+                groups = lost,
+                "accepted groups found no room in the full queue; they are issued again when the run continues"
+            );
+        }
+        Ok(())
+    }
+
+    async fn put_batch(&self, batch: &mut Vec<Group>) -> anyhow::Result<u64> {
+        let mut lost = 0;
+        estimate(batch, self.advantage);
+        for group in std::mem::take(batch) {
+            lost += u64::from(!self.put(&group).await?);
+        }
+        Ok(lost)
+    }
+
+    /// Says whether there was room. After an interruption it waits no longer for it than [`INTERRUPTED_PUT_LIMIT`].
+    async fn put(&self, group: &Group) -> anyhow::Result<bool> {
+        // The ledger first: what the queue has, it must know of.
+        self.ledger.before_put().await?;
+        let subject = Subject {
+            dispatch: Some(group.dispatch),
+            prompt_uid: Some(group.prompt.uid),
+            detail: Some("room for its rows".into()),
+            ..Subject::default()
+        };
+        let waiting = self.control.waits().enter(Phase::Queue, subject);
+        let mut putting = std::pin::pin!(self.queue.put(group));
+        let put = tokio::select! {
+            biased;
+            put = &mut putting => put,
+            () = self.interrupted.cancelled() => match tokio::time::timeout(INTERRUPTED_PUT_LIMIT, putting).await {
+                Ok(put) => put,
+                Err(_elapsed) => return Ok(false),
+            },
+        };
+        drop(waiting);
+        put.with_context(|| format!("cannot put the group of dispatch={}", group.dispatch))?;
+        self.ledger.was_put(group.dispatch);
+        self.control.was_put();
+        Ok(true)
+    }
+}
+
+/// The advantages that need every group of the step.
+fn estimate(groups: &mut [Group], advantage: Estimator) {
+    let of_each = |group: &Group| group.samples.iter().map(|sample| sample.reward).collect::<Vec<f32>>();
+    let rewards: Vec<Vec<f32>> = groups.iter().map(of_each).collect();
+    let length = |sample: &Sample| if sample.is_masked { 0 } else { sample.response_ids.len() as u32 };
+    let lengths: Vec<Vec<u32>> =
+        groups.iter().map(|group| group.samples.iter().map(length).collect()).collect();
+    let rewards: Vec<&[f32]> = rewards.iter().map(Vec::as_slice).collect();
+    let lengths: Vec<&[u32]> = lengths.iter().map(Vec::as_slice).collect();
+    let advantages = advantage.of_batch_by_tokens(&rewards, &lengths);
+    for (group, advantages) in groups.iter_mut().zip(advantages) {
+        for (sample, advantage) in group.samples.iter_mut().zip(advantages) {
+            sample.advantage = advantage;
+        }
+    }
+}

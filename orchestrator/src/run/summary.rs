@@ -1,0 +1,80 @@
+//! What a run did, in words.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use rolldock_reward::GateCounts;
+
+use crate::data::DrawCounts;
+use crate::rollout::Totals;
+
+/// What a run did.
+#[derive(Debug, Clone)]
+pub struct Summary {
+    /// Steps that ended, the interrupted one included.
+    pub steps: u64,
+    /// Whether Ctrl-C ended it.
+    pub interrupted: bool,
+    /// Dispatches of the run by fate.
+    pub totals: Totals,
+    /// What each gate of the filter did.
+    pub gates: Vec<GateCounts>,
+    /// Rows of the training data that were read.
+    pub drawn: DrawCounts,
+    /// Groups that the embedded consumer took and acked.
+    pub consumed_groups: u64,
+    /// Rows that are left in the queue.
+    pub rows_left: u64,
+    /// Where the run is kept.
+    pub out: PathBuf,
+    /// Whose rows are left.
+    pub task: String,
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let totals = &self.totals;
+        let word = if self.interrupted { "interrupted after" } else { "done:" };
+        writeln!(
+            f,
+            "{word} {} steps; {} groups accepted of {} dispatched ({} filtered, {} requeued, {} carried, {} held, {} cancelled, {} stale, {} failed)",
+            self.steps,
+            totals.accepted,
+            totals.dispatched,
+            totals.filtered,
+            totals.requeued,
+            totals.carried,
+            totals.held,
+            totals.cancelled,
+            totals.stale,
+            totals.failed
+        )?;
+        for gate in self.gates.iter().filter(|_| self.gates.len() > 1) {
+            let GateCounts { name, seen, rejected, kept, .. } = gate;
+            writeln!(
+                f,
+                "gate {name}: {seen} groups seen, {rejected} rejected, {kept} of them kept for a short step"
+            )?;
+        }
+        if self.drawn.overlong_dropped + self.drawn.overlong_truncated > 0 {
+            writeln!(
+                f,
+                "{} prompts were longer than data.max_prompt_length: {} dropped, {} truncated",
+                self.drawn.overlong_dropped + self.drawn.overlong_truncated,
+                self.drawn.overlong_dropped,
+                self.drawn.overlong_truncated
+            )?;
+        }
+        write!(
+            f,
+            "{} groups were consumed while it ran; {} rows are left in {}",
+            self.consumed_groups,
+            self.rows_left,
+            self.out.display()
+        )?;
+        if self.rows_left > 0 {
+            write!(f, "\ntake them with: rolldock consume {} --task {}", self.out.display(), self.task)?;
+        }
+        Ok(())
+    }
+}
