@@ -15,7 +15,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use support::relay::{Exchange, Relay, numbers, versions_of_tokens};
 use support::vllm::{Vllm, get_json, is_paused, metric, post_json, running_on};
-use support::{Rolldock, Running, recipe, shared, wait_for, wait_within};
+use support::{Rolldock, Running, pause_for, recipe, shared, wait_for, wait_within};
 use tempfile::TempDir;
 
 const GROUPS: usize = 2;
@@ -27,8 +27,8 @@ const STEP_TOKENS: usize = GROUPS * SAMPLES * LENGTH;
 const GENERATED: Duration = Duration::from_secs(300);
 /// Seconds for which an update leaves servers paused, so that something can happen to them.
 const PAUSED_S: u32 = 5;
-/// The model draws from some 150,000 tokens with hardly any preference: one in 150 of them ends a response.
-const STOPS: u32 = 1_000;
+/// The model draws from some 150,000 tokens with hardly any preference: one in 50 of them ends a response.
+const STOPS: u32 = 3_000;
 
 /// A run over servers, to which versions are announced.
 struct Run {
@@ -48,6 +48,8 @@ impl Run {
             &format!("model.tokenizer={}", shared("vllm/tokenizer").unwrap().display()),
             &format!("data.train={}", shared("data/dapo_math_17k.svs.parquet").unwrap().display()),
             "validation.every_steps=1000000",
+            "rollout.workers=1",
+            &format!("rollout.max_concurrent_prompts={GROUPS}"),
             &format!("rollout.train_batch_size={GROUPS}"),
             &format!("rollout.gen_batch_size={GROUPS}"),
             &format!("rollout.samples_per_prompt={SAMPLES}"),
@@ -83,15 +85,21 @@ impl Run {
         wait_within(GENERATED, "more steps", || self.steps() >= until);
     }
 
-    /// The run ends well; its rows, which are those of whole groups.
-    fn ends_whole(mut self, groups: Option<usize>) -> Vec<Value> {
+    /// The run ends well; its rows, which are those of the groups that it has accepted.
+    fn ends_whole(mut self) -> Vec<Value> {
         wait_within(GENERATED, "end of the run", || self.process.has_ended());
         let ended = self.process.wait();
         assert_eq!(ended.code, Some(0), "{}\n{}", ended.stdout, ended.stderr);
         assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
-        let steps = ended.stdout.matches("target reached").count();
-        whole_groups(&self.out, groups.unwrap_or(steps * GROUPS))
+        whole_groups(&self.out, accepted_groups(&ended.stdout))
     }
+}
+
+/// From "done: 2 steps; 12 groups accepted of 24 dispatched (...)".
+fn accepted_groups(stdout: &str) -> usize {
+    let words: Vec<&str> = stdout.split_whitespace().collect();
+    let at = words.windows(3).position(|words| words == ["groups", "accepted", "of"]);
+    words[at.unwrap_or_else(|| panic!("{stdout}")) - 1].parse().unwrap()
 }
 
 /// Rows of a run that accepted `groups` groups: each sample of each there once.
@@ -100,7 +108,10 @@ fn whole_groups(out: &Path, groups: usize) -> Vec<Value> {
     let rows: Vec<Value> = exported.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let mut found: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
     for row in &rows {
-        found.entry(row["prompt_uid"].as_str().unwrap()).or_default().push(row["sample_index"].as_u64().unwrap());
+        found
+            .entry(row["prompt_uid"].as_str().unwrap())
+            .or_default()
+            .push(row["sample_index"].as_u64().unwrap());
     }
     assert_eq!(found.len(), groups, "every prompt, and no other");
     for (prompt, mut samples) in found {
@@ -120,7 +131,9 @@ fn follow(row: &Value, exchanges: &[Exchange]) -> (u64, Vec<String>) {
         let asked = [prompt_ids.as_slice(), &response_ids[..so_far]].concat();
         let is_next = |exchange: &&Exchange| {
             let answered = &exchange.token_ids;
-            exchange.prompt_ids == asked && !answered.is_empty() && response_ids[so_far..].starts_with(answered)
+            exchange.prompt_ids == asked
+                && !answered.is_empty()
+                && response_ids[so_far..].starts_with(answered)
         };
         let next = exchanges.iter().find(is_next).unwrap_or_else(|| panic!("nobody has generated {row}"));
         assert_eq!(next.max_tokens as usize, LENGTH - so_far, "what is left of the budget");
@@ -177,7 +190,9 @@ fn urls(servers: &[&Vllm]) -> Vec<String> {
 #[test]
 fn rows_say_what_real_servers_said_through_new_versions_cuts_and_deaths() {
     let Some(script) = std::env::var_os("ROLLDOCK_VLLM_START").map(PathBuf::from) else {
-        eprintln!("skipped: ROLLDOCK_VLLM_START is not set; tests/real_lifecycle.sh installs vLLM and sets it");
+        eprintln!(
+            "skipped: ROLLDOCK_VLLM_START is not set; tests/real_lifecycle.sh installs vLLM and sets it"
+        );
         return;
     };
     if shared("vllm/tokenizer").is_none() || shared("data/dapo_math_17k.svs.parquet").is_none() {
@@ -203,18 +218,26 @@ fn what_is_cut_off_at_the_end_of_a_step_goes_on_in_the_next(servers: &[&Vllm]) {
     let relays: Vec<Relay> = servers.iter().map(|server| Relay::before(&server.url)).collect();
     let relayed: Vec<String> = relays.iter().map(|relay| relay.url.clone()).collect();
     let stops: Vec<String> = (0..STOPS).map(|id| id.to_string()).collect();
-    // Responses of very different lengths, and twice the groups that a step has room for.
+    // Responses of very different lengths: whenever a step ends, some group is in its middle.
     let settings = [
         "rollout.on_stop=carry",
-        &format!("rollout.gen_batch_size={}", 2 * GROUPS),
+        &format!("rollout.max_concurrent_prompts={}", GROUPS + 1),
+        &format!("rollout.gen_batch_size={}", 6 * GROUPS),
         &format!("rollout.sampling.stop_token_ids=[{}]", stops.join(",")),
     ];
-    let run = Run::start(&dir.path().join("run"), 2, &relayed, &settings);
-    let rows = run.ends_whole(Some(2 * GROUPS));
+    let steps = 3;
+    let run = Run::start(&dir.path().join("run"), steps, &relayed, &settings);
+    for step in 1..steps {
+        wait_within(GENERATED, "end of a step", || run.steps() >= step);
+        run.announce(step as u64);
+    }
+    let rows = run.ends_whole();
+    assert_eq!(rows.len(), steps * GROUPS * SAMPLES);
     let followed = follow_all(&rows, &relays);
     let resumed = followed.iter().filter(|(segments, _)| *segments > 1).count();
     eprintln!("carried: {resumed} of {} samples came in segments", rows.len());
-    assert!(resumed > 0, "some group was cut off in the middle of a sample");
+    let goes_on = |(segments, versions): &(u64, BTreeSet<u64>)| *segments > 1 && versions.len() > 1;
+    assert!(followed.iter().any(goes_on), "some sample was cut off in its middle: {followed:?}");
 }
 
 /// Announces two versions while tokens are generated; the run's rows, as the engine's answers have them.
@@ -233,7 +256,8 @@ fn two_versions_in_the_middle(servers: &[&Vllm], pause: &str) -> Vec<(u64, BTree
         run.announce(version);
         run.serves(version);
     }
-    let rows = run.ends_whole(Some(GROUPS));
+    let rows = run.ends_whole();
+    assert_eq!(rows.len(), GROUPS * SAMPLES);
     follow_all(&rows, &relays)
 }
 
@@ -252,7 +276,10 @@ fn requests_that_are_aborted_go_on_from_their_tokens(servers: &[&Vllm]) {
     }
     let resumed = followed.iter().filter(|(segments, _)| *segments > 1).count();
     eprintln!("aborted: {resumed} of {} samples came in segments", followed.len());
-    assert!(followed.iter().any(|(segments, versions)| *segments == 3 && versions.len() == 3), "{followed:?}");
+    assert!(
+        followed.iter().any(|(segments, versions)| *segments == 3 && versions.len() == 3),
+        "{followed:?}"
+    );
 }
 
 /// Settings with which an update leaves servers paused for a while.
@@ -268,9 +295,10 @@ fn slow_update() -> [String; 4] {
 fn servers_that_a_dead_run_left_paused_go_on(servers: &[&Vllm]) {
     begin_anew(servers);
     let dir = TempDir::new().unwrap();
+    let out = dir.path().join("run");
     let settings = slow_update();
     let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
-    let run = Run::start(&dir.path().join("first"), 1, &urls(servers), &settings);
+    let run = Run::start(&out, 1, &urls(servers), &settings);
     for server in servers {
         wait_for("request on the engine", || running_on(&server.url) > 0.0);
     }
@@ -279,10 +307,19 @@ fn servers_that_a_dead_run_left_paused_go_on(servers: &[&Vllm]) {
         wait_for("paused engine", || is_paused(&server.url));
     }
     run.process.kill();
+    pause_for(Duration::from_secs(1));
     assert!(servers.iter().all(|server| is_paused(&server.url)), "nobody resumes them");
 
-    let run = Run::start(&dir.path().join("second"), 1, &urls(servers), &settings);
-    run.ends_whole(Some(GROUPS));
+    let run = Run::start(&out, 1, &urls(servers), &settings);
+    for server in servers {
+        wait_for("engine that goes on", || !is_paused(&server.url));
+    }
+    assert!(run.process.stdout_so_far().contains("the run goes on: "), "{}", run.process.stdout_so_far());
+    // Its trainer says again what nobody has confirmed.
+    run.announce(1);
+    run.serves(1);
+    let rows = run.ends_whole();
+    assert_eq!(rows.len(), GROUPS * SAMPLES);
     assert!(!servers.iter().any(|server| is_paused(&server.url)));
 }
 
@@ -306,7 +343,7 @@ fn a_server_that_dies_while_it_is_paused_is_done_without_until_it_is_back(first:
     });
     run.steps_on(2);
     run.process.interrupt();
-    let rows = run.ends_whole(None);
+    let rows = run.ends_whole();
     let mut of_first = BTreeMap::new();
     for row in &rows {
         let versions = versions_of_tokens(&row["version_spans"], numbers(&row["response_ids"]).len());
