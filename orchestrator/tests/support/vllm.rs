@@ -8,14 +8,26 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::wait_for;
+
+/// Longest wait for an answer; who asks for something that takes longer asks again.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// What a server answers, head and body; `None` where nobody does.
 fn ask(url: &str, request: &str) -> Option<String> {
+    tell(url, request, "")
+}
+
+/// The same of a request with a JSON body.
+fn tell(url: &str, request: &str, body: &str) -> Option<String> {
     let host = url.trim_start_matches("http://");
     let mut stream = TcpStream::connect(host).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    write!(stream, "{request} HTTP/1.0\r\nHost: {host}\r\nContent-Length: 0\r\n\r\n").ok()?;
+    stream.set_read_timeout(Some(ANSWER_MAX)).unwrap();
+    let length = body.len();
+    let head = format!("Host: {host}\r\nContent-Type: application/json\r\nContent-Length: {length}");
+    write!(stream, "{request} HTTP/1.0\r\n{head}\r\n\r\n{body}").ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     Some(answer)
@@ -37,6 +49,27 @@ pub(crate) fn running_on(url: &str) -> f64 {
 pub(crate) fn post(url: &str, path: &str) {
     let answer = ask(url, &format!("POST {path}")).unwrap_or_default();
     assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer:?}");
+}
+
+/// The JSON that is answered with 200 or 202; `None` where nobody answers, or otherwise.
+pub(crate) fn get_json(url: &str, path: &str) -> Option<Value> {
+    body_of(&ask(url, &format!("GET {path}"))?)
+}
+
+/// The same of a body that is posted.
+pub(crate) fn post_json(url: &str, path: &str, body: &Value) -> Option<Value> {
+    body_of(&tell(url, &format!("POST {path}"), &body.to_string())?)
+}
+
+fn body_of(answer: &str) -> Option<Value> {
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let is_well = [" 200 ", " 202 "].iter().any(|status| head.lines().next().unwrap().contains(status));
+    is_well.then(|| serde_json::from_str(body).unwrap())
+}
+
+/// Whether a server's engine stands still; one that does not answer does not.
+pub(crate) fn is_paused(url: &str) -> bool {
+    get_json(url, "/is_paused").is_some_and(|answer| answer["is_paused"] == true)
 }
 
 /// A server in a process group of its own: its engine is a process beside it.

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Installs vLLM for CPU and runs the test that announces versions to two servers, cuts requests off, and kills what is paused.
+# Does nothing, and says so, where the folder with the installer is not beside the checkout.
+# usage: tests/real_lifecycle.sh [PORT]   (PORT and PORT + 1 are used; 18101 by default)
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+vllm=../shared/vllm
+if [[ ! -x $vllm/setup.sh ]]; then
+  echo "skipped: $vllm is not there"
+  exit 0
+fi
+"$vllm/setup.sh"
+ROLLDOCK_VLLM_START=$(realpath "$vllm/start.sh") ROLLDOCK_VLLM_PORT=${1:-18101} \
+  cargo test --locked --workspace --test real_lifecycle -- --nocapture
