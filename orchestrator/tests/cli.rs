@@ -163,11 +163,23 @@ fn bad_usage_is_told_apart_from_failure() {
 }
 
 #[test]
-fn a_directory_that_holds_a_run_is_not_written_over() {
+fn a_directory_that_holds_a_run_goes_on_with_it() {
     let dir = TempDir::new().unwrap();
-    small_run(dir.path(), "1").succeeds();
-    let refused = small_run(dir.path(), "1").fails(2);
-    assert!(refused.stderr.contains("holds a run already"), "{}", refused.stderr);
+    let out = dir.path().join("run");
+    small_run(&out, "1").succeeds();
+    let ended = small_run(&out, "2").succeeds();
+    assert!(ended.stdout.contains("the run goes on: 4 groups accepted in 1 steps"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("done: 2 steps; 8 groups accepted"), "{}", ended.stdout);
+    let again = Rolldock::new(&["run", "--resume"]).arg(&out).succeeds();
+    assert!(again.stdout.contains("done: 2 steps; 8 groups accepted"), "{}", again.stdout);
+    let other = small_run(&out, "3").set("data.seed=7").fails(2);
+    assert!(other.stderr.contains("data.seed") && other.stderr.contains("refused"), "{}", other.stderr);
+    let nothing = Rolldock::new(&["run", "--resume"]).arg(dir.path()).fails(2);
+    assert!(nothing.stderr.contains("expected the directory of a run"), "{}", nothing.stderr);
+    // What an older version left has rows, and nothing that says what became of the rest.
+    fs::remove_file(out.join("ledger.log")).unwrap();
+    let refused = small_run(&out, "3").fails(2);
+    assert!(refused.stderr.contains("holds a run without a ledger"), "{}", refused.stderr);
 }
 
 #[test]

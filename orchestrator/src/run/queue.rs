@@ -53,6 +53,8 @@ pub(super) struct RunQueue {
     /// The first step whose groups the consumer leaves alone.
     kept_from_step: u64,
     consumer_task: Option<String>,
+    /// That a step collects.
+    step_groups: u64,
     /// Groups that the consumer may take.
     allowed: Arc<watch::Sender<u64>>,
     consumed: Arc<AtomicU64>,
@@ -84,6 +86,7 @@ impl RunQueue {
             partition,
             put_deadline: seconds(recipe.timeouts.queue_put),
             kept_from_step,
+            step_groups: recipe.rollout.train_batch_size as u64,
             consumer_task: settings.consumer.as_ref().map(|consumer| consumer.task.clone()),
             allowed: Arc::new(watch::Sender::new(0)),
             consumed: Arc::new(AtomicU64::new(0)),
@@ -99,8 +102,12 @@ impl RunQueue {
     pub(super) fn allow_earlier(&self, resumption: Option<&Resumption>) -> anyhow::Result<()> {
         let Some(resumption) = resumption else { return Ok(()) };
         let Some(task) = &self.consumer_task else { return Ok(()) };
-        let kept = resumption.open_steps.iter().filter(|open| open.step >= self.kept_from_step);
-        let kept: u64 = kept.map(|open| open.accepted).sum();
+        // A step that is not open has all of its groups.
+        let of_step = |step: u64| {
+            let open = resumption.open_steps.iter().find(|open| open.step == step);
+            open.map_or(self.step_groups, |open| open.accepted)
+        };
+        let kept: u64 = (self.kept_from_step..=resumption.last_step).map(of_step).sum();
         let ready = self.partition.ready_groups(task)? as u64;
         self.allowed.send_modify(|allowed| *allowed += ready.saturating_sub(kept));
         Ok(())

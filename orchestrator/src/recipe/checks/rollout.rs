@@ -6,6 +6,9 @@ use crate::recipe::{OnStop, Recipe, RequestShape};
 /// A response in more pieces than that is mostly requests.
 const SEGMENTS_MAX: u32 = 4096;
 
+/// Seconds that a group needs to hand over what its engine has given.
+const HAND_OVER: f64 = 1.0;
+
 pub(super) fn check_cut_off(recipe: &Recipe, checks: &mut Checks<'_>) {
     let rollout = &recipe.rollout;
     let carry = &rollout.carry;
@@ -18,6 +21,12 @@ pub(super) fn check_cut_off(recipe: &Recipe, checks: &mut Checks<'_>) {
     });
     checks.require(carry.grace > 0.0 && carry.grace <= SECONDS_MAX, "rollout.carry.grace", || {
         format!("expected seconds, above 0 and at most {SECONDS_MAX}, found {}", carry.grace)
+    });
+    // Whoever is aborted at the end of a step hands nothing over.
+    let drain = recipe.timeouts.drain;
+    let hands_over = rollout.on_stop != OnStop::Carry || carry.grace + HAND_OVER <= drain;
+    checks.require(hands_over, "rollout.carry.grace", || {
+        format!("expected at most timeouts.drain={drain} less {HAND_OVER} s, found {}", carry.grace)
     });
     if let Some(guard) = &rollout.bias_guard {
         checks.require(guard.share > 0.0 && guard.share < 1.0, "rollout.bias_guard.share", || {
