@@ -3,8 +3,9 @@
 
 mod support;
 
+use std::cell::RefCell;
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use arrow::array::{ArrayRef, RecordBatch, UInt64Array};
@@ -40,6 +41,7 @@ const LIMIT: Duration = Duration::from_secs(3_600);
 
 /// A rollout whose watchdog stops it, and what that said.
 async fn stopped(world: &World, manager: &mut AgentLoopManager) -> Silence {
+    Log::keep();
     let watchdog = manager.control().watchdog(SILENCE, OnSilence::Stop);
     let feed = prompts(1_000);
     let said = tokio::select! {
@@ -332,6 +334,7 @@ struct Acting {
 
 impl Acting {
     fn new(world: World) -> Self {
+        Log::keep();
         Self { manager: world.manager(), world }
     }
 
@@ -359,14 +362,26 @@ impl Acting {
     }
 }
 
-/// Keeps what is said in the log.
-#[derive(Clone, Default)]
-struct Log(Arc<parking_lot::Mutex<Vec<String>>>);
+thread_local! {
+    /// What was said on the thread of a test.
+    static SAID: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Keeps what is said in the log. One for the process and from the first: what is said for the first time on a thread
+/// without a log may never be said again.
+struct Log;
+
+impl Log {
+    fn keep() {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| tracing::subscriber::set_global_default(Self).unwrap());
+    }
+}
 
 impl Visit for Log {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         if field.name() == "message" {
-            self.0.lock().push(format!("{value:?}"));
+            SAID.with_borrow_mut(|said| said.push(format!("{value:?}")));
         }
     }
 }
@@ -385,7 +400,7 @@ impl Subscriber for Log {
     fn record_follows_from(&self, _span: &Id, _follows: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        event.record(&mut self.clone());
+        event.record(&mut Self);
     }
 
     fn enter(&self, _span: &Id) {}
@@ -395,8 +410,6 @@ impl Subscriber for Log {
 
 #[tokio::test(start_paused = true)]
 async fn a_report_is_repeated_and_changes_nothing() {
-    let log = Log::default();
-    let _logging = tracing::subscriber::set_default(log.clone());
     let world = World::calm(1, 64);
     world.engine.servers().for_each(|server| server.inject(Fault::Stall));
     let server = world.engine.server("s0").unwrap().clone();
@@ -406,7 +419,7 @@ async fn a_report_is_repeated_and_changes_nothing() {
         server.heal();
     };
     let end = acting.step(OnSilence::Report, TARGET, healing).await;
-    let reports = log.0.lock().clone();
+    let reports = SAID.take();
     let reports: Vec<&String> = reports.iter().filter(|said| said.starts_with("nothing has")).collect();
     assert_eq!(reports.len(), 3, "{reports:?}");
     for (report, seconds) in reports.into_iter().zip([20, 40, 60]) {
