@@ -61,6 +61,10 @@ fn is_run(out: &Path) -> bool {
 /// A run goes on with the recipe that it has, or with one whose changes leave what is there what it is.
 fn check_changes(out: &Path, recipe: &Recipe) -> anyhow::Result<()> {
     let file = out.join(RECIPE_FILE);
+    // A run that was ended before it had written it has done nothing yet.
+    if !file.exists() {
+        return Ok(());
+    }
     let before = Recipe::load(&file, &LoadOptions::default())?;
     let changes = changes(&before, recipe)?;
     let refused: Vec<String> = changes

@@ -1,5 +1,6 @@
 //! Opens what a run consists of, in order, lets it collect its steps, and closes everything in the other order.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,12 +25,10 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
 pub(super) async fn execute(run: Run, progress: &Progress) -> anyhow::Result<Summary> {
     std::fs::create_dir_all(&run.out).with_context(|| format!("cannot create {}", run.out.display()))?;
-    let recipe_file = run.out.join(RECIPE_FILE);
-    std::fs::write(&recipe_file, run.recipe.to_toml()?)
-        .with_context(|| format!("cannot write {}", recipe_file.display()))?;
+    let opened = RunLedger::open(&run.out, &run.recipe).await?;
+    write_whole(&run.out.join(RECIPE_FILE), &run.recipe.to_toml()?)?;
     let queue = RunQueue::open(&run.out, &run.recipe).await?;
-    let (ledger, resumption) =
-        RunLedger::open(&run.out, &run.recipe, run_id(&run), queue.partition()).await?;
+    let (ledger, resumption) = RunLedger::begin(opened, run_id(&run), queue.partition()).await?;
     let services = run.scope.child();
     let steps_scope = run.scope.child();
     let interrupted = steps_scope.token().clone();
@@ -125,6 +124,13 @@ pub(super) async fn execute(run: Run, progress: &Progress) -> anyhow::Result<Sum
         task: run.recipe.queue.tasks.first().cloned().unwrap_or_default(),
         out: run.out,
     })
+}
+
+/// So that whoever reads it, now or after a crash, reads all of it.
+fn write_whole(file: &Path, text: &str) -> anyhow::Result<()> {
+    let unfinished = file.with_extension("unfinished");
+    let written = std::fs::write(&unfinished, text).and_then(|()| std::fs::rename(&unfinished, file));
+    written.with_context(|| format!("cannot write {}", file.display()))
 }
 
 async fn after_steps(policy: Option<&RunPolicy>) {

@@ -9,7 +9,8 @@ use rolldock_queue::Partition;
 
 use super::fleet::unix_seconds;
 use crate::ledger::{
-    FORMAT, LedgerConfig, LedgerWriter, LifeRecord, QueueRecord, Record, Resumption, RunRecord, read_carried,
+    FORMAT, LedgerConfig, LedgerWriter, LifeRecord, Opened, QueueRecord, Record, Resumption, RunRecord,
+    read_carried,
 };
 use crate::recipe::Recipe;
 use crate::rollout::{DispatchId, Group, PromptFeed, Restored};
@@ -29,17 +30,21 @@ pub(super) struct RunLedger {
 }
 
 impl RunLedger {
-    /// Opens the ledger of the run in `out`, compares it with the queue, and begins another life of the run.
-    pub(super) async fn open(
-        out: &Path,
-        recipe: &Recipe,
-        run_id: String,
-        partition: Partition,
-    ) -> anyhow::Result<(Self, Option<Resumption>)> {
+    /// Opens the ledger of the run in `out`, before anything else of it is written: a directory with a ledger is that of a
+    /// run, and nobody else works on it meanwhile.
+    pub(super) async fn open(out: &Path, recipe: &Recipe) -> anyhow::Result<Opened> {
         let durability = recipe.queue.durability;
         let dir = out.to_owned();
         let opening = move || LedgerWriter::open(&dir, LedgerConfig { durability, inline: false });
-        let opened = tokio::task::spawn_blocking(opening).await?.context("cannot open the run's ledger")?;
+        tokio::task::spawn_blocking(opening).await?.context("cannot open the run's ledger")
+    }
+
+    /// Compares the ledger with the queue, and begins another life of the run.
+    pub(super) async fn begin(
+        opened: Opened,
+        run_id: String,
+        partition: Partition,
+    ) -> anyhow::Result<(Self, Option<Resumption>)> {
         let (writer, mut state) = (opened.writer, opened.state);
         let records = partition.records();
         let in_queue: Vec<QueueRecord> =
