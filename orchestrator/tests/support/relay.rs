@@ -86,13 +86,15 @@ fn copy(mut from: TcpStream, mut to: TcpStream, mut keep: impl FnMut(&[u8])) {
 /// The answered requests for tokens of a connection, on which one follows the other.
 fn exchanges(passed: &Passed) -> Vec<Exchange> {
     let (asked, answered) = (messages(&passed.asked), messages(&passed.answered));
-    let of_tokens = |((asked, body), (answered, answer)): ((&str, &[u8]), (&str, &[u8]))| {
-        let is_generated = asked.starts_with(GENERATE) && answered.starts_with("HTTP/1.1 200 ");
-        is_generated.then(|| {
-            exchange(&serde_json::from_slice(body).unwrap(), &serde_json::from_slice(answer).unwrap())
-        })
-    };
-    asked.into_iter().zip(answered).filter_map(of_tokens).collect()
+    let mut exchanges = Vec::new();
+    for ((asked, body), (answered, answer)) in asked.into_iter().zip(answered) {
+        if asked.starts_with(GENERATE) && answered.starts_with("HTTP/1.1 200 ") {
+            let (asked, answer) =
+                (serde_json::from_slice(body).unwrap(), serde_json::from_slice(answer).unwrap());
+            exchanges.push(exchange(&asked, &answer));
+        }
+    }
+    exchanges
 }
 
 fn exchange(asked: &Value, answer: &Value) -> Exchange {
