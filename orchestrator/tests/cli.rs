@@ -174,6 +174,7 @@ fn a_directory_that_holds_a_run_goes_on_with_it() {
     assert!(again.stdout.contains("done: 2 steps; 8 groups accepted"), "{}", again.stdout);
     let other = small_run(&out, "3").set("data.seed=7").fails(2);
     assert!(other.stderr.contains("data.seed") && other.stderr.contains("refused"), "{}", other.stderr);
+    assert!(out.join("run.log").exists(), "what is logged is kept");
     let nothing = Rolldock::new(&["run", "--resume"]).arg(dir.path()).fails(2);
     assert!(nothing.stderr.contains("expected the directory of a run"), "{}", nothing.stderr);
     // What an older version left has rows, and nothing that says what became of the rest.

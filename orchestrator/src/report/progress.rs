@@ -1,9 +1,13 @@
 //! The live line. Drawn on standard error and only on a terminal; logs are printed above it.
 
+use std::fs::{File, OpenOptions};
 use std::io;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::rollout::{Counts, Hold, Phase, RolloutView};
@@ -15,13 +19,15 @@ const REDRAW: Duration = Duration::from_millis(250);
 #[derive(Clone, Debug)]
 pub struct Progress {
     bars: MultiProgress,
+    /// What is logged is kept there too, once a run has a directory.
+    log: Arc<Mutex<Option<File>>>,
 }
 
 impl Progress {
     /// A display; `visible = false` draws nothing.
     pub fn new(visible: bool) -> Self {
         let target = if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        Self { bars: MultiProgress::with_draw_target(target) }
+        Self { bars: MultiProgress::with_draw_target(target), log: Arc::default() }
     }
 
     /// Shows a step until `done` is cancelled. Cancel-safe.
@@ -59,9 +65,15 @@ impl Progress {
         bar.finish_and_clear();
     }
 
+    /// Keeps what is logged from here on in a file too, behind what earlier lives of the run have logged. Blocks.
+    pub fn keep_log(&self, file: &Path) -> io::Result<()> {
+        *self.log.lock() = Some(OpenOptions::new().create(true).append(true).open(file)?);
+        Ok(())
+    }
+
     /// A writer for logs that keeps the live line below them.
     pub fn log_writer(&self) -> LogWriter {
-        LogWriter { bars: self.bars.clone() }
+        LogWriter { bars: self.bars.clone(), log: Arc::clone(&self.log) }
     }
 }
 
@@ -78,11 +90,15 @@ fn hold_words(counts: Counts) -> &'static str {
 #[derive(Clone, Debug)]
 pub struct LogWriter {
     bars: MultiProgress,
+    log: Arc<Mutex<Option<File>>>,
 }
 
 impl io::Write for LogWriter {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-        self.bars.suspend(|| io::stderr().write(text))
+        // A full disk is no reason to be silent on the terminal.
+        let _ = self.log.lock().as_mut().map(|log| log.write_all(text));
+        self.bars.suspend(|| io::stderr().write_all(text))?;
+        Ok(text.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -20,6 +20,9 @@ use crate::rollout::{AgentLoopManager, PromptFeed, RolloutParts};
 /// The resolved recipe, inside a run's directory.
 pub const RECIPE_FILE: &str = "recipe.toml";
 
+/// What was logged over all lives of the run.
+const LOG_FILE: &str = "run.log";
+
 /// How long the run's own tasks may take to end.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
@@ -27,6 +30,8 @@ pub(super) async fn execute(run: Run, progress: &Progress) -> anyhow::Result<Sum
     std::fs::create_dir_all(&run.out).with_context(|| format!("cannot create {}", run.out.display()))?;
     let opened = RunLedger::open(&run.out, &run.recipe).await?;
     write_whole(&run.out.join(RECIPE_FILE), &run.recipe.to_toml()?)?;
+    let log = run.out.join(LOG_FILE);
+    progress.keep_log(&log).with_context(|| format!("cannot write {}", log.display()))?;
     let queue = RunQueue::open(&run.out, &run.recipe).await?;
     let (ledger, resumption) = RunLedger::begin(opened, run_id(&run), queue.partition()).await?;
     let services = run.scope.child();
