@@ -7,10 +7,16 @@ use crate::{GateCounts, Score};
 #[error("broken invariant: {0}")]
 pub struct Violation(pub String);
 
-/// A score is a finite number, and so are its parts, and `acc` is a share.
+/// Whether a number is one in 32 bits too, where trainers keep rewards: 1e39 is infinite there, and makes every
+/// advantage of its group NaN.
+pub fn is_finite_in_32_bits(number: f64) -> bool {
+    (number as f32).is_finite()
+}
+
+/// A score is a number that 32 bits hold, and so are its parts, and `acc` is a share.
 pub fn score_is_sound(score: &Score) -> Result<(), Violation> {
-    let parts_are_finite = score.parts.values().all(|part| part.is_finite());
-    if score.score.is_finite() && parts_are_finite && (0.0..=1.0).contains(&score.acc) {
+    let parts_are_finite = score.parts.values().all(|part| is_finite_in_32_bits(*part));
+    if is_finite_in_32_bits(score.score) && parts_are_finite && (0.0..=1.0).contains(&score.acc) {
         return Ok(());
     }
     Err(Violation(format!("score={} acc={} parts={:?}", score.score, score.acc, score.parts)))
@@ -18,7 +24,7 @@ pub fn score_is_sound(score: &Score) -> Result<(), Violation> {
 
 /// A penalty takes away and never adds.
 pub fn penalty_is_sound(penalty: f64) -> Result<(), Violation> {
-    if penalty.is_finite() && penalty <= 0.0 {
+    if is_finite_in_32_bits(penalty) && penalty <= 0.0 {
         return Ok(());
     }
     Err(Violation(format!("penalty={penalty}")))

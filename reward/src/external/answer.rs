@@ -8,6 +8,7 @@
 use serde_json::{Value, json};
 
 use super::RewardJob;
+use crate::invariants::is_finite_in_32_bits;
 use crate::{RewardError, Score};
 
 /// Characters of an answer that an error quotes.
@@ -45,8 +46,9 @@ pub(super) fn read_json(what: &str, bytes: &[u8]) -> Result<Value, RewardError> 
 pub(super) fn score_of(what: &str, value: &Value) -> Result<Score, RewardError> {
     let wrong = |reason: &str| nonsense(what, reason.to_owned(), value.to_string().as_bytes());
     let Value::Object(fields) = value else {
-        let score = number_of(value)
-            .ok_or_else(|| wrong("expected a finite number or an object with \"score\" or \"error\""))?;
+        let score = number_of(value).ok_or_else(|| {
+            wrong("expected a finite number of 32 bits or an object with \"score\" or \"error\"")
+        })?;
         return Ok(Score { score, acc: acc_of(score), pred: None, ..Score::default() });
     };
     if let Some(reason) = fields.get("error").filter(|reason| !reason.is_null()) {
@@ -54,7 +56,8 @@ pub(super) fn score_of(what: &str, value: &Value) -> Result<Score, RewardError> 
         return Err(RewardError::Raised { what: what.to_owned(), reason });
     }
     let score = fields.get("score").ok_or_else(|| wrong("expected \"score\" or \"error\""))?;
-    let score = number_of(score).ok_or_else(|| wrong("expected \"score\" to be a finite number"))?;
+    let score =
+        number_of(score).ok_or_else(|| wrong("expected \"score\" to be a finite number of 32 bits"))?;
     let acc = match fields.get("acc") {
         None | Some(Value::Null) => acc_of(score),
         Some(acc) => number_of(acc)
@@ -96,7 +99,7 @@ pub(super) fn first_chars(text: &str, count: usize) -> String {
 fn number_of(value: &Value) -> Option<f64> {
     match value {
         Value::Bool(right) => Some(f64::from(*right)),
-        other => other.as_f64().filter(|number| number.is_finite()),
+        other => other.as_f64().filter(|number| is_finite_in_32_bits(*number)),
     }
 }
 

@@ -8,7 +8,7 @@
 //!   process group. Nothing is scored for nobody.
 //! - A job asked of [`Guarded`] ends within its deadline, in a score or in an error.
 //! - Answers, queues, restarts, retries, processes and the cache are bounded by named constants or by settings.
-//! - A score that leaves this module is finite and its `acc` is a share; see [`crate::invariants::score_is_sound`].
+//! - A score that leaves this module is finite in 32 bits and its `acc` is a share; see [`crate::invariants::score_is_sound`].
 //!
 //! # Deliberately absent
 //! TLS, because the binary has none; sandboxes around reward functions and commands, because those are the user's own

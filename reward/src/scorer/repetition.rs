@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Score, ScoreInput, Scorer};
+use super::{Score, ScoreInput, Scorer, WEIGHT_MAX};
 use crate::RewardError;
 use crate::python_text::is_space;
 
@@ -34,7 +34,7 @@ pub struct Repetition {
     pub n: usize,
     /// See [`RepetitionUnit`].
     pub unit: RepetitionUnit,
-    /// The penalty when everything is repeated, 0 or more.
+    /// The penalty when everything is repeated, 0 to [`WEIGHT_MAX`].
     pub factor: f64,
 }
 
@@ -62,8 +62,9 @@ impl Repetition {
         if !(1..=NGRAM_MAX).contains(&self.n) {
             return Err(RewardError::invalid("repetition.n", self.n, format!("expected 1 to {NGRAM_MAX}")));
         }
-        if !(self.factor.is_finite() && self.factor >= 0.0) {
-            return Err(RewardError::invalid("repetition.factor", self.factor, "expected 0 or more"));
+        if !(0.0..=WEIGHT_MAX).contains(&self.factor) {
+            let expected = format!("expected 0 to {WEIGHT_MAX}");
+            return Err(RewardError::invalid("repetition.factor", self.factor, expected));
         }
         Ok(self)
     }

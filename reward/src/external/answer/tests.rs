@@ -36,6 +36,8 @@ fn what_is_no_answer_is_named_and_quoted() {
         ("NaN", "not JSON"),
         ("1e999", "not JSON"),
         ("<html>", "not JSON"),
+        ("1e39", "finite number of 32 bits"),
+        (r#"{"score": -1e300}"#, "\"score\" to be"),
         ("null", "finite number"),
         ("\"1\"", "finite number"),
         ("[1]", "finite number"),
@@ -68,7 +70,7 @@ proptest! {
     }
 
     #[test]
-    fn a_number_is_its_own_score(number in -1e300..1e300_f64) {
+    fn a_number_is_its_own_score(number in -3e38..3e38_f64) {
         let score = read(&serde_json::to_string(&number).unwrap()).unwrap().score;
         // The reader of JSON may miss by the last bit, which is far below the 32 bits that trainers keep.
         prop_assert!((score - number).abs() <= 2.0 * f64::EPSILON * number.abs(), "{} is not {}", score, number);

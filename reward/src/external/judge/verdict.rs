@@ -6,6 +6,7 @@ use regex::Regex;
 
 use crate::external::answer::{QUOTE_CHARS_MAX, acc_of, first_chars};
 use crate::external::config::JudgeConfig;
+use crate::invariants::is_finite_in_32_bits;
 use crate::python_text::tail;
 use crate::{RewardError, Score};
 
@@ -45,8 +46,12 @@ impl Verdict {
                 return Err(wrong("judge.words", "at least one word with its score", "none".into()));
             }
             (Some(words), None) => {
-                if let Some((word, score)) = words.iter().find(|(_, score)| !score.is_finite()) {
-                    return Err(wrong("judge.words", "finite scores", format!("{word:?} = {score}")));
+                if let Some((word, score)) = words.iter().find(|(_, score)| !is_finite_in_32_bits(**score)) {
+                    return Err(wrong(
+                        "judge.words",
+                        "finite scores of 32 bits",
+                        format!("{word:?} = {score}"),
+                    ));
                 }
                 Worth::Words(words.iter().map(|(word, score)| (word.to_lowercase(), *score)).collect())
             }

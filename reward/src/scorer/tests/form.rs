@@ -126,7 +126,9 @@ fn repeated_ngrams_are_counted() {
     let score = score_of(penalty.as_ref(), "no no no no", "");
     assert_eq!((score.score, score.acc), (-3.0, 0.25));
     assert!(score_of(penalty.as_ref(), "", "").score.is_sign_positive(), "no penalty is 0 and not -0");
-    for (key, value) in [("n", json!(0)), ("n", json!(NGRAM_MAX + 1)), ("factor", json!(-1.0))] {
+    for (key, value) in
+        [("n", json!(0)), ("n", json!(NGRAM_MAX + 1)), ("factor", json!(-1.0)), ("factor", json!(1e39))]
+    {
         let error = refused(json!({"scorer": "repetition", key: value}));
         assert!(error.contains(key), "{error}");
     }
