@@ -85,6 +85,18 @@ pub struct Rejection {
     pub yields: bool,
 }
 
+impl Rejection {
+    /// What is said of a group inside and then outside ([`Gates::ask`]): the first rejection that does not yield, or
+    /// else the first.
+    pub fn of_both(inside: Result<(), Self>, outside: Result<(), Self>) -> Result<(), Self> {
+        match (inside, outside) {
+            (Err(inside), Err(outside)) if inside.yields && !outside.yields => Err(outside),
+            (Err(first), _) | (Ok(()), Err(first)) => Err(first),
+            (Ok(()), Ok(())) => Ok(()),
+        }
+    }
+}
+
 /// A gate with its options: `{ gate = "variance", metric = "acc", tolerance = 0.0 }`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GateConfig {
@@ -178,6 +190,7 @@ struct Named {
 pub struct Gates {
     gates: Vec<Named>,
     outside: Vec<Outside>,
+    samples_min: Option<usize>,
 }
 
 impl fmt::Debug for Gates {
@@ -196,12 +209,20 @@ impl Gates {
             let called = name.as_deref().unwrap_or(rule.name());
             let yields = yielding.iter().any(|gate| gate == called);
             gates.push(called, Box::new(rule.clone()), yields)?;
+            if let GateRule::MinSamples { samples } = rule {
+                gates.samples_min = gates.samples_min.max(Some(*samples));
+            }
         }
         let unknown = yielding.iter().find(|name| !gates.all().any(|gate| *gate.name == ***name));
         match unknown {
             Some(name) => Err(RewardError::invalid("keep_if_short gate", name, "no gate has this name")),
             None => Ok(gates),
         }
+    }
+
+    /// The valid samples that a group needs, where a `min_samples` gate says so: then it may lack others.
+    pub fn samples_min(&self) -> Option<usize> {
+        self.samples_min
     }
 
     /// Adds a gate of one's own behind the others; `yields` as in [`KeepIfShort`].

@@ -4,7 +4,8 @@
 //! `{"rewards": [..], "accs": [..], "truncated": [..], "tokens": [..], "row": the data set's}`. A positive score lets the
 //! group pass.
 //!
-//! They cost more than all other gates together, so each sees only groups that everybody before it lets pass.
+//! They cost more than all other gates together, so each sees only groups that may still be taken: those that everybody
+//! before it lets pass, and those that only yielding gates are against, because a hard one may be against them too.
 
 use std::sync::Arc;
 
@@ -53,8 +54,15 @@ impl Gates {
         !self.outside.is_empty()
     }
 
-    /// Asks about a group that has passed [`Self::check`]. An error is a runner's, whose own rule for failures has been
-    /// applied already.
+    /// Whether those outside are to be asked about a group of which [`Self::check`] has said this: there are some, and
+    /// the group may still be taken.
+    pub fn asks_after(&self, inside: &Result<(), Rejection>) -> bool {
+        self.has_outside() && inside.as_ref().map_or_else(|rejection| rejection.yields, |()| true)
+    }
+
+    /// What those outside say about a group that [`Self::asks_after`]: a rejection by the first that does not yield, or
+    /// else by the first that does. [`Rejection::of_both`] puts it together with the verdict inside. An error is a
+    /// runner's, whose own rule for failures has been applied already.
     ///
     /// Cancel-safe: dropping the future cancels the question.
     pub async fn ask(
@@ -75,6 +83,7 @@ impl Gates {
                 "row": row.row,
             })),
         };
+        let mut soft = None;
         for Outside { counted, runner } in &self.outside {
             let value = runner.score(&job).await?.score;
             if value > 0.0 {
@@ -82,9 +91,13 @@ impl Gates {
                 continue;
             }
             counted.rejected();
-            return Ok(Err(counted.rejection(REASON, value)));
+            let rejection = counted.rejection(REASON, value);
+            if !rejection.yields {
+                return Ok(Err(rejection));
+            }
+            soft.get_or_insert(rejection);
         }
-        Ok(Ok(()))
+        Ok(soft.map_or(Ok(()), Err))
     }
 
     /// Whether everybody outside can be asked; see [`RewardRunner::check`]. Cancel-safe.
@@ -95,3 +108,6 @@ impl Gates {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,81 @@
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+
+use super::*;
+use crate::{GatesConfig, Score, invariants};
+
+/// Always says the same, and counts how often.
+struct Says(f64, AtomicUsize);
+
+impl RewardRunner for Says {
+    fn score<'a>(&'a self, _job: &'a RewardJob) -> BoxFuture<'a, Result<Score, RewardError>> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        let score = self.0;
+        Box::pin(std::future::ready(Ok(Score { score, ..Score::default() })))
+    }
+}
+
+/// The gates outside by what they say and whether they yield; they are called by their places.
+fn gates(outside: &[(f64, bool)]) -> (Gates, Vec<Arc<Says>>) {
+    let mut gates = Gates::new(&GatesConfig::default()).unwrap();
+    let mut runners = Vec::new();
+    for (index, (says, yields)) in outside.iter().enumerate() {
+        let runner = Arc::new(Says(*says, AtomicUsize::new(0)));
+        gates.push_outside(&index.to_string(), Arc::clone(&runner) as _, *yields).unwrap();
+        runners.push(runner);
+    }
+    (gates, runners)
+}
+
+fn ask(gates: &Gates) -> Result<(), Rejection> {
+    let row =
+        GateRow { ground_truth: "1".into(), data_source: "".into(), prompt: "".into(), row: Value::Null };
+    gates.ask(&GroupView::default(), &row).now_or_never().unwrap().unwrap()
+}
+
+#[test]
+fn a_hard_refusal_goes_before_a_soft_one() {
+    let (pass, refuse) = (1.0, 0.0);
+    for (outside, expected, asked) in [
+        (vec![(pass, false), (pass, true)], None, vec![1, 1]),
+        (vec![(refuse, true), (refuse, false)], Some(("1", false)), vec![1, 1]),
+        (vec![(refuse, true), (pass, false), (refuse, true)], Some(("0", true)), vec![1, 1, 1]),
+        (vec![(refuse, false), (pass, false)], Some(("0", false)), vec![1, 0]),
+    ] {
+        let (gates, runners) = gates(&outside);
+        let verdict = ask(&gates).err().map(|rejection| (rejection.gate.to_string(), rejection.yields));
+        let expected = expected.map(|(gate, yields)| (gate.to_owned(), yields));
+        assert_eq!(verdict, expected, "{outside:?}");
+        let calls: Vec<usize> = runners.iter().map(|runner| runner.1.load(Ordering::Relaxed)).collect();
+        assert_eq!(calls, asked, "{outside:?}");
+        for counts in gates.counts() {
+            assert_eq!(invariants::gate_counts_add_up(&counts), Ok(()));
+        }
+    }
+}
+
+#[test]
+fn what_only_yielding_gates_are_against_is_asked_about_too() {
+    let rejection = |gate: &str, yields| Rejection { gate: gate.into(), reason: "r", value: 0.0, yields };
+    let (soft, hard) = (rejection("soft", true), rejection("hard", false));
+    let (some, _) = gates(&[(1.0, false)]);
+    assert!(some.asks_after(&Ok(())) && some.asks_after(&Err(soft.clone())));
+    assert!(!some.asks_after(&Err(hard.clone())) && !Gates::default().asks_after(&Ok(())));
+
+    let outside_soft = rejection("outside", true);
+    for (inside, outside, expected) in [
+        (Ok(()), Ok(()), Ok(())),
+        (Ok(()), Err(&hard), Err(&hard)),
+        (Err(&soft), Ok(()), Err(&soft)),
+        (Err(&soft), Err(&hard), Err(&hard)),
+        (Err(&soft), Err(&outside_soft), Err(&soft)),
+        (Err(&hard), Err(&outside_soft), Err(&hard)),
+    ] {
+        let verdict = Rejection::of_both(inside.map_err(Rejection::clone), outside.map_err(Rejection::clone));
+        assert_eq!(verdict, expected.map_err(Rejection::clone));
+    }
+}
