@@ -140,7 +140,15 @@ pub enum RewardError {
         /// The limit.
         after: Duration,
     },
-    /// All attempts, waits and pauses of a job together took too long.
+    /// Nobody was answered for too long while a job waited for its turn.
+    #[error("nobody was answered for {} s: it waited for {waiting_for}", after.as_secs_f64())]
+    NoTurn {
+        /// How long.
+        after: Duration,
+        /// What it waited for last.
+        waiting_for: &'static str,
+    },
+    /// All attempts, waits and pauses of a job, from its turn on, took too long.
     #[error("no score within deadline_s={}: it waited for {waiting_for}; {last_error}", after.as_secs_f64())]
     Deadline {
         /// The limit.
@@ -197,6 +205,7 @@ impl RewardError {
             | Self::WorkerDied { .. }
             | Self::WorkersKeepDying { .. }
             | Self::Deadline { .. }
+            | Self::NoTurn { .. }
             | Self::Stop { .. } => ErrorClass::Fault,
             Self::Cancelled => ErrorClass::Cancelled,
         }

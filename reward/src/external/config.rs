@@ -24,6 +24,7 @@ use super::judge::Judge;
 use super::processes::ProcessPool;
 use super::{RewardRunner, command, python};
 use crate::RewardError;
+use crate::invariants::is_finite_in_32_bits;
 use forms::{api_key, count, seconds};
 
 pub use code::{CodeConfig, SandboxChoice};
@@ -64,9 +65,11 @@ pub struct ExternalConfig {
     pub per_second: Option<f64>,
     /// Attempts after the first, for errors that may pass.
     pub retries: u32,
-    /// The limit of one attempt, seconds; waiting for a worker is part of it.
+    /// The limit of one attempt, seconds; waiting for a worker is part of it. 0 is an equal share of the deadline,
+    /// `deadline_s / (retries + 1)`, so that an attempt that hangs leaves time for the others; of `code`, whose tests have
+    /// limits of their own, it is all of it.
     pub attempt_s: f64,
-    /// The limit of a job with all its waits, attempts and pauses, seconds.
+    /// The limit of a job with all its attempts and pauses, seconds; it counts from the job's turn, when it has a place.
     pub deadline_s: f64,
     /// Scores that are kept by content; 0 asks anew for equal jobs.
     pub cache_entries: usize,
@@ -85,7 +88,7 @@ impl Default for ExternalConfig {
             concurrency: None,
             per_second: None,
             retries: 2,
-            attempt_s: 60.0,
+            attempt_s: 0.0,
             deadline_s: 300.0,
             cache_entries: 65_536,
             on_failure: OnFailure::default(),
@@ -226,8 +229,7 @@ impl ExternalConfig {
                 (Arc::new(Judge::new(config, key)?), CONCURRENCY_DEFAULT)
             }
             Kind::Code(config) => {
-                let attempt = seconds("attempt_s", self.attempt_s)?;
-                (Arc::new(CodeRunner::new(config, attempt, tracker)?), config.workers)
+                (Arc::new(CodeRunner::new(config, self.attempt()?, tracker)?), config.workers)
             }
         };
         let guard = self.guard(concurrency)?;
@@ -261,6 +263,15 @@ impl ExternalConfig {
         })
     }
 
+    /// The limit of an attempt.
+    fn attempt(&self) -> Result<Duration, RewardError> {
+        if self.attempt_s != 0.0 {
+            return seconds("attempt_s", self.attempt_s);
+        }
+        let attempts = if self.code.is_some() { 1 } else { self.retries.saturating_add(1) };
+        seconds("deadline_s", self.deadline_s).map(|deadline| deadline / attempts)
+    }
+
     fn guard(&self, concurrency: usize) -> Result<Guard, RewardError> {
         let wrong = |key, expected, found: String| Err(RewardError::Misconfigured { key, expected, found });
         if let Some(rate) = self.per_second.filter(|rate| !(*rate > 0.0 && rate.is_finite())) {
@@ -270,8 +281,8 @@ impl ExternalConfig {
             return wrong("retries", "0 to 100", self.retries.to_string());
         }
         match self.on_failure {
-            OnFailure::Score(score) if !score.is_finite() => {
-                return wrong("on_failure.score", "a finite number", score.to_string());
+            OnFailure::Score(score) if !is_finite_in_32_bits(score) => {
+                return wrong("on_failure.score", "a finite number of 32 bits", score.to_string());
             }
             _ => {}
         }
@@ -279,7 +290,7 @@ impl ExternalConfig {
             concurrency: count("concurrency", self.concurrency.unwrap_or(concurrency), CONCURRENCY_MAX)?,
             per_second: self.per_second,
             retries: self.retries,
-            attempt: seconds("attempt_s", self.attempt_s)?,
+            attempt: self.attempt()?,
             deadline: seconds("deadline_s", self.deadline_s)?,
             cache_entries: self.cache_entries,
             on_failure: self.on_failure,

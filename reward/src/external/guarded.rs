@@ -3,11 +3,15 @@
 //! A job passes, in this order: the cache (equal jobs share one answer, and one that runs already is waited for), a
 //! place among `concurrency`, and for each attempt the rate limit and the runner under the attempt's limit. Only
 //! errors that may pass (retryable, backpressure) are tried again, after a pause that doubles or that the other side
-//! asked for. The deadline counts from the call to the end, waiting included, and its error names what was waited
-//! for. The rule for failures has the last word.
+//! asked for. The rule for failures has the last word.
+//!
+//! The deadline counts from the job's turn, when it has its place and may ask, so that a burst of jobs costs none of
+//! them. A job that waits for its turn goes on waiting while others are answered, since then its turn will come; it
+//! gives up when for [`PATIENCE_DEADLINES`] deadlines nobody was. Both errors name what was waited for.
 //!
 //! # Invariants
-//! - A call ends within `deadline`, or at once when the token ends.
+//! - A call that has its turn ends within `deadline`, and one that waits ends when answers do not come any more; both at
+//!   once when the token ends.
 //! - At most `concurrency` jobs are with the runner; a place is kept over the pauses, so that a server in trouble
 //!   gets fewer questions and not more.
 //! - Failures are never cached. A dropped job hands its turn to an equal one that waits.
@@ -26,7 +30,7 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{RewardJob, RewardRunner};
@@ -38,6 +42,10 @@ use rate::RateLimit;
 const RETRY_PAUSE_FIRST: Duration = Duration::from_millis(100);
 /// The longest pause that doubling leads to.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// Deadlines without an answer to anybody after which a job does not wait for its turn any longer. Whoever has a place
+/// is answered within one, or never.
+const PATIENCE_DEADLINES: u32 = 2;
 
 /// What becomes of a job that has no score.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -80,7 +88,7 @@ pub struct Guard {
     pub retries: u32,
     /// Of one attempt.
     pub attempt: Duration,
-    /// Of everything together.
+    /// Of everything together, from a job's turn on.
     pub deadline: Duration,
     /// Scores that are kept; 0 asks for every job anew, equal or not.
     pub cache_entries: usize,
@@ -95,6 +103,8 @@ pub struct Guarded {
     places: Semaphore,
     rate: Option<RateLimit>,
     cache: Option<Cache>,
+    /// When somebody was answered last.
+    answered_at: Mutex<Option<Instant>>,
     token: CancellationToken,
 }
 
@@ -105,6 +115,7 @@ impl Guarded {
             places: Semaphore::new(guard.concurrency.clamp(1, Semaphore::MAX_PERMITS)),
             rate: guard.per_second.map(RateLimit::new),
             cache: (guard.cache_entries > 0).then(|| Cache::new(guard.cache_entries)),
+            answered_at: Mutex::default(),
             runner,
             guard,
             token,
@@ -112,33 +123,68 @@ impl Guarded {
     }
 
     /// Cancel-safe.
-    async fn timed(&self, job: &RewardJob) -> Result<Score, RewardError> {
+    async fn patient(&self, job: &RewardJob) -> Result<Score, RewardError> {
         let progress = Progress::default();
-        match timeout(self.guard.deadline, self.cached(job, &progress)).await {
-            Ok(result) => result,
-            Err(_) => Err(progress.deadline(self.guard.deadline)),
+        tokio::select! {
+            biased;
+            result = self.cached(job, &progress) => result,
+            error = self.out_of_patience(&progress) => Err(error),
+        }
+    }
+
+    /// Ends when a job has waited too long for its turn, and never when it has had it. Cancel-safe.
+    async fn out_of_patience(&self, progress: &Progress) -> RewardError {
+        let asked_at = Instant::now();
+        let patience = self.guard.deadline.saturating_mul(PATIENCE_DEADLINES);
+        loop {
+            let answered_at = *self.answered_at.lock();
+            let last = answered_at.map_or(asked_at, |instant| instant.max(asked_at));
+            // Beyond what the clock can say there is no limit.
+            let Some(end) = last.checked_add(patience) else { return std::future::pending().await };
+            if Instant::now() < end {
+                sleep_until(end).await;
+                continue;
+            }
+            match progress.no_turn(patience) {
+                Some(error) => return error,
+                None => return std::future::pending().await,
+            }
         }
     }
 
     /// Cancel-safe: an equal job that waits goes on where this one is dropped.
     async fn cached(&self, job: &RewardJob, progress: &Progress) -> Result<Score, RewardError> {
-        let Some(cache) = &self.cache else { return self.attempts(job, progress).await };
+        let Some(cache) = &self.cache else { return self.in_turn(job, progress).await };
         let cell = cache.cell(job.content_hash());
         progress.waits_for("an equal job");
-        cell.get_or_try_init(|| self.attempts(job, progress)).await.cloned()
+        cell.get_or_try_init(|| self.in_turn(job, progress)).await.cloned()
+    }
+
+    /// Waits for the job's turn. Cancel-safe.
+    async fn in_turn(&self, job: &RewardJob, progress: &Progress) -> Result<Score, RewardError> {
+        progress.waits_for("a place among the jobs at a time");
+        let _place = self.places.acquire().await.map_err(|_| RewardError::Cancelled)?;
+        self.rate_allows(progress).await;
+        progress.has_turn();
+        match timeout(self.guard.deadline, self.attempts(job, progress)).await {
+            Ok(result) => result,
+            Err(_) => Err(progress.deadline(self.guard.deadline)),
+        }
     }
 
     /// Cancel-safe.
+    async fn rate_allows(&self, progress: &Progress) {
+        if let Some(rate) = &self.rate {
+            progress.waits_for("the rate limit");
+            rate.turn().await;
+        }
+    }
+
+    /// The first attempt is at once. Cancel-safe.
     async fn attempts(&self, job: &RewardJob, progress: &Progress) -> Result<Score, RewardError> {
-        progress.waits_for("a place among the jobs at a time");
-        let _place = self.places.acquire().await.map_err(|_| RewardError::Cancelled)?;
         let mut pause = RETRY_PAUSE_FIRST;
         let mut left = self.guard.retries;
         loop {
-            if let Some(rate) = &self.rate {
-                progress.waits_for("the rate limit");
-                rate.turn().await;
-            }
             progress.waits_for("an answer");
             let error = match self.attempt(job).await {
                 Ok(score) => return Ok(score),
@@ -152,16 +198,22 @@ impl Guarded {
             progress.failed(&error);
             sleep(error.retry_after().unwrap_or(pause)).await;
             pause = (pause * 2).min(RETRY_PAUSE_MAX);
+            self.rate_allows(progress).await;
         }
     }
 
     /// Cancel-safe.
     async fn attempt(&self, job: &RewardJob) -> Result<Score, RewardError> {
         let attempt = timeout(self.guard.attempt, self.runner.score(job)).await;
-        let score = attempt.unwrap_or(Err(RewardError::TimedOut { after: self.guard.attempt }))?;
+        let result = attempt.unwrap_or(Err(RewardError::TimedOut { after: self.guard.attempt }));
+        let is_answer = result.as_ref().map_or_else(|error| error.class() != ErrorClass::Retryable, |_| true);
+        if is_answer {
+            *self.answered_at.lock() = Some(Instant::now());
+        }
+        let score = result?;
         invariants::score_is_sound(&score).map_err(|violation| RewardError::Nonsense {
             what: "the reward".into(),
-            reason: "expected a finite score and an acc from 0 to 1".into(),
+            reason: "expected a score that is finite in 32 bits, and an acc from 0 to 1".into(),
             quote: violation.0,
         })?;
         Ok(score)
@@ -174,7 +226,7 @@ impl RewardRunner for Guarded {
             let result = tokio::select! {
                 biased;
                 () = self.token.cancelled() => Err(RewardError::Cancelled),
-                result = self.timed(job) => result,
+                result = self.patient(job) => result,
             };
             self.guard.on_failure.apply(result)
         })
@@ -197,6 +249,7 @@ struct Progress(Mutex<Stage>);
 
 #[derive(Default)]
 struct Stage {
+    has_turn: bool,
     waiting_for: &'static str,
     last_error: Option<String>,
 }
@@ -204,6 +257,16 @@ struct Stage {
 impl Progress {
     fn waits_for(&self, what: &'static str) {
         self.0.lock().waiting_for = what;
+    }
+
+    fn has_turn(&self) {
+        self.0.lock().has_turn = true;
+    }
+
+    /// The error of a job that has not had its turn.
+    fn no_turn(&self, after: Duration) -> Option<RewardError> {
+        let stage = self.0.lock();
+        (!stage.has_turn).then_some(RewardError::NoTurn { after, waiting_for: stage.waiting_for })
     }
 
     fn failed(&self, error: &RewardError) {

@@ -42,7 +42,8 @@ pub struct CodeConfig {
     pub workers: usize,
     /// The limit of one test from the moment when the candidate's turn comes, seconds.
     pub time_s: f64,
-    /// The limit of all tests of a candidate, seconds; shorter than `attempt_s` by 5 s at least.
+    /// The limit of all tests of a candidate, seconds; shorter by 5 s at least than `attempt_s`, or than the deadline
+    /// where that is 0.
     pub time_all_s: f64,
     /// Address space of each process, MiB.
     pub memory_mb: u64,
@@ -89,7 +90,7 @@ impl CodeConfig {
             return wrong("code.time_s", "at most code.time_all_s", self.time_s.to_string());
         }
         if time_all + ATTEMPT_SPARE > attempt {
-            let expected = "5 s less than attempt_s, or less";
+            let expected = "5 s less than the time of an attempt, or less";
             return wrong("code.time_all_s", expected, self.time_all_s.to_string());
         }
         if let Some(path) = self.readable.iter().find(|path| !path.is_absolute()) {

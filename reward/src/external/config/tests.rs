@@ -89,7 +89,8 @@ fn values_that_cannot_be_are_named() {
         ("code = { workers = 0 }", "code.workers"),
         ("code = { time_s = 0 }", "code.time_s"),
         ("code = { time_s = 20, time_all_s = 10 }", "code.time_s"),
-        ("code = { time_all_s = 60 }", "code.time_all_s"),
+        ("code = { time_all_s = 60 }\nattempt_s = 60", "code.time_all_s"),
+        ("code = {}\ndeadline_s = 54", "code.time_all_s"),
         ("code = {}\nattempt_s = 54", "code.time_all_s"),
         ("code = { memory_mb = 0 }", "code.memory_mb"),
         ("code = { processes_max = 0 }", "code.processes_max"),
@@ -103,11 +104,25 @@ fn values_that_cannot_be_are_named() {
         ("http = \"http://h/\"\nattempt_s = -1", "attempt_s"),
         ("http = \"http://h/\"\ndeadline_s = nan", "deadline_s"),
         ("http = \"http://h/\"\non_failure = { score = nan }", "on_failure.score"),
+        ("http = \"http://h/\"\non_failure = { score = 1e39 }", "on_failure.score"),
     ] {
         match build(text) {
             Err(RewardError::Misconfigured { key: named, .. }) => assert_eq!(named, key, "{text}"),
             other => panic!("{text}: {other:?}"),
         }
+    }
+}
+
+#[test]
+fn attempts_share_the_deadline_unless_they_have_a_limit_of_their_own() {
+    for (text, seconds) in [
+        ("http = \"http://h/\"\ndeadline_s = 60", 20),
+        ("http = \"http://h/\"\ndeadline_s = 60\nretries = 0", 60),
+        ("http = \"http://h/\"\ndeadline_s = 60\nattempt_s = 60", 60),
+        ("code = {}\ndeadline_s = 60", 60),
+    ] {
+        let guard = read(text).guard(1).unwrap();
+        assert_eq!(guard.attempt, Duration::from_secs(seconds), "{text}");
     }
 }
 

@@ -180,8 +180,61 @@ async fn an_attempt_has_a_limit_and_so_has_everything() {
 
     let runner = guarded(&told, Guard { concurrency: 1, deadline: Duration::from_secs(2), ..guard() });
     let _taken = runner.places.acquire().await.unwrap();
+    let started = Instant::now();
     let error = score_of(&runner, "a").await.unwrap_err();
-    assert!(matches!(error, RewardError::Deadline { waiting_for, .. } if waiting_for.contains("a place")));
+    assert!(matches!(error, RewardError::NoTurn { waiting_for, .. } if waiting_for.contains("a place")));
+    assert_eq!(started.elapsed().as_secs(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_costs_no_job_its_deadline() {
+    let told = Told::new(1_000, |_| Ok(1.0));
+    let settings = Guard { concurrency: 2, deadline: Duration::from_secs(3), ..guard() };
+    let started = Instant::now();
+    let scores = all(&guarded(&told, settings.clone()), &different(100)).await;
+    assert!(scores.iter().all(|score| *score == Ok(1.0)), "{scores:?}");
+    assert_eq!(started.elapsed().as_secs(), 50);
+    // Nor does a rate that is slow for so many.
+    let slow = Guard { concurrency: 100, per_second: Some(1.0), ..settings };
+    let scores = all(&guarded(&told, slow), &different(20)).await;
+    assert!(scores.iter().all(|score| *score == Ok(1.0)), "{scores:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_who_wait_for_whom_nobody_answers_give_up() {
+    let told = Told::new(10_000_000, |_| Ok(1.0));
+    for cache_entries in [0, 8] {
+        let deadline = Duration::from_secs(3);
+        let settings = Guard { concurrency: 2, retries: 0, deadline, cache_entries, ..guard() };
+        let started = Instant::now();
+        let mut responses = different(100);
+        responses.extend(vec!["0".to_owned(); 100]);
+        let scores = all(&guarded(&told, settings), &responses).await;
+        assert!(scores.iter().all(Result::is_err));
+        let gave_up = scores.iter().filter(|score| matches!(score, Err(RewardError::NoTurn { .. }))).count();
+        assert!(gave_up > 150, "{gave_up}");
+        assert!(started.elapsed() <= deadline * 3, "{:?}", started.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_hangs_leaves_time_for_the_next() {
+    /// Never answers the first question.
+    struct HangsOnce(AtomicUsize);
+    impl RewardRunner for HangsOnce {
+        fn score<'a>(&'a self, _job: &'a RewardJob) -> BoxFuture<'a, Result<Score, RewardError>> {
+            let call = self.0.fetch_add(1, Ordering::Relaxed);
+            Box::pin(async move {
+                if call == 0 {
+                    return std::future::pending().await;
+                }
+                Ok(Score::right_or_wrong(true, None))
+            })
+        }
+    }
+    let settings = Guard { attempt: Duration::from_secs(20), ..guard() };
+    let runner = Guarded::new(Arc::new(HangsOnce(AtomicUsize::new(0))), settings, CancellationToken::new());
+    assert_eq!(score_of(&runner, "a").await, Ok(1.0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -257,7 +310,7 @@ async fn the_end_of_the_token_ends_every_job_whatever_the_rule() {
 
 #[tokio::test(start_paused = true)]
 async fn an_unsound_score_is_an_error() {
-    for score in [f64::NAN, f64::INFINITY] {
+    for score in [f64::NAN, f64::INFINITY, 1e39] {
         let error = score_of(&guarded(&Told::new(0, move |_| Ok(score)), guard()), "a").await.unwrap_err();
         assert!(matches!(error, RewardError::Nonsense { .. }), "{error}");
     }
