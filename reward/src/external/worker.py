@@ -11,11 +11,14 @@ import inspect
 import json
 import math
 import os
+import signal
 import sys
 import traceback
 
 REASON_CHARS_MAX = 500
 VALUE_CHARS_MAX = 100
+PRED_CHARS_MAX = 1000
+PR_SET_PDEATHSIG = 1
 NAMES = ("data_source", "solution_str", "ground_truth", "extra_info")
 
 
@@ -78,7 +81,8 @@ def verdict(result):
     if result.get("acc") is not None:
         answer["acc"] = number(result["acc"], "acc")
     if result.get("pred") is not None:
-        answer["pred"] = clean(result["pred"])
+        # A line of answer has a bound, and a worker that breaks it is killed.
+        answer["pred"] = clean(str(result["pred"])[:PRED_CHARS_MAX])
     return answer
 
 
@@ -137,6 +141,9 @@ class Worker:
                 answer = {"error": reason(error)}
             except SystemExit as error:
                 leave(error)
+            except BaseException as error:
+                # A cancelled task and the like: the function has failed, and nobody asked this process to end.
+                answer = {"error": reason(error)}
             self.say({"id": job["id"], **answer})
 
 
@@ -151,7 +158,24 @@ async def finished(awaitable):
     return await awaitable
 
 
+def die_with_parent():
+    """A worker that is busy when its parent is killed would not see the end of its input for as long as it is busy."""
+    if sys.platform != "linux":
+        return
+    parent = os.getppid()
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    except (ImportError, OSError, AttributeError):
+        return
+    if os.getppid() != parent:
+        # It died before the kernel was asked.
+        os._exit(1)
+
+
 if __name__ == "__main__":
+    die_with_parent()
     target = sys.argv[1]
     sys.argv = [target]
     Worker().run(target)

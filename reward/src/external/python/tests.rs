@@ -127,6 +127,7 @@ async fn every_kind_of_result_is_a_score() {
         ("True", 1.0),
         ("False", 0.0),
         ("{'score': 2, 'acc': 1, 'pred': None, 'other': object()}", 2.0),
+        ("{'score': 3, 'pred': 'é' * (1 << 20)}", 3.0),
         ("system", 1.0),
         ("fork", 1.0),
     ] {
@@ -151,13 +152,15 @@ async fn what_is_no_score_is_said_and_costs_no_worker() {
         ("1 / 0", "ZeroDivisionError: division by zero"),
         ("undefined", "NameError"),
         ("'\\ud800' + 1", "TypeError"),
+        ("(_ for _ in ()).throw(asyncio.CancelledError())", "CancelledError"),
+        ("(_ for _ in ()).throw(KeyboardInterrupt())", "KeyboardInterrupt"),
     ] {
         let reason = fixture.reason(result).await;
         assert!(reason.contains(words) && reason.len() < 1000, "{result}: {reason}");
     }
     assert!(fixture.reason("1 / 0").await.contains(":1)"), "the place is named");
     let (calls, _) = fixture.worker().await;
-    assert_eq!(calls, 13.0, "one worker has answered them all");
+    assert_eq!(calls, 15.0, "one worker has answered them all");
 }
 
 #[tokio::test]
@@ -287,4 +290,44 @@ fn places_come_before_what_is_inherited() {
     assert_eq!(path(&config, None).as_deref(), Some("/a:/b"));
     let bare = PythonConfig { path: Vec::new(), ..config };
     assert_eq!(path(&bare, Some("/c")), None, "what is inherited stays as it is");
+}
+
+/// Starts a worker, gives it a job that takes for ever, says the worker's process and waits.
+#[cfg(target_os = "linux")]
+const PARENT: &str = r#"
+import json, subprocess, sys, time
+worker, function = sys.argv[1:]
+process = subprocess.Popen(
+    [sys.executable, "-u", "-c", worker, function], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+)
+assert json.loads(process.stdout.readline()) == {"ready": True}
+job = {"id": 1, "data_source": "test", "solution_str": "sleep", "ground_truth": "42", "extra_info": {"index": 7}}
+process.stdin.write(json.dumps(job).encode() + b"\n")
+process.stdin.flush()
+print(process.pid, flush=True)
+time.sleep(1000)
+"#;
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_busy_worker_does_not_outlive_its_parent() {
+    use std::io::{BufRead, BufReader};
+
+    let Some(fixture) = fixture() else { return };
+    let file = fixture.folder.path().join("my_rewards.py");
+    let mut parent = std::process::Command::new("python3")
+        .args(["-c", PARENT, WORKER, &format!("{}:compute_score", file.display())])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(parent.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let worker = Pid::from_raw(line.trim().parse().unwrap()).unwrap();
+    assert!(test_kill_process(worker).is_ok());
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+    // Whoever inherits it may take a while to wait for it; what matters is that it does not run.
+    let stat = format!("/proc/{}/stat", worker.as_raw_nonzero());
+    let runs = || std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
+    eventually("the worker is gone", || !runs()).await;
 }
