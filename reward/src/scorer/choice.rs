@@ -6,8 +6,9 @@
 //! response counts, because a model that corrects itself does so later on. Letters are A to J in either case; what
 //! is not such a letter is passed over, so `\boxed{42}` hides nothing.
 //!
-//! A small letter with words right behind it ("the answer is a prime") is an article and no choice; a bracket or
-//! another mark between them ("the answer is a) a prime") makes it one.
+//! A small letter with words right behind it ("the answer is a prime") is an article and no choice, and an I ("my
+//! answer is: I chose B") a pronoun; a bracket or another mark between them ("the answer is a) a prime"), or "option"
+//! or "choice" before it, makes it one.
 //!
 //! # Deliberately absent
 //! The text of an option in place of its letter: the row does not say which text has which letter.
@@ -25,6 +26,9 @@ use crate::python_text::{is_space, strip};
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Choice;
 
+/// A word of one letter in upper case.
+const PRONOUN: char = 'I';
+
 /// May stand around a letter.
 const WRAPPING: &[char] = &['(', ')', '[', ']', '{', '}', '*', '_', '$', '"', '\'', '.', ',', ':'];
 
@@ -40,7 +44,7 @@ static BOXED: LazyLock<Regex> = LazyLock::new(|| {
 static STATED: LazyLock<Regex> = LazyLock::new(|| {
     let pattern = concat!(
         r"(?i)answer[*_]{0,2}(?:[ \t]{0,4}:|[ \t]{1,4}is[ \t]{0,4}:?)[*_\s]{0,6}",
-        r#"(?:(?:option|choice)[ \t]{1,4})?[(\[{$*"']{0,4}([A-J])(?-u:\b)"#,
+        r#"((?:option|choice)[ \t]{1,4})?[(\[{$*"']{0,4}([A-J])(?-u:\b)"#,
     );
     Regex::new(pattern).expect("a constant pattern compiles")
 });
@@ -62,19 +66,20 @@ fn last_boxed(response: &str) -> Option<(usize, char)> {
     Some((letter.start(), letter_of(letter.as_str())?))
 }
 
-/// Whether a small letter before `rest` is the article of a sentence that goes on.
+/// Whether a letter before `rest` is the article or the pronoun of a sentence that goes on.
 fn goes_on(rest: &str) -> bool {
     rest.trim_start_matches([' ', '\t']).starts_with(char::is_alphanumeric)
 }
 
 fn last_stated(response: &str) -> Option<(usize, char)> {
     let stated = STATED.captures_iter(response).filter_map(|captures| {
-        let letter = captures.get(1)?;
+        let letter = captures.get(2)?;
         let rest = &response[letter.end()..];
-        let is_small = letter.as_str().starts_with(|c: char| c.is_ascii_lowercase());
+        let may_be_word = captures.get(1).is_none()
+            && letter.as_str().starts_with(|c: char| c.is_ascii_lowercase() || c == PRONOUN);
         // The pattern's boundary knows ASCII only: "É" makes a word of the letter before it.
         let is_word = rest.starts_with(char::is_alphanumeric);
-        let is_article = is_small && goes_on(rest);
+        let is_article = may_be_word && goes_on(rest);
         (!is_word && !is_article).then(|| letter_of(letter.as_str()).map(|found| (letter.start(), found)))?
     });
     stated.last()

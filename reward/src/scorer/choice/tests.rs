@@ -21,6 +21,7 @@ fn every_form_is_read() {
         "Final answer: $C$",
         "the answer is (c) the third",
         "the answer is c) the third",
+        "the answer is option c as said",
         "I think\n\nC",
         "I think\n(c).\n\n",
         "hence\n**C**",
@@ -42,6 +43,8 @@ fn what_is_no_choice_is_passed_over() {
         "the answer is a prime number",
         "the answer is not C, I fear",
         "I choose C",
+        "So my answer is: I chose B because of the heat",
+        "the answer is I think B",
         "C\nor something else",
     ] {
         assert_eq!(chosen(response), None, "{response:?}");
@@ -55,6 +58,13 @@ fn the_last_one_counts_whatever_its_form() {
     assert_eq!(chosen("\\boxed{A} Answer: B\nD"), Some('D'));
     assert_eq!(chosen("Answer: B\n\\boxed{42}"), Some('B'));
     assert_eq!(chosen("answer: answer: E"), Some('E'));
+    let explained = "\\boxed{B}\nSo my answer is: I chose B because of the heat.";
+    assert_eq!(chosen(explained), Some('B'), "a pronoun is no letter");
+    for one in
+        ["Answer: I", "Answer: (I) because", "Answer: I. It is", "answer: option I because", "\\boxed{I}"]
+    {
+        assert_eq!(chosen(one), Some('I'), "{one:?}");
+    }
 }
 
 #[test]
