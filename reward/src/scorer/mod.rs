@@ -33,7 +33,7 @@ pub use json_schema::{
 pub use length::{Length, Ramp};
 pub use math::Math;
 pub use math_dapo::{MathDapo, Variant, normalize};
-pub use math_equiv::MathEquiv;
+pub use math_equiv::{MathEquiv, Reason};
 pub use pattern::{COMPILED_BYTES_MAX, PATTERN_BYTES_MAX, Pattern, PatternConfig};
 pub use repetition::{NGRAM_MAX, Repetition, RepetitionUnit};
 pub use routed::Routed;
@@ -67,6 +67,9 @@ pub struct Score {
     /// Empty for all scorers but [`Rubric`].
     #[serde(default, skip_serializing_if = "Parts::is_empty")]
     pub parts: Parts,
+    /// Why, in one word, from scorers that say so: [`MathEquiv`], also as the part of a rubric that is its `acc`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Reason>,
 }
 
 impl Score {

@@ -136,6 +136,7 @@ impl Scorer for Rubric {
             if index == self.acc {
                 whole.acc = score.acc;
                 whole.pred = score.pred;
+                whole.reason = score.reason;
             }
             parts.insert(Arc::clone(&part.name), score.score);
         }

@@ -1,9 +1,16 @@
 //! Whether two answers that were read are equal.
+//!
+//! # Invariants
+//! - Two parts of the answers meet once at most, so that sets within sets cost the product of their sizes and no power
+//!   of it; and all meetings together are on a budget, [`MEETINGS_MAX`].
+
+use std::cell::Cell;
 
 use super::exact::{self, Exact};
 use super::numeric::{self, Approx, POINTS};
 use super::shape::Reading;
-use super::tree::{NodeId, Scalar, Shape};
+use super::tree::{NodeId, Rational, Scalar, Shape};
+use super::units;
 use super::{Reason, Verdict};
 
 /// Two values that are not both exact are equal when they differ by no more than this share of the larger.
@@ -18,6 +25,10 @@ const NOISES: f64 = 4.0;
 /// Noise above which a value says nothing, relative to the value or to one.
 const NOISE_MAX: f64 = 1e-7;
 
+/// How often parts of the answers are compared, where a comparison at sample points counts as so many. Enough for sets
+/// of 360 numbers in any order.
+const MEETINGS_MAX: usize = 1 << 17;
+
 /// An answer with its values.
 struct Side {
     exact: Vec<Exact>,
@@ -29,6 +40,7 @@ struct Comparison {
     right: Side,
     points: usize,
     points_min: usize,
+    meetings_left: Cell<usize>,
 }
 
 /// Compares by value.
@@ -45,8 +57,13 @@ pub(super) fn compare(left: &Reading, right: &Reading) -> Verdict {
         right: side(right),
         points,
         points_min: if has_variables { POINTS_MIN } else { 1 },
+        meetings_left: Cell::new(MEETINGS_MAX),
     };
-    comparison.shapes(&left.shape, &right.shape)
+    let verdict = comparison.shapes(&left.shape, &right.shape);
+    if comparison.meetings_left.get() == 0 && !verdict.is_equal {
+        return Verdict::different(Reason::UndecidedComparedAsText);
+    }
+    verdict
 }
 
 /// Whether a tuple of two is an interval, or may be one.
@@ -55,7 +72,17 @@ fn may_be_interval(items: &[Shape]) -> bool {
 }
 
 impl Comparison {
+    /// Pays for so many meetings; whether there were as many left.
+    fn pay(&self, meetings: usize) -> bool {
+        let left = self.meetings_left.get();
+        self.meetings_left.set(left.saturating_sub(meetings));
+        left > meetings
+    }
+
     fn shapes(&self, left: &Shape, right: &Shape) -> Verdict {
+        if !self.pay(1) {
+            return Verdict::different(Reason::UndecidedComparedAsText);
+        }
         match (left, right) {
             (Shape::Named { .. }, Shape::Named { .. } | Shape::Equation { .. })
             | (Shape::Equation { .. }, Shape::Named { .. } | Shape::Equation { .. }) => {
@@ -159,17 +186,30 @@ impl Comparison {
         Verdict::equal(Reason::SameSet)
     }
 
-    /// Each of the one is somewhere in the other, both ways.
+    /// Each of the one is somewhere in the other, both ways. No pair is compared twice.
     fn contained(&self, left: &[Shape], right: &[Shape]) -> Verdict {
-        let is_in_right = |item: &Shape| right.iter().any(|other| self.shapes(item, other).is_equal);
-        let is_in_left = |item: &Shape| left.iter().any(|other| self.shapes(other, item).is_equal);
-        let is_same = left.iter().all(is_in_right) && right.iter().all(is_in_left);
+        let pairs = left.len() * right.len();
+        if pairs > self.meetings_left.get() {
+            self.meetings_left.set(0);
+            return Verdict::different(Reason::UndecidedComparedAsText);
+        }
+        let mut known = vec![None; pairs];
+        let mut is_met = |at: usize, other: usize| {
+            *known[at * right.len() + other]
+                .get_or_insert_with(|| self.shapes(&left[at], &right[other]).is_equal)
+        };
+        let is_within = (0..left.len()).all(|at| (0..right.len()).any(|other| is_met(at, other)));
+        let is_same = is_within && (0..right.len()).all(|other| (0..left.len()).any(|at| is_met(at, other)));
         Verdict::of(is_same, Reason::SameSet, Reason::DifferentValue)
     }
 
     fn scalars(&self, left: &Scalar, right: &Scalar) -> Verdict {
         if !left.units.is_empty() && !right.units.is_empty() && left.units != right.units {
-            return Verdict::different(Reason::DifferentUnit);
+            let is_same = units::ratio(&left.units, &right.units).and_then(|ratio| {
+                let verdict = self.scaled(left.value, &ratio, right.value);
+                verdict.is_equal.then_some(verdict)
+            });
+            return is_same.unwrap_or(Verdict::different(Reason::DifferentUnit));
         }
         let verdict = self.values(left.value, right.value);
         // A percentage equals the number before its sign, too, but only where the other is none.
@@ -181,6 +221,16 @@ impl Comparison {
         if verdict.is_equal || !unsigned.is_equal { verdict } else { unsigned }
     }
 
+    /// Whether the left value, so many times, is the right one.
+    fn scaled(&self, left: NodeId, ratio: &Rational, right: NodeId) -> Verdict {
+        if let (Some(Exact::Finite(a)), Some(Exact::Finite(b))) =
+            (self.left.exact.get(left), self.right.exact.get(right))
+        {
+            return Verdict::of(a * ratio == *b, Reason::SameExactValue, Reason::DifferentValue);
+        }
+        self.approximately(left, right, numeric::float(ratio))
+    }
+
     fn values(&self, left: NodeId, right: NodeId) -> Verdict {
         match (self.left.exact.get(left), self.right.exact.get(right)) {
             (Some(Exact::Finite(a)), Some(Exact::Finite(b))) => {
@@ -190,7 +240,7 @@ impl Comparison {
             (Some(a), Some(b)) if is_infinite(a) || is_infinite(b) => {
                 Verdict::of(a == b, Reason::SameExactValue, Reason::DifferentValue)
             }
-            _ => self.approximately(left, right),
+            _ => self.approximately(left, right, 1.0),
         }
     }
 
@@ -207,9 +257,14 @@ impl Comparison {
         if real.len() >= self.points_min { real } else { valid }
     }
 
-    fn approximately(&self, left: NodeId, right: NodeId) -> Verdict {
+    /// The same at sample points.
+    fn approximately(&self, left: NodeId, right: NodeId, ratio: f64) -> Verdict {
+        if !self.pay(self.points) {
+            return Verdict::different(Reason::UndecidedComparedAsText);
+        }
         let points = self.valid_points(left, right);
-        if points.iter().any(|(a, b)| !is_near(*a, *b)) {
+        let scaled = |a: &Approx| Approx { value: a.value * ratio, noise: a.noise * ratio };
+        if points.iter().any(|(a, b)| !is_near(scaled(a), *b)) {
             return Verdict::different(Reason::DifferentValue);
         }
         if points.len() < self.points_min {
@@ -220,6 +275,9 @@ impl Comparison {
 
     /// Whether one is a constant times the other, by a positive constant where `is_positive`.
     fn is_multiple(&self, left: NodeId, right: NodeId, is_positive: bool) -> bool {
+        if !self.pay(self.points) {
+            return false;
+        }
         let points = self.valid_points(left, right);
         let sizes = |(a, b): &(Approx, Approx)| a.value.norm().min(b.value.norm());
         let Some(largest) = points.iter().copied().max_by(|p, q| sizes(p).total_cmp(&sizes(q))) else {

@@ -1,4 +1,5 @@
-//! `math_equiv`: answers compared by value, whatever they are written in; every verdict says why.
+//! `math_equiv`: answers compared by value, whatever they are written in; every verdict says why, by a [`Reason`] that
+//! is the score's `reason`.
 //!
 //! Both answers, LaTeX or plain, are read into the same forms and compared exactly where both are rational, and by
 //! seeded numeric evaluation elsewhere. What cannot be read is compared as text. Nothing is rounded: a decimal equals
@@ -7,9 +8,9 @@
 //! | kind | equal | different |
 //! |---|---|---|
 //! | numbers | `\frac12`, `1/2`, `0.5`, `.50`, `5e-1`, `5\times10^{-1}`; `1\frac12` and `3/2`; `0.\overline{3}` and `1/3` | `1/3` and `0.33` |
-//! | thousands | `1,000`, `1{,}000`, `1\,000`, `1 000`, `1000`; inside brackets and sets a comma separates | `(1,000)` and `1000` |
+//! | thousands | `1,000`, `1{,}000`, `1\,000`, `1 000`, `1000`; inside brackets and sets a comma separates | `(1,000)` and `1000`; `3{,}14` and `314` |
 //! | percent | `50\%`, `50 percent`, `0.5`; also `50` | `50\%` and `0.5\%`; `50\%` and `5` |
-//! | units | `5\text{ cm}`, `5 cm`, `5`; `\$5`, `5 dollars`, `5`; `60 mph`, `60`; `30^\circ` and `30` | two known units that differ, `5 cm` and `5 m`, even where they convert: `100 cm` and `1\text{ m}`; a single letter is a unit in `\text{}` only |
+//! | units | `5\text{ cm}`, `5 cm`, `5`; `\$5`, `5 dollars`, `5`; `60 mph`, `60`; `30^\circ` and `30`; units that convert, exactly: `100 cm` and `1\text{ m}`, `50` cents and `\$0.50` | two known units that differ, `5 cm` and `5 m`; a single letter is a unit in `\text{}` only |
 //! | counted things | unknown words behind a number do not count: `5 apples`, `5` | a word that is a number: `5 million` and `5` |
 //! | constants | `\pi`, `e`, `i`; `\sqrt{8}` and `2\sqrt2`; `\sqrt[3]{-8}` and `-2`; `\log` is `\ln`, `\lg` has base 10, `\log_2` its own | `\pi` and `3.14` |
 //! | expressions | at every sample point where both are real, or else complex; variables are real, of both signs: `(x+1)^2` and `x^2+2x+1`, `\sin^2 x` and `1-\cos^2 x` | `x` and `X`; `x+1` and `x-1`; `\sqrt{x^2}` and `x` |
@@ -33,11 +34,11 @@
 //! # Invariants
 //! - Any two texts give a verdict, the same one every time; every answer equals itself; order does not matter.
 //! - Time is linear in the texts. Answers over [`ANSWER_BYTES_MAX`] are compared as text; below, the depth, the nodes
-//!   and the digits of an answer, the bits of exact values and the work they cost are bounded each by a constant, and
-//!   what is over one is compared as text or numerically. There is no way to make `9^{9^{9^9}}` be computed.
+//!   and the digits of an answer, the bits of exact values, the work they cost and the comparisons of elements are
+//!   bounded each by a constant, and what is over one is compared as text or numerically. There is no way to make `9^{9^{9^9}}` be computed.
 //!
 //! # Deliberately absent
-//! Solving and simplifying, converting units, merging intervals, comparing a rounded value with an exact one, decimal
+//! Solving and simplifying, merging intervals, comparing a rounded value with an exact one, decimal
 //! commas, congruences, dates and times of day. Values that differ by less than one part in 10^10 cannot be told
 //! apart unless both are rational.
 
@@ -50,7 +51,10 @@ mod parser;
 mod shape;
 mod text;
 mod tree;
+mod units;
 mod words;
+
+use serde::{Deserialize, Serialize};
 
 use super::{Score, ScoreInput, Scorer};
 use crate::RewardError;
@@ -61,7 +65,8 @@ pub use compare::{POINTS_MIN, RELATIVE_TOLERANCE};
 pub const ANSWER_BYTES_MAX: usize = 2048;
 
 /// Why two answers are equal or not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Reason {
     /// The same text, but for spacing and style.
     SameText,
@@ -149,7 +154,10 @@ impl Verdict {
 
 /// Compares two answers, neither of which needs to be fenced in dollar signs or a box. See the module's table.
 pub fn equivalent(prediction: &str, truth: &str) -> Verdict {
-    let (left, right) = (extract::unwrapped(prediction), extract::unwrapped(truth));
+    // Always the same one first, so that order does not matter where a budget ends a comparison either.
+    let mut answers = [extract::unwrapped(prediction), extract::unwrapped(truth)];
+    answers.sort_unstable();
+    let [left, right] = answers;
     let (normal_left, normal_right) = (text::normal(left), text::normal(right));
     if normal_left == normal_right {
         return Verdict::equal(Reason::SameText);
@@ -158,7 +166,7 @@ pub fn equivalent(prediction: &str, truth: &str) -> Verdict {
         return Verdict::different(Reason::UnparsedComparedAsText);
     }
     let as_text = || {
-        let is_same = text::folded(&normal_left) == text::folded(&normal_right);
+        let is_same = text::folded_words(&normal_left) == text::folded_words(&normal_right);
         let reason = Reason::UnparsedComparedAsText;
         Verdict::of(is_same, reason, reason)
     };
@@ -204,8 +212,12 @@ impl MathEquiv {
 
     /// The verdict behind the score.
     pub fn explain(&self, input: &ScoreInput<'_>) -> Verdict {
-        match extract::extract(input.response) {
-            Some(answer) => equivalent(answer, extract::truth_of(input.ground_truth)),
+        Self::verdict(extract::extract(input.response), input.ground_truth)
+    }
+
+    fn verdict(answer: Option<&str>, ground_truth: &str) -> Verdict {
+        match answer {
+            Some(answer) => equivalent(answer, extract::truth_of(ground_truth)),
             None => Verdict::different(Reason::NoAnswer),
         }
     }
@@ -221,9 +233,10 @@ impl Scorer for MathEquiv {
     }
 
     fn score(&self, input: &ScoreInput<'_>) -> Result<Score, RewardError> {
-        let score = f64::from(self.explain(input).is_equal);
-        let pred = extract::extract(input.response).map(|answer| extract::unwrapped(answer).to_owned());
-        Ok(Score { score, acc: score, pred, ..Score::default() })
+        let answer = extract::extract(input.response);
+        let verdict = Self::verdict(answer, input.ground_truth);
+        let pred = answer.map(|answer| extract::unwrapped(answer).to_owned());
+        Ok(Score { reason: Some(verdict.reason), ..Score::right_or_wrong(verdict.is_equal, pred) })
     }
 }
 

@@ -62,7 +62,7 @@ impl Approx {
 }
 
 /// The nearest float; infinite where none is near.
-fn float(number: &Rational) -> f64 {
+pub(super) fn float(number: &Rational) -> f64 {
     // Floats reach to 2^1024: longer integers lose bits that do not count.
     let longest = number.numer().bits().max(number.denom().bits());
     let shift = longest.saturating_sub(1000);

@@ -58,7 +58,11 @@ impl<'a> Parser<'a> {
     }
 
     fn kind(&self) -> Option<&Kind> {
-        self.tokens[..self.end].get(self.at).map(|token| &token.kind)
+        self.kind_at(self.at)
+    }
+
+    fn kind_at(&self, at: usize) -> Option<&Kind> {
+        self.tokens[..self.end].get(at).map(|token| &token.kind)
     }
 
     fn symbol(&self) -> Option<char> {
@@ -154,6 +158,11 @@ impl<'a> Parser<'a> {
             && matches!(&self.tokens[start].kind, Kind::Number(numeral) if numeral.is_plain_integer());
         if is_integer && let Some(part) = self.proper_fraction()? {
             product = self.tree.push(Node::Sum(product, part))?;
+            let is_power = self.symbol() == Some('^') && self.degree_length_at(self.at + 1) > 0;
+            self.at += usize::from(is_power);
+            if self.accept_degree() {
+                product = self.degrees(product)?;
+            }
         }
         loop {
             if self.accept('*') {
@@ -181,7 +190,7 @@ impl<'a> Parser<'a> {
     }
 
     fn is_unit_at(&self, at: usize) -> bool {
-        match self.tokens[..self.end].get(at).map(|token| &token.kind) {
+        match self.kind_at(at) {
             Some(Kind::Word(word)) => matches!(words::classify(word), Meaning::Unit | Meaning::Noun),
             Some(Kind::Text(_)) => true,
             _ => false,
@@ -243,18 +252,19 @@ impl<'a> Parser<'a> {
     }
 
     fn accept_degree(&mut self) -> bool {
-        if self.accept('°') {
-            return true;
+        let length = self.degree_length_at(self.at);
+        self.at += length;
+        length > 0
+    }
+
+    /// Tokens of the degree sign there, in braces or not; 0 where there is none.
+    fn degree_length_at(&self, at: usize) -> usize {
+        let is_symbol = |at: usize, symbol: char| self.kind_at(at) == Some(&Kind::Symbol(symbol));
+        if is_symbol(at, '°') {
+            return 1;
         }
-        let is_braced = matches!(
-            self.tokens[..self.end].get(self.at..self.at + 3),
-            Some([open, degree, close])
-                if open.kind == Kind::Symbol('{')
-                    && degree.kind == Kind::Symbol('°')
-                    && close.kind == Kind::Symbol('}')
-        );
-        self.at += if is_braced { 3 } else { 0 };
-        is_braced
+        let is_braced = is_symbol(at, '{') && is_symbol(at + 1, '°') && is_symbol(at + 2, '}');
+        if is_braced { 3 } else { 0 }
     }
 
     /// Degrees are a unit, except in the argument of a function of angles.

@@ -45,6 +45,9 @@ fn numbers() {
         ("137 \\frac{1}{2}", "137.5"),
         ("2 1/3", "7/3"),
         ("1½", "1.5"),
+        ("22\\frac{1}{2}^\\circ", "22.5"),
+        ("22 1/2^{\\circ}", "22.5°"),
+        ("2\\frac12\\%", "1/40"),
         ("0.\\overline{3}", "1/3"),
         ("0.1\\overline{6}", "\\frac16"),
         ("1.2\\times 10^{5}", "120000"),
@@ -85,6 +88,9 @@ fn numbers() {
         ("5", "-5"),
         ("1 1/2", "11/2"),
         ("2\\frac{1}{2}", "1"),
+        ("3\\frac{1}{xy}", "\\frac{3}{y}"),
+        ("2\\frac{ab}{3}", "\\frac{2b}{3}"),
+        ("2\\frac{1}{2}^2", "6.25"),
         ("12345678901234567890123456789", "12345678901234567890123456788"),
         ("0.1", "0.01"),
         ("1e5", "1e6"),
@@ -116,6 +122,9 @@ fn thousands() {
     unequal(&[
         ("1,000", "1"),
         ("1,00", "100"),
+        ("3{,}14", "314"),
+        ("3{,}1415", "31415"),
+        ("x{,}123", "x123"),
         ("1,2,300", "12300"),
         ("(1,000)", "1000"),
         ("\\{1,234\\}", "1234"),
@@ -155,6 +164,18 @@ fn percent_money_units() {
         ("30^{\\circ}", "30 degrees"),
         ("30°", "30^\\circ"),
         ("x = 5\\text{ cm}", "5"),
+        ("100 cm", "1\\text{ m}"),
+        ("1\\text{ m}^2", "10000 cm^2"),
+        ("2\\pi\\text{ m}", "200\\pi\\text{ cm}"),
+        ("x\\text{ m}", "100x\\text{ cm}"),
+        ("1 gallon", "4 quarts"),
+        ("1\\text{ liter}", "1000\\text{ cm}^3"),
+        ("90 minutes", "1.5 hours"),
+        ("2 years", "24 months"),
+        ("36 km/h", "10\\text{ m/s}"),
+        ("60 mph", "1\\text{ mile per minute}"),
+        ("\\$0.50", "50 cents"),
+        ("16 oz", "1 pound"),
     ]);
     unequal(&[
         ("50\\%", "0.5\\%"),
@@ -162,7 +183,12 @@ fn percent_money_units() {
         ("50\\%", "5000"),
         ("5 cm", "5 m\\text{m}"),
         ("5 cm", "5\\text{ m}"),
-        ("100 cm", "1\\text{ m}"),
+        ("100 cm", "1.01\\text{ m}"),
+        ("100 cm", "1\\text{ m}^2"),
+        ("1 year", "365 days"),
+        ("1 ton", "1000 kg"),
+        ("0 celsius", "273.15 kelvin"),
+        ("60 mph", "60 km/h"),
         ("5 cm", "5 cm^2"),
         ("5 km", "5 km/h"),
         ("\\$5", "5 cents"),
@@ -236,6 +262,9 @@ fn expressions() {
         ("2x", "x\\cdot 2"),
         ("xy", "yx"),
         ("xy", "x*y"),
+        ("3\\frac{1}{xy}", "\\frac{3}{xy}"),
+        ("2\\frac{ab}{3}", "\\frac{2}{3}ab"),
+        ("3\\frac ab", "\\frac{3a}{b}"),
         ("3xy^2", "3 y^2 x"),
         ("(x+1)^2", "x^2+2x+1"),
         ("\\frac{x}{2}", "0.5x"),
@@ -347,7 +376,21 @@ fn verdicts_say_why() {
         ("east", "west", Reason::DifferentText),
         ("9^{9^{9^9}}", "9^{9^{9^8}}", Reason::UndecidedComparedAsText),
         ("\\foo{1}", "1", Reason::UnparsedComparedAsText),
+        ("\\foo{x}", "\\foo{X}", Reason::UnparsedComparedAsText),
     ] {
         assert_eq!(equivalent(a, b).reason, reason, "{a} | {b}");
+    }
+}
+
+#[test]
+fn what_is_not_read_is_compared_with_its_variables_and_without_the_case_of_its_words() {
+    equal(&[("\\foo{Area of x}", "\\foo{area  of x}")]);
+    unequal(&[("\\foo{x}", "\\foo{X}"), ("\\foo \\Delta", "\\foo \\delta"), ("\\foo{AB}", "\\foo{ab}")]);
+}
+
+#[test]
+fn a_reason_is_one_word_wherever_it_is_written() {
+    for reason in [Reason::SameExactValue, Reason::UndecidedComparedAsText, Reason::NoAnswer] {
+        assert_eq!(serde_json::to_value(reason).unwrap(), reason.as_str());
     }
 }

@@ -52,8 +52,8 @@ impl Normalizer {
     fn special(&mut self, next: char, rest: &str) -> usize {
         match next {
             '\\' => return self.command(&rest[1..]) + 1,
-            // A separator of thousands.
-            '{' if rest.starts_with("{,}") => return 3,
+            // A separator of thousands, where it separates some.
+            '{' if rest.starts_with("{,}") && self.is_before_thousands(&rest[3..]) => return 3,
             '{' => {
                 self.braces.push(true);
                 self.write("{");
@@ -69,6 +69,13 @@ impl Normalizer {
             other => self.write(other.encode_utf8(&mut [0; 4])),
         }
         next.len_utf8()
+    }
+
+    /// Whether a digit was written last, and exactly three are to come: the comma of `3{,}14` is no separator.
+    fn is_before_thousands(&self, behind: &str) -> bool {
+        let digits = behind.bytes().take(4).take_while(u8::is_ascii_digit).count();
+        let is_behind_digit = !self.is_gap && self.written.ends_with(|c: char| c.is_ascii_digit());
+        is_behind_digit && digits == 3
     }
 
     /// A command whose backslash is passed; returns its bytes behind that.
@@ -108,6 +115,30 @@ impl Normalizer {
         }
         symbol.len_utf8()
     }
+}
+
+/// Letters of the longest word that may be a product of variables, whose case counts.
+const VARIABLES_MAX: usize = 3;
+
+/// A normal form without white space, and without regard to the case of what can only be words: `x` and `X` are two
+/// variables, and `\Delta` is not `\delta`.
+pub(super) fn folded_words(normal: &str) -> String {
+    let mut folded = String::with_capacity(normal.len());
+    let mut rest = normal;
+    while let Some(next) = rest.chars().next() {
+        let is_command = next == '\\';
+        let start = usize::from(is_command);
+        let letters = rest[start..].find(|c: char| !c.is_alphabetic()).unwrap_or(rest.len() - start);
+        let end = if letters > 0 { start + letters } else { next.len_utf8() };
+        let part = &rest[..end];
+        if !is_command && part.chars().count() > VARIABLES_MAX {
+            folded.push_str(&part.to_lowercase());
+        } else if !is_space(next) {
+            folded.push_str(part);
+        }
+        rest = &rest[end..];
+    }
+    folded
 }
 
 /// A normal form without regard to case and white space.

@@ -1,51 +1,91 @@
 //! Mixed numbers: `1\frac{1}{2}` and `1 1/2` are sums.
+//!
+//! Whether a fraction belongs to one is seen without reading it, since reading takes tokens apart.
 
-use num_traits::Zero;
-
-use super::super::lexer::{Kind, Token};
+use super::super::lexer::{Kind, Numeral};
 use super::super::tree::{Node, NodeId, Unparsed};
 use super::Parser;
 
+/// A place within the tokens: a command's arguments may be digits of one number, as in `\frac12`.
+#[derive(Clone, Copy)]
+struct Place {
+    at: usize,
+    digits_before: usize,
+}
+
 impl Parser<'_> {
-    /// The fraction of a mixed number: of whole numbers, below one.
+    /// The fraction of a mixed number: of whole numbers, below one, without a power or a factorial of its own.
     pub(super) fn proper_fraction(&mut self) -> Result<Option<NodeId>, Unparsed> {
-        let is_slashed = match self.tokens[..self.end].get(self.at..self.at + 3) {
-            Some([top, slash, bottom]) => {
-                let is_integer =
-                    |token: &Token| matches!(&token.kind, Kind::Number(n) if n.is_plain_integer());
-                top.is_spaced && is_integer(top) && slash.kind == Kind::Symbol('/') && is_integer(bottom)
-            }
-            _ => false,
-        };
         let is_command = matches!(self.kind(), Some(Kind::Command(name)) if name == "frac");
-        if !is_slashed && !is_command {
+        if is_command {
+            return if self.is_proper_command() { self.atom().map(Some) } else { Ok(None) };
+        }
+        if !self.is_proper_slash() {
             return Ok(None);
         }
-        let (start, before) = (self.at, self.tokens[self.at..self.end.min(self.at + 3)].to_vec());
-        let fraction = if is_slashed {
-            let top = self.factor()?;
-            self.at += 1;
-            let bottom = self.factor()?;
-            self.tree.push(Node::Quotient(top, bottom))?
-        } else {
-            self.atom()?
-        };
-        if self.is_proper(fraction) && self.symbol() != Some('^') {
-            return Ok(Some(fraction));
-        }
-        // A factor like any other: the tokens are as they were, and the nodes are not used.
-        self.tokens[start..start + before.len()].clone_from_slice(&before);
-        self.at = start;
-        Ok(None)
+        let top = self.atom()?;
+        self.at += 1;
+        let bottom = self.atom()?;
+        self.tree.push(Node::Quotient(top, bottom)).map(Some)
     }
 
-    fn is_proper(&self, fraction: NodeId) -> bool {
-        let nodes = self.tree.nodes();
-        let Some(Node::Quotient(top, bottom)) = nodes.get(fraction) else { return false };
-        let (Some(Node::Number(top)), Some(Node::Number(bottom))) = (nodes.get(*top), nodes.get(*bottom))
-        else {
-            return false;
-        };
-        top.is_integer() && bottom.is_integer() && !top.is_zero() && top < bottom
+    fn is_proper_command(&self) -> bool {
+        let first = Place { at: self.at + 1, digits_before: 0 };
+        let Some((top, second)) = self.integer_argument(first) else { return false };
+        let Some((bottom, end)) = self.integer_argument(second) else { return false };
+        is_proper(top, bottom) && !self.has_operator_at(end.at)
     }
+
+    fn is_proper_slash(&self) -> bool {
+        let is_spaced = self.tokens[..self.end].get(self.at).is_some_and(|token| token.is_spaced);
+        let (top, bottom) = (self.integer_at(self.at), self.integer_at(self.at + 2));
+        let is_fraction = self.kind_at(self.at + 1) == Some(&Kind::Symbol('/'))
+            && top.zip(bottom).is_some_and(|(top, bottom)| is_proper(top, bottom));
+        is_spaced && is_fraction && !self.has_operator_at(self.at + 3)
+    }
+
+    fn integer_at(&self, at: usize) -> Option<&str> {
+        match self.kind_at(at)? {
+            Kind::Number(numeral) => digits_of(numeral),
+            _ => None,
+        }
+    }
+
+    /// The whole number that is a command's argument, in braces or a single digit, and the place behind it.
+    fn integer_argument(&self, place: Place) -> Option<(&str, Place)> {
+        let Place { at, digits_before } = place;
+        if self.kind_at(at) == Some(&Kind::Symbol('{')) {
+            let is_closed = self.kind_at(at + 2) == Some(&Kind::Symbol('}'));
+            let behind = Place { at: at + 3, digits_before: 0 };
+            return self.integer_at(at + 1).filter(|_| is_closed).map(|digits| (digits, behind));
+        }
+        let digits = self.integer_at(at)?;
+        let digit = digits.get(digits_before..=digits_before)?;
+        let is_last = digits_before + 1 == digits.len();
+        let behind = if is_last {
+            Place { at: at + 1, digits_before: 0 }
+        } else {
+            Place { at, digits_before: digits_before + 1 }
+        };
+        Some((digit, behind))
+    }
+
+    /// A factorial, or a power that is no sign of degrees: then the fraction is a factor like any other.
+    fn has_operator_at(&self, at: usize) -> bool {
+        match self.kind_at(at) {
+            Some(Kind::Symbol('!')) => true,
+            Some(Kind::Symbol('^')) => self.degree_length_at(at + 1) == 0,
+            _ => false,
+        }
+    }
+}
+
+fn digits_of(numeral: &Numeral) -> Option<&str> {
+    numeral.is_plain_integer().then_some(numeral.digits.as_str())
+}
+
+/// Whether the quotient of two whole numbers lies between 0 and 1.
+fn is_proper(top: &str, bottom: &str) -> bool {
+    let (top, bottom) = (top.trim_start_matches('0'), bottom.trim_start_matches('0'));
+    !top.is_empty() && (top.len(), top) < (bottom.len(), bottom)
 }

@@ -79,14 +79,14 @@ impl Reader {
     fn equation(&mut self, sides: &[Range<usize>], depth: usize) -> Result<Shape, Unparsed> {
         let (Some(left), Some(right)) = (sides.first(), sides.last()) else { return Err(Unparsed) };
         let is_name = self.is_name(left.clone());
-        let before = self.tokens.clone();
+        // Before it is read as an expression, which takes its tokens apart.
+        let name = self.text_of(left.clone());
         let start = self.tree.nodes().len();
         let Ok(left_value) = self.expression(left.clone()) else {
             // "Area", `\angle ABC`, `(x, y)`: no expression, so it names the value.
-            self.tokens = before;
-            return self.named(left.clone(), right.clone(), depth);
+            let value = Box::new(self.shape(right.clone(), depth + 1)?);
+            return Ok(Shape::Named { name, value, difference: None });
         };
-        let name = self.text_of(left.clone());
         let value = self.shape(right.clone(), depth + 1)?;
         let Shape::Scalar(scalar) = &value else {
             return Ok(Shape::Named { name, value: Box::new(value), difference: None });

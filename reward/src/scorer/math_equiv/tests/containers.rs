@@ -1,4 +1,8 @@
+use std::time::Duration;
+
+use super::properties::stopwatch;
 use super::{equal, unequal};
+use crate::scorer::math_equiv::{ANSWER_BYTES_MAX, Reason, equivalent};
 
 #[test]
 fn lists_and_sets() {
@@ -104,6 +108,8 @@ fn relations() {
         ("a_{n+1} = 2n", "2n"),
         ("P(A \\cap B) = 1/3", "\\frac13"),
         ("AB = 5", "5"),
+        ("xy = 6", "6"),
+        ("xy = 6", "yx = 6"),
         ("\\angle ABC = 60^\\circ", "60"),
         ("\\text{Area} = 12\\pi", "12 \\pi"),
         ("x = \\frac{10}{2} = 5", "5"),
@@ -117,6 +123,8 @@ fn relations() {
     unequal(&[
         ("x = 5", "6"),
         ("x = 5", "y = 5"),
+        ("xy = 6", "y = 6"),
+        ("abc = 6", "c = 6"),
         ("y = 2x", "y = -2x"),
         ("2x = 10", "5"),
         ("x^2 = 4", "4"),
@@ -126,4 +134,42 @@ fn relations() {
         ("x + y > 2", "x + y \\ge 2"),
         ("x + y = 2", "x + y = 3"),
     ]);
+}
+
+/// Sets of two within each other, with numbers in the innermost ones: `{{1,2},{3,4}}` of depth 2.
+fn nested(depth: usize, leaves: &mut impl Iterator<Item = usize>, is_mirrored: bool) -> String {
+    if depth == 0 {
+        return leaves.next().map_or_else(String::new, |leaf| leaf.to_string());
+    }
+    let (first, second) = (nested(depth - 1, leaves, is_mirrored), nested(depth - 1, leaves, is_mirrored));
+    if is_mirrored { format!("\\{{{second},{first}\\}}") } else { format!("\\{{{first},{second}\\}}") }
+}
+
+#[test]
+fn sets_within_sets_take_bounded_time() {
+    // Three more that hold one element, up to the depth that is read.
+    let packed = |set: String| format!("\\{{\\{{\\{{{set}\\}}\\}}\\}}");
+    let different = |count: usize| packed(nested(8, &mut (0..256).map(|leaf| leaf % count), false));
+    let mirrored = |count: usize| packed(nested(8, &mut (0..256).map(|leaf| leaf % count), true));
+    for count in [1, 2, 5, 10] {
+        let (set, same, other) = (different(count), mirrored(count), different(count + 1));
+        assert!(set.len() <= ANSWER_BYTES_MAX, "{} bytes", set.len());
+        let started = stopwatch();
+        assert!(equivalent(&set, &same).is_equal, "{count}");
+        assert!(!equivalent(&set, &other).is_equal, "{count}");
+        let took = started();
+        assert!(took < Duration::from_secs(2), "{took:?} for {count}");
+    }
+}
+
+#[test]
+fn sets_of_more_pairs_than_the_budget_are_undecided() {
+    let set = |numbers: Vec<usize>| {
+        let items: Vec<String> = numbers.iter().map(usize::to_string).collect();
+        format!("\\{{{}\\}}", items.join(","))
+    };
+    let (small, large) = (100..400, 100..500);
+    assert!(equivalent(&set(small.clone().collect()), &set(small.rev().collect())).is_equal);
+    let verdict = equivalent(&set(large.clone().collect()), &set(large.rev().collect()));
+    assert_eq!((verdict.is_equal, verdict.reason), (false, Reason::UndecidedComparedAsText));
 }

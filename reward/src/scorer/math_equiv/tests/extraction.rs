@@ -33,6 +33,7 @@ fn explain(response: &str, ground_truth: &str) -> (f64, Option<String>, Reason) 
     let verdict = MathEquiv.explain(&input);
     assert_eq!(score.score, f64::from(verdict.is_equal));
     assert_eq!(score.acc, score.score);
+    assert_eq!(score.reason, Some(verdict.reason));
     (score.score, score.pred, verdict.reason)
 }
 

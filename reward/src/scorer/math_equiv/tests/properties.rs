@@ -10,7 +10,7 @@ const ANSWER: &str = "(\\\\frac|\\\\sqrt|\\\\pm|\\\\left|\\\\text\\{ cm\\}|\\\\p
                       |\\\\[{}%$ ]|.){0,24}";
 
 #[expect(clippy::disallowed_methods, reason = "real work is timed, and no runtime is there to pause")]
-fn stopwatch() -> impl Fn() -> Duration {
+pub(super) fn stopwatch() -> impl Fn() -> Duration {
     let started = std::time::Instant::now();
     move || started.elapsed()
 }
