@@ -285,6 +285,20 @@ pub enum QueueError {
         /// What was found and what was expected.
         reason: String,
     },
+    /// A path that the server does not have.
+    #[error("the queue's server has no path={path}")]
+    UnknownPath {
+        /// As it was asked for.
+        path: String,
+    },
+    /// A path that the server has, but not for this.
+    #[error("path={path} has no method={method}")]
+    WrongMethod {
+        /// The method.
+        method: String,
+        /// The path.
+        path: String,
+    },
     /// A request or an answer over its limit.
     #[error("a body of more than bytes_max={bytes_max} bytes")]
     BodyTooLarge {

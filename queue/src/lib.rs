@@ -66,7 +66,7 @@ pub use partition::{
 };
 pub use queue::TransferQueue;
 pub use remote::{
-    GROUP, HANDLE, KEY, POLICY_VERSION, RemoteConfig, RemoteQueue, ServiceConfig, TAGS, answer, serve,
+    GROUP, HANDLE, KEY, POLICY_VERSION, RECORD, RemoteConfig, RemoteQueue, ServiceConfig, TAGS, answer, serve,
 };
 pub use snapshot::{Snapshot, SnapshotCounts};
 pub use store::{Chunk, ChunkId, ChunkLocation, Store};

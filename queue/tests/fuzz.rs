@@ -1,5 +1,5 @@
-//! Damaged bytes at every door: the journal, the file of leases, snapshots, HTTP bodies. What comes in is rows that were put, or
-//! an error; never a panic, never a row that nobody put, never a server that is gone.
+//! Damaged bytes at every door: the journal, the file of leases, snapshots, HTTP bodies, the socket of this host. What comes in is
+//! rows that were put, or an error; never a panic, never a row that nobody put, never a server that is gone.
 //!
 //! Each door gets a few seconds (`ROLLDOCK_FUZZ_SECONDS` asks for more). The damage is drawn from a seed, which a failure
 //! prints; `ROLLDOCK_FUZZ_SEED` runs it again.
@@ -9,15 +9,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
-use arrow::datatypes::Int64Type;
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, ListArray, NullArray, RecordBatch, StringArray};
+use arrow::buffer::OffsetBuffer;
+use arrow::datatypes::{Field, Int64Type};
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use rolldock_queue::{
-    Durability, PartitionSpec, Put, QueueConfig, ServiceConfig, Take, TransferQueue, serve,
+    Durability, LocalListener, LocalServiceConfig, PartitionSpec, Put, QueueConfig, ServiceConfig, Take,
+    TransferQueue, serve, serve_local,
 };
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, UnixStream};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
@@ -263,6 +266,218 @@ async fn damaged_requests_are_refused_and_the_server_lives() {
             assert!(lease.batches().iter().all(|batch| format!("{batch:?}").len() > 10));
         }
     }
+    for partition in queue.partitions() {
+        rolldock_queue::invariants::rows_accounted(&partition.inspect()).unwrap();
+    }
+}
+
+fn stream_of(batch: &RecordBatch) -> Vec<u8> {
+    let mut writer = arrow::ipc::writer::StreamWriter::try_new(Vec::new(), &batch.schema()).unwrap();
+    writer.write(batch).unwrap();
+    writer.into_inner().unwrap()
+}
+
+fn column(name: &str, column: ArrayRef) -> RecordBatch {
+    RecordBatch::try_from_iter_with_nullable([(name, column, true)]).unwrap()
+}
+
+/// A frame of the socket's: lengths, words, and what comes behind them.
+fn framed(words: &str, tail: &[u8]) -> Vec<u8> {
+    let mut frame = (words.len() as u32).to_le_bytes().to_vec();
+    frame.extend_from_slice(&(tail.len() as u32).to_le_bytes());
+    frame.extend_from_slice(words.as_bytes());
+    frame.extend_from_slice(tail);
+    frame
+}
+
+/// Everything that the server says to these bytes, until it has nothing more to say or closes the connection.
+async fn say(socket: &Path, bytes: &[u8]) -> String {
+    let mut peer = UnixStream::connect(socket).await.unwrap();
+    // It may be closed before all is written.
+    let _ = peer.write_all(bytes).await;
+    let mut said = Vec::new();
+    let mut piece = vec![0; 1 << 16];
+    let pause = Duration::from_millis(20);
+    while let Ok(Ok(count)) = tokio::time::timeout(pause, peer.read(&mut piece)).await {
+        if count == 0 {
+            break;
+        }
+        said.extend_from_slice(&piece[..count]);
+    }
+    String::from_utf8_lossy(&said).into_owned()
+}
+
+fn served_here(queue: TransferQueue, socket: &Path) -> AbortOnDropHandle<std::io::Result<()>> {
+    let listener = LocalListener::bind(socket, LocalServiceConfig::default()).unwrap();
+    let serving = serve_local(queue, listener, CancellationToken::new());
+    AbortOnDropHandle::new(TaskTracker::new().spawn(serving))
+}
+
+/// Sound calls of a client of this host, with what comes behind them.
+fn asks(rows: &[u8]) -> Vec<(String, Vec<u8>)> {
+    let handle = r#"{"slot":0,"generation":0}"#;
+    let lease = r#"{"partition":"p","life":1,"lease":1,"member":0,"take":3}"#;
+    let none: [String; 16] = [
+        r#"{"Room":{"bytes":5000}}"#.to_owned(),
+        r#"{"Take":{"partition":"p","take":{"task":"a","groups":2,"columns":["id"],"sampler":{"random":{"seed":7}}}}}"#.to_owned(),
+        r#"{"Take":{"partition":"p","take":{"task":"b","rows":2,"share":{"rank":0,"ranks":2},"wait_ms":5}}}"#.to_owned(),
+        r#"{"Put":{"partition":"p","query":{"group":"g"},"rows":{"Loan":{"id":1,"length":500}}}}"#.to_owned(),
+        format!(r#"{{"Get":{{"partition":"p","rows":[{handle}],"columns":["id"]}}}}"#),
+        format!(r#"{{"Clear":{{"partition":"p","rows":[{handle}],"token":"t"}}}}"#),
+        format!(r#"{{"SetTags":{{"partition":"p","tags":[[{handle},{{"x":1}}]]}}}}"#),
+        format!(r#"{{"Ack":{lease}}}"#),
+        format!(r#"{{"Nack":{lease}}}"#),
+        format!(r#"{{"Renew":{lease}}}"#),
+        r#"{"Find":{"partition":"p","keys":["k"]}}"#.to_owned(),
+        r#"{"Reset":{"partition":"p","task":"a"}}"#.to_owned(),
+        r#"{"StatusAfter":{"partition":"p","revision":3,"wait_ms":5}}"#.to_owned(),
+        r#"{"CloseGroups":{"partition":"p","older_than_ms":5,"unfinished":"drop"}}"#.to_owned(),
+        r#"{"Declare":{"name":"q","tasks":[{"name":"a"}],"capacity_rows":8}}"#.to_owned(),
+        r#""Inspect""#.to_owned(),
+    ];
+    let mut asks: Vec<_> = none.map(|ask| (ask, Vec::new())).to_vec();
+    let put = r#"{"Put":{"partition":"p","query":{"group":"g","token":"t"},"rows":"Tail"}}"#.to_owned();
+    asks.push((put, rows.to_vec()));
+    asks.push((r#"{"WriteColumns":{"partition":"p","rows":"Tail","token":"t"}}"#.to_owned(), rows.to_vec()));
+    asks
+}
+
+#[tokio::test]
+async fn damaged_words_end_their_own_connection_and_the_server_lives() {
+    pass_over_arrows_panics();
+    let queue = TransferQueue::open(QueueConfig::default()).unwrap();
+    fill(&queue).await;
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("queue.sock");
+    let served = served_here(queue.clone(), &socket);
+    let rows = stream_of(&batch(0, 4));
+    let asks = asks(&rows);
+    let mut damage = Damage::new("socket");
+    while damage.goes_on() {
+        // Some calls on one connection; one of them is damaged, in its frame, its words or what comes behind them.
+        let mut bytes = Vec::new();
+        for id in 1..=damage.rng.random_range(1..4) {
+            let (ask, tail) = &asks[damage.rng.random_range(0..asks.len())];
+            let words = format!(r#"{{"Call":{{"id":{id},"ask":{ask}}}}}"#);
+            let frame = match damage.rng.random_range(0..4) {
+                0 => damage.of(&framed(&words, tail)),
+                1 => framed(&String::from_utf8_lossy(&damage.of(words.as_bytes())), tail),
+                2 => framed(&words, &damage.of(tail)),
+                _ => framed(&words, tail),
+            };
+            bytes.extend_from_slice(&frame);
+        }
+        say(&socket, &bytes).await;
+    }
+    assert!(!served.is_finished());
+    let said = say(&socket, &framed(r#"{"Call":{"id":1,"ask":"Inspect"}}"#, &[])).await;
+    assert!(said.contains("payload_bytes"), "{said}");
+    for partition in queue.partitions() {
+        rolldock_queue::invariants::rows_accounted(&partition.inspect()).unwrap();
+    }
+}
+
+/// Rows that claim more than they bring: numbers without bytes, depths without end.
+fn claims() -> Vec<(&'static str, Vec<u8>)> {
+    let mut nested: ArrayRef = Arc::new(Int64Array::from(vec![1]));
+    for _ in 0..200 {
+        let item = Arc::new(Field::new_list_field(nested.data_type().clone(), true));
+        nested = Arc::new(ListArray::new(item, OffsetBuffer::from_lengths([1]), nested, None));
+    }
+    let deep: ArrayRef = Arc::new(StringArray::from(vec!["[".repeat(200_000)]));
+    let tagged =
+        RecordBatch::try_from_iter([("id", batch(0, 1).column(0).clone()), ("_tags", deep)]).unwrap();
+    let nulls = |rows: usize| stream_of(&column("nothing", Arc::new(NullArray::new(rows))));
+    vec![
+        ("a trillion rows", nulls(1 << 40)),
+        ("as many as there are numbers", nulls(i64::MAX as usize)),
+        ("a few more than fit", nulls(65)),
+        ("tags that are too deep", stream_of(&tagged)),
+        ("a type that is too deep", stream_of(&column("nested", nested))),
+    ]
+}
+
+#[tokio::test]
+async fn claims_that_no_bytes_stand_behind_are_refused() {
+    pass_over_arrows_panics();
+    let queue = TransferQueue::open(QueueConfig::default()).unwrap();
+    let counting = PartitionSpec {
+        capacity_bytes: Some(1 << 20),
+        row_bytes_max: Some(1 << 10),
+        length_columns: vec!["nothing".to_owned()],
+        ..PartitionSpec::new("p", ["a"], 64)
+    };
+    queue.declare(counting).await.unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("queue.sock");
+    let here = served_here(queue.clone(), &socket);
+    let (url, there) = served(queue.clone()).await;
+    let client = reqwest::Client::new();
+    let post = async |path: &str, body: Vec<u8>| {
+        let answer = client.post(format!("{url}{path}")).body(body).send().await.unwrap();
+        let status = answer.status().as_u16();
+        (status, answer.json::<serde_json::Value>().await.unwrap_or_default())
+    };
+    for (what, rows) in claims() {
+        for path in ["/v1/partitions/p/rows?group=g", "/v1/partitions/p/columns"] {
+            let (status, words) = post(path, rows.clone()).await;
+            assert!((400..500).contains(&status), "{what}, {path}: {status} {words}");
+        }
+        for ask in [
+            r#"{"Put":{"partition":"p","query":{"group":"g"},"rows":"Tail"}}"#,
+            r#"{"WriteColumns":{"partition":"p","rows":"Tail","token":"t"}}"#,
+        ] {
+            let said = say(&socket, &framed(&format!(r#"{{"Call":{{"id":1,"ask":{ask}}}}}"#), &rows)).await;
+            assert!(said.contains("Refusal"), "{what}, {ask}: {said}");
+        }
+    }
+    let most = u64::MAX;
+    let deep = "[".repeat(100_000);
+    let requests = [
+        (
+            "/v1/partitions/p/take",
+            format!(r#"{{"task":"a","groups":1,"share":{{"rank":0,"ranks":{}}}}}"#, u32::MAX),
+        ),
+        (
+            "/v1/partitions/p/take",
+            format!(r#"{{"task":"a","groups":1,"share":{{"rank":0,"ranks":1,"members":{}}}}}"#, u32::MAX),
+        ),
+        ("/v1/partitions/p/take", format!(r#"{{"task":"a","groups":{most},"at_least":{most}}}"#)),
+        (
+            "/v1/partitions/p/take",
+            format!(r#"{{"task":"a","rows":{most},"min_policy_version":{most},"max_staleness":{most}}}"#),
+        ),
+        (
+            "/v1/partitions/p/take",
+            format!(r#"{{"task":"a","tokens":{most},"sampler":{{"random":{{"seed":{most}}}}}}}"#),
+        ),
+        ("/v1/partitions/p/tags", format!(r#"{{"tags":[[{{"slot":0,"generation":0}},{deep}]]}}"#)),
+        ("/v1/partitions/p/groups/close", format!(r#"{{"older_than_ms":{most},"unfinished":"drop"}}"#)),
+        ("/v1/partitions/p/version", format!(r#"{{"policy_version":{most}}}"#)),
+        (
+            "/v1/partitions",
+            format!(
+                r#"{{"name":"large","tasks":[{{"name":"a"}}],"capacity_rows":{most},"capacity_bytes":{most},"lease_ms":{most}}}"#
+            ),
+        ),
+    ];
+    for (path, body) in requests {
+        let (status, words) = post(path, body.into_bytes()).await;
+        assert!(status < 500, "{path}: {status} {words}");
+    }
+    let sound = stream_of(&batch(0, 2));
+    let largest = format!("group_size={most}&policy_version={most}&priority={}&wait_ms={most}", i64::MIN);
+    for partition in ["p", "large"] {
+        let path = format!("/v1/partitions/{partition}/rows?group=g&{largest}");
+        let (status, words) = post(&path, sound.clone()).await;
+        assert!(status < 500, "{path}: {status} {words}");
+        let take = format!(r#"{{"task":"a","rows":2,"wait_ms":{most}}}"#);
+        if status == 200 {
+            let answer = client.post(format!("{url}/v1/partitions/{partition}/take")).body(take).send();
+            assert_eq!(answer.await.unwrap().status(), 200);
+        }
+    }
+    assert!(!here.is_finished() && !there.is_finished());
     for partition in queue.partitions() {
         rolldock_queue::invariants::rows_accounted(&partition.inspect()).unwrap();
     }

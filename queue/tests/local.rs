@@ -518,6 +518,30 @@ async fn a_client_waits_for_a_server_that_starts_late_or_again() {
 }
 
 #[tokio::test]
+async fn deadlines_hold_whatever_the_server_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("queue.sock");
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    let client = LocalQueue::new(LocalConfig::new(&path)).unwrap();
+    let wait = Duration::from_millis(100);
+    let check = async || {
+        let take = Take::groups("train", 1).until(Instant::now() + wait);
+        let started = Instant::now();
+        let taken = client.take("train", &take).await;
+        assert!(matches!(taken, Err(QueueError::Unreachable { .. })), "{taken:?}");
+        let put = client.put("train", Put::group("a", large(0, 20)), Some(wait)).await;
+        assert!(matches!(put, Err(QueueError::Unreachable { .. })), "{put:?}");
+        let seen = client.status_after("train", 1, wait).await;
+        assert!(matches!(seen, Err(QueueError::Unreachable { .. })), "{seen:?}");
+        assert!(started.elapsed() < Duration::from_secs(11), "{:?}", started.elapsed());
+    };
+    // It takes connections, and says nothing.
+    check().await;
+    drop(listener);
+    check().await;
+}
+
+#[tokio::test]
 async fn one_live_server_has_the_socket() {
     let served = served();
     let mode = std::fs::metadata(&served.path).unwrap().permissions().mode();

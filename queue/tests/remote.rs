@@ -532,3 +532,60 @@ async fn a_server_that_takes_connections_and_says_nothing_hangs_nobody() {
     let status = client.status("train").await;
     assert!(matches!(status, Err(QueueError::Unreachable { .. })), "{status:?}");
 }
+
+#[tokio::test]
+async fn records_may_be_of_any_length() {
+    let served = served(ServiceConfig::default()).await;
+    let client = served.client();
+    client.declare(spec()).await.unwrap();
+    let long = "ünïcode & more, ".repeat(40_000);
+    let put = Put { record: Some(long.clone()), ..Put::group("a", batch(0, 2)) };
+    client.put("train", put, soon()).await.unwrap();
+    let several = Put {
+        batches: vec![batch(2, 1), batch(3, 1)],
+        group_size: 2,
+        record: Some("short".to_owned()),
+        ..Put::group("b", batch(2, 1))
+    };
+    client.put("train", several, soon()).await.unwrap();
+    assert_eq!(served.queue.partition("train").unwrap().records(), [long, "short".to_owned()]);
+    let lease = client.take("train", &Take::groups("train", 1)).await.unwrap().unwrap();
+    assert_eq!(lease.concat().unwrap(), batch(0, 2), "the rows know nothing of it");
+
+    // What is no request is not tried again.
+    let started = Instant::now();
+    let refused = client.put("train", Put::group("g".repeat(100_000), batch(0, 1)), soon()).await;
+    assert!(matches!(refused, Err(QueueError::BadRequest { .. })), "{refused:?}");
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+}
+
+/// How long a call took, with an error of a server that is away.
+async fn unanswered<T: std::fmt::Debug>(call: impl Future<Output = Result<T, QueueError>>) -> Duration {
+    let started = Instant::now();
+    let outcome = call.await;
+    assert!(matches!(outcome, Err(QueueError::Unreachable { .. })), "{outcome:?}");
+    started.elapsed()
+}
+
+/// Calls with deadlines of 100 ms, of a client with patience for 30 s.
+async fn deadlines_hold(client: &RemoteQueue) {
+    let wait = Duration::from_millis(100);
+    let take = Take::groups("train", 1).until(Instant::now() + wait);
+    let took = unanswered(client.take("train", &take)).await;
+    assert!(took >= wait && took < Duration::from_secs(3), "take: {took:?}");
+    let took = unanswered(client.status_after("train", 1, wait)).await;
+    assert!(took < Duration::from_secs(3), "watch: {took:?}");
+    let took = unanswered(client.put("train", Put::group("a", batch(0, 2)), Some(wait))).await;
+    assert!(took < Duration::from_secs(7), "put: {took:?}");
+}
+
+#[tokio::test]
+async fn deadlines_hold_whatever_the_server_does() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client =
+        RemoteQueue::new(RemoteConfig::new(format!("http://{}", listener.local_addr().unwrap()))).unwrap();
+    // It takes connections, and says nothing.
+    deadlines_hold(&client).await;
+    drop(listener);
+    deadlines_hold(&client).await;
+}

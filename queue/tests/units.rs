@@ -409,3 +409,156 @@ async fn clients_that_know_nothing_of_units_use_the_controller() {
     let answer = answer.body(r#"{"task":"train","groups":1}"#).send().await.unwrap();
     assert_eq!(answer.headers()["content-type"], "application/vnd.apache.arrow.stream");
 }
+
+/// Announces a unit by hand: after that it says nothing of its own accord.
+async fn announce(controller: &Server, unit: &Server, name: &str) {
+    let card = serde_json::json!({
+        "unit": name, "url": format!("http://{}", unit.address), "is_durable": false,
+    });
+    let url = format!("http://{}/v1/units", controller.address);
+    let answer = reqwest::Client::new().post(url).body(card.to_string()).send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+}
+
+async fn declared_unit() -> Server {
+    let unit = served(None).await;
+    unit.queue.declare(PartitionSpec::new(BLOBS, ["controller"], u32::MAX as usize)).await.unwrap();
+    unit
+}
+
+#[tokio::test]
+async fn a_unit_that_says_nothing_but_answers_keeps_its_rows() {
+    let controller = served(None).await;
+    let unit = declared_unit().await;
+    announce(&controller, &unit, "mute").await;
+    let client = controller.client();
+    client.declare(spec()).await.unwrap();
+    client.put("train", Put::group("a", batch(0, 4)), None).await.unwrap();
+    assert_eq!(unit.queue.partition(BLOBS).unwrap().stats().rows, 4);
+    // Long past its silence: the network may have blinked, or the controller have stood still.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(client.units().await.unwrap()[0].status, UnitStatus::Live);
+    let seen = stats(&client).await;
+    assert_eq!((seen.tasks[0].ready_rows, seen.dispositions.lost), (4, 0));
+    unit.die().await;
+    until(async || stats(&client).await.dispositions.lost == 4).await;
+}
+
+#[tokio::test]
+async fn a_unit_in_anothers_place_does_not_answer_for_it() {
+    let controller = served(None).await;
+    let unit = declared_unit().await;
+    announce(&controller, &unit, "first").await;
+    let client = controller.client();
+    client.declare(spec()).await.unwrap();
+    client.put("train", Put::group("a", batch(0, 4)), None).await.unwrap();
+    // The same address, after a restart that lost everything: at once, not when its silence is noticed.
+    announce(&controller, &unit, "second").await;
+    let seen = stats(&client).await;
+    assert_eq!((seen.rows, seen.dispositions.lost), (0, 4));
+    let units = client.units().await.unwrap();
+    assert_eq!(units.iter().map(|unit| unit.card.unit.as_str()).collect::<Vec<_>>(), ["second"]);
+}
+
+#[tokio::test]
+async fn a_put_that_waited_for_room_while_its_unit_died_is_put_elsewhere() {
+    let controller = served(None).await;
+    let unit = Server::unit_with(&controller, None, Duration::from_secs(600)).await;
+    let client = controller.client();
+    until_live(&client, 1).await;
+    client.declare(PartitionSpec { capacity_rows: 4, ..spec() }).await.unwrap();
+    let partition = controller.queue.partition("train").unwrap();
+    client.put("train", Put::group("a", batch(0, 4)), None).await.unwrap();
+    let held = unit.queue.partition(BLOBS).unwrap();
+    let waiting = client.put("train", Put::group("b", batch(4, 4)), Some(Duration::from_secs(20)));
+    let dying = async {
+        until(async || held.stats().rows == 8).await;
+        // The rows of `a` are lost with it, which makes room for `b`.
+        unit.die().await;
+    };
+    let (rows, ()) = tokio::join!(waiting, dying);
+    assert_eq!(rows.unwrap().len(), 4);
+    let seen = partition.stats();
+    assert_eq!((seen.rows, seen.tasks[0].ready_rows, seen.tasks[0].away_rows), (4, 4, 0));
+    let lease = client.take("train", &Take::groups("train", 1)).await.unwrap().unwrap();
+    assert_eq!(lease.concat().unwrap(), batch(4, 4));
+}
+
+#[tokio::test]
+async fn rows_in_memory_that_died_while_the_controller_was_away_are_lost_and_not_away_for_ever() {
+    let home = tempfile::tempdir().unwrap();
+    let controller = served(Some(home.path())).await;
+    let (dying, living) = (Server::unit(&controller, None).await, declared_unit().await);
+    let client = controller.client();
+    until_live(&client, 1).await;
+    client.declare(spec()).await.unwrap();
+    client.put("train", Put::group("a", batch(0, 4)), None).await.unwrap();
+    let first = client.units().await.unwrap()[0].card.unit.clone();
+    client.drain_unit(&first).await.unwrap();
+    announce(&controller, &living, "living").await;
+    // What was on the first has moved; the second group stays on the one that lives.
+    until(async || living.queue.partition(BLOBS).unwrap().stats().rows == 4).await;
+    client.forget_unit(&first).await.unwrap();
+    dying.die().await;
+    let dying = Server::unit(&controller, None).await;
+    until_live(&client, 2).await;
+    let on_dying = async || dying.queue.partition(BLOBS).unwrap().stats().rows;
+    let mut group = 0;
+    while on_dying().await == 0 {
+        client.put("train", Put::group(format!("g{group}"), batch(4, 4)), None).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        group += 1;
+    }
+    let kept = stats(&client).await.rows - 4;
+    dying.die().await;
+    controller.die().await;
+
+    let controller = served(Some(home.path())).await;
+    let client = controller.client();
+    announce(&controller, &living, "living").await;
+    until(async || stats(&client).await.dispositions.lost == 4).await;
+    let seen = stats(&client).await;
+    assert_eq!((seen.rows, seen.tasks[0].ready_rows, seen.tasks[0].away_rows), (kept, kept, 0));
+    until(async || client.units().await.unwrap().len() == 1).await;
+}
+
+#[tokio::test]
+async fn what_a_unit_may_forget_is_forgotten_whatever_else_is_gone_already() {
+    let controller = served(None).await;
+    // Far from the age at which it would ask.
+    let unit = Server::unit_with(&controller, None, Duration::from_secs(600)).await;
+    let client = controller.client();
+    until_live(&client, 1).await;
+    client.declare(spec()).await.unwrap();
+    for group in 0..10 {
+        client.put("train", Put::group(format!("g{group}"), batch(group * 4, 4)), None).await.unwrap();
+    }
+    // As after a clear whose answer was lost, or a controller that was started anew and reads of it again.
+    let held = unit.queue.partition(BLOBS).unwrap();
+    let one = held.take(&Take::rows("controller", 3)).await.unwrap().unwrap();
+    held.clear(one.rows()).await.unwrap();
+    assert_eq!(held.stats().rows, 37);
+    assert_eq!(client.clear_all("train").await.unwrap(), 40);
+    until(async || held.stats().rows == 0).await;
+}
+
+#[tokio::test]
+async fn a_unit_asks_again_about_blobs_that_a_controller_knew() {
+    let controller = served(None).await;
+    let unit = Server::unit(&controller, None).await;
+    let client = controller.client();
+    until_live(&client, 1).await;
+    client.declare(spec()).await.unwrap();
+    client.put("train", Put::group("a", batch(0, 4)), None).await.unwrap();
+    let held = unit.queue.partition(BLOBS).unwrap();
+    // It has asked, and was told that they are known.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(held.stats().rows, 4);
+    let address = controller.address;
+    controller.die().await;
+    let listener = TcpListener::bind(address).await.unwrap();
+    let (queue, end) = (open(None), CancellationToken::new());
+    let serving = serve(queue, listener, ServiceConfig::default(), end);
+    let _again = AbortOnDropHandle::new(TaskTracker::new().spawn(async move { serving.await.unwrap() }));
+    until(async || held.stats().rows == 0).await;
+}

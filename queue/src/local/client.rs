@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::connection::{Connection, Failure, Reply, TakenRegions};
-use super::link::{Link, LocalConfig, Repeat};
+use super::link::{Attempts, Link, LocalConfig, Repeat};
 use super::load::{Load, load};
 use super::parcel::unpack;
 use super::protocol::{Ask, LeaseName, RowsPlace, TakeAnswer, ToServer};
@@ -25,6 +25,8 @@ use crate::{
 
 /// One call waits at the server no longer than this; then it is asked again, so that a server that hangs is noticed.
 const WAIT_MAX: Duration = Duration::from_secs(20);
+/// A put may be answered so much after its deadline: what found room has to be written down.
+const WRITE_MAX: Duration = Duration::from_secs(4);
 /// Leases up to this size are read where they arrive.
 const READ_INLINE_BYTES_MAX: usize = 1 << 20;
 
@@ -46,15 +48,14 @@ impl LocalQueue {
         batch: &RecordBatch,
         deadline: Option<Instant>,
         ask: impl Fn(RowsPlace, Duration) -> Ask,
-        repeat: Repeat,
+        mut attempts: Attempts<'_>,
     ) -> Result<Reply, QueueError> {
-        let mut attempts = self.link.attempts();
         let mut loaded: Option<Load> = None;
         loop {
             let connection = attempts.connection().await?;
             let load = match loaded.take().filter(|load| Arc::ptr_eq(&load.connection, &connection)) {
                 Some(load) => load,
-                None => match load(&connection, batch).await {
+                None => match load(&connection, batch, attempts.limit(Duration::ZERO)).await {
                     Ok(load) => load,
                     // Room can be asked for again, whatever became of the call.
                     Err(failure) => {
@@ -65,7 +66,8 @@ impl LocalQueue {
             };
             let left = deadline.map_or(WAIT_MAX, |deadline| deadline - Instant::now());
             let wait = left.min(WAIT_MAX);
-            let put = connection.call(connection.number(), ask(load.place, wait), &load.tail, wait);
+            let limit = attempts.limit(wait);
+            let put = connection.call(connection.number(), ask(load.place, wait), &load.tail, limit);
             match put.await {
                 Ok(reply) => {
                     load.done();
@@ -74,7 +76,8 @@ impl LocalQueue {
                 Err(Failure::Refused(QueueError::Deadline { .. })) if left > wait || deadline.is_none() => {
                     attempts.answered();
                 }
-                Err(failure) => attempts.again(failure, repeat).await?,
+                // With a token a repetition is harmless.
+                Err(failure) => attempts.again(failure, Repeat::Safe).await?,
             }
             loaded = Some(load);
         }
@@ -85,13 +88,15 @@ impl LocalQueue {
         partition: &str,
         take: &Take,
         wait: Option<Duration>,
+        deadline: Option<Instant>,
     ) -> Result<Taken, QueueError> {
-        let mut attempts = self.link.attempts();
+        let mut attempts = self.link.attempts(deadline);
         loop {
             let connection = attempts.connection().await?;
             let id = connection.number();
             let ask = Ask::Take { partition: partition.to_owned(), take: TakeBody::new(take, wait) };
-            let taken = match connection.call(id, ask, &[], wait.unwrap_or_default()).await {
+            let limit = attempts.limit(wait.unwrap_or_default());
+            let taken = match connection.call(id, ask, &[], limit).await {
                 Ok(reply) => self.lease(&connection, id, partition, take, reply).await,
                 Err(Failure::Refused(QueueError::Deadline { .. })) if wait.is_some() => {
                     return Ok(Taken::Nothing);
@@ -214,7 +219,8 @@ impl Queue for LocalQueue {
                 query: PutQuery { wait_ms: wait.as_millis() as u64, ..query.clone() },
                 rows,
             };
-            let reply = self.put_rows(&rows, deadline, ask, Repeat::Safe).await?;
+            let attempts = self.link.attempts(deadline.map(|deadline| deadline + WRITE_MAX));
+            let reply = self.put_rows(&rows, deadline, ask, attempts).await?;
             self.link.said(reply.body()).map(|PutAnswer { rows }| rows)
         }
         .boxed()
@@ -235,7 +241,7 @@ impl Queue for LocalQueue {
             let ask =
                 |rows, _| Ask::WriteColumns { partition: partition.to_owned(), rows, token: token.clone() };
             let now = Some(Instant::now());
-            self.put_rows(&batch, now, ask, Repeat::Safe).await.map(drop)
+            self.put_rows(&batch, now, ask, self.link.attempts(None)).await.map(drop)
         }
         .boxed()
     }
@@ -246,10 +252,12 @@ impl Queue for LocalQueue {
         take: &'a Take,
     ) -> BoxFuture<'a, Result<Option<Lease>, QueueError>> {
         async move {
+            let now = Instant::now();
+            let deadline = take.deadline.map(|deadline| deadline.max(now));
             loop {
                 let left = take.deadline.map(|deadline| deadline - Instant::now());
                 let wait = left.map(|left| left.min(WAIT_MAX));
-                match self.take_once(partition, take, wait).await? {
+                match self.take_once(partition, take, wait, deadline).await? {
                     Taken::Lease(lease) => return Ok(Some(lease)),
                     Taken::Ended => return Ok(None),
                     Taken::Nothing if left.is_none() => return Ok(None),
@@ -280,7 +288,7 @@ impl Queue for LocalQueue {
         };
         async move {
             let reply = self.link.ask(ask, Repeat::Safe).await?;
-            ipc::decode_batches(reply.tail.into())
+            ipc::decode_batches(reply.tail.into(), usize::MAX)
         }
         .boxed()
     }
@@ -369,9 +377,14 @@ impl Queue for LocalQueue {
         revision: u64,
         wait: Duration,
     ) -> BoxFuture<'a, Result<PartitionStats, QueueError>> {
-        let wait_ms = wait.min(WAIT_MAX).as_millis() as u64;
+        let wait = wait.min(WAIT_MAX);
+        let wait_ms = wait.as_millis() as u64;
         let ask = move || Ask::StatusAfter { partition: partition.to_owned(), revision, wait_ms };
-        self.link.ask_for(ask).boxed()
+        async move {
+            let reply = self.link.ask_by(Some(Instant::now() + wait), ask, Repeat::Safe).await?;
+            self.link.said(reply.body())
+        }
+        .boxed()
     }
 
     fn names(&self) -> BoxFuture<'_, Result<Vec<String>, QueueError>> {

@@ -15,6 +15,7 @@ use serde_json::value::RawValue;
 use tokio::net::UnixStream;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
@@ -25,8 +26,6 @@ use super::requests::LOANS_MAX;
 use crate::QueueError;
 use crate::mapped::{self, Access, Mapping};
 
-/// Beyond what a call may wait at the server, an answer takes at most this.
-const ANSWER_MAX: Duration = Duration::from_secs(60);
 const HELLO_MAX: Duration = Duration::from_secs(5);
 /// How long what is given back may take to leave at the end.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
@@ -35,6 +34,14 @@ const CALLS_MAX: usize = 1024;
 
 /// Numbers of calls; the same ones on every connection of a client.
 pub(super) type Numbers = Arc<AtomicU64>;
+
+/// Until when a call is waited for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limit {
+    pub(super) at: Instant,
+    /// It is the caller's: the server may be sound though it has not answered.
+    pub(super) is_callers: bool,
+}
 
 /// Why a call gave nothing.
 #[derive(Debug)]
@@ -156,19 +163,15 @@ impl Connection {
         }
     }
 
-    /// Asks, and waits for the answer as long as the server may take.
+    /// Asks, and waits for the answer until the limit.
     ///
     /// Cancel-safe: what the call gave is given back.
-    pub(super) async fn call(
-        &self,
-        id: u64,
-        ask: Ask,
-        tail: &[u8],
-        wait: Duration,
-    ) -> Result<Reply, Failure> {
+    pub(super) async fn call(&self, id: u64, ask: Ask, tail: &[u8], limit: Limit) -> Result<Reply, Failure> {
         // Leases that could not be ended would end the queue.
         let ends_lease = matches!(ask, Ask::Ack(_) | Ask::Nack(_) | Ask::Renew(_));
-        let _permit = if ends_lease { None } else { self.calls.acquire().await.ok() };
+        let permit = async { if ends_lease { None } else { self.calls.acquire().await.ok() } };
+        let late = |_| Failure::Unsent("too many calls are under way".to_owned());
+        let _permit = tokio::time::timeout_at(limit.at, permit).await.map_err(late)?;
         let frame = encode(&ToServer::Call { id, ask }, tail);
         let frame =
             frame.map_err(|error| Failure::Refused(QueueError::BadRequest { reason: error.to_string() }))?;
@@ -181,16 +184,18 @@ impl Connection {
         if !self.outbox.send(frame) {
             return Err(Failure::Unsent("the connection has ended".to_owned()));
         }
-        match tokio::time::timeout(wait + ANSWER_MAX, receiver).await {
+        match tokio::time::timeout_at(limit.at, receiver).await {
             Ok(Ok(answer)) => {
                 waiter.answered = true;
                 answer.map_err(Failure::Refused)
             }
             Ok(Err(_)) => Err(Failure::Lost("the connection ended before the answer".to_owned())),
             Err(_) => {
-                // Whatever else waits is not answered either.
-                self.end.cancel();
-                Err(Failure::Lost(format!("no answer within {} s", (wait + ANSWER_MAX).as_secs())))
+                if !limit.is_callers {
+                    // Whatever else waits is not answered either.
+                    self.end.cancel();
+                }
+                Err(Failure::Lost("no answer in time".to_owned()))
             }
         }
     }

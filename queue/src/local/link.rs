@@ -10,19 +10,26 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::connection::{Connection, Failure, Numbers, Reply};
+use super::connection::{Connection, Failure, Limit, Numbers, Reply};
 use super::protocol::Ask;
 use crate::QueueError;
 
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(1);
+/// Beyond what a call may wait at the server, an answer takes at most as long as the client has patience, within these
+/// bounds.
+const ANSWER_MIN: Duration = Duration::from_secs(10);
+const ANSWER_MAX: Duration = Duration::from_secs(60);
+/// Where the caller has a deadline, an answer may come so much later: it is on its way, or the server has just come back.
+const LATE_MAX: Duration = Duration::from_secs(1);
 
 /// How to reach a queue's server on this host.
 #[derive(Debug, Clone)]
 pub struct LocalConfig {
     /// The server's socket.
     pub path: PathBuf,
-    /// For how long a server that is away is tried again before a call fails.
+    /// For how long a server that is away is tried again before a call fails. A call with a deadline of its own fails within
+    /// some seconds of that, if it comes before; see [`RemoteConfig`](crate::RemoteConfig::patience).
     pub patience: Duration,
 }
 
@@ -57,16 +64,30 @@ pub(super) enum Repeat {
 pub(super) struct Attempts<'a> {
     link: &'a Link,
     give_up: Option<Instant>,
+    /// When the caller wants to know, whatever the server does.
+    deadline: Option<Instant>,
     pause: Duration,
 }
 
 impl Attempts<'_> {
     pub(super) async fn connection(&mut self) -> Result<Arc<Connection>, QueueError> {
         loop {
-            match self.link.connected().await {
-                Ok(connection) => return Ok(connection),
-                Err(error) => self.wait(error.to_string()).await?,
+            let limit = self.limit(Duration::ZERO);
+            match tokio::time::timeout_at(limit.at, self.link.connected()).await {
+                Ok(Ok(connection)) => return Ok(connection),
+                Ok(Err(error)) => self.wait(error.to_string()).await?,
+                Err(_) => self.wait("no connection in time".to_owned()).await?,
             }
+        }
+    }
+
+    /// Until when a call is waited for that begins now and may wait at the server.
+    pub(super) fn limit(&self, wait: Duration) -> Limit {
+        let answer_max = self.link.config.patience.clamp(ANSWER_MIN, ANSWER_MAX);
+        let at = Instant::now() + wait + answer_max;
+        match self.deadline.map(|deadline| deadline + LATE_MAX).filter(|callers| *callers < at) {
+            Some(at) => Limit { at, is_callers: true },
+            None => Limit { at, is_callers: false },
         }
     }
 
@@ -91,6 +112,7 @@ impl Attempts<'_> {
     async fn wait(&mut self, reason: String) -> Result<(), QueueError> {
         let patience = self.link.config.patience;
         let give_up = *self.give_up.get_or_insert_with(|| Instant::now() + patience);
+        let give_up = self.deadline.map_or(give_up, |deadline| give_up.min(deadline + LATE_MAX));
         if Instant::now() + self.pause >= give_up {
             return Err(self.link.unreachable(reason));
         }
@@ -125,8 +147,8 @@ impl Link {
         QueueError::Unreachable { url, reason: reason.to_string() }
     }
 
-    pub(super) fn attempts(&self) -> Attempts<'_> {
-        Attempts { link: self, give_up: None, pause: RETRY_MIN }
+    pub(super) fn attempts(&self, deadline: Option<Instant>) -> Attempts<'_> {
+        Attempts { link: self, give_up: None, deadline, pause: RETRY_MIN }
     }
 
     async fn connected(&self) -> std::io::Result<Arc<Connection>> {
@@ -143,10 +165,21 @@ impl Link {
 
     /// Asks until there is an answer.
     pub(super) async fn ask(&self, ask: impl Fn() -> Ask, repeat: Repeat) -> Result<Reply, QueueError> {
-        let mut attempts = self.attempts();
+        self.ask_by(None, ask, repeat).await
+    }
+
+    /// The same, as long as the caller's deadline says.
+    pub(super) async fn ask_by(
+        &self,
+        deadline: Option<Instant>,
+        ask: impl Fn() -> Ask,
+        repeat: Repeat,
+    ) -> Result<Reply, QueueError> {
+        let mut attempts = self.attempts(deadline);
         loop {
             let connection = attempts.connection().await?;
-            match connection.call(connection.number(), ask(), &[], Duration::ZERO).await {
+            let limit = attempts.limit(Duration::ZERO);
+            match connection.call(connection.number(), ask(), &[], limit).await {
                 Ok(reply) => return Ok(reply),
                 Err(failure) => attempts.again(failure, repeat).await?,
             }

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use arrow::array::RecordBatch;
 use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::connection::{Connection, Failure};
+use super::connection::{Connection, Failure, Limit};
 use super::fill::fill;
 use super::parcel::{Streams, is_large};
 use super::protocol::{Ask, RoomAnswer, RowsPlace, ToServer};
@@ -50,7 +49,11 @@ impl Drop for Loan {
 /// Writes rows to where the server reads them: the one copy of a put.
 ///
 /// Cancel-safe: the region is given back.
-pub(super) async fn load(connection: &Arc<Connection>, batch: &RecordBatch) -> Result<Load, Failure> {
+pub(super) async fn load(
+    connection: &Arc<Connection>,
+    batch: &RecordBatch,
+    limit: Limit,
+) -> Result<Load, Failure> {
     let streams = Streams::of(std::slice::from_ref(batch))?;
     let owner = Arc::clone(connection);
     if !is_large(streams.bytes) {
@@ -59,10 +62,12 @@ pub(super) async fn load(connection: &Arc<Connection>, batch: &RecordBatch) -> R
         return Ok(Load { connection: owner, place: RowsPlace::Tail, tail: tail.into(), loan: None });
     }
     let ended = |_| Failure::Unsent("the connection has ended".to_owned());
-    let permit = Arc::clone(&connection.loans).acquire_owned().await.map_err(ended)?;
+    let waiting = tokio::time::timeout_at(limit.at, Arc::clone(&connection.loans).acquire_owned());
+    let late = |_| Failure::Unsent("too many puts are under way".to_owned());
+    let permit = waiting.await.map_err(late)?.map_err(ended)?;
     let id = connection.number();
     let ask = Ask::Room { bytes: streams.bytes };
-    let reply = connection.call(id, ask, &[], Duration::ZERO).await?;
+    let reply = connection.call(id, ask, &[], limit).await?;
     let loan =
         Loan { connection: Arc::clone(connection), id, is_ours: AtomicBool::new(true), _permit: permit };
     let loan = Arc::new(loan);

@@ -179,8 +179,10 @@ pub(super) fn unpack(
     if tail.len() < parcel.labels_length {
         return Err(bad("no labels"));
     }
-    let labels =
-        ipc::split_labels(ipc::one(&ipc::decode_batches(tail.slice(..parcel.labels_length).into())?)?)?;
+    let labels = ipc::split_labels(ipc::one(&ipc::decode_batches(
+        tail.slice(..parcel.labels_length).into(),
+        usize::MAX,
+    )?)?)?;
     let streams = match parcel.streams_region {
         None => Buffer::from(tail.slice(parcel.labels_length..)),
         Some(number) => region(number).ok_or_else(|| bad("a region that is not known"))?,
@@ -191,7 +193,7 @@ pub(super) fn unpack(
         if !is_inside {
             return Err(bad("a stream outside of its bytes"));
         }
-        rest.extend(ipc::decode_batches(streams.slice_with_length(at, length))?);
+        rest.extend(ipc::decode_batches(streams.slice_with_length(at, length), usize::MAX)?);
     }
     let schemas: Vec<SchemaRef> = parcel.schemas.into_iter().map(Arc::new).collect();
     let mut rest = rest.into_iter();

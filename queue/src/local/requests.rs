@@ -18,7 +18,7 @@ use super::pool::{RegionUse, Regions};
 use super::protocol::{Ask, INLINE_BYTES_MAX, LeaseName, RoomAnswer, RowsPlace, TakeAnswer};
 use crate::remote::ipc;
 use crate::remote::wire::{PutAnswer, PutQuery, TakeBody};
-use crate::{Lease, Partition, Put, Queue, QueueError, SamplePart, TransferQueue};
+use crate::{Lease, Partition, Put, Queue, QueueError, TransferQueue};
 
 /// Regions that are lent to one client for its puts.
 pub(super) const LOANS_MAX: usize = 256;
@@ -146,7 +146,7 @@ impl Service {
             Ask::Put { partition, query, rows } => self.put(desk, &partition, query, rows, tail).await,
             Ask::WriteColumns { partition, rows, token } => {
                 let partition = self.queue.partition(&partition)?;
-                let (handles, batch) = ipc::split_handles(self.rows(desk, rows, tail).await?)?;
+                let (handles, batch) = ipc::split_handles(self.rows(desk, &partition, rows, tail).await?)?;
                 ipc::check_names(&batch)?;
                 partition.write_columns_once(&handles, vec![batch], Some(token)).await?;
                 settle(desk, rows);
@@ -230,10 +230,19 @@ impl Service {
     }
 
     /// The rows that came with a call; those in a region stay where they are.
-    async fn rows(&self, desk: &Desk, place: RowsPlace, tail: Bytes) -> Result<RecordBatch, QueueError> {
+    async fn rows(
+        &self,
+        desk: &Desk,
+        partition: &Partition,
+        place: RowsPlace,
+        tail: Bytes,
+    ) -> Result<RecordBatch, QueueError> {
+        let rows_max = partition.capacity_rows();
         let (loan, length) = match place {
             // In an allocation of their own: what is put stays in it.
-            RowsPlace::Tail => return ipc::one(&ipc::decode_batches(Bytes::copy_from_slice(&tail).into())?),
+            RowsPlace::Tail => {
+                return ipc::one(&ipc::decode_batches(Bytes::copy_from_slice(&tail).into(), rows_max)?);
+            }
             RowsPlace::Loan { id, length } => (id, length),
         };
         let lent = desk.held.lock().loans.get(&loan).cloned();
@@ -242,7 +251,7 @@ impl Service {
         // There are many: the next rows are copied out, so that files and mappings stay bounded.
         let copies = self.regions.stats().in_use > self.regions_max;
         let read = move || {
-            let batch = ipc::one(&ipc::decode_batches(stream)?)?;
+            let batch = ipc::one(&ipc::decode_batches(stream, rows_max)?)?;
             if copies { copied(&batch) } else { Ok(batch) }
         };
         if length <= DECODE_INLINE_BYTES_MAX {
@@ -261,23 +270,13 @@ impl Service {
         tail: Bytes,
     ) -> Result<Reply, QueueError> {
         let partition = self.queue.partition(partition)?;
-        let batch = self.rows(desk, rows, tail).await?;
+        let batch = self.rows(desk, &partition, rows, tail).await?;
         let (keys, batch) = ipc::split_keys(batch)?;
         let (tags, batch) = ipc::split_tags(batch)?;
         ipc::check_names(&batch)?;
-        let put = Put {
-            group_size: query.group_size.unwrap_or(batch.num_rows()),
-            batches: vec![batch],
-            keys,
-            tags,
-            group: query.group,
-            sample: query.sample.map(|uid| SamplePart { uid, is_last: query.sample_is_last }),
-            policy_version: query.policy_version,
-            priority: query.priority,
-            token: query.token,
-            record: query.record,
-        };
         let deadline = Instant::now() + Duration::from_millis(query.wait_ms);
+        let count = batch.num_rows();
+        let put = Put { keys, tags, ..query.into_put(vec![batch], count, None) };
         let handles = self.until_end(partition.put(put, Some(deadline))).await?;
         settle(desk, rows);
         Reply::of(&PutAnswer { rows: handles })

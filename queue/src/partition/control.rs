@@ -95,6 +95,18 @@ impl Partition {
         self.shared.table.lock().keyed_rows()
     }
 
+    /// Rows that fit.
+    pub(crate) fn capacity_rows(&self) -> usize {
+        self.shared.table.lock().spec.capacity_rows
+    }
+
+    /// Those of these rows that are not gone.
+    pub(crate) fn still_there(&self, mut rows: Vec<RowHandle>) -> Vec<RowHandle> {
+        let table = self.shared.table.lock();
+        rows.retain(|row| table.row(*row).is_ok());
+        rows
+    }
+
     /// All groups with their rows: O(rows).
     pub(crate) fn groups(&self) -> std::collections::BTreeMap<String, Vec<RowHandle>> {
         let table = self.shared.table.lock();

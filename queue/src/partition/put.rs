@@ -230,6 +230,10 @@ impl Partition {
             Admitted::Known(rows) => return Ok(rows),
             Admitted::Reserved(reservation, handles) => (reservation, handles),
         };
+        if let Some(place) = &incoming.place {
+            // It may have died, or be drained, since the put began to wait for room.
+            self.shared.units.check_takes_rows(&place.unit)?;
+        }
         let Incoming { columns, kib, lengths, place, .. } = incoming;
         let chunk = self.shared.new_chunk();
         let (payload, unit) = match place {

@@ -84,7 +84,8 @@ impl Share {
     }
 
     fn is_sound(&self) -> bool {
-        self.rank < self.ranks && self.member < self.members
+        let is_bounded = self.ranks <= 65_536 && self.members <= 65_536;
+        is_bounded && self.rank < self.ranks && self.member < self.members
     }
 }
 

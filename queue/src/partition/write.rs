@@ -5,7 +5,7 @@ use tokio::sync::oneshot;
 use super::{Partition, Plane, Put, Shared, Table};
 use crate::journal::{Record, Recorder};
 use crate::store::{Chunk, encode};
-use crate::units::{BLOBS, Place};
+use crate::units::{BLOBS, Chosen, Place};
 use crate::{ChunkId, Durability, ErrorClass, Queue, QueueError};
 
 impl Shared {
@@ -49,13 +49,13 @@ impl Partition {
 
     /// Puts rows on the unit that their group belongs to, or the next one if that is away. `None`: there are no units.
     async fn place(&self, rows: &Chunk, group: &str) -> Result<Option<Place>, QueueError> {
-        while let Some((unit, client)) = self.shared.units.choose(group) {
+        while let Some(Chosen { unit, client, is_durable }) = self.shared.units.choose(group) {
             let blob = format!("{:032x}", rand::random::<u128>());
             let put =
                 Put { batches: rows.pieces().to_vec(), ..Put::group(blob.clone(), rows.pieces()[0].clone()) };
             let put = Put { group_size: rows.rows(), ..put };
             match client.put(BLOBS, put, None).await {
-                Ok(rows) => return Ok(Some(Place { unit, blob, rows })),
+                Ok(rows) => return Ok(Some(Place { unit, blob, rows, is_durable })),
                 Err(error) if error.class() == ErrorClass::Retryable => {
                     tracing::warn!(%unit, %error, "a storage unit takes no rows; another one gets them");
                     self.shared.units.shun(&unit);

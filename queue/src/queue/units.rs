@@ -5,8 +5,15 @@ use crate::{ChunkId, QueueError, TransferQueue, UnitCard};
 
 impl TransferQueue {
     /// A unit announces itself; one that was away gives its rows back.
-    pub(crate) fn unit_registered(&self, card: UnitCard) -> Result<(), QueueError> {
+    ///
+    /// Not cancel-safe: what is not freed yet of a unit that was there before stays out of reach, and is freed later.
+    pub(crate) async fn unit_registered(&self, card: UnitCard) -> Result<(), QueueError> {
         let unit = card.unit.clone();
+        for gone in self.units().supplanted_by(&card) {
+            // Whoever is asked there now is not who it was.
+            tracing::warn!(unit = %gone, by = %unit, "a storage unit's address is another one's now");
+            self.unit_died(&gone).await;
+        }
         let was_dead = self.units().register(card)?;
         if was_dead {
             tracing::info!(%unit, "a storage unit is back");
@@ -27,9 +34,14 @@ impl TransferQueue {
         let Some((chunks, is_durable)) = self.units().bury(unit) else { return };
         self.set_away(&chunks, true);
         if !is_durable {
-            self.lose_chunks(&chunks).await;
-            self.units().remove(unit);
+            self.unit_is_gone(unit, &chunks).await;
         }
+    }
+
+    /// A dead unit will not come back, and its chunks are lost. What cannot be written down is tried again later.
+    pub(crate) async fn unit_is_gone(&self, unit: &str, chunks: &[ChunkId]) {
+        self.lose_chunks(chunks).await;
+        self.units().remove(unit);
     }
 
     /// A unit will not come back: its rows are lost, and with them their whole groups.
@@ -41,8 +53,7 @@ impl TransferQueue {
         let chunks = self.units().chunks_of(unit);
         self.units().bury(unit);
         self.set_away(&chunks, true);
-        self.lose_chunks(&chunks).await;
-        self.units().remove(unit);
+        self.unit_is_gone(unit, &chunks).await;
         Ok(())
     }
 

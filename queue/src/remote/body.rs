@@ -29,6 +29,15 @@ impl Content {
         }
     }
 
+    /// About how many there are to be sent.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Nothing => 0,
+            Self::Json(bytes) => bytes.len(),
+            Self::Rows(batches) => batches.iter().map(ipc::encoded_bytes).sum(),
+        }
+    }
+
     pub(super) fn body(&self) -> RequestBody {
         match self {
             Self::Nothing => RequestBody::Whole(None),

@@ -2,6 +2,7 @@
 
 mod direct;
 mod maintenance;
+mod taking;
 mod units;
 
 use std::sync::Arc;
@@ -10,7 +11,6 @@ use std::time::Duration;
 use arrow::array::RecordBatch;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hyper::StatusCode;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -18,16 +18,16 @@ use direct::Direct;
 
 use super::body::Content;
 use super::ipc;
-use super::link::{Answer, Call, Link};
+use super::link::{Call, Link};
 use super::wire::{
-    ClearBody, Cleared, CloseBody, ClosedAnswer, ENDED, FRESH_FROM, FindBody, FoundAnswer, GetBody, LEASE,
-    NamesAnswer, PlacedAnswer, PutAnswer, PutQuery, ResetAnswer, SampleBody, TagsBody, TakeBody, VersionBody,
+    ClearBody, Cleared, CloseBody, ClosedAnswer, FindBody, FoundAnswer, GetBody, NamesAnswer, PutAnswer,
+    PutQuery, ResetAnswer, SampleBody, TagsBody, VersionBody,
 };
-use crate::partition::{Hold, Labels};
 use crate::{
     ClosedGroup, KeyedRow, Lease, PartitionSpec, PartitionStats, Put, Queue, QueueError, QueueInspection,
     RowHandle, Take, Unfinished,
 };
+use taking::{Patience, Taken};
 
 /// One request waits at the server no longer than this; then it is asked again, so that a connection that died silently
 /// is noticed.
@@ -35,6 +35,8 @@ const WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// After rows that were lost on their way.
 const RETRY: Duration = Duration::from_millis(50);
+/// A put may be answered so much after its deadline: what found room has to be written down.
+const WRITE_MAX: Duration = Duration::from_secs(4);
 
 /// How to reach a queue's server.
 #[derive(Debug, Clone)]
@@ -43,7 +45,10 @@ pub struct RemoteConfig {
     pub url: String,
     /// The bearer token, where the server asks for one.
     pub token: Option<String>,
-    /// For how long a server that is away is tried again before a call fails.
+    /// For how long a server that is away is tried again before a call fails. A call with a deadline of its own (a take that
+    /// waits, a put with a `wait`, a watch) fails within some seconds of that, if it comes before; a put that waits for
+    /// room without one waits on as long as the server answers. A server that has taken a call and says nothing is given up
+    /// after as long, but not before 10 s nor after 60 s.
     pub patience: Duration,
 }
 
@@ -81,133 +86,6 @@ impl RemoteQueue {
         self.link.tasks.close();
         self.link.tasks.wait().await;
     }
-
-    /// Reads taken rows as they arrive.
-    async fn rows(
-        &self,
-        mut answer: Answer<'_>,
-    ) -> Result<(Vec<RowHandle>, Labels, Vec<RecordBatch>), QueueError> {
-        let mut decoder = ipc::Decoder::new();
-        let (mut rows, mut labels, mut batches) = (Vec::new(), Labels::default(), Vec::new());
-        while let Some(bytes) = answer.chunk().await? {
-            decoder.feed(bytes, |batch| {
-                let labelled = ipc::split_labels(batch)?;
-                rows.extend(labelled.rows);
-                labels.append(labelled.labels);
-                batches.push(labelled.batch);
-                Ok(())
-            })?;
-        }
-        decoder.finish()?;
-        answer.done().await;
-        Ok((rows, labels, batches))
-    }
-
-    /// Asks once.
-    async fn take_once(
-        &self,
-        partition: &str,
-        take: &Take,
-        wait: Option<Duration>,
-        give_up: Instant,
-    ) -> Result<Taken, QueueError> {
-        // A take whose answer is lost gives its rows back.
-        let placed = !self.live_units().await.is_empty();
-        let body = TakeBody { placed, ..TakeBody::new(take, wait) };
-        let call = Call::json(path(partition, "/take"), &body)?.repeatable();
-        let call = Call { wait: wait.unwrap_or_default(), give_up: Some(give_up), ..call };
-        let answer = match self.link.send(call).await {
-            Err(QueueError::Deadline { .. }) if wait.is_some() => return Ok(Taken::Nothing),
-            answer => answer?,
-        };
-        if answer.status == StatusCode::NO_CONTENT {
-            let ended = answer.headers.get(ENDED).is_some_and(|value| value == "true");
-            answer.bytes().await?;
-            return Ok(if ended { Taken::Ended } else { Taken::Nothing });
-        }
-        let text =
-            |name: &str| answer.headers.get(name).and_then(|text| text.to_str().ok()).map(str::to_owned);
-        let fresh_from = text(FRESH_FROM).and_then(|version| version.parse().ok()).unwrap_or_default();
-        let name = text(LEASE);
-        let name = name.ok_or_else(|| self.link.unreachable("rows without a lease"))?;
-        let is_placed = answer.headers.get("content-type").is_some_and(|kind| kind == "application/json");
-        let id = name.split('-').next().and_then(|id| u64::from_str_radix(id, 16).ok()).unwrap_or_default();
-        let hold = Held { link: Arc::clone(&self.link), path: path(partition, &format!("/leases/{name}")) };
-        if !is_placed {
-            let (rows, labels, batches) = self.rows(answer).await?;
-            let mut lease = Lease::new(Box::new(hold), id, rows, labels, batches);
-            lease.fresh_from = fresh_from;
-            return Ok(Taken::Lease(lease));
-        }
-        // Made first: it gives the rows back if they cannot be fetched.
-        let mut lease = Lease::new(Box::new(hold), id, Vec::new(), Labels::default(), Vec::new());
-        lease.fresh_from = fresh_from;
-        let bytes = answer.bytes().await?;
-        let placed: PlacedAnswer = serde_json::from_slice(&bytes)
-            .map_err(|error| self.link.unreachable(format!("an answer that is not its own: {error}")))?;
-        let PlacedAnswer { rows, groups, policy_versions, keys, tags, stretches } = placed;
-        match self.fetch(stretches, take.columns.as_deref()).await {
-            Ok(batches) => {
-                let labels = Labels { groups, policy_versions, keys, tags };
-                Ok(Taken::Lease(lease.with_rows(rows, labels, batches)))
-            }
-            Err(error) => {
-                lease.nack().await?;
-                Err(error)
-            }
-        }
-    }
-}
-
-enum Taken {
-    Lease(Lease),
-    Nothing,
-    Ended,
-}
-
-/// A lease that a server holds for this client.
-struct Held {
-    link: Arc<Link>,
-    path: String,
-}
-
-impl std::fmt::Debug for Held {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Held").field("path", &self.path).finish_non_exhaustive()
-    }
-}
-
-impl Held {
-    fn call(&self, what: &str) -> Call {
-        Call::post(format!("{}/{what}", self.path), Content::Nothing).repeatable()
-    }
-}
-
-impl Hold for Held {
-    fn ack(&self) -> BoxFuture<'_, Result<(), QueueError>> {
-        self.link.done(self.call("ack")).boxed()
-    }
-
-    fn nack(&self) -> BoxFuture<'_, Result<(), QueueError>> {
-        self.link.done(self.call("nack")).boxed()
-    }
-
-    fn renew(&self) -> BoxFuture<'_, Result<(), QueueError>> {
-        self.link.done(self.call("renew")).boxed()
-    }
-
-    fn abandon(&self) {
-        let (link, call) = (Arc::clone(&self.link), self.call("nack"));
-        let tasks = link.tasks.clone();
-        let runtime = link.runtime.clone();
-        tasks.spawn_on(
-            async move {
-                // Where it fails, the lease's expiry gives the rows back.
-                let _ = link.done(call).await;
-            },
-            &runtime,
-        );
-    }
 }
 
 impl Queue for RemoteQueue {
@@ -223,6 +101,7 @@ impl Queue for RemoteQueue {
     ) -> BoxFuture<'a, Result<Vec<RowHandle>, QueueError>> {
         async move {
             let deadline = wait.map(|wait| Instant::now() + wait);
+            let answered_by = deadline.map(|deadline| deadline + WRITE_MAX);
             // With a token a repetition is harmless.
             let token = put.token.clone().unwrap_or_else(ipc::fresh_token);
             let mut what = PutQuery {
@@ -233,19 +112,21 @@ impl Queue for RemoteQueue {
                 policy_version: put.policy_version,
                 priority: put.priority,
                 token: Some(token),
-                record: put.record.clone(),
+                // With the rows, where there is room for it.
+                record: None,
                 wait_ms: 0,
             };
-            let rows = ipc::put_with_labels(&put)?;
+            let rows = ipc::put_with_record(&put)?;
             let mut upload = None;
             loop {
                 let left = deadline.map_or(WAIT_MAX, |deadline| deadline - Instant::now());
                 let wait = left.min(WAIT_MAX);
                 what.wait_ms = wait.as_millis() as u64;
-                let mut answer = self.put_direct(partition, &put, &what, &mut upload).await;
+                let mut answer = self.put_direct(partition, &put, &what, &mut upload, answered_by).await;
                 if let Ok(None) = answer {
                     let to = path(partition, &format!("/rows?{}", query(&what)?));
-                    let call = Call { wait, ..Call::post(to, Content::Rows(rows.clone())).repeatable() };
+                    let call = Call::post(to, Content::Rows(rows.clone())).repeatable();
+                    let call = Call { wait, deadline: answered_by, ..call };
                     answer = self.link.json::<PutAnswer>(call).await.map(Some);
                 }
                 match answer {
@@ -285,14 +166,17 @@ impl Queue for RemoteQueue {
         take: &'a Take,
     ) -> BoxFuture<'a, Result<Option<Lease>, QueueError>> {
         async move {
-            let mut give_up = Instant::now() + self.link.config.patience;
+            let now = Instant::now();
+            let deadline = take.deadline.map(|deadline| deadline.max(now));
+            let mut patience = Patience { give_up: now + self.link.config.patience, deadline };
             loop {
                 let left = take.deadline.map(|deadline| deadline - Instant::now());
                 let wait = left.map(|left| left.min(WAIT_MAX));
-                let taken = match self.take_once(partition, take, wait, give_up).await {
+                let taken = match self.take_once(partition, take, wait, patience).await {
                     // The rows were on their way: they are given again.
                     Err(QueueError::Unreachable { .. } | QueueError::UnitAway { .. })
-                        if Instant::now() < give_up =>
+                        if Instant::now()
+                            < deadline.map_or(patience.give_up, |at| at.min(patience.give_up)) =>
                     {
                         tokio::time::sleep(RETRY).await;
                         continue;
@@ -304,7 +188,9 @@ impl Queue for RemoteQueue {
                     Taken::Ended => return Ok(None),
                     Taken::Nothing if left.is_none() => return Ok(None),
                     // It answered: from here on it is patience anew.
-                    Taken::Nothing if left > wait => give_up = Instant::now() + self.link.config.patience,
+                    Taken::Nothing if left > wait => {
+                        patience.give_up = Instant::now() + self.link.config.patience;
+                    }
                     Taken::Nothing => {
                         return Err(QueueError::Deadline {
                             what: "a ready group".into(),
@@ -394,7 +280,12 @@ impl Queue for RemoteQueue {
         rows: &'a [RowHandle],
     ) -> BoxFuture<'a, Result<(), QueueError>> {
         async move {
-            let body = ClearBody { rows: rows.to_vec(), all: false, token: Some(ipc::fresh_token()) };
+            let body = ClearBody {
+                rows: rows.to_vec(),
+                all: false,
+                skip_gone: false,
+                token: Some(ipc::fresh_token()),
+            };
             self.link.done(Call::json(path(partition, "/clear"), &body)?.repeatable()).await
         }
         .boxed()
@@ -402,7 +293,8 @@ impl Queue for RemoteQueue {
 
     fn clear_all<'a>(&'a self, partition: &'a str) -> BoxFuture<'a, Result<usize, QueueError>> {
         async move {
-            let body = ClearBody { rows: Vec::new(), all: true, token: Some(ipc::fresh_token()) };
+            let body =
+                ClearBody { rows: Vec::new(), all: true, skip_gone: false, token: Some(ipc::fresh_token()) };
             let call = Call::json(path(partition, "/clear"), &body)?.repeatable();
             Ok(self.link.json::<Cleared>(call).await?.rows)
         }
@@ -452,7 +344,8 @@ impl Queue for RemoteQueue {
         async move {
             let wait = wait.min(WAIT_MAX);
             let to = format!("?after={revision}&wait_ms={}", wait.as_millis());
-            self.link.json(Call { wait, ..Call::get(path(partition, &to)) }).await
+            let deadline = Some(Instant::now() + wait);
+            self.link.json(Call { wait, deadline, ..Call::get(path(partition, &to)) }).await
         }
         .boxed()
     }

@@ -1,5 +1,8 @@
 //! Rows as Arrow IPC streams.
 
+#[cfg(test)]
+mod tests;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -26,6 +29,9 @@ pub const POLICY_VERSION: &str = "_policy_version";
 pub const KEY: &str = "_key";
 /// The column with a row's tags as JSON text; null where it has none. Absent from a take none of whose rows has any.
 pub const TAGS: &str = "_tags";
+
+/// The metadata of a put's schema with the owner's record.
+pub const RECORD: &str = "rolldock.record";
 
 fn bad(reason: impl ToString) -> QueueError {
     QueueError::BadRequest { reason: reason.to_string() }
@@ -101,11 +107,20 @@ impl Pieces {
 }
 
 /// Reads the batches of a stream from whatever arrives of it.
-pub(crate) struct Decoder(StreamDecoder);
+pub(crate) struct Decoder {
+    stream: StreamDecoder,
+    rows: usize,
+    rows_max: usize,
+}
 
 impl Decoder {
     pub(crate) fn new() -> Self {
-        Self(StreamDecoder::new())
+        Self { stream: StreamDecoder::new(), rows: 0, rows_max: usize::MAX }
+    }
+
+    /// Refuses streams with more rows.
+    pub(crate) fn rows_max(self, rows_max: usize) -> Self {
+        Self { rows_max, ..self }
     }
 
     /// Gives the batches that are whole now to `take`.
@@ -117,16 +132,20 @@ impl Decoder {
         let mut buffer: Buffer = bytes.into();
         loop {
             // The reader takes a stream's lengths on trust, and panics where one leads out of its buffer.
-            let read = catch_unwind(AssertUnwindSafe(|| self.0.decode(&mut buffer)));
+            let read = catch_unwind(AssertUnwindSafe(|| self.stream.decode(&mut buffer)));
             let read = read.map_err(|_| bad("arrow stream: its lengths lead out of its bytes"))?;
             let Some(batch) = read.map_err(broken)? else { return Ok(()) };
+            self.rows = self.rows.saturating_add(batch.num_rows());
+            if self.rows > self.rows_max {
+                return Err(QueueError::TooLarge { rows: self.rows, capacity: self.rows_max });
+            }
             take(batch)?;
         }
     }
 
     /// The stream has to be whole.
     pub(crate) fn finish(mut self) -> Result<(), QueueError> {
-        self.0.finish().map_err(broken)
+        self.stream.finish().map_err(broken)
     }
 }
 
@@ -135,8 +154,8 @@ fn broken(error: arrow::error::ArrowError) -> QueueError {
 }
 
 /// The batches of one stream. Their buffers are cuts of the body.
-pub(crate) fn decode_batches(body: Buffer) -> Result<Vec<RecordBatch>, QueueError> {
-    let mut decoder = Decoder::new();
+pub(crate) fn decode_batches(body: Buffer, rows_max: usize) -> Result<Vec<RecordBatch>, QueueError> {
+    let mut decoder = Decoder::new().rows_max(rows_max);
     let mut batches = Vec::new();
     decoder.feed(body, |batch| {
         batches.push(batch);
@@ -196,7 +215,7 @@ pub(crate) fn common_schema(batches: &[RecordBatch]) -> SchemaRef {
             fields.push(field.as_ref().clone().with_nullable(true));
         }
     }
-    Arc::new(Schema::new(fields))
+    Arc::new(Schema::new_with_metadata(fields, first.schema_ref().metadata().clone()))
 }
 
 /// The batch in `schema`.
@@ -296,6 +315,12 @@ pub(crate) fn with_labels(
 
 /// A put's rows with their keys and tags.
 pub(crate) fn put_with_labels(put: &Put) -> Result<Vec<RecordBatch>, QueueError> {
+    let rows = put.rows();
+    for (what, count) in [("keys", put.keys.len()), ("tags", put.tags.len())] {
+        if count != 0 && count != rows {
+            return Err(bad(format!("expected {what} for all of rows={rows} or for none, found {count}")));
+        }
+    }
     let mut first = 0;
     let labelled = put.batches.iter().map(|batch| {
         let rows = first..first + batch.num_rows();
@@ -304,6 +329,29 @@ pub(crate) fn put_with_labels(put: &Put) -> Result<Vec<RecordBatch>, QueueError>
         with_labels(batch, keys.unwrap_or_default(), tags.unwrap_or_default())
     });
     labelled.collect()
+}
+
+/// A put's rows with all that goes with them: its record is in the schema, where it may be of any length.
+pub(crate) fn put_with_record(put: &Put) -> Result<Vec<RecordBatch>, QueueError> {
+    let labelled = put_with_labels(put)?;
+    let Some(record) = &put.record else { return Ok(labelled) };
+    let with = |batch: RecordBatch| {
+        let mut schema = batch.schema().as_ref().clone();
+        schema.metadata.insert(RECORD.to_owned(), record.clone());
+        Ok(batch.with_schema(Arc::new(schema))?)
+    };
+    labelled.into_iter().map(with).collect()
+}
+
+/// Takes a put's record out of its rows.
+pub(crate) fn split_record(batches: &mut [RecordBatch]) -> Result<Option<String>, QueueError> {
+    let mut record = None;
+    for batch in batches.iter_mut().filter(|batch| batch.schema_ref().metadata().contains_key(RECORD)) {
+        let mut schema = batch.schema().as_ref().clone();
+        record = schema.metadata.remove(RECORD);
+        *batch = RecordBatch::try_new(Arc::new(schema), batch.columns().to_vec())?;
+    }
+    Ok(record)
 }
 
 /// Makes a repetition recognisable.
@@ -431,77 +479,5 @@ pub(crate) fn check_names(batch: &RecordBatch) -> Result<(), QueueError> {
     match reserved {
         None => Ok(()),
         Some(field) => Err(bad(format!("column={} is a name that the wire format uses", field.name()))),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use arrow::array::{Float32Array, ListArray};
-    use arrow::datatypes::Int32Type;
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn decode(body: Bytes) -> Result<usize, QueueError> {
-        let mut decoder = Decoder::new();
-        let mut rows = 0;
-        decoder.feed(body, |batch| {
-            // Whatever comes out, reading it is safe.
-            let words = format!("{batch:?}");
-            assert!(words.len() > 10);
-            rows += batch.num_rows();
-            Ok(())
-        })?;
-        decoder.finish()?;
-        if rows == 0 { Err(QueueError::Empty) } else { Ok(rows) }
-    }
-
-    fn stream() -> Vec<u8> {
-        let ids = ListArray::from_iter_primitive::<Int32Type, _, _>([
-            Some(vec![Some(1), Some(2)]),
-            None,
-            Some(vec![]),
-        ]);
-        let words = StringArray::from(vec![Some("a"), None, Some("ccc")]);
-        let rewards = Float32Array::from(vec![1.0, -1.0, 0.5]);
-        let batch = RecordBatch::try_from_iter_with_nullable([
-            ("ids", Arc::new(ids) as ArrayRef, true),
-            ("words", Arc::new(words) as ArrayRef, true),
-            ("reward", Arc::new(rewards) as ArrayRef, false),
-        ]);
-        encode(&batch.unwrap()).unwrap().to_vec()
-    }
-
-    #[test]
-    fn a_stream_cut_anywhere_is_an_error() {
-        let whole = stream();
-        assert_eq!(decode(whole.clone().into()).unwrap(), 3);
-        // The last eight bytes are the end's mark, which may be left out.
-        for length in 0..whole.len() - 8 {
-            let cut = decode(Bytes::copy_from_slice(&whole[..length]));
-            assert!(cut.is_err(), "{length} of {} bytes", whole.len());
-        }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(4_000))]
-
-        #[test]
-        fn damaged_streams_end_in_rows_or_an_error(
-            damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)
-        ) {
-            let mut bytes = stream();
-            for (place, value) in damage {
-                let place = place.index(bytes.len());
-                bytes[place] = value;
-            }
-            // An error or rows: both will do.
-            let _ = decode(bytes.into());
-        }
-
-        #[test]
-        fn any_bytes_end_in_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            prop_assert!(decode(bytes.into()).is_err());
-        }
     }
 }

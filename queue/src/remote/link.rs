@@ -7,39 +7,35 @@
 //! # Deliberately absent
 //! TLS: what leaves the machine belongs on a private network.
 
-use std::future::poll_fn;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
-use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Method, Request, StatusCode};
-use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::RemoteConfig;
 use super::body::{Content, RequestBody};
+use super::connection::{Failure, Wire, innermost};
 use super::wire::ErrorBody;
 use crate::QueueError;
 
-/// Beyond what a request may wait at the server, an answer or a piece of it takes at most this.
+/// Beyond what a request may wait at the server, an answer or a piece of it takes at most as long as the client has patience,
+/// within these bounds.
+const ANSWER_MIN: Duration = Duration::from_secs(10);
 const ANSWER_MAX: Duration = Duration::from_secs(60);
-const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// An answer that comes within this time is waited for awake, if the one before did; waking up takes about as long.
-const AWAKE_MAX: Duration = Duration::from_micros(200);
-/// Turns of waiting awake, where time stands still.
-const AWAKE_TURNS_MAX: u32 = 10_000;
+/// Where the caller has a deadline, an answer may come so much later: it is on its way, or the server has just come back.
+const LATE_MAX: Duration = Duration::from_secs(1);
+/// Bodies are taken to get through at this rate at least; bytes per second.
+const RATE_MIN: f64 = 4e6;
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 /// Idle connections that are kept.
@@ -65,6 +61,8 @@ pub(super) struct Call {
     pub(super) wait: Duration,
     /// When a server that is away is tried no longer; `None`: after the link's patience.
     pub(super) give_up: Option<Instant>,
+    /// When the caller wants to know, whatever the server does.
+    pub(super) deadline: Option<Instant>,
 }
 
 impl Call {
@@ -74,7 +72,15 @@ impl Call {
 
     pub(super) fn post(path: impl Into<String>, content: Content) -> Self {
         let (method, path) = (Method::POST, path.into());
-        Self { method, path, content, repeat: Repeat::Unsent, wait: Duration::ZERO, give_up: None }
+        Self {
+            method,
+            path,
+            content,
+            repeat: Repeat::Unsent,
+            wait: Duration::ZERO,
+            give_up: None,
+            deadline: None,
+        }
     }
 
     pub(super) fn json(path: impl Into<String>, value: &impl Serialize) -> Result<Self, QueueError> {
@@ -86,110 +92,12 @@ impl Call {
     pub(super) fn repeatable(self) -> Self {
         Self { repeat: Repeat::Safe, ..self }
     }
-}
 
-/// Why there is no answer.
-enum Failure {
-    /// The request did not leave.
-    Unsent(String),
-    /// Nobody knows what became of it.
-    Lost(String),
-}
-
-impl Failure {
-    fn lost(error: &dyn std::error::Error) -> Self {
-        Self::Lost(innermost(error))
-    }
-}
-
-type Connection = http1::Connection<TokioIo<TcpStream>, RequestBody>;
-
-/// A connection and the right to send on it.
-struct Wire {
-    sender: SendRequest<RequestBody>,
-    /// `None` once it has ended.
-    connection: Option<Pin<Box<Connection>>>,
-    /// What was waited for last came within [`AWAKE_MAX`].
-    is_prompt: bool,
-}
-
-impl Wire {
-    async fn connect(authority: &str) -> Result<Self, Failure> {
-        let connecting = tokio::time::timeout(CONNECT_MAX, TcpStream::connect(authority));
-        let unsent = |error: std::io::Error| Failure::Unsent(error.to_string());
-        let stream =
-            connecting.await.map_err(|_| Failure::Unsent("it does not take connections".to_owned()))?;
-        let stream = stream.map_err(unsent)?;
-        stream.set_nodelay(true).map_err(unsent)?;
-        let shaken = http1::handshake(TokioIo::new(stream)).await;
-        let (sender, connection) = shaken.map_err(|error| Failure::Unsent(innermost(&error)))?;
-        Ok(Self { sender, connection: Some(Box::pin(connection)), is_prompt: false })
-    }
-
-    fn drive(&mut self, context: &mut Context<'_>) {
-        if let Some(connection) = &mut self.connection
-            && connection.as_mut().poll(context).is_ready()
-        {
-            self.connection = None;
-        }
-    }
-
-    /// Drives the connection until `ours` has an outcome; `None` if the connection ended before.
-    async fn until<T>(&mut self, mut ours: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Option<T> {
-        let started = Instant::now();
-        let stays_awake = std::mem::replace(&mut self.is_prompt, false);
-        let mut turns = 0;
-        let outcome = loop {
-            turns += 1;
-            let sleeps = !stays_awake || turns > AWAKE_TURNS_MAX || started.elapsed() > AWAKE_MAX;
-            let waiting = poll_fn(|context| match self.turn(&mut ours, context) {
-                Poll::Pending if !sleeps => Poll::Ready(None),
-                polled => polled.map(Some),
-            });
-            match waiting.await {
-                Some(outcome) => break outcome,
-                None => tokio::task::yield_now().await,
-            }
-        };
-        self.is_prompt = started.elapsed() < AWAKE_MAX;
-        outcome
-    }
-
-    fn turn<T>(
-        &mut self,
-        ours: &mut impl FnMut(&mut Context<'_>) -> Poll<T>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<T>> {
-        // Twice: what we ask for in the first turn is often there in the second.
-        for _ in 0..2 {
-            self.drive(context);
-            if let Poll::Ready(outcome) = ours(context) {
-                return Poll::Ready(Some(outcome));
-            }
-        }
-        if self.connection.is_none() { Poll::Ready(None) } else { Poll::Pending }
-    }
-
-    /// Whether another request can go on it.
-    async fn is_reusable(&mut self) -> bool {
-        poll_fn(|context| {
-            self.drive(context);
-            Poll::Ready(
-                self.connection.is_some() && matches!(self.sender.poll_ready(context), Poll::Ready(Ok(()))),
-            )
-        })
-        .await
-    }
-
-    async fn send(&mut self, request: Request<RequestBody>) -> Result<hyper::Response<Incoming>, Failure> {
-        let mut response = Box::pin(self.sender.send_request(request));
-        match self.until(|context| response.poll_unpin(context)).await {
-            Some(Ok(response)) => Ok(response),
-            // It was closed before anything was written.
-            Some(Err(error)) if error.is_canceled() => Err(Failure::Unsent(innermost(&error))),
-            Some(Err(error)) => Err(Failure::lost(&error)),
-            None => Err(Failure::Lost("the connection was closed".to_owned())),
-        }
+    /// Until when an attempt that begins now may last, up to its answer's head.
+    fn limit(&self, answer_max: Duration) -> Instant {
+        let sending = Duration::from_secs_f64(self.content.bytes() as f64 / RATE_MIN);
+        let limit = Instant::now() + self.wait + answer_max + sending;
+        self.deadline.map_or(limit, |deadline| limit.min(deadline + LATE_MAX + sending))
     }
 }
 
@@ -197,6 +105,8 @@ impl Wire {
 pub(super) struct Answer<'a> {
     link: &'a Link,
     wire: Wire,
+    /// How long a piece may take.
+    piece_max: Duration,
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     body: Incoming,
@@ -209,7 +119,7 @@ impl Answer<'_> {
             let body = &mut self.body;
             let reading = self.wire.until(|context| body.frame().poll_unpin(context));
             let lost = |reason: &str| self.link.unreachable(reason);
-            let frame = match tokio::time::timeout(ANSWER_MAX, reading).await {
+            let frame = match tokio::time::timeout(self.piece_max, reading).await {
                 Err(_) => return Err(lost("the answer stands still")),
                 // What had arrived before the end was read before.
                 Ok(None) => return Err(lost("the connection was closed within an answer")),
@@ -310,7 +220,8 @@ impl Link {
         if let Some(kind) = kind {
             request = request.header(header::CONTENT_TYPE, kind);
         }
-        request.body(body).map_err(|error| Failure::Unsent(error.to_string()))
+        let bad = |error: hyper::http::Error| QueueError::BadRequest { reason: error.to_string() };
+        request.body(body).map_err(|error| Failure::Refused(bad(error)))
     }
 
     /// A connection that stands, and whether it has been used before.
@@ -324,28 +235,40 @@ impl Link {
         }
     }
 
+    /// For how long a server that has taken a request may say nothing.
+    fn answer_max(&self) -> Duration {
+        self.config.patience.clamp(ANSWER_MIN, ANSWER_MAX)
+    }
+
     async fn exchange(&self, call: &Call) -> Result<Answer<'_>, Failure> {
+        let limit = call.limit(self.answer_max());
+        let exchanging = tokio::time::timeout_at(limit, self.exchange_unbounded(call));
+        exchanging.await.unwrap_or_else(|_| Err(Failure::Lost("no answer in time".to_owned())))
+    }
+
+    async fn exchange_unbounded(&self, call: &Call) -> Result<Answer<'_>, Failure> {
         loop {
             let (mut wire, was_used) = self.wire().await?;
             let request = self.request(call, call.content.kind(), call.content.body())?;
-            let sending = wire.send(request);
-            match tokio::time::timeout(call.wait + ANSWER_MAX, sending).await {
-                Err(_) => return Err(Failure::Lost("no answer in time".to_owned())),
+            match wire.send(request).await {
                 // The server closed it between two requests.
-                Ok(Err(Failure::Unsent(_))) if was_used => {}
-                Ok(Err(failure)) => return Err(failure),
-                Ok(Ok(response)) => {
-                    let (head, body) = response.into_parts();
-                    let (status, headers) = (head.status, head.headers);
-                    return Ok(Answer { link: self, wire, status, headers, body });
-                }
+                Err(Failure::Unsent(_)) if was_used => {}
+                Err(failure) => return Err(failure),
+                Ok(response) => return Ok(self.answer(call, wire, response)),
             }
         }
+    }
+
+    fn answer(&self, call: &Call, wire: Wire, response: hyper::Response<Incoming>) -> Answer<'_> {
+        let (head, body) = response.into_parts();
+        let piece_max = if call.wait > ANSWER_MAX { ANSWER_MAX } else { self.answer_max() };
+        Answer { link: self, wire, piece_max, status: head.status, headers: head.headers, body }
     }
 
     /// Sends, again while the server is away and that is harmless, and returns an answer that is no error.
     pub(super) async fn send(&self, call: Call) -> Result<Answer<'_>, QueueError> {
         let give_up = call.give_up.unwrap_or_else(|| Instant::now() + self.config.patience);
+        let give_up = call.deadline.map_or(give_up, |deadline| give_up.min(deadline + LATE_MAX));
         let mut pause = RETRY_MIN;
         loop {
             let (error, harmless) = match self.exchange(&call).await {
@@ -355,6 +278,7 @@ impl Link {
                     QueueError::Stopping => (QueueError::Stopping, true),
                     refusal => return Err(refusal),
                 },
+                Err(Failure::Refused(error)) => return Err(error),
                 Err(Failure::Unsent(reason)) => (self.unreachable(reason), true),
                 Err(Failure::Lost(reason)) => (self.unreachable(reason), call.repeat == Repeat::Safe),
             };
@@ -378,14 +302,14 @@ impl Link {
         body: RequestBody,
     ) -> Result<T, QueueError> {
         let lost = |failure| match failure {
+            Failure::Refused(error) => error,
             Failure::Unsent(reason) | Failure::Lost(reason) => self.unreachable(reason),
         };
         let mut wire = Wire::connect(&self.authority).await.map_err(lost)?;
         let request = self.request(call, Some(kind), body).map_err(lost)?;
         let sending = tokio::time::timeout(call.wait + ANSWER_MAX, wire.send(request));
         let response = sending.await.map_err(|_| self.unreachable("no answer in time"))?.map_err(lost)?;
-        let (head, body) = response.into_parts();
-        let answer = Answer { link: self, wire, status: head.status, headers: head.headers, body };
+        let answer = self.answer(call, wire, response);
         if !answer.status.is_success() {
             return Err(self.refusal(answer).await);
         }
@@ -411,12 +335,4 @@ impl Link {
     pub(super) async fn done(&self, call: Call) -> Result<(), QueueError> {
         self.send(call).await?.bytes().await.map(drop)
     }
-}
-
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    cause.to_string()
 }

@@ -46,6 +46,7 @@ pub(crate) struct PutQuery {
     pub(crate) priority: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) token: Option<String>,
+    /// A short one; a long one comes with the rows, as the schema's metadata [`RECORD`](super::ipc::RECORD).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) record: Option<String>,
     /// How long to wait for room; not at all if absent.
@@ -54,8 +55,8 @@ pub(crate) struct PutQuery {
 }
 
 impl PutQuery {
-    /// The put of rows without keys or tags.
-    pub(crate) fn into_put(self, batches: Vec<RecordBatch>, rows: usize) -> Put {
+    /// The put of rows without keys or tags; `record` is what came with them.
+    pub(crate) fn into_put(self, batches: Vec<RecordBatch>, rows: usize, record: Option<String>) -> Put {
         Put {
             batches,
             group_size: self.group_size.unwrap_or(rows),
@@ -66,7 +67,7 @@ impl PutQuery {
             keys: Vec::new(),
             tags: Vec::new(),
             token: self.token,
-            record: self.record,
+            record: record.or(self.record),
         }
     }
 }
@@ -187,6 +188,9 @@ pub(crate) struct ClearBody {
     /// All rows that are there, instead of given ones.
     #[serde(default)]
     pub(crate) all: bool,
+    /// Rows that are gone already are no error.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) skip_gone: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) token: Option<String>,
 }
@@ -298,6 +302,8 @@ pub(crate) struct PlacedBody {
     pub(crate) keys: Vec<String>,
     #[serde(default)]
     pub(crate) tags: Vec<Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) record: Option<String>,
 }
 
 /// The answer to a take of a client that fetches the rows itself.
@@ -372,7 +378,9 @@ pub(crate) fn status(error: &QueueError) -> u16 {
         | QueueError::UnknownKey { .. }
         | QueueError::UnknownUnit { .. }
         | QueueError::UnknownSample { .. }
+        | QueueError::UnknownPath { .. }
         | QueueError::NoQueue { .. } => 404,
+        QueueError::WrongMethod { .. } => 405,
         QueueError::Deadline { .. } => 408,
         QueueError::PartitionExists { .. }
         | QueueError::DeclaredOtherwise { .. }

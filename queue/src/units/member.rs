@@ -1,21 +1,22 @@
 //! A unit's side: a served queue that announces itself.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{BLOBS, UnitCard, blobs_spec};
-use crate::{QueueError, RemoteQueue, TransferQueue};
+use crate::{QueueError, RemoteQueue, RowHandle, TransferQueue};
 
 /// How often a unit announces itself.
 const PERIOD: Duration = Duration::from_millis(500);
 /// A blob that the controller does not know after so long was never put.
 pub(crate) const ORPHAN_AGE: Duration = Duration::from_secs(600);
-/// Blobs asked about at once.
-const ASK_MAX: usize = 4096;
+/// Blobs asked about at once, those first that were asked about longest ago.
+const ASK_MAX: usize = 1 << 16;
 
 /// A unit's file that names what it holds.
 const IDENTITY: &str = "unit-id";
@@ -63,6 +64,10 @@ pub async fn run_unit(
     config: UnitConfig,
     end: &CancellationToken,
 ) -> Result<(), QueueError> {
+    if dir.is_none() {
+        // Handles of an earlier life at the same address name no row of this one.
+        queue.inner.generation_floor.fetch_max(rand::random::<u32>() >> 1, Ordering::Relaxed);
+    }
     queue.declare(blobs_spec()).await?;
     let card = UnitCard { unit: identity(dir)?, url: config.url.clone(), is_durable: dir.is_some() };
     let mut orphans = Orphans::default();
@@ -88,11 +93,11 @@ pub async fn run_unit(
     }
 }
 
-/// Blobs of which it is not known whether the controller knows them.
+/// Since when each blob has been waiting to be asked about. One that the controller knows waits anew: a controller that dies
+/// forgets what it wanted to have cleared.
 #[derive(Default)]
 struct Orphans {
-    first_seen: HashMap<String, Instant>,
-    known: HashSet<String>,
+    since: HashMap<String, Instant>,
     next: Option<Instant>,
 }
 
@@ -111,29 +116,36 @@ impl Orphans {
         self.next = Some(now + config.orphan_age / 4);
         let partition = queue.partition(BLOBS)?;
         let groups = partition.groups();
-        self.known.retain(|blob| groups.contains_key(blob));
-        self.first_seen.retain(|blob, _| groups.contains_key(blob));
-        for blob in groups.keys().filter(|blob| !self.known.contains(*blob)) {
-            self.first_seen.entry(blob.clone()).or_insert(now);
-        }
-        let is_old = |(_, seen): &(&String, &Instant)| now.duration_since(**seen) >= config.orphan_age;
-        let old: Vec<String> =
-            self.first_seen.iter().filter(is_old).map(|(blob, _)| blob.clone()).take(ASK_MAX).collect();
+        let old = self.old(&groups, now, config.orphan_age);
         if old.is_empty() {
             return Ok(());
         }
         let unknown: HashSet<String> =
             config.controller.unknown_blobs(unit, old.clone()).await?.into_iter().collect();
         for blob in old {
-            self.first_seen.remove(&blob);
             match groups.get(&blob).filter(|_| unknown.contains(&blob)) {
                 Some(rows) => {
                     tracing::info!(%blob, rows = rows.len(), "a blob that nobody knows is removed");
                     partition.clear(rows).await?;
+                    self.since.remove(&blob);
                 }
-                None => drop(self.known.insert(blob)),
+                None => drop(self.since.insert(blob, now)),
             }
         }
         Ok(())
+    }
+
+    /// Those of `groups` that it is time to ask about.
+    fn old(&mut self, groups: &BTreeMap<String, Vec<RowHandle>>, now: Instant, age: Duration) -> Vec<String> {
+        self.since.retain(|blob, _| groups.contains_key(blob));
+        for blob in groups.keys() {
+            if !self.since.contains_key(blob) {
+                self.since.insert(blob.clone(), now);
+            }
+        }
+        let is_old = |(_, since): &(&String, &Instant)| now.duration_since(**since) >= age;
+        let mut old: Vec<(&String, &Instant)> = self.since.iter().filter(is_old).collect();
+        old.sort_unstable_by_key(|(_, since)| **since);
+        old.into_iter().take(ASK_MAX).map(|(blob, _)| blob.clone()).collect()
     }
 }

@@ -19,6 +19,7 @@
 //!   otherwise they are freed at once with the disposition `lost`, and their whole groups with them.
 //! - A unit's name is the identity of what it holds: one that lost its rows comes back under another.
 //! - A blob that no table knows is removed by its unit: a put that failed half-way leaves nothing.
+//! - Nobody is buried unheard: a unit is dead when it does not answer, not when it says nothing of its own accord.
 //!
 //! # Deliberately absent
 //! Replication: that is the business of an existing distributed store behind [`Store`](crate::Store).
@@ -45,8 +46,11 @@ pub(crate) use upkeep::keep_up;
 pub const BLOBS: &str = "_blobs";
 /// The task of [`BLOBS`] that never takes anything: rows go when the controller clears them.
 const CONTROLLER: &str = "controller";
-/// A unit that has not been heard of for so long is dead.
+/// A unit that has not been heard of for so long is asked whether it is there.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
+/// A unit that keeps its rows in memory and is not there, though the journal or a put spoke of it, may come for so long: to
+/// a controller that was started anew its units have yet to announce themselves.
+const RETURN_MAX: Duration = Duration::from_secs(10);
 
 /// What a unit's partition is declared as.
 fn blobs_spec() -> PartitionSpec {
@@ -61,6 +65,20 @@ pub(crate) struct Place {
     pub(crate) blob: String,
     /// Its rows there.
     pub(crate) rows: Vec<RowHandle>,
+    /// Whether they outlive the unit's process.
+    #[serde(default = "yes")]
+    pub(crate) is_durable: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// A unit that gets rows.
+pub(crate) struct Chosen {
+    pub(crate) unit: String,
+    pub(crate) client: RemoteQueue,
+    pub(crate) is_durable: bool,
 }
 
 /// A unit as it announces itself, again and again.
@@ -157,6 +175,15 @@ impl Units {
         RemoteQueue::new(RemoteConfig { token, patience: Duration::ZERO, ..RemoteConfig::new(url) })
     }
 
+    /// Units that were reached where another one is now: they have gone.
+    pub(crate) fn supplanted_by(&self, card: &UnitCard) -> Vec<String> {
+        let state = self.state.lock();
+        let gone = |member: &&Member| {
+            member.status != UnitStatus::Dead && member.card.url == card.url && member.card.unit != card.unit
+        };
+        state.members.values().filter(gone).map(|member| member.card.unit.clone()).collect()
+    }
+
     /// A unit is there, new or again. Says whether it was away.
     pub(crate) fn register(&self, card: UnitCard) -> Result<bool, QueueError> {
         let is_known = {
@@ -193,12 +220,13 @@ impl Units {
     }
 
     /// The live unit for a key, if any takes rows.
-    pub(crate) fn choose(&self, key: &str) -> Option<(String, RemoteQueue)> {
+    pub(crate) fn choose(&self, key: &str) -> Option<Chosen> {
         let state = self.state.lock();
         let live =
             state.members.values().filter(|member| member.status == UnitStatus::Live && !member.is_shunned);
         let chosen = live.max_by_key(|member| weight(&member.card.unit, key))?;
-        Some((chosen.card.unit.clone(), chosen.client.clone()?))
+        let UnitCard { unit, is_durable, .. } = chosen.card.clone();
+        Some(Chosen { unit, client: chosen.client.clone()?, is_durable })
     }
 
     /// Somebody could not reach a unit.
@@ -215,33 +243,43 @@ impl Units {
         }
     }
 
-    /// A unit that somebody could not reach answers.
-    fn absolve(&self, unit: &str) {
+    /// A unit that was silent, or that somebody could not reach, answers.
+    fn heard(&self, unit: &str) {
         if let Ok(member) = self.state.lock().member(unit) {
-            member.is_shunned = false;
+            (member.is_shunned, member.seen) = (false, Instant::now());
         }
     }
 
-    /// Units that somebody could not reach, and how to ask them.
-    fn take_suspects(&self) -> Vec<(String, Option<RemoteQueue>)> {
+    /// Units that are silent or that somebody could not reach, and how to ask them.
+    fn take_doubtful(&self, now: Instant) -> Vec<(String, Option<RemoteQueue>)> {
         let mut state = self.state.lock();
         let suspects = std::mem::take(&mut state.suspects);
-        let client = |unit: &String| state.members.get(unit).and_then(|member| member.client.clone());
-        suspects
-            .into_iter()
-            .map(|unit| {
-                let client = client(&unit);
-                (unit, client)
-            })
-            .collect()
+        let is_doubtful = |member: &&Member| {
+            member.status != UnitStatus::Dead
+                && (now.duration_since(member.seen) > SILENCE_MAX || suspects.contains(&member.card.unit))
+        };
+        let doubtful = state.members.values().filter(is_doubtful);
+        doubtful.map(|member| (member.card.unit.clone(), member.client.clone())).collect()
     }
 
-    /// Refuses rows on a unit that takes none.
-    pub(crate) fn check_takes_rows(&self, unit: &str) -> Result<(), QueueError> {
+    /// Dead units that kept their rows in memory, and have had time to come back: what is left of their chunks is lost.
+    fn take_gone(&self, now: Instant) -> Vec<(String, Vec<ChunkId>)> {
+        let state = self.state.lock();
+        let is_gone = |member: &&Member| {
+            member.status == UnitStatus::Dead
+                && !member.card.is_durable
+                && now.duration_since(member.seen) > RETURN_MAX
+        };
+        let gone = state.members.values().filter(is_gone);
+        gone.map(|member| (member.card.unit.clone(), member.chunks.iter().copied().collect())).collect()
+    }
+
+    /// Refuses rows on a unit that takes none; says whether it keeps them.
+    pub(crate) fn check_takes_rows(&self, unit: &str) -> Result<bool, QueueError> {
         let mut state = self.state.lock();
         let member = state.member(unit)?;
         if member.status == UnitStatus::Live {
-            Ok(())
+            Ok(member.card.is_durable)
         } else {
             Err(QueueError::UnitAway { unit: unit.to_owned() })
         }
@@ -250,10 +288,10 @@ impl Units {
     /// A chunk lies at a place. Says whether it is within reach.
     pub(crate) fn insert(&self, chunk: ChunkId, place: Place) -> bool {
         let mut state = self.state.lock();
-        let unit = place.unit.clone();
-        // As the journal is read nobody has announced himself yet.
+        let (unit, is_durable) = (place.unit.clone(), place.is_durable);
+        // As the journal is read nobody has announced himself yet; or the unit has died while the rows were written down.
         let member = state.members.entry(unit.clone()).or_insert_with(|| Member {
-            card: UnitCard { unit, url: String::new(), is_durable: true },
+            card: UnitCard { unit, url: String::new(), is_durable },
             client: None,
             status: UnitStatus::Dead,
             is_shunned: false,
@@ -320,14 +358,13 @@ impl Units {
 
     /// Which of these blobs of a unit no chunk lies in.
     pub(crate) fn unknown(&self, unit: &str, blobs: Vec<String>) -> Vec<String> {
+        let mut unknown: HashSet<String> = blobs.into_iter().collect();
         let state = self.state.lock();
-        let chunks = state.members.get(unit).map(|member| &member.chunks);
-        let known: HashSet<&str> = chunks
-            .into_iter()
-            .flatten()
-            .filter_map(|chunk| state.chunks.get(chunk).map(|placed| placed.place.blob.as_str()))
-            .collect();
-        blobs.into_iter().filter(|blob| !known.contains(blob.as_str())).collect()
+        let chunks = state.members.get(unit).into_iter().flat_map(|member| &member.chunks);
+        for placed in chunks.filter_map(|chunk| state.chunks.get(chunk)) {
+            unknown.remove(&placed.place.blob);
+        }
+        unknown.into_iter().collect()
     }
 
     /// A unit takes no more rows.
@@ -340,9 +377,14 @@ impl Units {
         Ok(())
     }
 
-    /// A unit will not come back.
+    /// A dead unit will not come back; it is forgotten when none of its chunks is left. Until then it is as one that kept
+    /// its rows in memory.
     pub(crate) fn remove(&self, unit: &str) {
-        self.state.lock().members.remove(unit);
+        let mut state = self.state.lock();
+        match state.members.get_mut(unit) {
+            Some(member) if !member.chunks.is_empty() => member.card.is_durable = false,
+            _ => drop(state.members.remove(unit)),
+        }
     }
 
     /// A unit that does not answer is dead. Its chunks, and whether it keeps them; `None` if it was dead before.
@@ -379,14 +421,6 @@ impl Units {
             (member.card.unit.clone(), member.chunks.iter().copied().take(count).collect::<Vec<_>>())
         };
         draining.map(chunks).filter(|(_, chunks)| !chunks.is_empty()).collect()
-    }
-
-    fn silent(&self, now: Instant) -> Vec<String> {
-        let state = self.state.lock();
-        let silent = |member: &&Member| {
-            member.status != UnitStatus::Dead && now.duration_since(member.seen) > SILENCE_MAX
-        };
-        state.members.values().filter(silent).map(|member| member.card.unit.clone()).collect()
     }
 
     /// What units that answer may forget.

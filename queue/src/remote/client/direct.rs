@@ -16,7 +16,7 @@ use crate::remote::wire::{PlacedBody, PutAnswer, PutQuery, UnitsAnswer};
 use crate::remote::{RemoteConfig, ipc};
 use crate::store::payload_bytes;
 use crate::units::{BLOBS, ORPHAN_AGE, Place, UnitStatus, weight};
-use crate::{ErrorClass, PartitionSpec, Put, Queue, QueueError};
+use crate::{ErrorClass, PartitionSpec, Put, Queue, QueueError, UnitCard};
 
 /// How long it is believed which units there are.
 const UNITS_AGE_MAX: Duration = Duration::from_secs(2);
@@ -32,8 +32,8 @@ pub(super) struct Upload {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Live units with their addresses, and when that was asked.
-    units: Option<(Instant, Vec<(String, String)>)>,
+    /// Live units, and when that was asked.
+    units: Option<(Instant, Vec<UnitCard>)>,
     clients: HashMap<String, RemoteQueue>,
     specs: HashMap<String, PartitionSpec>,
 }
@@ -45,17 +45,17 @@ pub(super) struct Direct {
 }
 
 impl RemoteQueue {
-    /// Live units. None where the controller cannot be asked: whoever asks goes the ordinary way, and is told there.
-    pub(super) async fn live_units(&self) -> Vec<(String, String)> {
+    /// Live units. None where the controller cannot be asked by then: whoever asks goes the ordinary way, and is told there.
+    pub(super) async fn live_units(&self, deadline: Option<Instant>) -> Vec<UnitCard> {
         if let Some((asked, units)) = &self.direct.known.lock().units
             && asked.elapsed() < UNITS_AGE_MAX
         {
             return units.clone();
         }
-        let call = Call { give_up: Some(Instant::now()), ..Call::get("/v1/units") };
+        let call = Call { give_up: Some(Instant::now()), deadline, ..Call::get("/v1/units") };
         let Ok(UnitsAnswer { units }) = self.link.json(call).await else { return Vec::new() };
         let live = units.into_iter().filter(|unit| unit.status == UnitStatus::Live);
-        let live: Vec<_> = live.map(|unit| (unit.card.unit, unit.card.url)).collect();
+        let live: Vec<_> = live.map(|unit| unit.card).collect();
         self.direct.known.lock().units = Some((Instant::now(), live.clone()));
         live
     }
@@ -70,11 +70,12 @@ impl RemoteQueue {
         Ok(client)
     }
 
-    async fn spec_of(&self, partition: &str) -> Result<PartitionSpec, QueueError> {
+    async fn spec_of(&self, partition: &str, deadline: Option<Instant>) -> Result<PartitionSpec, QueueError> {
         if let Some(spec) = self.direct.known.lock().specs.get(partition) {
             return Ok(spec.clone());
         }
-        let spec: PartitionSpec = self.link.json(Call::get(path(partition, "/spec"))).await?;
+        let call = Call { deadline, ..Call::get(path(partition, "/spec")) };
+        let spec: PartitionSpec = self.link.json(call).await?;
         self.direct.known.lock().specs.insert(partition.to_owned(), spec.clone());
         Ok(spec)
     }
@@ -94,20 +95,21 @@ impl RemoteQueue {
         put: &Put,
         what: &PutQuery,
         upload: &mut Option<Upload>,
+        deadline: Option<Instant>,
     ) -> Result<Option<PutAnswer>, QueueError> {
         if upload.as_ref().is_some_and(|upload| upload.begun.elapsed() > UPLOAD_AGE_MAX) {
             *upload = None;
         }
         let upload = match upload {
             Some(upload) => upload,
-            None => match self.upload(partition, put).await? {
+            None => match self.upload(partition, put, deadline).await? {
                 Some(uploaded) => upload.insert(uploaded),
                 None => return Ok(None),
             },
         };
         let to = path(partition, &format!("/placed?{}", query(what)?));
-        let call =
-            Call { wait: Duration::from_millis(what.wait_ms), ..Call::json(to, &upload.body)?.repeatable() };
+        let wait = Duration::from_millis(what.wait_ms);
+        let call = Call { wait, deadline, ..Call::json(to, &upload.body)?.repeatable() };
         match self.link.json(call).await {
             // It died or is drained since we asked; what lies there is removed as nobody's.
             Err(QueueError::UnitAway { .. } | QueueError::UnknownUnit { .. }) => {
@@ -119,11 +121,18 @@ impl RemoteQueue {
     }
 
     /// Puts rows on the unit that their group hashes to; `None` where that cannot be.
-    async fn upload(&self, partition: &str, put: &Put) -> Result<Option<Upload>, QueueError> {
-        let units = self.live_units().await;
-        let chosen = units.iter().max_by_key(|(unit, _)| weight(unit, &put.group));
-        let Some((unit, url)) = chosen.filter(|_| put.rows() > 0) else { return Ok(None) };
-        let spec = self.spec_of(partition).await?;
+    async fn upload(
+        &self,
+        partition: &str,
+        put: &Put,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Upload>, QueueError> {
+        let units = self.live_units(deadline).await;
+        let chosen = units.iter().max_by_key(|card| weight(&card.unit, &put.group));
+        let Some(UnitCard { unit, url, is_durable }) = chosen.filter(|_| put.rows() > 0) else {
+            return Ok(None);
+        };
+        let spec = self.spec_of(partition, deadline).await?;
         if spec.row_bytes_max.is_some() {
             return Ok(None);
         }
@@ -145,9 +154,10 @@ impl RemoteQueue {
                 return Ok(None);
             }
         };
-        let place = Place { unit: unit.clone(), blob, rows };
-        let (keys, tags) = (put.keys.clone(), put.tags.clone());
-        Ok(Some(Upload { begun, client, body: PlacedBody { place, columns, lengths, bytes, keys, tags } }))
+        let place = Place { unit: unit.clone(), blob, rows, is_durable: *is_durable };
+        let (keys, tags, record) = (put.keys.clone(), put.tags.clone(), put.record.clone());
+        let body = PlacedBody { place, columns, lengths, bytes, keys, tags, record };
+        Ok(Some(Upload { begun, client, body }))
     }
 
     /// Removes the rows of a put that the controller has refused. Where it is not known what became of the put, the unit

@@ -1,8 +1,9 @@
 //! Storage units of a controller.
 
 use super::{Call, Content, RemoteQueue};
-use crate::remote::wire::{BlobsBody, UnitsAnswer, UnknownAnswer};
-use crate::{QueueError, UnitCard, UnitInspection};
+use crate::remote::client::path;
+use crate::remote::wire::{BlobsBody, ClearBody, UnitsAnswer, UnknownAnswer};
+use crate::{QueueError, RowHandle, UnitCard, UnitInspection};
 
 impl RemoteQueue {
     /// The storage units, in order of their names. Cancel-safe.
@@ -22,6 +23,16 @@ impl RemoteQueue {
 
     pub(crate) async fn register_unit(&self, card: &UnitCard) -> Result<(), QueueError> {
         self.link.done(Call::json("/v1/units", card)?.repeatable()).await
+    }
+
+    /// Frees those rows that are still there: repeating it changes nothing. Cancel-safe.
+    pub(crate) async fn clear_those_there(
+        &self,
+        partition: &str,
+        rows: &[RowHandle],
+    ) -> Result<(), QueueError> {
+        let body = ClearBody { rows: rows.to_vec(), all: false, skip_gone: true, token: None };
+        self.link.done(Call::json(path(partition, "/clear"), &body)?.repeatable()).await
     }
 
     pub(crate) async fn unknown_blobs(

@@ -8,8 +8,8 @@ use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 
 use super::{Service, bad};
-use crate::QueueError;
 use crate::remote::ipc;
+use crate::{Partition, QueueError};
 
 /// A body of which no more than the limit is read.
 struct Bounded {
@@ -48,10 +48,15 @@ pub(super) async fn json_of<T: DeserializeOwned>(service: &Service, body: Body) 
     serde_json::from_slice(&bytes).map_err(|error| bad(format!("JSON body: {error}")))
 }
 
-/// The rows of a body, decoded as they arrive: a large put is never in memory twice.
-pub(super) async fn rows_of(service: &Service, body: Body) -> Result<Vec<RecordBatch>, QueueError> {
+/// The rows of a body, decoded as they arrive: a large put is never in memory twice. More rows than fit into the partition
+/// are refused before anything is done for each of them: a column of nulls may claim any number.
+pub(super) async fn rows_of(
+    service: &Service,
+    body: Body,
+    partition: &Partition,
+) -> Result<Vec<RecordBatch>, QueueError> {
     let mut body = Bounded::new(service, body)?;
-    let mut decoder = ipc::Decoder::new();
+    let mut decoder = ipc::Decoder::new().rows_max(partition.capacity_rows());
     let mut batches = Vec::new();
     while let Some(bytes) = body.next().await? {
         // A body that came at once is a cut of the connection's buffer, which would stay with the rows.

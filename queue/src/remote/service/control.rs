@@ -4,15 +4,14 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use tokio::time::Instant;
 
 use super::bodies::json_of;
-use super::{Answer, Service, Shared, bad, done, json, until_end};
+use super::{Answer, Path, Query, Service, Shared, done, json, until_end};
 use crate::remote::ipc::{self, Pieces};
 use crate::remote::wire::{
     ARROW_STREAM, CloseBody, ClosedAnswer, FindBody, FoundAnswer, GetBody, ResetAnswer, SampleBody,
@@ -34,10 +33,9 @@ pub(super) fn routes() -> Router<Arc<Service>> {
 async fn status(
     State(service): Shared,
     Path(partition): Path<String>,
-    query: Result<Query<StatusQuery>, QueryRejection>,
+    Query(query): Query<StatusQuery>,
 ) -> Answer {
     let partition = service.queue.partition(&partition)?;
-    let Query(query) = query.map_err(|error| bad(error.body_text()))?;
     let Some(after) = query.after else { return Ok(json(&partition.stats())) };
     let deadline = Instant::now() + std::time::Duration::from_millis(query.wait_ms);
     let waiting = async { Ok(partition.stats_after(after, deadline).await) };

@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use axum::routing::{delete, get, post};
@@ -17,7 +16,7 @@ use futures::stream;
 use http_body_util::BodyExt;
 use tokio::sync::mpsc;
 
-use super::{Answer, Service, Shared, bad, done, json};
+use super::{Answer, Path, Query, Service, Shared, done, json};
 use crate::remote::wire::{ExportQuery, SNAPSHOT_STREAM, SnapshotQuery};
 use crate::{Export, ExportFormat, QueueError, Snapshot};
 
@@ -62,8 +61,7 @@ fn next_pieces(snapshot: &mut Snapshot) -> Result<Option<Bytes>, QueueError> {
     Ok(Some(bytes.into()))
 }
 
-async fn snapshot(State(service): Shared, query: Result<Query<SnapshotQuery>, QueryRejection>) -> Answer {
-    let Query(query) = query.map_err(|error| bad(error.body_text()))?;
+async fn snapshot(State(service): Shared, Query(query): Query<SnapshotQuery>) -> Answer {
     let begun = service.queue.begin_snapshot(query.partition.as_deref()).await?;
     let pieces = stream::try_unfold(begun, async |mut snapshot| {
         let reading =
@@ -131,9 +129,8 @@ async fn remove(State(service): Shared, Path(partition): Path<String>) -> Answer
 async fn export(
     State(service): Shared,
     Path(partition): Path<String>,
-    query: Result<Query<ExportQuery>, QueryRejection>,
+    Query(query): Query<ExportQuery>,
 ) -> Answer {
-    let Query(query) = query.map_err(|error| bad(error.body_text()))?;
     let begun = service.queue.partition(&partition)?.begin_export(query.format)?;
     let pieces = stream::try_unfold(begun, async |mut export: Export| {
         let bytes = export.next_piece().await?;

@@ -3,6 +3,7 @@
 mod bodies;
 mod control;
 mod maintenance;
+mod naming;
 mod sending;
 mod units;
 
@@ -11,8 +12,7 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use axum::Router;
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
+use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -31,6 +31,7 @@ use super::wire::{
 use crate::units::keep_up;
 use crate::{PartitionSpec, Put, QueueError, TransferQueue};
 use bodies::{json_of, rows_of};
+use naming::{Path, Query};
 use sending::rows_body;
 
 const OPENAPI: &str = include_str!("../../../openapi.json");
@@ -115,7 +116,8 @@ fn router(service: Arc<Service>) -> Router {
         .merge(units::routes())
         .layer(middleware::from_fn_with_state(Arc::clone(&service), check_token));
     // The limit is our own, so that its error is one of ours.
-    open.merge(guarded).layer(DefaultBodyLimit::disable()).with_state(service)
+    let all = open.merge(guarded).layer(DefaultBodyLimit::disable());
+    all.fallback(naming::unknown_path).method_not_allowed_fallback(naming::wrong_method).with_state(service)
 }
 
 /// An error on its way out.
@@ -179,18 +181,18 @@ async fn declare(State(service): Shared, body: Body) -> Answer {
 async fn put(
     State(service): Shared,
     Path(partition): Path<String>,
-    query: Result<Query<PutQuery>, QueryRejection>,
+    Query(query): Query<PutQuery>,
     body: Body,
 ) -> Answer {
     let partition = service.queue.partition(&partition)?;
-    let Query(query) = query.map_err(|error| bad(error.body_text()))?;
-    let batches = rows_of(&service, body).await?;
+    let mut batches = rows_of(&service, body, &partition).await?;
+    let record = ipc::split_record(&mut batches)?;
     let (keys, batches) = ipc::split_all(batches, ipc::split_keys)?;
     let (tags, batches) = ipc::split_all(batches, ipc::split_tags)?;
     batches.iter().try_for_each(ipc::check_names)?;
-    let rows = batches.iter().map(RecordBatch::num_rows).sum();
     let wait_ms = query.wait_ms;
-    let put = Put { keys, tags, ..query.into_put(batches, rows) };
+    let rows = batches.iter().map(RecordBatch::num_rows).sum();
+    let put = Put { keys, tags, ..query.into_put(batches, rows, record) };
     let deadline = Instant::now() + std::time::Duration::from_millis(wait_ms);
     let rows = until_end(&service, partition.put(put, Some(deadline))).await?;
     Ok(json(&PutAnswer { rows }))
@@ -199,12 +201,11 @@ async fn put(
 async fn write_columns(
     State(service): Shared,
     Path(partition): Path<String>,
-    query: Result<Query<ColumnsQuery>, QueryRejection>,
+    Query(query): Query<ColumnsQuery>,
     body: Body,
 ) -> Answer {
     let partition = service.queue.partition(&partition)?;
-    let Query(query) = query.map_err(|error| bad(error.body_text()))?;
-    let (rows, batches) = ipc::split_all(rows_of(&service, body).await?, ipc::split_handles)?;
+    let (rows, batches) = ipc::split_all(rows_of(&service, body, &partition).await?, ipc::split_handles)?;
     batches.iter().try_for_each(ipc::check_names)?;
     partition.write_columns_once(&rows, batches, query.token).await?;
     done()
@@ -296,12 +297,15 @@ async fn renew(State(service): Shared, Path((partition, lease)): Path<(String, S
 
 async fn clear(State(service): Shared, Path(partition): Path<String>, body: Body) -> Answer {
     let partition = service.queue.partition(&partition)?;
-    let ClearBody { rows, all, token } = json_of(&service, body).await?;
+    let ClearBody { mut rows, all, skip_gone, token } = json_of(&service, body).await?;
     if all && rows.is_empty() {
         return Ok(json(&Cleared { rows: partition.clear_all_once(token).await? }));
     }
     if all {
         return Err(bad("expected rows or all, found both").into());
+    }
+    if skip_gone {
+        rows = partition.still_there(rows);
     }
     partition.clear_once(&rows, token).await?;
     Ok(json(&Cleared { rows: rows.len() }))

@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::routing::{get, post};
 use tokio::time::Instant;
 
 use super::bodies::json_of;
-use super::{Answer, Service, Shared, bad, done, json, until_end};
+use super::{Answer, Path, Query, Service, Shared, done, json, until_end};
 use crate::partition::PlacedRows;
 use crate::remote::wire::{BlobsBody, PlacedBody, PutAnswer, PutQuery, UnitsAnswer, UnknownAnswer};
 use crate::{Put, UnitCard};
@@ -32,7 +31,7 @@ async fn list(State(service): Shared) -> Answer {
 
 async fn register(State(service): Shared, body: Body) -> Answer {
     let card: UnitCard = json_of(&service, body).await?;
-    service.queue.unit_registered(card)?;
+    service.queue.unit_registered(card).await?;
     done()
 }
 
@@ -63,16 +62,16 @@ async fn spec(State(service): Shared, Path(partition): Path<String>) -> Answer {
 async fn put_placed(
     State(service): Shared,
     Path(partition): Path<String>,
-    query: Result<Query<PutQuery>, QueryRejection>,
+    Query(query): Query<PutQuery>,
     body: Body,
 ) -> Answer {
     let partition = service.queue.partition(&partition)?;
-    let Query(query) = query.map_err(|error| bad(error.body_text()))?;
-    let PlacedBody { place, columns, lengths, bytes, keys, tags } = json_of(&service, body).await?;
-    service.queue.units().check_takes_rows(&place.unit)?;
-    let rows = place.rows.len();
+    let PlacedBody { mut place, columns, lengths, bytes, keys, tags, record } =
+        json_of(&service, body).await?;
+    place.is_durable = service.queue.units().check_takes_rows(&place.unit)?;
     let deadline = Instant::now() + std::time::Duration::from_millis(query.wait_ms);
-    let put = Put { keys, tags, ..query.into_put(Vec::new(), rows) };
+    let rows = place.rows.len();
+    let put = Put { keys, tags, ..query.into_put(Vec::new(), rows, record) };
     let placed = PlacedRows { place, columns, lengths, bytes };
     let rows = until_end(&service, partition.put_placed(put, placed, Some(deadline))).await?;
     Ok(json(&PutAnswer { rows }))

@@ -1,0 +1,68 @@
+//! Streams that are cut or damaged.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use arrow::array::{Float32Array, ListArray};
+use arrow::datatypes::Int32Type;
+use proptest::prelude::*;
+
+use super::*;
+
+fn decode(body: Bytes) -> Result<usize, QueueError> {
+    let mut decoder = Decoder::new();
+    let mut rows = 0;
+    decoder.feed(body, |batch| {
+        // Whatever comes out, reading it is safe.
+        let words = format!("{batch:?}");
+        assert!(words.len() > 10);
+        rows += batch.num_rows();
+        Ok(())
+    })?;
+    decoder.finish()?;
+    if rows == 0 { Err(QueueError::Empty) } else { Ok(rows) }
+}
+
+fn stream() -> Vec<u8> {
+    let ids =
+        ListArray::from_iter_primitive::<Int32Type, _, _>([Some(vec![Some(1), Some(2)]), None, Some(vec![])]);
+    let words = StringArray::from(vec![Some("a"), None, Some("ccc")]);
+    let rewards = Float32Array::from(vec![1.0, -1.0, 0.5]);
+    let batch = RecordBatch::try_from_iter_with_nullable([
+        ("ids", Arc::new(ids) as ArrayRef, true),
+        ("words", Arc::new(words) as ArrayRef, true),
+        ("reward", Arc::new(rewards) as ArrayRef, false),
+    ]);
+    encode(&batch.unwrap()).unwrap().to_vec()
+}
+
+#[test]
+fn a_stream_cut_anywhere_is_an_error() {
+    let whole = stream();
+    assert_eq!(decode(whole.clone().into()).unwrap(), 3);
+    // The last eight bytes are the end's mark, which may be left out.
+    for length in 0..whole.len() - 8 {
+        let cut = decode(Bytes::copy_from_slice(&whole[..length]));
+        assert!(cut.is_err(), "{length} of {} bytes", whole.len());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+    #[test]
+    fn damaged_streams_end_in_rows_or_an_error(
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)
+    ) {
+        let mut bytes = stream();
+        for (place, value) in damage {
+            let place = place.index(bytes.len());
+            bytes[place] = value;
+        }
+        // An error or rows: both will do.
+        let _ = decode(bytes.into());
+    }
+
+    #[test]
+    fn any_bytes_end_in_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        prop_assert!(decode(bytes.into()).is_err());
+    }
+}
