@@ -1,15 +1,16 @@
 //! What a job looks like on the wire, and how an answer becomes a score.
 //!
 //! A question is `{"id", "data_source", "solution_str", "ground_truth", "extra_info", "prompt"}`, with the names of
-//! verl's `compute_score`. An answer is a number, a bool, `{"score": x}` with optional `"acc"` (0 to 1, or a bool) and
-//! `"pred"`, or `{"error": "why"}`; other keys are left alone. Without an `acc` it is the score where that is a share,
+//! verl's `compute_score`. An answer is a number, a bool, `{"score": x}` with optional `"acc"` (0 to 1, or a bool),
+//! `"pred"` and `"parts"` (numbers by name, as a rubric's), or `{"error": "why"}`; other keys are left alone. Without an `acc` it is the score where that is a share,
 //! and otherwise whether the score is positive.
 
 use serde_json::{Value, json};
 
 use super::RewardJob;
 use crate::invariants::is_finite_in_32_bits;
-use crate::{RewardError, Score};
+use crate::scorer::{PART_NAME_BYTES_MAX, PARTS_MAX};
+use crate::{Parts, RewardError, Score};
 
 /// Characters of an answer that an error quotes.
 pub(super) const QUOTE_CHARS_MAX: usize = 200;
@@ -69,7 +70,22 @@ pub(super) fn score_of(what: &str, value: &Value) -> Result<Score, RewardError> 
         Some(Value::String(text)) => Some(first_chars(text, PRED_CHARS_MAX)),
         Some(other) => Some(first_chars(&other.to_string(), PRED_CHARS_MAX)),
     };
-    Ok(Score { score, acc, pred, ..Score::default() })
+    let parts = parts_of(fields.get("parts")).ok_or_else(|| {
+        let names =
+            format!("at most {PARTS_MAX} finite numbers by names of 1 to {PART_NAME_BYTES_MAX} bytes");
+        wrong(&format!("expected \"parts\" to be {names}"))
+    })?;
+    Ok(Score { score, acc, pred, parts, ..Score::default() })
+}
+
+fn parts_of(parts: Option<&Value>) -> Option<Parts> {
+    let Some(parts) = parts.filter(|parts| !parts.is_null()) else { return Some(Parts::new()) };
+    let parts = parts.as_object().filter(|parts| parts.len() <= PARTS_MAX)?;
+    let is_name = |name: &String| (1..=PART_NAME_BYTES_MAX).contains(&name.len());
+    let read = |(name, part): (&String, &Value)| {
+        number_of(part).filter(|_| is_name(name)).map(|part| (name.as_str().into(), part))
+    };
+    parts.iter().map(read).collect()
 }
 
 /// An error about an answer.

@@ -18,6 +18,8 @@ import traceback
 REASON_CHARS_MAX = 500
 VALUE_CHARS_MAX = 100
 PRED_CHARS_MAX = 1000
+PARTS_MAX = 32
+NAME_CHARS_MAX = 100
 PR_SET_PDEATHSIG = 1
 NAMES = ("data_source", "solution_str", "ground_truth", "extra_info")
 
@@ -71,6 +73,12 @@ def clean(text):
     return str(text).encode("utf-8", "replace").decode("utf-8")
 
 
+def parts(result):
+    if not isinstance(result, dict) or len(result) > PARTS_MAX:
+        raise WrongResult(f"parts is {repr(result)[:VALUE_CHARS_MAX]}; expected a dict of at most {PARTS_MAX} numbers")
+    return {clean(str(name)[:NAME_CHARS_MAX]): number(part, "a part") for name, part in result.items()}
+
+
 def verdict(result):
     if not isinstance(result, dict):
         return {"score": number(result, "the result")}
@@ -83,6 +91,8 @@ def verdict(result):
     if result.get("pred") is not None:
         # A line of answer has a bound, and a worker that breaks it is killed.
         answer["pred"] = clean(str(result["pred"])[:PRED_CHARS_MAX])
+    if result.get("parts") is not None:
+        answer["parts"] = parts(result["parts"])
     return answer
 
 

@@ -30,6 +30,27 @@ fn every_form_of_an_answer_is_read() {
 }
 
 #[test]
+fn parts_are_kept_by_name() {
+    let parts = |text: &str| read(&format!(r#"{{"score": 1, "parts": {text}}}"#)).map(|score| score.parts);
+    assert_eq!(parts("null"), Ok(Parts::new()));
+    let named = [("form".into(), 0.5), ("right".into(), 1.0)];
+    assert_eq!(parts(r#"{"right": true, "form": 0.5}"#), Ok(named.into_iter().collect()));
+    let many: Vec<String> = (0..=PARTS_MAX).map(|index| format!("\"{index}\": 0")).collect();
+    for text in [
+        "1".to_owned(),
+        "[1]".to_owned(),
+        r#"{"a": "1"}"#.to_owned(),
+        r#"{"a": 1e39}"#.to_owned(),
+        r#"{"": 1}"#.to_owned(),
+        format!("{{\"{}\": 1}}", "a".repeat(PART_NAME_BYTES_MAX + 1)),
+        format!("{{{}}}", many.join(",")),
+    ] {
+        let error = parts(&text).unwrap_err();
+        assert!(error.to_string().contains("\"parts\" to be"), "{text}: {error}");
+    }
+}
+
+#[test]
 fn what_is_no_answer_is_named_and_quoted() {
     for (text, reason) in [
         ("", "not JSON"),

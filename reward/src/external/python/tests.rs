@@ -135,6 +135,8 @@ async fn every_kind_of_result_is_a_score() {
     }
     let full = fixture.ask("{'score': -1.0, 'acc': False, 'pred': 'a\\ud800é\\n'}").await.unwrap();
     assert_eq!(full, Score { score: -1.0, acc: 0.0, pred: Some("a?é\n".into()), ..Score::default() });
+    let with_parts = fixture.ask("{'score': 1.0, 'parts': {'form': True, 'length': -0.5}}").await.unwrap();
+    assert_eq!(with_parts.parts, [("form".into(), 1.0), ("length".into(), -0.5)].into_iter().collect());
 }
 
 #[tokio::test]
@@ -147,6 +149,8 @@ async fn what_is_no_score_is_said_and_costs_no_worker() {
         ("math.inf", "the result is inf"),
         ("10 ** 400", "the result is 10000"),
         ("[1, 2]", "the result is [1, 2]"),
+        ("{'score': 1, 'parts': [1]}", "parts is [1]; expected a dict"),
+        ("{'score': 1, 'parts': {'form': '1'}}", "a part is '1'"),
         ("{'acc': 1}", "no \"score\""),
         ("{'score': None}", "score is None"),
         ("1 / 0", "ZeroDivisionError: division by zero"),
@@ -160,7 +164,7 @@ async fn what_is_no_score_is_said_and_costs_no_worker() {
     }
     assert!(fixture.reason("1 / 0").await.contains(":1)"), "the place is named");
     let (calls, _) = fixture.worker().await;
-    assert_eq!(calls, 15.0, "one worker has answered them all");
+    assert_eq!(calls, 17.0, "one worker has answered them all");
 }
 
 #[tokio::test]
