@@ -28,6 +28,16 @@ pub enum RewardError {
         /// What is known.
         known: &'static str,
     },
+    /// A row comes from where verl knows a scorer that has no exact counterpart here.
+    #[error("no exact scorer for data_source={data_source:?}, which verl scores by {verl}: {instead}")]
+    SourceElsewhere {
+        /// The row's source.
+        data_source: String,
+        /// Verl's scorer.
+        verl: &'static str,
+        /// What to configure.
+        instead: &'static str,
+    },
     /// A configuration names something that is not there.
     #[error("unknown {what}={name:?}; expected one of: {known}")]
     Unknown {
@@ -188,6 +198,7 @@ impl RewardError {
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::UnknownSource { .. }
+            | Self::SourceElsewhere { .. }
             | Self::Unknown { .. }
             | Self::Misconfigured { .. }
             | Self::Invalid { .. }

@@ -15,6 +15,7 @@ mod repetition;
 mod rewrites;
 mod routed;
 mod rubric;
+mod search_qa;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,10 +1,30 @@
 //! The scorer that a row's `data_source` names, as verl routes.
+//!
+//! Rows of sources that verl scores by what has no exact counterpart here are errors that say what to configure: a
+//! likeness would be another reward under the same name.
 
-use super::{Gsm8k, Gsm8kMethod, Math, MathDapo, Score, ScoreInput, Scorer};
+use super::{Gsm8k, Gsm8kMethod, Math, MathDapo, Score, ScoreInput, Scorer, search_qa};
 use crate::RewardError;
 
 const KNOWN: &str = "openai/gsm8k, lighteval/MATH, DigitalLearningGmbH/MATH-lighteval, HuggingFaceH4/MATH-500, \
-                     math_dapo, math, math_dapo_reasoning, aime*, DAPO-17k, rolldock/arithmetic";
+                     math_dapo, math, math_dapo_reasoning, aime*, DAPO-17k, searchR1_*, rolldock/arithmetic";
+
+/// What verl scores a source with that is not scored here, and what to do about it.
+fn elsewhere(source: &str) -> Option<(&'static str, &'static str)> {
+    match source {
+        "codecontests" | "apps" | "codeforces" | "taco" => {
+            Some(("prime_code or sandbox_fusion", "set reward.code, which runs the row's tests in a sandbox"))
+        }
+        "hiyouga/geometry3k" => {
+            Some(("geo3k", "set reward.scorer to \"math_equiv\", or reward.python to verl's own function"))
+        }
+        numina if numina.starts_with("numina_") => Some((
+            "prime_math",
+            "set reward.scorer to \"math_equiv\", or reward.python to verl's own function",
+        )),
+        _ => None,
+    }
+}
 
 /// See the module's documentation.
 #[derive(Debug, Clone, Copy, Default)]
@@ -40,7 +60,13 @@ impl Scorer for Routed {
                 self.math_dapo.score(input)
             }
             source if source.starts_with("aime") => self.math_dapo.score(input),
-            source => Err(RewardError::UnknownSource { data_source: source.to_owned(), known: KNOWN }),
+            source if source.starts_with("searchR1_") => Ok(search_qa::score(input)),
+            source => Err(match elsewhere(source) {
+                Some((verl, instead)) => {
+                    RewardError::SourceElsewhere { data_source: source.to_owned(), verl, instead }
+                }
+                None => RewardError::UnknownSource { data_source: source.to_owned(), known: KNOWN },
+            }),
         }
     }
 }

@@ -109,6 +109,23 @@ fn sources_are_routed_as_verl_routes_them() {
     assert_eq!(score_from("HuggingFaceH4/MATH-500", "\\boxed{7}"), 1.0);
     assert_eq!(score_from("aime_2024", "Answer: 7"), 1.0);
     assert_eq!(score_from("math_dapo", "no answer"), -1.0);
+    assert_eq!(score_from("searchR1_nq", "<answer>the 7.</answer>"), 1.0);
+}
+
+#[test]
+fn a_source_without_an_exact_scorer_says_what_to_configure() {
+    for (data_source, words) in [
+        ("numina_amc_aime", "math_equiv"),
+        ("hiyouga/geometry3k", "math_equiv"),
+        ("codecontests", "reward.code"),
+        ("taco", "reward.code"),
+    ] {
+        let input = ScoreInput { response: "", ground_truth: "", data_source, extra: None };
+        let error = Routed::default().score(&input).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains(data_source) && text.contains(words), "{text}");
+        assert_eq!(error.class(), crate::ErrorClass::Client);
+    }
 }
 
 #[test]

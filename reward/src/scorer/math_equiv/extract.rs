@@ -78,7 +78,10 @@ fn last_marker(response: &str) -> Option<usize> {
         let behind = lower[at + "answer".len()..].trim_start_matches(|c: char| is_space(c) || c == '*');
         let start = match behind.strip_prefix(':') {
             Some(rest) => Some(rest),
-            None => behind.strip_prefix("is").map(|rest| rest.trim_start().strip_prefix(':').unwrap_or(rest)),
+            None => behind
+                .strip_prefix("is")
+                .filter(|rest| !rest.starts_with(|c: char| c.is_alphanumeric()))
+                .map(|rest| rest.trim_start().strip_prefix(':').unwrap_or(rest)),
         };
         if let Some(rest) = start {
             last = last.max(lower.len() - rest.len());
