@@ -5,6 +5,8 @@
 //! is fair within a priority and costs nothing.
 
 mod grants;
+mod lives;
+mod serving;
 mod state;
 mod weights;
 
@@ -15,30 +17,32 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot};
 
+use crate::metered;
+use crate::permit::Life;
 use crate::policy::{self, Ask, RoutingPolicy};
-use crate::server::Server;
+use crate::server::{AdminState, Server};
 use crate::{
-    BalancerConfig, BalancerError, EngineLoad, FleetSnapshot, Permit, PermitRequest, Priority, ServerId,
-    ServerSpec, ServerState,
+    BalancerConfig, BalancerError, EngineLoad, FleetSnapshot, Permit, PermitRequest, ServerId, ServerSpec,
 };
 
+use grants::Answer;
 pub(crate) use grants::Shared;
-use state::{Means, State, Waiter, unknown};
+use state::{State, Waiter, WaiterKey, unknown};
 
 /// Takes the waiter off the list when the waiting future is dropped.
 struct Waiting<'a> {
     shared: &'a Arc<Shared>,
-    key: (Priority, u64),
+    key: WaiterKey,
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let gone = self.shared.state.lock().waiters.remove(&self.key);
-        if gone.is_some() {
+        let is_waiting = self.shared.state.lock().waiters.contains_key(&self.key);
+        if is_waiting {
             // It may have kept a server from those behind it.
-            self.shared.update(|_| ());
+            self.shared.update(|state| drop(state.waiters.remove(&self.key)));
         }
     }
 }
@@ -46,7 +50,7 @@ impl Drop for Waiting<'_> {
 /// What became of a request at first.
 enum Begun {
     Granted(Permit),
-    Waits(oneshot::Receiver<Permit>, (Priority, u64)),
+    Waits(oneshot::Receiver<Answer>, WaiterKey),
 }
 
 /// See the crate's documentation. Clones share one fleet.
@@ -68,25 +72,13 @@ impl LoadBalancer {
         policy: Box<dyn RoutingPolicy>,
         servers: Vec<ServerSpec>,
     ) -> Result<Self, BalancerError> {
-        let state = State {
-            servers: Vec::new(),
-            candidates: Vec::new(),
-            unsettled: false,
-            next_server: 0,
-            in_use: 0,
-            waiters: BTreeMap::new(),
-            next_waiter: 0,
-            policy,
-            rng: ChaCha8Rng::seed_from_u64(config.seed),
-            means: Means::default(),
-            weights_required: None,
-            closed: false,
-        };
+        let state = State::new(policy, ChaCha8Rng::seed_from_u64(config.seed));
         let shared = Shared {
             config,
             state: Mutex::new(state),
             changed: Notify::new(),
-            closings: Notify::new(),
+            openings: Notify::new(),
+            timekeeper: Semaphore::new(1),
             waiting: metrics::gauge!("rolldock_permits_waiting"),
         };
         let balancer = Self { shared: Arc::new(shared) };
@@ -117,7 +109,7 @@ impl LoadBalancer {
                     Err(_) => {
                         drop(waiting);
                         // Granted at the last moment: taken rather than returned.
-                        granted.try_recv().map_err(|_| self.too_late(weight))
+                        granted.try_recv().unwrap_or_else(|_| Err(self.too_late(weight)))
                     }
                 }
             }
@@ -138,12 +130,13 @@ impl LoadBalancer {
         }
         let tokens = state.tokens_of(weight, expected_tokens);
         if state.waiters.is_empty() {
-            let avoid = state.honoured(&exclude, weight);
+            state.settle(config);
+            let avoid: &[ServerId] = if state.honours(&exclude, weight) { &exclude } else { &[] };
             if let Some(permit) = self.shared.try_grant(&mut state, &Ask { weight, tokens, group, avoid }) {
                 return Ok(Begun::Granted(permit));
             }
         }
-        let largest = state.largest_capacity(config);
+        let largest = state.heaviest(config);
         // In a fleet without servers it waits for one to join.
         if weight > largest && !state.servers.is_empty() {
             return Err(BalancerError::TooHeavy { weight, largest });
@@ -159,15 +152,26 @@ impl LoadBalancer {
         Ok(Begun::Waits(granted, key))
     }
 
-    /// Waits for what it was promised. Where servers asked to be left alone, somebody has to look when that is over.
+    /// Waits for what it was promised.
     async fn wait(
         &self,
-        mut granted: impl Future<Output = Result<Permit, oneshot::error::RecvError>> + Unpin,
-    ) -> Result<Permit, BalancerError> {
+        mut granted: impl Future<Output = Result<Answer, oneshot::error::RecvError>> + Unpin,
+    ) -> Answer {
+        tokio::select! {
+            biased;
+            answer = &mut granted => answer.unwrap_or(Err(BalancerError::Closed)),
+            () = self.keep_time() => Err(BalancerError::Closed),
+        }
+    }
+
+    /// Looks when servers open that were left alone for a while: one of those who wait does so for all. Ends only if the
+    /// semaphore is closed, which nobody does.
+    async fn keep_time(&self) {
+        let Ok(_turn) = self.shared.timekeeper.acquire().await else { return };
         loop {
-            let closing = self.shared.closings.notified();
-            tokio::pin!(closing);
-            closing.as_mut().enable();
+            let changed = self.shared.openings.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
             let opening = self.shared.state.lock().next_opening();
             let opened = async {
                 match opening {
@@ -177,9 +181,8 @@ impl LoadBalancer {
             };
             tokio::select! {
                 biased;
-                permit = &mut granted => return permit.map_err(|_| BalancerError::Closed),
+                () = changed => {}
                 () = opened => self.shared.update(|_| ()),
-                () = closing => {}
             }
         }
     }
@@ -205,25 +208,29 @@ impl LoadBalancer {
             let id = ServerId(state.next_server);
             state.next_server += 1;
             let server = Server::new(id, spec, state.weights_required);
-            state.candidates.push(server.candidate(0.0, state.means.speed(), state.means.tokens()));
-            state.servers.push(server);
+            state.insert(server);
             Ok(id)
         })
     }
 
-    /// Takes no more permits on a server and waits until the last one is back. Cancel-safe: it stays draining.
+    /// Takes no more permits on a server and waits until the last one is back; an error if it is resumed before. Cancel-safe:
+    /// it stays draining.
     pub async fn drain(&self, id: ServerId) -> Result<(), BalancerError> {
-        self.set_state(id, ServerState::Draining)?;
+        self.set_draining(id)?;
         loop {
             let changed = self.shared.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            let in_use = {
+            {
                 let state = self.shared.state.lock();
-                state.index(id).map_or(0, |index| state.servers[index].in_use)
-            };
-            if in_use == 0 {
-                return Ok(());
+                // One that has left has nothing any more.
+                let Some(server) = state.index(id).map(|index| &state.servers[index]) else { return Ok(()) };
+                if server.admin != AdminState::Draining {
+                    return Err(BalancerError::Resumed { server: server.name().to_string() });
+                }
+                if server.in_use == 0 {
+                    return Ok(());
+                }
             }
             changed.await;
         }
@@ -231,13 +238,16 @@ impl LoadBalancer {
 
     /// Takes a server out of the fleet; its permits are revoked.
     pub fn remove(&self, id: ServerId) -> Result<(), BalancerError> {
+        self.take_out(id).map(drop)
+    }
+
+    /// The same; the last life of the server is shared with its permits for as long as they are out.
+    pub(crate) fn take_out(&self, id: ServerId) -> Result<Arc<Life>, BalancerError> {
         self.shared.update(|state| {
             let index = state.index(id).ok_or_else(|| unknown(id))?;
-            let server = state.servers.remove(index);
-            state.candidates.remove(index);
-            state.in_use -= server.in_use;
-            server.leave();
-            Ok(())
+            let server = state.take_out(index);
+            state.dismiss_hopeless(&self.shared.config);
+            Ok(server.leave())
         })
     }
 
@@ -247,52 +257,38 @@ impl LoadBalancer {
         state.servers.iter().find(|server| **server.name() == *name).map(|server| server.id)
     }
 
-    /// Pauses (for a weight update, say) or resumes a server; resuming also ends draining. A dead one stays dead.
+    /// Pauses a server for its operator, or resumes it, which also ends draining. A dead one remembers it for its next life,
+    /// and one on trial stays on trial.
     pub fn set_paused(&self, id: ServerId, paused: bool) -> Result<(), BalancerError> {
-        self.set_state(id, if paused { ServerState::Paused } else { ServerState::Active })
+        let admin = if paused { AdminState::Paused } else { AdminState::Active };
+        self.change(id, |server| server.set_admin(admin))
     }
 
-    /// Gives a server no more requests. A dead one stays dead.
+    /// Gives a server no more requests, in its next life neither.
     pub fn set_draining(&self, id: ServerId) -> Result<(), BalancerError> {
-        self.set_state(id, ServerState::Draining)
+        self.change(id, |server| server.set_admin(AdminState::Draining))
     }
 
-    /// Gives a server other places. Permits that are out above them stay until they are returned.
+    /// Gives a server other places. Permits that are out above them stay until they are returned; who waits for more than
+    /// any server has is told so.
     pub fn set_capacity(&self, id: ServerId, capacity: u32) -> Result<(), BalancerError> {
-        self.change(id, |server| server.set_capacity(capacity))
-    }
-
-    /// What a server said of itself: samples of others there count for [`Policy::LeastWork`](crate::Policy::LeastWork).
-    pub fn observe(&self, id: ServerId, load: &EngineLoad) -> Result<(), BalancerError> {
-        self.change(id, |server| server.observe(load))
-    }
-
-    fn set_state(&self, id: ServerId, to: ServerState) -> Result<(), BalancerError> {
-        self.change(id, |server| {
-            if server.state != ServerState::Dead {
-                server.set_state(to);
-            }
+        self.shared.update(|state| {
+            state.change(&self.shared.config, id, |server| server.set_capacity(capacity))?;
+            state.dismiss_hopeless(&self.shared.config);
+            Ok(())
         })
     }
 
-    /// Declares a server dead: its permits are revoked and it takes no more until it is revived.
-    pub fn declare_dead(&self, id: ServerId, reason: &str) -> Result<(), BalancerError> {
-        self.change(id, |server| {
-            if server.state != ServerState::Dead {
-                tracing::warn!(server = %server.name(), reason, in_use = server.in_use, "server is dead");
-                server.die(reason.into());
-            }
-        })
+    /// Where somebody finds out how many places servers should have, a server that has fewer than a waiting request needs is
+    /// given as many, up to `ceiling`.
+    pub(crate) fn set_capacity_ceiling(&self, ceiling: u32) {
+        self.shared.update(|state| state.capacity_ceiling = ceiling);
     }
 
-    /// Puts a dead server on trial.
-    pub fn revive(&self, id: ServerId) -> Result<(), BalancerError> {
-        self.change(id, |server| {
-            if server.state == ServerState::Dead {
-                tracing::info!(server = %server.name(), "server is on trial");
-                server.revive();
-            }
-        })
+    /// What a server said of itself, when `ours` samples of our permits were there: samples of others count for
+    /// [`Policy::LeastWork`](crate::Policy::LeastWork).
+    pub fn observe(&self, id: ServerId, load: &EngineLoad, ours: u32) -> Result<(), BalancerError> {
+        self.change(id, |server| server.observe(load, ours))
     }
 
     fn change(&self, id: ServerId, change: impl FnOnce(&mut Server)) -> Result<(), BalancerError> {
@@ -306,6 +302,7 @@ impl LoadBalancer {
             state.closed = true;
             std::mem::take(&mut state.waiters)
         };
+        self.shared.waiting.set(0.0);
         drop(waiters);
     }
 
@@ -314,7 +311,7 @@ impl LoadBalancer {
         self.shared.state.lock().snapshot()
     }
 
-    /// The heaviest request that could ever be granted.
+    /// Places of the largest server that lives; of the largest of all if none does.
     pub fn largest_capacity(&self) -> u32 {
         self.shared.state.lock().largest_capacity(&self.shared.config)
     }
@@ -325,7 +322,15 @@ impl LoadBalancer {
         state.servers.iter().filter(|server| server.is_live()).map(|server| u64::from(server.capacity)).sum()
     }
 
-    /// Completes at the next change of any server or permit, or after `limit`. Cancel-safe.
+    /// An exporter's text without the series of servers that have left the fleet, which would stand there for ever. One that
+    /// joins again goes on from where it was.
+    pub fn series_of_members(&self, text: &str) -> String {
+        let departed = self.shared.state.lock().departed().clone();
+        metered::without_series_of(text, &departed)
+    }
+
+    /// Completes when a server has another state or other places, joins, leaves or has nothing left to finish, or after
+    /// `limit`. Cancel-safe.
     pub async fn changed(&self, limit: Duration) {
         let _ = tokio::time::timeout(limit, self.shared.changed.notified()).await;
     }

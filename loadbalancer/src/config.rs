@@ -113,14 +113,21 @@ pub struct BalancerConfig {
     pub capacity_total: Option<u32>,
     /// Requests that may wait at a time; one more is refused.
     pub waiting_max: usize,
-    /// Faults in a row that make a server dead.
+    /// Faults in a row that make a server suspect: it gets nothing new for a while, and then one request on trial.
     pub faults_max: u32,
-    /// Faults among the last [`window`](Self::window) answers that make a server dead.
+    /// Faults among the last [`window`](Self::window) answers that make a server suspect.
     pub window_faults_max: u32,
     /// Answers that are looked at together, at most 64.
     pub window: u32,
     /// A `Retry-After` counts no longer than so many milliseconds.
     pub retry_after_ms_max: u64,
+    /// How long a server is left alone that died or became suspect, in milliseconds; twice as long each time, until it does
+    /// well again.
+    pub cooldown_ms_min: u64,
+    /// It is left alone no longer than so many milliseconds.
+    pub cooldown_ms_max: u64,
+    /// A request on trial that has not ended after so many milliseconds does not keep the next one from a trial.
+    pub trial_ms_max: u64,
     /// How long a 503 or 429 weighs on a server: its penalty halves every so many milliseconds.
     pub penalty_half_life_ms: u64,
 }
@@ -137,6 +144,9 @@ impl Default for BalancerConfig {
             window_faults_max: 10,
             window: 20,
             retry_after_ms_max: 30_000,
+            cooldown_ms_min: 1_000,
+            cooldown_ms_max: 60_000,
+            trial_ms_max: 10_000,
             penalty_half_life_ms: 1000,
         }
     }
@@ -145,6 +155,16 @@ impl Default for BalancerConfig {
 impl BalancerConfig {
     pub(crate) fn penalty_half_life(&self) -> Duration {
         Duration::from_millis(self.penalty_half_life_ms.max(1))
+    }
+
+    /// After so many deaths and suspicions in a row.
+    pub(crate) fn cooldown(&self, relapses: u32) -> Duration {
+        let doubled = self.cooldown_ms_min.saturating_mul(1 << relapses.min(32));
+        Duration::from_millis(doubled.min(self.cooldown_ms_max))
+    }
+
+    pub(crate) fn trial(&self) -> Duration {
+        Duration::from_millis(self.trial_ms_max)
     }
 
     pub(crate) fn retry_after_max(&self) -> Duration {

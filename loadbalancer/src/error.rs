@@ -55,6 +55,12 @@ pub enum BalancerError {
         /// The name.
         server: String,
     },
+    /// It takes requests again: nobody waits any more for its end.
+    #[error("server={server} is not draining any more")]
+    Resumed {
+        /// The name.
+        server: String,
+    },
     /// The balancer was closed.
     #[error("the balancer is closed")]
     Closed,
@@ -70,7 +76,7 @@ impl BalancerError {
             | Self::DuplicateServer { .. } => ErrorClass::Client,
             Self::QueueFull { .. } => ErrorClass::Backpressure,
             Self::Deadline { .. } => ErrorClass::Fault,
-            Self::Closed => ErrorClass::Cancelled,
+            Self::Resumed { .. } | Self::Closed => ErrorClass::Cancelled,
         }
     }
 }

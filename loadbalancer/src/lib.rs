@@ -11,8 +11,10 @@
 //!   its holder: it is an RAII guard, and a grant that meets a cancelled waiter returns by itself.
 //! - A server that dies starts a new [`Epoch`]. Permits of the old one are [revoked](Permit::revoked), and returning
 //!   them changes nothing in the new one.
-//! - A permit of weight n is granted whole. Whoever waits first and fits nowhere keeps the places that it could use:
-//!   later and lighter requests do not overtake it there.
+//! - A permit of weight n is granted whole. Whoever waits first and fits nowhere keeps the one server that is nearest to
+//!   having room for it: later and lighter requests do not overtake it there, and have all others.
+//! - Nobody waits for what cannot come: a request that no server of the fleet could hold, dead ones included since they may
+//!   come back, fails at once, also when the fleet changes while it waits.
 //! - A server takes permits only with the weights that were announced last: one that comes back or joins takes its first
 //!   after it has them.
 //! - Waiting is bounded in number ([`BalancerConfig::waiting_max`]) and in time ([`PermitRequest::deadline`]).
@@ -26,6 +28,7 @@
 mod adaptive;
 pub mod admin;
 mod balancer;
+mod breaker;
 mod config;
 pub mod control;
 mod error;
@@ -51,5 +54,5 @@ pub use gate::Hold;
 pub use metered::{aborts_confirmed, aborts_sent};
 pub use monitor::{Monitor, MonitorConfig, Probe};
 pub use permit::{Outcome, Permit};
-pub use server::{Epoch, ServerId, ServerState};
+pub use server::{AdminState, Epoch, ServerId, ServerState};
 pub use snapshot::{FleetSnapshot, Outcomes, ServerSnapshot};

@@ -1,27 +1,33 @@
 //! Who is in the fleet, while it runs: by calls, or by a file that is looked at again and again.
 
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+mod file;
+
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::{BalancerError, LoadBalancer, ServerSnapshot, ServerSpec, ServerState};
+use crate::permit::Life;
+use crate::{BalancerError, LoadBalancer, ServerSnapshot, ServerSpec};
 
-/// Between two looks at the file.
-const FILE_INTERVAL: Duration = Duration::from_secs(1);
-/// An answer to a caller is not kept longer by a server that is drained.
+/// Who watches the fleet sees its numbers so often, whatever else happens: nobody is told of single permits.
 const LOOK_MAX: Duration = Duration::from_secs(1);
+/// After a server's last permit is back, the aborts of what ran there have so long to be sent and sent again.
+const ABORT_GRACE: Duration = Duration::from_secs(5);
+/// Permits of a server that has left which are not back by then are not waited for.
+const LEAVE_MAX: Duration = Duration::from_secs(60);
 
 /// What has to be done for a server before it gets requests, and after it had its last.
 pub trait Enlist: Send + Sync + 'static {
     /// Makes it ready; an error keeps it out. Cancel-safe.
     fn enlist<'a>(&'a self, name: &'a str, url: &'a str) -> BoxFuture<'a, Result<(), String>>;
 
-    /// It has left.
+    /// It has left, and nothing runs there any more that somebody might want to end.
     fn dismiss(&self, name: &str);
 }
 
@@ -68,11 +74,23 @@ pub fn name_of(url: &str) -> &str {
     url.trim_start_matches("http://").trim_end_matches('/')
 }
 
-/// A file that says who is in the fleet.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FleetFile {
-    endpoints: Vec<String>,
+/// A server that has left, and is dismissed when nothing runs there any more.
+struct Leaving {
+    name: String,
+    /// Its permits share it.
+    life: Arc<Life>,
+    idle_since: Option<Instant>,
+    until: Instant,
+}
+
+impl Leaving {
+    fn is_over(&mut self, now: Instant) -> bool {
+        if Arc::strong_count(&self.life) > 1 {
+            return now >= self.until;
+        }
+        let idle_since = *self.idle_since.get_or_insert(now);
+        now >= (idle_since + ABORT_GRACE).min(self.until)
+    }
 }
 
 /// See the module's documentation. Clones speak of the same fleet.
@@ -81,6 +99,9 @@ pub struct Membership {
     balancer: LoadBalancer,
     enlist: Arc<dyn Enlist>,
     capacity: u32,
+    capacity_tokens: Option<u32>,
+    /// Looked at with every call.
+    leaving: Arc<Mutex<Vec<Leaving>>>,
 }
 
 impl std::fmt::Debug for Membership {
@@ -92,7 +113,12 @@ impl std::fmt::Debug for Membership {
 impl Membership {
     /// Of a balancer's fleet; servers of which nothing else is said have `capacity`.
     pub fn new(balancer: LoadBalancer, enlist: Arc<dyn Enlist>, capacity: u32) -> Self {
-        Self { balancer, enlist, capacity }
+        Self { balancer, enlist, capacity, capacity_tokens: None, leaving: Arc::default() }
+    }
+
+    /// The same, and servers that are added have at most so many expected tokens outstanding.
+    pub fn with_capacity_tokens(self, capacity_tokens: Option<u32>) -> Self {
+        Self { capacity_tokens, ..self }
     }
 
     /// Its balancer.
@@ -115,8 +141,16 @@ impl Membership {
             return Err(BalancerError::DuplicateServer { server: name }.into());
         }
         let unfit = |reason| MembershipError::Unfit { server: name.clone(), reason };
+        let capacity = capacity.unwrap_or(self.capacity);
+        if capacity == 0 {
+            return Err(unfit("expected a capacity above 0".to_owned()));
+        }
+        self.let_leave(|leaving| leaving.name == name);
         self.enlist.enlist(&name, &url).await.map_err(unfit)?;
-        let spec = ServerSpec::new(name.clone(), url, capacity.unwrap_or(self.capacity));
+        let spec = ServerSpec {
+            capacity_tokens: self.capacity_tokens,
+            ..ServerSpec::new(name.clone(), url, capacity)
+        };
         self.balancer.add(spec)?;
         tracing::info!(server = %name, "a server joins");
         self.find(&name)
@@ -137,16 +171,26 @@ impl Membership {
             drained?;
             return Ok(0);
         }
-        self.balancer.set_draining(server)?;
         Ok(self.find(name)?.in_use)
     }
 
-    /// Takes a server out of the fleet; what it has is lost, and begins anew elsewhere.
+    /// Takes a server out of the fleet; what it has is lost, and begins anew elsewhere. It can still be told to abort that.
     pub fn remove(&self, name: &str) -> Result<(), MembershipError> {
-        self.balancer.remove(self.find(name)?.id)?;
-        self.enlist.dismiss(name);
+        let life = self.balancer.take_out(self.find(name)?.id)?;
+        let is_idle = Arc::strong_count(&life) == 1;
+        let until = Instant::now() + if is_idle { Duration::ZERO } else { LEAVE_MAX };
+        self.leaving.lock().push(Leaving { name: name.to_owned(), life, idle_since: None, until });
+        self.let_leave(|_| false);
         tracing::info!(server = name, "a server has left");
         Ok(())
+    }
+
+    /// Dismisses those whose time has come, and those who have to go `now`.
+    fn let_leave(&self, now: impl Fn(&Leaving) -> bool) {
+        let (is_now, at) = (now, Instant::now());
+        let gone: Vec<Leaving> =
+            self.leaving.lock().extract_if(.., |leaving| is_now(leaving) || leaving.is_over(at)).collect();
+        gone.iter().for_each(|leaving| self.enlist.dismiss(&leaving.name));
     }
 
     /// Pauses or resumes a server; resuming also ends draining.
@@ -154,86 +198,22 @@ impl Membership {
         Ok(self.balancer.set_paused(self.find(name)?.id, paused)?)
     }
 
-    /// The fleet once it has changed, or after `limit`.
+    /// The fleet once a server has another state or other places, joins, leaves or has nothing left to finish; or after
+    /// `limit`, at most a second, since its numbers change all the time.
     pub async fn changed(&self, limit: Duration) -> crate::FleetSnapshot {
+        self.let_leave(|_| false);
         self.balancer.changed(limit.min(LOOK_MAX)).await;
         self.balancer.snapshot()
     }
 
-    /// Keeps the fleet as a file says, until `end`: `endpoints = ["http://host:port", ...]`. Who is new there joins; who is
-    /// not there any more is drained, and removed when it has nothing left. A file that cannot be read changes nothing.
+    /// Keeps the fleet as a file says, until `end`: `endpoints = ["http://host:port", ...]`. Who is new there joins; who was
+    /// there and is not any more is drained, and removed when it has nothing left. A file that cannot be read changes
+    /// nothing.
     ///
     /// Cancel-safe.
     pub async fn follow(&self, path: PathBuf, end: CancellationToken) {
-        let mut last = None;
-        loop {
-            let read = tokio::fs::read_to_string(&path).await.map_err(|error| error.to_string());
-            let endpoints = read.and_then(|text| endpoints_of(&text));
-            let is_news = last.as_ref() != Some(&endpoints);
-            match &endpoints {
-                Ok(endpoints) => {
-                    self.become_as(endpoints, is_news).await;
-                    self.let_go(endpoints);
-                }
-                Err(reason) if is_news => warn_of(&path, reason),
-                Err(_) => {}
-            }
-            last = Some(endpoints);
-            if end.run_until_cancelled(tokio::time::sleep(FILE_INTERVAL)).await.is_none() {
-                return;
-            }
-        }
+        file::follow(self, &path, &end).await;
     }
-
-    /// Who could not join is asked again at every look.
-    async fn become_as(&self, endpoints: &BTreeSet<String>, is_news: bool) {
-        for server in self.balancer.snapshot().servers.into_iter().filter(|_| is_news) {
-            let stays = server.url.as_deref().is_some_and(|url| endpoints.contains(url));
-            let leaves = !stays && server.state != ServerState::Draining;
-            let comes_back = stays && server.state == ServerState::Draining;
-            let changed = match (leaves, comes_back) {
-                (true, _) => self.balancer.set_draining(server.id),
-                (_, true) => self.balancer.set_paused(server.id, false),
-                _ => continue,
-            };
-            if changed.is_ok() {
-                tracing::info!(server = %server.name, leaves, "the fleet's file has changed");
-            }
-        }
-        for url in endpoints {
-            let known = self.balancer.snapshot().servers;
-            if known.iter().any(|server| server.url.as_deref() == Some(url)) {
-                continue;
-            }
-            let member = NewMember { url: url.clone(), name: None, capacity: None };
-            match self.add(member).await {
-                Ok(_) => {}
-                Err(error) if is_news => tracing::warn!(%error, "a server of the fleet's file does not join"),
-                Err(error) => tracing::debug!(%error, "it still does not join"),
-            }
-        }
-    }
-
-    /// Removes those that are drained or dead and not in the file. Who was added by a call stays.
-    fn let_go(&self, endpoints: &BTreeSet<String>) {
-        for server in self.balancer.snapshot().servers {
-            let stays = server.url.as_deref().is_some_and(|url| endpoints.contains(url));
-            let is_leaving = matches!(server.state, ServerState::Draining | ServerState::Dead);
-            if !stays && is_leaving && server.in_use == 0 {
-                // It may have left since.
-                let _ = self.remove(&server.name);
-            }
-        }
-    }
-}
-
-fn endpoints_of(text: &str) -> Result<BTreeSet<String>, String> {
-    let file: FleetFile = toml::from_str(text).map_err(|error| error.to_string())?;
-    Ok(file.endpoints.into_iter().collect())
-}
-
-fn warn_of(path: &Path, reason: &str) {
-    tracing::warn!(file = %path.display(), reason, "the fleet stays as it is");
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! What is counted of a server, through the `metrics` facade: whoever runs the balancer decides where it goes.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -92,6 +93,17 @@ impl ServerMetrics {
         self.permits.set(0.0);
         self.state.set(0.0);
     }
+}
+
+/// The lines of an exporter's text but for those of servers with these names. The facade cannot take a series back, and an
+/// exporter that forgets those that stand still would lose the handles of servers that are only idle.
+pub(crate) fn without_series_of(text: &str, servers: &BTreeSet<Arc<str>>) -> String {
+    const LABEL: &str = "server=\"";
+    let is_of_one = |line: &str| {
+        let labelled = line.split_once(LABEL).and_then(|(_, rest)| rest.split_once('"'));
+        labelled.is_some_and(|(name, _)| servers.contains(name))
+    };
+    text.split_inclusive('\n').filter(|line| !is_of_one(line)).collect()
 }
 
 /// Counts ids that a server was asked to abort, each once however often it is sent.

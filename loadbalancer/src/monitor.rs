@@ -3,19 +3,32 @@
 //! A request that is not streamed has no bytes until it is whole, so silence on a connection says nothing. A stall is
 //! judged per server: it owes answers, it is not paused, and its count of generated tokens stands still. A server
 //! that got SIGTERM neither answers nor closes its connections: only this rule, together with its health, finds it.
+//!
+//! # Invariants
+//! - Every server is looked at on its own: one that is silent delays nobody's judgement but its own.
+//! - What was seen of one life of a server says nothing about the next.
+//! - An engine that says it is paused is asked for nothing and judged by nothing that it does not do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::join_all;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::adaptive::Adaptive;
 use crate::control::{ControlError, EngineControl, EngineLoad, ServerRef};
-use crate::{AdaptiveConfig, Hold, LoadBalancer, ServerId, ServerSnapshot, ServerState};
+use crate::{AdaptiveConfig, AdminState, Epoch, Hold, LoadBalancer, ServerId, ServerSnapshot, ServerState};
 
+/// Servers that are looked at at the same time.
+const LOOKS_MAX: usize = 128;
+/// A look ends by then, whatever the control's own deadlines are.
+const LOOK_LIMIT: Duration = Duration::from_secs(30);
+/// A shorter stall would be found between two answers.
+const STALL_MIN: Duration = Duration::from_secs(1);
 /// Health failures in a row that make a server dead; a single one may be a lost packet.
 const HEALTH_FAILURES_MAX: u32 = 2;
 
@@ -56,12 +69,40 @@ impl Default for MonitorConfig {
 /// What the monitor remembers of a server.
 #[derive(Debug, Default)]
 struct Watched {
+    is_looked_at: bool,
+    epoch: Option<Epoch>,
     health_failures: u32,
-    tokens: u64,
+    /// At the last look, and when it was asked for them.
+    tokens: Option<u64>,
+    asked_at: Option<Instant>,
     /// Since when it owes answers and its count stands still.
     still_since: Option<Instant>,
     adaptive: Adaptive,
 }
+
+impl Watched {
+    /// Since when its count has risen, if it has.
+    fn count(&mut self, tokens: u64, asked_at: Instant) -> Option<Instant> {
+        let (before, since) = (self.tokens.replace(tokens), self.asked_at.replace(asked_at));
+        // A count that falls is another process's.
+        since.filter(|_| before.is_some_and(|before| tokens > before))
+    }
+}
+
+/// What was seen of a server.
+struct Look {
+    /// As it was when it was asked.
+    server: ServerSnapshot,
+    health: Result<(), ControlError>,
+    load: Result<EngineLoad, ControlError>,
+    /// Samples of ours that were there when it was asked for its load, and when that was.
+    ours: u32,
+    asked_at: Instant,
+    /// It was asked for a token, and generated it.
+    has_proved: bool,
+}
+
+type Looks = FuturesUnordered<BoxFuture<'static, Look>>;
 
 /// See the module's documentation.
 pub struct Monitor {
@@ -72,133 +113,201 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// A monitor of `balancer`'s fleet.
+    /// A monitor of `balancer`'s fleet. If it finds out how many places servers should have, their bound is the balancer's
+    /// from now on.
     pub fn new(balancer: LoadBalancer, control: Arc<dyn EngineControl>, config: MonitorConfig) -> Self {
+        if let Some(adaptive) = &config.adaptive {
+            balancer.set_capacity_ceiling(adaptive.max);
+        }
         Self { balancer, control, config, watched: BTreeMap::new() }
     }
 
     /// Looks at the fleet until `end` is cancelled. Cancel-safe.
     pub async fn run(mut self, end: CancellationToken) {
+        let interval = self.config.probe_interval.max(Duration::from_millis(1));
+        let mut next = Instant::now() + interval;
+        let (mut looks, mut queue) = (Looks::new(), VecDeque::new());
         loop {
             tokio::select! {
                 biased;
                 () = end.cancelled() => return,
-                () = tokio::time::sleep(self.config.probe_interval) => {}
+                Some(look) = looks.next() => self.judge(&look),
+                () = tokio::time::sleep_until(next) => {
+                    next = Instant::now() + interval;
+                    self.take_turns(&mut queue);
+                }
             }
-            tokio::select! {
-                biased;
-                () = end.cancelled() => return,
-                () = self.look() => {}
-            }
+            self.begin(&mut looks, &mut queue);
         }
     }
 
-    /// One look at every server, all at the same time. Cancel-safe.
+    /// One look at every server, those that answer first are judged first. Cancel-safe.
     pub async fn look(&mut self) {
-        let fleet = self.balancer.snapshot();
-        let looks =
-            fleet.servers.iter().map(|server| look_at(self.control.as_ref(), server, self.config.probe));
-        let seen = join_all(looks).await;
-        self.watched.retain(|id, _| fleet.servers.iter().any(|server| server.id == *id));
-        for (server, (health, load)) in fleet.servers.iter().zip(seen) {
-            self.judge(server, &health, &load);
+        let (mut looks, mut queue) = (Looks::new(), VecDeque::new());
+        self.watched.values_mut().for_each(|watched| watched.is_looked_at = false);
+        self.take_turns(&mut queue);
+        self.begin(&mut looks, &mut queue);
+        while let Some(look) = looks.next().await {
+            self.judge(&look);
+            self.begin(&mut looks, &mut queue);
         }
     }
 
-    fn judge(
-        &mut self,
-        server: &ServerSnapshot,
-        health: &Result<(), ControlError>,
-        load: &Result<EngineLoad, ControlError>,
-    ) {
-        let watched = self.watched.entry(server.id).or_default();
+    /// It is everybody's turn at whom nobody looks.
+    fn take_turns(&mut self, queue: &mut VecDeque<ServerSnapshot>) {
+        let fleet = self.balancer.snapshot().servers;
+        self.watched.retain(|id, _| fleet.iter().any(|server| server.id == *id));
+        queue.retain(|server| self.watched.contains_key(&server.id));
+        for server in fleet {
+            let watched = self.watched.entry(server.id).or_default();
+            if !std::mem::replace(&mut watched.is_looked_at, true) {
+                queue.push_back(server);
+            }
+        }
+    }
+
+    fn begin(&self, looks: &mut Looks, queue: &mut VecDeque<ServerSnapshot>) {
+        while looks.len() < LOOKS_MAX
+            && let Some(server) = queue.pop_front()
+        {
+            let (balancer, control) = (self.balancer.clone(), Arc::clone(&self.control));
+            looks.push(look_at(balancer, control, server, self.config.probe).boxed());
+        }
+    }
+
+    fn judge(&mut self, look: &Look) {
+        let Look { server, health, load, .. } = look;
+        let Some(watched) = self.watched.get_mut(&server.id) else { return };
+        watched.is_looked_at = false;
+        if watched.epoch.replace(server.epoch) != Some(server.epoch) {
+            (watched.health_failures, watched.still_since) = (0, None);
+        }
         // A plain server without that endpoint lives until its requests say otherwise.
         if let Err(error @ ControlError::Failed { .. }) = health {
             watched.health_failures += 1;
             watched.still_since = None;
-            if server.state != ServerState::Dead && watched.health_failures >= HEALTH_FAILURES_MAX {
-                self.declare_dead(server, &format!("health: {error}"));
+            if watched.health_failures >= HEALTH_FAILURES_MAX {
+                self.balancer.declare_life_over(server.id, server.epoch, &format!("health: {error}"));
             }
             return;
         }
         watched.health_failures = 0;
         if server.state == ServerState::Dead {
             watched.still_since = None;
-            // The server may have left since; then there is nothing to revive.
-            let _ = self.balancer.revive(server.id);
+            self.balancer.revive_in_time(server.id, server.epoch);
+        } else if let Ok(load) = load {
+            self.adapt(server, load, look.ours);
+        }
+        if look.has_proved {
+            self.balancer.has_proved(server.id, server.epoch);
+        }
+        self.judge_progress(look);
+    }
+
+    /// Whether it generates what it owes.
+    fn judge_progress(&mut self, look: &Look) {
+        let Look { server, load, .. } = look;
+        let Some(watched) = self.watched.get_mut(&server.id) else { return };
+        if server.state == ServerState::Dead {
             return;
         }
-        if let Ok(load) = load {
-            self.adapt(server, load);
-        }
-        let watched = self.watched.entry(server.id).or_default();
         // One that is only outdated takes no more, but what it has runs on and can stall.
         let paused = server.state == ServerState::Paused && server.hold != Some(Hold::Outdated);
         let standing = match load {
             Ok(EngineLoad { generation_tokens_total: Some(tokens), paused, .. }) => {
-                let still = *tokens == watched.tokens && *paused != Some(true);
-                watched.tokens = *tokens;
-                still
+                let before = watched.tokens.unwrap_or(0);
+                if let Some(since) = watched.count(*tokens, look.asked_at) {
+                    self.balancer.has_generated(server.id, server.epoch, since);
+                }
+                before == *tokens && *paused != Some(true)
             }
             // Without the count nothing can be said; the sample's own deadline is left.
             Ok(_) | Err(ControlError::Unsupported { .. }) => false,
             Err(ControlError::Failed { .. }) => true,
         };
-        if !standing || paused || server.in_use == 0 {
+        if !standing || paused || look.ours == 0 {
             watched.still_since = None;
             return;
         }
         let since = *watched.still_since.get_or_insert_with(Instant::now);
-        if since.elapsed() >= self.config.stall {
+        let stall = self.config.stall.max(STALL_MIN);
+        if since.elapsed() >= stall {
             watched.still_since = None;
-            self.declare_dead(server, &format!("stalled for {} s", self.config.stall.as_secs_f64()));
+            let reason = format!("stalled for {} s", stall.as_secs_f64());
+            self.balancer.declare_life_over(server.id, server.epoch, &reason);
         }
     }
 
-    fn adapt(&mut self, server: &ServerSnapshot, load: &EngineLoad) {
+    fn adapt(&mut self, server: &ServerSnapshot, load: &EngineLoad, ours: u32) {
         // The server may have left since; then there is nothing to keep.
-        let _ = self.balancer.observe(server.id, load);
-        let watched = self.watched.entry(server.id).or_default();
-        let Some(config) = self.config.adaptive.filter(|_| server.state == ServerState::Active) else {
-            return;
-        };
-        let ServerSnapshot { capacity, in_use, .. } = *server;
-        let next = watched.adaptive.next(&config, capacity, in_use, load, Instant::now());
+        let _ = self.balancer.observe(server.id, load, ours);
+        let is_at_work = server.state == ServerState::Active && load.paused != Some(true);
+        let Some(config) = self.config.adaptive.filter(|_| is_at_work) else { return };
+        let Some(watched) = self.watched.get_mut(&server.id) else { return };
+        let capacity = server.capacity;
+        let next = watched.adaptive.next(&config, capacity, ours, load, Instant::now());
         if next != capacity {
             let EngineLoad { waiting, kv_cache_usage, .. } = *load;
             tracing::debug!(server = %server.name, capacity, next, waiting, kv_cache_usage, "other places");
             let _ = self.balancer.set_capacity(server.id, next);
         }
     }
-
-    fn declare_dead(&self, server: &ServerSnapshot, reason: &str) {
-        // The server may have left since; then there is nothing to end.
-        let _ = self.balancer.declare_dead(server.id, reason);
-    }
 }
 
 async fn look_at(
-    control: &dyn EngineControl,
-    server: &ServerSnapshot,
+    balancer: LoadBalancer,
+    control: Arc<dyn EngineControl>,
+    server: ServerSnapshot,
     probe: Probe,
-) -> (Result<(), ControlError>, Result<EngineLoad, ControlError>) {
-    let target = ServerRef { name: Arc::clone(&server.name), url: server.url.clone() };
-    let mut health = control.health(&target).await;
-    let proves = server.in_use == 0 && !matches!(server.state, ServerState::Paused | ServerState::Draining);
-    if probe == Probe::Generate && proves && health.is_ok() {
-        health = match control.probe(&target).await {
-            // Then its word has to do.
-            Err(ControlError::Unsupported { .. }) => Ok(()),
-            proved => proved,
-        };
-    }
-    let is_alive = !matches!(health, Err(ControlError::Failed { .. }));
-    let load = if is_alive && server.state != ServerState::Dead {
-        control.load(&target).await
-    } else {
-        Err(ControlError::Unsupported { server: Arc::clone(&server.name), what: "load" })
+) -> Look {
+    let name = Arc::clone(&server.name);
+    let target = ServerRef { name: Arc::clone(&name), url: server.url.clone() };
+    let unknown = || ControlError::Unsupported { server: Arc::clone(&name), what: "load" };
+    let mut look = Look {
+        health: Ok(()),
+        load: Err(unknown()),
+        ours: 0,
+        asked_at: Instant::now(),
+        has_proved: false,
+        server,
     };
-    (health, load)
+    let asking = ask(&mut look, &balancer, control.as_ref(), &target, probe);
+    if tokio::time::timeout(LOOK_LIMIT, asking).await.is_err() {
+        let reason = format!("no answer within {} s", LOOK_LIMIT.as_secs());
+        look.health = Err(ControlError::Failed { server: name, what: "health", reason });
+    }
+    look
+}
+
+async fn ask(
+    look: &mut Look,
+    balancer: &LoadBalancer,
+    control: &dyn EngineControl,
+    target: &ServerRef,
+    probe: Probe,
+) {
+    look.health = control.health(target).await;
+    if matches!(look.health, Err(ControlError::Failed { .. })) {
+        return;
+    }
+    let is_dead = look.server.state == ServerState::Dead;
+    let Some((_, ours)) = balancer.glance(look.server.id) else { return };
+    (look.ours, look.asked_at) = (ours, Instant::now());
+    // Of a dead one only whether it can be probed is of interest.
+    if !is_dead || probe == Probe::Generate {
+        look.load = control.load(target).await;
+    }
+    let is_paused = matches!(look.load, Ok(EngineLoad { paused: Some(true), .. }));
+    let is_wanted = look.server.admin_state == AdminState::Active && look.server.hold.is_none();
+    if probe == Probe::Health || is_paused || !is_wanted || ours > 0 || look.health.is_err() {
+        return;
+    }
+    match control.probe(target).await {
+        // Then its word has to do.
+        Err(ControlError::Unsupported { .. }) => {}
+        Ok(()) => look.has_proved = true,
+        failed => look.health = failed,
+    }
 }
 
 #[cfg(test)]

@@ -47,6 +47,8 @@ pub struct Permit {
     pub(crate) shared: Arc<Shared>,
     pub(crate) life: Arc<Life>,
     pub(crate) weight: u32,
+    /// Among those of its server.
+    pub(crate) number: u64,
     /// Expected ones of all samples.
     pub(crate) tokens: u32,
     pub(crate) granted_at: Instant,

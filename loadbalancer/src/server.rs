@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::breaker::{Breaker, Health};
 use crate::gate::{Gate, Hold};
 use crate::metered::ServerMetrics;
 use crate::permit::Life;
@@ -33,7 +34,8 @@ pub enum ServerState {
     Draining,
     /// Paused by its owner (a weight update, say): takes no more until it is resumed, and cannot stall.
     Paused,
-    /// Back from the dead: takes one request at a time until one succeeds.
+    /// Suspect after failures, or back from the dead: takes one request at a time, after a while, until one succeeds. What
+    /// it has runs on.
     Probing,
     /// Takes nothing; its permits are revoked.
     Dead,
@@ -57,11 +59,18 @@ impl ServerState {
     }
 }
 
-/// Backpressure adds this much load share at once, on top of what is left of earlier penalties.
-const PENALTY: f64 = 0.5;
-const PENALTY_MAX: f64 = 8.0;
-/// What is left of it is not worth counting.
-const PENALTY_MIN: f64 = 1e-3;
+/// What its operator wants of a server, whatever becomes of it: it outlives the server's deaths.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AdminState {
+    /// It takes what it can.
+    #[default]
+    Active,
+    /// It finishes what it has and takes no more.
+    Draining,
+    /// It takes no more until it is resumed.
+    Paused,
+}
 
 #[derive(Debug)]
 pub(crate) struct Server {
@@ -69,7 +78,8 @@ pub(crate) struct Server {
     pub(crate) life: Arc<Life>,
     pub(crate) capacity: u32,
     capacity_tokens: Option<u32>,
-    pub(crate) state: ServerState,
+    pub(crate) admin: AdminState,
+    pub(crate) breaker: Breaker,
     pub(crate) in_use: u32,
     /// Permits out above the capacity, since that was lowered; only ever returned.
     overhang: u32,
@@ -79,17 +89,12 @@ pub(crate) struct Server {
     foreign: u32,
     granted_total: u64,
     outcomes: Outcomes,
-    reason: Option<Arc<str>>,
     gate: Gate,
-    faults_in_row: u32,
-    /// The last answers, the newest in the lowest bit; 1 is a fault.
-    history: u64,
-    history_length: u32,
     speed: Speed,
-    penalty: f64,
-    penalty_at: Instant,
-    /// It asked to be left alone until then.
-    closed_until: Option<Instant>,
+    /// When something else than a permit changes what it takes, as of the last look.
+    pub(crate) opens_at: Option<Instant>,
+    /// Whether it is on the list of those that change with time.
+    pub(crate) is_unsettled: bool,
     metrics: ServerMetrics,
 }
 
@@ -111,25 +116,21 @@ impl Server {
             life: Arc::new(life),
             capacity: spec.capacity,
             capacity_tokens: spec.capacity_tokens,
-            state: ServerState::Active,
+            admin: AdminState::Active,
+            breaker: Breaker::new(Instant::now()),
             in_use: 0,
             overhang: 0,
             tokens: 0,
             foreign: 0,
             granted_total: 0,
             outcomes: Outcomes::default(),
-            reason: None,
             gate,
-            faults_in_row: 0,
-            history: 0,
-            history_length: 0,
             speed: Speed::default(),
-            penalty: 0.0,
-            penalty_at: Instant::now(),
-            closed_until: None,
+            opens_at: None,
+            is_unsettled: false,
             metrics,
         };
-        server.metrics.state(server.seen_state(), Epoch(0));
+        server.metrics.state(server.state(), Epoch(0));
         server
     }
 
@@ -148,17 +149,22 @@ impl Server {
 
     /// Samples that it takes now.
     fn free(&self) -> u32 {
-        match self.state {
-            _ if self.closed_until.is_some() || self.gate.hold().is_some() => 0,
-            ServerState::Active => self.capacity.saturating_sub(self.in_use),
-            ServerState::Probing if self.in_use == 0 => self.capacity,
-            ServerState::Probing | ServerState::Draining | ServerState::Paused | ServerState::Dead => 0,
-        }
+        if self.is_open() { self.capacity.saturating_sub(self.in_use) } else { 0 }
+    }
+
+    /// Whether nothing but its places keeps it from a permit.
+    pub(crate) fn is_open(&self) -> bool {
+        self.admin == AdminState::Active && self.breaker.is_open() && self.gate.hold().is_none()
     }
 
     /// Whether waiting for this server makes sense.
     pub(crate) fn is_live(&self) -> bool {
-        self.state.is_live()
+        self.breaker.health() != Health::Dead && self.admin != AdminState::Draining
+    }
+
+    /// Whether it could have a request at all, with as many places as it has.
+    pub(crate) fn could_hold(&self, weight: u32, tokens: u32) -> bool {
+        self.capacity >= weight && self.tokens_max() >= tokens
     }
 
     /// What policies see; `mean_speed` and `mean_tokens` are the fleet's.
@@ -174,30 +180,18 @@ impl Server {
             load: load as f32,
             work: (work * (1.0 + penalty)) as f32,
             speed: (self.speed.get().unwrap_or(mean_speed) / (1.0 + penalty)) as f32,
+            is_live: self.is_live(),
         }
     }
 
-    /// What is left of its penalties.
-    pub(crate) fn penalty(&self, now: Instant, half_life: Duration) -> f64 {
-        if self.penalty == 0.0 {
-            return 0.0;
-        }
-        let halvings = now.saturating_duration_since(self.penalty_at).as_secs_f64() / half_life.as_secs_f64();
-        let left = self.penalty * (-halvings).exp2();
-        if left < PENALTY_MIN { 0.0 } else { left }
-    }
-
-    /// When it may be asked again, if it asked to be left alone.
-    pub(crate) fn opens_at(&mut self, now: Instant) -> Option<Instant> {
-        self.closed_until = self.closed_until.filter(|until| *until > now);
-        self.closed_until
-    }
-
-    pub(crate) fn grant(&mut self, weight: u32, tokens: u32) {
+    /// Grants a permit; says its number.
+    pub(crate) fn grant(&mut self, weight: u32, tokens: u32, now: Instant, config: &BalancerConfig) -> u64 {
         self.in_use += weight;
         self.tokens += u64::from(tokens);
         self.granted_total += 1;
+        self.breaker.granted(self.granted_total, now, config);
         self.metrics.places(self.in_use, self.capacity);
+        self.granted_total
     }
 
     /// Takes back a permit of this life.
@@ -226,50 +220,61 @@ impl Server {
         self.metrics.places(self.in_use, capacity);
     }
 
-    /// What the engine says of itself: samples that it has beyond those of our permits are others'. Since ours are counted
-    /// when they are sent and not when they are seen there, a picture that is old herds nobody.
-    pub(crate) fn observe(&mut self, load: &EngineLoad) {
-        let there = u32::try_from(load.running + load.waiting).unwrap_or(u32::MAX);
-        self.foreign = there.saturating_sub(self.in_use).min(self.capacity);
+    /// What the engine says of itself: samples that it has beyond those of our permits, of which `ours` were out when it was
+    /// asked, are others'. Since ours are counted when they are sent and not when they are seen there, a picture that is old
+    /// herds nobody.
+    pub(crate) fn observe(&mut self, load: &EngineLoad, ours: u32) {
+        let there = u32::try_from(load.running.saturating_add(load.waiting)).unwrap_or(u32::MAX);
+        self.foreign = there.saturating_sub(ours).min(self.capacity);
     }
 
-    pub(crate) fn set_state(&mut self, state: ServerState) {
-        self.changes_state(|server| server.state = state);
+    pub(crate) fn set_admin(&mut self, admin: AdminState) {
+        self.changes_state(|server| server.admin = admin);
+    }
+
+    /// Changes what is known of its health.
+    pub(crate) fn heed<T>(&mut self, change: impl FnOnce(&mut Breaker) -> T) -> T {
+        self.changes_state(|server| change(&mut server.breaker))
     }
 
     pub(crate) fn set_gate(&mut self, change: impl FnOnce(&mut Gate)) {
         self.changes_state(|server| change(&mut server.gate));
     }
 
-    fn changes_state(&mut self, change: impl FnOnce(&mut Self)) {
-        let before = self.seen_state();
-        change(self);
-        let after = self.seen_state();
+    fn changes_state<T>(&mut self, change: impl FnOnce(&mut Self) -> T) -> T {
+        let before = self.state();
+        let result = change(self);
+        let after = self.state();
         if before != after {
             self.metrics.state(after, self.epoch());
         }
+        result
     }
 
     /// As others see it: one whose weights keep it out is paused.
-    fn seen_state(&self) -> ServerState {
-        match self.state {
-            ServerState::Active | ServerState::Probing if self.gate.hold().is_some() => ServerState::Paused,
-            state => state,
+    pub(crate) fn state(&self) -> ServerState {
+        match (self.breaker.health(), self.admin) {
+            (Health::Dead, _) => ServerState::Dead,
+            (_, AdminState::Draining) => ServerState::Draining,
+            (_, AdminState::Paused) => ServerState::Paused,
+            _ if self.gate.hold().is_some() => ServerState::Paused,
+            (Health::Probing, AdminState::Active) => ServerState::Probing,
+            (Health::Well, AdminState::Active) => ServerState::Active,
         }
     }
 
     /// What keeps it out, unless something else does.
     fn hold(&self) -> Option<Hold> {
-        let is_well = matches!(self.state, ServerState::Active | ServerState::Probing);
-        self.gate.hold().filter(|hold| is_well || *hold == Hold::Updating)
+        let is_wanted = self.breaker.health() != Health::Dead && self.admin == AdminState::Active;
+        self.gate.hold().filter(|hold| is_wanted || *hold == Hold::Updating)
     }
 
-    /// Counts an outcome of a request of `weight` samples; the return value says why the server has to die of it, if it
-    /// has to.
+    /// Counts the outcome of a request of this life, of `weight` samples and with the number `permit`; the return value says
+    /// why the server is suspect if it has become so.
     pub(crate) fn record(
         &mut self,
         outcome: &Outcome,
-        weight: u32,
+        (weight, permit): (u32, u64),
         took: Duration,
         now: Instant,
         config: &BalancerConfig,
@@ -280,69 +285,22 @@ impl Server {
                 self.outcomes.success += 1;
                 self.outcomes.tokens += tokens;
                 self.speed.record(*tokens, took.as_secs_f64() * f64::from(weight));
-                self.remember(false);
-                self.faults_in_row = 0;
-                if self.state == ServerState::Probing {
-                    self.set_state(ServerState::Active);
-                }
-                None
             }
-            Outcome::ClientError => {
-                self.outcomes.client_error += 1;
-                None
-            }
-            Outcome::Cancelled => {
-                self.outcomes.cancelled += 1;
-                None
-            }
-            Outcome::Backpressure { retry_after } => {
-                self.outcomes.backpressure += 1;
-                let left = self.penalty(now, config.penalty_half_life());
-                (self.penalty, self.penalty_at) = ((left + PENALTY).min(PENALTY_MAX), now);
-                if let Some(wait) = retry_after {
-                    let until = now + (*wait).min(config.retry_after_max());
-                    self.closed_until = self.closed_until.max(Some(until));
-                }
-                None
-            }
-            Outcome::Fault => {
-                self.outcomes.fault += 1;
-                self.faults_in_row += 1;
-                self.remember(true);
-                self.verdict(config)
-            }
+            Outcome::ClientError => self.outcomes.client_error += 1,
+            Outcome::Cancelled => self.outcomes.cancelled += 1,
+            Outcome::Backpressure { .. } => self.outcomes.backpressure += 1,
+            Outcome::Fault => self.outcomes.fault += 1,
         }
-    }
-
-    fn remember(&mut self, is_fault: bool) {
-        self.history = self.history << 1 | u64::from(is_fault);
-        self.history_length = (self.history_length + 1).min(64);
-    }
-
-    /// Why it has to die of its faults, if it has to.
-    fn verdict(&self, config: &BalancerConfig) -> Option<Arc<str>> {
-        if self.state == ServerState::Probing || self.faults_in_row >= config.faults_max {
-            return Some(format!("{} faults in a row", self.faults_in_row).into());
-        }
-        let window = config.window.clamp(1, 64);
-        let recent = self.history & (u64::MAX >> (64 - window));
-        let is_known = self.history_length >= window;
-        let faults = recent.count_ones();
-        (is_known && faults >= config.window_faults_max.max(1))
-            .then(|| format!("{faults} faults among the last {window} answers").into())
+        let permits = self.granted_total;
+        self.heed(|breaker| breaker.record(outcome, (permit, permits), now, config))
     }
 
     /// Ends this life: whatever permits are out no longer count.
-    pub(crate) fn die(&mut self, reason: Arc<str>) {
-        self.reason = Some(reason);
+    pub(crate) fn die(&mut self, reason: Arc<str>, config: &BalancerConfig) {
         self.in_use = 0;
         self.tokens = 0;
         self.overhang = 0;
         self.foreign = 0;
-        self.faults_in_row = 0;
-        (self.history, self.history_length) = (0, 0);
-        self.closed_until = None;
-        self.gate.forget_weights();
         let Life { server, epoch, ref name, ref url, .. } = *self.life;
         let next = Life {
             server,
@@ -352,21 +310,25 @@ impl Server {
             end: CancellationToken::new(),
         };
         std::mem::replace(&mut self.life, Arc::new(next)).end.cancel();
-        self.set_state(ServerState::Dead);
+        let permits = self.granted_total;
+        self.changes_state(|server| {
+            server.gate.forget_weights();
+            server.breaker.die(reason, permits, Instant::now(), config);
+        });
         self.metrics.places(0, self.capacity);
     }
 
     /// Back on trial.
     pub(crate) fn revive(&mut self) {
-        self.reason = None;
-        self.penalty = 0.0;
-        self.set_state(ServerState::Probing);
+        let permits = self.granted_total;
+        self.heed(|breaker| breaker.revive(permits));
     }
 
     /// It has left the fleet.
-    pub(crate) fn leave(self) {
+    pub(crate) fn leave(self) -> Arc<Life> {
         self.life.end.cancel();
         self.metrics.gone();
+        self.life
     }
 
     pub(crate) fn snapshot(&self) -> ServerSnapshot {
@@ -374,8 +336,9 @@ impl Server {
             id: self.id,
             name: Arc::clone(self.name()),
             url: self.life.url.clone(),
-            state: self.seen_state(),
-            reason: self.reason.clone().or_else(|| self.gate.words()),
+            state: self.state(),
+            admin_state: self.admin,
+            reason: self.breaker.reason().cloned().or_else(|| self.gate.words()),
             hold: self.hold(),
             weights_version: self.gate.weights,
             epoch: self.epoch(),

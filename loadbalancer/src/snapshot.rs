@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::{Epoch, Hold, ServerId, ServerState};
+use crate::{AdminState, Epoch, Hold, ServerId, ServerState};
 
 /// How requests to a server went, over the life of the balancer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -36,7 +36,9 @@ pub struct ServerSnapshot {
     pub url: Option<Arc<str>>,
     /// See [`ServerState`].
     pub state: ServerState,
-    /// Why it is dead, or kept out.
+    /// What its operator wants of it.
+    pub admin_state: AdminState,
+    /// Why it is dead, suspect or kept out.
     pub reason: Option<Arc<str>>,
     /// What a weight update has to do with it; such a server is paused unless it is draining or dead.
     pub hold: Option<Hold>,

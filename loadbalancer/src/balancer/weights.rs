@@ -61,17 +61,17 @@ impl LoadBalancer {
     pub(crate) fn restart(&self, id: ServerId, epoch: Epoch, reason: &str) -> Option<Epoch> {
         let restarted = self.shared.update(|state| {
             state.change(&self.shared.config, id, |server| {
-                if server.epoch() != epoch || server.state == ServerState::Dead {
+                if server.epoch() != epoch || server.state() == ServerState::Dead {
                     return None;
                 }
-                let (state, in_use) = (server.state, server.in_use);
-                tracing::warn!(server = %server.name(), reason, in_use, "a new life of the server begins");
-                server.die(Arc::from(reason));
+                tracing::warn!(
+                    server = %server.name(),
+                    reason,
+                    in_use = server.in_use,
+                    "a new life of the server begins"
+                );
+                server.die(Arc::from(reason), &self.shared.config);
                 server.revive();
-                // Whoever paused or drained it meant the server, not the life.
-                if matches!(state, ServerState::Paused | ServerState::Draining) {
-                    server.set_state(state);
-                }
                 Some(server.epoch())
             })
         });

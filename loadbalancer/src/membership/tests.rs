@@ -8,13 +8,22 @@ use crate::{BalancerConfig, PermitRequest};
 
 #[derive(Default)]
 struct Door {
+    asked: Mutex<Vec<String>>,
     dismissed: Mutex<Vec<String>>,
 }
 
 impl Enlist for Door {
     fn enlist<'a>(&'a self, _: &'a str, url: &'a str) -> BoxFuture<'a, Result<(), String>> {
         let fit = if url.contains("unfit") { Err("it serves another model".to_owned()) } else { Ok(()) };
-        async move { fit }.boxed()
+        self.asked.lock().push(url.to_owned());
+        let is_silent = url.contains("silent");
+        async move {
+            if is_silent {
+                std::future::pending::<()>().await;
+            }
+            fit
+        }
+        .boxed()
     }
 
     fn dismiss(&self, name: &str) {
@@ -101,4 +110,70 @@ async fn a_file_says_who_is_there_and_a_wrong_one_changes_nothing() {
         end.cancel();
     };
     tokio::join!(following, testing);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_leaves_can_be_told_to_abort_what_runs() {
+    let (fleet, door) = membership();
+    fleet.add(member("http://a:1")).await.unwrap();
+    let held = fleet.balancer().acquire(PermitRequest::new(1)).await.unwrap();
+    fleet.remove("a:1").unwrap();
+    assert!(held.revoked().now_or_never().is_some());
+    let look = async || drop(fleet.changed(Duration::from_millis(1)).await);
+    tokio::time::advance(Duration::from_secs(30)).await;
+    look().await;
+    assert!(door.dismissed.lock().is_empty(), "its holder has not heard of it");
+    drop(held);
+    look().await;
+    assert!(door.dismissed.lock().is_empty(), "aborts are sent again for a while");
+    tokio::time::advance(ABORT_GRACE).await;
+    look().await;
+    assert_eq!(*door.dismissed.lock(), ["a:1"]);
+
+    fleet.add(member("http://a:1")).await.unwrap();
+    let _held = fleet.balancer().acquire(PermitRequest::new(1)).await.unwrap();
+    fleet.remove("a:1").unwrap();
+    fleet.add(member("http://a:1")).await.unwrap();
+    assert_eq!(door.dismissed.lock().len(), 2, "before it is there again");
+    tokio::time::advance(2 * LEAVE_MAX).await;
+    look().await;
+    assert_eq!(door.dismissed.lock().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_without_places_cannot_join() {
+    let (fleet, _) = membership();
+    let empty = NewMember { capacity: Some(0), ..member("http://a:1") };
+    let error = fleet.add(empty).await.unwrap_err().to_string();
+    assert!(error.contains("capacity above 0"), "{error}");
+}
+
+#[tokio::test]
+async fn a_silent_server_of_the_file_keeps_nobody_waiting_and_addresses_are_compared_as_such() {
+    let (fleet, door) = membership();
+    fleet.add(member("http://b:1")).await.unwrap();
+    fleet.add(member("http://d:1")).await.unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let write = |text: &str| std::fs::write(file.path(), text).unwrap();
+    write("endpoints = [\"http://a-silent:1\", \"http://b:1/\", \"http://c:1\"]");
+    let end = CancellationToken::new();
+    let names = || -> Vec<String> {
+        let servers = fleet.balancer().snapshot().servers;
+        servers.iter().map(|server| format!("{} {}", server.name, server.state.as_str())).collect()
+    };
+    let until = async |expected: &[&str]| {
+        let give_up = tokio::time::Instant::now() + Duration::from_secs(20);
+        while names() != expected {
+            assert!(tokio::time::Instant::now() < give_up, "{:?} is not {expected:?}", names());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let testing = async {
+        until(&["b:1 active", "d:1 active", "c:1 active"]).await;
+        write("endpoints = [\"http://a-silent:1\", \"http://b:1\"]");
+        until(&["b:1 active", "d:1 active"]).await;
+        assert_eq!(door.asked.lock().iter().filter(|url| url.contains("silent")).count(), 1);
+        end.cancel();
+    };
+    tokio::join!(fleet.follow(file.path().to_owned(), end.clone()), testing);
 }

@@ -1,14 +1,20 @@
-use futures::FutureExt;
-use futures::future::BoxFuture;
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 use parking_lot::Mutex;
 
 use super::*;
-use crate::{BalancerConfig, Outcome, PermitRequest, ServerSpec};
+use crate::control::vllm::VllmControl;
+use crate::{BalancerConfig, Outcome, PermitRequest, Policy, ServerSpec};
 
 #[derive(Default)]
 struct Scripted {
     sick: Mutex<bool>,
+    /// Never answers; its name.
+    silent: Mutex<Option<&'static str>>,
     load: Mutex<EngineLoad>,
+    /// What it does while it is asked for its load.
+    meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    probes: Mutex<u32>,
 }
 
 impl EngineControl for Scripted {
@@ -19,11 +25,26 @@ impl EngineControl for Scripted {
             reason: "scripted".into(),
         };
         let answer = if *self.sick.lock() { Err(failed) } else { Ok(()) };
-        async move { answer }.boxed()
+        let is_silent = self.silent.lock().is_some_and(|silent| silent == &*server.name);
+        async move {
+            if is_silent {
+                tokio::time::sleep(Duration::from_secs(5)).await;
+            }
+            answer
+        }
+        .boxed()
+    }
+
+    fn probe<'a>(&'a self, _: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
+        *self.probes.lock() += 1;
+        async { Ok(()) }.boxed()
     }
 
     fn load<'a>(&'a self, _server: &'a ServerRef) -> BoxFuture<'a, Result<EngineLoad, ControlError>> {
         let load = self.load.lock().clone();
+        if let Some(meanwhile) = self.meanwhile.lock().take() {
+            meanwhile();
+        }
         async move { Ok(load) }.boxed()
     }
 
@@ -33,11 +54,16 @@ impl EngineControl for Scripted {
 }
 
 fn watched() -> (LoadBalancer, Arc<Scripted>, Monitor) {
-    let spec = ServerSpec::unreached("a", 2);
-    let balancer = LoadBalancer::new(BalancerConfig::default(), vec![spec]).unwrap();
+    let config = MonitorConfig { stall: Duration::from_secs(10), ..MonitorConfig::default() };
+    watched_as(config, &[("a", 2)])
+}
+
+fn watched_as(config: MonitorConfig, servers: &[(&str, u32)]) -> (LoadBalancer, Arc<Scripted>, Monitor) {
+    let specs = servers.iter().map(|(name, capacity)| ServerSpec::unreached(*name, *capacity)).collect();
+    let config_of_balancer = BalancerConfig { policy: Policy::LeastWork, ..BalancerConfig::default() };
+    let balancer = LoadBalancer::new(config_of_balancer, specs).unwrap();
     let control = Arc::new(Scripted::default());
     control.load.lock().generation_tokens_total = Some(0);
-    let config = MonitorConfig { stall: Duration::from_secs(10), ..MonitorConfig::default() };
     let monitor = Monitor::new(balancer.clone(), Arc::clone(&control) as Arc<dyn EngineControl>, config);
     (balancer, control, monitor)
 }
@@ -124,4 +150,189 @@ async fn the_loop_ends_with_its_scope() {
     assert!((&mut run).now_or_never().is_none());
     end.cancel();
     run.await;
+}
+
+/// Looks while time passes, as its owner has it.
+async fn run_for(monitor: Monitor, time: Duration) {
+    let _ = tokio::time::timeout(time, monitor.run(CancellationToken::new())).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_server_delays_nobody_elses_judgement() {
+    let config = MonitorConfig { stall: Duration::from_secs(3), ..MonitorConfig::default() };
+    let (balancer, control, monitor) = watched_as(config, &[("silent", 2), ("stalls", 2)]);
+    *control.silent.lock() = Some("silent");
+    let first = PermitRequest { exclude: vec![balancer.find("silent").unwrap()], ..PermitRequest::new(1) };
+    let owed = balancer.acquire(first).await.unwrap();
+    let looking = run_for(monitor, Duration::from_millis(4_500));
+    let lost = owed.revoked();
+    let ((), is_lost) = tokio::join!(looking, async {
+        tokio::time::timeout(Duration::from_millis(4_200), lost).await.is_ok()
+    });
+    assert!(is_lost, "it was seen standing still for three seconds");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_servers_are_looked_at_at_once_than_may_be() {
+    #[derive(Default)]
+    struct Slow(Mutex<(usize, usize)>);
+    impl EngineControl for Slow {
+        fn health<'a>(&'a self, _: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
+            async {
+                {
+                    let mut seen = self.0.lock();
+                    seen.0 += 1;
+                    seen.1 = seen.1.max(seen.0);
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                self.0.lock().0 -= 1;
+                Ok(())
+            }
+            .boxed()
+        }
+
+        fn load<'a>(&'a self, _: &'a ServerRef) -> BoxFuture<'a, Result<EngineLoad, ControlError>> {
+            async { Ok(EngineLoad::default()) }.boxed()
+        }
+
+        fn abort<'a>(&'a self, _: &'a ServerRef, _: &'a str) -> BoxFuture<'a, Result<(), ControlError>> {
+            async { Ok(()) }.boxed()
+        }
+    }
+    let specs = (0..500).map(|number| ServerSpec::unreached(format!("s{number}"), 1)).collect();
+    let balancer = LoadBalancer::new(BalancerConfig::default(), specs).unwrap();
+    let slow = Arc::new(Slow::default());
+    let control = Arc::clone(&slow) as Arc<dyn EngineControl>;
+    Monitor::new(balancer, control, MonitorConfig::default()).look().await;
+    assert_eq!(*slow.0.lock(), (0, LOOKS_MAX));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_trial_holds_nobody_up_whose_tokens_are_counted() {
+    let (balancer, control, mut monitor) = watched_as(MonitorConfig::default(), &[("a", 256)]);
+    look_for(&mut monitor, 2).await;
+    let id = balancer.find("a").unwrap();
+    balancer.declare_dead(id, "test").unwrap();
+    look_for(&mut monitor, 2).await;
+    let _long = permit(&balancer).await;
+    for tokens in 1..=2 {
+        assert_eq!(balancer.snapshot().servers[0].state, ServerState::Probing);
+        control.load.lock().generation_tokens_total = Some(tokens);
+        look_for(&mut monitor, 1).await;
+    }
+    assert_eq!(balancer.snapshot().servers[0].state, ServerState::Active, "it generates");
+}
+
+#[tokio::test(start_paused = true)]
+async fn tokens_that_were_counted_before_the_trial_prove_nothing() {
+    let (balancer, control, mut monitor) = watched_as(MonitorConfig::default(), &[("a", 256)]);
+    look_for(&mut monitor, 2).await;
+    balancer.declare_dead(balancer.find("a").unwrap(), "test").unwrap();
+    look_for(&mut monitor, 2).await;
+    control.load.lock().generation_tokens_total = Some(7);
+    let _hangs = permit(&balancer).await;
+    look_for(&mut monitor, 5).await;
+    assert_eq!(balancer.snapshot().servers[0].state, ServerState::Probing);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_was_generated_when_asked_for_is_as_good_as_a_trial() {
+    let config = MonitorConfig { probe: Probe::Generate, ..MonitorConfig::default() };
+    let (balancer, control, mut monitor) = watched_as(config, &[("a", 256)]);
+    balancer.declare_dead(balancer.find("a").unwrap(), "test").unwrap();
+    look_for(&mut monitor, 1).await;
+    assert_eq!(balancer.snapshot().servers[0].state, ServerState::Active);
+    assert_eq!(*control.probes.lock(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_is_paused_is_asked_for_nothing_and_gets_no_more_places() {
+    let adaptive = AdaptiveConfig { start: 4, min: 1, increase: 8, ..AdaptiveConfig::default() };
+    let config =
+        MonitorConfig { probe: Probe::Generate, adaptive: Some(adaptive), ..MonitorConfig::default() };
+    let (balancer, control, mut monitor) = watched_as(config, &[("a", 4)]);
+    control.load.lock().paused = Some(true);
+    look_for(&mut monitor, 3).await;
+    assert_eq!(*control.probes.lock(), 0, "it would not answer, and be taken for dead");
+    let _all = balancer.acquire(PermitRequest::new(4)).await.unwrap();
+    look_for(&mut monitor, 3).await;
+    assert_eq!(balancer.snapshot().servers[0].capacity, 4);
+    control.load.lock().paused = Some(false);
+    look_for(&mut monitor, 1).await;
+    assert_eq!(balancer.snapshot().servers[0].capacity, 12);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_says_it_is_well_and_stalls_is_left_alone_for_longer_each_time() {
+    let (balancer, _control, mut monitor) = watched();
+    let mut waits = Vec::new();
+    for _ in 0..4 {
+        let since = Instant::now();
+        while balancer.snapshot().servers[0].state == ServerState::Dead {
+            look_for(&mut monitor, 1).await;
+        }
+        waits.push(since.elapsed().as_secs());
+        let owed = permit(&balancer).await;
+        while owed.revoked().now_or_never().is_none() {
+            look_for(&mut monitor, 1).await;
+        }
+    }
+    assert_eq!(waits, [0, 1, 2, 4]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_others_have_there_is_counted_as_of_when_it_was_asked() {
+    let (balancer, control, mut monitor) = watched_as(MonitorConfig::default(), &[("a", 64)]);
+    let held = balancer.acquire(PermitRequest::new(40)).await.unwrap();
+    control.load.lock().running = 40;
+    // Ours end while it answers: what it says was true before.
+    *control.meanwhile.lock() = Some(Box::new(move || drop(held)));
+    monitor.look().await;
+    assert_eq!(balancer.snapshot().servers[0].foreign, 0);
+    control.load.lock().running = u64::MAX;
+    control.load.lock().waiting = u64::MAX;
+    monitor.look().await;
+    assert_eq!(balancer.snapshot().servers[0].foreign, 64, "no more than it has places");
+}
+
+/// Load polled at a path that the server does not have made routing random elsewhere: here it goes by our permits.
+#[tokio::test]
+async fn a_server_without_metrics_is_routed_to_by_our_permits() {
+    let serve = async |router: axum::Router| {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        (url, async move { axum::serve(listener, router).await.unwrap() })
+    };
+    let health = || axum::Router::new().route("/health", axum::routing::get(|| async { "" }));
+    let (first, serving_first) = serve(health()).await;
+    let (second, serving_second) = serve(health()).await;
+    let config = BalancerConfig { policy: Policy::LeastWork, ..BalancerConfig::default() };
+    let specs = vec![ServerSpec::new("a", first, 100), ServerSpec::new("b", second, 100)];
+    let balancer = LoadBalancer::new(config, specs).unwrap();
+    let control = Arc::new(VllmControl::new(Duration::from_secs(5), None).unwrap());
+    let adaptive = Some(AdaptiveConfig::default());
+    let config = MonitorConfig { adaptive, stall: Duration::from_secs(1), ..MonitorConfig::default() };
+    let mut monitor = Monitor::new(balancer.clone(), control, config);
+    let testing = async {
+        let mut held = Vec::new();
+        for number in 0..60 {
+            if number % 20 == 0 {
+                monitor.look().await;
+            }
+            held.push(permit(&balancer).await);
+        }
+        let seen: Vec<_> = balancer
+            .snapshot()
+            .servers
+            .iter()
+            .map(|server| (server.state, server.in_use, server.capacity, server.foreign))
+            .collect();
+        assert_eq!(seen, [(ServerState::Active, 30, 100, 0); 2]);
+        drop(held);
+    };
+    tokio::select! {
+        () = testing => {}
+        () = serving_first => {}
+        () = serving_second => {}
+    }
 }

@@ -33,7 +33,10 @@ impl GroupAffinity {
         let home = self.homes.get(&group)?;
         let index = servers.binary_search_by_key(home, |server| server.server).ok()?;
         let server = servers.get(index).filter(|server| ask.fits(server))?;
-        let mean_of_others = || (sum_of_loads(servers) - server.load) / (servers.len().max(2) - 1) as f32;
+        let mean_of_others = || {
+            let (sum, count) = loads_of_living(servers);
+            (sum - server.load) / (count - 1.0).max(1.0)
+        };
         let is_over = server.load > self.config.load_max
             || (server.load > self.config.load_min && server.load > mean_of_others() * self.config.ratio_max);
         (!is_over).then_some(index)
@@ -52,16 +55,22 @@ impl GroupAffinity {
     }
 }
 
-/// Eight sums side by side: one alone would have every addition wait for the one before.
-fn sum_of_loads(servers: &[Candidate]) -> f32 {
+/// Their sum and how many they are. Eight sums side by side: one alone would have every addition wait for the one before.
+fn loads_of_living(servers: &[Candidate]) -> (f32, f32) {
     let (lanes, rest) = servers.as_chunks::<8>();
-    let mut sums = [0.0; 8];
+    let (mut sums, mut counts) = ([0.0; 8], [0.0; 8]);
+    let add = |server: &Candidate, sum: &mut f32, count: &mut f32| {
+        *sum += if server.is_live { server.load } else { 0.0 };
+        *count += if server.is_live { 1.0 } else { 0.0 };
+    };
     for lane in lanes {
         for place in 0..8 {
-            sums[place] += lane[place].load;
+            add(&lane[place], &mut sums[place], &mut counts[place]);
         }
     }
-    sums.into_iter().chain(rest.iter().map(|server| server.load)).sum()
+    let (mut sum, mut count) = (sums.iter().sum(), counts.iter().sum());
+    rest.iter().for_each(|server| add(server, &mut sum, &mut count));
+    (sum, count)
 }
 
 impl RoutingPolicy for GroupAffinity {

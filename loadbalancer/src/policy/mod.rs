@@ -43,6 +43,8 @@ pub struct Candidate {
     pub work: f32,
     /// Tokens a second of a running sample, measured; the fleet's mean where nothing was measured yet.
     pub speed: f32,
+    /// Whether it may be sent something, now or later; a dead one has no load that says anything.
+    pub is_live: bool,
 }
 
 /// What is to be placed.

@@ -15,6 +15,7 @@ fn server(id: u32, in_use: u32) -> Candidate {
         load: in_use as f32 / capacity as f32,
         work: in_use as f32 * 100.0,
         speed,
+        is_live: true,
     }
 }
 
@@ -81,4 +82,20 @@ fn a_group_follows_its_first_sample_and_lets_go_of_a_server_that_is_too_full() {
     assert_eq!(pick([9, 8, 7]), 2, "above the absolute threshold");
     assert_eq!(pick([0, 1, 5]), 0, "five are more than twice what the others have");
     assert_eq!(pick([4, 4, 4]), 0, "and there it stays");
+}
+
+#[test]
+fn a_dead_server_is_no_idle_one_to_a_group() {
+    let config = AffinityConfig { load_max: 0.9, ratio_max: 1.5, load_min: 0.25 };
+    let mut policy = GroupAffinity::new(config);
+    let mut rng = rng();
+    let of_group = Ask { group: Some(5), ..ask(1) };
+    let dead = |id| Candidate { free: 0, is_live: false, ..server(id, 0) };
+    let mut pick = |loads: [u32; 2]| {
+        let servers = [server(0, loads[0]), server(1, loads[1]), dead(2), dead(3), dead(4)];
+        policy.pick(&of_group, &servers, &mut rng).unwrap()
+    };
+    assert_eq!(pick([4, 5]), 0);
+    assert_eq!(pick([6, 5]), 0, "it has about what the only other one has");
+    assert_eq!(pick([8, 5]), 1, "more than one and a half times as much");
 }

@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "every test file uses its own part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod lies;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +19,8 @@ use rolldock::rollout::{
 };
 use rolldock::scope::Scope;
 use rolldock_loadbalancer::{
-    BalancerConfig, EngineLoad, LoadBalancer, Monitor, MonitorConfig, Policy, ServerSpec,
+    AdaptiveConfig, BalancerConfig, EngineLoad, LoadBalancer, Monitor, MonitorConfig, Policy, Probe,
+    ServerSpec,
 };
 use rolldock_reward::{
     Advantage, Estimator, FilterMetric, GateConfig, GateRule, Gates, GatesConfig, GroupFilter, Shaping,
@@ -26,6 +29,8 @@ use rolldock_simengine::{
     Answer, AnswerKey, Fault, LengthConfig, ServerConfig, SimServer, Workload, WorkloadConfig,
 };
 use tokio_util::task::AbortOnDropHandle;
+
+use lies::{Dropping, Lie, Lying};
 
 /// Right and wrong responses end in these; neither is filler.
 const RIGHT: u32 = 7;
@@ -133,6 +138,26 @@ fn random_config(seed: u64, samples_per_prompt: u32, rng: &mut StdRng) -> Rollou
     }
 }
 
+fn watchful() -> MonitorConfig {
+    MonitorConfig { stall: Duration::from_secs(5), ..MonitorConfig::default() }
+}
+
+fn random_monitor(capacity: u32, rng: &mut StdRng) -> MonitorConfig {
+    let adaptive = AdaptiveConfig {
+        start: capacity,
+        min: rng.random_range(1..=capacity),
+        max: capacity + rng.random_range(0..8),
+        increase: 2,
+        settle_ms: 1_000,
+        ..AdaptiveConfig::default()
+    };
+    MonitorConfig {
+        probe: pick(rng, &[Probe::Health, Probe::Generate]),
+        adaptive: rng.random_bool(0.5).then_some(adaptive),
+        ..watchful()
+    }
+}
+
 /// A fleet, and what is rolled out on it.
 pub(crate) struct World {
     pub(crate) rng: StdRng,
@@ -141,6 +166,11 @@ pub(crate) struct World {
     pub(crate) balancer: LoadBalancer,
     /// Places of each server.
     pub(crate) capacity: u32,
+    pub(crate) monitor: MonitorConfig,
+    /// What servers say of themselves that is not so.
+    pub(crate) lying: Arc<Lying>,
+    /// Share of requests that are dropped half way.
+    pub(crate) dropped_share: f64,
     pub(crate) grading: Grading,
     pub(crate) workload: Arc<Workload>,
     pub(crate) scope: Scope,
@@ -220,9 +250,12 @@ impl World {
         Self {
             rng: StdRng::seed_from_u64(0),
             config: plain_config(0),
+            lying: Arc::new(Lying::new(engine.clone())),
             engine,
             balancer,
             capacity,
+            monitor: watchful(),
+            dropped_share: 0.0,
             grading: Grading::Inline(Arc::new(LastToken)),
             workload,
             scope,
@@ -251,15 +284,23 @@ impl World {
             .map(|server| ServerSpec::unreached(server.config().name.clone(), capacity))
             .collect();
         let policy = pick(&mut rng, &Policy::ALL);
-        let balancer =
-            LoadBalancer::new(BalancerConfig { seed, policy, ..BalancerConfig::default() }, specs).unwrap();
+        let total = samples_per_prompt + rng.random_range(0..12);
+        let capacity_total = rng.random_bool(0.3).then_some(total);
+        let balancer = BalancerConfig { seed, policy, capacity_total, ..BalancerConfig::default() };
+        let balancer = LoadBalancer::new(balancer, specs).unwrap();
         let config = random_config(seed, samples_per_prompt, &mut rng);
+        let monitor = random_monitor(capacity, &mut rng);
+        let dropped_share = pick(&mut rng, &[0.0, 0.02, 0.1]);
+        let engine = SimulatedEngine::new(servers);
         Self {
             rng,
             config,
-            engine: SimulatedEngine::new(servers),
+            lying: Arc::new(Lying::new(engine.clone())),
+            engine,
             balancer,
             capacity,
+            monitor,
+            dropped_share,
             grading: Grading::Inline(Arc::new(LastToken)),
             workload,
             scope,
@@ -268,7 +309,7 @@ impl World {
 
     pub(crate) fn manager(&self) -> AgentLoopManager {
         let parts = RolloutParts {
-            engine: Arc::new(self.engine.clone()),
+            engine: Arc::new(Dropping { engine: self.engine.clone(), share: self.dropped_share }),
             balancer: self.balancer.clone(),
             grading: self.grading.clone(),
         };
@@ -277,8 +318,8 @@ impl World {
 
     /// Has the fleet's health watched for as long as what is returned lives.
     pub(crate) fn start_monitor(&self) -> AbortOnDropHandle<()> {
-        let config = MonitorConfig { stall: Duration::from_secs(5), ..MonitorConfig::default() };
-        let monitor = Monitor::new(self.balancer.clone(), Arc::new(self.engine.clone()), config);
+        let control = Arc::clone(&self.lying);
+        let monitor = Monitor::new(self.balancer.clone(), control, self.monitor.clone());
         self.scope.spawn(monitor.run(self.scope.token().clone()))
     }
 
@@ -287,7 +328,7 @@ impl World {
         let names: Vec<String> = self.engine.servers().map(|server| server.config().name.clone()).collect();
         let name = &names[self.rng.random_range(0..names.len())];
         let server = self.engine.server(name).unwrap();
-        match self.rng.random_range(0..18) {
+        match self.rng.random_range(0..23) {
             0 => server.inject(Fault::Die),
             1 => server.inject(Fault::SigTerm),
             2 => server.inject(Fault::Stall),
@@ -301,8 +342,10 @@ impl World {
                 let name = name.clone();
                 self.disturb_membership(&name);
             }
+            14..=17 => self.lying.tell(name, pick(&mut self.rng, &Lie::ALL)),
             _ => {
                 self.engine.servers().for_each(SimServer::heal);
+                self.lying.stop();
                 for name in names {
                     match self.balancer.find(&name) {
                         Some(id) => self.balancer.set_paused(id, false).unwrap(),
@@ -326,7 +369,7 @@ impl World {
             3 => self.balancer.set_capacity(id, self.capacity + self.rng.random_range(0..8)),
             _ => {
                 let (running, waiting) = (self.rng.random_range(0..50), self.rng.random_range(0..50));
-                self.balancer.observe(id, &EngineLoad { running, waiting, ..EngineLoad::default() })
+                self.balancer.observe(id, &EngineLoad { running, waiting, ..EngineLoad::default() }, 0)
             }
         };
         done.unwrap();
