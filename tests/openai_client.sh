@@ -33,7 +33,8 @@ ask='{"model":"simulated","messages":[{"role":"user","content":"hello"}],"max_to
 curl -sf "$url/v1/chat/completions" -H 'content-type: application/json' -d "$ask}" | grep -q '"finish_reason"'
 curl -sfN "$url/v1/chat/completions" -H 'content-type: application/json' -d "$ask,\"stream\":true}" | grep -q '^data: \[DONE\]'
 curl -sf "$url/health" | grep -q '"live":2'
+[ "$(curl -s -o /dev/null -w '%{http_code}' -X POST "$url/pause")" = 403 ]
 curl -sf "$url/metrics" | grep -q '^rolldock_requests_total'
 echo "curl is served"
-kill -INT $proxy
+kill -TERM $proxy
 wait $proxy

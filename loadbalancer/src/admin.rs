@@ -10,6 +10,7 @@
 //! | `GET /metrics` | counters, gauges and histograms, as Prometheus reads them |
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,15 +27,45 @@ use tokio_util::sync::CancellationToken;
 
 use crate::membership::{Membership, MembershipError, NewMember};
 use crate::proxy::RenderMetrics;
-use crate::{BalancerError, FleetSnapshot, ServerSnapshot};
+use crate::{BalancerError, FleetSnapshot};
 
 /// Who may call, and what they see.
 #[derive(Debug, Clone, Default)]
 pub struct AdminConfig {
-    /// What has to be sent as `Authorization: Bearer ...`; nothing if absent.
+    /// What has to be sent as `Authorization: Bearer ...`; nothing if absent, which only this host may be allowed.
     pub token: Option<String>,
     /// What is answered at `/metrics`.
     pub metrics: Option<RenderMetrics>,
+}
+
+/// Why nobody is answered there: everyone could change the fleet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AdminError {
+    /// A token that everyone has.
+    #[error("the admin token is empty: it would admit everyone")]
+    EmptyToken,
+    /// No token where others can reach the address.
+    #[error(
+        "everyone who can reach address={address} could change the fleet: expected an admin token, or a loopback address"
+    )]
+    Open {
+        /// Where.
+        address: SocketAddr,
+    },
+}
+
+impl AdminConfig {
+    /// Whether operators may be answered at `address` so.
+    ///
+    /// # Errors
+    /// Where everyone would be one.
+    pub fn check(&self, address: SocketAddr) -> Result<(), AdminError> {
+        match self.token.as_deref() {
+            Some("") => Err(AdminError::EmptyToken),
+            None if !address.ip().to_canonical().is_loopback() => Err(AdminError::Open { address }),
+            _ => Ok(()),
+        }
+    }
 }
 
 struct Admin {
@@ -87,12 +118,18 @@ pub struct Drained {
 }
 
 /// Answers at `listener` until `end`. Cancel-safe: calls that run are dropped.
+///
+/// # Errors
+/// Of the listener, and where [`AdminConfig::check`] fails.
 pub async fn serve_admin(
     members: Membership,
     config: AdminConfig,
     listener: TcpListener,
     end: CancellationToken,
 ) -> io::Result<()> {
+    config
+        .check(listener.local_addr()?)
+        .map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
     let admin = Arc::new(Admin { members, config });
     let router = Router::new()
         .route("/v1/fleet", get(list).post(join))
@@ -130,8 +167,15 @@ async fn list(State(admin): Shared, Query(wait): Query<Wait>) -> Json<FleetSnaps
     })
 }
 
-async fn join(State(admin): Shared, Json(member): Json<NewMember>) -> Result<Json<ServerSnapshot>, Failure> {
-    Ok(Json(admin.members.add(member).await?))
+async fn join(State(admin): Shared, Json(member): Json<NewMember>) -> Response {
+    if member.capacity == Some(0) {
+        let message = "expected a capacity above 0: a server without places gets no requests";
+        return refusal(StatusCode::BAD_REQUEST, "bad_capacity", message);
+    }
+    match admin.members.add(member).await {
+        Ok(joined) => Json(joined).into_response(),
+        Err(error) => Failure(error).into_response(),
+    }
 }
 
 async fn leave(State(admin): Shared, Path(name): Path<String>) -> Result<StatusCode, Failure> {
@@ -166,3 +210,6 @@ async fn metrics(State(admin): Shared) -> Response {
         None => refusal(StatusCode::NOT_FOUND, "not_found", "no metrics are kept here"),
     }
 }
+
+#[cfg(test)]
+mod tests;

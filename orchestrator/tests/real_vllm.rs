@@ -6,8 +6,10 @@
 
 mod support;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::{Value, json};
+use support::answers::comparable;
 use support::vllm::{metric, running_on};
 use support::{Rolldock, recipe, shared, wait_for};
 use tempfile::TempDir;
@@ -84,4 +86,84 @@ fn cancelled_groups(stdout: &str) -> u64 {
     let words: Vec<&str> = summary.split([' ', ',', '(', ')']).collect();
     let at = words.iter().position(|word| *word == "cancelled").unwrap();
     words[at - 1].parse().unwrap()
+}
+
+/// What a stream says in all, choice by choice: how many tokens come with an event is the engine's mood.
+fn streamed(text: &str) -> Vec<Value> {
+    let mut choices: BTreeMap<u64, (String, Value)> = BTreeMap::new();
+    for event in comparable(text) {
+        for choice in event["choices"].as_array().into_iter().flatten() {
+            let said = choices.entry(choice["index"].as_u64().unwrap()).or_default();
+            let piece = choice["text"].as_str().or(choice["delta"]["content"].as_str());
+            said.0.push_str(piece.unwrap_or_default());
+            if !choice["finish_reason"].is_null() {
+                said.1 = choice["finish_reason"].clone();
+            }
+        }
+    }
+    assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
+    choices.into_values().map(|(text, finish)| json!([text, finish])).collect()
+}
+
+/// Greedy or seeded, alone on the server and sent one after the other: whatever differs is the proxy's doing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_server_says_the_same_through_the_proxy() {
+    let Ok(endpoints) = std::env::var("ROLLDOCK_VLLM_ENDPOINTS") else {
+        eprintln!("skipped: ROLLDOCK_VLLM_ENDPOINTS is not set");
+        return;
+    };
+    let direct = endpoints.split(',').next().unwrap();
+    let proxy = Rolldock::new(&["proxy", "--listen", "127.0.0.1:0", "--endpoint", direct]).start();
+    wait_for("proxy", || proxy.stdout_so_far().contains(" balances "));
+    let proxied = proxy.stdout_so_far().split(' ').next().unwrap().to_owned();
+    let prompt = json!([9707, 11, 1879, 0, 151_644, 872, 198]);
+    let messages = json!([{ "role": "user", "content": "hi" }]);
+    let greedy = json!({ "model": "tiny-qwen3", "max_tokens": 16, "temperature": 0 });
+    let seeded = json!({ "model": "tiny-qwen3", "max_tokens": 16, "seed": 7, "n": 2 });
+    let with = |base: &Value, key: &str, value: &Value| {
+        let mut body = base.clone();
+        body[key] = value.clone();
+        body
+    };
+    let generate = json!({ "token_ids": prompt, "sampling_params": { "max_tokens": 16, "temperature": 0 } });
+    let cases = [
+        ("POST", "/v1/completions", with(&greedy, "prompt", &prompt)),
+        ("POST", "/v1/completions", with(&seeded, "prompt", &json!([prompt, [9707]]))),
+        ("POST", "/v1/completions", with(&with(&greedy, "prompt", &prompt), "stream", &json!(true))),
+        ("POST", "/v1/chat/completions", with(&greedy, "messages", &messages)),
+        ("POST", "/v1/chat/completions", with(&with(&seeded, "messages", &messages), "stream", &json!(true))),
+        ("POST", "/inference/v1/generate", generate),
+        ("POST", "/v1/completions", with(&greedy, "prompt", &json!([999_999]))),
+        ("POST", "/v1/completions", with(&with(&greedy, "model", &json!("another")), "prompt", &prompt)),
+        ("POST", "/tokenize", json!({ "model": "tiny-qwen3", "prompt": "Hello" })),
+        ("GET", "/v1/completions", Value::Null),
+        ("GET", "/v1/models", Value::Null),
+        ("GET", "/version", Value::Null),
+        ("GET", "/nope", Value::Null),
+    ];
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    for (number, (method, path, body)) in cases.iter().enumerate() {
+        let ask = async |base: &str| {
+            let call = client.request(method.parse().unwrap(), format!("{base}{path}"));
+            let call = call.header("x-request-id", format!("same-{number}"));
+            let answer =
+                if body.is_null() { call.send().await } else { call.json(body).send().await }.unwrap();
+            let status = answer.status().as_u16();
+            let text = answer.text().await.unwrap();
+            (status, if text.starts_with("data: ") { streamed(&text) } else { comparable(&text) })
+        };
+        // Once for the prefix cache, which answers tell of.
+        ask(direct).await;
+        let said = ask(direct).await;
+        assert_eq!(said, ask(&proxied).await, "{path} {body}");
+    }
+    for path in ["/pause?mode=keep", "/sleep", "/collective_rpc"] {
+        let refused = client.post(format!("{proxied}{path}")).send().await.unwrap();
+        assert_eq!(refused.status(), 403, "{path}");
+    }
+    let health = client.get(format!("{direct}/is_paused")).send().await.unwrap().text().await.unwrap();
+    assert!(health.contains("false"), "{health}");
+    drop(client);
+    proxy.terminate();
+    assert_eq!(proxy.wait().code, Some(0));
 }

@@ -13,10 +13,14 @@ pub async fn fan_out<'a, T, Call: Future<Output = Result<T, ControlError>> + 'a>
     limit: usize,
     call: impl Fn(&'a ServerRef) -> Call,
 ) -> Vec<(&'a ServerRef, Result<T, ControlError>)> {
-    let calls = servers.iter().map(|server| {
-        let called = call(server);
-        async move { (server, called.await) }
-    });
+    // Collected, since a closure that lives across an await keeps the future from being sent to another thread.
+    let calls: Vec<_> = servers
+        .iter()
+        .map(|server| {
+            let called = call(server);
+            async move { (server, called.await) }
+        })
+        .collect();
     stream::iter(calls).buffered(limit.max(1)).collect().await
 }
 

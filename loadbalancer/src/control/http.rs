@@ -1,8 +1,10 @@
 //! Calls to a server, over connections of their own, so that control never waits behind data.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -12,14 +14,24 @@ use super::{ControlError, ServerRef};
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// So much of an answer without success is kept. Bytes.
 const SAID_BYTES_MAX: usize = 300;
+const MODELS: &str = "/v1/models";
+/// How the reason of a call begins that was refused for want of a key.
+const WANTS_KEY: &str = "status 401";
 /// The token that a probe sends: every vocabulary has it.
 const PROBE_TOKEN: u32 = 1;
+/// Of more complaints than these it is not remembered that they were made: they are not made.
+const COMPLAINTS_MAX: usize = 4096;
+
+/// A server's name, and what is the matter there.
+type Complaint = (Arc<str>, &'static str);
 
 /// A client for control calls.
 #[derive(Debug, Clone)]
 pub struct HttpControl {
     client: Client,
     api_key: Option<Arc<str>>,
+    /// What was complained of, once for each server.
+    complaints: Arc<Mutex<HashSet<Complaint>>>,
 }
 
 impl HttpControl {
@@ -36,7 +48,13 @@ impl HttpControl {
                 what: "start",
                 reason: error.to_string(),
             })?;
-        Ok(Self { client, api_key })
+        Ok(Self { client, api_key, complaints: Arc::default() })
+    }
+
+    /// Whether nobody has complained of `what` at this server yet; now somebody has.
+    pub(super) fn is_first_time(&self, server: &ServerRef, what: &'static str) -> bool {
+        let mut complaints = self.complaints.lock();
+        complaints.len() < COMPLAINTS_MAX && complaints.insert((Arc::clone(&server.name), what))
     }
 
     /// A request to a path of a server.
@@ -66,6 +84,9 @@ impl HttpControl {
         let status = response.status();
         if status.is_success() {
             return Ok(response);
+        }
+        if status == StatusCode::UNAUTHORIZED && self.is_first_time(server, "key") {
+            tracing::warn!(server = %server.name, what, "it wants an api key that it knows");
         }
         if matches!(status, StatusCode::NOT_FOUND | StatusCode::FORBIDDEN | StatusCode::METHOD_NOT_ALLOWED) {
             return Err(ControlError::Unsupported { server: Arc::clone(&server.name), what });
@@ -122,10 +143,27 @@ impl HttpControl {
         self.send(server, what, request).await
     }
 
-    /// One token of the first model that it names.
+    /// Whether it names its models; that it does so to nobody without a key is a sign of life, too.
+    pub(super) async fn models(&self, server: &ServerRef) -> Result<(), ControlError> {
+        match self.get(server, "models", MODELS).await {
+            Err(ControlError::Failed { reason, .. }) if reason.starts_with(WANTS_KEY) => Ok(()),
+            answered => answered.map(drop),
+        }
+    }
+
+    /// One token of the first model that it names. Without a key that the server knows, nothing can be found out so.
     pub(super) async fn generate_one(&self, server: &ServerRef) -> Result<(), ControlError> {
+        match self.try_generating(server).await {
+            Err(ControlError::Failed { reason, what, .. }) if reason.starts_with(WANTS_KEY) => {
+                Err(ControlError::Unsupported { server: Arc::clone(&server.name), what })
+            }
+            generated => generated,
+        }
+    }
+
+    async fn try_generating(&self, server: &ServerRef) -> Result<(), ControlError> {
         let what = "a probe";
-        let models: Value = serde_json::from_slice(&self.get(server, what, "/v1/models").await?)
+        let models: Value = serde_json::from_slice(&self.get(server, what, MODELS).await?)
             .map_err(|error| failed(server, what, &error.to_string()))?;
         let model =
             models["data"][0]["id"].as_str().ok_or_else(|| failed(server, what, "it names no model"))?;
@@ -178,3 +216,6 @@ pub(crate) fn reason_of(error: &reqwest::Error) -> String {
     }
     cause.to_string()
 }
+
+#[cfg(test)]
+mod tests;

@@ -106,6 +106,21 @@ pub trait EngineControl: Send + Sync + 'static {
         request_id: &'a str,
     ) -> BoxFuture<'a, Result<(), ControlError>>;
 
+    /// The same for many at once, in one call where the engine takes them so.
+    fn abort_many<'a>(
+        &'a self,
+        server: &'a ServerRef,
+        request_ids: &'a [String],
+    ) -> BoxFuture<'a, Result<(), ControlError>> {
+        async move {
+            for request_id in request_ids {
+                self.abort(server, request_id).await?;
+            }
+            Ok(())
+        }
+        .boxed()
+    }
+
     /// Has it generate one token: that it says it is well is not always true.
     fn probe<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
         unsupported(server, "a probe")
@@ -220,7 +235,7 @@ fn unsupported<'a, T: Send + 'a>(
     futures::future::ready(Err(error)).boxed()
 }
 
-/// Pauses between repeated aborts: one that is sent within 10 ms of its request is usually lost, and the engine says
+/// Pauses before repeated aborts: one that is sent within 10 ms of its request is usually lost, and the engine says
 /// "aborted" all the same.
-pub const ABORT_PAUSES: [Duration; 4] =
+pub(crate) const ABORT_PAUSES: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(15), Duration::from_millis(60), Duration::from_millis(250)];

@@ -1,4 +1,5 @@
-//! A server of which no more is known than that it speaks the OpenAI protocol: it lives when it names its models.
+//! A server of which no more is known than that it speaks the OpenAI protocol: it lives when it names its models, or wants a
+//! key before it does.
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -12,7 +13,7 @@ pub struct OpenAiControl(pub HttpControl);
 
 impl EngineControl for OpenAiControl {
     fn health<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
-        async move { self.0.get(server, "models", "/v1/models").await.map(drop) }.boxed()
+        self.0.models(server).boxed()
     }
 
     fn load<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<EngineLoad, ControlError>> {

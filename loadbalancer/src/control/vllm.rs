@@ -60,19 +60,35 @@ impl VllmControl {
         }
     }
 
-    async fn abort_by_id(&self, server: &ServerRef, request_id: &str) -> Result<(), ControlError> {
-        let ids = ["generate-tokens-", "chatcmpl-", "cmpl-"].map(|prefix| format!("{prefix}{request_id}"));
-        let [generate, chat, completion] = ids;
-        let body = json!({ "request_ids": [generate, chat, format!("{completion}-0"), completion] });
-        let mut last = ControlError::Unsupported { server: Arc::clone(&server.name), what: "abort" };
-        for path in ["/inference/v1/abort_requests", "/abort_requests"] {
+    async fn abort_ids<Id: AsRef<str>>(&self, server: &ServerRef, ids: &[Id]) -> Result<(), ControlError> {
+        let ids: Vec<String> = ids.iter().flat_map(|id| engine_ids(id.as_ref())).collect();
+        let body = json!({ "request_ids": ids });
+        let mut failed = None;
+        for path in ABORT_PATHS {
             match self.http.post(server, "abort", path, Some(&body)).await {
                 Ok(()) => return Ok(()),
-                Err(error) => last = error,
+                Err(ControlError::Unsupported { .. }) => {}
+                Err(error) => failed = Some(error),
             }
         }
-        Err(last)
+        Err(failed.unwrap_or(ControlError::Unsupported { server: Arc::clone(&server.name), what: "abort" }))
     }
+}
+
+/// The first comes with the scale-out endpoints, the second with development mode.
+const ABORT_PATHS: [&str; 2] = ["/inference/v1/abort_requests", "/abort_requests"];
+
+/// What the engine may keep a request under: as it is given; what a client was told, which lacks the prompt's index; or
+/// what it was sent with, which lacks the prefix. An id that is nobody's is nothing to the engine.
+fn engine_ids(id: &str) -> Vec<String> {
+    let mut ids = vec![id.to_owned()];
+    if id.starts_with("cmpl-") {
+        ids.push(format!("{id}-0"));
+    } else if !id.starts_with("chatcmpl-") && !id.starts_with("generate-tokens-") {
+        ids.extend(["generate-tokens-", "chatcmpl-", "cmpl-"].map(|prefix| format!("{prefix}{id}")));
+        ids.push(format!("cmpl-{id}-0"));
+    }
+    ids
 }
 
 impl EngineControl for VllmControl {
@@ -82,7 +98,17 @@ impl EngineControl for VllmControl {
 
     fn load<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<EngineLoad, ControlError>> {
         async move {
-            let load = self.metrics(server).await?;
+            let load = self.metrics(server).await;
+            let counts = load.as_ref().map(|load| load.generation_tokens_total.is_some());
+            if matches!(counts, Ok(false) | Err(ControlError::Unsupported { .. }))
+                && self.http.is_first_time(server, "load")
+            {
+                tracing::warn!(
+                    server = %server.name,
+                    "it counts no vllm:generation_tokens_total at /metrics: stalls are not seen, automatic places stand still"
+                );
+            }
+            let load = load?;
             Ok(EngineLoad { paused: self.paused(server).await.ok(), ..load })
         }
         .boxed()
@@ -93,7 +119,15 @@ impl EngineControl for VllmControl {
         server: &'a ServerRef,
         request_id: &'a str,
     ) -> BoxFuture<'a, Result<(), ControlError>> {
-        self.abort_by_id(server, request_id).boxed()
+        async move { self.abort_ids(server, &[request_id]).await }.boxed()
+    }
+
+    fn abort_many<'a>(
+        &'a self,
+        server: &'a ServerRef,
+        request_ids: &'a [String],
+    ) -> BoxFuture<'a, Result<(), ControlError>> {
+        self.abort_ids(server, request_ids).boxed()
     }
 
     fn probe<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {

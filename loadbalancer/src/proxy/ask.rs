@@ -1,9 +1,11 @@
 //! What a request wants, as far as routing has to know it.
 
-use bytes::Bytes;
+use std::fmt;
+
 use hyper::http::request::Parts;
 use memchr::memmem;
-use serde::Deserialize;
+use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Requests with the same value of this header are a group, for [`Policy::GroupAffinity`](crate::Policy::GroupAffinity).
@@ -19,46 +21,218 @@ pub(super) struct Wanted {
     pub(super) group: Option<u64>,
 }
 
-#[derive(Deserialize, Default)]
+/// Engines take no more samples in a request (vLLM: `VLLM_MAX_N_SEQUENCES`).
+pub(super) const SAMPLES_MAX: u32 = 16_384;
+
+impl Wanted {
+    /// What cannot be read is the engine's to complain of: it counts as one sample.
+    pub(super) fn of(head: &Parts, body: &[u8], counts_tokens: bool) -> Self {
+        let group = head.headers.get(GROUP_HEADER).map(|group| xxh3_64(group.as_bytes()));
+        // Nearly every request asks for one sample, and says so by saying nothing.
+        if !counts_tokens && memmem::find(body, b"\"n\"").is_none() && !may_have_prompts(body) {
+            return Self { samples: 1, expected_tokens: 0, group };
+        }
+        let read: Params = serde_json::from_slice(body).unwrap_or_default();
+        let (prompts, params) = match head.uri.path() {
+            "/inference/v1/generate" => (1, read.sampling.map_or_else(Params::default, |params| *params)),
+            "/v1/completions" => (read.prompts.max(1), read),
+            _ => (1, read),
+        };
+        Self {
+            samples: params.n.unwrap_or(1).max(1).saturating_mul(prompts),
+            expected_tokens: params.max_tokens.or(params.max_completion_tokens).unwrap_or(0),
+            group,
+        }
+    }
+}
+
+/// Whether a prompt may be a list of prompts: something called so is followed by a list whose first element is a string
+/// or a list. Most prompts are text or a list of tokens, and are not parsed here.
+fn may_have_prompts(body: &[u8]) -> bool {
+    const KEY: &[u8] = b"\"prompt\"";
+    memmem::find_iter(body, KEY).any(|at| {
+        let mut rest = body[at + KEY.len()..].iter().filter(|byte| !byte.is_ascii_whitespace());
+        rest.next() == Some(&b':') && rest.next() == Some(&b'[') && matches!(rest.next(), Some(b'"' | b'['))
+    })
+}
+
+/// What is read of a body. The last of several keys of a name counts, as it does for the engine.
+#[derive(Default)]
 struct Params {
     n: Option<u32>,
     max_tokens: Option<u32>,
     max_completion_tokens: Option<u32>,
+    prompts: u32,
+    sampling: Option<Box<Params>>,
 }
 
-#[derive(Deserialize, Default)]
-struct GenerateBody {
-    #[serde(default)]
-    sampling_params: Params,
+#[derive(Deserialize)]
+#[serde(field_identifier, rename_all = "snake_case")]
+enum Key {
+    N,
+    MaxTokens,
+    MaxCompletionTokens,
+    Prompt,
+    SamplingParams,
+    #[serde(other)]
+    Other,
 }
 
-impl Wanted {
-    /// What cannot be read is the engine's to complain of: it counts as one sample.
-    pub(super) fn of(head: &Parts, body: &Bytes, counts_tokens: bool) -> Self {
-        let group = head.headers.get(GROUP_HEADER).map(|group| xxh3_64(group.as_bytes()));
-        // Nearly every request asks for one sample, and says so by saying nothing.
-        if !counts_tokens && memmem::find(body, b"\"n\"").is_none() {
-            return Self { samples: 1, expected_tokens: 0, group };
+impl<'de> Deserialize<'de> for Params {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields;
+
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Params;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("an object")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Params, M::Error> {
+                let mut params = Params::default();
+                while let Some(key) = map.next_key()? {
+                    match key {
+                        Key::N => params.n = map.next_value::<Count>()?.0,
+                        Key::MaxTokens => params.max_tokens = map.next_value::<Count>()?.0,
+                        Key::MaxCompletionTokens => {
+                            params.max_completion_tokens = map.next_value::<Count>()?.0;
+                        }
+                        Key::Prompt => params.prompts = map.next_value::<Prompts>()?.0,
+                        Key::SamplingParams => params.sampling = map.next_value()?,
+                        Key::Other => drop(map.next_value::<IgnoredAny>()?),
+                    }
+                }
+                Ok(params)
+            }
         }
-        let params = if head.uri.path() == "/inference/v1/generate" {
-            serde_json::from_slice::<GenerateBody>(body).unwrap_or_default().sampling_params
-        } else {
-            serde_json::from_slice::<Params>(body).unwrap_or_default()
-        };
-        let expected_tokens = params.max_tokens.or(params.max_completion_tokens).unwrap_or(0);
-        Self { samples: params.n.unwrap_or(1).max(1), expected_tokens, group }
+
+        deserializer.deserialize_map(Fields)
     }
 }
 
-#[derive(Deserialize, Default)]
-struct AbortBody {
-    #[serde(default)]
-    request_ids: Vec<serde::de::IgnoredAny>,
+/// A number as engines read one: also where it stands in a string or has a fraction of nothing.
+struct Count(Option<u32>);
+
+impl<'de> Deserialize<'de> for Count {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Counting;
+
+        impl<'de> Visitor<'de> for Counting {
+            type Value = Option<u64>;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a number")
+            }
+
+            fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
+                Ok(Some(number))
+            }
+
+            fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
+                Ok(None)
+            }
+
+            fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
+                Ok(Some(number as u64))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(text.trim().parse().ok())
+            }
+
+            fn visit_unit<E>(self) -> Result<Self::Value, E> {
+                Ok(None)
+            }
+        }
+
+        let number = deserializer.deserialize_any(Counting)?;
+        Ok(Self(number.map(|number| u32::try_from(number).unwrap_or(u32::MAX))))
+    }
 }
 
-/// How many requests are to be aborted.
-pub(super) fn request_ids(body: &Bytes) -> usize {
-    serde_json::from_slice::<AbortBody>(body).unwrap_or_default().request_ids.len()
+/// How many prompts there are: a text is one, a list of tokens is one, a list of texts or of lists is so many.
+struct Prompts(u32);
+
+impl<'de> Deserialize<'de> for Prompts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Counting;
+
+        impl<'de> Visitor<'de> for Counting {
+            type Value = u32;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a prompt")
+            }
+
+            fn visit_str<E>(self, _: &str) -> Result<u32, E> {
+                Ok(1)
+            }
+
+            fn visit_unit<E>(self) -> Result<u32, E> {
+                Ok(1)
+            }
+
+            fn visit_seq<S: SeqAccess<'de>>(self, mut elements: S) -> Result<u32, S::Error> {
+                let mut prompts = 0;
+                while let Some(Element { is_prompt }) = elements.next_element()? {
+                    prompts += u32::from(is_prompt);
+                }
+                Ok(prompts.max(1))
+            }
+        }
+
+        deserializer.deserialize_any(Counting).map(Self)
+    }
+}
+
+/// Of a list of prompts, or of a prompt that is a list.
+struct Element {
+    is_prompt: bool,
+}
+
+impl<'de> Deserialize<'de> for Element {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Looking;
+
+        impl<'de> Visitor<'de> for Looking {
+            type Value = bool;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a prompt or a token")
+            }
+
+            fn visit_u64<E>(self, _: u64) -> Result<bool, E> {
+                Ok(false)
+            }
+
+            fn visit_i64<E>(self, _: i64) -> Result<bool, E> {
+                Ok(false)
+            }
+
+            fn visit_str<E>(self, _: &str) -> Result<bool, E> {
+                Ok(true)
+            }
+
+            fn visit_seq<S: SeqAccess<'de>>(self, mut tokens: S) -> Result<bool, S::Error> {
+                while tokens.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(true)
+            }
+        }
+
+        deserializer.deserialize_any(Looking).map(|is_prompt| Self { is_prompt })
+    }
+}
+
+#[derive(Deserialize)]
+struct AbortBody {
+    request_ids: Vec<String>,
+}
+
+/// The requests that are to be aborted; `None` where none is named, which to an engine means all that it has.
+pub(super) fn request_ids(body: &[u8]) -> Option<Vec<String>> {
+    let AbortBody { request_ids } = serde_json::from_slice(body).ok()?;
+    (!request_ids.is_empty()).then_some(request_ids)
 }
 
 #[cfg(test)]
@@ -69,7 +243,7 @@ mod tests {
 
     fn wanted(path: &str, body: &str) -> Wanted {
         let (head, ()) = Request::post(path).body(()).unwrap().into_parts();
-        Wanted::of(&head, &Bytes::copy_from_slice(body.as_bytes()), true)
+        Wanted::of(&head, body.as_bytes(), true)
     }
 
     #[test]
@@ -84,5 +258,37 @@ mod tests {
         let generate = r#"{"token_ids":[1],"n":7,"sampling_params":{"n":4,"max_tokens":9}}"#;
         assert_eq!(wanted("/inference/v1/generate", generate), four);
         assert_eq!(wanted("/v1/completions", r#"{"n":null,"prompt":"\"n\""}"#), one);
+    }
+
+    #[test]
+    fn a_list_of_prompts_is_so_many_and_a_list_of_tokens_is_one() {
+        let samples = |body: &str| {
+            let (head, ()) = Request::post("/v1/completions").body(()).unwrap().into_parts();
+            let quick = Wanted::of(&head, body.as_bytes(), false).samples;
+            assert_eq!(quick, wanted("/v1/completions", body).samples, "{body}");
+            quick
+        };
+        assert_eq!(samples(r#"{"prompt":[1,2,3,4]}"#), 1);
+        assert_eq!(samples(r#"{"prompt" : [ "a", "b", "c" ]}"#), 3);
+        assert_eq!(samples(r#"{"prompt":[[1,2],[3]],"n":4}"#), 8);
+        assert_eq!(samples(r#"{"prompt":"[\"a\",\"b\"]"}"#), 1);
+        assert_eq!(samples(r#"{"prompt":[]}"#), 1);
+        assert_eq!(samples(r#"{"prompt":null}"#), 1);
+        assert_eq!(samples(r#"{"prompt":["\"prompt\":[[", "b"]}"#), 2);
+        assert_eq!(samples(r#"{"n":1,"prompt":"x","n":7}"#), 7, "the last one counts");
+        assert_eq!(samples(r#"{"n":"5"}"#), 5);
+        assert_eq!(samples(r#"{"n":3.0}"#), 3);
+        assert_eq!(samples(r#"{"n":-3}"#), 1);
+        assert_eq!(samples(r#"{"n":1e300,"prompt":["a","b"]}"#), u32::MAX);
+        assert_eq!(wanted("/v1/chat/completions", r#"{"prompt":["a","b"]}"#).samples, 1);
+        assert_eq!(wanted("/inference/v1/generate", r#"{"sampling_params":null}"#).samples, 1);
+    }
+
+    #[test]
+    fn an_abort_of_nobody_is_seen() {
+        assert_eq!(request_ids(br#"{"request_ids":["a","b"]}"#), Some(vec!["a".to_owned(), "b".to_owned()]));
+        for body in ["", "{}", r#"{"request_ids":[]}"#, r#"{"request_ids":"a"}"#, r#"{"request_ids":[1]}"#] {
+            assert_eq!(request_ids(body.as_bytes()), None, "{body}");
+        }
     }
 }

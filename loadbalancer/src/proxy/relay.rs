@@ -4,14 +4,18 @@ use std::convert::Infallible;
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::{Response, StatusCode};
+use tokio::time::Instant;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use super::tokens::TokenCount;
-use super::upstream::{Upstreams, Wire};
+use super::clock::Timed;
+use super::tokens::{NanWords, TokenCount};
+use super::upstream::{self, Upstreams, Wire};
 use crate::{Outcome, Permit};
 
 /// What a client is sent.
@@ -22,11 +26,21 @@ pub(super) enum Reply {
 
 /// The engine did not finish what it began to say.
 #[derive(Debug)]
-pub(super) struct CutOff(String);
+pub(super) struct CutOff {
+    reason: String,
+    /// Of the server; otherwise the request was too long.
+    is_fault: bool,
+}
+
+impl CutOff {
+    fn fault(reason: impl ToString) -> Self {
+        Self { reason: reason.to_string(), is_fault: true }
+    }
+}
 
 impl fmt::Display for CutOff {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "the server broke off: {}", self.0)
+        write!(formatter, "the answer is cut off: {}", self.reason)
     }
 }
 
@@ -38,29 +52,98 @@ impl From<Infallible> for CutOff {
     }
 }
 
+/// What is read of an answer as it passes.
+enum Reading {
+    Tokens(TokenCount),
+    Words(NanWords),
+    Nothing,
+}
+
+impl Reading {
+    fn of(outcome: &Outcome, status: StatusCode) -> Self {
+        match outcome {
+            Outcome::Success { .. } => Self::Tokens(TokenCount::default()),
+            Outcome::ClientError if status == StatusCode::BAD_REQUEST => Self::Words(NanWords::default()),
+            _ => Self::Nothing,
+        }
+    }
+
+    fn feed(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Tokens(tokens) => tokens.feed(bytes),
+            Self::Words(words) => words.feed(bytes),
+            Self::Nothing => {}
+        }
+    }
+
+    /// What the head said, corrected.
+    fn outcome(&self, said: &Outcome) -> Outcome {
+        match self {
+            Self::Tokens(tokens) => Outcome::Success { tokens: tokens.total() },
+            Self::Words(words) if words.is_said() => Outcome::Fault,
+            Self::Words(_) | Self::Nothing => said.clone(),
+        }
+    }
+}
+
+/// How long an answer may take.
+pub(super) struct Patience {
+    pub(super) timed: Timed,
+    /// For all of it.
+    pub(super) deadline: Instant,
+    /// Without a byte.
+    pub(super) idle: Duration,
+}
+
+impl Patience {
+    /// Something has come, or is about to.
+    fn renew(&self) {
+        self.timed.until((Instant::now() + self.idle).min(self.deadline));
+    }
+
+    fn cut_off(&self) -> CutOff {
+        let is_fault = Instant::now() < self.deadline;
+        let reason = if is_fault {
+            format!("nothing has come for {} s (idle timeout)", self.idle.as_secs_f64())
+        } else {
+            "it has taken too long (request timeout)".to_owned()
+        };
+        metrics::counter!("rolldock_proxy_timeouts_total", "phase" => if is_fault { "idle" } else { "answer" })
+            .increment(1);
+        CutOff { reason, is_fault }
+    }
+}
+
 /// Holds the permit for as long as the engine works. Dropped before the end, it closes the engine's connection.
 pub(super) struct Relayed {
     body: Incoming,
     wire: Option<Wire>,
     permit: Option<Permit>,
-    revoked: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// Made when something has to be waited for.
+    revoked: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     /// What the permit is returned with at the end.
     outcome: Outcome,
-    tokens: TokenCount,
+    reading: Reading,
+    patience: Patience,
     upstreams: Upstreams,
 }
 
 impl Relayed {
-    pub(super) fn new(
-        body: Incoming,
-        wire: Wire,
+    /// The client's answer, from the engine's head and the body to come.
+    pub(super) fn response(
+        answer: upstream::Answer,
         permit: Permit,
         outcome: Outcome,
+        patience: Patience,
         upstreams: Upstreams,
-    ) -> Self {
-        let revoked = Box::pin(permit.revoked_owned());
-        let tokens = TokenCount::default();
-        Self { body, wire: Some(wire), permit: Some(permit), revoked, outcome, tokens, upstreams }
+    ) -> Response<Reply> {
+        let upstream::Answer { mut head, body, wire } = answer;
+        upstream::strip_hop_by_hop(&mut head.headers);
+        let reading = Reading::of(&outcome, head.status);
+        patience.renew();
+        let (wire, permit) = (Some(wire), Some(permit));
+        let relayed = Self { body, wire, permit, revoked: None, outcome, reading, patience, upstreams };
+        Response::from_parts(head, Reply::Relayed(Box::new(relayed)))
     }
 
     /// The last byte is out: the connection and the permit are free.
@@ -72,10 +155,7 @@ impl Relayed {
         {
             self.upstreams.give_back(url, wire);
         }
-        permit.finish(match &self.outcome {
-            Outcome::Success { .. } => Outcome::Success { tokens: self.tokens.total() },
-            other => other.clone(),
-        });
+        permit.finish(self.reading.outcome(&self.outcome));
     }
 
     fn poll_body(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
@@ -86,16 +166,18 @@ impl Relayed {
             }
             match Pin::new(&mut self.body).poll_frame(context) {
                 Poll::Ready(Some(Ok(frame))) => return Poll::Ready(Some(Ok(frame))),
-                Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(CutOff(error.to_string())))),
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(CutOff::fault(error)))),
                 Poll::Ready(None) => return Poll::Ready(None),
                 Poll::Pending => {}
             }
         }
-        // A server that stalls in the middle of an answer is found by others.
-        match self.revoked.poll_unpin(context) {
-            Poll::Ready(()) => Poll::Ready(Some(Err(CutOff("it was lost".to_owned())))),
-            Poll::Pending => Poll::Pending,
+        if self.patience.timed.is_over() {
+            return Poll::Ready(Some(Err(self.patience.cut_off())));
         }
+        // A server that stalls in the middle of an answer is found by others.
+        let Some(permit) = &self.permit else { return Poll::Pending };
+        let revoked = self.revoked.get_or_insert_with(|| Box::pin(permit.revoked_owned()));
+        revoked.poll_unpin(context).map(|()| Some(Err(CutOff::fault("the server was lost"))))
     }
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
@@ -103,16 +185,17 @@ impl Relayed {
         if let Some(Ok(frame)) = &frame
             && let Some(bytes) = frame.data_ref()
         {
-            self.tokens.feed(bytes);
+            self.reading.feed(bytes);
         }
         match &frame {
             Some(Ok(_)) if self.body.is_end_stream() => self.end(context),
-            Some(Ok(_)) => {}
+            Some(Ok(_)) => self.patience.renew(),
             Some(Err(error)) => {
-                tracing::debug!(%error, "an answer is cut off");
+                tracing::debug!(%error, "an answer breaks off");
                 if let Some(permit) = self.permit.take() {
-                    permit.finish(Outcome::Fault);
+                    permit.finish(if error.is_fault { Outcome::Fault } else { Outcome::Cancelled });
                 }
+                // The engine learns of it.
                 self.wire = None;
             }
             None => self.end(context),

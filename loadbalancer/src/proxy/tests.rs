@@ -1,5 +1,11 @@
 //! The proxy before scripted engines.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod bounds;
+mod routes;
+
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::Router;
@@ -8,12 +14,14 @@ use axum::extract::State;
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use futures::StreamExt;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::task::LocalSet;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::*;
-use crate::{BalancerConfig, ServerSpec};
+use crate::control::vllm::VllmControl;
+use crate::{BalancerConfig, ServerSpec, ServerState};
 
 /// What an engine has seen.
 #[derive(Default)]
@@ -21,7 +29,13 @@ struct Seen {
     requests: AtomicUsize,
     aborts: AtomicUsize,
     gone: AtomicUsize,
+    control: AtomicUsize,
+    /// Requests that run until they are aborted, and since when.
+    running: Mutex<HashMap<String, (Instant, CancellationToken)>>,
 }
+
+/// An engine has not heard of a request sooner, and an abort of it is lost.
+const ABORT_RACE: Duration = Duration::from_millis(40);
 
 struct Gone(Arc<Seen>);
 
@@ -36,12 +50,31 @@ async fn complete(
     request: axum::extract::Request,
 ) -> axum::response::Response {
     seen.requests.fetch_add(1, Ordering::Relaxed);
+    let id = request.headers().get("x-request-id").map(|id| id.to_str().unwrap().to_owned());
     let bytes = axum::body::to_bytes(request.into_body(), usize::MAX).await.unwrap();
     let body: Value = serde_json::from_slice(&bytes).unwrap_or_default();
     match body["say"].as_str() {
         Some("hang") => {
             let _gone = Gone(seen);
             std::future::pending().await
+        }
+        Some("run") => {
+            let end = CancellationToken::new();
+            seen.running.lock().insert(format!("cmpl-{}-0", id.unwrap()), (Instant::now(), end.clone()));
+            end.cancelled().await;
+            "{\"finish_reason\":\"abort\"}".into_response()
+        }
+        Some("nan") => {
+            let words = "{\"error\":{\"message\":\"Out of range float values are not JSON compliant: nan\"}}";
+            (StatusCode::BAD_REQUEST, words).into_response()
+        }
+        Some(endless @ ("drip" | "flood")) => {
+            let piece = "x".repeat(if endless == "flood" { 1 << 16 } else { 1 });
+            let pieces = futures::stream::repeat(piece).then(|piece| async move {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                Ok::<_, Infallible>(piece)
+            });
+            Body::from_stream(pieces).into_response()
         }
         Some("wrong") => (StatusCode::BAD_REQUEST, "{\"error\":\"yours\"}").into_response(),
         Some("slow") => {
@@ -64,9 +97,21 @@ async fn complete(
     }
 }
 
-async fn aborted(State(seen): State<Arc<Seen>>) -> &'static str {
+async fn aborted(State(seen): State<Arc<Seen>>, body: axum::body::Bytes) -> &'static str {
     seen.aborts.fetch_add(1, Ordering::Relaxed);
+    let body: Value = serde_json::from_slice(&body).unwrap();
+    for id in body["request_ids"].as_array().unwrap() {
+        if let Some((since, end)) = seen.running.lock().get(id.as_str().unwrap())
+            && since.elapsed() >= ABORT_RACE
+        {
+            end.cancel();
+        }
+    }
     "{}"
+}
+
+async fn paused(State(seen): State<Arc<Seen>>) {
+    seen.control.fetch_add(1, Ordering::Relaxed);
 }
 
 struct Engine {
@@ -79,7 +124,10 @@ async fn engine() -> Engine {
     let seen = Arc::new(Seen::default());
     let router = Router::new()
         .route("/v1/completions", post(complete))
-        .route("/v1/models", get(|| async { "{\"data\":[]}" }))
+        // It waits for whatever a head announces.
+        .route("/v1/models", get(|_: axum::body::Bytes| async { "{\"data\":[]}" }))
+        .route("/tokenize", post(|_: axum::body::Bytes| async { "{\"tokens\":[]}" }))
+        .route("/pause", post(paused))
         .route("/abort_requests", post(aborted))
         .with_state(Arc::clone(&seen));
     serving(router, seen).await
@@ -110,6 +158,14 @@ struct Running {
 }
 
 impl Running {
+    async fn post(&self, path: &str, body: &str) -> reqwest::Response {
+        self.client.post(format!("{}{path}", self.url)).body(body.to_owned()).send().await.unwrap()
+    }
+
+    async fn get(&self, path: &str) -> reqwest::Response {
+        self.client.get(format!("{}{path}", self.url)).send().await.unwrap()
+    }
+
     async fn ask(&self, body: Value) -> reqwest::Response {
         let url = format!("{}/v1/completions", self.url);
         self.client.post(url).body(body.to_string()).send().await.unwrap()
@@ -122,10 +178,21 @@ impl Running {
 
 /// Runs a test against a proxy before servers with these addresses.
 async fn before(urls: &[&str], config: ProxyConfig, test: impl AsyncFnOnce(&Running)) {
+    before_with(BalancerConfig { seed: 3, ..BalancerConfig::default() }, urls, config, test).await;
+}
+
+async fn before_with(
+    balancing: BalancerConfig,
+    urls: &[&str],
+    config: ProxyConfig,
+    test: impl AsyncFnOnce(&Running),
+) {
     let servers =
         urls.iter().enumerate().map(|(at, url)| ServerSpec::new(format!("s{at}"), *url, 8)).collect();
-    let balancer =
-        LoadBalancer::new(BalancerConfig { seed: 3, ..BalancerConfig::default() }, servers).unwrap();
+    let balancer = LoadBalancer::new(balancing, servers).unwrap();
+    let control = VllmControl::new(Duration::from_secs(5), None).unwrap();
+    let (taken, aborter) = aborts(balancer.clone(), Arc::new(control), None);
+    let config = ProxyConfig { aborts: Some(taken), ..config };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let end = CancellationToken::new();
     let running = Running {
@@ -134,12 +201,13 @@ async fn before(urls: &[&str], config: ProxyConfig, test: impl AsyncFnOnce(&Runn
         end: end.clone(),
         client: reqwest::Client::builder().no_proxy().build().unwrap(),
     };
-    let serving = serve(balancer, config, listener, end.clone());
+    let serving = Proxy::new(balancer, config).serve(listener, end.clone());
     let testing = async {
         test(&running).await;
         end.cancel();
     };
-    LocalSet::new().run_until(async { tokio::join!(serving, testing) }).await;
+    let aborting = aborter.run(end.clone());
+    LocalSet::new().run_until(async { tokio::join!(serving, testing, aborting) }).await;
     assert_eq!(running.in_use(), 0, "a permit is out");
 }
 
@@ -201,11 +269,42 @@ async fn a_client_that_goes_away_ends_the_engines_work_and_returns_the_permit() 
 async fn an_abort_is_not_lost_in_the_proxy() {
     let engines = [engine().await, engine().await];
     before(&[&engines[0].url, &engines[1].url], ProxyConfig::default(), async |proxy| {
-        let url = format!("{}/abort_requests", proxy.url);
-        let answer = proxy.client.post(url).body("{\"request_ids\":[\"a\",\"b\"]}").send().await.unwrap();
-        let answer: Value = answer.json().await.unwrap();
-        assert_eq!((&answer["aborted"], &answer["servers"]), (&json!(2), &json!(2)));
-        assert!(engines.iter().all(|engine| engine.seen.aborts.load(Ordering::Relaxed) == 1));
+        let asking = async {
+            let url = format!("{}/v1/completions", proxy.url);
+            let call = proxy.client.post(url).header("x-request-id", "a").body("{\"say\":\"run\"}");
+            call.send().await.unwrap().text().await.unwrap()
+        };
+        let aborting = async {
+            let is_there = |engine: &Engine| engine.seen.running.lock().contains_key("cmpl-a-0");
+            until(|| engines.iter().any(is_there)).await;
+            // At once: the engine does not take it yet. By the name that the client was told.
+            proxy.post("/abort_requests", "{\"request_ids\":[\"cmpl-a\",\"b\"]}").await
+        };
+        let (ended, told) = tokio::join!(asking, aborting);
+        assert_eq!(ended, "{\"finish_reason\":\"abort\"}");
+        let told: Value = told.json().await.unwrap();
+        assert_eq!((&told["aborted"], &told["servers"]), (&json!(2), &json!(2)));
+        let sent = |engine: &Engine| engine.seen.aborts.load(Ordering::Relaxed);
+        until(|| engines.iter().all(|engine| sent(engine) == crate::control::ABORT_PAUSES.len())).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_abort_of_everybodys_requests_is_refused() {
+    let engine = engine().await;
+    before(&[&engine.url], ProxyConfig::default(), async |proxy| {
+        for body in ["", "{}", "{\"request_ids\":[]}"] {
+            let refused = proxy.post("/inference/v1/abort_requests", body).await;
+            assert_eq!(refused.status(), 400, "{body:?}");
+            assert!(refused.text().await.unwrap().contains("expected request_ids"), "{body:?}");
+        }
+        assert_eq!(engine.seen.aborts.load(Ordering::Relaxed), 0);
+    })
+    .await;
+    let nobody = busy().await;
+    before(&[&nobody.url], ProxyConfig::default(), async |proxy| {
+        assert_eq!(proxy.post("/abort_requests", "{\"request_ids\":[\"a\"]}").await.status(), 502);
     })
     .await;
 }
@@ -220,8 +319,8 @@ async fn a_dead_or_busy_server_is_not_asked_twice_for_one_request() {
         }
         let servers = proxy.balancer.snapshot().servers;
         assert_eq!(servers[0].outcomes.fault, 3, "then it was left alone");
-        assert_eq!(servers[0].state, crate::ServerState::Probing);
-        assert_eq!(servers[1].state, crate::ServerState::Active, "busy is not broken");
+        assert_eq!(servers[0].state, ServerState::Probing);
+        assert_eq!(servers[1].state, ServerState::Active, "busy is not broken");
         assert_eq!(servers[2].outcomes.success, 30);
     })
     .await;
@@ -238,7 +337,7 @@ async fn a_clients_mistakes_are_its_own() {
             assert_eq!(answer.text().await.unwrap(), "{\"error\":\"yours\"}");
         }
         assert_eq!(engine.seen.requests.load(Ordering::Relaxed), 10, "none was sent again");
-        assert_eq!(proxy.balancer.snapshot().servers[0].state, crate::ServerState::Active);
+        assert_eq!(proxy.balancer.snapshot().servers[0].state, ServerState::Active);
         let long = proxy.ask(json!({ "prompt": "x".repeat(2000) })).await;
         assert_eq!(long.status(), 413);
         let error: Value = long.json().await.unwrap();

@@ -1,4 +1,5 @@
-//! How many tokens an answer has, from the bytes that pass: nothing is parsed, and nothing is kept but a seam.
+//! What is read of answers from the bytes that pass: how many tokens they have, and whether an error is the engine's own.
+//! Nothing is parsed, and nothing is kept but a seam.
 
 use memchr::memmem;
 
@@ -37,6 +38,38 @@ impl TokenCount {
     pub(super) fn total(&self) -> u64 {
         self.said.unwrap_or(self.events)
     }
+}
+
+/// vLLM's words where logits are not finite: a 400 for which the request is not to blame.
+const NAN_WORDS: &[u8] = b"Out of range float values are not JSON compliant";
+
+/// Looks for [`NAN_WORDS`] as an answer goes by.
+#[derive(Debug, Default)]
+pub(super) struct NanWords {
+    is_said: bool,
+    /// The end of what went by, where the words may have been cut.
+    tail: Vec<u8>,
+}
+
+impl NanWords {
+    pub(super) fn feed(&mut self, bytes: &[u8]) {
+        self.tail.extend_from_slice(&bytes[..bytes.len().min(NAN_WORDS.len())]);
+        self.is_said = self.is_said || has_nan_words(&self.tail) || has_nan_words(bytes);
+        if bytes.len() > NAN_WORDS.len() {
+            self.tail.clear();
+            self.tail.extend_from_slice(&bytes[bytes.len() - NAN_WORDS.len()..]);
+        } else {
+            self.tail.drain(..self.tail.len().saturating_sub(NAN_WORDS.len()));
+        }
+    }
+
+    pub(super) fn is_said(&self) -> bool {
+        self.is_said
+    }
+}
+
+fn has_nan_words(bytes: &[u8]) -> bool {
+    memmem::find(bytes, NAN_WORDS).is_some()
 }
 
 fn last_said(bytes: &[u8]) -> Option<u64> {
@@ -80,5 +113,22 @@ mod tests {
         let usage = "data: {\"choices\":[],\"usage\":{\"completion_tokens\":5}}\n\n";
         assert_eq!(counted(&[event, event, usage, "data: [DONE]\n\n"]), 5);
         assert_eq!(counted(&[]), 0);
+    }
+
+    #[test]
+    fn words_of_numbers_that_are_none_are_found_however_they_are_cut() {
+        let answer = "{\"error\":{\"message\":\"Out of range float values are not JSON compliant: nan\",\"code\":400}}";
+        for cut in 0..answer.len() {
+            let mut words = NanWords::default();
+            words.feed(&answer.as_bytes()[..cut]);
+            words.feed(&answer.as_bytes()[cut..]);
+            assert!(words.is_said(), "cut at {cut}");
+        }
+        let mut words = NanWords::default();
+        answer.bytes().for_each(|byte| words.feed(&[byte]));
+        assert!(words.is_said());
+        let mut others = NanWords::default();
+        others.feed(b"{\"error\":{\"message\":\"temperature must be non-negative\"}}");
+        assert!(!others.is_said());
     }
 }

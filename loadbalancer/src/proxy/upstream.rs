@@ -20,10 +20,12 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use crate::{Permit, ServerSnapshot};
+use crate::Permit;
 
 /// Engines close connections that were idle for 5 s: let go of them before.
 const IDLE_MAX: Duration = Duration::from_secs(4);
+/// How often they are looked through.
+pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Idle connections kept for a server by a thread.
 const IDLE_CONNECTIONS_MAX: usize = 1024;
 
@@ -50,7 +52,7 @@ pub(super) fn strip_hop_by_hop(headers: &mut HeaderMap) {
 pub(super) struct Failure {
     reason: String,
     /// Nothing of the request can have been seen.
-    is_unsent: bool,
+    pub(super) is_unsent: bool,
 }
 
 impl Failure {
@@ -177,11 +179,6 @@ impl Upstreams {
         let now = Instant::now();
         match idle.get_mut(url) {
             Some(idle) => {
-                // The oldest are first: those that are never asked for again go here.
-                let is_old = |(_, since): &(Wire, Instant)| now.duration_since(*since) > IDLE_MAX;
-                if idle.wires.first().is_some_and(is_old) {
-                    idle.wires.retain(|wire| !is_old(wire));
-                }
                 if idle.wires.len() < IDLE_CONNECTIONS_MAX {
                     idle.wires.push((wire, now));
                 }
@@ -190,6 +187,21 @@ impl Upstreams {
                 idle.insert(url.to_owned(), Idle { wires: vec![(wire, now)] });
             }
         }
+    }
+
+    /// Lets go of what nobody has asked for: engines have closed it, or are about to. To be called every
+    /// [`SWEEP_INTERVAL`].
+    pub(super) fn sweep(&self) {
+        let now = Instant::now();
+        self.idle.borrow_mut().retain(|_, idle| {
+            idle.wires.retain(|(_, since)| now.duration_since(*since) <= IDLE_MAX);
+            !idle.wires.is_empty()
+        });
+    }
+
+    #[cfg(test)]
+    pub(super) fn known(&self) -> usize {
+        self.idle.borrow().len()
     }
 
     /// The connection that was used last and is still good.
@@ -240,13 +252,6 @@ impl Upstreams {
                 Err(failure) => return Err(failure),
             }
         }
-    }
-
-    /// Sends a request whose answer says nothing; says whether it was heard.
-    pub(super) async fn tell(&self, server: &ServerSnapshot, head: &request::Parts, body: &Bytes) -> bool {
-        let Some(url) = &server.url else { return false };
-        let told = tokio::time::timeout(self.connect, self.send_to(url, head, body)).await;
-        matches!(told, Ok(Ok(answer)) if answer.head.status.is_success())
     }
 }
 

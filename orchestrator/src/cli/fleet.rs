@@ -11,9 +11,12 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::args::{FleetArgs, FleetCommand};
+use crate::run::Endings;
 
 /// One answer of a watched fleet is waited for no longer.
 const WATCH: Duration = Duration::from_secs(20);
+/// Between two looks at a watched fleet, which changes with every request.
+const WATCH_PAUSE: Duration = Duration::from_millis(500);
 /// A call that waits for nothing is answered within this.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
@@ -119,11 +122,13 @@ async fn watch(admin: &Admin) -> anyhow::Result<()> {
                 super::say(&now);
                 last = now;
             }
+            tokio::time::sleep(WATCH_PAUSE).await;
         }
     };
+    let mut endings = Endings::listen()?;
     tokio::select! {
         biased;
-        _ = tokio::signal::ctrl_c() => Ok(()),
+        () = endings.asked() => Ok(()),
         ended = watching => ended,
     }
 }

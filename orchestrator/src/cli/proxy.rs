@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use rolldock_loadbalancer::admin::AdminConfig;
 use rolldock_loadbalancer::control::openai::OpenAiControl;
 use rolldock_loadbalancer::control::vllm::VllmControl;
 use rolldock_loadbalancer::membership::{Enlist, Membership, NewMember};
-use rolldock_loadbalancer::proxy::{self, ProxyConfig};
+use rolldock_loadbalancer::proxy::{Proxy, ProxyConfig, aborts};
 use rolldock_loadbalancer::{
     AdaptiveConfig, BalancerConfig, EngineControl, HttpControl, LoadBalancer, Monitor, MonitorConfig, Policy,
 };
@@ -19,14 +18,17 @@ use tokio_util::sync::CancellationToken;
 use super::UsageError;
 use super::args::{EngineDialect, ProxyArgs};
 use crate::run::{
-    ServingThreads, balancing_policy, health_probe, keep_metrics, serve_fleet, threads_default,
+    Endings, ServingThreads, balancing_policy, health_probe, keep_metrics, serve_fleet, threads_default,
 };
 use crate::scope::Scope;
 
 /// Control calls are small; one that takes longer says that something is wrong.
 const CONTROL_DEADLINE: Duration = Duration::from_secs(5);
-/// After Ctrl-C requests that run are finished, for so long; a second one cuts them off.
+/// After Ctrl-C or SIGTERM requests that run are finished, for so long; a second one cuts them off.
 const DRAIN: Duration = Duration::from_secs(600);
+
+/// Months; a `Duration` takes it.
+const SECONDS_MAX: Duration = Duration::from_secs(10_000_000);
 
 /// Whoever is listed may join: a server that is not there yet is probed until it is.
 struct Anyone;
@@ -40,8 +42,13 @@ impl Enlist for Anyone {
 }
 
 /// Permits of a server, and how they are found out if they are.
-fn loads(words: &str) -> Result<(u32, Option<AdaptiveConfig>), UsageError> {
+fn loads(words: &str, engine: EngineDialect) -> Result<(u32, Option<AdaptiveConfig>), UsageError> {
     if words == "auto" {
+        if engine == EngineDialect::Openai {
+            let reason = "--max-loads auto goes by vLLM's metrics, which --engine openai does not ask for: \
+                          expected a number";
+            return Err(UsageError(reason.to_owned()));
+        }
         let adaptive = AdaptiveConfig::default();
         return Ok((adaptive.start, Some(adaptive)));
     }
@@ -51,32 +58,52 @@ fn loads(words: &str) -> Result<(u32, Option<AdaptiveConfig>), UsageError> {
     }
 }
 
+/// A time of which there has to be some.
+fn seconds(option: &str, seconds: f64) -> Result<Duration, UsageError> {
+    let duration = Duration::try_from_secs_f64(seconds).ok();
+    let is_sound = |duration: &Duration| !duration.is_zero() && *duration <= SECONDS_MAX;
+    duration.filter(is_sound).ok_or_else(|| {
+        let max = SECONDS_MAX.as_secs();
+        UsageError(format!("{option}: expected seconds, more than 0 and at most {max}, found {seconds}"))
+    })
+}
+
+fn proxy_config(args: &ProxyArgs) -> Result<ProxyConfig, UsageError> {
+    Ok(ProxyConfig {
+        request_timeout: seconds("--request-timeout", args.request_timeout)?,
+        idle_timeout: seconds("--idle-timeout", args.idle_timeout)?,
+        buffered_bytes_max: args.buffered_bytes_max,
+        counts_tokens: balancing_policy(args.policy) == Policy::LeastWork,
+        drain: DRAIN,
+        ..ProxyConfig::default()
+    })
+}
+
 pub(super) async fn run(args: ProxyArgs) -> anyhow::Result<()> {
-    let (capacity, adaptive) = loads(&args.max_loads)?;
-    let stall = Duration::try_from_secs_f64(args.stall)
-        .map_err(|error| UsageError(format!("--stall: expected seconds: {error}")))?;
+    let (capacity, adaptive) = loads(&args.max_loads, args.engine)?;
+    let stall = seconds("--stall", args.stall)?;
+    let proxy_config = proxy_config(&args)?;
     let scope = Scope::new();
     let metrics = keep_metrics(&scope)?;
-    let policy = balancing_policy(args.policy);
-    let config = BalancerConfig { policy, seed: args.seed, ..BalancerConfig::default() };
+    let config = BalancerConfig {
+        policy: balancing_policy(args.policy),
+        seed: args.seed,
+        waiting_max: args.waiting_max,
+        ..BalancerConfig::default()
+    };
     let balancer = LoadBalancer::new(config, Vec::new())?;
     let members = Membership::new(balancer.clone(), Arc::new(Anyone), capacity);
     for url in &args.endpoints {
         let member = NewMember { url: url.clone(), name: None, capacity: None };
         members.add(member).await.map_err(|error| UsageError(format!("--endpoint: {error}")))?;
     }
-    let http = |deadline| HttpControl::new(deadline, args.api_key.as_deref().map(Arc::from));
-    let control: Arc<dyn EngineControl> = match args.engine {
-        EngineDialect::Vllm => {
-            Arc::new(VllmControl::new(CONTROL_DEADLINE, args.api_key.as_deref().map(Arc::from))?)
-        }
-        EngineDialect::Openai => Arc::new(OpenAiControl(http(CONTROL_DEADLINE)?)),
-    };
+    let control = engine_control(&args)?;
     let end = scope.token().clone();
     let monitor =
         MonitorConfig { stall, probe: health_probe(args.probe), adaptive, ..MonitorConfig::default() };
-    let monitor = Monitor::new(balancer.clone(), control, monitor);
-    let mut beside = vec![scope.spawn(monitor.run(end.clone()))];
+    let monitor = Monitor::new(balancer.clone(), Arc::clone(&control), monitor);
+    let (aborts, aborter) = aborts(balancer.clone(), control, args.api_key.as_deref());
+    let mut beside = vec![scope.spawn(monitor.run(end.clone())), scope.spawn(aborter.run(end.clone()))];
     if let Some(file) = args.fleet_file.clone() {
         let (members, end) = (members.clone(), end.clone());
         beside.push(scope.spawn(async move { members.follow(file, end).await }));
@@ -87,38 +114,40 @@ pub(super) async fn run(args: ProxyArgs) -> anyhow::Result<()> {
         beside.push(serving);
         super::say(&format!("admin at http://{bound}"));
     }
-    let config = ProxyConfig {
-        counts_tokens: policy == Policy::LeastWork,
-        metrics: Some(metrics),
-        drain: DRAIN,
-        ..ProxyConfig::default()
-    };
-    pass_on(&args, &balancer, &config).await?;
+    let proxy_config = ProxyConfig { metrics: Some(metrics), aborts: Some(aborts), ..proxy_config };
+    pass_on(&args, &balancer, proxy_config).await?;
     scope.close(Duration::from_secs(5)).await;
     drop(beside);
     Ok(())
 }
 
-/// Passes requests on, on threads of their own, until Ctrl-C; a second one ends what still runs.
-async fn pass_on(args: &ProxyArgs, balancer: &LoadBalancer, config: &ProxyConfig) -> anyhow::Result<()> {
+fn engine_control(args: &ProxyArgs) -> anyhow::Result<Arc<dyn EngineControl>> {
+    let api_key = args.api_key.as_deref().map(Arc::from);
+    Ok(match args.engine {
+        EngineDialect::Vllm => Arc::new(VllmControl::new(CONTROL_DEADLINE, api_key)?),
+        EngineDialect::Openai => Arc::new(OpenAiControl(HttpControl::new(CONTROL_DEADLINE, api_key)?)),
+    })
+}
+
+/// Passes requests on, on threads of their own, until Ctrl-C or SIGTERM; a second one ends what still runs.
+async fn pass_on(args: &ProxyArgs, balancer: &LoadBalancer, config: ProxyConfig) -> anyhow::Result<()> {
     let end = CancellationToken::new();
     let count = args.threads.unwrap_or_else(threads_default).max(1);
+    let proxy = Proxy::new(balancer.clone(), config);
     let serve = {
-        let (balancer, config, end) = (balancer.clone(), config.clone(), end.clone());
-        move |_: usize, listener| {
-            let serving = proxy::serve(balancer.clone(), config.clone(), listener, end.clone());
-            serving.map(Ok).boxed_local()
-        }
+        let end = end.clone();
+        move |_: usize, listener| proxy.clone().serve(listener, end.clone()).map(Ok).boxed_local()
     };
+    let mut endings = Endings::listen()?;
     let threads = ServingThreads::start("rolldock-proxy", count, args.listen, serve).await?;
     let servers = balancer.snapshot().servers.len();
     super::say(&format!("http://{} balances {servers} servers, {count} threads", threads.address));
-    tokio::signal::ctrl_c().await.context("cannot wait for Ctrl-C")?;
-    tracing::info!("requests that run are finished; again Ctrl-C cuts them off");
+    endings.asked().await;
+    tracing::info!("requests that run are finished; Ctrl-C or SIGTERM again cuts them off");
     end.cancel();
     tokio::select! {
         biased;
         finished = threads.ended(2 * DRAIN) => finished,
-        _ = tokio::signal::ctrl_c() => Ok(()),
+        () = endings.asked() => Ok(()),
     }
 }

@@ -9,15 +9,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Context;
 use rolldock_queue::{
     Durability, LocalConfig, LocalQueue, Queue, QueueConfig, QueueInspection, RemoteConfig, RemoteQueue,
     TransferQueue, UnitStatus,
 };
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::{QueueArgs, QueueCommand, ServeArgs};
-use crate::run::{ServingThreads, queue_folder, serve_queue_locally, serve_queue_on_threads};
+use crate::run::{Endings, ServingThreads, queue_folder, serve_queue_locally, serve_queue_on_threads};
 use crate::scope::Scope;
 
 /// How long answers that have begun may take to end.
@@ -118,11 +116,7 @@ async fn until_terminated(
     threads: Option<ServingThreads>,
     scope: Scope,
 ) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    tokio::select! {
-        interrupted = tokio::signal::ctrl_c() => interrupted.context("cannot listen for Ctrl-C")?,
-        _ = terminate.recv() => {}
-    }
+    Endings::listen()?.asked().await;
     tracing::info!("ending: waiting takes are told, what is on its way becomes durable");
     scope.close(CLOSE_LIMIT).await;
     let served = match threads {

@@ -9,7 +9,7 @@ use rolldock_simengine::{AnswerKey, Codec, GuessingKey, ServerConfig, SimServer,
 use super::args::SimengineArgs;
 use crate::data::{CodecConfig, Dataset, DatasetConfig, PromptSource, TemplateChoice, TextCodec};
 use crate::recipe::{Duplicates, OverlongPrompts};
-use crate::run::{GrowingKey, open_sim_codec, simulated_workload, unix_seconds};
+use crate::run::{Endings, GrowingKey, open_sim_codec, simulated_workload, unix_seconds};
 use crate::scope::Scope;
 
 pub(super) async fn serve(args: SimengineArgs) -> anyhow::Result<()> {
@@ -58,7 +58,7 @@ pub(super) async fn serve(args: SimengineArgs) -> anyhow::Result<()> {
         )?;
         super::say(&format!("http://{bound} serves {}", args.model));
     }
-    tokio::signal::ctrl_c().await.context("cannot wait for Ctrl-C")?;
+    Endings::listen()?.asked().await;
     scope.close(Duration::from_secs(5)).await;
     Ok(())
 }

@@ -93,7 +93,15 @@ fn check_fleet(recipe: &Recipe, checks: &mut Checks<'_>) {
         checks.require(admin.parse::<std::net::SocketAddr>().is_ok(), "fleet.admin", || {
             format!("expected an address like 127.0.0.1:7500, found {admin:?}")
         });
+        let is_open = admin.parse().is_ok_and(|address: std::net::SocketAddr| !address.ip().is_loopback());
+        checks.require(!is_open || fleet.admin_token.is_some(), "fleet.admin_token", || {
+            format!("everyone who can reach fleet.admin={admin} could change the fleet: expected a token")
+        });
     }
+    let is_empty = fleet.admin_token.as_ref().is_some_and(String::is_empty);
+    checks.require(!is_empty, "fleet.admin_token", || {
+        "an empty token would admit everyone: expected a token, or none".to_owned()
+    });
     let is_auto = matches!(fleet.max_loads_per_server, MaxLoads::Named(_));
     checks.require(fleet.adaptive.is_none() || is_auto, "fleet.adaptive", || {
         "it says how to find the number of permits: expected max_loads_per_server = \"auto\"".to_owned()

@@ -347,6 +347,8 @@ fn what_can_never_work_is_refused_by_key() {
         (&["queue.listen=localhost"], "queue.listen"),
         (&["queue.listen=127.0.0.1:0", "queue.capacity_rows=3"], "queue.capacity_rows"),
         (&["queue.token=\"\""], "queue.token"),
+        (&["fleet.admin_token=\"\""], "fleet.admin_token"),
+        (&["fleet.admin=0.0.0.0:7500"], "fleet.admin_token"),
         (&["limits.waiting_max=511"], "limits.waiting_max"),
         (&["timeouts.stall=1e300"], "timeouts.stall"),
         (&["timeouts.stall=0"], "timeouts.stall"),

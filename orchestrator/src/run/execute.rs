@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::ledger::RunLedger;
 use super::policy::RunPolicy;
 use super::queue::RunQueue;
+use super::signals::Endings;
 use super::steps::{Collected, Steps, say};
 use super::summary::Summary;
 use super::{Run, convert, members};
@@ -145,15 +146,18 @@ async fn after_steps(policy: Option<&RunPolicy>) {
     }
 }
 
-/// First Ctrl-C: the step is cut off, everything accepted is kept. A second one is the shell's again.
+/// First Ctrl-C or SIGTERM: the step is cut off, everything accepted is kept. A second one is the shell's again.
 async fn interrupt(steps: CancellationToken, end: CancellationToken) {
-    let pressed = end.run_until_cancelled(tokio::signal::ctrl_c()).await;
-    if !matches!(pressed, Some(Ok(()))) {
+    let mut endings = match Endings::listen() {
+        Ok(endings) => endings,
+        Err(error) => return tracing::warn!(%error, "the run cannot be asked to end"),
+    };
+    if end.run_until_cancelled(endings.asked()).await.is_none() {
         return;
     }
     tracing::warn!("interrupted: cancelling what runs on the engines; press Ctrl-C again to end at once");
     steps.cancel();
-    if let Some(Ok(())) = end.run_until_cancelled(tokio::signal::ctrl_c()).await {
+    if end.run_until_cancelled(endings.asked()).await.is_some() {
         #[expect(clippy::disallowed_methods, reason = "the user asked twice; the journal is made for this")]
         std::process::exit(130);
     }

@@ -22,9 +22,7 @@ pub async fn serve_fleet(
     let cannot = || format!("cannot answer for the fleet at {address}");
     let listener = TcpListener::bind(address).await.with_context(cannot)?;
     let bound = listener.local_addr().with_context(cannot)?;
-    if config.token.is_none() && !bound.ip().is_loopback() {
-        tracing::warn!(address = %bound, "everyone who can reach this address can change the fleet: no token is set");
-    }
+    config.check(bound)?;
     let serving = serve_admin(members, config, listener, scope.token().clone());
     let handle = scope.spawn(async move {
         if let Err(error) = serving.await {

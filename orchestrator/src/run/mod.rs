@@ -21,6 +21,7 @@ mod puts;
 mod queue;
 mod reward;
 mod serve;
+mod signals;
 mod steps;
 mod summary;
 mod threads;
@@ -42,6 +43,7 @@ pub use members::serve_fleet;
 pub use metrics::keep_metrics;
 pub use queue::{QUEUE_FOLDER, queue_folder};
 pub use serve::{serve_queue, serve_queue_locally, serve_queue_on_threads};
+pub use signals::Endings;
 pub use summary::Summary;
 pub use threads::{ServingThreads, threads_default};
 

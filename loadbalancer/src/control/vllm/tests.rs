@@ -137,3 +137,25 @@ fn a_real_server_has_these_endpoints_and_fields() {
         assert!(text.contains(&format!("\"{field}\"")), "{field}");
     }
 }
+
+#[tokio::test]
+async fn an_abort_names_every_id_that_the_engine_may_have_given() {
+    let (server, heard, end) = engine().await;
+    let control = VllmControl::new(Duration::from_secs(10), None).unwrap();
+    let ids = ["x", "cmpl-y", "chatcmpl-z"].map(str::to_owned);
+    control.abort_many(&server, &ids).await.unwrap();
+    let (path, body) = heard.lock()[0].clone();
+    assert_eq!(path, "/inference/v1/abort_requests");
+    let expected = json!([
+        "x",
+        "generate-tokens-x",
+        "chatcmpl-x",
+        "cmpl-x",
+        "cmpl-x-0",
+        "cmpl-y",
+        "cmpl-y-0",
+        "chatcmpl-z"
+    ]);
+    assert_eq!(body["request_ids"], expected);
+    end.cancel();
+}

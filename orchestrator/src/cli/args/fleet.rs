@@ -40,9 +40,21 @@ pub struct ProxyArgs {
     /// Sent to servers with health probes and control calls; clients' requests keep their own
     #[arg(long, value_name = "KEY", env = "ROLLDOCK_API_KEY", hide_env_values = true)]
     pub api_key: Option<String>,
-    /// A server that owes answers and generates nothing for so many seconds is dead
+    /// A server that owes answers and generates nothing for so many seconds is dead, where its tokens are counted
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     pub stall: f64,
+    /// A request takes no longer in all; its client is told 504, or the answer is cut off, and the server stops
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600.0)]
+    pub request_timeout: f64,
+    /// An answer that has begun and of which nothing comes for so long is cut off, and the server stops
+    #[arg(long, value_name = "SECONDS", default_value_t = 600.0)]
+    pub idle_timeout: f64,
+    /// Requests that may wait for a server with room; one more is told 503
+    #[arg(long, value_name = "N", default_value_t = 65_536)]
+    pub waiting_max: usize,
+    /// Bytes of requests that may be held until servers have them; one more request is told 503
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 30)]
+    pub buffered_bytes_max: usize,
     /// Threads that pass requests on [default: one for each core]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
@@ -86,7 +98,7 @@ pub enum FleetCommand {
         #[arg(long)]
         name: Option<String>,
         /// Samples that may run on it at a time [default: as on the others]
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         capacity: Option<u32>,
     },
     /// A server gets no more requests; waits until it has none

@@ -1,0 +1,143 @@
+//! Until when a request may take, watched by one alarm for each connection.
+//!
+//! A timer for every request would be set and taken back a hundred thousand times for each time that one goes off.
+//! Instead, whoever waits writes down until when; the connection's alarm is set to the first of these times, and when it
+//! goes off it looks whether that time is still the right one.
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::time::{Instant, Sleep};
+
+/// Between two requests, the alarm looks no more often.
+const REST: Duration = Duration::from_secs(3600);
+
+/// What a connection's request and its alarm have in common.
+#[derive(Debug, Default)]
+pub(super) struct Clock {
+    /// Nothing is under way if absent.
+    until: Cell<Option<Instant>>,
+    is_over: Cell<bool>,
+}
+
+impl Clock {
+    /// Begins a request: no connection has two at a time.
+    pub(super) fn start(self: &Rc<Self>, until: Instant) -> Timed {
+        self.until.set(Some(until));
+        self.is_over.set(false);
+        Timed { clock: Rc::clone(self) }
+    }
+
+    /// Whether the time of a request is over that has not ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.get()
+    }
+}
+
+/// The time of a request was over before what it waited for.
+#[derive(Debug)]
+pub(super) struct Over;
+
+/// A request that is under way; it has ended when this is dropped.
+#[derive(Debug)]
+pub(super) struct Timed {
+    clock: Rc<Clock>,
+}
+
+impl Timed {
+    /// From now on it may take so long.
+    pub(super) fn until(&self, until: Instant) {
+        self.clock.until.set(Some(until));
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.clock.is_over()
+    }
+
+    /// Completes when its time is over. The alarm's task is this one: it needs no waking. Cancel-safe.
+    pub(super) fn over(&self) -> impl Future<Output = ()> {
+        poll_fn(|_| if self.is_over() { Poll::Ready(()) } else { Poll::Pending })
+    }
+
+    /// What `future` says, if that is in time. As cancel-safe as `future`.
+    pub(super) async fn bound<T>(&self, future: impl Future<Output = T>) -> Result<T, Over> {
+        tokio::select! {
+            biased;
+            done = future => Ok(done),
+            () = self.over() => Err(Over),
+        }
+    }
+}
+
+impl Drop for Timed {
+    fn drop(&mut self) {
+        self.clock.until.set(None);
+        self.clock.is_over.set(false);
+    }
+}
+
+/// Goes off when the time of a connection's request is over.
+pub(super) struct Alarm {
+    sleep: Pin<Box<Sleep>>,
+    clock: Rc<Clock>,
+}
+
+impl Alarm {
+    pub(super) fn new(clock: &Rc<Clock>) -> Self {
+        Self { sleep: Box::pin(tokio::time::sleep(REST)), clock: Rc::clone(clock) }
+    }
+
+    /// Ready when the request's time is over, of which the request is told when it is polled next.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if let Some(until) = self.clock.until.get()
+                && until < self.sleep.deadline()
+            {
+                self.sleep.as_mut().reset(until);
+            }
+            ready!(self.sleep.as_mut().poll(context));
+            let now = Instant::now();
+            let until = self.clock.until.get();
+            self.sleep.as_mut().reset(until.filter(|until| *until > now).unwrap_or(now + REST));
+            if until.is_some_and(|until| until <= now) {
+                self.clock.is_over.set(true);
+                return Poll::Ready(());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_alarm_goes_off_for_the_request_that_is_late_and_for_no_other() {
+        let clock = Rc::new(Clock::default());
+        let mut alarm = Alarm::new(&clock);
+        let began = Instant::now();
+        let after = |seconds| began + Duration::from_secs(seconds);
+        let mut gone_off = async |limit: u64| {
+            let alarm = poll_fn(|context| alarm.poll(context));
+            tokio::time::timeout_at(after(limit), alarm).await.is_ok()
+        };
+        drop(clock.start(after(10)));
+        assert!(!gone_off(20).await, "that one was answered");
+        let timed = clock.start(after(30));
+        timed.until(after(50));
+        assert!(!gone_off(40).await, "it was given more time");
+        assert!(gone_off(60).await && timed.is_over());
+        assert_eq!(began.elapsed(), Duration::from_secs(50));
+        assert!(timed.bound(std::future::pending::<()>()).await.is_err());
+        assert!(timed.bound(async {}).await.is_ok(), "what is done is done");
+        drop(timed);
+        assert!(!clock.is_over());
+        let _next = clock.start(after(8000));
+        assert!(gone_off(9000).await, "its rest is over before");
+        assert_eq!(began.elapsed(), Duration::from_secs(8000));
+    }
+}

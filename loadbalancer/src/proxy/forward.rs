@@ -1,0 +1,157 @@
+//! A request on its way to the server of a permit.
+
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::http::response;
+use hyper::{Request, Response, StatusCode};
+use tokio::time::Instant;
+
+use super::ask::{SAMPLES_MAX, Wanted};
+use super::clock::{Over, Timed};
+use super::refusal::Refusal;
+use super::relay::{Patience, Relayed, Reply};
+use super::upstream::Failure;
+use super::{Worker, body};
+use crate::{BalancerError, Outcome, Permit, PermitRequest, ServerId, ServerState};
+
+impl Worker {
+    /// Sends a request to the server of a permit, and to another one as long as no server can have begun with it.
+    ///
+    /// Cancel-safe: the connection to the engine is closed, and the permit returned.
+    pub(super) async fn pass_on(
+        &self,
+        request: Request<Incoming>,
+        timed: Timed,
+    ) -> Result<Response<Reply>, Refusal> {
+        let config = &self.shared.config;
+        let deadline = Instant::now() + config.request_timeout;
+        let (head, incoming) = request.into_parts();
+        let (bytes, _held) = body::whole(incoming, &self.shared, &timed).await?;
+        timed.until(deadline);
+        let wanted = Wanted::of(&head, &bytes, config.counts_tokens);
+        if wanted.samples > SAMPLES_MAX {
+            let samples = wanted.samples;
+            let message =
+                format!("samples={samples} of one request, n times its prompts: more than {SAMPLES_MAX}");
+            return Err(Refusal::bad_request(message));
+        }
+        self.shared.replays.earn();
+        let mut failed_on: Vec<ServerId> = Vec::new();
+        loop {
+            let permit = match timed.bound(self.permit(&wanted, &failed_on)).await {
+                Ok(granted) => granted?,
+                Err(Over) => return Err(self.late("permit")),
+            };
+            failed_on.push(permit.server());
+            let sent = tokio::select! {
+                biased;
+                sent = self.upstreams.send(&permit, &head, &bytes) => sent,
+                () = permit.revoked() => Err(Failure::lost("the server was lost")),
+                () = timed.over() => {
+                    // Dropped, it has closed the connection, and the engine stops.
+                    permit.finish(Outcome::Fault);
+                    return Err(self.late("answer"));
+                }
+            };
+            match sent {
+                Ok(answer) => {
+                    let outcome = outcome_of(&answer.head);
+                    let is_refused = matches!(outcome, Outcome::Backpressure { .. });
+                    if !is_refused || !self.may_replay(&failed_on) {
+                        let patience = Patience { timed, deadline, idle: config.idle_timeout };
+                        return Ok(Relayed::response(
+                            answer,
+                            permit,
+                            outcome,
+                            patience,
+                            self.upstreams.clone(),
+                        ));
+                    }
+                    permit.finish(outcome);
+                }
+                Err(failure) => {
+                    permit.finish(Outcome::Fault);
+                    let attempts = failed_on.len();
+                    tracing::debug!(attempts, %failure, "a request is not answered");
+                    if !failure.is_unsent || !self.may_replay(&failed_on) {
+                        let message = format!("attempts={attempts}, the last of them: {failure}");
+                        return Err(Refusal::new(StatusCode::BAD_GATEWAY, "bad_gateway", message));
+                    }
+                }
+            }
+            metrics::counter!("rolldock_proxy_replays_total").increment(1);
+        }
+    }
+
+    /// Whether a request that no server has begun with may be sent once more: where another server takes requests, and as
+    /// long as not too many are sent again.
+    fn may_replay(&self, failed_on: &[ServerId]) -> bool {
+        if failed_on.len() >= self.shared.config.attempts_max as usize {
+            return false;
+        }
+        let servers = self.shared.balancer.snapshot().servers;
+        let is_other = servers.iter().any(|server| {
+            matches!(server.state, ServerState::Active | ServerState::Probing)
+                && !failed_on.contains(&server.id)
+        });
+        if !is_other {
+            return false;
+        }
+        let is_paid = self.shared.replays.spend();
+        if !is_paid {
+            metrics::counter!("rolldock_proxy_replays_refused_total").increment(1);
+        }
+        is_paid
+    }
+
+    fn late(&self, phase: &'static str) -> Refusal {
+        metrics::counter!("rolldock_proxy_timeouts_total", "phase" => phase).increment(1);
+        let seconds = self.shared.config.request_timeout.as_secs_f64();
+        let message = format!("no {phase} within {seconds} s (request timeout)");
+        Refusal::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message)
+    }
+
+    async fn permit(&self, wanted: &Wanted, exclude: &[ServerId]) -> Result<Permit, Refusal> {
+        let balancer = &self.shared.balancer;
+        let deadline = Instant::now() + self.shared.config.permit_wait;
+        // More than any server has places for has one to itself; whether it is too many is the engine's to say.
+        let mut weight = match wanted.samples {
+            1 => 1,
+            samples => samples.min(balancer.largest_capacity()).max(1),
+        };
+        loop {
+            let request = PermitRequest {
+                expected_tokens: wanted.expected_tokens,
+                group: wanted.group,
+                exclude: exclude.to_vec(),
+                deadline: Some(deadline),
+                ..PermitRequest::new(weight)
+            };
+            match balancer.acquire(request).await {
+                // That server has lost places since.
+                Err(BalancerError::TooHeavy { largest, .. }) if (1..weight).contains(&largest) => {
+                    weight = largest
+                }
+                Ok(permit) => return Ok(permit),
+                Err(error @ (BalancerError::TooHeavy { .. } | BalancerError::Weightless)) => {
+                    return Err(Refusal::bad_request(error.to_string()));
+                }
+                Err(error) => return Err(Refusal::overloaded(error.to_string())),
+            }
+        }
+    }
+}
+
+/// What an answer's head says about the server.
+fn outcome_of(head: &response::Parts) -> Outcome {
+    match head.status {
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
+            let seconds = head.headers.get("retry-after").and_then(|value| value.to_str().ok()?.parse().ok());
+            Outcome::Backpressure { retry_after: seconds.map(Duration::from_secs) }
+        }
+        status if status.is_client_error() => Outcome::ClientError,
+        status if status.is_server_error() => Outcome::Fault,
+        _ => Outcome::Success { tokens: 0 },
+    }
+}

@@ -1,0 +1,102 @@
+//! What all threads of a proxy share of its bounds.
+
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+/// A replay costs so much; every request earns the tenth part of it.
+const REPLAY: u32 = 10;
+const EARNED: u32 = 1;
+/// So many replays in a row, before requests have earned others.
+const BURST: u32 = 100;
+
+/// How many requests may be sent again: a tenth of all and a few, so that a fleet in trouble does not get three times the
+/// requests on top (a token bucket, as in Google's SRE book, "Handling Overload").
+#[derive(Debug)]
+pub(super) struct ReplayBudget(AtomicU32);
+
+impl Default for ReplayBudget {
+    fn default() -> Self {
+        Self(AtomicU32::new(BURST * REPLAY))
+    }
+}
+
+impl ReplayBudget {
+    /// For a request that came in.
+    pub(super) fn earn(&self) {
+        // Nearly always it is full, and nothing has to be written that all threads read.
+        if self.0.load(Ordering::Relaxed) < BURST * REPLAY {
+            self.0.fetch_add(EARNED, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether another one may be sent again.
+    pub(super) fn spend(&self) -> bool {
+        let spent =
+            self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(REPLAY));
+        spent.is_ok()
+    }
+}
+
+/// Bytes of requests that are held until a server has them.
+#[derive(Debug)]
+pub(super) struct Buffered {
+    bytes: AtomicUsize,
+    bytes_max: usize,
+}
+
+/// What a request holds of them; let go when dropped.
+#[derive(Debug)]
+pub(super) struct Held<'a> {
+    of: &'a Buffered,
+    bytes: usize,
+}
+
+impl Buffered {
+    pub(super) fn new(bytes_max: usize) -> Self {
+        Self { bytes: AtomicUsize::new(0), bytes_max }
+    }
+
+    pub(super) fn hold(&self) -> Held<'_> {
+        Held { of: self, bytes: 0 }
+    }
+}
+
+impl Held<'_> {
+    /// Whether there is room for so many more.
+    pub(super) fn grow(&mut self, bytes: usize) -> bool {
+        let before = self.of.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.bytes += bytes;
+        before.saturating_add(bytes) <= self.of.bytes_max
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.of.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replays_are_a_tenth_of_the_requests_after_the_first_few() {
+        let budget = ReplayBudget::default();
+        assert_eq!((0..1000).filter(|_| budget.spend()).count(), BURST as usize);
+        (0..1000).for_each(|_| budget.earn());
+        assert_eq!((0..1000).filter(|_| budget.spend()).count(), 100);
+        (0..10_000).for_each(|_| budget.earn());
+        assert_eq!((0..1000).filter(|_| budget.spend()).count(), BURST as usize, "no more are saved up");
+    }
+
+    #[test]
+    fn bytes_are_counted_over_all_requests_and_let_go() {
+        let buffered = Buffered::new(100);
+        let mut first = buffered.hold();
+        assert!(first.grow(60) && first.grow(40));
+        let mut second = buffered.hold();
+        assert!(!second.grow(1));
+        drop((first, second));
+        assert!(buffered.hold().grow(100));
+    }
+}

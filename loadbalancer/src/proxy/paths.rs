@@ -1,0 +1,123 @@
+//! What is passed on, by method and path.
+//!
+//! A list of what may pass, not of what may not: engines have many calls that stop them, change their weights or run code in
+//! their workers, mostly without a key, and more with every version. They are for operators, on other ports.
+
+use hyper::Method;
+
+/// Who answers a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Route {
+    /// This proxy: whether it is well.
+    Health,
+    /// This proxy: its metrics.
+    Metrics,
+    /// All servers.
+    Abort,
+    /// Any server, without a permit: it generates nothing, and all say the same.
+    Anyone,
+    /// The server of a permit.
+    Permit,
+    /// Nobody: a call that is no client's.
+    Refused,
+    /// Nobody: what a client may read is not there.
+    Unknown,
+}
+
+/// Beside everything below `/v1/` and what renders. Rewards and embeddings are clients' business, too.
+const PASSED: [&str; 10] = [
+    "/inference/v1/generate",
+    "/tokenize",
+    "/detokenize",
+    "/version",
+    "/pooling",
+    "/classify",
+    "/score",
+    "/rerank",
+    "/v2/rerank",
+    "/v2/embed",
+];
+const ABORTS: [&str; 2] = ["/abort_requests", "/inference/v1/abort_requests"];
+/// Below `/v1/`, and yet they change one engine.
+const CONTROL: [&str; 2] = ["/v1/load_lora_adapter", "/v1/unload_lora_adapter"];
+
+pub(super) fn route(method: &Method, path: &str) -> Route {
+    let reads = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
+    match path {
+        "/health" | "/ping" if reads => Route::Health,
+        "/metrics" if reads => Route::Metrics,
+        path if ABORTS.contains(&path) && *method == Method::POST => Route::Abort,
+        path if !is_passed(path) => {
+            if reads {
+                Route::Unknown
+            } else {
+                Route::Refused
+            }
+        }
+        path if reads || generates_nothing(path) => Route::Anyone,
+        _ => Route::Permit,
+    }
+}
+
+fn is_passed(path: &str) -> bool {
+    // What is in front of an engine may resolve dots, so that a path would be another one there.
+    let is_plain = !path.contains("..") && !path.contains("%2e") && !path.contains("%2E");
+    let is_clients = path.starts_with("/v1/") && !CONTROL.contains(&path.trim_end_matches('/'));
+    is_plain && (is_clients || PASSED.contains(&path) || renders(path))
+}
+
+fn renders(path: &str) -> bool {
+    path.ends_with("/render") || path.ends_with("/derender")
+}
+
+/// Takes no place on an engine, and says nothing about whether it can generate.
+fn generates_nothing(path: &str) -> bool {
+    matches!(path, "/tokenize" | "/detokenize") || renders(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_calls_pass_and_operators_do_not() {
+        for path in ["/v1/completions", "/v1/chat/completions", "/inference/v1/generate", "/v1/embeddings"] {
+            assert_eq!(route(&Method::POST, path), Route::Permit, "{path}");
+        }
+        for path in ["/tokenize", "/detokenize", "/v1/chat/completions/render", "/inference/v1/derender"] {
+            assert_eq!(route(&Method::POST, path), Route::Anyone, "{path}");
+        }
+        for path in ["/v1/models", "/version", "/v1/completions"] {
+            assert_eq!(route(&Method::GET, path), Route::Anyone, "{path}");
+        }
+        for path in ["/abort_requests", "/inference/v1/abort_requests"] {
+            assert_eq!(route(&Method::POST, path), Route::Abort, "{path}");
+        }
+        assert_eq!(route(&Method::GET, "/ping"), Route::Health);
+        for path in [
+            "/pause",
+            "/resume",
+            "/sleep",
+            "/wake_up",
+            "/collective_rpc",
+            "/update_weights",
+            "/init_weight_transfer_engine",
+            "/reset_prefix_cache",
+            "/scale_elastic_ep",
+            "/v1/load_lora_adapter",
+            "/v1/unload_lora_adapter/",
+            "/v1/../pause",
+            "/v1/%2e%2e/pause",
+            "/health",
+            "/",
+            "//v1/completions",
+        ] {
+            for method in [Method::POST, Method::PUT, Method::DELETE, Method::PATCH] {
+                assert_eq!(route(&method, path), Route::Refused, "{method} {path}");
+            }
+        }
+        for path in ["/nope", "/server_info", "/is_paused", "/load", "/abort_requests"] {
+            assert_eq!(route(&Method::GET, path), Route::Unknown, "{path}");
+        }
+    }
+}
