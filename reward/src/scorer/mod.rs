@@ -30,6 +30,7 @@ pub use format::{Format, TAG_BYTES_MAX, TAGS_MAX};
 pub use gsm8k::{Gsm8k, Gsm8kMethod};
 pub use json_schema::{
     JsonSchema, JsonSchemaConfig, SCHEMA_BYTES_MAX, SCHEMA_DEPTH_MAX, SCHEMA_KEYWORDS, SCHEMA_PATTERNS_MAX,
+    SCHEMA_STEPS_MAX,
 };
 pub use length::{Length, Ramp};
 pub use math::Math;

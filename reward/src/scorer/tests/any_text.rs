@@ -12,6 +12,8 @@ fn scorers() -> Vec<(Arc<dyn Scorer>, &'static str)> {
         json!({"scorer": "exact_match", "ignore_case": true, "ignore_punctuation": true, "after": "Answer:"}),
         json!({"scorer": "regex", "pattern": r"(?s).*Answer:\s*([A-J ]+)", "group": 1}),
         json!({"scorer": "json_schema", "schema": schema}),
+        json!({"scorer": "json_schema", "schema": {"anyOf": [{"items": {"$ref": "#"}}, {"patternProperties": {"a": false}}],
+               "uniqueItems": true}}),
         json!({"scorer": "format"}),
         json!({"scorer": "format", "tags": ["think", "answer"], "trailing_answer": false}),
         json!({"scorer": "length", "target": 10, "max": 1000, "ramp": "cosine"}),

@@ -83,8 +83,15 @@ fn members_are_equal_by_value() {
 #[test]
 fn what_is_not_checked_is_refused() {
     for (schema, words) in [
-        (json!({"anyOf": []}), "\"anyOf\""),
-        (json!({"items": {"$ref": "#"}}), "\"$ref\""),
+        (json!({"if": true}), "\"if\""),
+        (json!({"anyOf": []}), "array of schemas"),
+        (json!({"items": {"$ref": "#/$defs/x"}}), "not there"),
+        (json!({"$ref": "https://example.org/schema"}), "only what is in the schema"),
+        (json!({"$ref": "#name"}), "only what is in the schema"),
+        (json!({"$defs": 1}), "an object"),
+        (json!({"multipleOf": 0}), "above 0"),
+        (json!({"uniqueItems": 1}), "true or false"),
+        (json!({"patternProperties": {"(": true}}), "unclosed group"),
         (json!({"type": "float"}), "float"),
         (json!({"minLength": -1}), "minLength"),
         (json!({"required": "x"}), "array of strings"),
@@ -108,4 +115,79 @@ fn schemas_are_bounded() {
     };
     assert!(Schema::compile(&patterned(SCHEMA_PATTERNS_MAX)).is_ok());
     assert!(error(&patterned(SCHEMA_PATTERNS_MAX + 1)).contains("patterns"));
+}
+
+#[test]
+fn branches_are_combined() {
+    let (small, even) = (json!({"maximum": 9}), json!({"multipleOf": 2}));
+    let numbers = |values: &[i64]| -> Vec<Value> { values.iter().map(|value| json!(value)).collect() };
+    check(&json!({"anyOf": [small, even]}), &numbers(&[1, 2, 12]), &numbers(&[11]));
+    check(&json!({"oneOf": [small, even]}), &numbers(&[1, 12]), &numbers(&[2, 11]));
+    check(&json!({"allOf": [small, even]}), &numbers(&[2]), &numbers(&[1, 12, 11]));
+    check(&json!({"not": {"anyOf": [small, even]}}), &numbers(&[11]), &numbers(&[1, 2, 12]));
+    check(&json!({"type": "integer", "allOf": [even]}), &numbers(&[2]), &[json!("2"), json!(1)]);
+}
+
+#[test]
+fn references_name_what_is_in_the_schema() {
+    let tree = json!({
+        "$ref": "#/$defs/tree",
+        "$defs": {
+            "leaf": {"type": "integer"},
+            "tree": {"anyOf": [{"$ref": "#/$defs/leaf"}, {"items": {"$ref": "#/$defs/tree"}, "type": "array"}]},
+        },
+    });
+    check(&tree, &[json!(1), json!([]), json!([1, [2, [3]]])], &[json!("1"), json!([1, ["2"]])]);
+    let old = json!({"items": {"$ref": "#/definitions/a~1b"}, "definitions": {"a/b": {"minLength": 1}}});
+    check(&old, &[json!(["x"])], &[json!([""])]);
+    check(
+        &json!({"properties": {"next": {"$ref": "#"}}, "required": ["x"]}),
+        &[json!({"x": 1, "next": {"x": 2}})],
+        &[json!({"x": 1, "next": {}})],
+    );
+}
+
+#[test]
+fn a_check_has_a_budget() {
+    check(&json!({"$ref": "#"}), &[], &[json!(1)]);
+    check(&json!({"not": {"$ref": "#"}}), &[], &[json!(1)]);
+    // Every level asks twice about the next one.
+    let twice = json!({"not": {"anyOf": [{"items": {"$ref": "#"}, "minItems": 1}, {"items": {"$ref": "#"}, "maxItems": 1}]}});
+    let schema = Schema::compile(&twice).unwrap();
+    let deep = (0..100).fold(json!(1), |inner, _| json!([inner]));
+    assert!(!schema.allows(&deep), "what takes too long does not fit");
+}
+
+#[test]
+fn arrays_and_objects_have_further_bounds() {
+    let pair = json!({"prefixItems": [{"type": "string"}, {"type": "integer"}], "items": false});
+    check(&pair, &[json!(["a", 1]), json!(["a"])], &[json!([1, 1]), json!(["a", 1, 2])]);
+    let set = json!({"uniqueItems": true});
+    let allowed = [json!([1, 2, "1", [1], {"a": 1}]), json!([{"a": 1}, {"a": 2}]), json!(["a,b", "a", "b"])];
+    let refused =
+        [json!([1, 1.0]), json!([{"a": 1, "b": 2}, {"b": 2, "a": 1}]), json!([0, -0.0]), json!([[1], [1]])];
+    check(&set, &allowed, &refused);
+    check(&json!({"uniqueItems": false}), &[json!([1, 1])], &[]);
+    check(
+        &json!({"minProperties": 1, "maxProperties": 2}),
+        &[json!({"a": 1})],
+        &[json!({}), json!({"a": 1, "b": 2, "c": 3})],
+    );
+    let named = json!({
+        "properties": {"x1": {"maximum": 5}},
+        "patternProperties": {"^x": {"type": "integer"}, "1$": {"minimum": 0}},
+        "additionalProperties": false,
+    });
+    check(
+        &named,
+        &[json!({"x1": 3, "x2": -1})],
+        &[json!({"x1": 9}), json!({"x1": -1}), json!({"x2": "a"}), json!({"y": 1})],
+    );
+}
+
+#[test]
+fn multiples_are_exact() {
+    check(&json!({"multipleOf": 0.1}), &[json!(0.3), json!(-1.1), json!(0), json!(1e300)], &[json!(0.35)]);
+    check(&json!({"multipleOf": 3}), &[json!(9007199254740993_i64)], &[json!(9007199254740992_i64)]);
+    check(&json!({"multipleOf": 1e-300}), &[json!(1)], &[]);
 }
