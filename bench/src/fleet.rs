@@ -6,9 +6,11 @@
 mod echo;
 mod race;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use futures::stream::{FuturesUnordered, StreamExt};
 use rolldock::engine::simulated::SimulatedEngine;
 use rolldock::engine::{Engine, GenerateRequest, SamplingParams};
@@ -81,7 +83,7 @@ impl Shape {
 pub(crate) use echo::echo;
 
 pub(crate) fn measure(quick: bool, with_peers: bool) -> anyhow::Result<Vec<Figure>> {
-    let mut figures = vec![pick(quick)?];
+    let mut figures = picks(quick)?;
     figures.extend(race::measure(quick, with_peers)?);
     let samples = if quick { 4_000 } else { 16_000 };
     for shape in Shape::ALL {
@@ -107,31 +109,87 @@ fn word(policy: Policy) -> String {
     serde_json::to_value(policy).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-/// A pick, a permit and its return among 1,024 servers.
-fn pick(quick: bool) -> anyhow::Result<Figure> {
-    const FLEET: usize = 1024;
-    let servers = (0..FLEET).map(|number| ServerSpec::unreached(format!("s{number}"), PERMITS)).collect();
-    let balancer = LoadBalancer::new(BalancerConfig { seed: SEED, ..BalancerConfig::default() }, servers)?;
+/// Servers among which one is picked.
+const FLEET: usize = 1024;
+/// Requests that wait when it is saturated.
+const WAITING: usize = 1_000;
+
+/// A pick, a permit and its return among 1,024 servers: half full, the same with groups, and full with others waiting.
+fn picks(quick: bool) -> anyhow::Result<Vec<Figure>> {
+    let rounds = if quick { 21 } else { 101 };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    let rounds: u32 = if quick { 20 } else { 100 };
-    let picks: u32 = 10_000;
-    runtime.block_on(async {
-        // A fleet at work: half of its places are taken, so that loads differ.
-        let mut held = Vec::new();
-        for _ in 0..FLEET as u32 * PERMITS / 2 {
-            held.push(balancer.acquire(PermitRequest::new(1)).await?);
+    let of = |what: &str| {
+        format!("pick, permit and return among {FLEET} servers, {what}, one thread, median round")
+    };
+    let alone = runtime.block_on(pick(rounds, |_| None))?;
+    let grouped = runtime.block_on(pick(rounds, |number| Some(number / GROUP)))?;
+    let saturated = runtime.block_on(pick_when_full(rounds))?;
+    let full = format!("full, {WAITING} waiting");
+    Ok(vec![
+        Figure::new(of("half full"), alone * 1e6, "us").bar(Bar::AtMost(2.0)),
+        Figure::new(of("half full, in groups"), grouped * 1e6, "us"),
+        Figure::new(of(&full), saturated * 1e6, "us"),
+    ])
+}
+
+fn large_fleet() -> anyhow::Result<LoadBalancer> {
+    let servers = (0..FLEET).map(|number| ServerSpec::unreached(format!("s{number}"), PERMITS)).collect();
+    Ok(LoadBalancer::new(BalancerConfig { seed: SEED, ..BalancerConfig::default() }, servers)?)
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+async fn pick(rounds: usize, group_of: impl Fn(u64) -> Option<u64>) -> anyhow::Result<f64> {
+    const PICKS: u64 = 10_000;
+    let balancer = large_fleet()?;
+    // A fleet at work: half of its places are taken, so that loads differ.
+    let mut held = Vec::new();
+    for _ in 0..FLEET as u32 * PERMITS / 2 {
+        held.push(balancer.acquire(PermitRequest::new(1)).await?);
+    }
+    let mut each = Vec::new();
+    for _ in 0..rounds {
+        let started = Instant::now();
+        for number in 0..PICKS {
+            let request = PermitRequest { group: group_of(number), ..PermitRequest::new(1) };
+            balancer.acquire(request).await?.finish(Outcome::Success { tokens: 100 });
         }
-        let mut fastest = f64::INFINITY;
-        for _ in 0..rounds {
-            let started = Instant::now();
-            for _ in 0..picks {
-                balancer.acquire(PermitRequest::new(1)).await?.finish(Outcome::Success { tokens: 100 });
+        each.push(started.elapsed().as_secs_f64() / PICKS as f64);
+    }
+    Ok(median(each))
+}
+
+/// A return serves the first who waits, and another one comes to wait.
+async fn pick_when_full(rounds: usize) -> anyhow::Result<f64> {
+    const RETURNS: usize = 1_000;
+    let balancer = large_fleet()?;
+    let mut held = VecDeque::new();
+    for _ in 0..FLEET as u32 * PERMITS {
+        held.push_back(balancer.acquire(PermitRequest::new(1)).await?);
+    }
+    let mut waiting = FuturesUnordered::new();
+    for _ in 0..WAITING {
+        waiting.push(balancer.acquire(PermitRequest::new(1)));
+    }
+    anyhow::ensure!(waiting.next().now_or_never().is_none(), "the fleet is not full");
+    let mut each = Vec::new();
+    for _ in 0..rounds {
+        let started = Instant::now();
+        for _ in 0..RETURNS {
+            if let Some(permit) = held.pop_front() {
+                permit.finish(Outcome::Success { tokens: 100 });
             }
-            fastest = fastest.min(started.elapsed().as_secs_f64() / f64::from(picks));
+            waiting.push(balancer.acquire(PermitRequest::new(1)));
+            if let Some(granted) = waiting.next().await {
+                held.push_back(granted?);
+            }
         }
-        let name = format!("pick, permit and return among {FLEET} servers, one thread, fastest round");
-        Ok(Figure::new(name, fastest * 1e6, "us").bar(Bar::AtMost(2.0)))
-    })
+        each.push(started.elapsed().as_secs_f64() / RETURNS as f64);
+    }
+    Ok(median(each))
 }
 
 fn start(shape: Shape, workload: &Arc<Workload>, scope: &Scope) -> anyhow::Result<Vec<SimServer>> {
