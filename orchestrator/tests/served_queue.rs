@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use arrow::array::{AsArray, Int64Array, RecordBatch};
 use arrow::datatypes::Int64Type;
+use futures::future::join_all;
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use rolldock_queue::{PartitionSpec, Put, Queue, QueueError, RemoteConfig, RemoteQueue, Take};
+use rolldock_queue::{PartitionSpec, Put, Queue, QueueError, RemoteConfig, RemoteQueue, Take, TaskSpec};
 use support::{Rolldock, Running, recipe, wait_for};
 use tempfile::TempDir;
 use tokio::time::Instant;
@@ -69,59 +70,100 @@ fn serve(dir: &TempDir, address: &str) -> Running {
     Rolldock::new(&["queue", "serve", "--listen", address, "--dir"]).arg(dir.path()).start()
 }
 
+/// Tasks of the queue that dies, each with the columns that it needs: one goes on with what was put, the other waits for what
+/// is written later.
+const TASKS: [(&str, &[&str]); 2] = [("ref", &[]), ("train", &["reward"])];
+
 /// What clients know of a queue that dies again and again.
 #[derive(Default)]
 struct Known {
-    /// Ids whose put was acknowledged.
+    /// Ids whose put, and whose column, was acknowledged.
     put: BTreeSet<i64>,
-    /// How often each id's ack was acknowledged.
-    acked: BTreeMap<i64, u32>,
+    written: BTreeSet<i64>,
+    /// For each task: how often each id's ack was acknowledged.
+    acked: [BTreeMap<i64, u32>; 2],
     /// Ids whose ack was refused or never answered: consumed or given again.
     unsure: BTreeSet<i64>,
     given_after_ack: Vec<i64>,
+    /// Ids that came with another row's reward.
+    mixed: Vec<i64>,
 }
 
-fn ids_of(batches: &[RecordBatch]) -> Vec<i64> {
-    let ids = batches.iter().map(|batch| batch.column_by_name("id").unwrap().as_primitive::<Int64Type>());
-    ids.flat_map(|ids| ids.values().to_vec()).collect()
+fn column(name: &str, values: Vec<i64>) -> RecordBatch {
+    RecordBatch::try_from_iter([(name, Arc::new(Int64Array::from(values)) as _)]).unwrap()
 }
 
+fn values(batches: &[RecordBatch], name: &str) -> Vec<i64> {
+    let found = batches.iter().map(|batch| batch.column_by_name(name).unwrap().as_primitive::<Int64Type>());
+    found.flat_map(|found| found.values().to_vec()).collect()
+}
+
+fn reward(id: i64) -> i64 {
+    id * 3 + 1
+}
+
+/// Puts groups of two rows, and adds a column to each.
 async fn produce(queue: &RemoteQueue, known: &Mutex<Known>, first: i64, stop: &CancellationToken) {
     let mut id = first;
     while !stop.is_cancelled() {
-        let ids = Int64Array::from(vec![id, id + 1]);
-        let batch = RecordBatch::try_from_iter([("id", Arc::new(ids) as _)]).unwrap();
-        let put =
-            queue.put("train", Put::group(format!("g{id}"), batch), Some(Duration::from_secs(60))).await;
-        put.unwrap();
-        known.lock().put.extend([id, id + 1]);
+        let ids = [id, id + 1];
+        let put = Put::group(format!("g{id}"), column("id", ids.to_vec()));
+        let rows = queue.put("train", put, Some(Duration::from_secs(60))).await.unwrap();
+        known.lock().put.extend(ids);
+        let rewards = column("reward", ids.map(reward).to_vec());
+        queue.write_columns("train", &rows, rewards).await.unwrap();
+        known.lock().written.extend(ids);
         id += 2;
     }
 }
 
-/// Consumes until the puts have stopped and nothing is left.
-async fn consume(queue: &RemoteQueue, known: &Mutex<Known>, stop: &CancellationToken) {
+/// Consumes as one of the tasks until the puts have stopped and nothing is left.
+async fn consume(queue: &RemoteQueue, known: &Mutex<Known>, task: usize, stop: &CancellationToken) {
     loop {
         let stopped = stop.is_cancelled();
-        let take = Take::groups("train", 3).until(Instant::now() + Duration::from_millis(500));
+        let take = Take::groups(TASKS[task].0, 3).until(Instant::now() + Duration::from_millis(500));
         let lease = match queue.take("train", &take).await {
             Ok(Some(lease)) => lease,
             Err(QueueError::Deadline { .. }) if stopped => return,
-            Err(QueueError::Deadline { .. }) => continue,
+            // The server was away all the time that the take had.
+            Err(QueueError::Deadline { .. } | QueueError::Unreachable { .. }) => continue,
             other => panic!("{other:?}"),
         };
-        let ids = ids_of(lease.batches());
+        let ids = values(lease.batches(), "id");
         {
             let mut known = known.lock();
-            let acked: Vec<i64> = ids.iter().copied().filter(|id| known.acked.contains_key(id)).collect();
+            let acked: Vec<i64> =
+                ids.iter().copied().filter(|id| known.acked[task].contains_key(id)).collect();
             known.given_after_ack.extend(acked);
+            if TASKS[task].1.contains(&"reward") {
+                let rewards = values(lease.batches(), "reward");
+                let mixed = ids.iter().zip(rewards).filter(|(id, found)| reward(**id) != *found);
+                known.mixed.extend(mixed.map(|(id, _)| *id));
+            }
         }
         let outcome = lease.ack().await;
         let mut known = known.lock();
         match outcome {
-            Ok(()) => ids.iter().for_each(|id| *known.acked.entry(*id).or_default() += 1),
+            Ok(()) => ids.iter().for_each(|id| *known.acked[task].entry(*id).or_default() += 1),
             Err(_) => known.unsure.extend(ids),
         }
+    }
+}
+
+fn check(known: &Known, rounds: u32) {
+    eprintln!("{} rows put in {rounds} rounds", known.put.len());
+    assert!(known.put.len() > rounds as usize * 4, "only {} rows", known.put.len());
+    assert_eq!(known.put, known.written, "columns that were not written");
+    assert_eq!(known.given_after_ack, Vec::<i64>::new(), "given again after an acknowledged ack");
+    assert_eq!(known.mixed, Vec::<i64>::new(), "another row's column");
+    // Leases outlive the server: to a durable client its death is nothing but time.
+    assert_eq!(known.unsure, BTreeSet::new(), "acks that were refused");
+    for (acked, (task, _)) in known.acked.iter().zip(TASKS) {
+        assert!(acked.values().all(|count| *count == 1), "{task}: a lease was honoured twice");
+        let lost: Vec<&i64> = known.put.iter().filter(|id| !acked.contains_key(id)).collect();
+        assert!(lost.is_empty(), "{task}: lost: {lost:?}");
+        let unknown: Vec<&i64> = acked.keys().filter(|id| !known.put.contains(id)).collect();
+        assert!(unknown.is_empty(), "{task}: never put: {unknown:?}");
     }
 }
 
@@ -134,7 +176,15 @@ async fn kill_9_of_the_server_loses_and_doubles_nothing() {
     let client = || RemoteQueue::new(RemoteConfig::new(format!("http://{address}"))).unwrap();
     let server = Mutex::new(Some(serve(&dir, &address)));
     // Leases end soon, so that what a dead server's clients held comes back within the test.
-    let spec = PartitionSpec { lease_ms: 2_000, ..PartitionSpec::new("train", ["train"], 512) };
+    let tasks = TASKS.map(|(name, columns)| TaskSpec {
+        name: name.to_owned(),
+        columns: columns.iter().map(|column| (*column).to_owned()).collect(),
+    });
+    let spec = PartitionSpec {
+        lease_ms: 2_000,
+        tasks: tasks.to_vec(),
+        ..PartitionSpec::new("train", ["train"], 512)
+    };
     client().declare(spec).await.unwrap();
 
     let known = Mutex::new(Known::default());
@@ -150,31 +200,20 @@ async fn kill_9_of_the_server_loses_and_doubles_nothing() {
         tokio::time::sleep(Duration::from_millis(200)).await;
         stop.cancel();
     };
-    let (first, second, third, fourth, fifth) = (client(), client(), client(), client(), client());
-    tokio::join!(
-        killing,
-        produce(&first, &known, 0, &stop),
-        produce(&second, &known, 1 << 40, &stop),
-        produce(&third, &known, 2 << 40, &stop),
-        consume(&fourth, &known, &stop),
-        consume(&fifth, &known, &stop),
-    );
-    // What somebody held when he was told of the end.
-    consume(&fourth, &known, &stop).await;
+    let producers = [client(), client(), client()];
+    let consumers = [client(), client(), client(), client()];
+    let producing = producers.iter().enumerate();
+    let producing = producing.map(|(number, queue)| produce(queue, &known, (number as i64) << 40, &stop));
+    let consuming = consumers.iter().enumerate();
+    let consuming = consuming.map(|(number, queue)| consume(queue, &known, number % 2, &stop));
+    tokio::join!(killing, join_all(producing), join_all(consuming));
+    // What somebody held when he was told of the end, and what is left of leases whose holder was not told.
+    let rest = async || {
+        tokio::join!(consume(&consumers[0], &known, 0, &stop), consume(&consumers[1], &known, 1, &stop));
+    };
+    rest().await;
     tokio::time::sleep(Duration::from_millis(2_100)).await;
-    consume(&fourth, &known, &stop).await;
-
-    let known = known.into_inner();
-    let acked: BTreeSet<i64> = known.acked.keys().copied().collect();
-    eprintln!("{} rows put, {} acked in {rounds} rounds", known.put.len(), acked.len());
-    assert!(known.put.len() > rounds as usize * 4, "only {} rows", known.put.len());
-    assert!(known.acked.values().all(|count| *count == 1), "a lease was honoured twice");
-    assert_eq!(known.given_after_ack, Vec::<i64>::new(), "given again after an acknowledged ack");
-    // Leases outlive the server: to a durable client its death is nothing but time.
-    assert_eq!(known.unsure, BTreeSet::new(), "acks that were refused");
-    let lost: Vec<&i64> = known.put.iter().filter(|id| !acked.contains(id)).collect();
-    assert!(lost.is_empty(), "lost: {lost:?}");
-    let unknown: Vec<&i64> = acked.difference(&known.put).collect();
-    assert!(unknown.is_empty(), "never put: {unknown:?}");
+    rest().await;
+    check(&known.into_inner(), rounds);
     assert_eq!(client().status("train").await.unwrap().rows, 0);
 }

@@ -12,7 +12,8 @@ use rolldock_queue::face::{
 };
 use rolldock_queue::{
     LocalConfig, LocalListener, LocalQueue, LocalServiceConfig, OnFull, PartitionSpec, Queue, QueueConfig,
-    QueueError, RemoteConfig, RemoteQueue, ServiceConfig, TransferQueue, Unfinished, serve, serve_local,
+    QueueError, RemoteConfig, RemoteQueue, ServiceConfig, Share, TransferQueue, Unfinished, serve,
+    serve_local,
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -452,10 +453,16 @@ async fn a_stale_meta_is_an_error_and_never_another_rows_bytes() {
     let client = client(spec()).await;
     let old = client.put("train", ints("id", &[1, 2])).await.unwrap();
     client.clear_samples(&old).await.unwrap();
-    let new = client.put("train", ints("id", &[3, 4])).await.unwrap();
-    let mut slots = [old.rows[0].slot, old.rows[1].slot];
-    slots.sort_unstable();
-    assert!(new.rows.iter().all(|row| slots.contains(&row.slot)), "the slots are used again");
+    // Slots are used again in turn, and not soon.
+    let mut new = client.put("train", ints("id", &[3, 4])).await.unwrap();
+    for _ in 0..20_000 {
+        if new.rows.iter().any(|row| row.slot == old.rows[0].slot) {
+            break;
+        }
+        client.clear_samples(&new).await.unwrap();
+        new = client.put("train", ints("id", &[3, 4])).await.unwrap();
+    }
+    assert!(new.rows.iter().any(|row| row.slot == old.rows[0].slot), "the slots are used again");
     let stale = |error: QueueError| assert!(matches!(error, QueueError::StaleHandle { .. }), "{error}");
     stale(client.get_data(&old, None).await.unwrap_err());
     stale(client.put_fields(&old, ints("more", &[1, 2])).await.unwrap_err());
@@ -562,4 +569,33 @@ async fn faces_tour(remote: Arc<dyn Queue>) {
     batch.consume().await.unwrap();
     submit_group(&producer, "q").await;
     assert_eq!(consumer.fetch_batch("train", 1).await.unwrap().unwrap().prompt_uids(), ["q"]);
+}
+
+#[tokio::test]
+async fn ranks_of_a_streaming_loader_share_a_batch_and_members_of_a_rank_get_the_same_rows() {
+    let queue = TransferQueue::open(QueueConfig::default()).unwrap();
+    queue.declare(PartitionSpec::new("train", ["actor"], 64)).await.unwrap();
+    let client = TransferQueueClient::new(Arc::new(queue.clone()));
+    for group in 0..4 {
+        let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(group * 2..group * 2 + 2));
+        client.put("train", RecordBatch::try_from_iter([("id", ids)]).unwrap()).await.unwrap();
+    }
+    let mut rows = Vec::new();
+    for rank in 0..2 {
+        let mut of_rank = Vec::new();
+        for member in 0..2 {
+            let share = Some(Share { member, members: 2, equal_counts: true, ..Share::of(rank, 2) });
+            let request = MetaRequest { whole_groups: true, share, ..MetaRequest::new("train", "actor", 4) };
+            let meta = client.get_meta(&request).await.unwrap().unwrap();
+            assert_eq!(client.get_data(meta.meta(), None).await.unwrap().num_rows(), 4);
+            of_rank.push(meta.meta().rows.clone());
+            meta.consume().await.unwrap();
+        }
+        assert_eq!(of_rank[0], of_rank[1], "members of rank {rank}");
+        rows.extend(of_rank.swap_remove(0));
+    }
+    rows.sort_unstable_by_key(|row| (row.slot, row.generation));
+    rows.dedup();
+    assert_eq!(rows.len(), 8, "each row is one rank's");
+    assert!(client.is_all_consumed("train", "actor").await.unwrap());
 }

@@ -347,6 +347,14 @@ async fn clients_read_and_write_units_and_the_controller_sees_no_payload() {
     let again = Put { token: Some("t".to_owned()), ..Put::group("once", wide(10)) };
     let rows = client.put("train", again.clone(), None).await.unwrap();
     assert_eq!(client.put("train", again, None).await.unwrap(), rows);
+    // Rows by their handles too, whole and some of their columns.
+    let found = client.get("train", &rows, None).await.unwrap();
+    assert_eq!(found.iter().map(RecordBatch::num_rows).sum::<usize>(), 10);
+    assert_eq!(found[0].columns(), wide(10).columns());
+    let texts = client.get("train", &rows[3..5], Some(&["text".to_owned()])).await.unwrap();
+    assert_eq!(texts[0].columns(), wide(2).project(&[0]).unwrap().columns());
+    let missing = client.get("train", &rows, Some(&["none".to_owned()])).await;
+    assert_eq!(missing, Err(QueueError::ColumnMissing { column: "none".to_owned() }));
 }
 
 #[tokio::test]

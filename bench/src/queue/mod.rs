@@ -4,7 +4,7 @@
 //! machine's loopback is at all is measured in the same rounds, and with `--peer` so is the package that others use:
 //! its round, ours, the loopback's, so that the machine's moods meet all of them.
 //!
-//! One file for each thing that is measured ([`large`], [`small`], [`local`], [`durable`]); what they share is the server
+//! One file for each thing that is measured ([`large`], [`small`], [`waiting`], [`local`], [`durable`]); what they share is the server
 //! ([`server`]), the rows ([`data`]), the rounds ([`rounds`]) and the peer ([`peer`]).
 
 mod data;
@@ -15,6 +15,7 @@ mod peer;
 mod rounds;
 mod server;
 mod small;
+mod waiting;
 
 use rolldock::scope::Scope;
 
@@ -38,7 +39,8 @@ async fn figures(quick: bool, with_peer: bool) -> anyhow::Result<Vec<Figure>> {
     figures.extend(small::rows(quick, peer.as_mut()).await?);
     figures.extend(on_one_thread(small::takes(quick, peer.as_mut()))?);
     drop(peer);
-    figures.push(on_one_thread(small::quiet_take(quick))?);
+    figures.extend(on_one_thread(small::quiet_take(quick))?);
+    figures.push(waiting::takes().await?);
     figures.extend(local::figures(quick).await?);
     figures.push(durable::puts(quick).await?);
     figures.extend(durable::large(quick).await?);

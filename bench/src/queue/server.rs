@@ -35,6 +35,25 @@ impl Process {
         let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB"));
         Ok(kibibytes.with_context(|| format!("no {what}"))?.trim().parse::<f64>()? * 1024.0)
     }
+
+    /// Sockets that it has open.
+    pub(super) fn sockets(&self) -> anyhow::Result<usize> {
+        let files = std::fs::read_dir(format!("/proc/{}/fd", self.0.id()))?;
+        let is_socket = |path: std::path::PathBuf| {
+            std::fs::read_link(path).is_ok_and(|target| target.to_string_lossy().starts_with("socket:"))
+        };
+        Ok(files.flatten().filter(|file| is_socket(file.path())).count())
+    }
+
+    /// What it has used of processors so far, its threads together; seconds.
+    pub(super) fn processor(&self) -> anyhow::Result<f64> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
+        // The name may have spaces; behind it the 12th and 13th fields are ticks, in user mode and in the kernel.
+        let (_, fields) = stat.rsplit_once(") ").context("no name")?;
+        let ticks = |place: usize| fields.split(' ').nth(place).and_then(|ticks| ticks.parse::<f64>().ok());
+        let ticks = ticks(11).zip(ticks(12)).map(|(user, kernel)| user + kernel).context("no times")?;
+        Ok(ticks / rustix::param::clock_ticks_per_second() as f64)
+    }
 }
 
 impl Drop for Process {
@@ -73,6 +92,16 @@ impl Server {
         let client = self.client()?;
         client.declare(PartitionSpec::new(name, ["train"], capacity_rows)).await?;
         Ok(client)
+    }
+
+    /// What it has used of processors so far; seconds.
+    pub(super) fn processor(&self) -> anyhow::Result<f64> {
+        self.process.processor()
+    }
+
+    /// Sockets that it has open.
+    pub(super) fn connections(&self) -> anyhow::Result<usize> {
+        self.process.sockets()
     }
 
     /// Resident memory, bytes.

@@ -199,6 +199,9 @@ pub struct UnitArgs {
     /// The controller's bearer token; clients of this unit have to send it too
     #[arg(long, env = "ROLLDOCK_QUEUE_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
+    /// Largest body of a request; bytes [default: 256 MiB]
+    #[arg(long, value_name = "BYTES")]
+    pub body_bytes_max: Option<usize>,
 }
 
 /// `rolldock queue watch`
@@ -280,6 +283,9 @@ pub struct ServeArgs {
     /// What a put that returned survives
     #[arg(long, value_enum, default_value_t = Durability::Fsync)]
     pub durability: Durability,
+    /// Largest body of a request; bytes [default: 256 MiB, through shared memory 1 GiB]
+    #[arg(long, value_name = "BYTES")]
+    pub body_bytes_max: Option<usize>,
 }
 
 /// What a put that returned survives.

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use rolldock_queue::{
-    Durability, LocalConfig, LocalQueue, Queue, QueueConfig, QueueInspection, RemoteConfig, RemoteQueue,
-    TransferQueue, UnitStatus,
+    Durability, LocalConfig, LocalQueue, LocalServiceConfig, Queue, QueueConfig, QueueInspection,
+    RemoteConfig, RemoteQueue, ServiceConfig, TransferQueue, UnitStatus,
 };
 
 use super::args::{QueueArgs, QueueCommand, ServeArgs};
@@ -96,18 +96,26 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let mut places = Vec::new();
     let mut threads = None;
     if let Some(listen) = args.listen.or(if args.uds.is_none() { Some(LISTEN_DEFAULT) } else { None }) {
-        let serving = serve_queue_on_threads(queue.clone(), listen, args.token, &scope).await?;
+        let config = service(args.token, args.body_bytes_max);
+        let serving = serve_queue_on_threads(queue.clone(), listen, config, &scope).await?;
         places.push(format!("http://{}", serving.address));
         threads = Some(serving);
     }
     if let Some(path) = &args.uds {
-        serve_queue_locally(queue.clone(), path, &scope)?;
+        let mut config = LocalServiceConfig::default();
+        config.put_bytes_max = args.body_bytes_max.unwrap_or(config.put_bytes_max);
+        serve_queue_locally(queue.clone(), path, config, &scope)?;
         places.push(format!("unix:{}", path.display()));
     }
     let kept = folder
         .map_or("in memory: nothing survives the end".to_owned(), |dir| format!("in {}", dir.display()));
     super::say(&format!("serving a queue at {}, kept {kept}", places.join(" and ")));
     until_terminated(queue, threads, scope).await
+}
+
+fn service(token: Option<String>, body_bytes_max: Option<usize>) -> ServiceConfig {
+    let default = ServiceConfig::default();
+    ServiceConfig { token, body_bytes_max: body_bytes_max.unwrap_or(default.body_bytes_max) }
 }
 
 /// Serves until somebody asks for the end; then what is on its way becomes durable.

@@ -45,10 +45,9 @@ pub async fn serve_queue(
 pub async fn serve_queue_on_threads(
     queue: TransferQueue,
     address: SocketAddr,
-    token: Option<String>,
+    config: ServiceConfig,
     scope: &Scope,
 ) -> anyhow::Result<ServingThreads> {
-    let config = ServiceConfig { token, ..ServiceConfig::default() };
     let end = scope.token().clone();
     let is_open = config.token.is_none();
     let serve_there = move |number: usize, listener| {
@@ -76,9 +75,14 @@ fn warn_if_open(address: SocketAddr) {
 }
 
 /// Serves the queue to this host at the socket `path`, on a thread of its own, until the scope ends.
-pub fn serve_queue_locally(queue: TransferQueue, path: &Path, scope: &Scope) -> anyhow::Result<()> {
+pub fn serve_queue_locally(
+    queue: TransferQueue,
+    path: &Path,
+    config: LocalServiceConfig,
+    scope: &Scope,
+) -> anyhow::Result<()> {
     let cannot = || format!("cannot serve the queue at {}", path.display());
-    let listener = LocalListener::bind(path, LocalServiceConfig::default()).with_context(cannot)?;
+    let listener = LocalListener::bind(path, config).with_context(cannot)?;
     let end = scope.token().clone();
     let serving = move || async move { Ok(serve_local(queue, listener, end).await?) }.boxed_local();
     let ended = on_thread("rolldock-local", serving)?;

@@ -37,7 +37,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{bad, check_counts, joined, task_of};
-use crate::{Lease, Put, Queue, QueueError, RowHandle, Sampler, Take};
+use crate::{Lease, Put, Queue, QueueError, RowHandle, Sampler, Share, Take};
 
 /// How long puts wait for room, unless the client is told otherwise.
 const PUT_WAIT: Duration = Duration::from_secs(600);
@@ -94,6 +94,9 @@ pub struct MetaRequest {
     pub whole_groups: bool,
     /// Which groups go first.
     pub sampler: Sampler,
+    /// The part of the batch for one of several data-parallel ranks, as a `StreamingDataLoader` of each asks for: the batch
+    /// size is that of all ranks together then, and members of a rank get the same rows.
+    pub share: Option<Share>,
     /// How long to wait; absent means not at all.
     pub wait: Option<Duration>,
 }
@@ -107,6 +110,7 @@ impl MetaRequest {
             batch_size,
             whole_groups: false,
             sampler: Sampler::Fifo,
+            share: None,
             wait: None,
         }
     }
@@ -179,6 +183,7 @@ impl TransferQueueClient {
             at_least: *batch_size,
             columns: Some(Vec::new()),
             sampler: request.sampler,
+            share: request.share,
             deadline: request.wait.map(|wait| Instant::now() + wait),
             ..take
         };

@@ -20,8 +20,8 @@ use super::body::Content;
 use super::ipc;
 use super::link::{Call, Link};
 use super::wire::{
-    ClearBody, Cleared, CloseBody, ClosedAnswer, FindBody, FoundAnswer, GetBody, NamesAnswer, PutAnswer,
-    PutQuery, ResetAnswer, SampleBody, TagsBody, VersionBody,
+    ClearBody, Cleared, CloseBody, ClosedAnswer, FindBody, FoundAnswer, NamesAnswer, PutAnswer, PutQuery,
+    ResetAnswer, SampleBody, TagsBody, VersionBody,
 };
 use crate::{
     ClosedGroup, KeyedRow, Lease, PartitionSpec, PartitionStats, Put, Queue, QueueError, QueueInspection,
@@ -79,6 +79,12 @@ impl RemoteQueue {
     /// Names a server; nothing is sent yet. Needs to be called inside a tokio runtime.
     pub fn new(config: RemoteConfig) -> Result<Self, QueueError> {
         Ok(Self { link: Arc::new(Link::new(config)?), direct: Arc::default() })
+    }
+
+    /// The same for a storage unit: it fails at once where that does not answer, and there are no units behind it.
+    pub(crate) fn of_unit(url: &str, token: Option<String>) -> Result<Self, QueueError> {
+        let config = RemoteConfig { token, patience: Duration::ZERO, ..RemoteConfig::new(url) };
+        Ok(Self { direct: Arc::new(Direct::none()), ..Self::new(config)? })
     }
 
     /// Waits until leases that were dropped have been given back.
@@ -210,22 +216,7 @@ impl Queue for RemoteQueue {
         rows: &'a [RowHandle],
         columns: Option<&'a [String]>,
     ) -> BoxFuture<'a, Result<Vec<RecordBatch>, QueueError>> {
-        async move {
-            let body = GetBody { rows: rows.to_vec(), columns: columns.map(<[String]>::to_vec) };
-            let mut answer = self.link.send(Call::json(path(partition, "/get"), &body)?.repeatable()).await?;
-            let mut decoder = ipc::Decoder::new();
-            let mut batches = Vec::new();
-            while let Some(bytes) = answer.chunk().await? {
-                decoder.feed(bytes, |batch| {
-                    batches.push(batch);
-                    Ok(())
-                })?;
-            }
-            decoder.finish()?;
-            answer.done().await;
-            Ok(batches)
-        }
-        .boxed()
+        self.rows_of(partition, rows, columns).boxed()
     }
 
     fn find<'a>(

@@ -213,6 +213,15 @@ pub(crate) struct GetBody {
     pub(crate) rows: Vec<RowHandle>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) columns: Option<Vec<String>>,
+    /// The client can fetch rows from units itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) placed: bool,
+}
+
+/// Where rows lie, all of them on units.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct PlacesAnswer {
+    pub(crate) stretches: Vec<PlacedStretch>,
 }
 
 /// The body of a search for keys; all if absent.

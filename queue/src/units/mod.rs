@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::{ChunkId, PartitionSpec, QueueError, RemoteConfig, RemoteQueue, RowHandle};
+use crate::{ChunkId, PartitionSpec, QueueError, RemoteQueue, RowHandle};
 
 pub(crate) use member::ORPHAN_AGE;
 pub use member::{UnitConfig, run_unit};
@@ -171,8 +171,7 @@ impl Units {
 
     /// A client that fails at once where a unit does not answer. Needs a tokio runtime.
     fn client(&self, url: &str) -> Result<RemoteQueue, QueueError> {
-        let token = self.token.lock().clone();
-        RemoteQueue::new(RemoteConfig { token, patience: Duration::ZERO, ..RemoteConfig::new(url) })
+        RemoteQueue::of_unit(url, self.token.lock().clone())
     }
 
     /// Units that were reached where another one is now: they have gone.

@@ -2,7 +2,7 @@
 
 use rolldock_queue::{QueueConfig, RemoteConfig, RemoteQueue, TransferQueue, UnitConfig, run_unit};
 
-use super::until_terminated;
+use super::{service, until_terminated};
 use crate::cli::args::UnitArgs;
 use crate::run::{queue_folder, serve_queue_on_threads};
 use crate::scope::Scope;
@@ -14,7 +14,9 @@ pub(super) async fn unit(args: UnitArgs) -> anyhow::Result<()> {
     let controller = RemoteConfig { token: args.token.clone(), ..RemoteConfig::new(&args.controller) };
     let controller = RemoteQueue::new(controller)?;
     let scope = Scope::new();
-    let threads = serve_queue_on_threads(queue.clone(), args.listen, args.token, &scope).await?;
+    let threads =
+        serve_queue_on_threads(queue.clone(), args.listen, service(args.token, args.body_bytes_max), &scope)
+            .await?;
     let url = args.advertise.unwrap_or_else(|| format!("http://{}", threads.address));
     let kept = match &folder {
         Some(dir) => format!("in {}", dir.display()),

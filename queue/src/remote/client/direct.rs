@@ -12,11 +12,12 @@ use tokio::time::Instant;
 
 use super::{Call, Content, RemoteQueue, path, query};
 use crate::partition::{PlacedPart, PlacedStretch, columns_of, lengths_of};
-use crate::remote::wire::{PlacedBody, PutAnswer, PutQuery, UnitsAnswer};
-use crate::remote::{RemoteConfig, ipc};
+use crate::remote::ipc;
+use crate::remote::link::Answer;
+use crate::remote::wire::{GetBody, PlacedBody, PlacesAnswer, PutAnswer, PutQuery, UnitsAnswer};
 use crate::store::payload_bytes;
 use crate::units::{BLOBS, ORPHAN_AGE, Place, UnitStatus, weight};
-use crate::{ErrorClass, PartitionSpec, Put, Queue, QueueError, UnitCard};
+use crate::{ErrorClass, PartitionSpec, Put, Queue, QueueError, RowHandle, UnitCard};
 
 /// How long it is believed which units there are.
 const UNITS_AGE_MAX: Duration = Duration::from_secs(2);
@@ -42,11 +43,38 @@ struct Known {
 #[derive(Debug, Default)]
 pub(super) struct Direct {
     known: Mutex<Known>,
+    /// Nobody is asked whether there are any.
+    has_none: bool,
+}
+
+impl Direct {
+    /// Of a server that has no units.
+    pub(super) fn none() -> Self {
+        Self { has_none: true, ..Self::default() }
+    }
+}
+
+/// Reads rows as they arrive.
+async fn read(mut answer: Answer<'_>) -> Result<Vec<RecordBatch>, QueueError> {
+    let mut decoder = ipc::Decoder::new();
+    let mut batches = Vec::new();
+    while let Some(bytes) = answer.chunk().await? {
+        decoder.feed(bytes, |batch| {
+            batches.push(batch);
+            Ok(())
+        })?;
+    }
+    decoder.finish()?;
+    answer.done().await;
+    Ok(batches)
 }
 
 impl RemoteQueue {
     /// Live units. None where the controller cannot be asked by then: whoever asks goes the ordinary way, and is told there.
     pub(super) async fn live_units(&self, deadline: Option<Instant>) -> Vec<UnitCard> {
+        if self.direct.has_none {
+            return Vec::new();
+        }
         if let Some((asked, units)) = &self.direct.known.lock().units
             && asked.elapsed() < UNITS_AGE_MAX
         {
@@ -64,8 +92,7 @@ impl RemoteQueue {
         if let Some(client) = self.direct.known.lock().clients.get(url) {
             return Ok(client.clone());
         }
-        let token = self.link.config.token.clone();
-        let client = Self::new(RemoteConfig { token, patience: Duration::ZERO, ..RemoteConfig::new(url) })?;
+        let client = Self::of_unit(url, self.link.config.token.clone())?;
         self.direct.known.lock().clients.insert(url.to_owned(), client.clone());
         Ok(client)
     }
@@ -170,6 +197,33 @@ impl RemoteQueue {
         }
     }
 
+    /// The columns of rows: from the units that they lie on, or through the controller where any of them does not, or
+    /// cannot be reached.
+    pub(super) async fn rows_of(
+        &self,
+        partition: &str,
+        rows: &[RowHandle],
+        columns: Option<&[String]>,
+    ) -> Result<Vec<RecordBatch>, QueueError> {
+        let mut placed = !self.live_units(None).await.is_empty();
+        loop {
+            let body = GetBody { rows: rows.to_vec(), columns: columns.map(<[String]>::to_vec), placed };
+            let answer = self.link.send(Call::json(path(partition, "/get"), &body)?.repeatable()).await?;
+            if answer.headers.get("content-type").is_none_or(|kind| kind != "application/json") {
+                return read(answer).await;
+            }
+            let bytes = answer.bytes().await?;
+            let places: PlacesAnswer = serde_json::from_slice(&bytes)
+                .map_err(|error| self.link.unreachable(format!("an answer that is not its own: {error}")))?;
+            match self.fetch(places.stretches, columns).await {
+                Ok(batches) => return Ok(batches),
+                // The controller knows better what is wrong.
+                Err(error) => tracing::debug!(%error, "rows come through the controller"),
+            }
+            placed = false;
+        }
+    }
+
     /// Fetches the rows of a lease from where they lie.
     pub(super) async fn fetch(
         &self,
@@ -177,7 +231,9 @@ impl RemoteQueue {
         columns: Option<&[String]>,
     ) -> Result<Vec<RecordBatch>, QueueError> {
         let fetching = stretches.iter().map(|stretch| self.fetch_stretch(stretch, columns));
-        Ok(try_join_all(fetching).await?.concat())
+        let batches = try_join_all(fetching).await?.concat();
+        let schema = ipc::common_schema(&batches);
+        batches.iter().map(|batch| ipc::conformed(batch, &schema)).collect()
     }
 
     async fn fetch_stretch(

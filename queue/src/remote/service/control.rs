@@ -14,8 +14,8 @@ use super::bodies::json_of;
 use super::{Answer, Path, Query, Service, Shared, done, json, until_end};
 use crate::remote::ipc::{self, Pieces};
 use crate::remote::wire::{
-    ARROW_STREAM, CloseBody, ClosedAnswer, FindBody, FoundAnswer, GetBody, ResetAnswer, SampleBody,
-    StatusQuery, TagsBody, VersionBody,
+    ARROW_STREAM, CloseBody, ClosedAnswer, FindBody, FoundAnswer, GetBody, PlacesAnswer, ResetAnswer,
+    SampleBody, StatusQuery, TagsBody, VersionBody,
 };
 
 pub(super) fn routes() -> Router<Arc<Service>> {
@@ -44,7 +44,10 @@ async fn status(
 
 async fn get_rows(State(service): Shared, Path(partition): Path<String>, body: Body) -> Answer {
     let partition = service.queue.partition(&partition)?;
-    let GetBody { rows, columns } = json_of(&service, body).await?;
+    let GetBody { rows, columns, placed } = json_of(&service, body).await?;
+    if placed && let Some(stretches) = partition.places(&rows, columns.as_deref())? {
+        return Ok(json(&PlacesAnswer { stretches }));
+    }
     let batches = partition.get(&rows, columns.as_deref()).await?;
     let schema = ipc::common_schema(&batches);
     let batches =

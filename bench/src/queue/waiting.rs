@@ -1,0 +1,68 @@
+//! What clients cost that wait for rows: a connection each, and nothing else.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use rolldock::scope::Scope;
+use rolldock_queue::{Put, Queue, Take};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::time::Instant;
+
+use super::data;
+use super::server::Server;
+use crate::figures::{Bar, Figure};
+
+const CLIENTS: usize = 2_000;
+/// How long they are looked at.
+const WINDOW: Duration = Duration::from_secs(2);
+/// How long they take to be there.
+const ARRIVAL: Duration = Duration::from_secs(60);
+/// Open files of either process beyond the connections.
+const FILES: u64 = 500;
+
+/// The server's processes inherit it.
+fn allow_files() -> anyhow::Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    let needed = CLIENTS as u64 + FILES;
+    if limit.current.is_none_or(|current| current >= needed) {
+        return Ok(());
+    }
+    let raised = Rlimit { current: Some(needed), maximum: limit.maximum };
+    setrlimit(Resource::Nofile, raised).with_context(|| format!("{needed} open files are not allowed"))
+}
+
+/// Processor time of a server with 2,000 clients in a take that waits; then all of them get a row.
+pub(super) async fn takes() -> anyhow::Result<Figure> {
+    allow_files()?;
+    let server = Server::start(None)?;
+    let producer = server.declared("train", 1 << 16).await?;
+    let scope = Scope::new();
+    let until = Instant::now() + Duration::from_secs(600);
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let client = server.client()?;
+            Ok(scope.spawn(async move {
+                let lease = client.take("train", &Take::rows("train", 1).until(until)).await?;
+                lease.context("nothing to take")?.ack().await?;
+                anyhow::Ok(())
+            }))
+        })
+        .collect::<anyhow::Result<_>>()?;
+    let arrived_by = Instant::now() + ARRIVAL;
+    while server.connections()? < CLIENTS {
+        anyhow::ensure!(Instant::now() < arrived_by, "not all of {CLIENTS} clients are there");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // The last ones have been heard by then.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let before = server.processor()?;
+    tokio::time::sleep(WINDOW).await;
+    let used = server.processor()? - before;
+    producer.put("train", Put::group("all", data::small(CLIENTS)?), None).await?;
+    for client in clients {
+        client.await??;
+    }
+    let share = used / WINDOW.as_secs_f64() * 100.0;
+    let name = format!("a server with {CLIENTS} takes that wait: share of one core");
+    Ok(Figure::new(name, share, "%").bar(Bar::AtMost(2.0)))
+}
