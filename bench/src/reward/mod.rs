@@ -1,12 +1,13 @@
 //! The reward room: what a score costs, and whether our scorers say what others' say.
 //!
-//! Ours alone: the speed of `math_dapo` ([`speed`]) and how often `math_equiv` is right where the right verdict is known
+//! Ours alone: the speed of `math_dapo` ([`speed`]), what the worst megabyte costs every scorer ([`nasty`]), and how often `math_equiv` is right where the right verdict is known
 //! ([`agreement`]). With `--peer`, beside them and in the same rounds, what users had before: verl's scorers in Python, which
 //! ours must agree with on any text ([`fuzz`]), and the library `math-verify`.
 
 mod agreement;
 mod data;
 mod fuzz;
+mod nasty;
 mod peer;
 mod speed;
 mod texts;
@@ -39,6 +40,7 @@ pub(crate) struct RewardArgs {
 pub(crate) fn measure(quick: bool, args: &RewardArgs) -> anyhow::Result<Vec<Figure>> {
     let mut peer = args.peer.then(Peer::start).transpose()?;
     let mut figures = speed::figures(quick, peer.as_mut())?;
+    figures.extend(nasty::figures(quick)?);
     figures.extend(agreement::figures(quick, peer.as_mut())?);
     if let Some(peer) = peer.as_mut() {
         let seconds = args.fuzz.unwrap_or(if quick { QUICK_FUZZ_S } else { FUZZ_S });

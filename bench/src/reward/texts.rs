@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 use rolldock_reward::python_text::{DIGITS, SPACES, tail};
 
 /// What the scorers look for, whole and in halves.
-const PIECES: &[&str] = &[
+pub(super) const PIECES: &[&str] = &[
     "Answer:",
     "answer :",
     "ANSWER\u{a0}:\u{3000}",
