@@ -91,10 +91,10 @@ impl Worker {
             return false;
         }
         let servers = self.shared.balancer.snapshot().servers;
-        let is_other = servers.iter().any(|server| {
-            matches!(server.state, ServerState::Active | ServerState::Probing)
-                && !failed_on.contains(&server.id)
-        });
+        // One on trial may be left alone for a minute, which is no time to wait for a second answer.
+        let is_other = servers
+            .iter()
+            .any(|server| server.state == ServerState::Active && !failed_on.contains(&server.id));
         if !is_other {
             return false;
         }
