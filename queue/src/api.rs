@@ -21,7 +21,7 @@ pub trait Queue: Send + Sync + std::fmt::Debug {
     /// Declares a partition, or finds it declared in the same way.
     fn declare(&self, spec: PartitionSpec) -> BoxFuture<'_, Result<(), QueueError>>;
 
-    /// Puts rows; waits at most `wait` for room, for ever if absent.
+    /// Puts rows, into a partition made as the queue was told to if it is not there; waits at most `wait` for room, for ever if absent.
     fn put<'a>(
         &'a self,
         partition: &'a str,
@@ -99,7 +99,7 @@ pub trait Queue: Send + Sync + std::fmt::Debug {
         unfinished: Unfinished,
     ) -> BoxFuture<'a, Result<Vec<ClosedGroup>, QueueError>>;
 
-    /// No more puts: takers see the end instead of waiting for more.
+    /// No more puts: takers see the end instead of waiting for more, as durably as the queue is.
     fn end_of_puts<'a>(&'a self, partition: &'a str) -> BoxFuture<'a, Result<(), QueueError>>;
 
     /// Counts that cost nothing to read.
@@ -132,7 +132,7 @@ impl Queue for TransferQueue {
         wait: Option<Duration>,
     ) -> BoxFuture<'a, Result<Vec<RowHandle>, QueueError>> {
         let deadline = wait.map(|wait| Instant::now() + wait);
-        async move { self.partition(partition)?.put(put, deadline).await }.boxed()
+        async move { self.partition_for_put(partition).await?.put(put, deadline).await }.boxed()
     }
 
     fn write_columns<'a>(
@@ -223,8 +223,7 @@ impl Queue for TransferQueue {
     }
 
     fn end_of_puts<'a>(&'a self, partition: &'a str) -> BoxFuture<'a, Result<(), QueueError>> {
-        let ended = self.partition(partition).map(|partition| partition.end_of_puts());
-        futures::future::ready(ended).boxed()
+        async move { self.partition(partition)?.end().await }.boxed()
     }
 
     fn status<'a>(&'a self, partition: &'a str) -> BoxFuture<'a, Result<PartitionStats, QueueError>> {

@@ -8,6 +8,11 @@ use arrow::datatypes::{DataType, Field};
 use arrow_schema::extension::{EXTENSION_TYPE_METADATA_KEY, EXTENSION_TYPE_NAME_KEY};
 use serde::{Deserialize, Serialize};
 
+use crate::{QueueError, Sampler};
+
+/// Lists in lists, or fields in fields, that a column's type may have: more could not be read back from the journal.
+const DTYPE_DEPTH_MAX: usize = 32;
+
 /// What a put that returned survives.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -45,16 +50,30 @@ pub struct QueueConfig {
     pub segment_bytes: u64,
     /// The journal is rewritten when it is larger than this and than four times what is live; bytes.
     pub journal_bytes: u64,
+    /// Whether a put to a partition that is not there makes it, as [`put_spec`](Self::put_spec) says; else that is an
+    /// error.
+    pub create_on_put: bool,
+    /// What such a partition is declared as, but for its name.
+    pub put_spec: PartitionSpec,
 }
 
 impl Default for QueueConfig {
+    /// In memory or durable; puts make partitions of 65,536 rows with the one task `train`.
     fn default() -> Self {
-        Self { dir: None, durability: Durability::Fsync, segment_bytes: 64 << 20, journal_bytes: 8 << 20 }
+        Self {
+            dir: None,
+            durability: Durability::Fsync,
+            segment_bytes: 64 << 20,
+            journal_bytes: 8 << 20,
+            create_on_put: true,
+            put_spec: PartitionSpec::new("", ["train"], 65_536),
+        }
     }
 }
 
 /// A column with its type; the type is checked at every put and never cast.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ColumnSpec {
     /// Its name.
     pub name: String,
@@ -68,6 +87,7 @@ pub struct ColumnSpec {
 /// An Arrow extension type, as a field's metadata name it: `arrow.fixed_shape_tensor`, `arrow.json`; for types that Arrow does
 /// not have (bf16, fp8) any tag of the producer's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ExtensionSpec {
     /// Its name.
     pub name: String,
@@ -115,6 +135,7 @@ impl ColumnSpec {
 
 /// A partition as it is declared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PartitionSpec {
     /// Unique in the queue.
     pub name: String,
@@ -128,6 +149,13 @@ pub struct PartitionSpec {
     pub length_columns: Vec<String>,
     /// Rows.
     pub capacity_rows: usize,
+    /// Rows of every group, samples where they are put by these: what a put without a size means, and a put of another
+    /// size is refused. Absent: each group says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group_size: Option<usize>,
+    /// What a take gets first that does not say so.
+    #[serde(default, skip_serializing_if = "is_declared")]
+    pub order: Sampler,
     /// Bytes of payload, counted in KiB as it is in memory; no bound but that of the rows if absent. Columns that are
     /// added to rows count too, but never wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -148,6 +176,7 @@ pub struct PartitionSpec {
 
 /// A task of a partition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct TaskSpec {
     /// Its name.
     pub name: String,
@@ -171,11 +200,34 @@ impl PartitionSpec {
             tasks,
             length_columns: Vec::new(),
             capacity_rows,
+            group_size: None,
+            order: Sampler::Declared,
             capacity_bytes: None,
             row_bytes_max: None,
             durability: None,
             on_full: OnFull::Block,
             lease_ms: default_lease_ms(),
+        }
+    }
+
+    /// Whether a partition can be what it says.
+    pub(crate) fn check(&self) -> Result<(), QueueError> {
+        let is_sound = !self.name.is_empty()
+            && !self.tasks.is_empty()
+            && self.capacity_rows > 0
+            && self.group_size.is_none_or(|size| size > 0);
+        if !is_sound {
+            return Err(QueueError::DeclaredOtherwise {
+                name: self.name.clone(),
+                what: "expected a name, at least one task, and a capacity and a group_size above 0"
+                    .to_owned(),
+            });
+        }
+        match self.columns.iter().find(|column| is_deeper(&column.dtype, DTYPE_DEPTH_MAX)) {
+            None => Ok(()),
+            Some(ColumnSpec { name, .. }) => Err(QueueError::BadRequest {
+                reason: format!("expected a type of depth_max={DTYPE_DEPTH_MAX} for column={name}"),
+            }),
         }
     }
 
@@ -185,6 +237,28 @@ impl PartitionSpec {
 
     pub(crate) fn lease(&self) -> Duration {
         Duration::from_millis(self.lease_ms)
+    }
+}
+
+fn is_declared(sampler: &Sampler) -> bool {
+    *sampler == Sampler::Declared
+}
+
+/// Whether types are nested more than `depth` deep. Looks no deeper itself.
+fn is_deeper(dtype: &DataType, depth: usize) -> bool {
+    let Some(below) = depth.checked_sub(1) else { return true };
+    match dtype {
+        DataType::List(field)
+        | DataType::LargeList(field)
+        | DataType::ListView(field)
+        | DataType::LargeListView(field)
+        | DataType::FixedSizeList(field, _)
+        | DataType::Map(field, _) => is_deeper(field.data_type(), below),
+        DataType::Struct(fields) => fields.iter().any(|field| is_deeper(field.data_type(), below)),
+        DataType::Union(fields, _) => fields.iter().any(|(_, field)| is_deeper(field.data_type(), below)),
+        DataType::Dictionary(_, values) => is_deeper(values, below),
+        DataType::RunEndEncoded(_, values) => is_deeper(values.data_type(), below),
+        _ => false,
     }
 }
 

@@ -35,8 +35,24 @@ pub(crate) struct Inner {
     pub(crate) units: Arc<Units>,
     /// Above every row generation of partitions that are gone: handles of theirs name no row of a later one.
     pub(crate) generation_floor: Arc<AtomicU32>,
+    /// What a put makes of a partition that is not there; nothing if absent.
+    put_spec: Option<PartitionSpec>,
     _lock: Option<DirLock>,
 }
+
+/// What a queue begins with.
+#[derive(Default)]
+struct Known {
+    partitions: Partitions,
+    generation_floor: Arc<AtomicU32>,
+    units: Arc<Units>,
+    put_spec: Option<PartitionSpec>,
+}
+
+/// Partitions that a queue may have when a put makes another one.
+const MADE_ON_PUT_MAX: usize = 1024;
+/// Bytes of the name of a partition that a put makes.
+const MADE_NAME_BYTES_MAX: usize = 256;
 
 /// See the crate's documentation. Clones are of the same queue.
 #[derive(Clone)]
@@ -95,8 +111,10 @@ impl TransferQueue {
     ///
     /// Blocks while it reads the journal.
     pub fn open(config: QueueConfig) -> Result<Self, QueueError> {
+        let put_spec = config.create_on_put.then_some(config.put_spec);
         let Some(dir) = config.dir else {
-            return Ok(Self::assemble(Plane::Memory(Arc::new(MemoryStore::default())), None));
+            let plane = Plane::Memory(Arc::new(MemoryStore::default()));
+            return Ok(Self::assemble(plane, None, Known { put_spec, ..Known::default() }));
         };
         std::fs::create_dir_all(&dir).map_err(QueueError::io("create", &dir))?;
         let lock = DirLock::acquire(&dir)?;
@@ -144,7 +162,8 @@ impl TransferQueue {
             leases: Arc::new(leases),
             durability: config.durability,
         };
-        let queue = Self::assemble_with(plane, Some(lock), partitions, generation_floor, units);
+        let queue =
+            Self::assemble(plane, Some(lock), Known { partitions, generation_floor, units, put_spec });
         queue.adopt(replay, &store)?;
         Ok(queue)
     }
@@ -158,23 +177,14 @@ impl TransferQueue {
         }
         let units = Arc::clone(&replay.units);
         let plane = Plane::ReadOnly(Arc::clone(&store));
-        let queue = Self::assemble_with(plane, None, Partitions::default(), Arc::default(), units);
+        let queue = Self::assemble(plane, None, Known { units, ..Known::default() });
         queue.adopt(replay, &store)?;
         Ok(queue)
     }
 
-    fn assemble(plane: Plane, lock: Option<DirLock>) -> Self {
-        Self::assemble_with(plane, lock, Partitions::default(), Arc::default(), Arc::default())
-    }
-
-    fn assemble_with(
-        plane: Plane,
-        lock: Option<DirLock>,
-        partitions: Partitions,
-        generation_floor: Arc<AtomicU32>,
-        units: Arc<Units>,
-    ) -> Self {
+    fn assemble(plane: Plane, lock: Option<DirLock>, known: Known) -> Self {
         let (claims, next_chunk) = (Claims::default(), Arc::default());
+        let Known { partitions, generation_floor, units, put_spec } = known;
         Self {
             inner: Arc::new(Inner {
                 plane,
@@ -183,6 +193,7 @@ impl TransferQueue {
                 next_chunk,
                 units,
                 generation_floor,
+                put_spec,
                 _lock: lock,
             }),
         }
@@ -205,12 +216,7 @@ impl TransferQueue {
 
     /// Declares a partition, or finds it declared in the same way.
     pub async fn declare(&self, spec: PartitionSpec) -> Result<Partition, QueueError> {
-        if spec.name.is_empty() || spec.tasks.is_empty() || spec.capacity_rows == 0 {
-            return Err(QueueError::DeclaredOtherwise {
-                name: spec.name,
-                what: "expected a name, at least one task, and a capacity above 0".to_owned(),
-            });
-        }
+        spec.check()?;
         let find = || self.inner.partitions.lock().get(&spec.name).cloned();
         let claim = match self.inner.claims.declare(&spec.name, find)? {
             Ok(found) => return found.declared_as(&spec),
@@ -262,6 +268,40 @@ impl TransferQueue {
     pub fn partition(&self, name: &str) -> Result<Partition, QueueError> {
         let found = self.inner.partitions.lock().get(name).cloned();
         found.ok_or_else(|| QueueError::UnknownPartition { name: name.to_owned() })
+    }
+
+    /// The partition that a put goes to: made as the queue was [told](QueueConfig::put_spec) if it is not there.
+    ///
+    /// Cancel-safe: it is made or it is not.
+    pub async fn partition_for_put(&self, name: &str) -> Result<Partition, QueueError> {
+        let (unknown, spec) = match (self.partition(name), &self.inner.put_spec) {
+            (Err(unknown @ QueueError::UnknownPartition { .. }), Some(spec)) => (unknown, spec),
+            (found, _) => return found,
+        };
+        if matches!(self.inner.plane, Plane::ReadOnly(_)) {
+            return Err(unknown);
+        }
+        let is_name = !name.is_empty()
+            && name.len() <= MADE_NAME_BYTES_MAX
+            && !name.starts_with('_')
+            && !name.chars().any(|letter| letter.is_control() || letter == '/');
+        if !is_name {
+            let reason = format!(
+                "expected a name of at most {MADE_NAME_BYTES_MAX} bytes without a leading _, slashes and control \
+                 characters for a partition that a put makes, found {name:?}"
+            );
+            return Err(QueueError::BadRequest { reason });
+        }
+        if self.inner.partitions.lock().len() >= MADE_ON_PUT_MAX {
+            let reason =
+                format!("puts make at most partitions_max={MADE_ON_PUT_MAX}; declare partition={name}");
+            return Err(QueueError::BadRequest { reason });
+        }
+        match self.declare(PartitionSpec { name: name.to_owned(), ..spec.clone() }).await {
+            // Somebody else has declared it meanwhile.
+            Err(QueueError::DeclaredOtherwise { .. }) => self.partition(name),
+            outcome => outcome,
+        }
     }
 
     /// All partitions, in order of their names.

@@ -97,8 +97,15 @@ async fn a_stale_handle_is_never_another_rows_bytes() {
     let queue = partition(spec(2)).await;
     let old = queue.put(Put::group("g", ids(0, 2)), None).await.unwrap();
     queue.take(&Take::groups("train", 1)).await.unwrap().unwrap().ack().await.unwrap();
-    let new = queue.put(Put::group("h", ids(5, 2)), None).await.unwrap();
-    assert_eq!(old[0].slot.min(old[1].slot), new[0].slot.min(new[1].slot), "the slots are used again");
+    // Slots are used again in turn, and not soon.
+    for _ in 0..20_000 {
+        let new = queue.put(Put::group("h", ids(5, 2)), None).await.unwrap();
+        if new.iter().any(|row| row.slot == old[0].slot) {
+            break;
+        }
+        queue.clear(&new).await.unwrap();
+    }
+    assert_eq!(queue.stats().rows, 2, "the slots are used again");
     let error = queue.write_columns(&old, rewards(2)).await.unwrap_err();
     assert!(matches!(error, QueueError::StaleHandle { .. }), "{error}");
 }
@@ -213,7 +220,7 @@ async fn unknown_names_are_named() {
 
 #[tokio::test]
 async fn asking_for_a_batch_costs_what_it_takes_and_not_what_is_there() {
-    let median = async |resident: i32| {
+    let fastest = async |resident: i32| {
         let queue = partition(spec(100_000)).await;
         for group in 0..resident / 2 {
             put(&queue, &format!("g{group}"), 2).await;
@@ -224,10 +231,10 @@ async fn asking_for_a_batch_costs_what_it_takes_and_not_what_is_there() {
             queue.take(&Take::groups("train", 8)).await.unwrap().unwrap().nack().await.unwrap();
             times.push(started.elapsed());
         }
-        times.sort();
-        times[times.len() / 2]
+        // Whatever else the machine does only adds to it.
+        times.into_iter().min().unwrap()
     };
-    let (few, many) = (median(16).await, median(50_000).await);
-    // What it costs to walk over all rows would be thousands of times as much.
-    assert!(many < few * 5 + Duration::from_micros(50), "{few:?} among 16 rows, {many:?} among 50,000");
+    let (few, many) = (fastest(16).await, fastest(50_000).await);
+    // A walk over all rows takes 50 microseconds at a nanosecond for each.
+    assert!(many < few * 2 + Duration::from_micros(15), "{few:?} among 16 rows, {many:?} among 50,000");
 }

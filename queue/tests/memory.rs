@@ -50,6 +50,73 @@ fn batch(first: i64, rows: i64) -> RecordBatch {
 async fn memory_follows_what_is_live() {
     freed_rows_free_their_memory_and_a_take_copies_no_payload().await;
     a_partition_on_disk_serves_in_bounded_memory().await;
+    what_is_kept_is_at_most_one_and_a_half_times_what_is_live().await;
+    tokens_of_rows_that_are_gone_keep_next_to_nothing().await;
+}
+
+/// What may be kept beyond one and a half times what is live; bytes. The bound that users are told is 64 MiB.
+const WASTE_BYTES_MAX: usize = 24 << 20;
+
+/// One row of a mebibyte among short ones.
+fn ragged(rows: usize) -> RecordBatch {
+    let long = (1 << 20) / 4;
+    let tokens = (0..rows).map(|row| Some((0..if row == 7 { long } else { 16 }).map(Some)));
+    let tokens: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(tokens));
+    RecordBatch::try_from_iter([("tokens", tokens)]).unwrap()
+}
+
+async fn what_is_kept_is_at_most_one_and_a_half_times_what_is_live() {
+    let puts = 128;
+    let even_rows = 256_usize;
+    let even_bytes = even_rows * TOKENS as usize * 4;
+    type Stays = fn(usize) -> bool;
+    let patterns: [(&str, bool, Stays); 5] = [
+        ("every second row", false, |at| at % 2 == 0),
+        ("two of three rows", false, |at| at % 3 > 0),
+        ("three of five rows, in stretches", false, |at| at % 100 < 60),
+        ("one row of each put", false, |at| at == 100),
+        ("all but the long row of each put", true, |at| at != 7),
+    ];
+    for (what, is_ragged, stays) in patterns {
+        let queue = TransferQueue::open(QueueConfig::default()).unwrap();
+        let partition = queue.declare(PartitionSpec::new("p", ["t"], 65_536)).await.unwrap();
+        let before = HELD_BYTES.load(Ordering::Relaxed);
+        let mut gone = Vec::new();
+        for group in 0..puts {
+            let rows = if is_ragged { ragged(even_rows) } else { batch(0, even_rows as i64) };
+            let handles = partition.put(Put::group(format!("g{group}"), rows), None).await.unwrap();
+            gone.extend(handles.into_iter().enumerate().filter(|(at, _)| !stays(*at)).map(|(_, row)| row));
+        }
+        let full = HELD_BYTES.load(Ordering::Relaxed) - before;
+        // Some at a time, from every put.
+        let (first, second) = gone.split_at(gone.len() / 3);
+        partition.clear(first).await.unwrap();
+        for some in second.chunks(1000) {
+            partition.clear(some).await.unwrap();
+        }
+        let stay = (0..even_rows).filter(|at| stays(*at)).count();
+        let live = puts * if is_ragged { stay * 64 } else { even_bytes / even_rows * stay };
+        let held = HELD_BYTES.load(Ordering::Relaxed) - before;
+        assert!(held <= live + live / 2 + WASTE_BYTES_MAX, "{what}: of {full} bytes {held} for {live}");
+        let lease = partition.take(&Take::rows("t", 65_536)).await.unwrap().unwrap();
+        assert_eq!(lease.rows().len(), puts * stay, "{what}");
+    }
+}
+
+async fn tokens_of_rows_that_are_gone_keep_next_to_nothing() {
+    let queue = TransferQueue::open(QueueConfig::default()).unwrap();
+    let partition = queue.declare(PartitionSpec::new("p", ["t"], 65_536)).await.unwrap();
+    let before = HELD_BYTES.load(Ordering::Relaxed);
+    let put_rows = 16_384;
+    for number in 0..200_i64 {
+        let id: ArrayRef = Arc::new(Int64Array::from_iter_values(0..put_rows));
+        let rows = RecordBatch::try_from_iter([("id", id)]).unwrap();
+        let put = Put { token: Some(number.to_string()), ..Put::group(number.to_string(), rows) };
+        let handles = partition.put(put, None).await.unwrap();
+        partition.clear(&handles).await.unwrap();
+    }
+    let held = HELD_BYTES.load(Ordering::Relaxed) - before;
+    assert!(held < 16 << 20, "200 tokens of {put_rows} rows that are gone hold {held}");
 }
 
 async fn a_partition_on_disk_serves_in_bounded_memory() {

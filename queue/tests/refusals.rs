@@ -34,7 +34,9 @@ struct Doors {
 
 impl Doors {
     async fn open() -> Self {
-        let queue = TransferQueue::open(QueueConfig { dir: None, ..QueueConfig::default() }).unwrap();
+        let queue =
+            TransferQueue::open(QueueConfig { dir: None, create_on_put: false, ..QueueConfig::default() })
+                .unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let dir = tempfile::tempdir().unwrap();

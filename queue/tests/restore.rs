@@ -118,6 +118,7 @@ async fn a_restored_queue_survives_rewriting_its_journal() {
         durability: Durability::Os,
         journal_bytes: 1,
         segment_bytes: 1,
+        ..QueueConfig::default()
     };
     let queue = TransferQueue::open(config).unwrap();
     let busy = queue.declare(PartitionSpec::new("busy", ["train"], 64)).await.unwrap();

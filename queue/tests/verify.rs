@@ -182,6 +182,7 @@ async fn a_directory_that_somebody_works_in_is_sound_at_every_moment() {
         durability: Durability::Os,
         segment_bytes: 4096,
         journal_bytes: 4096,
+        ..QueueConfig::default()
     };
     let queue = TransferQueue::open(config).unwrap();
     let partition = queue.declare(PartitionSpec::new("train", ["train"], 64)).await.unwrap();

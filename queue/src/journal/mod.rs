@@ -12,13 +12,13 @@ mod writer;
 
 use serde::{Deserialize, Serialize};
 
-use crate::partition::{Dispositions, Freed, Label, SamplePart, SamplesRecord, Unfinished};
+use crate::partition::{ClosedNames, Dispositions, Freed, Label, SamplePart, SamplesRecord, Unfinished};
 use crate::units::Place;
 use crate::{ChunkId, ChunkLocation, PartitionSpec, RowHandle};
 
 pub(crate) use frame::{Body, HEAD, Tail, look_behind, read_frames, read_head};
 pub(crate) use leases::{LeaseLog, read_leases};
-pub(crate) use runs::Runs;
+pub(crate) use runs::{RECORD_ROWS_MAX, Runs};
 pub(crate) use writer::{Entry, Facts, Journal, Recorder, Relocate};
 
 /// One fact.
@@ -103,7 +103,13 @@ pub(crate) enum Record {
     /// A group that is put by samples, before its rows.
     Samples { partition: String, samples: SamplesRecord },
     /// Names of groups that were closed.
-    Closed { partition: String, groups: Vec<String> },
+    Closed {
+        partition: String,
+        #[serde(flatten)]
+        names: ClosedNames,
+    },
+    /// There will be no more puts.
+    End { partition: String },
     /// Owners' records whose puts are gone.
     Records { partition: String, records: Vec<String> },
     /// The oldest records are settled.

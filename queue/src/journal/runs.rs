@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::RowHandle;
 
 /// Handles as `[first slot, generation, count]`, slot after slot; with a negative count they go down, as freed slots do.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Run>")]
 pub(crate) struct Runs(Vec<Run>);
 
@@ -17,8 +17,9 @@ enum Run {
     One(RowHandle),
 }
 
-/// Rows of one record: more is damage, and is not unfolded.
-const COUNT_MAX: u64 = 1 << 24;
+/// Rows of one record: more is damage, and is not unfolded. What is written down of more rows takes several records.
+pub(crate) const RECORD_ROWS_MAX: usize = if cfg!(test) { 1 << 10 } else { 1 << 24 };
+const COUNT_MAX: u64 = RECORD_ROWS_MAX as u64;
 
 impl Run {
     fn followed_by(self, handle: RowHandle) -> Option<Self> {
@@ -73,7 +74,13 @@ impl Runs {
                 None => runs.push(Run::Slots(handle.slot, handle.generation, 1)),
             }
         }
+        runs.shrink_to_fit();
         Self(runs)
+    }
+
+    /// What it takes in memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.len() * size_of::<Run>()
     }
 
     pub(crate) fn handles(&self) -> Vec<RowHandle> {

@@ -22,8 +22,8 @@ const MOVED_BYTES_MAX: usize = 4 << 20;
 /// A rewritten journal has frames of about this size; bytes.
 const FRAME_BYTES: usize = 1 << 20;
 
-/// Makes the record once the payload's place is known.
-pub(crate) type Recorder = Box<dyn FnOnce(Option<ChunkLocation>) -> Record + Send>;
+/// Makes the records once the payload's place is known.
+pub(crate) type Recorder = Box<dyn FnOnce(Option<ChunkLocation>) -> Vec<Record> + Send>;
 /// Says on the writer's thread, where everything has its order, what is to be written down: all of it in one frame. None
 /// at all keeps the payload without a word about it; an error keeps the entry from being written.
 pub(crate) type Facts = Box<dyn FnOnce(Option<ChunkLocation>) -> Result<Vec<Record>, QueueError> + Send>;

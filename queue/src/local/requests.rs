@@ -208,7 +208,7 @@ impl Service {
             }
             Ask::Names => Reply::of(&Queue::names(&self.queue).await?),
             Ask::EndOfPuts { partition } => {
-                self.queue.partition(&partition)?.end_of_puts();
+                self.queue.partition(&partition)?.end().await?;
                 Reply::of(&())
             }
             Ask::Status { partition } => Reply::of(&self.queue.partition(&partition)?.stats()),
@@ -269,14 +269,13 @@ impl Service {
         rows: RowsPlace,
         tail: Bytes,
     ) -> Result<Reply, QueueError> {
-        let partition = self.queue.partition(partition)?;
+        let partition = self.queue.partition_for_put(partition).await?;
         let batch = self.rows(desk, &partition, rows, tail).await?;
         let (keys, batch) = ipc::split_keys(batch)?;
         let (tags, batch) = ipc::split_tags(batch)?;
         ipc::check_names(&batch)?;
         let deadline = Instant::now() + Duration::from_millis(query.wait_ms);
-        let count = batch.num_rows();
-        let put = Put { keys, tags, ..query.into_put(vec![batch], count, None) };
+        let put = Put { keys, tags, ..query.into_put(vec![batch], None) };
         let handles = self.until_end(partition.put(put, Some(deadline))).await?;
         settle(desk, rows);
         Reply::of(&PutAnswer { rows: handles })

@@ -4,6 +4,7 @@
 //! spread are joined, the heaviest part of one with the lightest of the other, until one split is left. For equal
 //! counts the first splits are of k groups each.
 
+use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// Parts with their weights, heaviest first.
@@ -16,7 +17,7 @@ struct Split {
 
 impl Split {
     fn new(mut parts: Vec<(u64, Vec<usize>)>, first: usize) -> Self {
-        parts.sort_by_key(|(weight, _)| std::cmp::Reverse(*weight));
+        parts.sort_by_key(|(weight, _)| Reverse(*weight));
         Self { parts, first }
     }
 
@@ -38,7 +39,7 @@ impl Split {
 
 impl Ord for Split {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.spread(), std::cmp::Reverse(self.first)).cmp(&(other.spread(), std::cmp::Reverse(other.first)))
+        (self.spread(), Reverse(self.first)).cmp(&(other.spread(), Reverse(other.first)))
     }
 }
 
@@ -48,11 +49,30 @@ impl PartialOrd for Split {
     }
 }
 
+/// Above so many weights times parts the method, which looks at all parts for every weight, costs too much.
+const DIFFERENCES_MAX: usize = 1 << 18;
+
+/// The heaviest goes to the part that is lightest by then.
+fn greedy(weights: &[u64], order: &[usize], parts: usize) -> Vec<Vec<usize>> {
+    let mut split = vec![Vec::new(); parts];
+    let mut lightest: BinaryHeap<Reverse<(u64, usize)>> = (0..parts).map(|part| Reverse((0, part))).collect();
+    for place in order {
+        let Some(Reverse((weight, part))) = lightest.pop() else { break };
+        split[part].push(*place);
+        lightest.push(Reverse((weight.saturating_add(weights[*place]), part)));
+    }
+    split.iter_mut().for_each(|places| places.sort_unstable());
+    split
+}
+
 /// The places of `weights` in `parts` parts. With `equal_counts` a number of weights that the parts divide gives each
 /// as many.
 pub(super) fn balance(weights: &[u64], parts: usize, equal_counts: bool) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..weights.len()).collect();
-    order.sort_by_key(|place| std::cmp::Reverse(weights[*place]));
+    order.sort_by_key(|place| Reverse(weights[*place]));
+    if !equal_counts && weights.len().saturating_mul(parts) > DIFFERENCES_MAX {
+        return greedy(weights, &order, parts);
+    }
     let chunk = if equal_counts { parts } else { 1 };
     let mut splits: BinaryHeap<Split> = order
         .chunks(chunk.max(1))
@@ -91,6 +111,15 @@ mod tests {
         halves.sort_unstable();
         assert_eq!(halves, [14, 16], "the method's own answer; the best is 15 and 15");
         assert_eq!(balance(&[], 3, true), vec![Vec::<usize>::new(); 3]);
+    }
+
+    #[test]
+    fn many_groups_over_many_parts_are_split_without_a_look_at_every_part_for_each() {
+        let weights: Vec<u64> = (0..20_000).map(|at| at % 97).collect();
+        let split = balance(&weights, 20_000, false);
+        let sums = sums(&weights, &split);
+        assert!(sums.iter().max().unwrap() - sums.iter().min().unwrap() <= 96);
+        assert_eq!(split.iter().map(Vec::len).sum::<usize>(), weights.len());
     }
 
     proptest! {

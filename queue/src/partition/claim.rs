@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::waiting::{Need, Waiter};
 use super::{Chosen, Freed, Lease, Partition, RowHandle, Table, Take};
-use crate::{GroupSampler, QueueError, Stale};
+use crate::{GroupSampler, QueueError, Sampler, Stale};
 
 /// What one look at the table gave.
 enum Attempt<'a> {
@@ -54,16 +54,24 @@ impl Partition {
         reads: bool,
     ) -> Result<Option<Lease>, QueueError> {
         take.check()?;
-        if take.stale == Stale::Drop {
-            self.drop_stale(take).await?;
-        }
         let member = take.share.map_or(0, |share| share.member);
+        let mut called: Option<Waiter<'_>> = None;
         loop {
+            if take.stale == Stale::Drop {
+                self.drop_stale(take).await?;
+            }
+            if let Some(rows) = &take.only {
+                self.visible(rows).await;
+            }
             let attempt = self.try_take(take, sampler);
             self.shared.record_ends();
-            let (waiter, next_expiry) = match attempt? {
+            let attempt = attempt?;
+            if let Some(waiter) = called.take() {
+                waiter.answer();
+            }
+            let (waiter, next_expiry) = match attempt {
                 Attempt::Leased { lease, rows, fresh_from } => {
-                    let lease = self.lease_of(lease, member, rows)?;
+                    let lease = self.lease_of(lease, member, rows);
                     let read =
                         if reads { self.read_lease(lease, take.columns.as_deref()).await } else { Ok(lease) };
                     let mut lease = match read {
@@ -71,6 +79,10 @@ impl Partition {
                         Err(QueueError::UnitAway { .. }) => continue,
                         read => read?,
                     };
+                    if lease.rows.is_empty() {
+                        // All of them were cleared meanwhile.
+                        continue;
+                    }
                     lease.fresh_from = fresh_from;
                     return Ok(Some(lease));
                 }
@@ -83,6 +95,7 @@ impl Partition {
             }
             // Either way the table is read again.
             let _ = tokio::time::timeout_at(next_expiry.min(deadline), waiter.woken()).await;
+            called = Some(waiter);
         }
     }
 
@@ -90,9 +103,9 @@ impl Partition {
     async fn drop_stale(&self, take: &Take) -> Result<(), QueueError> {
         let rows = {
             let mut table = self.shared.table.lock();
-            let task = table.task(&take.task)?;
+            table.task(&take.task)?;
             let fresh_from = take.fresh_from(table.policy_version);
-            table.begin_drop_stale(task, fresh_from)
+            table.begin_drop_stale(fresh_from)
         };
         if rows.is_empty() {
             return Ok(());
@@ -105,6 +118,8 @@ impl Partition {
     fn try_take(&self, take: &Take, sampler: Option<&dyn GroupSampler>) -> Result<Attempt<'_>, QueueError> {
         self.shared.check_is_there()?;
         let mut table = self.shared.table.lock();
+        #[cfg(test)]
+        self.shared.looks.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let task = table.task(&take.task)?;
         self.check_columns_of(&table, take)?;
         let now = Instant::now();
@@ -148,25 +163,32 @@ impl Partition {
         sampler: Option<&dyn GroupSampler>,
         now: Instant,
     ) -> Result<Option<(u64, Vec<RowHandle>)>, QueueError> {
-        if let Some(share) = &take.share
-            && let Some(ours) = table.next_share(task, share)
-        {
-            return Ok(Some(ours));
-        }
+        let declared = take.sampler == Sampler::Declared && table.spec.order != Sampler::Declared;
+        let ordered = declared.then(|| Take { sampler: table.spec.order, ..take.clone() });
+        let take = ordered.as_ref().unwrap_or(take);
         let over = table.closed && !table.may_become_ready(task);
-        let chosen: Option<Chosen> = match (&take.only, sampler) {
-            (Some(rows), _) => table.choose_only(task, rows)?,
-            (None, Some(sampler)) => table.choose_by(task, take, sampler, over)?,
-            (None, None) => table.choose(task, take, over),
-        };
-        let Some(chosen) = chosen else { return Ok(None) };
         let expires = now + table.spec.lease();
-        let Some(share) = &take.share else {
-            let rows = chosen.rows();
-            let lease = table.lease(task, rows.clone(), expires);
-            return Ok(Some((lease, rows)));
-        };
-        table.split(task, chosen, share, expires);
-        Ok(table.next_share(task, share))
+        loop {
+            if let Some(share) = &take.share
+                && let Some(ours) = table.next_share(task, share)
+            {
+                return Ok(Some(ours));
+            }
+            let chosen: Option<Chosen> = match (&take.only, sampler) {
+                (Some(rows), _) => table.choose_only(task, rows)?,
+                (None, Some(sampler)) => table.choose_by(task, take, sampler, over)?,
+                (None, None) => table.choose(task, take, over),
+            };
+            let Some(chosen) = chosen else { return Ok(None) };
+            let Some(share) = &take.share else {
+                let rows = chosen.rows();
+                let lease = table.lease(task, rows.clone(), expires);
+                return Ok(Some((lease, rows)));
+            };
+            // Where there are few groups it may be others' turn.
+            if !table.split(task, chosen, share, expires) {
+                return Ok(None);
+            }
+        }
     }
 }

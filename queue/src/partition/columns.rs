@@ -1,20 +1,29 @@
 //! Adding columns to rows that are there.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 
+use super::put::rows_of;
+use super::write::{Within, Written};
 use super::{Admission, Partition, RowHandle, Shared};
-use crate::QueueError;
-use crate::journal::{PayloadRecord, Record};
+use crate::journal::{PayloadRecord, Record, Runs};
 use crate::partition::put::columns_of;
-use crate::store::Chunk;
+use crate::store::{ALIGNMENT, Chunk, ChunkSizes};
+use crate::{ColumnSpec, QueueError};
+
+/// Columns of several groups are cut into chunks of about this size; bytes.
+const PIECE_BYTES_MAX: usize = 1 << 20;
 
 /// Columns that are about to be written; let go of when that has come to an end.
 struct ColumnsReservation {
     shared: Arc<Shared>,
     rows: Vec<RowHandle>,
     columns: Vec<String>,
+    /// Those of them that nobody knew before.
+    new: Vec<ColumnSpec>,
+    is_good: bool,
     token: Option<String>,
 }
 
@@ -22,8 +31,81 @@ impl Drop for ColumnsReservation {
     fn drop(&mut self) {
         let mut table = self.shared.table.lock();
         table.end_columns(&self.rows, &self.columns);
-        table.end_token(self.token.take(), None);
+        table.settle_columns(&self.new, self.is_good);
+        table.end_token(self.token.take(), self.is_good.then(Runs::default));
         self.shared.tell(&mut table);
+    }
+}
+
+/// Rows whose columns lie in one chunk.
+struct Piece {
+    rows: Range<usize>,
+    payload: PayloadRecord,
+    kib: u32,
+    sizes: Option<ChunkSizes>,
+}
+
+/// A piece, and its place in what goes to the disk.
+type PlacedPiece = (Piece, Option<Within>);
+
+/// Pieces that nobody knows of yet; let go of unless they are [kept](Self::keep).
+struct Placed<'a> {
+    shared: &'a Shared,
+    /// For the disk.
+    payload: Option<Vec<u8>>,
+    pieces: Vec<PlacedPiece>,
+}
+
+impl Placed<'_> {
+    fn append(&mut self, bytes: Vec<u8>) -> Within {
+        let (length, checksum) = (bytes.len() as u64, crc32fast::hash(&bytes));
+        let offset = match &mut self.payload {
+            None => {
+                self.payload = Some(bytes);
+                0
+            }
+            Some(payload) => {
+                payload.resize(payload.len().next_multiple_of(ALIGNMENT as usize), 0);
+                let offset = payload.len() as u64;
+                payload.extend_from_slice(&bytes);
+                offset
+            }
+        };
+        Within { offset, length, checksum }
+    }
+
+    fn keep(mut self) -> (Option<Vec<u8>>, Vec<PlacedPiece>) {
+        (self.payload.take(), std::mem::take(&mut self.pieces))
+    }
+}
+
+impl Drop for Placed<'_> {
+    fn drop(&mut self) {
+        self.pieces.iter().for_each(|(piece, _)| self.shared.plane.store().free(piece.payload.chunk));
+    }
+}
+
+impl ColumnsReservation {
+    /// Makes the columns visible.
+    fn publish(mut self, pieces: &[Piece]) {
+        let mut unneeded = Vec::new();
+        {
+            let mut table = self.shared.table.lock();
+            for Piece { rows, payload, kib, sizes } in pieces {
+                let charged = table.add_columns(&self.rows[rows.clone()], payload, *kib);
+                self.shared.room.charge(charged);
+                if let Some(sizes) = sizes {
+                    table.size_chunk(payload.chunk, sizes);
+                }
+                self.shared.learn_place(&mut table, payload.chunk, payload.unit.clone());
+                if !table.needs(payload.chunk) {
+                    unneeded.push(payload.chunk);
+                }
+            }
+        }
+        self.is_good = true;
+        // Every row of these was freed while the columns were on their way.
+        unneeded.into_iter().for_each(|chunk| self.shared.free_chunk(chunk));
     }
 }
 
@@ -42,64 +124,105 @@ impl Partition {
         batches: Vec<RecordBatch>,
         token: Option<String>,
     ) -> Result<(), QueueError> {
-        let chunk_rows = Chunk::new(batches)?;
-        if rows.is_empty() || rows.len() != chunk_rows.rows() {
+        if rows.is_empty() || rows.len() != rows_of(&batches) {
             return Err(QueueError::Empty);
         }
-        let columns = columns_of(chunk_rows.schema());
-        self.check_row_bytes(chunk_rows.pieces())?;
-        let kib = self.kib_of(chunk_rows.pieces())?;
-        let is_fresh = self.begin_once(token.as_ref(), |table| table.begin_columns(rows, &columns)).await?;
-        if !is_fresh {
-            return Ok(());
-        }
+        self.shared.table.lock().check_rows(rows.len())?;
+        let all = Chunk::new(batches)?;
+        let columns = columns_of(all.schema());
+        self.check_row_bytes(all.pieces())?;
+        self.kib_of(all.pieces())?;
+        self.visible(rows).await;
+        let begun = self.begin_once(token.as_ref(), |table| table.begin_columns(rows, &columns)).await?;
+        let Some(new) = begun else { return Ok(()) };
         let names: Vec<String> = columns.into_iter().map(|column| column.name).collect();
         let reservation = ColumnsReservation {
             shared: Arc::clone(&self.shared),
             rows: rows.to_vec(),
             columns: names.clone(),
+            new,
+            is_good: false,
             token: token.clone(),
         };
+        let cut = self.cut(rows, all)?;
+        let mut placed =
+            Placed { shared: &self.shared, payload: None, pieces: Vec::with_capacity(cut.len()) };
+        for (rows, chunk_rows) in cut {
+            self.place_piece(&mut placed, &reservation.rows, rows, &chunk_rows, &names).await?;
+        }
+        let (payload, pieces) = placed.keep();
+        let last = pieces.len() - 1;
+        let written = |(number, (piece, within)): (usize, &PlacedPiece)| Written {
+            chunk: piece.payload.chunk,
+            record: Record::Columns {
+                partition: self.shared.name.clone(),
+                rows: rows[piece.rows.clone()].to_vec(),
+                payload: piece.payload.clone(),
+                kib: piece.kib,
+                token: token.clone().filter(|_| number == last),
+            },
+            within: *within,
+        };
+        let parts = pieces.iter().enumerate().map(written).collect();
+        let pieces: Vec<Piece> = pieces.into_iter().map(|(piece, _)| piece).collect();
+        self.write(payload, parts, move |durable| durable.map(|()| reservation.publish(&pieces))).await
+    }
+
+    /// Rows in pieces of at most about [`PIECE_BYTES_MAX`], or of one group.
+    fn cut(&self, rows: &[RowHandle], all: Chunk) -> Result<Vec<(Range<usize>, Chunk)>, QueueError> {
+        if all.held_bytes() <= PIECE_BYTES_MAX {
+            return Ok(vec![(0..rows.len(), all)]);
+        }
+        let bytes = all.sizes().rows;
+        let groups: Vec<Option<u64>> = {
+            let table = self.shared.table.lock();
+            rows.iter().map(|row| table.row(*row).ok().map(|row| row.group)).collect()
+        };
+        let (mut ends, mut held) = (Vec::new(), 0);
+        for (at, bytes) in bytes.iter().enumerate() {
+            held += *bytes as usize;
+            if held > PIECE_BYTES_MAX && at > 0 && groups[at] != groups[at - 1] {
+                ends.push(at);
+                held = *bytes as usize;
+            }
+        }
+        if ends.is_empty() {
+            return Ok(vec![(0..rows.len(), all)]);
+        }
+        ends.push(rows.len());
+        let starts = std::iter::once(0).chain(ends.iter().copied());
+        let ranges = starts.zip(ends.iter().copied());
+        ranges.map(|(start, end)| Ok((start..end, all.slice(start, end - start)?))).collect()
+    }
+
+    /// Keeps a piece of what is written: in memory, on a unit, or behind what is on its way to the disk.
+    async fn place_piece(
+        &self,
+        placed: &mut Placed<'_>,
+        handles: &[RowHandle],
+        rows: Range<usize>,
+        chunk_rows: &Chunk,
+        names: &[String],
+    ) -> Result<(), QueueError> {
         let chunk = self.shared.new_chunk();
-        let group = self.shared.table.lock().group_of(rows[0]);
-        let (payload, unit) = self.payload(chunk, &chunk_rows, &group).await?;
-        let payload_record =
-            PayloadRecord { chunk, location: None, unit, columns: names, chunk_rows: Vec::new() };
-        let record = Record::Columns {
-            partition: self.shared.name.clone(),
-            rows: rows.to_vec(),
-            payload: payload_record.clone(),
-            kib,
-            token,
-        };
-        let shared = Arc::clone(&self.shared);
-        let publish = move |durable: Result<(), QueueError>| {
-            let mut reservation = reservation;
-            durable.map(|()| {
-                let needed = {
-                    let mut table = shared.table.lock();
-                    let charged = table.add_columns(&reservation.rows, &payload_record, kib);
-                    shared.room.charge(charged);
-                    shared.learn_place(&mut table, chunk, payload_record.unit.clone());
-                    table.end_token(reservation.token.take(), Some(reservation.rows.clone()));
-                    table.needs(chunk)
-                };
-                if !needed {
-                    // Every row was freed while the columns were on their way.
-                    shared.free_chunk(chunk);
-                }
-            })
-        };
-        self.write(payload, record, chunk, publish).await
+        let group = self.shared.table.lock().group_of(handles[rows.start]);
+        let (bytes, unit) = self.payload(chunk, chunk_rows, &group).await?;
+        let sizes = self.sizes(chunk_rows, unit.as_ref());
+        let kib = self.kib_of(chunk_rows.pieces())?;
+        let payload =
+            PayloadRecord { chunk, location: None, unit, columns: names.to_vec(), chunk_rows: Vec::new() };
+        let within = bytes.map(|bytes| placed.append(bytes));
+        placed.pieces.push((Piece { rows, payload, kib, sizes }, within));
+        Ok(())
     }
 
     /// Begins a change under the table's lock unless its token says that it was made before, which waits for one that is
-    /// under way. Says whether it was begun.
-    pub(super) async fn begin_once(
+    /// under way. `None`: it was made before.
+    pub(super) async fn begin_once<T>(
         &self,
         token: Option<&String>,
-        begin: impl Fn(&mut super::Table) -> Result<(), QueueError>,
-    ) -> Result<bool, QueueError> {
+        begin: impl Fn(&mut super::Table) -> Result<T, QueueError>,
+    ) -> Result<Option<T>, QueueError> {
         loop {
             let settled = self.shared.changed.notified();
             tokio::pin!(settled);
@@ -108,12 +231,12 @@ impl Partition {
             {
                 let mut table = self.shared.table.lock();
                 match table.token_state(token.map(String::as_str)) {
-                    Admission::Known(_) => return Ok(false),
+                    Admission::Known(_) => return Ok(None),
                     Admission::UnderWay => {}
                     Admission::Fresh => {
-                        begin(&mut table)?;
+                        let begun = begin(&mut table)?;
                         table.begin_token(token);
-                        return Ok(true);
+                        return Ok(Some(begun));
                     }
                 }
             }

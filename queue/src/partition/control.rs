@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::put::check_depth;
 use super::{KeyedRow, Partition, PartitionStats, RowHandle};
 use crate::QueueError;
 use crate::journal::Record;
@@ -57,7 +58,8 @@ impl Partition {
         }
     }
 
-    /// No more puts: takers see the end instead of waiting for more.
+    /// No more puts in this process: takers see the end instead of waiting for more. Nothing is written down; who opens
+    /// the queue again may put more, unless [`end`](Self::end) says that nobody will.
     pub fn end_of_puts(&self) {
         {
             let mut table = self.shared.table.lock();
@@ -65,6 +67,28 @@ impl Partition {
             self.shared.tell(&mut table);
         }
         self.shared.room.close();
+    }
+
+    /// No more puts, ever: takers see the end instead of waiting for more, also those of a later process. Repeating it
+    /// changes nothing.
+    ///
+    /// Cancel-safe: it happens or it does not.
+    pub async fn end(&self) -> Result<(), QueueError> {
+        if self.shared.table.lock().ended {
+            return Ok(());
+        }
+        let record = Record::End { partition: self.shared.name.clone() };
+        let shared = Arc::clone(&self.shared);
+        let apply = move |durable: Result<(), QueueError>| {
+            durable?;
+            let mut table = shared.table.lock();
+            table.end();
+            shared.tell(&mut table);
+            drop(table);
+            shared.room.close();
+            Ok(())
+        };
+        self.record(record, apply).await
     }
 
     /// Waits until no row is there and none is on its way. Cancel-safe.
@@ -117,6 +141,9 @@ impl Partition {
     ///
     /// Cancel-safe: it happens or it does not.
     pub async fn set_tags(&self, tags: Vec<(RowHandle, Value)>) -> Result<(), QueueError> {
+        tags.iter().try_for_each(|(_, tags)| check_depth("tags", tags))?;
+        let rows: Vec<RowHandle> = tags.iter().map(|(row, _)| *row).collect();
+        self.visible(&rows).await;
         {
             let table = self.shared.table.lock();
             tags.iter().try_for_each(|(row, _)| table.row(*row).map(drop))?;
@@ -140,7 +167,7 @@ impl Partition {
     /// Cancel-safe: it happens or it does not.
     pub async fn announce(&self, policy_version: u64) -> Result<(), QueueError> {
         let record = Record::Version { partition: self.shared.name.clone(), policy_version };
-        self.apply(record, move |table| table.policy_version = table.policy_version.max(policy_version)).await
+        self.apply(record, move |table| table.raise_version(policy_version)).await
     }
 
     /// Changes the table once `record` is durable.

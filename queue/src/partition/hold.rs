@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::lease::{Hold, Labels};
 use super::table::BeginAck;
-use super::{Lease, Partition, RowHandle};
+use super::{Lease, Partition, RowHandle, in_records};
 use crate::QueueError;
 use crate::journal::Record;
 
@@ -45,46 +45,53 @@ impl Hold for Held {
 }
 
 impl Partition {
-    /// The lease of rows, without their payload. On an error the rows are given back.
-    pub(super) fn lease_of(&self, id: u64, member: u32, rows: Vec<RowHandle>) -> Result<Lease, QueueError> {
-        // Made first, so that it gives the rows back however this ends.
+    /// The lease of rows, without their payload; of those that are there.
+    pub(super) fn lease_of(&self, id: u64, member: u32, rows: Vec<RowHandle>) -> Lease {
         let hold = Held { partition: self.clone(), id, member };
-        let labels = self.labels(&rows);
-        let mut lease = Lease::new(Box::new(hold), id, rows, Labels::default(), Vec::new());
-        lease.labels = labels?;
-        Ok(lease)
+        let (rows, labels) = self.labels(rows);
+        Lease::new(Box::new(hold), id, rows, labels, Vec::new())
     }
 
-    /// Reads the payload of leased rows. On an error the rows are given back, but for those whose payload is damaged:
-    /// they are lost.
+    /// Reads the payload of leased rows; those that were cleared meanwhile are left out. On an error the rows are given
+    /// back, but for those whose payload is damaged: they are lost, with the whole of their groups.
     pub(crate) async fn read_lease(
         &self,
         mut lease: Lease,
         columns: Option<&[String]>,
     ) -> Result<Lease, QueueError> {
-        match self.read(&lease.rows, columns).await {
-            Ok(batches) => {
-                lease.batches = batches;
-                Ok(lease)
-            }
-            Err(failure) => {
-                if matches!(failure.error, QueueError::Corrupt { .. }) {
-                    // They would stand before every later row for ever.
-                    self.lose(&lease.rows[failure.rows], &failure.error).await;
+        loop {
+            let failure = match self.read(&lease.rows, columns).await {
+                Ok(batches) => {
+                    lease.batches = batches;
+                    return Ok(lease);
                 }
-                Err(failure.error)
+                Err(failure) => failure,
+            };
+            match failure.error {
+                QueueError::StaleHandle { .. } => {
+                    let (rows, labels) = self.labels(std::mem::take(&mut lease.rows));
+                    (lease.rows, lease.labels) = (rows, labels);
+                }
+                error @ QueueError::Corrupt { .. } => {
+                    // They would stand before every later row for ever, and the rest of a group is no group.
+                    let groups = self.shared.table.lock().rows_of_groups_of(&lease.rows[failure.rows]);
+                    self.lose(&groups, &error).await;
+                    return Err(error);
+                }
+                error => return Err(error),
             }
         }
     }
 
-    fn labels(&self, rows: &[RowHandle]) -> Result<Labels, QueueError> {
+    /// What rows are called, those that are there.
+    fn labels(&self, mut rows: Vec<RowHandle>) -> (Vec<RowHandle>, Labels) {
         let table = self.shared.table.lock();
+        rows.retain(|row| table.row(*row).is_ok());
         let mut labels = Labels::default();
         labels.groups.reserve(rows.len());
         labels.policy_versions.reserve(rows.len());
         let (mut any_key, mut any_tags) = (false, false);
-        for handle in rows {
-            let row = table.row(*handle)?;
+        for row in rows.iter().filter_map(|handle| table.row(*handle).ok()) {
             let group = table.groups.get(&row.group);
             let (key, version) = group.map_or(("", 0), |group| (group.key.as_str(), group.policy_version));
             labels.groups.push(key.to_owned());
@@ -100,7 +107,7 @@ impl Partition {
             let tags = |row| label(row).map(|label| label.tags.clone()).unwrap_or_default();
             labels.tags = rows.iter().map(tags).collect();
         }
-        Ok(labels)
+        (rows, labels)
     }
 
     /// Consumes a lease's rows; repeating an ack that was done is done too. Cancel-safe.
@@ -125,15 +132,16 @@ impl Partition {
 
     async fn commit_ack(&self, id: u64, task: usize, rows: Vec<RowHandle>) -> Result<(), QueueError> {
         let shared = Arc::clone(&self.shared);
-        let record = Record::Ack {
-            partition: shared.name.clone(),
-            task: shared.table.lock().spec.tasks[task].name.clone(),
-            rows: rows.clone(),
-            lease: Some(id),
-        };
+        let (partition, name) = (shared.name.clone(), shared.table.lock().spec.tasks[task].name.clone());
+        let records = in_records(&rows, |rows, is_last| Record::Ack {
+            partition: partition.clone(),
+            task: name.clone(),
+            rows,
+            lease: is_last.then_some(id),
+        });
         let (reply, outcome) = oneshot::channel();
         let owner = Arc::clone(&shared);
-        shared.commit(None, Box::new(move |_| record), move |durable| {
+        shared.commit(None, Box::new(move |_| records), move |durable| {
             let acked = match durable {
                 Ok(_) => {
                     let mut table = owner.table.lock();

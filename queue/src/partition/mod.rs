@@ -31,7 +31,7 @@ use tokio::time::Instant;
 use crate::config::{Durability, PartitionSpec};
 use crate::inspect::{PartitionInspection, TaskCounts};
 use crate::invariants;
-use crate::journal::{Entry, Facts, Journal, LeaseLog, Record, Recorder};
+use crate::journal::{Entry, Facts, Journal, LeaseLog, RECORD_ROWS_MAX, Record, Recorder, Runs};
 use crate::store::{MemoryStore, Store};
 use crate::units::Units;
 use crate::{ChunkId, ChunkLocation, QueueError};
@@ -39,14 +39,15 @@ use crate::{ChunkId, ChunkLocation, QueueError};
 pub use lease::Lease;
 pub(crate) use lease::{Hold, Labels};
 pub use put::Put;
-pub(crate) use put::{PlacedRows, columns_of, lengths_of};
+pub(crate) use put::{PlacedRows, check_depth, columns_of, lengths_of};
 pub(crate) use read::{PlacedPart, PlacedStretch};
 pub(crate) use replay::{Replay, ack_records, lease_records, live_records};
 use room::{FreeRoom, Size};
 pub use sampler::{GroupSampler, ReadyGroup};
+use table::SLOTS_MAX;
 use table::{Admission, Chosen, Claim, Released};
 pub use table::{ClosedGroup, Dispositions, INCOMPLETE, KeyedRow, RowHandle, SamplePart, Unfinished};
-pub(crate) use table::{Freed, Label, SamplesRecord, Table};
+pub(crate) use table::{ClosedNames, Freed, Label, SamplesRecord, Table};
 pub use take::{Amount, Sampler, Share, Stale, Take};
 
 /// Where payload goes.
@@ -162,6 +163,19 @@ pub(crate) struct Shared {
     pub(crate) units: Arc<Units>,
     /// Set on the way out: nothing is written down about it any more.
     removed: Arc<AtomicBool>,
+    /// Attempts of takes.
+    #[cfg(test)]
+    looks: AtomicU64,
+}
+
+/// Records about rows, each of as many as one may have; whether each is the last.
+fn in_records(rows: &[RowHandle], record: impl Fn(Vec<RowHandle>, bool) -> Record) -> Vec<Record> {
+    if rows.is_empty() {
+        return vec![record(Vec::new(), true)];
+    }
+    let last = rows.len().div_ceil(RECORD_ROWS_MAX) - 1;
+    let rows = rows.chunks(RECORD_ROWS_MAX).enumerate();
+    rows.map(|(number, rows)| record(rows.to_vec(), number == last)).collect()
 }
 
 /// A handle to a partition; clones are of the same one.
@@ -207,7 +221,7 @@ impl Shared {
             Plane::ReadOnly(_) => done(Err(QueueError::ReadOnly)),
             Plane::Disk { journal, .. } => {
                 let standing = self.standing();
-                let facts: Facts = Box::new(move |location| standing().map(|()| vec![record(location)]));
+                let facts: Facts = Box::new(move |location| standing().map(|()| record(location)));
                 let entry = Entry { payload, facts, durability: self.durability, done: Box::new(done) };
                 if let Err(entry) = journal.send(entry) {
                     (entry.done)(Err(QueueError::Closed { partition: self.name.clone() }));
@@ -236,7 +250,7 @@ impl Shared {
     /// Tells those whom a change of the table may serve.
     fn tell(&self, table: &mut Table) {
         table.revision += 1;
-        table.wake();
+        table.wake_after_change();
         self.changed.notify_waiters();
     }
 
@@ -263,7 +277,12 @@ impl Partition {
             next_chunk,
             units,
             removed: Arc::default(),
+            #[cfg(test)]
+            looks: AtomicU64::new(0),
         };
+        if shared.table.lock().closed {
+            shared.room.close();
+        }
         Self { shared: Arc::new(shared) }
     }
 
@@ -273,8 +292,17 @@ impl Partition {
         record: Record,
         apply: impl FnOnce(Result<(), QueueError>) -> Result<T, QueueError> + Send + 'static,
     ) -> Result<T, QueueError> {
+        self.record_all(vec![record], apply).await
+    }
+
+    /// The same with several records, which are there together or not at all.
+    async fn record_all<T: Send + 'static>(
+        &self,
+        records: Vec<Record>,
+        apply: impl FnOnce(Result<(), QueueError>) -> Result<T, QueueError> + Send + 'static,
+    ) -> Result<T, QueueError> {
         let (reply, outcome) = tokio::sync::oneshot::channel();
-        self.shared.commit(None, Box::new(move |_| record), move |durable| {
+        self.shared.commit(None, Box::new(move |_| records), move |durable| {
             // Nobody waits any more when the caller was cancelled.
             let _ = reply.send(apply(durable.map(drop)));
         });
@@ -329,8 +357,9 @@ impl Partition {
         rows: &[RowHandle],
         token: Option<String>,
     ) -> Result<(), QueueError> {
+        self.visible(rows).await;
         let check = |table: &mut Table| rows.iter().try_for_each(|row| table.row(*row).map(drop));
-        if !self.begin_once(token.as_ref(), check).await? {
+        if self.begin_once(token.as_ref(), check).await?.is_none() {
             return Ok(());
         }
         self.free_once(rows.to_vec(), Freed::Cleared, token).await
@@ -372,11 +401,15 @@ impl Partition {
         token: Option<String>,
     ) -> Result<(), QueueError> {
         let shared = Arc::clone(&self.shared);
-        let record =
-            Record::Clear { partition: shared.name.clone(), rows: rows.clone(), why, token: token.clone() };
+        let records = in_records(&rows, |rows, is_last| Record::Clear {
+            partition: shared.name.clone(),
+            rows,
+            why,
+            token: token.clone().filter(|_| is_last),
+        });
         let apply = move |durable: Result<(), QueueError>| {
             let mut table = shared.table.lock();
-            table.end_token(token, durable.is_ok().then(|| rows.clone()));
+            table.end_token(token, durable.is_ok().then(Runs::default));
             if durable.is_err() && matches!(why, Freed::Dropped | Freed::Stale) {
                 table.undo_drop(&rows);
                 shared.tell(&mut table);
@@ -389,7 +422,7 @@ impl Partition {
             shared.reclaim(&released);
             Ok(())
         };
-        self.record(record, apply).await
+        self.record_all(records, apply).await
     }
 
     /// The partition for people: O(rows).

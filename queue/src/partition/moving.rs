@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use super::write::Written;
 use super::{Partition, Plane, RowHandle, Shared, Table};
 use crate::journal::{Entry, Facts, PayloadRecord, Record};
 use crate::snapshot::Source;
@@ -49,10 +50,10 @@ impl Shared {
     }
 
     /// The copy is there: from here on rows are found in it.
-    fn finish_move(&self, moving: &Moving, unit: Option<Place>) {
+    fn finish_move(&self, moving: &Moving, unit: Option<Place>, held_bytes: u64) {
         let needed = {
             let mut table = self.table.lock();
-            table.move_chunk(moving.from, moving.to, &moving.rows);
+            table.move_chunk(moving.from, moving.to, &moving.rows, held_bytes);
             self.learn_place(&mut table, moving.to, unit);
             table.needs(moving.to)
         };
@@ -82,17 +83,24 @@ impl Shared {
         }
     }
 
+    /// Copies what is needed of a chunk, and of the copy again if most of it has gone meanwhile.
     fn compact(&self, store: &MemoryStore, chunk: ChunkId) {
-        let Some(sparse) = store.get(chunk) else { return };
-        let Some(moving) = self.moving(chunk) else { return };
-        match sparse.select(&moving.places) {
-            Ok(copy) => {
-                store.insert(moving.to, copy);
-                self.finish_move(&moving, None);
+        let mut next = Some(chunk);
+        while let Some(chunk) = next.take() {
+            let Some(sparse) = store.get(chunk) else { return };
+            let Some(moving) = self.moving(chunk) else { return };
+            match sparse.select(&moving.places) {
+                Ok(copy) => {
+                    let held_bytes = copy.held_bytes() as u64;
+                    store.insert(moving.to, copy);
+                    self.finish_move(&moving, None, held_bytes);
+                }
+                Err(error) => {
+                    tracing::warn!(partition = %self.name, %error, "cannot compact a chunk; it stays as it is");
+                    return;
+                }
             }
-            Err(error) => {
-                tracing::warn!(partition = %self.name, %error, "cannot compact a chunk; it stays as it is");
-            }
+            next = Some(moving.to).filter(|copy| self.table.lock().is_sparse(*copy));
         }
     }
 
@@ -118,7 +126,7 @@ impl Shared {
                 if let Some(location) = location {
                     store.insert(moving.to, location);
                 }
-                shared.finish_move(&moving, None);
+                shared.finish_move(&moving, None, 0);
             }
             Err(error) => {
                 tracing::warn!(partition = %shared.name, %error, "a chunk stays in its segment");
@@ -149,8 +157,8 @@ impl Partition {
         let record = moving.record(&self.shared.name, unit.clone());
         let (shared, to) = (Arc::clone(&self.shared), moving.to);
         let publish =
-            move |durable: Result<(), QueueError>| durable.map(|()| shared.finish_move(&moving, unit));
-        self.write(payload, record, to, publish).await?;
+            move |durable: Result<(), QueueError>| durable.map(|()| shared.finish_move(&moving, unit, 0));
+        self.write(payload, vec![Written { chunk: to, record, within: None }], publish).await?;
         Ok(true)
     }
 }

@@ -11,11 +11,12 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::room::{Room, Size};
+use super::write::Written;
 use super::{Admission, Claim, Freed, Label, Partition, RowHandle, SamplePart};
 use crate::QueueError;
 use crate::config::{ColumnSpec, OnFull};
 use crate::journal::{PayloadRecord, PutRecord, Record};
-use crate::store::{Chunk, payload_bytes};
+use crate::store::{Chunk, ChunkSizes, payload_bytes};
 use crate::units::Place;
 
 /// Rows of one group.
@@ -25,7 +26,8 @@ pub struct Put {
     pub batches: Vec<RecordBatch>,
     /// The group; rows of several puts come together under the same one until it has its size.
     pub group: String,
-    /// Rows of the whole group; samples where the rows are put by [samples](Self::sample).
+    /// Rows of the whole group, 0 for as many as the [partition](crate::PartitionSpec::group_size) says, or else as the put
+    /// has; samples where the rows are put by [samples](Self::sample).
     pub group_size: usize,
     /// The sample that the rows belong to, where it may have rows in several puts: the group is whole when as many samples
     /// as its size says are, or when it is [closed](Partition::close_groups). Absent: each row is a sample.
@@ -70,8 +72,35 @@ impl Put {
 
     /// Rows of all batches.
     pub fn rows(&self) -> usize {
-        self.batches.iter().map(RecordBatch::num_rows).sum()
+        rows_of(&self.batches)
     }
+}
+
+/// Rows of all batches, each of which may claim any number.
+pub(super) fn rows_of(batches: &[RecordBatch]) -> usize {
+    batches.iter().fold(0, |rows, batch| rows.saturating_add(batch.num_rows()))
+}
+
+/// Objects in objects that tags may have: a record of the journal has them in itself, and must be readable.
+const TAGS_DEPTH_MAX: usize = 64;
+
+/// Whether JSON is nested more than `depth` deep. Looks no deeper itself.
+fn is_deeper(json: &Value, depth: usize) -> bool {
+    let Some(below) = depth.checked_sub(1) else { return true };
+    match json {
+        Value::Array(values) => values.iter().any(|value| is_deeper(value, below)),
+        Value::Object(fields) => fields.values().any(|value| is_deeper(value, below)),
+        _ => false,
+    }
+}
+
+/// Refuses JSON that could be written and not be read back.
+pub(crate) fn check_depth(what: &str, json: &Value) -> Result<(), QueueError> {
+    if is_deeper(json, TAGS_DEPTH_MAX) {
+        let reason = format!("expected {what} of depth_max={TAGS_DEPTH_MAX}, found deeper ones");
+        return Err(QueueError::BadRequest { reason });
+    }
+    Ok(())
 }
 
 /// The rows' keys and tags, checked against each other.
@@ -82,6 +111,7 @@ fn labels(put: &Put, rows: usize) -> Result<Vec<Label>, QueueError> {
             return Err(QueueError::BadRequest { reason });
         }
     }
+    put.tags.iter().try_for_each(|tags| check_depth("tags", tags))?;
     let mut seen = HashSet::new();
     if let Some(twice) = put.keys.iter().find(|key| !seen.insert(*key)) {
         return Err(QueueError::KeyExists { key: twice.clone() });
@@ -105,16 +135,28 @@ struct Reservation {
 }
 
 impl Reservation {
-    /// Makes the rows visible.
-    fn publish(mut self, put: PutRecord) {
-        self.claim = None;
+    /// Makes the rows visible. `Err`: their group was given up meanwhile.
+    fn publish(mut self, put: PutRecord, sizes: Option<&ChunkSizes>) -> Result<(), QueueError> {
+        let claim = self.claim.take();
         self.room.keep();
         let shared = &self.room.shared;
-        let (chunk, unit) = (put.payload.chunk, put.payload.unit.clone());
+        let (chunk, unit, group) = (put.payload.chunk, put.payload.unit.clone(), put.group.clone());
         let mut table = shared.table.lock();
-        table.publish(put);
+        if let Some(claim) = claim {
+            table.settle_columns(claim.columns(), true);
+        }
+        let published = table.publish(put);
+        if let Some(sizes) = sizes {
+            table.size_chunk(chunk, sizes);
+        }
+        // Also where the rows are gone: the chunk is freed there.
         shared.learn_place(&mut table, chunk, unit);
         shared.tell(&mut table);
+        drop(table);
+        published.map_err(|released| {
+            shared.reclaim(&released);
+            QueueError::GroupClosed { group }
+        })
     }
 }
 
@@ -185,6 +227,8 @@ impl Partition {
     /// Cancel-safe: the put happens whole or not at all; with a token it can be repeated, also while the first one is
     /// still on its way.
     pub async fn put(&self, put: Put, deadline: Option<Instant>) -> Result<Vec<RowHandle>, QueueError> {
+        // Before anything is done for each row: a batch without payload may claim any number of them.
+        self.shared.table.lock().check_rows(put.rows())?;
         self.check_row_bytes(&put.batches)?;
         let incoming = Incoming {
             columns: put.batches.first().map_or_else(Vec::new, |batch| columns_of(batch.schema_ref())),
@@ -218,13 +262,14 @@ impl Partition {
 
     async fn put_incoming(
         &self,
-        put: Put,
+        mut put: Put,
         incoming: Incoming,
         deadline: Option<Instant>,
     ) -> Result<Vec<RowHandle>, QueueError> {
         if incoming.rows == 0 || incoming.columns.is_empty() {
             return Err(QueueError::Empty);
         }
+        put.group_size = self.group_size(&put, incoming.rows)?;
         let labels = labels(&put, incoming.rows)?;
         let (reservation, handles) = match self.admit(&put, &incoming, deadline).await? {
             Admitted::Known(rows) => return Ok(rows),
@@ -236,9 +281,14 @@ impl Partition {
         }
         let Incoming { columns, kib, lengths, place, .. } = incoming;
         let chunk = self.shared.new_chunk();
-        let (payload, unit) = match place {
-            Some(place) => (None, Some(place)),
-            None => self.payload(chunk, &Chunk::new(put.batches)?, &put.group).await?,
+        let (payload, unit, sizes) = match place {
+            Some(place) => (None, Some(place), None),
+            None => {
+                let rows = Chunk::new(put.batches)?;
+                let (payload, unit) = self.payload(chunk, &rows, &put.group).await?;
+                let sizes = self.sizes(&rows, unit.as_ref());
+                (payload, unit, sizes)
+            }
         };
         let names = columns.into_iter().map(|column| column.name).collect();
         let put = PutRecord {
@@ -258,8 +308,27 @@ impl Partition {
             words: put.record,
         };
         let record = Record::Put(put.clone());
-        self.write(payload, record, chunk, move |durable| durable.map(|()| reservation.publish(put))).await?;
+        let written = vec![Written { chunk, record, within: None }];
+        let publish = move |durable: Result<(), QueueError>| {
+            durable.and_then(|()| reservation.publish(put, sizes.as_ref()))
+        };
+        self.write(payload, written, publish).await?;
         Ok(handles)
+    }
+
+    /// The size of a put's group: as it says, or else as the partition does.
+    fn group_size(&self, put: &Put, rows: usize) -> Result<usize, QueueError> {
+        let declared = self.shared.table.lock().spec.group_size;
+        match declared {
+            None if put.group_size > 0 => Ok(put.group_size),
+            None => Ok(rows),
+            Some(size) if put.group_size == 0 || put.group_size == size => Ok(size),
+            Some(size) => {
+                let found = put.group_size;
+                let what = format!("group={} has group_size={found}, expected {size}", put.group);
+                Err(QueueError::DeclaredOtherwise { name: self.shared.name.clone(), what })
+            }
+        }
     }
 
     /// Tokens of each row: the lists' lengths and the numbers in the columns that the partition counts.
@@ -294,8 +363,7 @@ impl Partition {
                 let mut table = self.shared.table.lock();
                 admission = table.admit(put, rows, columns)?;
                 if matches!(admission, Admission::Fresh) {
-                    table.learn_columns(columns);
-                    let claim = table.reserve(put, rows, kib);
+                    let claim = table.reserve(put, rows, kib, columns);
                     self.shared.check_table(&table);
                     let handles = claim.rows.clone();
                     return Ok(Admitted::Reserved(Reservation { room, claim: Some(claim) }, handles));

@@ -96,6 +96,7 @@ impl Partition {
         rows: &[RowHandle],
         columns: Option<&[String]>,
     ) -> Result<Vec<RecordBatch>, QueueError> {
+        self.visible(rows).await;
         self.read(rows, columns).await.map_err(|failure| failure.error)
     }
 

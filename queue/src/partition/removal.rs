@@ -70,7 +70,7 @@ impl Partition {
     /// The same; repeating it with the same token changes nothing.
     pub(crate) async fn clear_all_once(&self, token: Option<String>) -> Result<usize, QueueError> {
         self.shared.check_is_there()?;
-        if !self.begin_once(token.as_ref(), |_| Ok(())).await? {
+        if self.begin_once(token.as_ref(), |_| Ok(())).await?.is_none() {
             return Ok(0);
         }
         let rows = self.shared.table.lock().all_rows();
@@ -83,10 +83,29 @@ impl Partition {
     ///
     /// Cancel-safe: it changes nothing.
     pub(crate) async fn settled(&self) -> Result<(), QueueError> {
-        match &self.shared.plane {
+        match self.returns_early() {
             // Nothing is forgotten; but the writer does it in its turn.
-            Plane::Disk { durability: Durability::None, .. } => self.forget_records(0).await,
-            _ => Ok(()),
+            true => self.forget_records(0).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Whether puts return before they are written down.
+    pub(super) fn returns_early(&self) -> bool {
+        matches!(&self.shared.plane, Plane::Disk { .. }) && self.shared.durability == Durability::None
+    }
+
+    /// Waits until rows are visible whose put has returned. Cancel-safe: it changes nothing.
+    pub(super) async fn visible(&self, rows: &[RowHandle]) {
+        while self.returns_early() {
+            let changed = self.shared.changed.notified();
+            tokio::pin!(changed);
+            // Registered before the table is read, so that no change between the two is missed.
+            changed.as_mut().enable();
+            if !self.shared.table.lock().are_on_their_way(rows) {
+                return;
+            }
+            changed.await;
         }
     }
 

@@ -93,14 +93,16 @@ impl Replay {
                 }
                 let table = self.table(&put.partition)?;
                 table.reserve_for_replay(&put.rows, put.kib);
-                table.publish(put);
+                if let Err(released) = table.publish(put) {
+                    self.free(&released.chunks);
+                }
             }
             Record::Columns { partition, rows, payload, kib, token } => {
                 self.chunk(&payload);
                 let chunk = payload.chunk;
                 let table = self.table(&partition)?;
                 table.add_columns(&rows, &payload, kib);
-                table.end_token(token, Some(rows));
+                table.end_token(token, Some(Runs::default()));
                 if !table.needs(chunk) {
                     self.free(&[chunk]);
                 }
@@ -108,7 +110,7 @@ impl Replay {
             Record::Moved { partition, from, rows, payload } => {
                 self.chunk(&payload);
                 let table = self.table(&partition)?;
-                table.move_chunk(from, payload.chunk, &rows);
+                table.move_chunk(from, payload.chunk, &rows, 0);
                 let needed = table.needs(payload.chunk);
                 self.free(&[from]);
                 if !needed {
@@ -117,7 +119,7 @@ impl Replay {
             }
             Record::Tokens { partition, tokens } => {
                 let table = self.table(&partition)?;
-                tokens.into_iter().for_each(|(token, rows)| table.remember(token, rows.handles()));
+                tokens.into_iter().for_each(|(token, rows)| table.end_token(Some(token), Some(rows)));
             }
             Record::Ack { partition, task, rows, lease } => {
                 let table = self.table(&partition)?;
@@ -164,7 +166,7 @@ impl Replay {
             }
             Record::Version { partition, policy_version } => {
                 let table = self.table(&partition)?;
-                table.policy_version = table.policy_version.max(policy_version);
+                table.raise_version(policy_version);
             }
             Record::EndSample { partition, sample } => self.table(&partition)?.end_sample(&sample),
             Record::Close { partition, groups, unfinished } => {
@@ -172,12 +174,13 @@ impl Replay {
                 self.free(&released.chunks);
             }
             Record::Samples { partition, samples } => self.table(&partition)?.replay_samples(samples),
-            Record::Closed { partition, groups } => self.table(&partition)?.remember_closed(groups),
+            Record::Closed { partition, names } => self.table(&partition)?.remember_closed(&names),
+            Record::End { partition } => self.table(&partition)?.end(),
             Record::Forget { partition, count } => self.table(&partition)?.forget_records(count),
             Record::Clear { partition, rows, why, token } => {
                 let table = self.table(&partition)?;
                 let released = table.remove(&rows, why);
-                table.end_token(token, Some(rows));
+                table.end_token(token, Some(Runs::default()));
                 self.free(&released.chunks);
             }
             Record::Remove { partition, generation_floor } => {
@@ -332,9 +335,12 @@ pub(crate) fn live_records(table: &Table, locate: impl Fn(ChunkId) -> Located) -
         }));
     }
     records.push(Record::Version { partition: partition.clone(), policy_version: table.policy_version });
-    let groups = table.closed_groups();
-    if !groups.is_empty() {
-        records.push(Record::Closed { partition, groups });
+    if table.ended {
+        records.push(Record::End { partition: partition.clone() });
+    }
+    let names = table.closed_groups();
+    if !names.is_empty() {
+        records.push(Record::Closed { partition, names });
     }
     push_words(table, &mut records);
     records
@@ -381,8 +387,7 @@ fn push_words(table: &Table, records: &mut Vec<Record>) {
     if !words.is_empty() {
         records.push(Record::Records { partition: name(), records: words });
     }
-    let tokens: Vec<(String, Runs)> =
-        table.remembered().into_iter().map(|(token, rows)| (token, Runs::of(&rows))).collect();
+    let tokens = table.remembered();
     records.extend(
         tokens.chunks(ACK_ROWS).map(|tokens| Record::Tokens { partition: name(), tokens: tokens.to_vec() }),
     );

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::{AcquireError, Semaphore};
 
-use super::Shared;
+use super::{SLOTS_MAX, Shared};
 use crate::PartitionSpec;
 
 /// What rows take.
@@ -31,11 +31,12 @@ pub(crate) struct FreeRoom {
 impl FreeRoom {
     /// What a partition has left beside `used`.
     pub(crate) fn new(spec: &PartitionSpec, used: Size) -> Self {
-        let rows = spec.capacity_rows.saturating_sub(used.rows);
+        // Bounded first: what is given back later comes on top of what is free now.
+        let rows = spec.capacity_rows.min(SLOTS_MAX).saturating_sub(used.rows);
         let kib_max = spec.capacity_kib();
         let kib = kib_max.map(|most| Semaphore::new(most.saturating_sub(used.kib) as usize));
         Self {
-            rows: Semaphore::new(rows.min(Semaphore::MAX_PERMITS)),
+            rows: Semaphore::new(rows),
             kib,
             debt_kib: Mutex::new(kib_max.map_or(0, |most| used.kib.saturating_sub(most))),
         }

@@ -5,14 +5,19 @@
 
 mod check;
 mod choose;
+mod chunks;
+mod columns;
+mod dropping;
 mod index;
 mod labels;
 mod leaving;
 mod puts;
 mod samples;
 mod share;
+mod slots;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -29,12 +34,15 @@ use crate::{ChunkId, ColumnSpec, PartitionSpec, QueueError, ReadyGroup};
 pub(crate) use leaving::BeginAck;
 
 pub(crate) use choose::Chosen;
+use chunks::Chunks;
 use index::{GroupIndex, Keys};
 pub use labels::KeyedRow;
 pub(crate) use labels::Label;
-pub(crate) use samples::SamplesRecord;
 pub use samples::{ClosedGroup, INCOMPLETE, SamplePart, Unfinished};
+pub(crate) use samples::{ClosedNames, SamplesRecord};
 use samples::{GroupSamples, SampleIndex};
+pub(crate) use slots::{GENERATION_MAX, SLOTS_AT_REST, SLOTS_MAX};
+use tokens::Tokens;
 
 /// Names one row for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -50,6 +58,8 @@ pub struct RowHandle {
 pub(crate) struct Part {
     pub(crate) chunk: ChunkId,
     pub(crate) row: u32,
+    /// Of payload; 0 where nobody counts them.
+    bytes: u32,
     pub(crate) columns: Arc<[String]>,
 }
 
@@ -86,7 +96,9 @@ pub(crate) struct Row {
 #[derive(Debug, Default)]
 struct Slot {
     generation: u32,
-    /// `None` for free slots, and for rows whose put is not durable yet.
+    /// It is set aside for a row whose put is not durable yet.
+    is_reserved: bool,
+    /// `None` for free slots, and for those that are set aside.
     row: Option<Row>,
 }
 
@@ -102,8 +114,12 @@ pub(crate) struct Group {
     pub(crate) priority: i64,
     /// Tokens of its live rows.
     pub(crate) tokens: u64,
+    /// Whether its rows came in several puts, or are to.
+    in_parts: bool,
     /// Per task: rows that are ready.
     ready: Vec<usize>,
+    /// Over all tasks: rows that are ready or acked. Counted once somebody drops groups.
+    settled: usize,
     /// Where it is put by samples: then its size counts these.
     samples: Option<Box<GroupSamples>>,
 }
@@ -123,13 +139,17 @@ impl Group {
         }
     }
 
-    /// Whether every row is there and ready for the task.
-    fn is_ready(&self, task: usize) -> bool {
-        let is_whole = match &self.samples {
+    /// Whether no more rows will come.
+    fn is_whole(&self) -> bool {
+        match &self.samples {
             Some(samples) => samples.is_closed(),
             None => self.put == self.size,
-        };
-        is_whole && self.ready[task] == self.rows.len() && !self.rows.is_empty()
+        }
+    }
+
+    /// Whether every row is there and ready for the task.
+    fn is_ready(&self, task: usize) -> bool {
+        self.is_whole() && self.ready[task] == self.rows.len() && !self.rows.is_empty()
     }
 }
 
@@ -198,6 +218,8 @@ pub(crate) struct Claim {
     sample: Option<String>,
     token: Option<String>,
     keys: Vec<String>,
+    /// Columns that nobody knew before.
+    columns: Vec<ColumnSpec>,
 }
 
 /// What a put is, before anything is written.
@@ -211,13 +233,6 @@ pub(crate) enum Admission {
     Known(Vec<RowHandle>),
 }
 
-/// The rows that a chunk was written with, gone ones included.
-#[derive(Debug, Default)]
-struct ChunkRows {
-    rows: Vec<RowHandle>,
-    live: usize,
-}
-
 /// What the table has let go of.
 #[derive(Debug, Default)]
 pub(crate) struct Released {
@@ -225,7 +240,7 @@ pub(crate) struct Released {
     pub(crate) size: Size,
     /// Chunks that nobody needs any more.
     pub(crate) chunks: Vec<ChunkId>,
-    /// Chunks most of whose rows are gone.
+    /// Chunks that keep more than the rows in them that are left.
     pub(crate) sparse: Vec<ChunkId>,
 }
 
@@ -275,12 +290,15 @@ pub(crate) enum Freed {
 pub(crate) struct Table {
     pub(crate) spec: PartitionSpec,
     pub(crate) columns: BTreeMap<String, ColumnSpec>,
+    /// Columns that only puts have which are not durable yet, and how many of these.
+    columns_to_come: BTreeMap<String, (ColumnSpec, usize)>,
     slots: Vec<Slot>,
-    free: Vec<u32>,
+    /// Slots without rows, in the order in which these left.
+    free: VecDeque<u32>,
     /// New slots start here.
     generation_floor: u32,
     pub(crate) groups: BTreeMap<u64, Group>,
-    /// Groups that may get more rows, and those that are put by samples as long as they are there.
+    /// Groups that are there by their names; the latest of a name.
     open_groups: HashMap<String, u64>,
     samples: SampleIndex,
     next_group: u64,
@@ -298,13 +316,11 @@ pub(crate) struct Table {
     acks: HashMap<u64, bool>,
     ack_order: VecDeque<u64>,
     shares: HashMap<share::Team, share::Waiting>,
-    chunks: HashMap<ChunkId, ChunkRows>,
-    /// Chunks that are out of reach.
-    away: HashSet<ChunkId>,
-    tokens: HashMap<String, Vec<RowHandle>>,
-    token_order: VecDeque<String>,
+    chunks: Chunks,
+    /// Groups that may be dropped, once somebody has asked for them.
+    droppable: Option<GroupIndex>,
+    tokens: Tokens,
     groups_under_way: HashMap<String, UnderWay>,
-    tokens_under_way: HashSet<String>,
     /// Columns of rows whose writing is not durable yet.
     columns_under_way: HashSet<(RowHandle, String)>,
     records: VecDeque<String>,
@@ -322,7 +338,10 @@ pub(crate) struct Table {
     pub(crate) rows_reserved: usize,
     pub(crate) kib_live: u32,
     pub(crate) kib_reserved: u32,
+    /// There are no more puts, as far as this process goes.
     pub(crate) closed: bool,
+    /// There are no more puts, as is written down.
+    pub(crate) ended: bool,
 }
 
 impl Table {
@@ -331,10 +350,11 @@ impl Table {
         let ready = spec.tasks.iter().map(|_| Ready::default()).collect();
         Self {
             columns,
+            columns_to_come: BTreeMap::new(),
             ready,
             spec,
             slots: Vec::new(),
-            free: Vec::new(),
+            free: VecDeque::new(),
             generation_floor: 0,
             groups: BTreeMap::new(),
             open_groups: HashMap::new(),
@@ -348,12 +368,10 @@ impl Table {
             acks: HashMap::new(),
             ack_order: VecDeque::new(),
             shares: HashMap::new(),
-            chunks: HashMap::new(),
-            away: HashSet::new(),
-            tokens: HashMap::new(),
-            token_order: VecDeque::new(),
+            chunks: Chunks::default(),
+            droppable: None,
+            tokens: Tokens::default(),
             groups_under_way: HashMap::new(),
-            tokens_under_way: HashSet::new(),
             columns_under_way: HashSet::new(),
             records: VecDeque::new(),
             records_bytes: 0,
@@ -368,6 +386,7 @@ impl Table {
             kib_live: 0,
             kib_reserved: 0,
             closed: false,
+            ended: false,
         }
     }
 
@@ -378,45 +397,6 @@ impl Table {
             task: name.to_owned(),
             tasks: self.spec.tasks.iter().map(|task| task.name.as_str()).collect::<Vec<_>>().join(", "),
         })
-    }
-
-    /// Types are what they were at first; nothing is cast.
-    pub(crate) fn check_columns(&self, columns: &[ColumnSpec]) -> Result<(), QueueError> {
-        for column in columns {
-            if let Some(expected) = self.columns.get(&column.name).filter(|expected| *expected != column) {
-                return Err(QueueError::WrongType {
-                    column: column.name.clone(),
-                    expected: expected.type_words(),
-                    found: column.type_words(),
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// Keeps the types of columns that are new.
-    pub(crate) fn learn_columns(&mut self, columns: &[ColumnSpec]) {
-        for column in columns {
-            if !self.columns.contains_key(&column.name) {
-                self.columns.insert(column.name.clone(), column.clone());
-            }
-        }
-    }
-
-    /// After replay: a chunk for every set of columns whose types are not known yet, but none of those that were `tried`.
-    pub(crate) fn chunks_of_unknown_columns(&self, tried: &HashSet<ChunkId>) -> Vec<ChunkId> {
-        let mut seen: BTreeSet<&str> = self.columns.keys().map(String::as_str).collect();
-        let mut chunks = Vec::new();
-        for part in self.slots.iter().filter_map(|slot| slot.row.as_ref()).flat_map(|row| &row.parts) {
-            // One look at the first name is enough for rows that were put alike, which nearly all are.
-            if part.columns.iter().any(|column| !seen.contains(column.as_str()))
-                && !tried.contains(&part.chunk)
-            {
-                seen.extend(part.columns.iter().map(String::as_str));
-                chunks.push(part.chunk);
-            }
-        }
-        chunks
     }
 
     pub(crate) fn row(&self, handle: RowHandle) -> Result<&Row, QueueError> {
@@ -450,6 +430,7 @@ impl Table {
         let from = std::mem::replace(&mut row.progress[task], to);
         let (group_id, place) = (row.group, row.place);
         self.ready[task].count(from, to);
+        self.count_settled(group_id, from, to);
         if (from == Progress::Ready) == (to == Progress::Ready) {
             return;
         }
@@ -498,6 +479,9 @@ impl Table {
             if let Some(single) = &mut ready.single {
                 single.groups.remove(id, group.keys());
             }
+        }
+        if let Some(droppable) = &mut self.droppable {
+            droppable.remove(id, group.keys());
         }
     }
 
@@ -550,22 +534,45 @@ impl Table {
         &mut self.ready[task].waiters
     }
 
-    /// Wakes the takes that what has become ready can serve; all of them once the puts have ended, since any change may be
-    /// the last.
+    /// Wakes the takes that what has become ready can serve.
     pub(crate) fn wake(&mut self) {
         for ready in &mut self.ready {
-            if self.closed {
-                ready.waiters.wake_all();
-            } else if std::mem::take(&mut ready.is_news) {
-                ready.waiters.wake(ready.groups.len(), ready.rows);
+            if !std::mem::take(&mut ready.is_news) {
+                continue;
+            }
+            match self.closed {
+                true => ready.waiters.wake_all(),
+                false => ready.waiters.wake(ready.groups.len(), ready.rows),
             }
         }
     }
 
-    /// Somebody who was woken for rows of the task is gone.
+    /// The same after a change; all of them once the puts have ended, since any change may be the last.
+    pub(crate) fn wake_after_change(&mut self) {
+        if self.closed {
+            self.ready.iter_mut().for_each(|ready| ready.is_news = true);
+        }
+        self.wake();
+    }
+
+    /// Somebody who was woken for rows of the task is gone before looking.
     pub(super) fn wake_again(&mut self, task: usize) {
         self.ready[task].is_news = true;
         self.wake();
+    }
+
+    /// There is a newer policy version: whoever looks at versions looks again.
+    pub(crate) fn raise_version(&mut self, policy_version: u64) {
+        if policy_version > self.policy_version {
+            self.policy_version = policy_version;
+            self.ready.iter_mut().for_each(|ready| ready.waiters.wake_lookers());
+        }
+    }
+
+    /// There will be no more puts, whoever asks.
+    pub(crate) fn end(&mut self) {
+        self.closed = true;
+        self.ended = true;
     }
 
     pub(crate) fn lease_count(&self) -> usize {

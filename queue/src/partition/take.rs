@@ -22,8 +22,10 @@ pub enum Amount {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sampler {
-    /// Oldest first.
+    /// As the partition was [declared](crate::PartitionSpec::order); oldest first where it does not say.
     #[default]
+    Declared,
+    /// Oldest first.
     Fifo,
     /// Greatest priority first, and the oldest of those.
     Priority,
@@ -77,6 +79,10 @@ fn one() -> u32 {
     1
 }
 
+/// Ranks that may share a batch, and members of a rank: what is kept for each must not follow from a number alone that
+/// somebody sends.
+const CONSUMERS_MAX: u32 = 65_536;
+
 impl Share {
     /// Rank `rank` of `ranks` with one member.
     pub fn of(rank: u32, ranks: u32) -> Self {
@@ -84,7 +90,7 @@ impl Share {
     }
 
     fn is_sound(&self) -> bool {
-        let is_bounded = self.ranks <= 65_536 && self.members <= 65_536;
+        let is_bounded = self.ranks <= CONSUMERS_MAX && self.members <= CONSUMERS_MAX;
         is_bounded && self.rank < self.ranks && self.member < self.members
     }
 }
@@ -171,11 +177,23 @@ impl Take {
         if self.stale == Stale::Deliver { 0 } else { self.fresh_from(newest) }
     }
 
-    pub(super) fn check(&self) -> Result<(), QueueError> {
-        let most = match self.amount {
+    /// At most so many groups, or rows where the amount is in rows.
+    fn most(&self) -> usize {
+        match self.amount {
             Amount::Rows(count) | Amount::Groups(count) => count,
             Amount::Tokens(_) => usize::MAX,
-        };
+        }
+    }
+
+    /// At least so many groups or rows: one for each rank where several share them, so that none of them starves while
+    /// the others take what comes.
+    pub(super) fn enough(&self) -> usize {
+        let ranks = self.share.map_or(1, |share| share.ranks as usize);
+        self.at_least.max(ranks.min(self.most()))
+    }
+
+    pub(super) fn check(&self) -> Result<(), QueueError> {
+        let most = self.most();
         if self.only.is_some() && self.share.is_some() {
             let reason = "expected given rows or a share, found both".to_owned();
             return Err(QueueError::BadRequest { reason });
@@ -186,8 +204,8 @@ impl Take {
         let Some(share) = &self.share else { return Ok(()) };
         if !share.is_sound() || (share.equal_counts && most < share.ranks as usize) {
             let reason = format!(
-                "expected rank below ranks, member below members, and with equal_counts a group for each rank; found \
-                 {share:?}"
+                "expected rank below ranks, member below members, each at most {CONSUMERS_MAX}, and with equal_counts a \
+                 group for each rank; found {share:?}"
             );
             return Err(QueueError::BadRequest { reason });
         }

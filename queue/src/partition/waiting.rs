@@ -1,4 +1,7 @@
 //! Who waits for rows of a task, so that a change wakes those that it can serve and nobody else.
+//!
+//! Whoever was woken looks once. Only a call that nobody answered by a look is handed on: else takes that find nothing
+//! would wake each other for ever.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -79,6 +82,11 @@ impl Waiters {
     pub(super) fn wake(&mut self, groups: usize, rows: usize) {
         wake_as_many(&mut self.groups, groups);
         wake_as_many(&mut self.rows, rows);
+        self.wake_lookers();
+    }
+
+    /// Wakes those who look at more than counts.
+    pub(super) fn wake_lookers(&mut self) {
         std::mem::take(&mut self.look).into_values().for_each(|waker| waker.notify_one());
     }
 
@@ -87,13 +95,15 @@ impl Waiters {
     }
 }
 
-/// A waiting take. Dropped after it was woken, it hands its call on: what it was woken for is still there.
+/// A waiting take. Dropped after it was woken and before it looked, it hands its call on: what it was woken for is still
+/// there.
 pub(super) struct Waiter<'a> {
     shared: &'a Shared,
     task: usize,
     need: Need,
     number: u64,
     waker: Arc<Notify>,
+    has_looked: bool,
 }
 
 impl<'a> Waiter<'a> {
@@ -101,20 +111,29 @@ impl<'a> Waiter<'a> {
     pub(super) fn new(shared: &'a Shared, waiters: &mut Waiters, task: usize, need: Need) -> Self {
         let waker = Arc::new(Notify::new());
         let number = waiters.add(need, Arc::clone(&waker));
-        Self { shared, task, need, number, waker }
+        Self { shared, task, need, number, waker, has_looked: false }
     }
 
     /// Until it is worth looking again. Cancel-safe.
     pub(super) async fn woken(&self) {
         self.waker.notified().await;
     }
+
+    /// The table was read since, and what was there for this take is its own.
+    pub(super) fn answer(mut self) {
+        self.has_looked = true;
+    }
 }
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         let mut table = self.shared.table.lock();
-        if !table.waiters(self.task).remove(self.need, self.number) {
+        let was_called = !table.waiters(self.task).remove(self.need, self.number);
+        if was_called && !self.has_looked {
             table.wake_again(self.task);
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,9 +4,33 @@ use tokio::sync::oneshot;
 
 use super::{Partition, Plane, Put, Shared, Table};
 use crate::journal::{Record, Recorder};
-use crate::store::{Chunk, encode};
+use crate::store::{Chunk, ChunkSizes, encode};
 use crate::units::{BLOBS, Chosen, Place};
-use crate::{ChunkId, Durability, ErrorClass, Queue, QueueError};
+use crate::{ChunkId, ChunkLocation, ErrorClass, Queue, QueueError};
+
+/// A chunk and what is written down about it.
+pub(super) struct Written {
+    pub(super) chunk: ChunkId,
+    pub(super) record: Record,
+    /// Its place in the payload that is written with it; absent where it is all of that.
+    pub(super) within: Option<Within>,
+}
+
+/// A stretch of payload.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Within {
+    pub(super) offset: u64,
+    pub(super) length: u64,
+    pub(super) checksum: u32,
+}
+
+impl Within {
+    /// Where the stretch lies when the whole lies there.
+    fn of(within: Option<Self>, whole: ChunkLocation) -> ChunkLocation {
+        let Some(Self { offset, length, checksum }) = within else { return whole };
+        ChunkLocation { offset: whole.offset + offset, length, checksum, ..whole }
+    }
+}
 
 impl Shared {
     /// Keeps in mind where a chunk that has become visible lies, if that is on a unit.
@@ -66,30 +90,41 @@ impl Partition {
         Ok(None)
     }
 
-    /// Commits a record with payload; `apply` runs once it is durable, whoever still waits for it.
+    /// How much a chunk that [`payload`](Self::payload) was made of keeps in memory; `None` if it lies elsewhere.
+    pub(super) fn sizes(&self, rows: &Chunk, unit: Option<&Place>) -> Option<ChunkSizes> {
+        (unit.is_none() && matches!(self.shared.plane, Plane::Memory(_))).then(|| rows.sizes())
+    }
+
+    /// Commits records with payload; `apply` runs once they are durable, whoever still waits for it.
     pub(super) async fn write(
         &self,
         payload: Option<Vec<u8>>,
-        record: Record,
-        chunk: ChunkId,
+        parts: Vec<Written>,
         apply: impl FnOnce(Result<(), QueueError>) -> Result<(), QueueError> + Send + 'static,
     ) -> Result<(), QueueError> {
         let plane = self.shared.plane.clone();
         let (reply, outcome) = oneshot::channel();
-        let recorder: Recorder = Box::new(move |location| record.at(location));
+        let places: Vec<(ChunkId, Option<Within>)> =
+            parts.iter().map(|part| (part.chunk, part.within)).collect();
+        let recorder: Recorder = Box::new(move |location| {
+            let record = |part: Written| part.record.at(location.map(|whole| Within::of(part.within, whole)));
+            parts.into_iter().map(record).collect()
+        });
         self.shared.commit(payload, recorder, move |durable| {
             let durable = durable.map(|location| {
-                if let (Plane::Disk { store, .. }, Some(location)) = (&plane, location) {
-                    store.insert(chunk, location);
+                if let (Plane::Disk { store, .. }, Some(whole)) = (&plane, location) {
+                    places
+                        .iter()
+                        .for_each(|(chunk, within)| store.insert(*chunk, Within::of(*within, whole)));
                 }
             });
             if durable.is_err() {
-                plane.store().free(chunk);
+                places.iter().for_each(|(chunk, _)| plane.store().free(*chunk));
             }
             // Nobody waits any more when the caller was cancelled.
             let _ = reply.send(apply(durable));
         });
-        if matches!(&self.shared.plane, Plane::Disk { .. }) && self.shared.durability == Durability::None {
+        if self.returns_early() {
             return Ok(());
         }
         outcome.await.unwrap_or(Err(QueueError::Closed { partition: self.shared.name.clone() }))

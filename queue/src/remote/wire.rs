@@ -31,7 +31,7 @@ pub(crate) const FRESH_FROM: &str = "rolldock-fresh-from";
 #[serde(deny_unknown_fields)]
 pub(crate) struct PutQuery {
     pub(crate) group: String,
-    /// The rows of this put if absent.
+    /// As the partition says, or else the rows of this put, if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) group_size: Option<usize>,
     /// The sample that the rows belong to; the group's size counts samples then.
@@ -56,10 +56,10 @@ pub(crate) struct PutQuery {
 
 impl PutQuery {
     /// The put of rows without keys or tags; `record` is what came with them.
-    pub(crate) fn into_put(self, batches: Vec<RecordBatch>, rows: usize, record: Option<String>) -> Put {
+    pub(crate) fn into_put(self, batches: Vec<RecordBatch>, record: Option<String>) -> Put {
         Put {
             batches,
-            group_size: self.group_size.unwrap_or(rows),
+            group_size: self.group_size.unwrap_or(0),
             group: self.group,
             sample: self.sample.map(|uid| SamplePart { uid, is_last: self.sample_is_last }),
             policy_version: self.policy_version,
@@ -102,7 +102,7 @@ pub(crate) struct TakeBody {
     pub(crate) only: Option<Vec<RowHandle>>,
     #[serde(default)]
     pub(crate) stale: Stale,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_declared")]
     pub(crate) sampler: Sampler,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) share: Option<Share>,
@@ -112,6 +112,10 @@ pub(crate) struct TakeBody {
     /// How long to wait for rows; absent means not at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) wait_ms: Option<u64>,
+}
+
+fn is_declared(sampler: &Sampler) -> bool {
+    *sampler == Sampler::Declared
 }
 
 fn one() -> usize {

@@ -6,7 +6,7 @@ use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::compute::interleave_record_batch;
 use arrow::datatypes::{DataType, SchemaRef};
 
-use super::{held_bytes, own_buffers};
+use super::{ChunkSizes, held_bytes, own_buffers};
 use crate::QueueError;
 
 /// Rows that were put together, in the batches that they came in: one schema, at least one batch. Cheap to clone.
@@ -63,6 +63,26 @@ impl Chunk {
         None
     }
 
+    /// How much it keeps in memory, and each row of that.
+    pub(crate) fn sizes(&self) -> ChunkSizes {
+        ChunkSizes::of(&self.pieces, self.held_bytes())
+    }
+
+    /// Rows that follow each other, in buffers of their own where they are few of many.
+    pub(crate) fn slice(&self, first: usize, rows: usize) -> Result<Self, QueueError> {
+        let (mut skipped, mut left) = (first, rows);
+        let mut pieces = Vec::new();
+        for piece in self.pieces.iter() {
+            let start = skipped.min(piece.num_rows());
+            let taken = left.min(piece.num_rows() - start);
+            if taken > 0 {
+                pieces.push(piece.slice(start, taken));
+            }
+            (skipped, left) = (skipped - start, left - taken);
+        }
+        Self::new(pieces)
+    }
+
     /// A copy of just these rows.
     pub(crate) fn select(&self, rows: &[u32]) -> Result<Self, QueueError> {
         let place = |row: &u32| {
@@ -73,16 +93,20 @@ impl Chunk {
         };
         let places = rows.iter().map(place).collect::<Result<Vec<_>, _>>()?;
         let pieces: Vec<&RecordBatch> = self.pieces.iter().collect();
-        let copy = interleave_record_batch(&pieces, &places)?;
+        let (_, columns, _) = interleave_record_batch(&pieces, &places)?.into_parts();
         // Views of strings are taken without the strings, which stay whole behind them.
-        let compact = |column: &ArrayRef| -> ArrayRef {
+        let compact = |mut column: ArrayRef| -> ArrayRef {
             match column.data_type() {
                 DataType::Utf8View => Arc::new(column.as_string_view().gc()),
                 DataType::BinaryView => Arc::new(column.as_binary_view().gc()),
-                _ => Arc::clone(column),
+                _ => {
+                    // What grew as it was filled keeps up to twice what it needs.
+                    column.shrink_to_fit();
+                    column
+                }
             }
         };
-        let columns = copy.columns().iter().map(compact).collect();
-        Ok(Self { pieces: vec![RecordBatch::try_new(copy.schema(), columns)?].into() })
+        let columns = columns.into_iter().map(compact).collect();
+        Ok(Self { pieces: vec![RecordBatch::try_new(Arc::clone(self.schema()), columns)?].into() })
     }
 }

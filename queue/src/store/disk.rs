@@ -26,7 +26,7 @@ use super::{Chunk, ChunkId, ChunkLocation, Store};
 use crate::{QueueError, mapped};
 
 /// Chunks begin at multiples of this, as arrow's buffers do within them; bytes.
-const ALIGNMENT: u64 = 64;
+pub(crate) const ALIGNMENT: u64 = 64;
 /// A chunk that is at least so long is mapped; below that reading it costs less. Bytes.
 const MAPPED_BYTES_MIN: u64 = 64 << 10;
 

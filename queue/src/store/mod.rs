@@ -6,6 +6,7 @@
 mod chunk;
 mod disk;
 mod memory;
+mod sizes;
 
 use std::collections::HashMap;
 
@@ -19,8 +20,9 @@ use serde::{Deserialize, Serialize};
 use crate::QueueError;
 
 pub use chunk::Chunk;
-pub(crate) use disk::{DiskStore, SegmentFile, SegmentWriter, decode, encode};
+pub(crate) use disk::{ALIGNMENT, DiskStore, SegmentFile, SegmentWriter, decode, encode};
 pub(crate) use memory::MemoryStore;
+pub(crate) use sizes::ChunkSizes;
 
 /// Names a chunk for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -52,7 +54,7 @@ pub trait Store: Send + Sync + 'static {
 }
 
 /// Slack that builders may leave in the buffers of a batch; bytes.
-const SLACK_BYTES: usize = 4096;
+const SLACK_BYTES: usize = 1024;
 
 /// Gives a batch buffers of its own where it is a cut of a larger one.
 pub(crate) fn own_buffers(batch: RecordBatch) -> Result<RecordBatch, QueueError> {

@@ -39,6 +39,7 @@ use arrow::array::{ArrayRef, Float32Array, RecordBatch};
 use tokio::time::Instant;
 
 use super::{bad, check_counts, joined};
+use crate::partition::check_depth;
 use crate::{
     ClosedGroup, PartitionSpec, Put, Queue, QueueError, RowHandle, SamplePart, Stale, Take, Unfinished,
 };
@@ -146,6 +147,7 @@ impl DataPool {
     ///
     /// After an error, and dropped in the middle, those before may have been submitted; repeating it is harmless.
     pub async fn submit_steps(&self, steps: &[Step]) -> Result<(), QueueError> {
+        steps.iter().try_for_each(|step| check_depth("metadata", &step.metadata))?;
         self.expire().await?;
         let deadline = Instant::now() + self.config.submit_wait;
         for steps in steps.chunk_by(Step::goes_on_with) {

@@ -7,21 +7,18 @@ use std::collections::HashSet;
 use super::Replay;
 use crate::config::ColumnSpec;
 use crate::journal::{PutRecord, Record};
-use crate::partition::table::Table;
+use crate::partition::table::{GENERATION_MAX, SLOTS_AT_REST, SLOTS_MAX, Table};
 use crate::{QueueError, RowHandle};
-
-/// Generations grow by one with every use of a slot; above this one a record is made up.
-const GENERATION_MAX: u32 = u32::MAX / 2;
-/// Rows that a partition may have at once.
-const SLOTS_MAX: usize = 1 << 26;
 
 impl Replay {
     /// Whether `record` belongs into a snapshot and fits what came before; its payload is another matter.
     pub(crate) fn check(&mut self, record: &Record) -> Result<(), QueueError> {
         match record {
             Record::Declare { spec, generation_floor, .. } => {
-                let is_sound = !spec.name.is_empty() && !spec.tasks.is_empty() && spec.capacity_rows > 0;
-                if !is_sound || *generation_floor > GENERATION_MAX || self.tables.contains_key(&spec.name) {
+                if spec.check().is_err()
+                    || *generation_floor > GENERATION_MAX
+                    || self.tables.contains_key(&spec.name)
+                {
                     return Err(unsound(format!("a declaration of partition={}", spec.name)));
                 }
                 Ok(())
@@ -51,7 +48,8 @@ impl Replay {
             Record::Records { partition, .. }
             | Record::Version { partition, .. }
             | Record::Samples { partition, .. }
-            | Record::Closed { partition, .. } => self.table(partition).map(drop),
+            | Record::Closed { partition, .. }
+            | Record::End { partition } => self.table(partition).map(drop),
             Record::Tokens { partition, tokens } => {
                 let rows: u64 = tokens.iter().map(|(_, rows)| rows.count()).sum();
                 if rows > SLOTS_MAX as u64 {
@@ -115,7 +113,7 @@ impl Table {
         }
         are_distinct(&put.rows)?;
         let is_free = |row: &RowHandle| {
-            (row.slot as usize) < capacity.min(SLOTS_MAX)
+            (row.slot as usize) < capacity.min(SLOTS_MAX) + SLOTS_AT_REST
                 && row.generation < GENERATION_MAX
                 && !self.is_taken(row.slot)
         };
@@ -133,7 +131,7 @@ impl Table {
             // Its size is in samples.
             return Ok(());
         }
-        self.check_group(&put.group, put.group_size, rows.saturating_add(put.group_gone))
+        self.check_group_of_record(&put.group, put.group_size, rows.saturating_add(put.group_gone))
     }
 }
 

@@ -62,3 +62,39 @@ fn a_record_outlives_its_rows_and_a_rewriting_of_the_journal() {
     assert_eq!((table.rows_live, table.dispositions.acked), (0, 1));
     assert_eq!(table.records().collect::<Vec<_>>(), ["accepted"]);
 }
+
+/// Rows of one put, one after the other.
+fn numbers(rows: usize) -> arrow::array::RecordBatch {
+    let ids: arrow::array::ArrayRef = Arc::new(arrow::array::Int64Array::from_iter_values(0..rows as i64));
+    arrow::array::RecordBatch::try_from_iter([("id", ids)]).unwrap()
+}
+
+#[tokio::test]
+async fn what_concerns_more_rows_than_a_record_may_have_is_read_back() {
+    use crate::journal::RECORD_ROWS_MAX;
+    use crate::{Put, QueueConfig, Take, TransferQueue};
+    let dir = tempfile::tempdir().unwrap();
+    let open =
+        || TransferQueue::open(QueueConfig { dir: Some(dir.path().to_owned()), ..QueueConfig::default() });
+    let queue = open().unwrap();
+    let spec = PartitionSpec::new("p", ["a", "b"], 8 * RECORD_ROWS_MAX);
+    let partition = queue.declare(spec.clone()).await.unwrap();
+    let large = partition.put(Put::group("large", numbers(RECORD_ROWS_MAX + 1)), None).await;
+    assert!(matches!(large, Err(QueueError::TooLarge { .. })), "{large:?}");
+    for group in ["0", "1", "2"] {
+        partition.put(Put::group(group, numbers(RECORD_ROWS_MAX)), None).await.unwrap();
+    }
+    let lease = partition.take(&Take::groups("a", 3)).await.unwrap().unwrap();
+    let id = lease.id();
+    lease.ack().await.unwrap();
+    queue.close();
+    drop((partition, queue));
+    let queue = open().unwrap();
+    let partition = queue.partition("p").unwrap();
+    assert_eq!(partition.stats().tasks[0].acked_rows, 3 * RECORD_ROWS_MAX);
+    assert_eq!(partition.ack_lease(id, 0).await, Ok(()), "a repeated ack is known");
+    assert_eq!(partition.clear_all().await, Ok(3 * RECORD_ROWS_MAX));
+    queue.close();
+    drop((partition, queue));
+    assert_eq!(open().unwrap().partition("p").unwrap().stats().rows, 0);
+}

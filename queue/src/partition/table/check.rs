@@ -12,7 +12,7 @@ impl Table {
         let rows = self.rows_live + self.rows_reserved;
         let mut checks = vec![
             invariants::within_capacity(rows, self.spec.capacity_rows),
-            self.check_rows(),
+            self.check_slots(),
             self.check_chunks(),
         ];
         checks.extend((0..self.spec.tasks.len()).map(|task| self.check_task(task)));
@@ -29,7 +29,7 @@ impl Table {
         checks.into_iter().filter_map(Result::err).collect()
     }
 
-    fn check_rows(&self) -> Result<(), Violation> {
+    fn check_slots(&self) -> Result<(), Violation> {
         let there = self.slots.iter().filter(|slot| slot.row.is_some()).count();
         let in_groups = self.groups.values().map(|group| group.rows.len()).sum();
         invariants::counts_agree("rows", there, self.rows_live)?;
@@ -64,9 +64,9 @@ impl Table {
         for part in self.slots.iter().filter_map(|slot| slot.row.as_ref()).flat_map(|row| &row.parts) {
             *counted.entry(part.chunk).or_default() += 1;
         }
-        invariants::counts_agree("chunks", counted.len(), self.chunks.len())?;
+        invariants::counts_agree("chunks", counted.len(), self.chunk_ids().len())?;
         counted.into_iter().try_for_each(|(chunk, rows)| {
-            let kept = self.chunks.get(&chunk).map_or(0, |chunk| chunk.live);
+            let kept = self.live_in(chunk);
             invariants::counts_agree(&format!("rows of chunk={}", chunk.0), rows, kept)
         })
     }

@@ -21,7 +21,7 @@ impl Chosen {
 impl Table {
     /// What `take` gets of what is ready now: `None` if that is not enough. With `is_over` whatever is left is enough.
     pub(crate) fn choose(&mut self, task: usize, take: &Take, is_over: bool) -> Option<Chosen> {
-        let at_least = if is_over { 1 } else { take.at_least };
+        let at_least = if is_over { 1 } else { take.enough() };
         if let Amount::Rows(count) = take.amount {
             return self.choose_rows(task, take, count, at_least);
         }
@@ -34,18 +34,23 @@ impl Table {
         let keys = |id: u64| self.groups.get(&id).map(Group::keys);
         let order = self.ready[task].groups.order(take.sampler, min_version, self.draws, keys);
         let order = order.filter_map(|id| Some((id, self.groups.get(&id)?)));
-        let mut tokens = 0;
+        let (mut tokens, mut is_full) = (0, false);
         let mut chosen = Vec::new();
         for (id, group) in order {
             match take.amount {
                 Amount::Groups(count) | Amount::Rows(count) if chosen.len() == count => break,
                 // One group is always given: it would never fit later either.
-                Amount::Tokens(budget) if !chosen.is_empty() && tokens + group.tokens > budget => break,
+                Amount::Tokens(budget) if !chosen.is_empty() && tokens + group.tokens > budget => {
+                    is_full = true;
+                    break;
+                }
                 _ => {}
             }
             tokens += group.tokens;
             chosen.push((id, group.rows.clone()));
         }
+        // A budget may hold fewer groups than there are ranks.
+        let at_least = if is_full { at_least.min(take.at_least) } else { at_least };
         (chosen.len() >= at_least).then_some(Chosen { groups: chosen })
     }
 
@@ -101,7 +106,7 @@ impl Table {
             };
             groups.push((*id, group.rows.clone()));
         }
-        let at_least = if is_over { 1 } else { take.at_least };
+        let at_least = if is_over { 1 } else { take.enough() };
         Ok((groups.len() >= at_least).then_some(Chosen { groups }))
     }
 
@@ -125,6 +130,11 @@ impl Table {
             if found == count {
                 break;
             }
+        }
+        if take.share.is_some() {
+            // Ranks share single rows.
+            let single = |(id, rows): (u64, Vec<RowHandle>)| rows.into_iter().map(move |row| (id, vec![row]));
+            chosen = chosen.into_iter().flat_map(single).collect();
         }
         (found >= at_least).then_some(Chosen { groups: chosen })
     }

@@ -1,12 +1,13 @@
 //! Rows on their way out: leases, acks, drops, and what is free when rows are gone.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{ChunkRows, Freed, Group, LeaseState, Progress, Released, RowHandle, Table};
-use crate::{ChunkId, QueueError, Sampler};
+use super::{Freed, LeaseState, Progress, Released, RowHandle, Table};
+use crate::journal::RECORD_ROWS_MAX;
+use crate::{ChunkId, QueueError};
 
 /// Acks that are remembered, so that one whose answer was lost can be repeated.
 const ACKS_MAX: usize = 4096;
@@ -68,9 +69,10 @@ impl Table {
     }
 
     /// The holder is elsewhere, and may outlive this process: its lease is written down. `None` where a restart ends it:
-    /// its members' acks are only known here.
+    /// its members' acks are only known here, or it has more rows than one record.
     pub(crate) fn record_lease(&mut self, id: u64) -> Option<(usize, Vec<RowHandle>)> {
-        let lease = self.leases.get_mut(&id).filter(|lease| lease.members == 1)?;
+        let may_be = |lease: &&mut LeaseState| lease.members == 1 && lease.rows.len() <= RECORD_ROWS_MAX;
+        let lease = self.leases.get_mut(&id).filter(may_be)?;
         lease.is_recorded = true;
         Some((lease.task, lease.rows.clone()))
     }
@@ -149,6 +151,8 @@ impl Table {
         if lease.is_recorded {
             self.unrecorded_ends.push(id);
         }
+        // Also where all of its rows are gone: who waits for the end waits for leases.
+        self.ready[lease.task].is_news = true;
         lease.rows.iter().for_each(|row| self.set(*row, lease.task, Progress::Ready));
     }
 
@@ -211,6 +215,7 @@ impl Table {
     pub(crate) fn remove(&mut self, rows: &[RowHandle], why: Freed) -> Released {
         let mut released = Released::default();
         let mut columns = ColumnsOut::default();
+        let mut left: BTreeSet<ChunkId> = BTreeSet::new();
         let mut groups: BTreeMap<u64, (HashSet<RowHandle>, u64)> = BTreeMap::new();
         for handle in rows {
             for task in 0..self.spec.tasks.len() {
@@ -221,8 +226,7 @@ impl Table {
             }
             let slot = &mut self.slots[handle.slot as usize];
             let Some(row) = slot.row.take() else { continue };
-            slot.generation += 1;
-            self.free.push(handle.slot);
+            self.free_slot(handle.slot);
             self.rows_live -= 1;
             self.kib_live -= row.kib;
             released.size.rows += 1;
@@ -240,7 +244,11 @@ impl Table {
                 if let Some((of, rows)) = columns.add(&part.columns) {
                     self.count_columns_out(&of, rows);
                 }
-                self.leave_chunk(part.chunk, &mut released);
+                if self.chunks.leave(part.chunk, part.bytes) {
+                    released.chunks.push(part.chunk);
+                } else {
+                    left.insert(part.chunk);
+                }
             }
             if let Some(key) = row.label.and_then(|label| label.key) {
                 self.keys.remove(&key);
@@ -250,7 +258,7 @@ impl Table {
             *tokens += u64::from(row.length);
         }
         for (group, (gone, tokens)) in groups {
-            self.leave_group(group, &gone, tokens);
+            self.leave_group(group, &gone, tokens, why);
         }
         if let Some((of, rows)) = columns.0 {
             self.count_columns_out(&of, rows);
@@ -258,92 +266,21 @@ impl Table {
         if why == Freed::ClearedAll {
             self.forget_empty_groups();
         }
+        self.leave_chunks(left, &mut released);
+        self.shrink_maps();
         released
     }
 
-    fn leave_chunk(&mut self, id: ChunkId, released: &mut Released) {
-        let Some(chunk) = self.chunks.get_mut(&id) else { return };
-        chunk.live -= 1;
-        if chunk.live == 0 {
-            self.chunks.remove(&id);
-            self.away.remove(&id);
-            released.chunks.push(id);
-            released.sparse.retain(|sparse| *sparse != id);
-        } else if chunk.live * 2 < chunk.rows.len() && released.sparse.last() != Some(&id) {
-            released.sparse.push(id);
-        }
-    }
-
-    /// The payload of a chunk is out of reach, or within it again. Its rows are not given out until it is.
-    pub(crate) fn set_away(&mut self, chunk: ChunkId, is_away: bool) {
-        let is_change = match is_away {
-            true => self.chunks.contains_key(&chunk) && self.away.insert(chunk),
-            false => self.away.remove(&chunk),
-        };
-        if !is_change {
-            return;
-        }
-        for (handle, _) in self.chunk_rows(chunk) {
-            let Ok(row) = self.row_mut(handle) else { continue };
-            row.away = if is_away { row.away + 1 } else { row.away.saturating_sub(1) };
-            let is_here = row.away == 0;
-            for task in 0..self.spec.tasks.len() {
-                let progress = self.row(handle).map(|row| row.progress[task]);
-                match progress {
-                    Ok(Progress::Ready) if !is_here => self.set(handle, task, Progress::Away),
-                    Ok(Progress::Away) if is_here => self.set(handle, task, Progress::Ready),
-                    _ => {}
-                }
-            }
-        }
-    }
-
-    /// All rows of the groups that need any of these chunks.
-    pub(crate) fn rows_of_groups_in(&self, chunks: &[ChunkId]) -> Vec<RowHandle> {
-        let rows = chunks.iter().flat_map(|chunk| self.chunk_rows(*chunk));
-        let groups: BTreeSet<u64> =
-            rows.filter_map(|(handle, _)| self.row(handle).ok()).map(|row| row.group).collect();
-        groups.iter().filter_map(|id| self.groups.get(id)).flat_map(|group| group.rows.clone()).collect()
-    }
-
-    /// The rows that still need a chunk, with their places in it.
-    pub(crate) fn chunk_rows(&self, chunk: ChunkId) -> Vec<(RowHandle, u32)> {
-        let place = |handle: &RowHandle| {
-            let part = self.row(*handle).ok()?.parts.iter().find(|part| part.chunk == chunk)?;
-            Some((*handle, part.row))
-        };
-        self.chunks.get(&chunk).map_or_else(Vec::new, |rows| rows.rows.iter().filter_map(place).collect())
-    }
-
-    /// How many rows still need a chunk, of how many that it was written with.
-    pub(crate) fn live_share(&self, chunk: ChunkId) -> (usize, usize) {
-        self.chunks.get(&chunk).map_or((0, 0), |rows| (rows.live, rows.rows.len()))
-    }
-
-    /// Lets rows that still need the chunk `from` find their columns in `to`, where the copy of the first of `rows` is
-    /// row 0. Rows that are gone by now are left out.
-    pub(crate) fn move_chunk(&mut self, from: ChunkId, to: ChunkId, rows: &[RowHandle]) {
-        self.chunks.remove(&from);
-        let mut moved = ChunkRows::default();
-        for (at, handle) in rows.iter().enumerate() {
-            let Ok(row) = self.row_mut(*handle) else { continue };
-            let Some(part) = row.parts.iter_mut().find(|part| part.chunk == from) else { continue };
-            part.chunk = to;
-            part.row = at as u32;
-            moved.rows.push(*handle);
-            moved.live += 1;
-        }
-        let was_away = self.away.remove(&from);
-        if moved.live > 0 {
-            self.chunks.insert(to, moved);
-            if was_away {
-                self.away.insert(to);
-            }
-        }
+    /// Gives back what maps keep that were once much larger.
+    fn shrink_maps(&mut self) {
+        shrink_map(&mut self.open_groups);
+        shrink_map(&mut self.keys);
+        self.chunks.shrink();
     }
 
     /// Rows with so many tokens have left their group.
-    fn leave_group(&mut self, id: u64, gone: &HashSet<RowHandle>, tokens: u64) {
+    fn leave_group(&mut self, id: u64, gone: &HashSet<RowHandle>, tokens: u64, why: Freed) {
+        self.uncount_settled(id, gone.len());
         let Some(group) = self.groups.get_mut(&id) else { return };
         if gone.len() == group.rows.len() {
             group.rows.clear();
@@ -351,51 +288,28 @@ impl Table {
             group.rows.retain(|row| !gone.contains(row));
         }
         group.tokens -= tokens;
-        let is_complete = match &group.samples {
-            Some(samples) => samples.is_closed(),
-            None => group.put == group.size || !self.open_groups.contains_key(&group.key),
-        };
-        let is_over = group.rows.is_empty() && is_complete;
         (0..self.spec.tasks.len()).for_each(|task| self.index_group(id, task));
-        if is_over {
-            self.forget_group(id);
+        self.index_droppable(id);
+        let Some(group) = self.groups.get(&id).filter(|group| group.rows.is_empty()) else { return };
+        let (is_whole, by_samples) = (group.is_whole(), group.samples.is_some());
+        match why {
+            _ if is_whole => self.forget_group(id),
+            // Consumers of single rows are faster than the producer: the rest is still to come.
+            Freed::Acked => {}
+            // Forgotten with all others.
+            Freed::ClearedAll => {}
+            // More of it would be given as if it were the whole group.
+            Freed::Lost => self.give_up_group(id),
+            _ if !by_samples => self.give_up_group(id),
+            _ => {}
         }
     }
+}
 
-    /// Takes the oldest group that is ready for every task out of every taker's reach: what `drop_oldest` may drop.
-    pub(crate) fn begin_drop(&mut self) -> Option<Vec<RowHandle>> {
-        let id = self.ready.first()?.groups.oldest().find(|id| self.is_ready_for_all(*id))?;
-        let rows = self.groups.get(&id)?.rows.clone();
-        self.set_for_all_tasks(&rows, Progress::Leaving);
-        Some(rows)
-    }
-
-    fn is_ready_for_all(&self, id: u64) -> bool {
-        self.ready.iter().all(|task| task.groups.contains(id))
-    }
-
-    /// Takes groups of a version below `min_version` that are ready for every task, and so held by nobody, out of every
-    /// taker's reach.
-    pub(crate) fn begin_drop_stale(&mut self, task: usize, min_version: u64) -> Vec<RowHandle> {
-        let Some(ready) = self.ready.get_mut(task) else { return Vec::new() };
-        let groups = &self.groups;
-        ready.groups.prepare(Sampler::Fifo, min_version, |id| groups.get(&id).map(Group::keys));
-        let stale = self.ready[task].groups.below(min_version).filter(|id| self.is_ready_for_all(*id));
-        let rows: Vec<RowHandle> = stale
-            .filter_map(|id| self.groups.get(&id))
-            .flat_map(|group| group.rows.iter().copied())
-            .collect();
-        self.set_for_all_tasks(&rows, Progress::Leaving);
-        rows
-    }
-
-    pub(crate) fn undo_drop(&mut self, rows: &[RowHandle]) {
-        self.set_for_all_tasks(rows, Progress::Ready);
-    }
-
-    fn set_for_all_tasks(&mut self, rows: &[RowHandle], to: Progress) {
-        for task in 0..self.spec.tasks.len() {
-            rows.iter().for_each(|row| self.set(*row, task, to));
-        }
+/// Gives back what a map keeps that was once much larger.
+pub(super) fn shrink_map<K: Eq + std::hash::Hash, V>(map: &mut HashMap<K, V>) {
+    const KEPT: usize = 4096;
+    if map.capacity() > KEPT && map.len() * 8 < map.capacity() {
+        map.shrink_to(map.len() * 2);
     }
 }

@@ -1,15 +1,13 @@
 //! Rows on their way in: what a put may do, what it sets aside, and how its rows become visible.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Admission, Claim, Group, Part, Progress, Row, RowHandle, Slot, Table, UnderWay};
-use crate::journal::{PayloadRecord, PutRecord};
+use super::{Admission, Claim, Freed, Group, Part, Progress, Released, Row, RowHandle, Table, UnderWay};
+use crate::journal::{PayloadRecord, PutRecord, RECORD_ROWS_MAX, Runs};
 use crate::partition::Put;
-use crate::{ChunkId, ColumnSpec, QueueError};
+use crate::{ColumnSpec, QueueError};
 
-/// Put tokens remembered, so that a repeated put is recognised.
-const TOKENS_MAX: usize = 65_536;
 /// Owners' records that are kept until they are forgotten; bytes.
 const RECORDS_BYTES_MAX: usize = 256 << 20;
 
@@ -19,41 +17,62 @@ fn even_part(whole: u32, parts: usize, at: usize) -> u32 {
     whole / parts + u32::from((at as u32) < whole % parts)
 }
 
+impl Claim {
+    /// Columns that nobody knew before.
+    pub(crate) fn columns(&self) -> &[ColumnSpec] {
+        &self.columns
+    }
+}
+
 impl Table {
+    /// Whether a group that is put by rows takes so many more.
     pub(crate) fn check_group(&self, key: &str, size: usize, rows: usize) -> Result<(), QueueError> {
         let there = self.open_groups.get(key).and_then(|id| self.groups.get(id));
-        let (size, put) = there.map_or((size, 0), |group| (group.size, group.put));
-        let (size, coming) =
-            self.groups_under_way.get(key).map_or((size, 0), |way| (way.group_size, way.rows));
-        let rows = put + coming + rows;
+        // A whole group of the name of another one is a group of its own; a part of one comes late.
+        let there = there.filter(|group| rows < size || !group.is_whole());
+        let under_way = self.groups_under_way.get(key);
+        let declared = there.map(|group| group.size).or(under_way.map(|way| way.group_size));
+        if declared.is_none() && rows < size && self.samples.is_closed(key) {
+            return Err(QueueError::GroupClosed { group: key.to_owned() });
+        }
+        let declared = declared.unwrap_or(size);
+        let rows = there.map_or(0, |group| group.put) + under_way.map_or(0, |way| way.rows) + rows;
+        if rows > declared {
+            return Err(QueueError::GroupOverflow { group: key.to_owned(), size: declared, rows });
+        }
+        if declared != size {
+            let what = format!("group={key} has rows={declared}, found group_size={size}");
+            return Err(QueueError::DeclaredOtherwise { name: self.spec.name.clone(), what });
+        }
+        Ok(())
+    }
+
+    /// The same of a record, which says what happened.
+    pub(crate) fn check_group_of_record(
+        &self,
+        key: &str,
+        size: usize,
+        rows: usize,
+    ) -> Result<(), QueueError> {
+        let there = self.open_groups.get(key).filter(|id| self.is_open(**id));
+        let there = there.and_then(|id| self.groups.get(id));
+        let rows = there.map_or(0, |group| group.put).saturating_add(rows);
+        let size = there.map_or(size, |group| group.size);
         if rows > size {
             return Err(QueueError::GroupOverflow { group: key.to_owned(), size, rows });
         }
         Ok(())
     }
 
-    /// Whether a change with this token was made before.
-    pub(crate) fn token_state(&self, token: Option<&str>) -> Admission {
-        let Some(token) = token else { return Admission::Fresh };
-        match self.tokens.get(token) {
-            Some(known) => Admission::Known(known.clone()),
-            None if self.tokens_under_way.contains(token) => Admission::UnderWay,
-            None => Admission::Fresh,
-        }
+    /// Whether rows of its name go into this group.
+    pub(super) fn is_open(&self, id: u64) -> bool {
+        self.groups.get(&id).is_some_and(|group| group.samples.is_some() || !group.is_whole())
     }
 
-    /// A change with this token is about to be written.
-    pub(crate) fn begin_token(&mut self, token: Option<&String>) {
-        self.tokens_under_way.extend(token.cloned());
-    }
-
-    /// It has come to an end; if rows are given, to a good one.
-    pub(crate) fn end_token(&mut self, token: Option<String>, rows: Option<Vec<RowHandle>>) {
-        let Some(token) = token else { return };
-        self.tokens_under_way.remove(&token);
-        if let Some(rows) = rows {
-            self.remember(token, rows);
-        }
+    /// Whether so many rows may be put at all: asked before anything is made for each of them.
+    pub(crate) fn check_rows(&self, rows: usize) -> Result<(), QueueError> {
+        let capacity = self.spec.capacity_rows.min(RECORD_ROWS_MAX);
+        if rows > capacity { Err(QueueError::TooLarge { rows, capacity }) } else { Ok(()) }
     }
 
     /// Whether a put may be written; says so without changing anything.
@@ -70,9 +89,7 @@ impl Table {
         if self.closed {
             return Err(QueueError::Closed { partition: self.spec.name.clone() });
         }
-        if rows > self.spec.capacity_rows {
-            return Err(QueueError::TooLarge { rows, capacity: self.spec.capacity_rows });
-        }
+        self.check_rows(rows)?;
         let record_bytes = put.record.as_ref().map_or(0, String::len);
         if record_bytes > 0 && self.records_bytes + record_bytes > RECORDS_BYTES_MAX {
             return Err(QueueError::RecordsFull {
@@ -91,7 +108,7 @@ impl Table {
     }
 
     /// Sets slots, the group's places and the token aside for a put that is about to be written.
-    pub(crate) fn reserve(&mut self, put: &Put, rows: usize, kib: u32) -> Claim {
+    pub(crate) fn reserve(&mut self, put: &Put, rows: usize, kib: u32, columns: &[ColumnSpec]) -> Claim {
         self.rows_reserved += rows;
         self.kib_reserved += kib;
         let under_way = self.groups_under_way.entry(put.group.clone()).or_insert_with(|| UnderWay {
@@ -103,37 +120,26 @@ impl Table {
         if let Some(part) = &put.sample {
             *under_way.samples.entry(part.uid.clone()).or_default() += 1;
         }
-        self.tokens_under_way.extend(put.token.clone());
+        self.begin_token(put.token.as_ref());
         self.keys_under_way.extend(put.keys.iter().cloned());
         let rows = (0..rows).map(|_| self.take_slot()).collect();
         let (group, token, keys) = (put.group.clone(), put.token.clone(), put.keys.clone());
         let sample = put.sample.as_ref().map(|part| part.uid.clone());
-        Claim { rows, kib, group, sample, token, keys }
-    }
-
-    fn take_slot(&mut self) -> RowHandle {
-        if let Some(slot) = self.free.pop() {
-            return RowHandle { slot, generation: self.slots[slot as usize].generation };
-        }
-        self.slots.push(Slot { generation: self.generation_floor, row: None });
-        RowHandle { slot: (self.slots.len() - 1) as u32, generation: self.generation_floor }
+        let columns = self.expect_columns(columns);
+        Claim { rows, kib, group, sample, token, keys, columns }
     }
 
     /// Gives back what was set aside for a put that came to nothing.
     pub(crate) fn release(&mut self, claim: &Claim) {
         self.settle(&claim.group, claim.rows.len(), claim.sample.as_deref());
         self.kib_reserved -= claim.kib;
-        if let Some(token) = &claim.token {
-            self.tokens_under_way.remove(token);
-        }
+        self.end_token(claim.token.clone(), None);
+        self.settle_columns(&claim.columns, false);
         self.close_if_whole(&claim.group);
         for key in &claim.keys {
             self.keys_under_way.remove(key);
         }
-        for row in &claim.rows {
-            self.slots[row.slot as usize].generation += 1;
-            self.free.push(row.slot);
-        }
+        claim.rows.iter().for_each(|row| self.free_slot(row.slot));
     }
 
     /// Rows of a group are not on their way any more.
@@ -150,7 +156,7 @@ impl Table {
         }
     }
 
-    /// The group of a name, new if none is open.
+    /// The group of a name, new if none of it takes rows.
     pub(super) fn begin_group(
         &mut self,
         key: &str,
@@ -159,7 +165,9 @@ impl Table {
         priority: i64,
         by_samples: bool,
     ) -> u64 {
-        if let Some(id) = self.open_groups.get(key) {
+        if let Some(id) = self.open_groups.get(key)
+            && self.is_open(*id)
+        {
             return *id;
         }
         let id = self.next_group;
@@ -173,6 +181,8 @@ impl Table {
             policy_version,
             priority,
             tokens: 0,
+            in_parts: false,
+            settled: 0,
             ready: vec![0; self.spec.tasks.len()],
             samples,
         };
@@ -181,8 +191,8 @@ impl Table {
         id
     }
 
-    /// Makes reserved rows visible.
-    pub(crate) fn publish(&mut self, put: PutRecord) {
+    /// Makes reserved rows visible. `Err`: their group was given up meanwhile, and they are dropped.
+    pub(crate) fn publish(&mut self, put: PutRecord) -> Result<(), Released> {
         let PutRecord {
             group: key,
             group_size,
@@ -201,17 +211,16 @@ impl Table {
         } = put;
         self.settle(&key, rows.len(), sample.as_ref().map(|part| part.uid.as_str()));
         self.kib_reserved -= kib;
-        if let Some(token) = &token {
-            self.tokens_under_way.remove(token);
-        }
+        let is_late = self.is_late(&key, group_size, rows.len() + group_gone, sample.is_some());
         self.rows_live += rows.len();
         self.kib_live += kib;
-        self.policy_version = self.policy_version.max(policy_version);
+        self.raise_version(policy_version);
         let tasks = self.spec.tasks.len();
         let id = self.begin_group(&key, group_size, policy_version, priority, sample.is_some());
         self.unindex_group(id);
         let mut first_place = 0;
         if let Some(group) = self.groups.get_mut(&id) {
+            group.in_parts |= sample.is_none() && rows.len() < group.size;
             group.put += group_gone;
             first_place = group.put;
             group.rows.extend_from_slice(&rows);
@@ -219,9 +228,6 @@ impl Table {
             group.policy_version = group.policy_version.min(policy_version);
             group.priority = group.priority.max(priority);
             group.tokens += lengths.iter().map(|length| u64::from(*length)).sum::<u64>();
-            if group.samples.is_none() && group.put == group.size {
-                self.open_groups.remove(&key);
-            }
         }
         if let Some(part) = &sample {
             self.add_sample(id, part);
@@ -229,7 +235,9 @@ impl Table {
         for (at, handle) in rows.iter().enumerate() {
             let progress = vec![Progress::Incomplete; tasks];
             let length = lengths.get(at).copied().unwrap_or(0);
-            self.slots[handle.slot as usize].row = Some(Row {
+            let slot = &mut self.slots[handle.slot as usize];
+            slot.is_reserved = false;
+            slot.row = Some(Row {
                 group: id,
                 place: first_place + at,
                 length,
@@ -250,13 +258,17 @@ impl Table {
         self.add_columns(&rows, &payload, 0);
         // A group that has become whole may be ready by its earlier rows alone.
         (0..tasks).for_each(|task| self.index_group(id, task));
+        self.index_droppable(id);
         self.close_if_whole(&key);
-        if let Some(token) = token {
-            self.remember(token, rows);
-        }
         if let Some(words) = words {
             self.keep_record(words);
         }
+        if is_late {
+            self.end_token(token, None);
+            return Err(self.remove(&rows, Freed::Dropped));
+        }
+        self.end_token(token, Some(Runs::of(&rows)));
+        Ok(())
     }
 
     pub(crate) fn keep_record(&mut self, words: String) {
@@ -274,53 +286,6 @@ impl Table {
         }
     }
 
-    /// Sets columns of rows aside that are about to be written; nothing is changed on an error.
-    pub(crate) fn begin_columns(
-        &mut self,
-        rows: &[RowHandle],
-        columns: &[ColumnSpec],
-    ) -> Result<(), QueueError> {
-        self.check_columns(columns)?;
-        let mut claimed = HashSet::with_capacity(rows.len() * columns.len());
-        for handle in rows {
-            let row = self.row(*handle)?;
-            for ColumnSpec { name, .. } in columns {
-                let present = row.parts.iter().any(|part| part.columns.contains(name));
-                let key = (*handle, name.clone());
-                if present || self.columns_under_way.contains(&key) || !claimed.insert(key) {
-                    return Err(QueueError::ColumnExists { column: name.clone() });
-                }
-            }
-        }
-        self.columns_under_way.extend(claimed);
-        self.learn_columns(columns);
-        Ok(())
-    }
-
-    /// The end of a writing of columns, whatever came of it.
-    pub(crate) fn end_columns(&mut self, rows: &[RowHandle], columns: &[String]) {
-        for handle in rows {
-            for column in columns {
-                self.columns_under_way.remove(&(*handle, column.clone()));
-            }
-        }
-    }
-
-    pub(crate) fn remember(&mut self, token: String, rows: Vec<RowHandle>) {
-        if self.token_order.len() >= TOKENS_MAX
-            && let Some(oldest) = self.token_order.pop_front()
-        {
-            self.tokens.remove(&oldest);
-        }
-        self.token_order.push_back(token.clone());
-        self.tokens.insert(token, rows);
-    }
-
-    pub(crate) fn remembered(&self) -> Vec<(String, Vec<RowHandle>)> {
-        let rows_of = |token: &String| self.tokens.get(token).map(|rows| (token.clone(), rows.clone()));
-        self.token_order.iter().filter_map(rows_of).collect()
-    }
-
     /// Adds columns to rows that are there, `kib` in all; those that are gone by now are left out. Returns the KiB that
     /// count from now on.
     pub(crate) fn add_columns(&mut self, rows: &[RowHandle], payload: &PayloadRecord, kib: u32) -> u32 {
@@ -335,61 +300,14 @@ impl Table {
             row.parts.push(Part {
                 chunk: payload.chunk,
                 row: payload.chunk_row(at),
+                bytes: 0,
                 columns: Arc::clone(&columns),
             });
-            let chunk = self.chunks.entry(payload.chunk).or_default();
-            chunk.rows.push(*handle);
-            chunk.live += 1;
+            self.chunks.add(payload.chunk, *handle);
             self.complete(*handle);
         }
         self.count_columns_in(&columns, there);
         self.kib_live += charged;
         charged
-    }
-
-    /// Whether any row needs the chunk.
-    pub(crate) fn needs(&self, chunk: ChunkId) -> bool {
-        self.chunks.contains_key(&chunk)
-    }
-
-    /// Whether a row is there in a slot.
-    pub(crate) fn is_taken(&self, slot: u32) -> bool {
-        self.slots.get(slot as usize).is_some_and(|slot| slot.row.is_some())
-    }
-
-    /// Chunks that rows need.
-    pub(crate) fn chunk_ids(&self) -> Vec<ChunkId> {
-        self.chunks.keys().copied().collect()
-    }
-
-    /// Makes room for the rows of a journal record, at the slots that it names.
-    pub(crate) fn reserve_for_replay(&mut self, rows: &[RowHandle], kib: u32) {
-        self.rows_reserved += rows.len();
-        self.kib_reserved += kib;
-        for row in rows {
-            let needed = row.slot as usize + 1;
-            if self.slots.len() < needed {
-                self.slots.resize_with(needed, Slot::default);
-            }
-            self.slots[row.slot as usize].generation = row.generation;
-            self.generation_floor = self.generation_floor.max(row.generation + 1);
-        }
-    }
-
-    /// Handles of before the restart name no row of after it, but for those that are still there.
-    pub(crate) fn finish_replay(&mut self, generation_floor: u32) {
-        self.generation_floor = self.generation_floor.max(generation_floor);
-        self.free.clear();
-        for (slot, state) in self.slots.iter_mut().enumerate() {
-            if state.row.is_none() {
-                state.generation = self.generation_floor;
-                self.free.push(slot as u32);
-            }
-        }
-    }
-
-    /// Above every generation that was given out.
-    pub(crate) fn generation_floor(&self) -> u32 {
-        self.slots.iter().map(|slot| slot.generation + 1).max().unwrap_or(0).max(self.generation_floor)
     }
 }

@@ -3,6 +3,9 @@
 //! Such a group is **open** until as many samples as it was declared with are whole, or until somebody closes it. It is
 //! ready for nobody before. Its name is remembered when it is closed, so that what comes late is refused instead of
 //! beginning the group anew; only so many names are remembered, the latest.
+//!
+//! Names of groups that are put by rows, in several puts, are remembered too, and those of groups that were **given up**
+//! because rows of them are gone before all had come: what is on its way into one of these then is dropped.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -87,21 +90,64 @@ pub(crate) struct SampleIndex {
     groups: HashMap<String, u64>,
     /// Groups that are open, oldest first.
     open: BTreeSet<(Instant, u64)>,
-    closed: HashSet<String>,
-    closed_order: VecDeque<String>,
+    closed: Names,
+    /// Groups that were put by rows.
+    closed_by_rows: Names,
+    /// Those of the closed that were given up.
+    given_up: Names,
+}
+
+/// The latest names.
+#[derive(Debug, Default)]
+struct Names {
+    names: HashSet<String>,
+    order: VecDeque<String>,
+}
+
+impl Names {
+    fn contains(&self, name: &str) -> bool {
+        self.names.contains(name)
+    }
+
+    fn insert(&mut self, name: &str) {
+        if !self.names.insert(name.to_owned()) {
+            return;
+        }
+        self.order.push_back(name.to_owned());
+        if self.order.len() > CLOSED_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.names.remove(&oldest);
+        }
+    }
+
+    fn to_vec(&self) -> Vec<String> {
+        self.order.iter().cloned().collect()
+    }
+}
+
+/// Names of groups that take no more rows, for a journal without history.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ClosedNames {
+    /// Put by samples.
+    pub(crate) groups: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) by_rows: Vec<String>,
+    /// Rows that come late are dropped.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) given_up: Vec<String>,
+}
+
+impl ClosedNames {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.groups.is_empty() && self.by_rows.is_empty() && self.given_up.is_empty()
+    }
 }
 
 impl SampleIndex {
-    fn remember(&mut self, name: &str) {
-        if !self.closed.insert(name.to_owned()) {
-            return;
-        }
-        self.closed_order.push_back(name.to_owned());
-        if self.closed_order.len() > CLOSED_MAX
-            && let Some(oldest) = self.closed_order.pop_front()
-        {
-            self.closed.remove(&oldest);
-        }
+    /// Whether a group that is put by rows comes late.
+    pub(super) fn is_closed(&self, name: &str) -> bool {
+        self.closed_by_rows.contains(name) || self.given_up.contains(name)
     }
 }
 
@@ -207,7 +253,7 @@ impl Table {
         }
         samples.state = State::Closed;
         self.samples.open.remove(&(samples.opened, id));
-        self.samples.remember(&group.key);
+        self.samples.closed.insert(&group.key);
         let is_empty = group.rows.is_empty();
         (0..self.spec.tasks.len()).for_each(|task| self.index_group(id, task));
         if is_empty {
@@ -217,17 +263,40 @@ impl Table {
 
     /// A group without rows that takes none any more.
     pub(super) fn forget_group(&mut self, id: u64) {
+        self.unindex_group(id);
         let Some(group) = self.groups.remove(&id) else { return };
         if self.open_groups.get(&group.key) == Some(&id) {
             self.open_groups.remove(&group.key);
         }
-        let Some(samples) = group.samples else { return };
+        let Some(samples) = group.samples else {
+            if group.in_parts && group.put == group.size {
+                self.samples.closed_by_rows.insert(&group.key);
+            }
+            return;
+        };
         self.samples.open.remove(&(samples.opened, id));
         for uid in samples.whole.keys() {
             if self.samples.groups.get(uid) == Some(&id) {
                 self.samples.groups.remove(uid);
             }
         }
+    }
+
+    /// Lets go of a group without rows that were not all there.
+    pub(super) fn give_up_group(&mut self, id: u64) {
+        if let Some(group) = self.groups.get(&id) {
+            self.samples.given_up.insert(&group.key);
+            if group.samples.is_some() {
+                self.samples.closed.insert(&group.key);
+            }
+        }
+        self.forget_group(id);
+    }
+
+    /// Whether rows come into a group that was given up while they were on their way.
+    pub(super) fn is_late(&self, group: &str, size: usize, rows: usize, by_samples: bool) -> bool {
+        let is_there = || self.open_groups.get(group).is_some_and(|id| self.is_open(*id));
+        (by_samples || rows < size) && self.samples.given_up.contains(group) && !is_there()
     }
 
     /// Whether a sample is whole; an error if it is not there, or never will be.
@@ -307,10 +376,16 @@ impl Table {
         released
     }
 
-    /// Lets go of groups without rows: their names begin new ones.
+    /// Lets go of groups without rows: their names begin new ones, and so do those of groups that were put by rows.
     pub(super) fn forget_empty_groups(&mut self) {
         let empty = self.groups.iter().filter(|(_, group)| group.rows.is_empty()).map(|(id, _)| *id);
         empty.collect::<Vec<_>>().into_iter().for_each(|id| self.forget_group(id));
+        self.samples.closed_by_rows = Names::default();
+        let given_up = std::mem::take(&mut self.samples.given_up);
+        let by_samples = given_up.order.iter().filter(|name| self.samples.closed.contains(name));
+        let mut stay = Names::default();
+        by_samples.for_each(|name| stay.insert(name));
+        self.samples.given_up = stay;
     }
 
     /// The groups that are put by samples, for a journal without history.
@@ -329,7 +404,7 @@ impl Table {
     /// A group as the journal has it, before its rows.
     pub(crate) fn replay_samples(&mut self, record: SamplesRecord) {
         if record.closed {
-            self.samples.remember(&record.group);
+            self.samples.closed.insert(&record.group);
         }
         let SamplesRecord { group, group_size, policy_version, priority, samples, .. } = record;
         let id = self.begin_group(&group, group_size, policy_version, priority, true);
@@ -338,11 +413,15 @@ impl Table {
         }
     }
 
-    pub(crate) fn closed_groups(&self) -> Vec<String> {
-        self.samples.closed_order.iter().cloned().collect()
+    pub(crate) fn closed_groups(&self) -> ClosedNames {
+        let SampleIndex { closed, closed_by_rows, given_up, .. } = &self.samples;
+        let (groups, by_rows, given_up) = (closed.to_vec(), closed_by_rows.to_vec(), given_up.to_vec());
+        ClosedNames { groups, by_rows, given_up }
     }
 
-    pub(crate) fn remember_closed(&mut self, names: Vec<String>) {
-        names.iter().for_each(|name| self.samples.remember(name));
+    pub(crate) fn remember_closed(&mut self, names: &ClosedNames) {
+        names.groups.iter().for_each(|name| self.samples.closed.insert(name));
+        names.by_rows.iter().for_each(|name| self.samples.closed_by_rows.insert(name));
+        names.given_up.iter().for_each(|name| self.samples.given_up.insert(name));
     }
 }

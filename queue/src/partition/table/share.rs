@@ -24,13 +24,22 @@ impl Team {
     }
 }
 
-/// For each rank of a team: leases that not every member has fetched.
-pub(super) type Waiting = Vec<VecDeque<u64>>;
+/// Teams that are kept in mind though none of their shares waits.
+const TEAMS_MAX: usize = 64;
+
+/// The shares of a team.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    /// For each rank: leases that not every member has fetched.
+    ranks: Vec<VecDeque<u64>>,
+    /// Who is served first where not everybody is.
+    next: usize,
+}
 
 impl Table {
     /// The oldest share of a rank that this member has not fetched.
     pub(crate) fn next_share(&mut self, task: usize, share: &Share) -> Option<(u64, Vec<RowHandle>)> {
-        let waiting = self.shares.get_mut(&Team::new(task, share))?.get_mut(share.rank as usize)?;
+        let waiting = self.shares.get_mut(&Team::new(task, share))?.ranks.get_mut(share.rank as usize)?;
         waiting.retain(|lease| self.leases.contains_key(lease));
         let (place, id) = waiting.iter().enumerate().find_map(|(place, id)| {
             let is_fresh = self.leases.get_mut(id)?.fetched.insert(share.member);
@@ -44,27 +53,49 @@ impl Table {
         Some((id, rows))
     }
 
-    /// Leases a batch as one share for each rank. With equal counts the groups that are over stay.
-    pub(crate) fn split(&mut self, task: usize, mut chosen: Chosen, share: &Share, expires: Instant) {
+    /// Leases a batch as one share for each rank; says whether anything was leased. With equal counts the groups that are
+    /// over stay. Where there are fewer groups than ranks these have their turns.
+    pub(crate) fn split(&mut self, task: usize, chosen: Chosen, share: &Share, expires: Instant) -> bool {
         let ranks = share.ranks as usize;
+        let mut groups = chosen.groups;
         if share.equal_counts {
-            chosen.groups.truncate(chosen.groups.len() / ranks * ranks);
+            groups.truncate(groups.len() / ranks * ranks);
+        }
+        if groups.is_empty() {
+            return false;
         }
         // Without known lengths rows stand for tokens.
-        let tokens = chosen.groups.iter().map(|(id, _)| self.groups.get(id).map_or(0, |group| group.tokens));
-        let mut weights: Vec<u64> = tokens.collect();
+        let mut weights: Vec<u64> = groups.iter().map(|(_, rows)| self.tokens_of(rows)).collect();
         if weights.iter().all(|weight| *weight == 0) {
-            weights = chosen.groups.iter().map(|(_, rows)| rows.len() as u64).collect();
+            weights = groups.iter().map(|(_, rows)| rows.len() as u64).collect();
         }
-        let parts = balance(&weights, ranks, share.equal_counts);
+        let mut parts = balance(&weights, ranks.min(groups.len()), share.equal_counts);
+        parts.retain(|places| !places.is_empty());
         let team = Team::new(task, share);
-        for (rank, places) in parts.into_iter().enumerate().filter(|(_, places)| !places.is_empty()) {
-            let rows = places.iter().flat_map(|place| chosen.groups[*place].1.iter().copied()).collect();
+        if self.shares.len() >= TEAMS_MAX && !self.shares.contains_key(&team) {
+            let leases = &self.leases;
+            let is_waited_for = |lease: &u64| leases.contains_key(lease);
+            self.shares.retain(|_, waiting| waiting.ranks.iter().flatten().any(is_waited_for));
+        }
+        let fresh = || Waiting { ranks: vec![VecDeque::new(); ranks], next: 0 };
+        let first = self.shares.entry(team).or_insert_with(fresh).next;
+        for (turn, places) in parts.iter().enumerate() {
+            let rows = places.iter().flat_map(|place| groups[*place].1.iter().copied()).collect();
             let id = self.lease(task, rows, expires);
             if let Some(lease) = self.leases.get_mut(&id) {
                 lease.members = share.members;
             }
-            self.shares.entry(team).or_insert_with(|| vec![VecDeque::new(); ranks])[rank].push_back(id);
+            if let Some(waiting) = self.shares.get_mut(&team) {
+                waiting.ranks[(first + turn) % ranks].push_back(id);
+                waiting.next = (first + parts.len()) % ranks;
+            }
         }
+        // The other ranks' shares are there.
+        self.ready[task].is_news = true;
+        true
+    }
+
+    fn tokens_of(&self, rows: &[RowHandle]) -> u64 {
+        rows.iter().filter_map(|row| self.row(*row).ok()).map(|row| u64::from(row.length)).sum()
     }
 }

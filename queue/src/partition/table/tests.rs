@@ -6,6 +6,7 @@ use super::*;
 use crate::Take;
 use crate::journal::{PayloadRecord, PutRecord};
 use crate::partition::Put;
+use crate::partition::put::columns_of;
 
 fn put(group: &str, rows: i64, size: usize) -> Put {
     let ids = Arc::new(Int64Array::from_iter_values(0..rows));
@@ -14,31 +15,33 @@ fn put(group: &str, rows: i64, size: usize) -> Put {
 }
 
 fn publish(table: &mut Table, put: &Put, chunk: u64) -> Vec<RowHandle> {
-    let claim = table.reserve(put, put.rows(), 0);
+    let claim = table.reserve(put, put.rows(), 0, &[]);
     let rows = claim.rows.clone();
     let columns = vec!["id".to_owned()];
-    table.publish(PutRecord {
-        partition: "p".to_owned(),
-        group: put.group.clone(),
-        group_size: put.group_size,
-        group_gone: 0,
-        sample: None,
-        policy_version: put.policy_version,
-        priority: put.priority,
-        lengths: Vec::new(),
-        kib: 0,
-        labels: Vec::new(),
-        rows: rows.clone(),
-        payload: PayloadRecord {
-            chunk: ChunkId(chunk),
-            location: None,
-            unit: None,
-            columns,
-            chunk_rows: Vec::new(),
-        },
-        token: put.token.clone(),
-        words: put.record.clone(),
-    });
+    table
+        .publish(PutRecord {
+            partition: "p".to_owned(),
+            group: put.group.clone(),
+            group_size: put.group_size,
+            group_gone: 0,
+            sample: None,
+            policy_version: put.policy_version,
+            priority: put.priority,
+            lengths: Vec::new(),
+            kib: 0,
+            labels: Vec::new(),
+            rows: rows.clone(),
+            payload: PayloadRecord {
+                chunk: ChunkId(chunk),
+                location: None,
+                unit: None,
+                columns,
+                chunk_rows: Vec::new(),
+            },
+            token: put.token.clone(),
+            words: put.record.clone(),
+        })
+        .unwrap();
     rows
 }
 
@@ -79,20 +82,21 @@ fn a_group_that_one_task_holds_is_not_dropped() {
 fn what_is_set_aside_counts_and_comes_back() {
     let mut table = table();
     let two_of_three = put("g", 2, 3);
-    let claim = table.reserve(&two_of_three, two_of_three.rows(), 0);
+    let claim = table.reserve(&two_of_three, two_of_three.rows(), 0, &[]);
     assert!(matches!(table.admit(&two_of_three, 2, &[]), Err(QueueError::GroupOverflow { rows: 4, .. })));
     assert!(matches!(table.admit(&put("g", 1, 3), 1, &[]), Ok(Admission::Fresh)));
     table.release(&claim);
     assert!(matches!(table.admit(&two_of_three, 2, &[]), Ok(Admission::Fresh)));
     assert_eq!(table.rows_reserved, 0);
-    let again = table.reserve(&two_of_three, two_of_three.rows(), 0);
+    let again = table.reserve(&two_of_three, two_of_three.rows(), 0, &[]);
     assert!(again.rows.iter().all(|row| !claim.rows.contains(row)), "a handle is never used again");
 }
 
 #[test]
 fn rows_are_ready_in_order_of_their_puts_whatever_slots_they_have() {
     let mut table = table();
-    let first = publish(&mut table, &put("first", 3, 3), 0);
+    let mut first = publish(&mut table, &put("first", 8, 8), 0);
+    first.reverse();
     table.remove(&first, Freed::Cleared);
     let second = publish(&mut table, &put("second", 3, 3), 1);
     assert!(!second.is_sorted(), "the slots of the first rows are used again, the last one first");
@@ -106,7 +110,7 @@ fn a_chunk_is_sparse_below_half_and_free_when_its_last_row_is_gone() {
     assert_eq!(table.remove(&rows[..2], Freed::Cleared).sparse, []);
     assert_eq!(table.remove(&rows[2..3], Freed::Cleared).sparse, [ChunkId(7)]);
     assert_eq!(table.chunk_rows(ChunkId(7)), [(rows[3], 3)]);
-    table.move_chunk(ChunkId(7), ChunkId(8), &rows[3..]);
+    table.move_chunk(ChunkId(7), ChunkId(8), &rows[3..], 0);
     assert_eq!(table.chunk_rows(ChunkId(8)), [(rows[3], 0)]);
     let released = table.remove(&rows[3..], Freed::Cleared);
     assert_eq!((released.size.rows, released.chunks, released.sparse), (1, vec![ChunkId(8)], Vec::new()));
@@ -119,28 +123,30 @@ fn part(is_last: bool) -> Put {
 }
 
 fn publish_claimed(table: &mut Table, put: &Put, claim: &Claim, chunk: u64) {
-    table.publish(PutRecord {
-        partition: "p".to_owned(),
-        group: put.group.clone(),
-        group_size: put.group_size,
-        group_gone: 0,
-        sample: put.sample.clone(),
-        policy_version: 0,
-        priority: 0,
-        lengths: Vec::new(),
-        kib: 0,
-        labels: Vec::new(),
-        rows: claim.rows.clone(),
-        payload: PayloadRecord {
-            chunk: ChunkId(chunk),
-            location: None,
-            unit: None,
-            columns: vec!["id".to_owned()],
-            chunk_rows: Vec::new(),
-        },
-        token: None,
-        words: None,
-    });
+    table
+        .publish(PutRecord {
+            partition: "p".to_owned(),
+            group: put.group.clone(),
+            group_size: put.group_size,
+            group_gone: 0,
+            sample: put.sample.clone(),
+            policy_version: 0,
+            priority: 0,
+            lengths: Vec::new(),
+            kib: 0,
+            labels: Vec::new(),
+            rows: claim.rows.clone(),
+            payload: PayloadRecord {
+                chunk: ChunkId(chunk),
+                location: None,
+                unit: None,
+                columns: vec!["id".to_owned()],
+                chunk_rows: Vec::new(),
+            },
+            token: None,
+            words: None,
+        })
+        .unwrap();
 }
 
 #[test]
@@ -148,7 +154,8 @@ fn a_group_of_samples_waits_for_rows_that_are_on_their_way_into_it() {
     for comes in [true, false] {
         let mut table = Table::new(PartitionSpec::new("p", ["a"], 16));
         let (step, last) = (part(false), part(true));
-        let (late, end) = (table.reserve(&step, step.rows(), 0), table.reserve(&last, last.rows(), 0));
+        let (late, end) =
+            (table.reserve(&step, step.rows(), 0, &[]), table.reserve(&last, last.rows(), 0, &[]));
         publish_claimed(&mut table, &last, &end, 0);
         assert_eq!(table.ready_group_count(0), 0, "a row is still on its way");
         assert!(table.begin_close(Instant::now()).is_empty(), "nobody may close it meanwhile");
@@ -173,7 +180,7 @@ fn groups_that_are_being_closed_take_nothing_and_an_undone_closing_opens_them() 
     for unfinished in [Unfinished::Give, Unfinished::Drop] {
         let mut table = Table::new(PartitionSpec::new("p", ["a"], 16));
         let step = part(false);
-        let claim = table.reserve(&step, step.rows(), 0);
+        let claim = table.reserve(&step, step.rows(), 0, &[]);
         publish_claimed(&mut table, &step, &claim, 0);
         for round in 0..2 {
             let closing = table.begin_close(Instant::now());
@@ -190,4 +197,112 @@ fn groups_that_are_being_closed_take_nothing_and_an_undone_closing_opens_them() 
         assert_eq!((table.ready_group_count(0), table.groups.len(), table.rows_live), (given, given, given));
         assert!(matches!(table.check_sample(&step), Err(QueueError::GroupClosed { .. })));
     }
+}
+
+#[test]
+fn a_group_that_one_task_has_acked_may_be_dropped_and_an_undone_drop_gives_it_back_to_the_other() {
+    let mut table = table();
+    let acked = publish(&mut table, &put("acked by a", 2, 2), 0);
+    publish(&mut table, &put("ready for both", 2, 2), 1);
+    table.finish_ack(0, &acked);
+    for _ in 0..2 {
+        assert_eq!(table.begin_drop(), Some(acked.clone()), "it is the oldest, and nobody holds it");
+        assert!(!groups(&mut table, 1).contains(&acked[0]));
+        table.undo_drop(&acked);
+        assert_eq!(groups(&mut table, 1), acked);
+        assert!(!groups(&mut table, 0).contains(&acked[0]), "it is still acked");
+    }
+    table.lease(1, acked.clone(), Instant::now());
+    assert!(table.begin_drop().is_some_and(|rows| rows != acked), "somebody holds it");
+}
+
+#[test]
+fn stale_groups_are_found_by_their_version_and_none_that_is_held() {
+    let mut table = table();
+    let held = publish(&mut table, &Put { policy_version: 1, ..put("held", 2, 2) }, 0);
+    let old = publish(&mut table, &Put { policy_version: 2, ..put("old", 2, 2) }, 1);
+    publish(&mut table, &Put { policy_version: 7, ..put("fresh", 2, 2) }, 2);
+    table.lease(0, held.clone(), Instant::now());
+    assert_eq!(table.begin_drop_stale(5), old);
+    assert_eq!(table.begin_drop_stale(5), [], "they are on their way out");
+    table.undo_drop(&old);
+    table.expire(Instant::now() + std::time::Duration::from_secs(1));
+    assert_eq!(table.begin_drop_stale(5), [held, old].concat());
+}
+
+#[test]
+fn a_slot_whose_generations_are_used_up_is_not_used_again() {
+    let mut table = table();
+    table.generation_floor = slots::GENERATION_MAX - 1;
+    for round in 0..12 {
+        let rows = publish(&mut table, &put("g", 2, 2), round);
+        assert!(rows.iter().all(|row| row.generation < slots::GENERATION_MAX));
+        table.remove(&rows, Freed::Cleared);
+        assert!(rows.iter().all(|row| table.row(*row).is_err()));
+    }
+    assert!(table.free.is_empty() && table.slots.len() == 24);
+}
+
+#[test]
+fn slots_are_used_again_in_turn_so_that_their_generations_grow_slowly() {
+    let mut table = table();
+    for round in 0..500 {
+        let rows = publish(&mut table, &put("g", 1, 1), round);
+        table.remove(&rows, Freed::Cleared);
+    }
+    assert!(table.slots.len() > slots::SLOTS_AT_REST);
+    let most = table.slots.iter().map(|slot| slot.generation).max().unwrap();
+    assert!(most as usize <= 500 / slots::SLOTS_AT_REST + 1, "a slot was used {most} times");
+}
+
+#[test]
+fn what_tokens_remember_is_bounded_in_bytes() {
+    let mut table = table();
+    // Every second slot: each row is a run of its own.
+    let ragged: Vec<RowHandle> = (0..1000).map(|at| RowHandle { slot: at * 2, generation: 0 }).collect();
+    for number in 0..3000 {
+        table.end_token(Some(format!("token {number}")), Some(crate::journal::Runs::of(&ragged)));
+    }
+    assert!(table.token_bytes() <= tokens::TOKEN_BYTES_MAX);
+    assert!(matches!(table.token_state(Some("token 0")), Admission::Fresh), "the oldest goes first");
+    let Admission::Known(rows) = table.token_state(Some("token 2999")) else { panic!() };
+    assert_eq!(rows, ragged);
+}
+
+#[test]
+fn a_put_that_fails_leaves_the_types_of_its_columns_free() {
+    let mut table = table();
+    let first = put("a", 1, 1);
+    let columns = columns_of(first.batches[0].schema_ref());
+    let other = vec![ColumnSpec::new("id", arrow::datatypes::DataType::Utf8)];
+    let claim = table.reserve(&first, 1, 0, &columns);
+    assert!(
+        matches!(table.check_columns(&other), Err(QueueError::WrongType { .. })),
+        "while it is under way"
+    );
+    table.release(&claim);
+    assert_eq!(table.check_columns(&other), Ok(()));
+    let claim = table.reserve(&first, 1, 0, &columns);
+    table.settle_columns(claim.columns(), true);
+    assert!(matches!(table.check_columns(&other), Err(QueueError::WrongType { .. })));
+    let many: Vec<ColumnSpec> = (0..5000)
+        .map(|number| ColumnSpec::new(format!("c{number}"), arrow::datatypes::DataType::Int8))
+        .collect();
+    assert!(matches!(table.check_columns(&many), Err(QueueError::BadRequest { .. })));
+}
+
+#[test]
+fn few_long_rows_make_a_chunk_sparse_when_they_go_and_short_ones_when_much_is_kept() {
+    let mut table = table();
+    let rows = publish(&mut table, &put("g", 4, 4), 7);
+    let sizes = |rows: [u32; 4]| crate::store::ChunkSizes {
+        held_bytes: rows.iter().map(|bytes| u64::from(*bytes)).sum(),
+        rows: rows.to_vec(),
+    };
+    table.size_chunk(ChunkId(7), &sizes([1000, 10, 10, 10]));
+    assert_eq!(table.remove(&rows[..1], Freed::Cleared).sparse, [ChunkId(7)], "one of four rows");
+    let rows = publish(&mut table, &put("h", 4, 4), 8);
+    table.size_chunk(ChunkId(8), &sizes([40 << 20; 4]));
+    assert_eq!(table.remove(&rows[..1], Freed::Cleared).sparse, [], "three quarters are needed");
+    assert_eq!(table.remove(&rows[1..2], Freed::Cleared).sparse, [ChunkId(8)], "half of much");
 }

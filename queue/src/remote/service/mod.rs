@@ -9,7 +9,6 @@ mod units;
 
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Request, State};
@@ -184,15 +183,14 @@ async fn put(
     Query(query): Query<PutQuery>,
     body: Body,
 ) -> Answer {
-    let partition = service.queue.partition(&partition)?;
+    let partition = service.queue.partition_for_put(&partition).await?;
     let mut batches = rows_of(&service, body, &partition).await?;
     let record = ipc::split_record(&mut batches)?;
     let (keys, batches) = ipc::split_all(batches, ipc::split_keys)?;
     let (tags, batches) = ipc::split_all(batches, ipc::split_tags)?;
     batches.iter().try_for_each(ipc::check_names)?;
     let wait_ms = query.wait_ms;
-    let rows = batches.iter().map(RecordBatch::num_rows).sum();
-    let put = Put { keys, tags, ..query.into_put(batches, rows, record) };
+    let put = Put { keys, tags, ..query.into_put(batches, record) };
     let deadline = Instant::now() + std::time::Duration::from_millis(wait_ms);
     let rows = until_end(&service, partition.put(put, Some(deadline))).await?;
     Ok(json(&PutAnswer { rows }))
@@ -312,7 +310,7 @@ async fn clear(State(service): Shared, Path(partition): Path<String>, body: Body
 }
 
 async fn end_of_puts(State(service): Shared, Path(partition): Path<String>) -> Answer {
-    service.queue.partition(&partition)?.end_of_puts();
+    service.queue.partition(&partition)?.end().await?;
     done()
 }
 

@@ -70,8 +70,7 @@ async fn put_placed(
         json_of(&service, body).await?;
     place.is_durable = service.queue.units().check_takes_rows(&place.unit)?;
     let deadline = Instant::now() + std::time::Duration::from_millis(query.wait_ms);
-    let rows = place.rows.len();
-    let put = Put { keys, tags, ..query.into_put(Vec::new(), rows, record) };
+    let put = Put { keys, tags, ..query.into_put(Vec::new(), record) };
     let placed = PlacedRows { place, columns, lengths, bytes };
     let rows = until_end(&service, partition.put_placed(put, placed, Some(deadline))).await?;
     Ok(json(&PutAnswer { rows }))

@@ -1,0 +1,224 @@
+//! Which rows need which chunk, and how much a chunk keeps for them.
+//!
+//! What is in memory is counted in bytes: a chunk is made to give up what nobody needs when that is more than half of
+//! it, and from a third on when the partition keeps more than one and a half times what is live. So few long rows count
+//! as what they are, and each byte is copied at most about twice before it goes. Elsewhere rows stand for bytes.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use super::{Progress, Released, RowHandle, Table};
+use crate::ChunkId;
+use crate::store::ChunkSizes;
+
+/// What a partition may keep beyond one and a half times what is live; bytes.
+const WASTE_BYTES_MAX: u64 = 16 << 20;
+
+/// The rows that a chunk was written with, gone ones included.
+#[derive(Debug, Default)]
+struct ChunkRows {
+    rows: Vec<RowHandle>,
+    live: usize,
+    /// That it keeps in memory; 0 where nobody counts them.
+    held_bytes: u64,
+    /// Those of them that live rows need.
+    live_bytes: u64,
+}
+
+impl ChunkRows {
+    /// Whether less than `numerator / denominator` of it is needed.
+    fn is_below(&self, numerator: u64, denominator: u64) -> bool {
+        let (live, all) = match self.held_bytes {
+            0 => (self.live as u64, self.rows.len() as u64),
+            held_bytes => (self.live_bytes, held_bytes),
+        };
+        self.live < self.rows.len() && live * denominator < all * numerator
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(super) struct Chunks {
+    by_id: HashMap<ChunkId, ChunkRows>,
+    /// Chunks that are out of reach.
+    away: HashSet<ChunkId>,
+    /// Chunks that would give back a third, but less than half.
+    wasteful: BTreeSet<ChunkId>,
+    held_bytes: u64,
+    live_bytes: u64,
+}
+
+impl Chunks {
+    /// A row needs the chunk.
+    pub(super) fn add(&mut self, chunk: ChunkId, row: RowHandle) {
+        let chunk = self.by_id.entry(chunk).or_default();
+        chunk.rows.push(row);
+        chunk.live += 1;
+    }
+
+    /// A row needs the chunk no more; says whether it was the last.
+    pub(super) fn leave(&mut self, id: ChunkId, bytes: u32) -> bool {
+        let Some(chunk) = self.by_id.get_mut(&id) else { return false };
+        chunk.live -= 1;
+        chunk.live_bytes -= u64::from(bytes);
+        self.live_bytes -= u64::from(bytes);
+        let is_last = chunk.live == 0;
+        if is_last {
+            self.forget(id);
+            self.away.remove(&id);
+        }
+        is_last
+    }
+
+    fn forget(&mut self, id: ChunkId) -> Option<ChunkRows> {
+        let gone = self.by_id.remove(&id)?;
+        self.wasteful.remove(&id);
+        self.held_bytes -= gone.held_bytes;
+        self.live_bytes -= gone.live_bytes;
+        Some(gone)
+    }
+
+    /// Which of the chunks that rows have left are to give up what nobody needs, and others with them where too much is
+    /// kept.
+    pub(super) fn sparse(&mut self, left: impl IntoIterator<Item = ChunkId>) -> Vec<ChunkId> {
+        let mut sparse = Vec::new();
+        for id in left {
+            let Some(chunk) = self.by_id.get(&id) else { continue };
+            if chunk.is_below(1, 2) {
+                sparse.push(id);
+                self.wasteful.remove(&id);
+            } else if chunk.held_bytes > 0 && chunk.is_below(2, 3) {
+                self.wasteful.insert(id);
+            }
+        }
+        if self.held_bytes * 2 > self.live_bytes * 3 + WASTE_BYTES_MAX * 2 {
+            sparse.extend(std::mem::take(&mut self.wasteful));
+        }
+        sparse
+    }
+
+    pub(super) fn shrink(&mut self) {
+        super::leaving::shrink_map(&mut self.by_id);
+    }
+}
+
+impl Table {
+    /// How much a chunk keeps in memory, and each of its rows of that.
+    pub(crate) fn size_chunk(&mut self, id: ChunkId, sizes: &ChunkSizes) {
+        let Some(chunk) = self.chunks.by_id.get_mut(&id) else { return };
+        let mut live_bytes = 0;
+        for handle in &chunk.rows {
+            let row = self.slots[handle.slot as usize].row.as_mut();
+            let part = row.and_then(|row| row.parts.iter_mut().find(|part| part.chunk == id));
+            if let Some(part) = part {
+                part.bytes = sizes.rows.get(part.row as usize).copied().unwrap_or(0);
+                live_bytes += u64::from(part.bytes);
+            }
+        }
+        (chunk.held_bytes, chunk.live_bytes) = (sizes.held_bytes, live_bytes);
+        self.chunks.held_bytes += sizes.held_bytes;
+        self.chunks.live_bytes += live_bytes;
+    }
+
+    /// Whether a chunk is worth making smaller.
+    pub(crate) fn is_sparse(&self, id: ChunkId) -> bool {
+        self.chunks.by_id.get(&id).is_some_and(|chunk| chunk.held_bytes > 0 && chunk.is_below(1, 2))
+    }
+
+    /// The payload of a chunk is out of reach, or within it again. Its rows are not given out until it is.
+    pub(crate) fn set_away(&mut self, chunk: ChunkId, is_away: bool) {
+        let is_change = match is_away {
+            true => self.needs(chunk) && self.chunks.away.insert(chunk),
+            false => self.chunks.away.remove(&chunk),
+        };
+        if !is_change {
+            return;
+        }
+        for (handle, _) in self.chunk_rows(chunk) {
+            let Ok(row) = self.row_mut(handle) else { continue };
+            row.away = if is_away { row.away + 1 } else { row.away.saturating_sub(1) };
+            let is_here = row.away == 0;
+            for task in 0..self.spec.tasks.len() {
+                let progress = self.row(handle).map(|row| row.progress[task]);
+                match progress {
+                    Ok(Progress::Ready) if !is_here => self.set(handle, task, Progress::Away),
+                    Ok(Progress::Away) if is_here => self.set(handle, task, Progress::Ready),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// All rows of the groups that need any of these chunks.
+    pub(crate) fn rows_of_groups_in(&self, chunks: &[ChunkId]) -> Vec<RowHandle> {
+        let rows: Vec<RowHandle> =
+            chunks.iter().flat_map(|chunk| self.chunk_rows(*chunk)).map(|(handle, _)| handle).collect();
+        self.rows_of_groups_of(&rows)
+    }
+
+    /// All rows of the groups that these belong to.
+    pub(crate) fn rows_of_groups_of(&self, rows: &[RowHandle]) -> Vec<RowHandle> {
+        let groups: BTreeSet<u64> =
+            rows.iter().filter_map(|handle| self.row(*handle).ok()).map(|row| row.group).collect();
+        groups.iter().filter_map(|id| self.groups.get(id)).flat_map(|group| group.rows.clone()).collect()
+    }
+
+    /// The rows that still need a chunk, with their places in it.
+    pub(crate) fn chunk_rows(&self, chunk: ChunkId) -> Vec<(RowHandle, u32)> {
+        let place = |handle: &RowHandle| {
+            let part = self.row(*handle).ok()?.parts.iter().find(|part| part.chunk == chunk)?;
+            Some((*handle, part.row))
+        };
+        let rows = self.chunks.by_id.get(&chunk);
+        rows.map_or_else(Vec::new, |rows| rows.rows.iter().filter_map(place).collect())
+    }
+
+    /// How many rows still need a chunk, of how many that it was written with.
+    pub(crate) fn live_share(&self, chunk: ChunkId) -> (usize, usize) {
+        self.chunks.by_id.get(&chunk).map_or((0, 0), |rows| (rows.live, rows.rows.len()))
+    }
+
+    /// Lets rows that still need the chunk `from` find their columns in `to`, where the copy of the first of `rows` is
+    /// row 0. Rows that are gone by now are left out.
+    pub(crate) fn move_chunk(&mut self, from: ChunkId, to: ChunkId, rows: &[RowHandle], held_bytes: u64) {
+        self.chunks.forget(from);
+        let mut moved = ChunkRows { held_bytes, ..ChunkRows::default() };
+        for (at, handle) in rows.iter().enumerate() {
+            let Ok(row) = self.row_mut(*handle) else { continue };
+            let Some(part) = row.parts.iter_mut().find(|part| part.chunk == from) else { continue };
+            part.chunk = to;
+            part.row = at as u32;
+            moved.live_bytes += u64::from(part.bytes);
+            moved.rows.push(*handle);
+            moved.live += 1;
+        }
+        let was_away = self.chunks.away.remove(&from);
+        if moved.live > 0 {
+            self.chunks.held_bytes += moved.held_bytes;
+            self.chunks.live_bytes += moved.live_bytes;
+            self.chunks.by_id.insert(to, moved);
+            if was_away {
+                self.chunks.away.insert(to);
+            }
+        }
+    }
+
+    /// Whether any row needs the chunk.
+    pub(crate) fn needs(&self, chunk: ChunkId) -> bool {
+        self.chunks.by_id.contains_key(&chunk)
+    }
+
+    /// Chunks that rows need.
+    pub(crate) fn chunk_ids(&self) -> Vec<ChunkId> {
+        self.chunks.by_id.keys().copied().collect()
+    }
+
+    /// Rows that are said to need each chunk.
+    pub(super) fn live_in(&self, chunk: ChunkId) -> usize {
+        self.chunks.by_id.get(&chunk).map_or(0, |chunk| chunk.live)
+    }
+
+    /// Frees what an earlier row of many needed.
+    pub(super) fn leave_chunks(&mut self, left: BTreeSet<ChunkId>, released: &mut Released) {
+        released.sparse = self.chunks.sparse(left);
+    }
+}

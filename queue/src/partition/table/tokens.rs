@@ -1,0 +1,86 @@
+//! Which changes were made, by their clients' tokens, so that one that is repeated is recognised.
+//!
+//! Only puts are asked again for what they made: their rows are kept as runs, a few bytes for a put. What is remembered
+//! is bounded in number and in bytes; the oldest goes first.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use super::{Admission, Table};
+use crate::journal::Runs;
+
+/// Tokens remembered.
+const TOKENS_MAX: usize = 65_536;
+/// What they take; bytes.
+pub(super) const TOKEN_BYTES_MAX: usize = 16 << 20;
+/// What one takes besides its words and runs, about; bytes.
+const ENTRY_BYTES: usize = 96;
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(super) struct Tokens {
+    made: HashMap<Arc<str>, Runs>,
+    order: VecDeque<Arc<str>>,
+    under_way: HashSet<String>,
+    bytes: usize,
+}
+
+impl Tokens {
+    fn bytes_of(token: &str, rows: &Runs) -> usize {
+        ENTRY_BYTES + token.len() + rows.bytes()
+    }
+
+    fn remember(&mut self, token: String, rows: Runs) {
+        if self.made.contains_key(token.as_str()) {
+            return;
+        }
+        let token: Arc<str> = token.into();
+        self.bytes += Self::bytes_of(&token, &rows);
+        self.order.push_back(Arc::clone(&token));
+        self.made.insert(token, rows);
+        while (self.order.len() > TOKENS_MAX || self.bytes > TOKEN_BYTES_MAX)
+            && self.order.len() > 1
+            && let Some(oldest) = self.order.pop_front()
+            && let Some(rows) = self.made.remove(&oldest)
+        {
+            self.bytes -= Self::bytes_of(&oldest, &rows);
+        }
+    }
+}
+
+impl Table {
+    /// Whether a change with this token was made before.
+    pub(crate) fn token_state(&self, token: Option<&str>) -> Admission {
+        let Some(token) = token else { return Admission::Fresh };
+        match self.tokens.made.get(token) {
+            Some(known) => Admission::Known(known.handles()),
+            None if self.tokens.under_way.contains(token) => Admission::UnderWay,
+            None => Admission::Fresh,
+        }
+    }
+
+    /// A change with this token is about to be written.
+    pub(crate) fn begin_token(&mut self, token: Option<&String>) {
+        self.tokens.under_way.extend(token.cloned());
+    }
+
+    /// It has come to an end; if rows are given, to a good one that made these.
+    pub(crate) fn end_token(&mut self, token: Option<String>, rows: Option<Runs>) {
+        let Some(token) = token else { return };
+        self.tokens.under_way.remove(&token);
+        if let Some(rows) = rows {
+            self.tokens.remember(token, rows);
+        }
+    }
+
+    /// Tokens and what they made, oldest first.
+    pub(crate) fn remembered(&self) -> Vec<(String, Runs)> {
+        let rows_of = |token: &Arc<str>| Some((token.to_string(), self.tokens.made.get(token)?.clone()));
+        self.tokens.order.iter().filter_map(rows_of).collect()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn token_bytes(&self) -> usize {
+        self.tokens.bytes
+    }
+}
