@@ -267,7 +267,8 @@ impl Table {
             self.end_token(token, None);
             return Err(self.remove(&rows, Freed::Dropped));
         }
-        self.end_token(token, Some(Runs::of(&rows)));
+        let made = token.is_some().then(|| Runs::of(&rows));
+        self.end_token(token, made);
         Ok(())
     }
 
