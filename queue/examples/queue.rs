@@ -21,7 +21,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let rewards =
         RecordBatch::try_from_iter([("reward", Arc::new(Float32Array::from(vec![1.0, 0.0])) as _)])?;
     // ANCHOR: lines
-    let queue = TransferQueue::open(QueueConfig { dir: Some("queue".into()), ..QueueConfig::default() })?;
+    let queue =
+        TransferQueue::open(QueueConfig { dir: Some("runs/queue".into()), ..QueueConfig::default() })?;
     let partition = queue.declare(PartitionSpec::new("train", ["train"], 65_536)).await?;
     let rows = partition.put(Put::group("prompt-1", batch), None).await?;
     partition.write_columns(&rows, rewards).await?;
