@@ -103,11 +103,16 @@ impl Step {
         ended
     }
 
-    /// Rows of the queue: whole groups.
-    fn rows(&self) -> Vec<Value> {
+    /// Rows of the queue.
+    fn rows_of_any_groups(&self) -> Vec<Value> {
         let exported =
             Rolldock::new(&["queue", "export", "--format", "jsonl"]).arg(self.out()).succeeds().stdout;
-        let rows: Vec<Value> = exported.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        exported.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Rows of the queue: whole groups.
+    fn rows(&self) -> Vec<Value> {
+        let rows = self.rows_of_any_groups();
         let groups: BTreeSet<&str> = rows.iter().map(|row| row["prompt_uid"].as_str().unwrap()).collect();
         assert_eq!(rows.len(), groups.len() * SAMPLES, "whole groups");
         rows
@@ -314,6 +319,20 @@ fn early_stop_cancels_whoever_is_still_asked() {
 }
 
 #[test]
+fn early_stop_carries_whole_samples_that_are_still_asked_about() {
+    let outside = Outside::start();
+    let step = Step::new(&judged(&outside, "[timeouts]\nreward = 3600\nsample = 3600")).with(
+        "workers = 2",
+        "workers = 2\nearly_stop = \"first\"\non_stop = \"carry\"\nrequest = \"sample\"",
+    );
+    let ended = step.succeeds_in_time();
+    assert_eq!(step.rows().len(), GROUPS * SAMPLES, "{}", ended.stdout);
+    assert_eq!((fate(&ended, " failed"), fate(&ended, " requeued")), (0, 0), "{}", ended.stdout);
+    assert!(fate(&ended, " carried") > 0, "{}", ended.stdout);
+    outside.nobody_waits();
+}
+
+#[test]
 fn a_server_that_answers_nonsense_ends_the_run_if_that_is_the_rule() {
     let outside = Outside::start();
     let reward = format!(
@@ -362,6 +381,63 @@ fn gates_filter_by_name_and_yield_to_a_step_that_would_be_short() {
     let ended = kept.succeeds_in_time();
     assert_eq!(kept.rows().len(), GROUPS * SAMPLES, "{}", ended.stdout);
     assert!(ended.stdout.contains("target reached"), "{}", ended.stdout);
+}
+
+/// Raises for about one response in three, whatever the group.
+const RAISES_AT_TIMES: &str = r#"
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    if sum(map(ord, solution_str)) % 3 == 0:
+        raise ValueError("divisible")
+    return float(len(solution_str))
+"#;
+
+#[test]
+fn a_group_goes_on_without_samples_that_it_can_do_without() {
+    if !has_python() {
+        return;
+    }
+    let filter = "[filter]\nmetric = \"none\"\ngates = [{ gate = \"min_samples\", samples = 2 }]";
+    let step = Step::new(&format!(
+        "[reward]\npython = \"DIR/some.py:compute_score\"\n[reward.guard]\nretries = 0\n{filter}"
+    ));
+    step.file("some.py", RAISES_AT_TIMES);
+    let ended = step.succeeds_in_time();
+    let mut groups: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    for row in step.rows_of_any_groups() {
+        groups.entry(row["prompt_uid"].to_string()).or_default().push(row);
+    }
+    assert_eq!(groups.len(), GROUPS, "{}", ended.stdout);
+    let sizes: BTreeSet<usize> = groups.values().map(Vec::len).collect();
+    assert!(sizes.iter().all(|size| (2..=SAMPLES).contains(size)), "{sizes:?}");
+    assert!(sizes.iter().any(|size| *size < SAMPLES), "some lack samples: {sizes:?}");
+    for rows in groups.values() {
+        let mean = rows.iter().map(|row| row["advantage"].as_f64().unwrap()).sum::<f64>() / rows.len() as f64;
+        assert!(mean.abs() < 1e-4, "advantages are those of the samples that are there: {rows:?}");
+    }
+}
+
+#[test]
+fn a_group_that_is_taken_for_a_short_step_has_passed_whoever_is_asked_outside() {
+    if !has_python() {
+        return;
+    }
+    let step = Step::new(
+        r#"
+        [filter]
+        metric = "none"
+        gates = [{ gate = "length", name = "too_short", mean_tokens_min = 100000.0 }]
+        keep_if_short = ["too_short"]
+        [[filter.outside]]
+        name = "mine"
+        ask = { python = "DIR/gate.py:keep" }
+        "#,
+    )
+    .with("max_gen_batches = 8", "max_gen_batches = 1");
+    step.file("gate.py", "def keep(data_source, solution_str, ground_truth, extra_info):\n    return 0.0\n");
+    let ended = step.succeeds_in_time();
+    assert!(ended.stdout.contains("SHORT") && step.rows().is_empty(), "{}", ended.stdout);
+    assert!(ended.stdout.contains("gate mine: 32 groups seen, 32 rejected"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("mine 32"), "counted by its name: {}", ended.stdout);
 }
 
 #[test]

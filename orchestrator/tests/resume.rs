@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rolldock::ledger::LedgerState;
-use support::{Ended, Rolldock, pause_for, recipe};
+use support::{Ended, Rolldock, pause_for, recipe, wait_for};
 use tempfile::TempDir;
 
 const STEPS: u64 = 5;
@@ -142,4 +142,41 @@ fn a_run_that_is_killed_at_any_moment_loses_nothing_and_doubles_nothing() {
         }
     }
     eprintln!("{kills} kills in {runs} runs");
+}
+
+/// Servers that were restarted meanwhile know nothing of what those of an earlier life were given.
+#[test]
+fn a_run_that_goes_on_gives_its_servers_the_last_weights_again() {
+    let dir = TempDir::new().unwrap();
+    let (out, checkpoints, given) =
+        (dir.path().join("run"), dir.path().join("checkpoints"), dir.path().join("given"));
+    std::fs::create_dir_all(checkpoints.join("step-3")).unwrap();
+    std::fs::write(checkpoints.join("step-3/READY"), "").unwrap();
+    let script = format!("echo $ROLLDOCK_VERSION $ROLLDOCK_SERVERS >> {}", given.display());
+    let settings = [
+        "run.steps=100000".to_owned(),
+        "policy.mode=fully_async".to_owned(),
+        "policy.max_staleness=1000000".to_owned(),
+        format!("policy.watch={:?}", checkpoints.display().to_string()),
+        "policy.update.method=command".to_owned(),
+        format!("policy.update.command=[\"sh\", \"-c\", {script:?}]"),
+    ];
+    let life = || {
+        let run = Rolldock::new(&["run", "--out"]).arg(&out).arg(recipe("quickstart.toml"));
+        let run = SMALL.iter().fold(run, |run, set| run.set(set));
+        settings.iter().fold(run, |run, set| run.set(set)).start()
+    };
+    let given_lines = || std::fs::read_to_string(&given).unwrap_or_default().lines().count();
+    let version = || LedgerState::read(&out).map_or(0, |(state, _)| state.policy_version());
+
+    let first = life();
+    wait_for("version on the servers", || version() == 3);
+    first.kill();
+    assert_eq!(given_lines(), 1);
+    let second = life();
+    wait_for("the same weights once more", || given_lines() == 2);
+    second.kill();
+    let lines = std::fs::read_to_string(&given).unwrap();
+    assert_eq!(lines, "3 sim-0 sim-1\n3 sim-0 sim-1\n");
+    check(&out);
 }

@@ -82,6 +82,86 @@ fn a_second_scorer_says_where_it_differs() {
 }
 
 #[test]
+fn whoever_a_recipe_can_ask_scores_files_too() {
+    let dir = TempDir::new().unwrap();
+    let module = dir.path().join("mine.py");
+    let code = "def f(data_source, solution_str, ground_truth, extra_info):\n    return {'score': len(solution_str) + 0.5, 'acc': extra_info['weight']}\n";
+    std::fs::write(&module, code).unwrap();
+    let row = |number: usize| json!({ "response": "x".repeat(number), "ground_truth": "", "extra_info": { "weight": 1 } });
+    let rows: Vec<Value> = (0..1500).map(row).collect();
+    let file = write(&dir, "rows.jsonl", &rows);
+    let function = format!("function={}:f", module.display());
+    let flags = ["--scorer", "python", "--set", &function, "--set", "workers=2", "--set", "retries=0"];
+    let Ended { stdout, stderr, .. } = reward("score", &file, &flags).succeeds();
+    let found = lines(&stdout);
+    assert_eq!(found.len(), rows.len());
+    for (number, row) in found.iter().enumerate() {
+        assert_eq!(
+            (&row["score"], &row["acc"]),
+            (&json!(number as f64 + 0.5), &json!(1.0)),
+            "in order: {row}"
+        );
+    }
+    assert!(stderr.contains("python: 1500 rows, mean score 750.0000"), "{stderr}");
+
+    let bad = write(&dir, "bad.jsonl", &[row(1), json!({ "response": "x", "ground_truth": "" })]);
+    let ended = reward("score", &bad, &flags).fails(1);
+    assert!(ended.stderr.contains("bad.jsonl:2: ") && ended.stderr.contains("TypeError"), "{}", ended.stderr);
+    let ended = reward("score", &file, &["--scorer", "python", "--set", "workers=2"]).fails(2);
+    assert!(
+        ended.stderr.contains("--set: python: ") && ended.stderr.contains("function"),
+        "{}",
+        ended.stderr
+    );
+}
+
+#[test]
+fn math_equiv_says_why() {
+    let dir = TempDir::new().unwrap();
+    let rows = [json!({ "response": "Answer: \\boxed{100\\text{ cm}}", "ground_truth": "1\\text{ m}" })];
+    let file = write(&dir, "rows.jsonl", &rows);
+    let flags = ["--scorer", "math_equiv", "--against", "math_dapo"];
+    let Ended { stdout, stderr, .. } = reward("score", &file, &flags).succeeds();
+    let found = lines(&stdout);
+    assert_eq!(found[0]["acc"], json!(1.0), "units are converted");
+    let reason = found[0]["reason"].as_str().unwrap();
+    assert!(stderr.contains(&format!("line 1: acc 1 ({reason}) against 0;")), "{stderr}");
+}
+
+#[test]
+fn a_schema_is_typed_as_it_is() {
+    let dir = TempDir::new().unwrap();
+    let rows = [
+        json!({ "response": "{\"a\": 1}", "ground_truth": "" }),
+        json!({ "response": "[]", "ground_truth": "" }),
+    ];
+    let file = write(&dir, "rows.jsonl", &rows);
+    let flags = ["--scorer", "json_schema", "--set", "schema={\"type\":\"object\"}"];
+    let found = lines(&reward("score", &file, &flags).succeeds().stdout);
+    assert_eq!((&found[0]["acc"], &found[1]["acc"]), (&json!(1.0), &json!(0.0)));
+}
+
+#[test]
+fn the_epsilon_is_the_estimators_and_lengths_weigh() {
+    let dir = TempDir::new().unwrap();
+    let tiny =
+        json!({ "rewards": [0.0, 1e-4], "group": ["a", "a"], "estimator": "reinforce_plus_plus_baseline" });
+    let mut weighed = tiny.clone();
+    weighed["lengths"] = json!([1, 3]);
+    let mut uneven = tiny.clone();
+    uneven["lengths"] = json!([1]);
+    let file = write(&dir, "rows.jsonl", &[tiny, weighed]);
+    let found = lines(&reward("advantage", &file, &[]).succeeds().stdout);
+    let second = |row: &Value| row["advantage"][1].as_f64().unwrap();
+    // (5e-5 - 0) / sqrt(5e-9 + 1e-8)
+    assert!((second(&found[0]) - 0.408).abs() < 1e-3, "{}", found[0]);
+    assert!(second(&found[1]) < second(&found[0]), "the mean lies nearer to the longer one: {}", found[1]);
+    let file = write(&dir, "uneven.jsonl", &[uneven]);
+    let ended = reward("advantage", &file, &[]).fails(1);
+    assert!(ended.stderr.contains("uneven.jsonl:1: lengths has 1 numbers for 2 rewards"), "{}", ended.stderr);
+}
+
+#[test]
 fn advantages_are_the_references() {
     let Some(expected) = vectors("advantage_vectors.jsonl") else { return };
     let dir = TempDir::new().unwrap();

@@ -305,9 +305,9 @@ impl FollowVersion for Following {
         future::ready(()).boxed()
     }
 
-    fn publish(&self, version: u64) -> BoxFuture<'_, ()> {
+    fn publish<'a>(&'a self, announcement: &'a Announcement) -> BoxFuture<'a, ()> {
         *self.updating.lock() = None;
-        self.control.set_policy_version(version);
+        self.control.set_policy_version(announcement.version);
         future::ready(()).boxed()
     }
 }

@@ -8,7 +8,7 @@ use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-use super::Phase;
+use super::{Announcement, Phase};
 use crate::PauseMode;
 
 /// Control gives up after an hour whatever a deadline says. Seconds.
@@ -230,6 +230,18 @@ impl UpdateConfig {
     /// Whether a server that begins a life lacks what was announced.
     pub(super) fn gives_weights(&self) -> bool {
         self.method != UpdateMethod::None
+    }
+
+    /// How one server gets the announced weights that it lacks, if it can without the trainer.
+    pub(super) fn method_of_one(&self, announcement: &Announcement) -> Option<UpdateMethod> {
+        match (&self.method, &announcement.path) {
+            // Whoever begins a life has weights of which only the trainer knows.
+            (UpdateMethod::None, _) => None,
+            // What its trainer sends to all at once it cannot send to one again.
+            (UpdateMethod::Transfer, Some(_)) => Some(UpdateMethod::Reload(Reload::default())),
+            (UpdateMethod::Transfer, None) => None,
+            (method, _) => Some(method.clone()),
+        }
     }
 
     pub(super) fn interval(&self) -> Duration {

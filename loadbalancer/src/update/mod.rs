@@ -104,13 +104,19 @@ impl WeightUpdater {
 
     /// From now on servers take permits only with these weights, or newer ones; who lacks them gets them when it
     /// [catches up](Self::catch_up). For a run that goes on after a crash: nobody knows how far its servers had come.
-    pub fn require(&self, announcement: Announcement) {
+    ///
+    /// Says whether they can be given again. Where only the trainer could, nothing is required: servers would wait for
+    /// what nobody brings.
+    pub fn require(&self, announcement: Announcement) -> bool {
+        if self.inner.config.method_of_one(&announcement).is_none() {
+            return false;
+        }
         let announcement = Arc::new(announcement);
         let version = announcement.version;
-        let is_news = self.inner.book.lock().adopt(&announcement);
-        if is_news && self.inner.config.gives_weights() {
+        if self.inner.book.lock().adopt(&announcement) {
             self.inner.balancer.begin_update(Some(version), false, |_| false);
         }
+        true
     }
 
     /// Gives those the weights that lack them: they missed the update, came back from the dead, or joined. Who failed lately

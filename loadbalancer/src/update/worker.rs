@@ -17,8 +17,7 @@ use super::book::{Book, Job};
 use super::metered::UpdateMetrics;
 use super::round::{Round, Target};
 use super::{
-    Announcement, Phase, Reload, ServerUpdate, UpdateConfig, UpdateMethod, UpdateOutcome, UpdatePhase,
-    UpdateReport,
+    Announcement, Phase, ServerUpdate, UpdateConfig, UpdateMethod, UpdateOutcome, UpdatePhase, UpdateReport,
 };
 use crate::control::{ControlError, EngineControl};
 use crate::{LoadBalancer, PauseMode, ServerId, ServerRef, ServerSnapshot, ServerState, invariants};
@@ -176,14 +175,9 @@ impl Inner {
         let version = announcement.version;
         self.notice_lost_weights(&announcement, token).await;
         let known = self.book.lock().servers.clone();
-        // What its trainer sends to all at once it cannot send to one again.
-        let (method, may_load) = match (&self.config.method, &announcement.path) {
-            (UpdateMethod::Transfer, Some(_)) => (UpdateMethod::Reload(Reload::default()), true),
-            (UpdateMethod::Transfer, None) => (UpdateMethod::Transfer, false),
-            // Whoever begins a life has weights of which only the trainer knows.
-            (UpdateMethod::None, _) => (UpdateMethod::None, false),
-            (method, _) => (method.clone(), true),
-        };
+        let for_one = self.config.method_of_one(&announcement);
+        let may_load = for_one.is_some();
+        let method = for_one.unwrap_or_else(|| self.config.method.clone());
         let now = Instant::now();
         let may = |server: &ServerSnapshot| {
             let is_loaded = known.get(server.id).and_then(|known| known.has(server.epoch, version)).is_some();

@@ -18,7 +18,8 @@ use tokio_util::sync::CancellationToken;
 use super::UsageError;
 use super::args::{EngineDialect, ProxyArgs};
 use crate::run::{
-    Endings, ServingThreads, balancing_policy, health_probe, keep_metrics, serve_fleet, threads_default,
+    Endings, ServingThreads, balancing_policy, health_probe, keep_metrics, of_members, serve_fleet,
+    threads_default,
 };
 use crate::scope::Scope;
 
@@ -92,6 +93,7 @@ pub(super) async fn run(args: ProxyArgs) -> anyhow::Result<()> {
         ..BalancerConfig::default()
     };
     let balancer = LoadBalancer::new(config, Vec::new())?;
+    let metrics = of_members(metrics, balancer.clone());
     let members = Membership::new(balancer.clone(), Arc::new(Anyone), capacity);
     for url in &args.endpoints {
         let member = NewMember { url: url.clone(), name: None, capacity: None };

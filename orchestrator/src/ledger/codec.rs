@@ -148,6 +148,11 @@ pub(super) fn encode(record: &Record, into: &mut Encoder) {
             into.byte(8);
             into.number(*version);
         }
+        Record::Weights { announcement } => {
+            into.byte(9);
+            into.number(announcement.len() as u64);
+            into.0.extend_from_slice(announcement.as_bytes());
+        }
     }
 }
 
@@ -244,6 +249,13 @@ pub(super) fn decode(from: &mut Decoder<'_>) -> Result<Record, Expected> {
             Ok(Record::StepEnd(StepEndRecord { step, end }))
         }
         8 => Ok(Record::Version { version: from.number()? }),
+        9 => {
+            let length = from.number()?;
+            // What a record has no room for is not there to be read either.
+            let bytes = from.bytes(usize::try_from(length).unwrap_or(usize::MAX))?;
+            let announcement = std::str::from_utf8(bytes).map_err(|_| "a text in UTF-8")?.into();
+            Ok(Record::Weights { announcement })
+        }
         _ => Err("a known kind of record"),
     }
 }

@@ -1,5 +1,7 @@
 //! What the ledger says: one record per change of fate, and what a restart needs besides.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::{LedgerError, TokensPlace};
@@ -128,6 +130,11 @@ pub enum Record {
     Version {
         /// The version.
         version: u64,
+    },
+    /// The weights that servers have from now on; before the [version](Self::Version) that they are of.
+    Weights {
+        /// The announcement, as JSON.
+        announcement: Arc<str>,
     },
 }
 

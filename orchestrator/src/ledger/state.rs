@@ -3,6 +3,7 @@
 mod reconcile;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::{
     DispatchRecord, FORMAT, LedgerError, Next, Record, RunRecord, StepEndRecord, StepRecord, TokensPlace,
@@ -79,6 +80,7 @@ pub struct LedgerState {
     next_number: u64,
     position: Option<Position>,
     policy_version: u64,
+    weights: Option<Arc<str>>,
 }
 
 impl LedgerState {
@@ -116,6 +118,10 @@ impl LedgerState {
             Record::StepEnd(ended) => self.end_step(*ended),
             Record::Version { version } => {
                 self.policy_version = *version;
+                Ok(())
+            }
+            Record::Weights { announcement } => {
+                self.weights = Some(Arc::clone(announcement));
                 Ok(())
             }
         }
@@ -206,9 +212,9 @@ impl LedgerState {
         let Some(dispatch) = self.open.remove(&id) else {
             return Err(contradiction(format!("dispatch={id} ends ({fate:?}) and is not in flight")));
         };
-        count(&mut self.totals, fate);
+        self.totals.count(fate);
         if let Some(step) = self.steps.get_mut(&self.current) {
-            count(&mut step.totals, fate);
+            step.totals.count(fate);
         }
         self.go_on(&dispatch, fate, next);
         if *fate == Fate::Accepted {
@@ -386,24 +392,6 @@ fn place(position: Position) -> (u32, u64) {
 
 fn contradiction(what: String) -> LedgerError {
     LedgerError::Contradiction(what)
-}
-
-/// Counts the end of a dispatch in flight.
-fn count(totals: &mut Totals, fate: &Fate) {
-    totals.in_flight -= 1;
-    match fate {
-        Fate::Accepted => totals.accepted += 1,
-        Fate::Filtered(reason) => {
-            totals.filtered += 1;
-            *totals.filtered_by_reason.entry(reason).or_default() += 1;
-        }
-        Fate::Stale => totals.stale += 1,
-        Fate::Cancelled => totals.cancelled += 1,
-        Fate::Requeued => totals.requeued += 1,
-        Fate::Carried => totals.carried += 1,
-        Fate::Held => totals.held += 1,
-        Fate::Failed(_) => totals.failed += 1,
-    }
 }
 
 #[cfg(test)]

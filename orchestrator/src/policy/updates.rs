@@ -69,6 +69,12 @@ pub trait ApplyVersion: Send + Sync + 'static {
     /// Brings every server to a version. It ends by its own deadlines; dropping it may leave servers paused.
     fn apply<'a>(&'a self, announcement: &'a Announcement) -> BoxFuture<'a, Applied>;
 
+    /// Servers are to have these weights, or newer ones, before anything is generated: a run goes on, and nobody knows what
+    /// they have. Asks no server.
+    fn require(&self, announcement: &Announcement) {
+        let _ = announcement;
+    }
+
     /// Finds servers that an earlier life of this process left paused.
     fn recover(&self) -> BoxFuture<'_, ()> {
         future::ready(()).boxed()
@@ -95,7 +101,7 @@ pub trait FollowVersion: Send + Sync + 'static {
     }
 
     /// Servers have the version: what is dispatched from here on is of it.
-    fn publish(&self, version: u64) -> BoxFuture<'_, ()>;
+    fn publish<'a>(&'a self, announcement: &'a Announcement) -> BoxFuture<'a, ()>;
 }
 
 /// What is being done about versions.
@@ -148,7 +154,7 @@ struct Driver {
 }
 
 impl Updates {
-    /// Sets free what an earlier life left paused, and begins to drive.
+    /// Requires the weights that an earlier life announced last, sets free what it left paused, and begins to drive.
     ///
     /// Cancel-safe: nothing has begun before that is done.
     pub async fn start(
@@ -157,6 +163,9 @@ impl Updates {
         run: Arc<dyn FollowVersion>,
         scope: &Scope,
     ) -> Self {
+        if let Some(last) = state.latest() {
+            updater.require(&last);
+        }
         updater.recover().await;
         let keeping_up = scope.spawn(Arc::clone(&updater).keep_up(scope.token().clone()));
         let driver = Arc::new(Driver { state, updater, run });
@@ -267,7 +276,7 @@ impl Driver {
         };
         match updated {
             Ok(servers) => {
-                self.run.publish(version).await;
+                self.run.publish(announcement).await;
                 self.state.end_update(version);
                 metrics::gauge!("rolldock_policy_version").set(version as f64);
                 let seconds = started_at.elapsed().as_secs_f64();

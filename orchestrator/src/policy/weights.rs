@@ -20,6 +20,7 @@ pub struct FleetUpdater {
     updater: WeightUpdater,
     balancer: LoadBalancer,
     pauses: bool,
+    has_method: bool,
 }
 
 impl FleetUpdater {
@@ -32,9 +33,10 @@ impl FleetUpdater {
     ) -> Result<Self, UpdateError> {
         let config = update_config(update);
         let pauses = config.pause.is_some();
+        let has_method = config.method != update::UpdateMethod::None;
         let (tracker, end) = (scope.tracker().clone(), scope.token().clone());
         let updater = WeightUpdater::new(balancer.clone(), control, config, tracker, end)?;
-        Ok(Self { updater, balancer, pauses })
+        Ok(Self { updater, balancer, pauses, has_method })
     }
 }
 
@@ -92,6 +94,18 @@ impl ApplyVersion for FleetUpdater {
             Applied::Asked { updated: asked - missed.len(), missed }
         }
         .boxed()
+    }
+
+    fn require(&self, announcement: &Announcement) {
+        let version = announcement.version;
+        if self.updater.require(announcement.clone()) {
+            tracing::info!(version, "servers get the weights of the run before they generate");
+        } else if self.has_method {
+            tracing::warn!(
+                version,
+                "only the trainer can say whether every server has the weights of the run"
+            );
+        }
     }
 
     fn recover(&self) -> BoxFuture<'_, ()> {

@@ -153,6 +153,7 @@ const VERDICTS: &[(&[&str], Verdict)] = &[
             "fleet.api_key",
             "fleet.adaptive.*",
             "fleet.max_loads_total",
+            "fleet.max_tokens_per_server",
             "fleet.probe",
             "fleet.file",
             "fleet.admin",

@@ -109,6 +109,9 @@ fn check_fleet(recipe: &Recipe, checks: &mut Checks<'_>) {
     if let Some(total) = fleet.max_loads_total {
         check_permits(total, "fleet.max_loads_total", recipe, checks);
     }
+    if let Some(tokens) = fleet.max_tokens_per_server {
+        checks.require(tokens > 0, "fleet.max_tokens_per_server", at_least_one);
+    }
     if let Some(simulated) = &fleet.simulated {
         check_simulated(simulated, checks);
     }

@@ -241,6 +241,8 @@ choice!(
         Acc,
         /// The reward, shaping included.
         Reward,
+        /// Nobody's: only `gates` and `outside` say what is left out.
+        None,
     }
 );
 choice!(

@@ -283,6 +283,8 @@ fn what_can_never_work_is_refused_by_key() {
     for (sets, key) in [
         (&["rollout.request=group", "rollout.samples_per_prompt=300"][..], "fleet.max_loads_per_server"),
         (&["fleet.max_loads_per_server=some"], "fleet.max_loads_per_server"),
+        (&["fleet.max_tokens_per_server=0"], "fleet.max_tokens_per_server"),
+        (&["filter.gates=[{gate=\"min_samples\",samples=999}]"], "filter.gates"),
         (&["fleet.max_loads_per_server=auto", "fleet.adaptive.min=0"], "fleet.adaptive.min"),
         (&["fleet.max_loads_per_server=auto", "fleet.adaptive.start=4"], "fleet.adaptive.start"),
         (&["fleet.max_loads_per_server=auto", "fleet.adaptive.decrease=1.0"], "fleet.adaptive.decrease"),

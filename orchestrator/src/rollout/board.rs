@@ -24,6 +24,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::data::Prompt;
+use crate::ledger::counted_as;
 use crate::recipe::{EarlyStop, Launch, OnStale, OnStop};
 use crate::rollout::accept_rate::AcceptRate;
 use crate::rollout::carry::CarriedGroup;
@@ -307,7 +308,7 @@ impl Board {
     fn let_go_of_aside(&mut self, kept: usize) {
         while self.set_aside.len() > kept {
             let Some((_, group)) = self.set_aside.pop_last() else { return };
-            let reason = group.set_aside.as_ref().map_or("set_aside", |rejection| rejection.reason);
+            let reason = group.set_aside.as_ref().map_or("set_aside", counted_as);
             self.ledger.end(group.dispatch, Fate::Filtered(reason));
         }
     }

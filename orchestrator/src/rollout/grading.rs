@@ -109,6 +109,15 @@ impl OutsideGrader {
     }
 }
 
+/// Why there is no grade.
+#[derive(Debug)]
+pub(crate) enum Ungraded {
+    /// There will be none.
+    Failed(String),
+    /// Nobody waited for it any more.
+    Cut(SampleOutput),
+}
+
 /// Where grades come from.
 #[derive(Clone)]
 pub enum Grading {
@@ -162,30 +171,37 @@ impl Grades {
         self.ending.lock().clone()
     }
 
-    /// Grades `output` and gives it back. Cancel-safe: a grading here that has begun ends on its own, unread; one outside
-    /// is cancelled.
+    /// Grades `output` and gives it back. Once `cut` ends, nobody outside is waited for any more.
+    ///
+    /// Cancel-safe: a grading here that has begun ends on its own, unread; one outside is cancelled.
     pub(crate) async fn grade(
         &self,
         prompt: &Arc<Prompt>,
         output: SampleOutput,
-    ) -> Result<(SampleOutput, Grade), String> {
+        cut: impl Future<Output = ()>,
+    ) -> Result<(SampleOutput, Grade), Ungraded> {
         match &self.grading {
             Grading::Inline(grader) => {
-                let grade = grader.grade(prompt, &output)?;
+                let grade = grader.grade(prompt, &output).map_err(Ungraded::Failed)?;
                 Ok((output, grade))
             }
             Grading::Pool { grader, .. } => {
                 let grader = Arc::clone(grader);
                 let graded =
                     self.in_place(prompt, output, move |prompt, output| grader.grade(prompt, output));
-                let (output, grade) = self.within_deadline(graded).await?;
-                Ok((output, grade?))
+                let (output, grade) = self.within_deadline(graded).await.map_err(Ungraded::Failed)?;
+                Ok((output, grade.map_err(Ungraded::Failed)?))
             }
             Grading::Outside { grader, .. } => {
                 let asking = grader.clone();
                 let decoded = self.in_place(prompt, output, move |prompt, output| asking.job(prompt, output));
-                let (output, job) = self.within_deadline(decoded).await?;
-                let score = grader.runner.score(&job).await.map_err(|error| self.note(error))?;
+                let (output, job) = self.within_deadline(decoded).await.map_err(Ungraded::Failed)?;
+                let score = tokio::select! {
+                    biased;
+                    score = grader.runner.score(&job) => score,
+                    () = cut => return Err(Ungraded::Cut(output)),
+                };
+                let score = score.map_err(|error| Ungraded::Failed(self.note(error)))?;
                 let penalty = penalty(grader.overlong.as_ref(), &output);
                 Ok((output, Grade::new(score, penalty)))
             }

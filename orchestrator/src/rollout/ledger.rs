@@ -95,7 +95,8 @@ pub struct Totals {
 }
 
 impl Totals {
-    fn count(&mut self, fate: &Fate) {
+    /// The end of a dispatch in flight.
+    pub(crate) fn count(&mut self, fate: &Fate) {
         self.in_flight -= 1;
         match fate {
             Fate::Accepted => self.accepted += 1,

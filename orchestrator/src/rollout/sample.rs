@@ -64,6 +64,14 @@ impl StepContext {
         format!("v{}", self.policy_version.load(Ordering::Relaxed)).into()
     }
 
+    /// Groups are cut off, and what there is of them is to be kept. Where it is not, whoever holds this future drops it.
+    pub(crate) async fn is_cut(&self) {
+        if !self.carries {
+            std::future::pending::<()>().await;
+        }
+        self.cut.cancelled().await;
+    }
+
     fn stamp(&self, sent: u64) -> Stamp {
         Stamp { sent, now: self.policy_version.load(Ordering::Relaxed).max(sent) }
     }
@@ -299,12 +307,13 @@ impl SampleRequest<'_> {
             priority: if started { Priority::Started } else { self.context.priority_new },
             exclude: tries.failed_on.clone(),
             deadline: Some(asked_at + self.context.config.timeouts.permit),
+            expected_tokens: self.expected_tokens(&tries.so_far),
             ..PermitRequest::new(self.count)
         };
         let permit = tokio::select! {
             biased;
             permit = self.context.balancer.acquire(request) => permit,
-            () = self.is_cut() => return Err(Trouble::Cut),
+            () = self.context.is_cut() => return Err(Trouble::Cut),
         };
         let permit = permit.map_err(|error| Trouble::NoPermit(error.to_string()))?;
         self.group_started.store(true, Ordering::Relaxed);
@@ -312,12 +321,11 @@ impl SampleRequest<'_> {
         Ok(permit)
     }
 
-    /// Groups are cut off, and their tokens are to be kept. Where they are not, whoever holds this future drops it.
-    async fn is_cut(&self) {
-        if !self.context.carries {
-            std::future::pending::<()>().await;
-        }
-        self.context.cut.cancelled().await;
+    /// What a sample will still take. Lengths have heavy tails: one that has gone so far is expected to go as far again, if
+    /// it may. Of one that has not begun the balancer knows the fleet's mean.
+    fn expected_tokens(&self, so_far: &CarriedSample) -> u32 {
+        let tokens = so_far.tokens();
+        tokens.min(self.context.config.max_response_length.saturating_sub(tokens))
     }
 }
 

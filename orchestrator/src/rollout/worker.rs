@@ -9,12 +9,13 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
-use rolldock_reward::{GateRow, GroupView};
+use rolldock_reward::{GateRow, GroupView, Rejection};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::data::Prompt;
 use crate::engine::FinishReason;
+use crate::ledger::counted_as;
 use crate::recipe::{OnStale, RequestShape};
 use crate::rollout::board::{Board, Decided, Dispatch, GroupEnd, Next};
 use crate::rollout::carry::{CarriedGroup, CarriedSample};
@@ -256,16 +257,24 @@ async fn collect(context: &StepContext, dispatch: &Dispatch, graded: &Mutex<Vec<
     let requests = requests(context, dispatch, &group_started);
     let mut cut_off = Vec::new();
     let mut is_cut = false;
-    let mut pending: FuturesUnordered<_> = requests.iter().map(SampleRequest::run).collect();
-    while let Some(finished) = pending.next().await {
+    let mut spare = spare_samples(context);
+    let run = |request| async move { (request, SampleRequest::run(request).await) };
+    let mut pending: FuturesUnordered<_> = requests.iter().map(run).collect();
+    while let Some((request, finished)) = pending.next().await {
         match finished {
             Ok(finished) => graded.lock().extend(finished),
             Err(Unfinished::Cut(sample)) => {
                 is_cut = true;
                 cut_off.extend(sample.map(|sample| *sample));
             }
-            // Dropping the rest cancels it: a group with a hole teaches nothing.
-            Err(Unfinished::Failed(reason)) => return GroupEnd::Failed(reason),
+            Err(Unfinished::Failed(reason)) => match spare.checked_sub(request.count) {
+                Some(left) => {
+                    spare = left;
+                    tracing::warn!(dispatch = %dispatch.id, reason, "a sample has failed, and its group goes on without it");
+                }
+                // Dropping the rest cancels it: with so few samples it would not be accepted.
+                None => return GroupEnd::Failed(reason),
+            },
         }
     }
     let mut samples = std::mem::take(&mut *graded.lock());
@@ -292,6 +301,13 @@ async fn collect(context: &StepContext, dispatch: &Dispatch, graded: &Mutex<Vec<
     judge(context, group).await
 }
 
+/// Samples that a group can do without: none, unless a gate says how many it needs.
+fn spare_samples(context: &StepContext) -> u32 {
+    let samples = context.config.samples_per_prompt;
+    let needed = context.config.gates.samples_min().map_or(samples, |needed| needed.max(1) as u32);
+    samples.saturating_sub(needed)
+}
+
 /// The gates' verdict, and the advantages of a group that may be accepted. Those that need the whole batch stay 0 here.
 async fn judge(context: &StepContext, mut group: Group) -> GroupEnd {
     let samples = &group.samples;
@@ -303,7 +319,7 @@ async fn judge(context: &StepContext, mut group: Group) -> GroupEnd {
     let view = GroupView { accs: &accs, rewards: &rewards, truncated: &truncated, tokens: &tokens };
     let gates = &context.config.gates;
     let mut verdict = gates.check(&view);
-    if verdict.is_ok() && gates.has_outside() {
+    if gates.asks_after(&verdict) {
         let subject = Subject {
             dispatch: Some(group.dispatch),
             prompt_uid: Some(group.prompt.uid),
@@ -311,8 +327,17 @@ async fn judge(context: &StepContext, mut group: Group) -> GroupEnd {
             ..Subject::default()
         };
         let _in_gate = context.waits.enter(Phase::Reward, subject);
-        match gates.ask(&view, &gate_row(&group.prompt)).await {
-            Ok(said) => verdict = said,
+        let row = gate_row(&group.prompt);
+        let said = tokio::select! {
+            biased;
+            said = gates.ask(&view, &row) => said,
+            () = context.is_cut() => {
+                let carried = CarriedGroup { graded: group.samples, samples: Vec::new() };
+                return GroupEnd::Carried(Box::new(carried));
+            }
+        };
+        match said {
+            Ok(said) => verdict = Rejection::of_both(verdict, said),
             Err(error) => return GroupEnd::Failed(context.grades.note(error)),
         }
     }
@@ -320,7 +345,7 @@ async fn judge(context: &StepContext, mut group: Group) -> GroupEnd {
     if let Some(rejection) = &group.set_aside {
         context.meter.group_filtered(group.tokens());
         if !rejection.yields {
-            return GroupEnd::Filtered(rejection.reason);
+            return GroupEnd::Filtered(counted_as(rejection));
         }
     }
     let rewards = context.config.shaping.normalised(&rewards);

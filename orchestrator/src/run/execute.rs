@@ -9,7 +9,7 @@ use rolldock_loadbalancer::Monitor;
 use tokio_util::sync::CancellationToken;
 
 use super::ledger::RunLedger;
-use super::policy::RunPolicy;
+use super::policy::{RunPolicy, last_announcement};
 use super::queue::RunQueue;
 use super::signals::Endings;
 use super::steps::{Collected, Steps, say};
@@ -49,6 +49,7 @@ pub(super) async fn execute(run: Run, progress: &Progress) -> anyhow::Result<Sum
     }
     let prompts = PromptFeed::new(run.fleet.watch(Box::new(cursor), &run.codec));
     queue.allow_earlier(resumption.as_ref())?;
+    let last = resumption.as_ref().map(last_announcement).transpose()?.flatten();
     let restored = match resumption {
         Some(resumption) => {
             say(&format!(
@@ -74,7 +75,7 @@ pub(super) async fn execute(run: Run, progress: &Progress) -> anyhow::Result<Sum
         None => Vec::new(),
     };
     let (partition, writer) = (queue.partition(), ledger.writer.clone());
-    let policy = RunPolicy::open(&run, rule, manager.control(), partition, writer, &services).await?;
+    let policy = RunPolicy::open(&run, rule, manager.control(), partition, writer, last, &services).await?;
     let versions = policy.as_ref().map(|policy| policy.state().clone());
     let consuming = run.recipe.queue.consumer.clone().map(|consumer| {
         let claims = convert::claims(&run.recipe);

@@ -66,6 +66,7 @@ impl Fleet {
             endpoints.iter().map(|url| (name_of(url).to_owned(), url.clone())).collect();
         let facts = engine.add_all(&named).await?;
         let capacity = convert::permits_per_server(recipe);
+        let capacity_tokens = recipe.fleet.max_tokens_per_server;
         let mut specs = Vec::new();
         let mut words = Vec::new();
         for ((name, url), facts) in named.into_iter().zip(&facts) {
@@ -82,12 +83,13 @@ impl Fleet {
                 facts.dialect.as_str(),
                 or_unknown(facts.max_model_len)
             ));
-            specs.push(ServerSpec::new(name, url, capacity));
+            specs.push(ServerSpec { capacity_tokens, ..ServerSpec::new(name, url, capacity) });
         }
         let api_key = recipe.fleet.api_key.as_deref().map(Arc::from);
         let engine = Arc::new(engine);
         let balancer = LoadBalancer::new(convert::balancer_config(recipe), specs)?;
-        let members = Membership::new(balancer.clone(), Arc::new(Probed(Arc::clone(&engine))), capacity);
+        let members = Membership::new(balancer.clone(), Arc::new(Probed(Arc::clone(&engine))), capacity)
+            .with_capacity_tokens(capacity_tokens);
         Ok(Self {
             engine,
             control: Arc::new(VllmControl::new(CONTROL_DEADLINE, api_key)?),
@@ -124,10 +126,11 @@ impl Fleet {
             return Self::of_endpoints(recipe, &endpoints, codec, scope, Some(key)).await;
         }
         let capacity = convert::permits_per_server(recipe);
-        let specs = servers
-            .iter()
-            .map(|server| ServerSpec::unreached(server.config().name.clone(), capacity))
-            .collect();
+        let spec = |server: &SimServer| ServerSpec {
+            capacity_tokens: recipe.fleet.max_tokens_per_server,
+            ..ServerSpec::unreached(server.config().name.clone(), capacity)
+        };
+        let specs = servers.iter().map(spec).collect();
         let engine = SimulatedEngine::new(servers);
         Ok(Self {
             engine: Arc::new(engine.clone()),

@@ -48,6 +48,7 @@ pub(super) async fn open(
         let token = recipe.fleet.admin_token.clone();
         // Only one run of a process can keep them.
         let metrics = super::keep_metrics(scope).ok();
+        let metrics = metrics.map(|metrics| super::of_members(metrics, members.balancer().clone()));
         let config = AdminConfig { token, metrics };
         let (bound, serving) = serve_fleet(members.clone(), address, config, scope).await?;
         handles.push(serving);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+use rolldock_loadbalancer::LoadBalancer;
 use rolldock_loadbalancer::proxy::RenderMetrics;
 
 use crate::scope::Scope;
@@ -16,7 +17,13 @@ const SECONDS: [f64; 14] =
 const TOKENS_PER_SECOND: [f64; 10] = [1.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 1000.0, 10_000.0];
 
 /// Every measured time is kept until it has been sorted into its bucket: at least so often, or memory grows while nobody asks.
-const UPKEEP_INTERVAL: Duration = Duration::from_millis(500);
+const UPKEEP_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The same without what was measured of servers that have left the fleet.
+pub fn of_members(metrics: RenderMetrics, balancer: LoadBalancer) -> RenderMetrics {
+    let RenderMetrics(render) = metrics;
+    RenderMetrics(Arc::new(move || balancer.series_of_members(&render())))
+}
 
 /// Keeps metrics from here on, until the scope ends; once in a process.
 ///

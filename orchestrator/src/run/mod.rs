@@ -40,7 +40,7 @@ pub use convert::{balancing_policy, default_out, health_probe};
 pub use execute::RECIPE_FILE;
 pub use fleet::{GrowingKey, open_sim_codec, simulated_workload, unix_seconds};
 pub use members::serve_fleet;
-pub use metrics::keep_metrics;
+pub use metrics::{keep_metrics, of_members};
 pub use queue::{QUEUE_FOLDER, queue_folder};
 pub use serve::{serve_queue, serve_queue_locally, serve_queue_on_threads};
 pub use signals::Endings;

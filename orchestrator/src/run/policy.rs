@@ -10,9 +10,10 @@ use rolldock_queue::Partition;
 
 use super::Run;
 use super::steps::say;
-use crate::ledger::LedgerWriter;
+use crate::ledger::{LedgerWriter, Record, Resumption};
 use crate::policy::{
-    Announcements, FleetUpdater, FollowVersion, PolicyState, PolicyTerms, SourcesConfig, Updates,
+    Announcement, Announcements, FleetUpdater, FollowVersion, PolicyState, PolicyTerms, SourcesConfig,
+    Updates,
 };
 use crate::recipe::PolicyMode;
 use crate::rollout::{InWait, Phase, RolloutControl, Staleness, Subject};
@@ -29,27 +30,40 @@ pub(super) struct RunPolicy {
 }
 
 impl RunPolicy {
-    /// Sets servers free that an earlier life left paused, and listens; absent where nobody can announce.
+    /// Sets servers free that an earlier life left paused, has them brought to what it announced `last`, and listens;
+    /// absent where nobody can announce.
     pub(super) async fn open(
         run: &Run,
         rule: Staleness,
         control: RolloutControl,
         partition: Partition,
         ledger: LedgerWriter,
+        last: Option<Announcement>,
         scope: &Scope,
     ) -> anyhow::Result<Option<Self>> {
         if !rule.is_announced {
             return Ok(None);
         }
         let policy = &run.recipe.policy;
-        let state = PolicyState::new(PolicyTerms::from(policy), control.policy_version());
+        let follower = Follower { control: control.clone(), partition, ledger, updating: Mutex::new(None) };
+        let terms = PolicyTerms::from(policy);
+        let served = control.policy_version();
+        let state = match last.filter(|last| last.version >= served) {
+            Some(last) => {
+                // Servers had it, and the crash was before the run knew.
+                if last.version > served {
+                    follower.publish(&last).await;
+                }
+                PolicyState::resumed(terms, last)
+            }
+            None => PolicyState::new(terms, served),
+        };
         let updater = FleetUpdater::new(
             run.fleet.balancer.clone(),
             Arc::clone(&run.fleet.control),
             &policy.update,
             scope,
         )?;
-        let follower = Follower { control: control.clone(), partition, ledger, updating: Mutex::new(None) };
         let updates = Updates::start(state, Arc::new(updater), Arc::new(follower), scope).await;
         let sources = Announcements::open(SourcesConfig::from(policy), &updates, scope)
             .await
@@ -98,6 +112,17 @@ impl RunPolicy {
     }
 }
 
+/// So that a run that goes on can ask for them.
+fn weights_record(announcement: &Announcement) -> Record {
+    Record::Weights { announcement: serde_json::json!(announcement).to_string().into() }
+}
+
+/// What the ledger says of the last weights.
+pub(super) fn last_announcement(resumption: &Resumption) -> anyhow::Result<Option<Announcement>> {
+    let parsed = resumption.weights.as_deref().map(serde_json::from_str).transpose();
+    parsed.context("the run's ledger has weights that are no announcement")
+}
+
 /// Everybody in the run who has to know of a version.
 struct Follower {
     control: RolloutControl,
@@ -117,12 +142,14 @@ impl FollowVersion for Follower {
         .boxed()
     }
 
-    fn publish(&self, version: u64) -> BoxFuture<'_, ()> {
+    fn publish<'a>(&'a self, announcement: &'a Announcement) -> BoxFuture<'a, ()> {
+        let version = announcement.version;
         async move {
             *self.updating.lock() = None;
             if let Err(error) = self.partition.announce(version).await {
                 tracing::error!(version, %error, "the queue does not know of the version: its takes judge by an older one");
             }
+            self.ledger.append(weights_record(announcement));
             self.control.set_policy_version(version);
             // Whoever trained on it may forget the batch before: a run that continues must know of the version.
             if let Err(error) = self.ledger.sync_all().await {

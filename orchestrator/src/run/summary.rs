@@ -49,7 +49,7 @@ impl fmt::Display for Summary {
             totals.stale,
             totals.failed
         )?;
-        for gate in self.gates.iter().filter(|_| self.gates.len() > 1) {
+        for gate in &self.gates {
             let GateCounts { name, seen, rejected, kept, .. } = gate;
             writeln!(
                 f,

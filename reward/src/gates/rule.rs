@@ -53,6 +53,9 @@ pub enum GateRule {
 }
 
 impl GateRule {
+    /// How gates are called that have no name of their own.
+    pub const NAMES: [&str; 5] = ["variance", "mean_range", "min_samples", "truncated", "length"];
+
     /// As recipes name it.
     pub fn name(&self) -> &'static str {
         match self {

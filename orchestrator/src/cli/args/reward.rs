@@ -26,7 +26,7 @@ pub enum RewardCommand {
 pub struct ScoreArgs {
     /// JSON lines; - is standard input
     pub file: PathBuf,
-    /// The scorer, as recipes name it
+    /// The scorer, as recipes name it; or python, command, http, judge or code, which ask outside of this process
     #[arg(long, value_name = "NAME", default_value = "math_dapo")]
     pub scorer: String,
     /// One of its options, for example variant=2026 (repeatable)
@@ -54,9 +54,10 @@ pub struct AdvantageArgs {
     /// Of rows that name none: grpo, grpo_no_std, dr_grpo, rloo, reinforce_plus_plus_baseline
     #[arg(long, value_name = "NAME", default_value = "grpo")]
     pub estimator: String,
-    /// Of rows that name none: keeps quotients finite
-    #[arg(long, default_value_t = 1e-6)]
-    pub epsilon: f32,
+    /// Of rows that name none: keeps quotients finite [default: the estimator's, 1e-6; 1e-8 of
+    /// reinforce_plus_plus_baseline]
+    #[arg(long)]
+    pub epsilon: Option<f32>,
     /// Where the rows go, with advantage and each group's verdict added [default: standard output]
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,

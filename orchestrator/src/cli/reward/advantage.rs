@@ -2,15 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use rolldock_reward::{Estimator, filter};
+use rolldock_reward::{Estimator, RewardError, filter};
 use serde_json::{Value, json};
 
 use super::rows::{self, Row};
 use crate::cli::UsageError;
 use crate::cli::args::AdvantageArgs;
 
+/// The reference's, of GRPO.
+const GRPO_EPSILON: f32 = 1e-6;
+
 pub(super) fn run(args: &AdvantageArgs) -> anyhow::Result<()> {
-    let usual = Estimator::from_name(&args.estimator, args.epsilon)
+    let usual = of_name(&args.estimator, args.epsilon)
         .map_err(|error| UsageError(format!("--estimator: {error}")))?;
     let (mut rewards_total, mut groups_total, mut valid_total) = (0, 0, 0);
     rows::each(&args.file, args.output.as_deref(), |_, row| {
@@ -20,8 +23,17 @@ pub(super) fn run(args: &AdvantageArgs) -> anyhow::Result<()> {
         let of_groups: Vec<Vec<f32>> =
             groups.values().map(|members| members.iter().map(|index| rewards[*index]).collect()).collect();
         let slices: Vec<&[f32]> = of_groups.iter().map(Vec::as_slice).collect();
+        let of_batch = match lengths(row, &rewards)? {
+            None => estimator.of_batch(&slices),
+            Some(lengths) => {
+                let pick = |members: &Vec<usize>| members.iter().map(|index| lengths[*index]).collect();
+                let lengths: Vec<Vec<u32>> = groups.values().map(pick).collect();
+                let lengths: Vec<&[u32]> = lengths.iter().map(Vec::as_slice).collect();
+                estimator.of_batch_by_tokens(&slices, &lengths)
+            }
+        };
         let mut advantages = vec![0.0; rewards.len()];
-        for (members, of_group) in groups.values().zip(estimator.of_batch(&slices)) {
+        for (members, of_group) in groups.values().zip(of_batch) {
             members.iter().zip(of_group).for_each(|(index, advantage)| advantages[*index] = advantage);
         }
         rewards_total += rewards.len();
@@ -50,7 +62,27 @@ fn estimator(row: &Row, args: &AdvantageArgs, usual: Estimator) -> Result<Estima
         return Ok(usual);
     }
     let name = name.as_deref().unwrap_or(&args.estimator);
-    Estimator::from_name(name, epsilon.unwrap_or(args.epsilon)).map_err(|error| error.to_string())
+    of_name(name, epsilon.or(args.epsilon)).map_err(|error| error.to_string())
+}
+
+/// Tokens of the responses, where a row has them: a run weighs by them what it whitens over a batch.
+fn lengths(row: &Row, rewards: &[f32]) -> Result<Option<Vec<u32>>, String> {
+    let lengths: Option<Vec<u32>> = rows::optional(row, "lengths", "a list with each response's tokens")?;
+    match &lengths {
+        Some(lengths) if lengths.len() != rewards.len() => {
+            Err(format!("lengths has {} numbers for {} rewards", lengths.len(), rewards.len()))
+        }
+        _ => Ok(lengths),
+    }
+}
+
+/// With the epsilon of runs where none is given.
+fn of_name(name: &str, epsilon: Option<f32>) -> Result<Estimator, RewardError> {
+    match epsilon {
+        Some(epsilon) => Estimator::from_name(name, epsilon),
+        None if name == "reinforce_plus_plus_baseline" => Ok(Estimator::REINFORCE_PLUS_PLUS_BASELINE),
+        None => Estimator::from_name(name, GRPO_EPSILON),
+    }
 }
 
 /// Who belongs together: positions by the group's name, in order of names.

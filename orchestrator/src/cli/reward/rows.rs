@@ -26,41 +26,88 @@ pub(super) struct RowError {
     reason: String,
 }
 
+/// A row and its line number.
+pub(super) type Numbered = (u64, Row);
+
 /// Has `change` called on each row of `input`, with its line number, and writes what it leaves.
 pub(super) fn each(
     input: &Path,
     output: Option<&Path>,
     mut change: impl FnMut(u64, &mut Row) -> Result<(), String>,
 ) -> anyhow::Result<()> {
-    let name =
-        if input == Path::new("-") { "standard input".to_owned() } else { input.display().to_string() };
-    let reader: Box<dyn Read> = if input == Path::new("-") {
-        Box::new(io::stdin().lock())
-    } else {
-        Box::new(File::open(input).with_context(|| format!("cannot read {name}"))?)
-    };
-    let mut reader = BufReader::with_capacity(1 << 16, reader);
+    each_batch(input, output, 1, |rows| {
+        rows.iter_mut().try_for_each(|(line, row)| change(*line, row).map_err(|reason| (*line, reason)))
+    })
+}
+
+/// The same for up to `rows_max` rows at a time; what is wrong with them names its line.
+pub(super) fn each_batch(
+    input: &Path,
+    output: Option<&Path>,
+    rows_max: usize,
+    mut change: impl FnMut(&mut [Numbered]) -> Result<(), (u64, String)>,
+) -> anyhow::Result<()> {
+    let mut reader = Input::open(input)?;
     let mut writer = Output::open(output)?;
-    let mut text = Vec::new();
-    for line in 1.. {
-        text.clear();
-        let read = (&mut reader).take(LINE_BYTES_MAX).read_until(b'\n', &mut text);
-        if read.with_context(|| format!("cannot read {name}"))? == 0 {
-            break;
+    loop {
+        let mut rows = Vec::new();
+        while rows.len() < rows_max
+            && let Some(row) = reader.next()?
+        {
+            rows.push(row);
         }
-        let wrong = |reason: String| RowError { file: name.clone(), line, reason };
-        if text.len() as u64 == LINE_BYTES_MAX && text.last() != Some(&b'\n') {
-            return Err(wrong(format!("the line is longer than bytes={LINE_BYTES_MAX}")).into());
+        if rows.is_empty() {
+            return writer.finish();
         }
-        if text.trim_ascii().is_empty() {
-            continue;
+        change(&mut rows).map_err(|(line, reason)| reader.wrong(line, reason))?;
+        for (_, row) in &rows {
+            writer.write(row)?;
         }
-        let mut row: Row = serde_json::from_slice(&text)
-            .map_err(|error| wrong(format!("expected a JSON object: {error}")))?;
-        change(line, &mut row).map_err(wrong)?;
-        writer.write(&row)?;
     }
-    writer.finish()
+}
+
+struct Input {
+    name: String,
+    reader: BufReader<Box<dyn Read>>,
+    line: u64,
+    text: Vec<u8>,
+}
+
+impl Input {
+    fn open(input: &Path) -> anyhow::Result<Self> {
+        let is_standard = input == Path::new("-");
+        let name = if is_standard { "standard input".to_owned() } else { input.display().to_string() };
+        let reader: Box<dyn Read> = match is_standard {
+            true => Box::new(io::stdin().lock()),
+            false => Box::new(File::open(input).with_context(|| format!("cannot read {name}"))?),
+        };
+        Ok(Self { name, reader: BufReader::with_capacity(1 << 16, reader), line: 0, text: Vec::new() })
+    }
+
+    fn wrong(&self, line: u64, reason: String) -> RowError {
+        RowError { file: self.name.clone(), line, reason }
+    }
+
+    fn next(&mut self) -> anyhow::Result<Option<Numbered>> {
+        loop {
+            self.text.clear();
+            let read = (&mut self.reader).take(LINE_BYTES_MAX).read_until(b'\n', &mut self.text);
+            if read.with_context(|| format!("cannot read {}", self.name))? == 0 {
+                return Ok(None);
+            }
+            self.line += 1;
+            if self.text.len() as u64 == LINE_BYTES_MAX && self.text.last() != Some(&b'\n') {
+                let reason = format!("the line is longer than bytes={LINE_BYTES_MAX}");
+                return Err(self.wrong(self.line, reason).into());
+            }
+            if self.text.trim_ascii().is_empty() {
+                continue;
+            }
+            let row = serde_json::from_slice(&self.text)
+                .map_err(|error| self.wrong(self.line, format!("expected a JSON object: {error}")))?;
+            return Ok(Some((self.line, row)));
+        }
+    }
 }
 
 /// The value of a key, or what was expected there.

@@ -1,17 +1,22 @@
 //! `rolldock reward score`
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use rolldock_reward::{RewardError, Score, ScoreInput, Scorer, ScorerConfig};
-use serde::Deserialize;
+use rolldock_reward::{RewardJob, Score};
 use serde_json::Value;
+use tokio::runtime::Handle;
 
-use super::rows::{self, Row};
-use crate::cli::UsageError;
+use super::opinion::Opinion;
+use super::rows::{self, Numbered, Row};
 use crate::cli::args::ScoreArgs;
+use crate::scope::Scope;
 
 /// Longest part of an answer that is shown.
 const SHOWN_CHARS_MAX: usize = 60;
+
+/// How long worker processes may take to end.
+const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
 /// What a file came to.
 #[derive(Debug, Default)]
@@ -43,7 +48,7 @@ impl Totals {
 
 /// A second opinion.
 struct Against {
-    scorer: Arc<dyn Scorer>,
+    opinion: Opinion,
     totals: Totals,
     disagreements: u64,
     shown: Vec<String>,
@@ -51,67 +56,81 @@ struct Against {
 }
 
 impl Against {
-    fn compare(&mut self, line: u64, first: &Score, input: &ScoreInput<'_>) -> Result<(), String> {
-        let second = self.scorer.score(input).map_err(|error| error.to_string())?;
-        self.totals.add(&second);
+    fn compare(&mut self, line: u64, first: &Score, second: &Score, truth: &str) {
+        self.totals.add(second);
         if first.acc == second.acc {
-            return Ok(());
+            return;
         }
         self.disagreements += 1;
         if self.shown.len() < self.shown_max {
             self.shown.push(format!(
                 "  line {line}: acc {} against {}; found {} against {}, truth {}",
-                first.acc,
-                second.acc,
+                said(first),
+                said(second),
                 shown(first.pred.as_deref()),
                 shown(second.pred.as_deref()),
-                shown(Some(input.ground_truth))
+                shown(Some(truth))
             ));
         }
-        Ok(())
     }
 }
 
 pub(super) fn run(args: &ScoreArgs) -> anyhow::Result<()> {
-    let scorer = build(&args.scorer, &args.set, "--scorer", "--set")?;
+    let scope = Scope::new();
+    let opinion = Opinion::open(&args.scorer, &args.set, ("--scorer", "--set"), &scope)?;
     let against = match &args.against {
-        Some(name) => Some(build(name, &args.against_set, "--against", "--against-set")?),
+        Some(name) => Some(Opinion::open(name, &args.against_set, ("--against", "--against-set"), &scope)?),
         None => None,
     };
-    let mut against = against.map(|scorer| Against {
-        scorer,
+    let rows_max = opinion.rows_max().max(against.as_ref().map_or(1, Opinion::rows_max));
+    let mut against = against.map(|opinion| Against {
+        opinion,
         totals: Totals::default(),
         disagreements: 0,
         shown: Vec::new(),
         shown_max: args.show,
     });
     let mut totals = Totals::default();
-    rows::each(&args.file, args.output.as_deref(), |line, row| {
-        let response: String = rows::value(row, "response", "the response's text")?;
-        let ground_truth: String = ground_truth(row)?;
-        let data_source: Option<String> = rows::optional(row, "data_source", "a text")?;
-        let input = ScoreInput {
-            response: &response,
-            ground_truth: &ground_truth,
-            data_source: data_source.as_deref().unwrap_or_default(),
-            extra: row.get("extra_info"),
-        };
-        let score = scorer.score(&input).map_err(|error| error.to_string())?;
-        totals.add(&score);
+    let scored = rows::each_batch(&args.file, args.output.as_deref(), rows_max, |rows| {
+        let job = |(line, row): &Numbered| job(row).map_err(|reason| (*line, reason));
+        let jobs: Vec<RewardJob> = rows.iter().map(job).collect::<Result<_, _>>()?;
+        let named = |(at, reason): (usize, String)| (rows[at].0, reason);
+        let scores = opinion.score(&jobs).map_err(named)?;
         if let Some(against) = &mut against {
-            against.compare(line, &score, &input)?;
+            let others = against.opinion.score(&jobs).map_err(named)?;
+            for (((line, _), job), (score, other)) in rows.iter().zip(&jobs).zip(scores.iter().zip(&others)) {
+                against.compare(*line, score, other, &job.ground_truth);
+            }
         }
-        add_to(row, &score);
+        for ((_, row), score) in rows.iter_mut().zip(&scores) {
+            totals.add(score);
+            add_to(row, score);
+        }
         Ok(())
-    })?;
-    let mut lines = vec![totals.describe(scorer.name())];
+    });
+    Handle::current().block_on(scope.close(CLOSE_LIMIT));
+    scored?;
+    let mut lines = vec![totals.describe(&args.scorer)];
     if let Some(against) = against {
-        lines.push(against.totals.describe(against.scorer.name()));
+        lines.push(against.totals.describe(args.against.as_deref().unwrap_or_default()));
         lines.push(format!("{} disagreements", against.disagreements));
         lines.extend(against.shown);
     }
     super::summarise(args.output.as_deref(), &lines.join("\n"));
     Ok(())
+}
+
+fn job(row: &Row) -> Result<RewardJob, String> {
+    let response: String = rows::value(row, "response", "the response's text")?;
+    let data_source: Option<String> = rows::optional(row, "data_source", "a text")?;
+    let prompt: Option<String> = rows::optional(row, "prompt", "a text").unwrap_or_default();
+    Ok(RewardJob {
+        response: response.into(),
+        ground_truth: ground_truth(row)?.into(),
+        data_source: data_source.unwrap_or_default().into(),
+        prompt: prompt.unwrap_or_default().into(),
+        extra: Arc::new(row.get("extra_info").cloned().unwrap_or_default()),
+    })
 }
 
 /// Truths are texts; numbers are taken for what they are written as.
@@ -130,8 +149,19 @@ fn add_to(row: &mut Row, score: &Score) {
     ] {
         row.insert(key.to_owned(), value);
     }
+    if let Some(reason) = &score.reason {
+        row.insert("reason".to_owned(), rows::json(reason));
+    }
     if !score.parts.is_empty() {
         row.insert("parts".to_owned(), rows::json(&score.parts));
+    }
+}
+
+/// Right or wrong, and why where the scorer says so.
+fn said(score: &Score) -> String {
+    match &score.reason {
+        Some(reason) => format!("{} ({})", score.acc, reason.as_str()),
+        None => score.acc.to_string(),
     }
 }
 
@@ -139,32 +169,4 @@ fn shown(text: Option<&str>) -> String {
     let Some(text) = text else { return "nothing".to_owned() };
     let short: String = text.chars().take(SHOWN_CHARS_MAX).collect();
     if short.len() < text.len() { format!("{short:?}...") } else { format!("{short:?}") }
-}
-
-/// A scorer with its options. A value counts as text where the option is one, else as JSON: `variant=2026` and
-/// `strict_box=true` are both what they look like.
-fn build(name: &str, settings: &[String], flag: &str, set_flag: &str) -> Result<Arc<dyn Scorer>, UsageError> {
-    match ScorerConfig::from_name(name) {
-        Ok(_) => {}
-        // Perhaps they are there.
-        Err(RewardError::NeedsOptions { .. }) if !settings.is_empty() => {}
-        Err(error) => return Err(UsageError(format!("{flag}: {error}"))),
-    }
-    let mut config = Row::new();
-    config.insert("scorer".to_owned(), Value::String(name.to_owned()));
-    let parse = |config: &Row| ScorerConfig::deserialize(&Value::Object(config.clone()));
-    for setting in settings {
-        let (key, value) = setting
-            .split_once('=')
-            .ok_or_else(|| UsageError(format!("{set_flag}: expected KEY=VALUE, found {setting:?}")))?;
-        config.insert(key.to_owned(), Value::String(value.to_owned()));
-        if !parse(&config).is_err_and(|error| error.to_string().contains("invalid type: string")) {
-            continue;
-        }
-        if let Ok(json) = serde_json::from_str::<Value>(value) {
-            config.insert(key.to_owned(), json);
-        }
-    }
-    let config = parse(&config).map_err(|error| UsageError(format!("{set_flag}: {name}: {error}")))?;
-    config.build().map_err(|error| UsageError(format!("{set_flag}: {error}")))
 }

@@ -45,6 +45,7 @@ fn all_kinds() -> Vec<Record> {
         fixture::dispatch(0, 0, 1),
         Record::Dispatch(far),
         Record::Version { version: u64::MAX },
+        Record::Weights { announcement: "\u{e9}".repeat(10_000).into() },
         Record::Settled { ids: (0..SETTLED_MAX as u64).map(DispatchId).collect() },
         Record::end_anew(id, Fate::Stale, 7),
         Record::End {

@@ -28,7 +28,7 @@ impl ApplyVersion for Fleet {
 struct Run;
 
 impl FollowVersion for Run {
-    fn publish(&self, _version: u64) -> BoxFuture<'_, ()> {
+    fn publish<'a>(&'a self, _announcement: &'a Announcement) -> BoxFuture<'a, ()> {
         future::ready(()).boxed()
     }
 }

@@ -66,8 +66,8 @@ impl FollowVersion for Told {
         future::ready(()).boxed()
     }
 
-    fn publish(&self, version: u64) -> BoxFuture<'_, ()> {
-        self.0.lock().push(("published", version));
+    fn publish<'a>(&'a self, announcement: &'a Announcement) -> BoxFuture<'a, ()> {
+        self.0.lock().push(("published", announcement.version));
         future::ready(()).boxed()
     }
 }

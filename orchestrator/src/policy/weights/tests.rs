@@ -16,7 +16,7 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 struct Run;
 
 impl FollowVersion for Run {
-    fn publish(&self, _version: u64) -> BoxFuture<'_, ()> {
+    fn publish<'a>(&'a self, _announcement: &'a Announcement) -> BoxFuture<'a, ()> {
         future::ready(()).boxed()
     }
 }
@@ -30,6 +30,10 @@ struct Rig {
 
 /// Servers of this process; the first one was left paused by somebody who is gone.
 async fn rig(mode: PolicyMode, update: &PolicyUpdate) -> Rig {
+    rig_of(PolicyState::new(PolicyTerms { mode, max_staleness: 1 }, 0), update).await
+}
+
+async fn rig_of(state: PolicyState, update: &PolicyUpdate) -> Rig {
     let scope = Scope::new();
     let workload = Arc::new(Workload::new(WorkloadConfig::default()));
     let engine = SimulatedEngine::new(NAMES.map(|name| {
@@ -41,7 +45,6 @@ async fn rig(mode: PolicyMode, update: &PolicyUpdate) -> Rig {
     let specs = NAMES.map(|name| ServerSpec::unreached(name, 4)).to_vec();
     let balancer = LoadBalancer::new(BalancerConfig::default(), specs).unwrap();
     let updater = FleetUpdater::new(balancer.clone(), Arc::new(engine.clone()), update, &scope).unwrap();
-    let state = PolicyState::new(PolicyTerms { mode, max_staleness: 1 }, 0);
     let updates = Updates::start(state, Arc::new(updater), Arc::new(Run), &scope).await;
     Rig { scope, engine, balancer, updates }
 }
@@ -99,6 +102,24 @@ async fn a_transfer_without_its_payload_is_refused_before_anything_is_paused() {
     let status = rig.updates.status();
     assert_eq!((status.state, status.behind), (UpdateState::Failed, vec![]));
     assert!(status.failure.unwrap().contains("payload"));
+}
+
+/// The servers that take no permits in a run that goes on with version 3, as they are when it begins.
+async fn held_on_resume(method: UpdateMethod, path: Option<&str>) -> usize {
+    let update = PolicyUpdate { method, ..PolicyUpdate::default() };
+    let last = Announcement { path: path.map(str::to_owned), ..Announcement::new(3) };
+    let terms = PolicyTerms { mode: PolicyMode::FullyAsync, max_staleness: 1 };
+    let rig = rig_of(PolicyState::resumed(terms, last), &update).await;
+    assert_eq!(rig.updates.state().served(), 3);
+    rig.balancer.snapshot().servers.iter().filter(|server| server.hold.is_some()).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_goes_on_asks_for_its_weights_where_they_can_be_had() {
+    assert_eq!(held_on_resume(UpdateMethod::Reload, Some("/c/step-3")).await, 3);
+    assert_eq!(held_on_resume(UpdateMethod::Transfer, Some("/c/step-3")).await, 3);
+    assert_eq!(held_on_resume(UpdateMethod::Transfer, None).await, 0, "nobody could bring them");
+    assert_eq!(held_on_resume(UpdateMethod::None, None).await, 0, "the trainer's affair");
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use rolldock_reward::{Gsm8kMethod, RewardError, ScorerConfig, Variant};
+use rolldock_reward::invariants::is_finite_in_32_bits;
+use rolldock_reward::{GateRule, Gsm8kMethod, RewardError, ScorerConfig, Variant};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde::de::value::{Error as WordError, StrDeserializer};
@@ -43,12 +44,22 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
         };
         checks.require(false, key, || error.to_string());
     }
+    for gate in &recipe.filter.gates {
+        let samples = recipe.rollout.samples_per_prompt as usize;
+        if let GateRule::MinSamples { samples: needed } = gate.rule {
+            checks.require(needed <= samples, "filter.gates", || {
+                format!(
+                    "min_samples needs samples={needed}, and a group has rollout.samples_per_prompt={samples}"
+                )
+            });
+        }
+    }
     counted(reward.places, GRADINGS_MAX, "reward.places", checks);
     let Some(overlong) = &reward.overlong else { return };
     // A buffer beyond the limit is no mistake in a short trial of a long recipe: `Run::describe` says what it does.
     counted(overlong.buffer_length as usize, TOKENS_MAX, "reward.overlong.buffer_length", checks);
     let factor = overlong.penalty_factor;
-    checks.require(factor.is_finite() && factor >= 0.0, "reward.overlong.penalty_factor", || {
+    checks.require(is_finite_in_32_bits(factor) && factor >= 0.0, "reward.overlong.penalty_factor", || {
         format!("expected 0 or more, found {factor}")
     });
 }

@@ -114,6 +114,9 @@ pub struct Fleet {
     /// Samples running on all servers together; no bound but theirs if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_loads_total: Option<u32>,
+    /// Tokens that the samples on one server are expected to take together; no bound if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tokens_per_server: Option<u32>,
     /// How a server has to show that it lives.
     #[serde(default)]
     pub probe: HealthProbe,

@@ -15,7 +15,7 @@ use crate::recipe::{Durability, FilterMetric, OnFull};
 pub struct Filter {
     /// Drop groups without variance, and those that `gates` are against; off keeps every group.
     pub enable: bool,
-    /// Whose variance: `acc` or `reward`.
+    /// Whose variance: `acc`, `reward`, or `none`, and variance does not matter.
     pub metric: FilterMetric,
     /// Further gates, all of which must agree. One of the rule `variance` stands in the place of the one above.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -58,10 +58,12 @@ impl Filter {
     fn rules(&self) -> GatesConfig {
         let has_variance = self.gates.iter().any(|gate| matches!(gate.rule, GateRule::Variance { .. }));
         let metric = match self.metric {
-            FilterMetric::Acc => rolldock_reward::FilterMetric::Acc,
-            FilterMetric::Reward => rolldock_reward::FilterMetric::Reward,
+            FilterMetric::Acc => Some(rolldock_reward::FilterMetric::Acc),
+            FilterMetric::Reward => Some(rolldock_reward::FilterMetric::Reward),
+            FilterMetric::None => None,
         };
-        let mut config = GatesConfig::from(GroupFilter { enable: !has_variance, metric });
+        let published = metric.filter(|_| !has_variance).map(|metric| GroupFilter { enable: true, metric });
+        let mut config = published.map(GatesConfig::from).unwrap_or_default();
         config.gates.extend(self.gates.iter().cloned());
         let is_inside = |name: &&String| !self.outside.iter().any(|outside| outside.name == **name);
         config.keep_if_short.gates = self.keep_if_short.iter().filter(is_inside).cloned().collect();

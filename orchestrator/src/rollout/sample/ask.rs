@@ -98,7 +98,7 @@ impl SampleRequest<'_> {
             biased;
             answer = &mut generating => answer,
             () = permit.revoked() => return Err(Trouble::ServerLost),
-            () = self.is_cut() => {
+            () = self.context.is_cut() => {
                 // Ends with an abort, or well after all; whoever holds this future ends it if it takes too long.
                 tokio::select! {
                     biased;

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{SampleRequest, Tries, Unfinished};
 use crate::engine::{FinishReason, Generation, PartialOutput, SampleOutput};
 use crate::rollout::carry::CarriedSample;
-use crate::rollout::grading::Grade;
+use crate::rollout::grading::{Grade, Ungraded};
 use crate::rollout::version::Stamp;
 use crate::rollout::waits::Phase;
 use crate::rollout::{Sample, Spent};
@@ -59,8 +59,16 @@ impl SampleRequest<'_> {
                 finish_reason: sample.finish_reason.unwrap_or(FinishReason::Length),
                 version_spans: std::mem::take(&mut sample.version_spans),
             };
-            let graded = self.context.grades.grade(&self.dispatch.prompt, output).await;
-            let (output, grade) = graded.map_err(Unfinished::Failed)?;
+            let grades = &self.context.grades;
+            let (output, grade) =
+                match grades.grade(&self.dispatch.prompt, output, self.context.is_cut()).await {
+                    Ok(graded) => graded,
+                    Err(Ungraded::Failed(reason)) => return Err(Unfinished::Failed(reason)),
+                    // It is whole, and only asked about again when it is resumed.
+                    Err(Ungraded::Cut(output)) => {
+                        return Err(Unfinished::Cut(Some(Box::new(ungraded(sample, output)))));
+                    }
+                };
             let spent = Spent { reward: asked_at.elapsed(), ..spent };
             let graded = self.sample(sample, output, grade, server, spent);
             self.context.meter.sample_finished(&graded, request_time);
@@ -102,6 +110,12 @@ impl SampleRequest<'_> {
             spent,
         }
     }
+}
+
+/// A whole sample as it was before it was to be graded.
+fn ungraded(sample: CarriedSample, output: SampleOutput) -> CarriedSample {
+    let SampleOutput { response_ids, logprobs, finish_reason, version_spans } = output;
+    CarriedSample { response_ids, logprobs, finish_reason: Some(finish_reason), version_spans, ..sample }
 }
 
 /// A sample's last segment behind the others.
