@@ -23,6 +23,26 @@ pub struct TaskCounts {
     pub away: usize,
 }
 
+/// A lease that is held.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseInspection {
+    /// Its number.
+    pub lease: u64,
+    /// For which task.
+    pub task: String,
+    /// As those who took it call themselves ([`Take::holder`](crate::Take::holder)); empty where they did not say, and after
+    /// a restart.
+    pub holders: Vec<String>,
+    /// How many rows.
+    pub rows: usize,
+    /// Consumers that get the same rows.
+    pub members: u32,
+    /// Those of them that have acked.
+    pub acked_members: usize,
+    /// Until its rows are given again, milliseconds.
+    pub expires_in_ms: u64,
+}
+
 /// One partition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartitionInspection {
@@ -40,6 +60,9 @@ pub struct PartitionInspection {
     pub tasks: Vec<TaskCounts>,
     /// Rows that are gone, by what became of them, since the journal was rewritten last.
     pub dispositions: Dispositions,
+    /// Who has what.
+    #[serde(default)]
+    pub leases: Vec<LeaseInspection>,
 }
 
 /// All of a queue.

@@ -56,13 +56,14 @@ pub use api::Queue;
 pub use config::{ColumnSpec, Durability, ExtensionSpec, OnFull, PartitionSpec, QueueConfig, TaskSpec};
 pub use error::{ErrorClass, QueueError};
 pub use export::{Export, ExportFormat};
-pub use inspect::{PartitionInspection, QueueInspection, TaskCounts};
+pub use inspect::{LeaseInspection, PartitionInspection, QueueInspection, TaskCounts};
 pub use local::{
     LocalConfig, LocalListener, LocalQueue, LocalServiceConfig, RegionStats, Regions, serve_local,
 };
 pub use partition::{
-    Amount, ClosedGroup, Dispositions, GroupSampler, INCOMPLETE, KeyedRow, Lease, Partition, PartitionStats,
-    Put, ReadyGroup, RowHandle, SamplePart, Sampler, Share, Stale, Take, TaskStats, Unfinished,
+    Amount, ClosedGroup, Disposition, Dispositions, GroupFate, GroupSampler, INCOMPLETE, KeyedRow, Lease,
+    Partition, PartitionStats, Put, ReadyGroup, RowHandle, SamplePart, Sampler, Share, Stale, Take,
+    TaskStats, Unfinished,
 };
 pub use queue::TransferQueue;
 pub use remote::{

@@ -25,7 +25,8 @@ pub(super) async fn run(args: ConsumeArgs) -> anyhow::Result<()> {
 }
 
 async fn consume(queue: &dyn Queue, args: &ConsumeArgs) -> anyhow::Result<()> {
-    let take = Take::groups(&args.task, args.groups);
+    let take = Take::groups(&args.task, args.groups)
+        .held_by(format!("rolldock consume, process {}", std::process::id()));
     let wait = Duration::from_secs(args.wait);
     let mut batches = 0;
     let mut rows = 0;

@@ -162,6 +162,15 @@ fn describe(queue: &QueueInspection) -> String {
                 task.task, task.ready, task.leased, task.acked, task.incomplete, task.away
             ));
         }
+        for lease in &partition.leases {
+            let holders =
+                if lease.holders.is_empty() { "somebody".to_owned() } else { lease.holders.join(", ") };
+            let left_s = lease.expires_in_ms as f64 / 1000.0;
+            lines.push(format!(
+                "  lease {}: {holders} has {} rows for {}, {left_s:.1} s left",
+                lease.lease, lease.rows, lease.task
+            ));
+        }
         for column in &partition.columns {
             lines.push(format!("  column {}: {}", column.name, column.dtype));
         }

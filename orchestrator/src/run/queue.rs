@@ -170,7 +170,7 @@ impl RunQueue {
             let take = Take {
                 max_staleness: claims.max_staleness,
                 stale: claims.stale,
-                ..Take::groups(&consumer.task, open)
+                ..Take::groups(&consumer.task, open).held_by("the run's own consumer")
             };
             let Some(lease) = self.partition.take(&take).await? else {
                 // What the queue has dropped as stale will never come.

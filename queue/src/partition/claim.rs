@@ -128,6 +128,9 @@ impl Partition {
         // What expired and was not taken here is others'.
         table.wake();
         if let Some((lease, rows)) = attempt? {
+            if let Some(holder) = &take.holder {
+                table.name_holder(lease, holder);
+            }
             let fresh_from = take.fresh_from(table.policy_version);
             return Ok(Attempt::Leased { lease, rows, fresh_from });
         }

@@ -28,6 +28,8 @@ impl Partition {
             columns: table.column_rows(),
             policy_version: table.policy_version,
             revision: table.revision,
+            fates: Vec::new(),
+            fates_missed: false,
         }
     }
 
@@ -44,15 +46,19 @@ impl Partition {
     }
 
     /// The counts as soon as the partition's [`revision`](PartitionStats::revision) is above `revision`, at the latest at
-    /// `deadline`. Changes that come faster than they are asked for are seen together. Cancel-safe.
+    /// `deadline`; with the [fates](PartitionStats::fates) since. Changes that come faster than they are asked for are seen
+    /// together. Cancel-safe.
     pub async fn stats_after(&self, revision: u64, deadline: Instant) -> PartitionStats {
         loop {
             let changed = self.shared.changed.notified();
             tokio::pin!(changed);
             // Registered before the table is read, so that no change between the two is missed.
             changed.as_mut().enable();
-            let stats = self.stats();
+            let mut stats = self.stats();
             if stats.revision > revision || tokio::time::timeout_at(deadline, changed).await.is_err() {
+                (stats.fates, stats.fates_missed) = self.shared.table.lock().fates.after(revision);
+                // One may have been noted since; it is told the next time.
+                stats.fates.retain(|fate| fate.revision <= stats.revision);
                 return stats;
             }
         }

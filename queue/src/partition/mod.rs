@@ -46,7 +46,10 @@ use room::{FreeRoom, Size};
 pub use sampler::{GroupSampler, ReadyGroup};
 use table::SLOTS_MAX;
 use table::{Admission, Chosen, Claim, Released};
-pub use table::{ClosedGroup, Dispositions, INCOMPLETE, KeyedRow, RowHandle, SamplePart, Unfinished};
+pub use table::{
+    ClosedGroup, Disposition, Dispositions, GroupFate, INCOMPLETE, KeyedRow, RowHandle, SamplePart,
+    Unfinished,
+};
 pub(crate) use table::{ClosedNames, Freed, Label, SamplesRecord, Table};
 pub use take::{Amount, Sampler, Share, Stale, Take};
 
@@ -146,6 +149,13 @@ pub struct PartitionStats {
     pub policy_version: u64,
     /// Counts the partition's changes.
     pub revision: u64,
+    /// Groups whose rows have left since the revision that was asked [after](Partition::stats_after), oldest first; the
+    /// last thousand at most, and none where nothing was asked after.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fates: Vec<GroupFate>,
+    /// Whether more have left than are remembered.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fates_missed: bool,
 }
 
 pub(crate) struct Shared {
@@ -447,6 +457,7 @@ impl Partition {
             columns: table.columns.values().cloned().collect(),
             tasks,
             dispositions: table.dispositions,
+            leases: table.held_leases(Instant::now()),
         }
     }
 }

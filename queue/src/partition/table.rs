@@ -8,6 +8,7 @@ mod choose;
 mod chunks;
 mod columns;
 mod dropping;
+mod fates;
 mod index;
 mod labels;
 mod leaving;
@@ -35,6 +36,8 @@ pub(crate) use leaving::BeginAck;
 
 pub(crate) use choose::Chosen;
 use chunks::Chunks;
+use fates::Fates;
+pub use fates::{Disposition, GroupFate};
 use index::{GroupIndex, Keys};
 pub use labels::KeyedRow;
 pub(crate) use labels::Label;
@@ -251,6 +254,8 @@ pub(crate) struct LeaseState {
     pub(crate) expires: Instant,
     /// Whether the journal knows of it: it outlives the process.
     pub(crate) is_recorded: bool,
+    /// As those who took it call themselves; nobody where it was given out before this process, or to one without a name.
+    holders: Vec<String>,
     /// Consumers that get the same rows; they are consumed when all have acked.
     members: u32,
     fetched: BTreeSet<u32>,
@@ -334,6 +339,7 @@ pub(crate) struct Table {
     /// Counts changes.
     pub(crate) revision: u64,
     pub(crate) dispositions: Dispositions,
+    pub(crate) fates: Fates,
     pub(crate) rows_live: usize,
     pub(crate) rows_reserved: usize,
     pub(crate) kib_live: u32,
@@ -380,6 +386,7 @@ impl Table {
             column_rows: BTreeMap::new(),
             policy_version: 0,
             revision: 0,
+            fates: Fates::default(),
             dispositions: Dispositions::default(),
             rows_live: 0,
             rows_reserved: 0,

@@ -83,6 +83,9 @@ fn one() -> u32 {
 /// somebody sends.
 const CONSUMERS_MAX: u32 = 65_536;
 
+/// Of a holder's name.
+const HOLDER_BYTES_MAX: usize = 256;
+
 impl Share {
     /// Rank `rank` of `ranks` with one member.
     pub fn of(rank: u32, ranks: u32) -> Self {
@@ -119,6 +122,8 @@ pub struct Take {
     pub sampler: Sampler,
     /// The part of a batch that several consumers take together; the whole if absent.
     pub share: Option<Share>,
+    /// What the consumer calls itself, for whoever asks who has what; at most 256 bytes.
+    pub holder: Option<String>,
     /// Until when to wait; absent means not at all.
     pub deadline: Option<Instant>,
 }
@@ -136,6 +141,7 @@ impl Take {
             stale: Stale::default(),
             sampler: Sampler::default(),
             share: None,
+            holder: None,
             deadline: None,
         }
     }
@@ -159,6 +165,11 @@ impl Take {
     pub fn only(task: impl Into<String>, rows: Vec<RowHandle>) -> Self {
         let amount = Amount::Rows(rows.len());
         Self { only: Some(rows), ..Self::of(task, amount) }
+    }
+
+    /// In the name of `holder`.
+    pub fn held_by(self, holder: impl Into<String>) -> Self {
+        Self { holder: Some(holder.into()), ..self }
     }
 
     /// Waits until `deadline`.
@@ -196,6 +207,11 @@ impl Take {
         let most = self.most();
         if self.only.is_some() && self.share.is_some() {
             let reason = "expected given rows or a share, found both".to_owned();
+            return Err(QueueError::BadRequest { reason });
+        }
+        if let Some(holder) = self.holder.as_ref().filter(|holder| holder.len() > HOLDER_BYTES_MAX) {
+            let reason =
+                format!("expected a holder of at most {HOLDER_BYTES_MAX} bytes, found {}", holder.len());
             return Err(QueueError::BadRequest { reason });
         }
         if self.at_least == 0 || most < self.at_least {

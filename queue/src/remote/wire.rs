@@ -106,6 +106,8 @@ pub(crate) struct TakeBody {
     pub(crate) sampler: Sampler,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) share: Option<Share>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) holder: Option<String>,
     /// The client can fetch rows from units itself.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) placed: bool,
@@ -143,6 +145,7 @@ impl TakeBody {
             stale: take.stale,
             sampler: take.sampler,
             share: take.share,
+            holder: take.holder.clone(),
             placed: false,
             wait_ms: wait.map(|wait| wait.as_millis() as u64),
         }
@@ -170,6 +173,7 @@ impl TakeBody {
             stale: self.stale,
             sampler: self.sampler,
             share: self.share,
+            holder: self.holder,
             deadline: self.wait_ms.map(|wait| Instant::now() + Duration::from_millis(wait)),
         })
     }

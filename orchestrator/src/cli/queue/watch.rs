@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rolldock_queue::{PartitionStats, TransferQueue};
+use rolldock_queue::{Disposition, PartitionStats, TransferQueue};
 
 use super::{CONSUME_PATIENCE, open, remote};
 use crate::cli::UsageError;
@@ -28,8 +28,12 @@ pub(super) async fn watch(args: WatchArgs) -> anyhow::Result<()> {
                 queue.partition(&args.partition)?.stats()
             }
         };
+        let lost = fates(&stats);
+        // They are told once, and are no numbers.
+        let stats = PartitionStats { fates: Vec::new(), fates_missed: false, ..stats };
         if last.as_ref() != Some(&stats) {
             crate::cli::say(&line(&stats));
+            lost.iter().for_each(|line| crate::cli::say(line));
             lines += 1;
         }
         if stats.ended && stats.rows + stats.rows_reserved == 0 {
@@ -40,6 +44,14 @@ pub(super) async fn watch(args: WatchArgs) -> anyhow::Result<()> {
         last = Some(stats);
     }
     Ok(())
+}
+
+/// Groups that were not simply consumed.
+fn fates(stats: &PartitionStats) -> Vec<String> {
+    let told = stats.fates.iter().filter(|fate| fate.fate != Disposition::Acked);
+    let told = told.map(|fate| format!("  group {}: {} rows {}", fate.group, fate.rows, fate.fate.as_str()));
+    let missed = stats.fates_missed.then(|| "  and groups before those".to_owned());
+    told.chain(missed).collect()
 }
 
 fn line(stats: &PartitionStats) -> String {

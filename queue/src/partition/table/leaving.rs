@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use super::fates::{Disposition, GroupFate};
 use super::{Freed, LeaseState, Progress, Released, RowHandle, Table};
+use crate::inspect::LeaseInspection;
 use crate::journal::RECORD_ROWS_MAX;
 use crate::{ChunkId, QueueError};
 
@@ -61,11 +63,37 @@ impl Table {
             rows,
             expires,
             is_recorded: false,
+            holders: Vec::new(),
             members: 1,
             fetched: BTreeSet::new(),
             acked: BTreeSet::new(),
         };
         self.leases.insert(id, lease);
+    }
+
+    /// Who has it; consumers that get the same rows are named each.
+    pub(crate) fn name_holder(&mut self, id: u64, holder: &str) {
+        if let Some(lease) = self.leases.get_mut(&id)
+            && !lease.holders.iter().any(|known| known == holder)
+        {
+            lease.holders.push(holder.to_owned());
+        }
+    }
+
+    /// Leases that are held, in order.
+    pub(crate) fn held_leases(&self, now: Instant) -> Vec<LeaseInspection> {
+        let inspect = |(id, lease): (&u64, &LeaseState)| LeaseInspection {
+            lease: *id,
+            task: self.spec.tasks[lease.task].name.clone(),
+            holders: lease.holders.clone(),
+            rows: lease.rows.len(),
+            members: lease.members,
+            acked_members: lease.acked.len(),
+            expires_in_ms: lease.expires.saturating_duration_since(now).as_millis() as u64,
+        };
+        let mut leases: Vec<_> = self.leases.iter().map(inspect).collect();
+        leases.sort_unstable_by_key(|lease| lease.lease);
+        leases
     }
 
     /// The holder is elsewhere, and may outlive this process: its lease is written down. `None` where a restart ends it:
@@ -282,6 +310,10 @@ impl Table {
     fn leave_group(&mut self, id: u64, gone: &HashSet<RowHandle>, tokens: u64, why: Freed) {
         self.uncount_settled(id, gone.len());
         let Some(group) = self.groups.get_mut(&id) else { return };
+        // The change that is under way.
+        let revision = self.revision + 1;
+        let (rows, fate) = (gone.len(), Disposition::from(why));
+        self.fates.note(GroupFate { revision, group: group.key.clone(), rows, fate });
         if gone.len() == group.rows.len() {
             group.rows.clear();
         } else {

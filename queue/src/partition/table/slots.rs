@@ -66,6 +66,7 @@ impl Table {
     pub(crate) fn finish_replay(&mut self, generation_floor: u32) {
         self.generation_floor = self.generation_floor.max(generation_floor);
         self.free.clear();
+        self.fates.clear();
         for (slot, state) in self.slots.iter_mut().enumerate() {
             if state.row.is_none() {
                 state.generation = self.generation_floor;

@@ -1,0 +1,110 @@
+//! Who holds what, and what became of which group, for whoever looks on.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::{Int32Array, RecordBatch};
+use arrow::datatypes::{DataType, Field, Schema};
+use rolldock_queue::{
+    Disposition, GroupFate, OnFull, Partition, PartitionSpec, Put, QueueConfig, QueueError, Share, Take,
+    TransferQueue,
+};
+use tokio::time::Instant;
+
+async fn partition(capacity: usize) -> Partition {
+    let spec = PartitionSpec {
+        on_full: OnFull::DropOldest,
+        lease_ms: 10_000,
+        ..PartitionSpec::new("p", ["train"], capacity)
+    };
+    TransferQueue::open(QueueConfig::default()).unwrap().declare(spec).await.unwrap()
+}
+
+async fn put(partition: &Partition, group: &str, rows: i32) {
+    let schema = Schema::new(vec![Field::new("id", DataType::Int32, false)]);
+    let ids = Int32Array::from_iter_values(0..rows);
+    let batch = RecordBatch::try_new(Arc::new(schema), vec![Arc::new(ids)]).unwrap();
+    partition.put(Put::group(group, batch), None).await.unwrap();
+}
+
+/// Groups and what became of them, after a revision.
+async fn fates(partition: &Partition, revision: u64) -> Vec<(String, usize, Disposition)> {
+    let stats = partition.stats_after(revision, Instant::now()).await;
+    assert!(!stats.fates_missed);
+    assert!(stats.fates.iter().all(|fate| fate.revision > revision && fate.revision <= stats.revision));
+    stats.fates.into_iter().map(|GroupFate { group, rows, fate, .. }| (group, rows, fate)).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watcher_learns_which_group_had_which_fate() {
+    let partition = partition(6).await;
+    for group in ["dropped", "acked", "cleared"] {
+        put(&partition, group, 2).await;
+    }
+    let before = partition.stats();
+    assert!(before.fates.is_empty(), "nothing was asked after");
+    put(&partition, "new", 2).await;
+    let after_drop = partition.stats().revision;
+    let lease = partition.take(&Take::groups("train", 1)).await.unwrap().unwrap();
+    assert_eq!(lease.groups()[0], "acked");
+    lease.ack().await.unwrap();
+    let rows: Vec<_> = {
+        let lease = partition.take(&Take::groups("train", 1)).await.unwrap().unwrap();
+        lease.rows().to_vec()
+    };
+    partition.clear(&rows).await.unwrap();
+
+    let group = |name: &str, fate| (name.to_owned(), 2, fate);
+    let later = [group("acked", Disposition::Acked), group("cleared", Disposition::Cleared)];
+    assert_eq!(fates(&partition, after_drop).await, later);
+    let all = fates(&partition, before.revision).await;
+    assert_eq!(all[0], group("dropped", Disposition::Dropped));
+    assert_eq!(all[1..], later);
+    let newest = partition.stats().revision;
+    assert!(fates(&partition, newest).await.is_empty(), "told once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watcher_that_comes_too_late_is_told_so() {
+    let partition = partition(4).await;
+    for number in 0..2_000 {
+        put(&partition, &number.to_string(), 4).await;
+    }
+    let stats = partition.stats_after(0, Instant::now()).await;
+    assert!(stats.fates_missed);
+    assert_eq!(stats.fates.len(), 1024, "bounded");
+    assert_eq!(stats.fates.last().unwrap().group, "1998");
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_say_who_holds_what_and_for_how_long() {
+    let partition = partition(8).await;
+    for group in ["a", "b", "c"] {
+        put(&partition, group, 2).await;
+    }
+    let _named = partition.take(&Take::groups("train", 1).held_by("rank 0")).await.unwrap().unwrap();
+    tokio::time::advance(Duration::from_secs(4)).await;
+    let _nameless = partition.take(&Take::groups("train", 1)).await.unwrap().unwrap();
+    let leases = partition.inspect().leases;
+    let shown: Vec<_> = leases
+        .iter()
+        .map(|lease| (lease.task.as_str(), lease.holders.clone(), lease.rows, lease.expires_in_ms))
+        .collect();
+    let first = ("train", vec!["rank 0".to_owned()], 2, 6_000);
+    assert_eq!(shown, [first, ("train", vec![], 2, 10_000)]);
+
+    let member = |member| {
+        let share = Share { members: 2, member, ..Share::of(0, 1) };
+        Take { share: Some(share), ..Take::groups("train", 1).held_by(format!("member {member}")) }
+    };
+    let _one = partition.take(&member(0)).await.unwrap().unwrap();
+    let two = partition.take(&member(1)).await.unwrap().unwrap();
+    let leases = partition.inspect().leases;
+    assert_eq!(leases[2].holders, ["member 0", "member 1"]);
+    two.ack().await.unwrap();
+    assert_eq!((partition.inspect().leases[2].members, partition.inspect().leases[2].acked_members), (2, 1));
+
+    let long = Take::groups("train", 1).held_by("x".repeat(257));
+    assert!(matches!(partition.take(&long).await, Err(QueueError::BadRequest { .. })));
+}
