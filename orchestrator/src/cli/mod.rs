@@ -18,6 +18,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::runtime::Builder;
 use tracing_subscriber::EnvFilter;
 
 pub use args::{Cli, Command, LogFormat};
@@ -26,8 +27,23 @@ use crate::recipe::RecipeError;
 use crate::report::Progress;
 
 /// Parses the command line and runs the command.
-pub async fn main() -> ExitCode {
+pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    let runtime = match cli.command {
+        // What it passes on has threads of its own; beside them little is to be done.
+        Command::Proxy(_) => Builder::new_current_thread().enable_all().build(),
+        _ => Builder::new_multi_thread().enable_all().build(),
+    };
+    match runtime {
+        Ok(runtime) => runtime.block_on(run_command(cli)),
+        Err(error) => {
+            eprintln!("error: cannot start: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run_command(cli: Cli) -> ExitCode {
     raise_open_files_limit();
     let is_run = matches!(cli.command, Command::Run(_));
     let progress = Progress::new(is_run && !cli.no_progress && cli.log_format == LogFormat::Text);
