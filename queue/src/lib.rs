@@ -45,6 +45,7 @@ mod local;
 mod lock;
 mod mapped;
 mod partition;
+mod plane;
 mod queue;
 mod remote;
 mod snapshot;
@@ -70,6 +71,6 @@ pub use remote::{
     GROUP, HANDLE, KEY, POLICY_VERSION, RECORD, RemoteConfig, RemoteQueue, ServiceConfig, TAGS, answer, serve,
 };
 pub use snapshot::{Snapshot, SnapshotCounts};
-pub use store::{Chunk, ChunkId, ChunkLocation, Store};
-pub use units::{BLOBS, UnitCard, UnitConfig, UnitInspection, UnitStatus, run_unit};
+pub use store::{Chunk, ChunkId, ChunkLocation, Encoded, Found, NewChunk, Store, Stored, Wanted};
+pub use units::{BLOBS, Place, UnitCard, UnitConfig, UnitInspection, UnitStatus, run_unit};
 pub use verify::{Problem, VerifyReport};

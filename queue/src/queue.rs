@@ -15,9 +15,10 @@ use crate::inspect::QueueInspection;
 use crate::journal::{Journal, LeaseLog, Record, Relocate, read_frames, read_leases};
 use crate::lock::DirLock;
 use crate::partition::{
-    Dispositions, Home, Partition, Plane, Replay, Table, ack_records, columns_of, lease_records, live_records,
+    Dispositions, Home, Partition, Replay, Table, ack_records, columns_of, lease_records, live_records,
 };
-use crate::store::{DiskStore, MemoryStore, SegmentWriter};
+use crate::plane::{OwnStore, Plane};
+use crate::store::{DiskStore, MemoryStore, SegmentWriter, Store};
 use crate::units::Units;
 use crate::{Durability, QueueError};
 
@@ -32,7 +33,6 @@ pub(crate) struct Inner {
     pub(crate) partitions: Partitions,
     pub(crate) claims: Claims,
     pub(crate) next_chunk: Arc<AtomicU64>,
-    pub(crate) units: Arc<Units>,
     /// Above every row generation of partitions that are gone: handles of theirs name no row of a later one.
     pub(crate) generation_floor: Arc<AtomicU32>,
     /// What a put makes of a partition that is not there; nothing if absent.
@@ -113,8 +113,8 @@ impl TransferQueue {
     pub fn open(config: QueueConfig) -> Result<Self, QueueError> {
         let put_spec = config.create_on_put.then_some(config.put_spec);
         let Some(dir) = config.dir else {
-            let plane = Plane::Memory(Arc::new(MemoryStore::default()));
-            return Ok(Self::assemble(plane, None, Known { put_spec, ..Known::default() }));
+            let own = OwnStore::Memory(Arc::new(MemoryStore::default()));
+            return Ok(Self::assemble(own, None, Known { put_spec, ..Known::default() }));
         };
         std::fs::create_dir_all(&dir).map_err(QueueError::io("create", &dir))?;
         let lock = DirLock::acquire(&dir)?;
@@ -156,14 +156,13 @@ impl TransferQueue {
             partitions.values().flat_map(|partition| lease_records(&partition.shared.table.lock())).collect()
         };
         let leases = LeaseLog::start(&dir, replay.leases_sound, Box::new(held))?;
-        let plane = Plane::Disk {
+        let own = OwnStore::Disk {
             store: Arc::clone(&store),
             journal: Arc::new(journal),
             leases: Arc::new(leases),
             durability: config.durability,
         };
-        let queue =
-            Self::assemble(plane, Some(lock), Known { partitions, generation_floor, units, put_spec });
+        let queue = Self::assemble(own, Some(lock), Known { partitions, generation_floor, units, put_spec });
         queue.adopt(replay, &store)?;
         Ok(queue)
     }
@@ -176,22 +175,21 @@ impl TransferQueue {
             return Err(QueueError::NoQueue { dir: dir.to_owned() });
         }
         let units = Arc::clone(&replay.units);
-        let plane = Plane::ReadOnly(Arc::clone(&store));
-        let queue = Self::assemble(plane, None, Known { units, ..Known::default() });
+        let own = OwnStore::ReadOnly(Arc::clone(&store));
+        let queue = Self::assemble(own, None, Known { units, ..Known::default() });
         queue.adopt(replay, &store)?;
         Ok(queue)
     }
 
-    fn assemble(plane: Plane, lock: Option<DirLock>, known: Known) -> Self {
+    fn assemble(own: OwnStore, lock: Option<DirLock>, known: Known) -> Self {
         let (claims, next_chunk) = (Claims::default(), Arc::default());
         let Known { partitions, generation_floor, units, put_spec } = known;
         Self {
             inner: Arc::new(Inner {
-                plane,
+                plane: Plane { own, units },
                 partitions,
                 claims,
                 next_chunk,
-                units,
                 generation_floor,
                 put_spec,
                 _lock: lock,
@@ -206,7 +204,7 @@ impl TransferQueue {
             learn_columns(&mut table, store);
             // Units have yet to announce themselves.
             let elsewhere =
-                table.chunk_ids().into_iter().filter(|chunk| self.inner.units.place(*chunk).is_some());
+                table.chunk_ids().into_iter().filter(|chunk| self.inner.plane.place(*chunk).is_some());
             elsewhere.collect::<Vec<_>>().into_iter().for_each(|chunk| table.set_away(chunk, true));
             let partition = Partition::from_table(table, self.home());
             partitions.insert(partition.name().to_owned(), partition);
@@ -256,12 +254,12 @@ impl TransferQueue {
 
     /// What its partitions share.
     pub(crate) fn home(&self) -> Home {
-        let Inner { plane, next_chunk, units, .. } = self.inner.as_ref();
-        Home { plane: plane.clone(), next_chunk: Arc::clone(next_chunk), units: Arc::clone(units) }
+        let Inner { plane, next_chunk, .. } = self.inner.as_ref();
+        Home { plane: plane.clone(), next_chunk: Arc::clone(next_chunk) }
     }
 
     pub(crate) fn units(&self) -> &Units {
-        &self.inner.units
+        &self.inner.plane.units
     }
 
     /// A partition that is there.
@@ -278,7 +276,7 @@ impl TransferQueue {
             (Err(unknown @ QueueError::UnknownPartition { .. }), Some(spec)) => (unknown, spec),
             (found, _) => return found,
         };
-        if matches!(self.inner.plane, Plane::ReadOnly(_)) {
+        if self.inner.plane.is_read_only() {
             return Err(unknown);
         }
         let is_name = !name.is_empty()
@@ -313,21 +311,21 @@ impl TransferQueue {
     pub fn inspect(&self) -> QueueInspection {
         QueueInspection {
             partitions: self.partitions().iter().map(Partition::inspect).collect(),
-            payload_bytes: self.inner.plane.store().bytes(),
-            units: self.inner.units.inspect(),
+            payload_bytes: self.inner.plane.bytes(),
+            units: self.inner.plane.units.inspect(),
         }
     }
 
     /// Ends all puts and makes durable whatever is on its way. Later changes are errors. Blocks.
     pub fn close(&self) {
         self.partitions().iter().for_each(Partition::end_of_puts);
-        if let Plane::Disk { journal, .. } = &self.inner.plane {
+        if let OwnStore::Disk { journal, .. } = &self.inner.plane.own {
             journal.close();
         }
     }
 
     /// What a put that returned survives.
     pub fn durability(&self) -> Durability {
-        self.inner.plane.durability()
+        self.inner.plane.own.durability()
     }
 }

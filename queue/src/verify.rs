@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::invariants::Violation;
 use crate::journal::{PayloadRecord, Record, Tail, look_behind, read_frames};
-use crate::partition::{Plane, columns_of};
+use crate::partition::columns_of;
 use crate::queue::JOURNAL;
 use crate::snapshot::{Captured, Scrutiny, Source};
 use crate::{QueueError, TransferQueue};
@@ -233,10 +233,7 @@ impl TransferQueue {
     }
 
     fn look_through(&self) -> Result<VerifyReport, QueueError> {
-        let store = match &self.inner.plane {
-            Plane::Memory(_) => None,
-            Plane::Disk { store, .. } | Plane::ReadOnly(store) => Some(store),
-        };
+        let store = self.inner.plane.disk();
         let strays = store.map(|store| store.strays()).transpose()?.unwrap_or_default();
         let mut report = VerifyReport::default();
         if let Some(store) = store {
@@ -249,7 +246,7 @@ impl TransferQueue {
         // What was on its way then may have found its rows, or its end.
         let mut still = store.strays()?;
         still.retain(|stray| strays.contains(stray));
-        if matches!(self.inner.plane, Plane::ReadOnly(_)) {
+        if self.inner.plane.is_read_only() {
             // The newest segment may be one that another process has just begun.
             let newest = store.newest_segment()?;
             still.retain(|(file, _)| newest.as_ref() != Some(file));

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::Record;
 use super::frame::{Body, MAGIC};
-use crate::store::SegmentWriter;
+use crate::store::{Encoded, SegmentWriter};
 use crate::{ChunkId, ChunkLocation, Durability, QueueError};
 
 /// Entries that may wait for the writer: a sender waits when there are more.
@@ -18,7 +18,7 @@ const ENTRIES_MAX: usize = 4096;
 /// Entries made durable together.
 const BATCH_MAX: usize = 1024;
 /// Payload moved at a time; bytes.
-const MOVED_BYTES_MAX: usize = 4 << 20;
+const MOVED_BYTES_MAX: u64 = 4 << 20;
 /// A rewritten journal has frames of about this size; bytes.
 const FRAME_BYTES: usize = 1 << 20;
 
@@ -32,7 +32,7 @@ type Done = Box<dyn FnOnce(Result<Option<ChunkLocation>, QueueError>) + Send>;
 
 /// One thing to make durable.
 pub(crate) struct Entry {
-    pub(crate) payload: Option<Vec<u8>>,
+    pub(crate) payload: Option<Encoded>,
     pub(crate) facts: Facts,
     pub(crate) durability: Durability,
     pub(crate) done: Done,
@@ -200,7 +200,7 @@ impl Writer {
             && let Some(chunk) = self.leaving.pop()
         {
             if let Some(entry) = (self.relocate)(chunk) {
-                bytes += entry.payload.as_ref().map_or(0, Vec::len);
+                bytes += entry.payload.as_ref().map_or(0, Encoded::len);
                 batch.push(entry);
             }
         }

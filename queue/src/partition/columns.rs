@@ -6,12 +6,12 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 
 use super::put::rows_of;
-use super::write::{Within, Written};
+use super::write::Written;
 use super::{Admission, Partition, RowHandle, Shared};
 use crate::journal::{PayloadRecord, Record, Runs};
 use crate::partition::put::columns_of;
-use crate::store::{ALIGNMENT, Chunk, ChunkSizes};
-use crate::{ColumnSpec, QueueError};
+use crate::store::{Chunk, ChunkSizes, Encoded, NewChunk, Store, Within};
+use crate::{ChunkId, ColumnSpec, QueueError};
 
 /// Columns of several groups are cut into chunks of about this size; bytes.
 const PIECE_BYTES_MAX: usize = 1 << 20;
@@ -46,44 +46,7 @@ struct Piece {
 }
 
 /// A piece, and its place in what goes to the disk.
-type PlacedPiece = (Piece, Option<Within>);
-
-/// Pieces that nobody knows of yet; let go of unless they are [kept](Self::keep).
-struct Placed<'a> {
-    shared: &'a Shared,
-    /// For the disk.
-    payload: Option<Vec<u8>>,
-    pieces: Vec<PlacedPiece>,
-}
-
-impl Placed<'_> {
-    fn append(&mut self, bytes: Vec<u8>) -> Within {
-        let (length, checksum) = (bytes.len() as u64, crc32fast::hash(&bytes));
-        let offset = match &mut self.payload {
-            None => {
-                self.payload = Some(bytes);
-                0
-            }
-            Some(payload) => {
-                payload.resize(payload.len().next_multiple_of(ALIGNMENT as usize), 0);
-                let offset = payload.len() as u64;
-                payload.extend_from_slice(&bytes);
-                offset
-            }
-        };
-        Within { offset, length, checksum }
-    }
-
-    fn keep(mut self) -> (Option<Vec<u8>>, Vec<PlacedPiece>) {
-        (self.payload.take(), std::mem::take(&mut self.pieces))
-    }
-}
-
-impl Drop for Placed<'_> {
-    fn drop(&mut self) {
-        self.pieces.iter().for_each(|(piece, _)| self.shared.plane.store().free(piece.payload.chunk));
-    }
-}
+type StoredPiece = (Piece, Option<Within>);
 
 impl ColumnsReservation {
     /// Makes the columns visible.
@@ -105,7 +68,7 @@ impl ColumnsReservation {
         }
         self.is_good = true;
         // Every row of these was freed while the columns were on their way.
-        unneeded.into_iter().for_each(|chunk| self.shared.free_chunk(chunk));
+        self.shared.plane.free(&unneeded);
     }
 }
 
@@ -145,14 +108,9 @@ impl Partition {
             token: token.clone(),
         };
         let cut = self.cut(rows, all)?;
-        let mut placed =
-            Placed { shared: &self.shared, payload: None, pieces: Vec::with_capacity(cut.len()) };
-        for (rows, chunk_rows) in cut {
-            self.place_piece(&mut placed, &reservation.rows, rows, &chunk_rows, &names).await?;
-        }
-        let (payload, pieces) = placed.keep();
+        let (payload, pieces) = self.store_pieces(rows, cut, &names).await?;
         let last = pieces.len() - 1;
-        let written = |(number, (piece, within)): (usize, &PlacedPiece)| Written {
+        let written = |(number, (piece, within)): (usize, &StoredPiece)| Written {
             chunk: piece.payload.chunk,
             record: Record::Columns {
                 partition: self.shared.name.clone(),
@@ -195,25 +153,38 @@ impl Partition {
         ranges.map(|(start, end)| Ok((start..end, all.slice(start, end - start)?))).collect()
     }
 
-    /// Keeps a piece of what is written: in memory, on a unit, or behind what is on its way to the disk.
-    async fn place_piece(
+    /// Hands pieces to where payload lies; what of them is to be written comes back in one.
+    async fn store_pieces(
         &self,
-        placed: &mut Placed<'_>,
         handles: &[RowHandle],
-        rows: Range<usize>,
-        chunk_rows: &Chunk,
+        cut: Vec<(Range<usize>, Chunk)>,
         names: &[String],
-    ) -> Result<(), QueueError> {
-        let chunk = self.shared.new_chunk();
-        let group = self.shared.table.lock().group_of(handles[rows.start]);
-        let (bytes, unit) = self.payload(chunk, chunk_rows, &group).await?;
-        let sizes = self.sizes(chunk_rows, unit.as_ref());
-        let kib = self.kib_of(chunk_rows.pieces())?;
-        let payload =
-            PayloadRecord { chunk, location: None, unit, columns: names.to_vec(), chunk_rows: Vec::new() };
-        let within = bytes.map(|bytes| placed.append(bytes));
-        placed.pieces.push((Piece { rows, payload, kib, sizes }, within));
-        Ok(())
+    ) -> Result<(Option<Encoded>, Vec<StoredPiece>), QueueError> {
+        let kib = cut.iter().map(|(_, piece)| self.kib_of(piece.pieces())).collect::<Result<Vec<_>, _>>()?;
+        let new: Vec<NewChunk> = {
+            let table = self.shared.table.lock();
+            let new = |(rows, piece): &(Range<usize>, Chunk)| NewChunk {
+                chunk: self.shared.new_chunk(),
+                rows: piece.clone(),
+                group: table.group_of(handles[rows.start]),
+            };
+            cut.iter().map(new).collect()
+        };
+        let chunks: Vec<ChunkId> = new.iter().map(|new| new.chunk).collect();
+        let stored = self.shared.plane.put(new).await?;
+        let mut written: Option<Encoded> = None;
+        let mut pieces = Vec::with_capacity(stored.len());
+        for (((rows, piece), kib), (chunk, stored)) in
+            cut.into_iter().zip(kib).zip(chunks.into_iter().zip(stored))
+        {
+            let sizes = stored.is_held().then(|| piece.sizes());
+            let (encoded, unit) = stored.into_parts();
+            let within = encoded.map(|encoded| written.get_or_insert_default().append(encoded));
+            let columns = names.to_vec();
+            let payload = PayloadRecord { chunk, location: None, unit, columns, chunk_rows: Vec::new() };
+            pieces.push((Piece { rows, payload, kib, sizes }, within));
+        }
+        Ok((written, pieces))
     }
 
     /// Begins a change under the table's lock unless its token says that it was made before, which waits for one that is

@@ -31,9 +31,9 @@ use tokio::time::Instant;
 use crate::config::{Durability, PartitionSpec};
 use crate::inspect::{PartitionInspection, TaskCounts};
 use crate::invariants;
-use crate::journal::{Entry, Facts, Journal, LeaseLog, RECORD_ROWS_MAX, Record, Recorder, Runs};
-use crate::store::{MemoryStore, Store};
-use crate::units::Units;
+use crate::journal::{Entry, Facts, RECORD_ROWS_MAX, Record, Recorder, Runs};
+use crate::plane::{OwnStore, Plane};
+use crate::store::{Encoded, Store};
 use crate::{ChunkId, ChunkLocation, QueueError};
 
 pub use lease::Lease;
@@ -53,44 +53,11 @@ pub use table::{
 pub(crate) use table::{ClosedNames, Freed, Label, SamplesRecord, Table};
 pub use take::{Amount, Sampler, Share, Stale, Take};
 
-/// Where payload goes.
-#[derive(Clone)]
-pub(crate) enum Plane {
-    Memory(Arc<MemoryStore>),
-    /// Segment files, behind the journal's writer.
-    Disk {
-        store: Arc<crate::store::DiskStore>,
-        journal: Arc<Journal>,
-        leases: Arc<LeaseLog>,
-        durability: Durability,
-    },
-    /// Segment files that nobody writes.
-    ReadOnly(Arc<crate::store::DiskStore>),
-}
-
-impl Plane {
-    pub(crate) fn store(&self) -> &dyn Store {
-        match self {
-            Self::Memory(store) => store.as_ref(),
-            Self::Disk { store, .. } | Self::ReadOnly(store) => store,
-        }
-    }
-
-    /// What a put survives unless its partition says otherwise.
-    pub(crate) fn durability(&self) -> Durability {
-        match self {
-            Self::Disk { durability, .. } => *durability,
-            Self::Memory(_) | Self::ReadOnly(_) => Durability::None,
-        }
-    }
-}
-
 /// What the partitions of a queue share.
 #[derive(Clone)]
 pub(crate) struct Home {
     pub(crate) plane: Plane,
     pub(crate) next_chunk: Arc<AtomicU64>,
-    pub(crate) units: Arc<Units>,
 }
 
 /// Numbers of a task.
@@ -170,7 +137,6 @@ pub(crate) struct Shared {
     durability: Durability,
     pub(crate) plane: Plane,
     pub(crate) next_chunk: Arc<AtomicU64>,
-    pub(crate) units: Arc<Units>,
     /// Set on the way out: nothing is written down about it any more.
     removed: Arc<AtomicBool>,
     /// Attempts of takes.
@@ -208,28 +174,21 @@ impl Shared {
     /// Frees what the table has let go of: room first, payload outside the lock.
     fn reclaim(&self, released: &Released) {
         self.room.release(released.size);
-        released.chunks.iter().for_each(|chunk| self.free_chunk(*chunk));
+        self.plane.free(&released.chunks);
         self.shrink(&released.sparse);
-    }
-
-    /// Frees a chunk, wherever it lies.
-    fn free_chunk(&self, chunk: ChunkId) {
-        if !self.units.free(chunk) {
-            self.plane.store().free(chunk);
-        }
     }
 
     /// Makes `record` durable as far as the queue does, then calls `done`, on whatever thread gets there.
     fn commit(
         &self,
-        payload: Option<Vec<u8>>,
+        payload: Option<Encoded>,
         record: Recorder,
         done: impl FnOnce(Result<Option<ChunkLocation>, QueueError>) + Send + 'static,
     ) {
-        match &self.plane {
-            Plane::Memory(_) => self.commit_in_memory(done),
-            Plane::ReadOnly(_) => done(Err(QueueError::ReadOnly)),
-            Plane::Disk { journal, .. } => {
+        match &self.plane.own {
+            OwnStore::Memory(_) => self.commit_in_memory(done),
+            OwnStore::ReadOnly(_) => done(Err(QueueError::ReadOnly)),
+            OwnStore::Disk { journal, .. } => {
                 let standing = self.standing();
                 let facts: Facts = Box::new(move |location| standing().map(|()| record(location)));
                 let entry = Entry { payload, facts, durability: self.durability, done: Box::new(done) };
@@ -242,7 +201,7 @@ impl Shared {
 
     /// Writes down what clients hold, or do not hold any more. Not under the table's lock.
     fn note(&self, record: Record) {
-        if let Plane::Disk { leases, .. } = &self.plane
+        if let OwnStore::Disk { leases, .. } = &self.plane.own
             && let Err(error) = leases.append(record)
         {
             tracing::warn!(partition = %self.name, %error, "a lease would not outlive this process");
@@ -274,18 +233,17 @@ impl Shared {
 
 impl Partition {
     pub(crate) fn from_table(table: Table, home: Home) -> Self {
-        let Home { plane, next_chunk, units } = home;
+        let Home { plane, next_chunk } = home;
         let used = Size { rows: table.rows_live, kib: table.kib_live };
         let shared = Shared {
             name: table.spec.name.clone(),
             room: FreeRoom::new(&table.spec, used),
             counts_bytes: table.spec.capacity_bytes.is_some(),
-            durability: table.spec.durability.unwrap_or(plane.durability()),
+            durability: table.spec.durability.unwrap_or(plane.own.durability()),
             table: Mutex::new(table),
             changed: Notify::new(),
             plane,
             next_chunk,
-            units,
             removed: Arc::default(),
             #[cfg(test)]
             looks: AtomicU64::new(0),

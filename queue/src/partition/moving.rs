@@ -7,10 +7,11 @@
 use std::sync::Arc;
 
 use super::write::Written;
-use super::{Partition, Plane, RowHandle, Shared, Table};
+use super::{Partition, RowHandle, Shared, Table};
 use crate::journal::{Entry, Facts, PayloadRecord, Record};
+use crate::plane::OwnStore;
 use crate::snapshot::Source;
-use crate::store::{Chunk, DiskStore, MemoryStore};
+use crate::store::{Chunk, DiskStore, Encoded, MemoryStore, Store};
 use crate::units::{BLOBS, Place};
 use crate::{ChunkId, ChunkLocation, Queue, QueueError};
 
@@ -59,26 +60,26 @@ impl Shared {
         };
         if !needed {
             // Every row was freed while the copy was made.
-            self.free_chunk(moving.to);
+            self.plane.free(&[moving.to]);
         }
-        self.free_chunk(moving.from);
+        self.plane.free(&[moving.from]);
     }
 
     /// Most rows of these chunks are gone: the others are made to give up the bytes of those that are.
     pub(super) fn shrink(&self, sparse: &[ChunkId]) {
         for chunk in sparse {
-            match &self.plane {
-                _ if self.units.place(*chunk).is_some() => {
+            match &self.plane.own {
+                _ if self.plane.place(*chunk).is_some() => {
                     let live: Vec<u32> =
                         self.table.lock().chunk_rows(*chunk).iter().map(|(_, place)| *place).collect();
-                    self.units.thin(*chunk, &live);
+                    self.plane.units.thin(*chunk, &live);
                 }
-                Plane::Memory(store) => self.compact(store, *chunk),
-                Plane::Disk { store, .. } => {
+                OwnStore::Memory(store) => self.compact(store, *chunk),
+                OwnStore::Disk { store, .. } => {
                     let (live, rows) = self.table.lock().live_share(*chunk);
                     store.thin(*chunk, live, rows);
                 }
-                Plane::ReadOnly(_) => {}
+                OwnStore::ReadOnly(_) => {}
             }
         }
     }
@@ -110,7 +111,7 @@ impl Shared {
         let moving = self.moving(chunk)?;
         let pinned = store.pin(chunk).map(|(file, location)| Source::Disk(Arc::new(file), location));
         let payload = match pinned.and_then(|source| source.bytes_of(&moving.places)) {
-            Ok(payload) => payload.to_vec(),
+            Ok(payload) => Encoded::from(vec![payload]),
             // Freed meanwhile: there is nothing to move.
             Err(QueueError::ChunkGone { .. }) => return None,
             Err(error) => {
@@ -142,10 +143,10 @@ impl Partition {
     /// Cancel-safe: it happens whole or not at all.
     pub(crate) async fn move_off(&self, chunk: ChunkId) -> Result<bool, QueueError> {
         let Some(moving) = self.shared.moving(chunk) else { return Ok(false) };
-        let Some(place) = self.shared.units.place(chunk) else { return Ok(true) };
+        let Some(place) = self.shared.plane.place(chunk) else { return Ok(true) };
         let there: Vec<RowHandle> =
             moving.places.iter().filter_map(|at| place.rows.get(*at as usize)).copied().collect();
-        let client = self.shared.units.client_of(&place.unit)?;
+        let client = self.shared.plane.units.client_of(&place.unit)?;
         let rows = match client.get(BLOBS, &there, None).await {
             Ok(batches) => Chunk::new(batches)?,
             // Freed meanwhile: what is left moves at the next turn.
@@ -153,7 +154,7 @@ impl Partition {
             Err(error) => return Err(error),
         };
         let group = self.shared.table.lock().group_of(moving.rows[0]);
-        let (payload, unit) = self.payload(moving.to, &rows, &group).await?;
+        let (payload, unit) = self.store_one(moving.to, &rows, &group).await?.into_parts();
         let record = moving.record(&self.shared.name, unit.clone());
         let (shared, to) = (Arc::clone(&self.shared), moving.to);
         let publish =

@@ -16,7 +16,7 @@ use super::{Admission, Claim, Freed, Label, Partition, RowHandle, SamplePart};
 use crate::QueueError;
 use crate::config::{ColumnSpec, OnFull};
 use crate::journal::{PayloadRecord, PutRecord, Record};
-use crate::store::{Chunk, ChunkSizes, payload_bytes};
+use crate::store::{Chunk, ChunkSizes, Stored, payload_bytes};
 use crate::units::Place;
 
 /// Rows of one group.
@@ -277,19 +277,20 @@ impl Partition {
         };
         if let Some(place) = &incoming.place {
             // It may have died, or be drained, since the put began to wait for room.
-            self.shared.units.check_takes_rows(&place.unit)?;
+            self.shared.plane.units.check_takes_rows(&place.unit)?;
         }
         let Incoming { columns, kib, lengths, place, .. } = incoming;
         let chunk = self.shared.new_chunk();
-        let (payload, unit, sizes) = match place {
-            Some(place) => (None, Some(place), None),
+        let (stored, sizes) = match place {
+            Some(place) => (Stored::Placed(place), None),
             None => {
                 let rows = Chunk::new(put.batches)?;
-                let (payload, unit) = self.payload(chunk, &rows, &put.group).await?;
-                let sizes = self.sizes(&rows, unit.as_ref());
-                (payload, unit, sizes)
+                let stored = self.store_one(chunk, &rows, &put.group).await?;
+                let sizes = stored.is_held().then(|| rows.sizes());
+                (stored, sizes)
             }
         };
+        let (payload, unit) = stored.into_parts();
         let names = columns.into_iter().map(|column| column.name).collect();
         let put = PutRecord {
             partition: self.shared.name.clone(),

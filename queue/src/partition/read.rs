@@ -9,9 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::table::Part;
 use super::{Partition, RowHandle};
-use crate::store::Chunk;
-use crate::units::BLOBS;
-use crate::{ErrorClass, Queue, QueueError};
+use crate::QueueError;
+use crate::store::{Found, Store, Wanted};
 
 /// Compactions that one read outlives: each at least halves a chunk, so that no read sees more.
 const PLANS_MAX: usize = 32;
@@ -53,6 +52,40 @@ impl Stretch {
         self.parts.len() == parts.len()
             && self.parts.iter().zip(parts).all(|(ours, theirs)| next(ours, theirs))
     }
+
+    /// Its rows in each of the chunks that have any of the columns.
+    fn wanted(&self, columns: Option<&[String]>) -> Vec<Wanted> {
+        let needed = |name: &String| columns.is_none_or(|columns| columns.contains(name));
+        let parts = self.parts.iter().filter(|part| part.columns.iter().any(needed));
+        let wanted = |part: &Part| Wanted {
+            chunk: part.chunk,
+            first: part.row as usize,
+            rows: self.rows,
+            columns: Arc::clone(&part.columns),
+        };
+        parts.map(wanted).collect()
+    }
+
+    /// Its columns, one batch for each piece of its chunks.
+    fn read(&self, parts: &[Found], columns: Option<&[String]>) -> Result<Vec<RecordBatch>, QueueError> {
+        let mut batches = Vec::new();
+        let mut done = 0;
+        while done < self.rows {
+            let mut rows = self.rows - done;
+            let mut pieces = Vec::with_capacity(parts.len());
+            for Found { chunk, first } in parts {
+                let missing =
+                    || QueueError::Arrow { reason: format!("a chunk without row {}", first + done) };
+                let (piece, place) = chunk.locate(first + done).ok_or_else(missing)?;
+                let piece = &chunk.pieces()[piece];
+                rows = rows.min(piece.num_rows() - place);
+                pieces.push((piece, place));
+            }
+            batches.push(side_by_side(&pieces, rows, columns)?);
+            done += rows;
+        }
+        Ok(batches)
+    }
 }
 
 impl Partition {
@@ -77,11 +110,20 @@ impl Partition {
         rows: &[RowHandle],
         columns: Option<&[String]>,
     ) -> Result<Vec<RecordBatch>, ReadFailure> {
-        let mut batches = Vec::new();
-        let mut at = 0;
         let stretches = self.stretches(rows).map_err(|error| ReadFailure { rows: 0..0, error })?;
-        for stretch in stretches {
-            let read = self.read_stretch(&stretch, columns).await;
+        let wanted: Vec<Vec<Wanted>> = stretches.iter().map(|stretch| stretch.wanted(columns)).collect();
+        let parts: Vec<usize> = wanted.iter().map(Vec::len).collect();
+        let wanted = wanted.concat();
+        let found = self.shared.plane.get(&wanted, columns).await;
+        for (wanted, found) in wanted.iter().zip(&found) {
+            if let Err(QueueError::UnitAway { .. }) = found {
+                self.shared.table.lock().set_away(wanted.chunk, true);
+            }
+        }
+        let (mut batches, mut at, mut found) = (Vec::new(), 0, found.into_iter());
+        for (stretch, parts) in stretches.iter().zip(parts) {
+            let parts: Result<Vec<Found>, QueueError> = found.by_ref().take(parts).collect();
+            let read = parts.and_then(|parts| stretch.read(&parts, columns));
             batches.extend(read.map_err(|error| ReadFailure { rows: at..at + stretch.rows, error })?);
             at += stretch.rows;
         }
@@ -124,8 +166,8 @@ impl Partition {
                 if columns.is_empty() {
                     continue;
                 }
-                let Some(place) = self.shared.units.place(part.chunk) else { return Ok(None) };
-                let Some(url) = self.shared.units.url_of(&place.unit) else { return Ok(None) };
+                let Some(place) = self.shared.plane.units.place(part.chunk) else { return Ok(None) };
+                let Some(url) = self.shared.plane.units.url_of(&place.unit) else { return Ok(None) };
                 let first = part.row as usize;
                 let rows = place.rows.get(first..first + stretch.rows).unwrap_or_default().to_vec();
                 parts.push(PlacedPart { unit: place.unit.clone(), url, rows, columns });
@@ -149,71 +191,6 @@ impl Partition {
             }
         }
         Ok(stretches)
-    }
-
-    /// A part of a stretch: the chunk, and where in it the stretch begins.
-    async fn part(
-        &self,
-        part: &Part,
-        rows: usize,
-        columns: Option<&[String]>,
-    ) -> Result<(Chunk, usize), QueueError> {
-        let first = part.row as usize;
-        let Some(place) = self.shared.units.place(part.chunk) else {
-            return Ok((self.shared.plane.store().read(part.chunk).await?, first));
-        };
-        let there = place.rows.get(first..first + rows).unwrap_or_default();
-        let wanted = |name: &&String| columns.is_none_or(|columns| columns.contains(name));
-        let names: Vec<String> = part.columns.iter().filter(wanted).cloned().collect();
-        let fetched = match self.shared.units.client_of(&place.unit) {
-            Ok(client) => client.get(BLOBS, there, Some(&names)).await,
-            Err(error) => Err(error),
-        };
-        match fetched {
-            Ok(batches) => Ok((Chunk::new(batches)?, 0)),
-            Err(error) if error.class() == ErrorClass::Retryable => {
-                tracing::warn!(unit = %place.unit, %error, "rows cannot be fetched");
-                self.shared.units.suspect(&place.unit);
-                let mut table = self.shared.table.lock();
-                table.set_away(part.chunk, true);
-                Err(QueueError::UnitAway { unit: place.unit.clone() })
-            }
-            // It has moved since.
-            Err(_) if self.shared.units.place(part.chunk).is_none() => {
-                Err(QueueError::ChunkGone { chunk: part.chunk.0 })
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The columns of a stretch, one batch for each piece of its chunks.
-    async fn read_stretch(
-        &self,
-        stretch: &Stretch,
-        columns: Option<&[String]>,
-    ) -> Result<Vec<RecordBatch>, QueueError> {
-        let wanted = |name: &str| columns.is_none_or(|columns| columns.iter().any(|column| column == name));
-        let mut chunks = Vec::with_capacity(stretch.parts.len());
-        for part in stretch.parts.iter().filter(|part| part.columns.iter().any(|column| wanted(column))) {
-            chunks.push(self.part(part, stretch.rows, columns).await?);
-        }
-        let mut batches = Vec::new();
-        let mut done = 0;
-        while done < stretch.rows {
-            let mut rows = stretch.rows - done;
-            let mut pieces = Vec::with_capacity(chunks.len());
-            for (chunk, first) in &chunks {
-                let missing =
-                    || QueueError::Arrow { reason: format!("a chunk without row {}", first + done) };
-                let (piece, place) = chunk.locate(first + done).ok_or_else(missing)?;
-                let piece = &chunk.pieces()[piece];
-                rows = rows.min(piece.num_rows() - place);
-                pieces.push((piece, place));
-            }
-            batches.push(side_by_side(&pieces, rows, columns)?);
-            done += rows;
-        }
-        Ok(batches)
     }
 }
 

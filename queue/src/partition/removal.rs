@@ -7,8 +7,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Freed, Partition, Plane, RowHandle, Shared, Table};
+use super::{Freed, Partition, RowHandle, Shared, Table};
 use crate::journal::{Entry, Facts, Record};
+use crate::plane::OwnStore;
 use crate::{ChunkLocation, Durability, QueueError};
 
 impl Table {
@@ -92,7 +93,7 @@ impl Partition {
 
     /// Whether puts return before they are written down.
     pub(super) fn returns_early(&self) -> bool {
-        matches!(&self.shared.plane, Plane::Disk { .. }) && self.shared.durability == Durability::None
+        matches!(&self.shared.plane.own, OwnStore::Disk { .. }) && self.shared.durability == Durability::None
     }
 
     /// Waits until rows are visible whose put has returned. Cancel-safe: it changes nothing.
@@ -132,10 +133,10 @@ impl Partition {
             }
             removed
         };
-        let journal = match &self.shared.plane {
-            Plane::Memory(_) => return finish(begin().map(drop)),
-            Plane::ReadOnly(_) => return Err(QueueError::ReadOnly),
-            Plane::Disk { journal, .. } => journal,
+        let journal = match &self.shared.plane.own {
+            OwnStore::Memory(_) => return finish(begin().map(drop)),
+            OwnStore::ReadOnly(_) => return Err(QueueError::ReadOnly),
+            OwnStore::Disk { journal, .. } => journal,
         };
         let name = self.shared.name.clone();
         let facts: Facts = Box::new(move |_| {

@@ -70,10 +70,9 @@ impl Replay {
     }
 
     fn free(&self, chunks: &[ChunkId]) {
-        for chunk in chunks.iter().filter(|chunk| !self.units.free(**chunk)) {
-            if let Some(store) = &self.store {
-                store.free(*chunk);
-            }
+        self.units.free(chunks);
+        if let Some(store) = &self.store {
+            store.free(chunks);
         }
     }
 

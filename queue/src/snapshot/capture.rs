@@ -7,9 +7,10 @@ use arrow::buffer::Buffer;
 
 use crate::invariants::Violation;
 use crate::journal::Record;
-use crate::partition::{Partition, Plane, Table, live_records};
-use crate::store::{Chunk, SegmentFile, decode, encode};
-use crate::units::{BLOBS, Place, Units};
+use crate::partition::{Partition, Table, live_records};
+use crate::plane::{OwnStore, Plane};
+use crate::store::{Chunk, Encoded, SegmentFile, decode};
+use crate::units::{BLOBS, Place};
 use crate::{ChunkId, ChunkLocation, ColumnSpec, Queue, QueueError, RemoteQueue, RowHandle, TransferQueue};
 
 /// Where a chunk is read from, whatever becomes of its rows meanwhile.
@@ -40,25 +41,26 @@ impl Source {
     /// Bytes of these rows of the chunk, as a chunk of their own. Blocks.
     pub(crate) fn bytes_of(&self, rows: &[u32]) -> Result<Buffer, QueueError> {
         if let Self::Unit(client, place) = self {
-            return fetched(client, place, rows).map(Buffer::from_vec);
+            return fetched(client, place, rows);
         }
         let (bytes, chunk) = self.load()?;
         let is_whole = rows.len() == chunk.rows() && rows.iter().zip(0..).all(|(row, at)| *row == at);
         match bytes {
             Some(bytes) if is_whole => Ok(bytes),
-            _ if is_whole => encode(&chunk).map(Buffer::from_vec),
-            _ => encode(&chunk.select(rows)?).map(Buffer::from_vec),
+            _ if is_whole => Encoded::of(&chunk).map(Encoded::into_buffer),
+            _ => Encoded::of(&chunk.select(rows)?).map(Encoded::into_buffer),
         }
     }
 }
 
 /// Bytes of rows that lie on a unit. Blocks.
-fn fetched(client: &RemoteQueue, place: &Place, rows: &[u32]) -> Result<Vec<u8>, QueueError> {
+fn fetched(client: &RemoteQueue, place: &Place, rows: &[u32]) -> Result<Buffer, QueueError> {
     let handles: Vec<RowHandle> =
         rows.iter().filter_map(|row| place.rows.get(*row as usize)).copied().collect();
     let runtime = tokio::runtime::Handle::try_current();
     let runtime = runtime.map_err(|error| QueueError::Arrow { reason: error.to_string() })?;
-    encode(&Chunk::new(runtime.block_on(client.get(BLOBS, &handles, None))?)?)
+    let rows = Chunk::new(runtime.block_on(client.get(BLOBS, &handles, None))?)?;
+    Encoded::of(&rows).map(Encoded::into_buffer)
 }
 
 /// One partition.
@@ -97,7 +99,7 @@ impl TransferQueue {
         };
         // All at once, in order of their names: a moment of the whole queue.
         let tables: Vec<_> = chosen.iter().map(|partition| partition.shared.table.lock()).collect();
-        let mut pins = Pins { plane: &self.inner.plane, units: &self.inner.units, files: HashMap::new() };
+        let mut pins = Pins { plane: &self.inner.plane, files: HashMap::new() };
         Ok(tables.iter().map(|table| Captured::of(table, &mut pins, scrutiny)).collect())
     }
 }
@@ -119,16 +121,15 @@ impl Captured {
 /// Chunks that are being held.
 struct Pins<'a> {
     plane: &'a Plane,
-    units: &'a Units,
     files: HashMap<u64, Arc<SegmentFile>>,
 }
 
 impl Pins<'_> {
     fn elsewhere(&self, chunk: ChunkId) -> Source {
-        let Some(place) = self.units.place(chunk) else {
+        let Some(place) = self.plane.place(chunk) else {
             return Source::Missing(QueueError::ChunkGone { chunk: chunk.0 });
         };
-        match self.units.client_of(&place.unit) {
+        match self.plane.units.client_of(&place.unit) {
             Ok(client) => Source::Unit(Box::new(client), place),
             Err(error) => Source::Missing(error),
         }
@@ -136,10 +137,10 @@ impl Pins<'_> {
 
     fn pin(&mut self, chunk: ChunkId) -> Source {
         let missing = || Source::Missing(QueueError::ChunkGone { chunk: chunk.0 });
-        let store = match self.plane {
-            _ if self.units.place(chunk).is_some() => return self.elsewhere(chunk),
-            Plane::Memory(store) => return store.get(chunk).map_or_else(missing, Source::Memory),
-            Plane::Disk { store, .. } | Plane::ReadOnly(store) => store,
+        let store = match &self.plane.own {
+            _ if self.plane.place(chunk).is_some() => return self.elsewhere(chunk),
+            OwnStore::Memory(store) => return store.get(chunk).map_or_else(missing, Source::Memory),
+            OwnStore::Disk { store, .. } | OwnStore::ReadOnly(store) => store,
         };
         let Some(location) = store.location(chunk) else { return missing() };
         if let Some(file) = self.files.get(&location.segment) {

@@ -12,9 +12,10 @@ use arrow::buffer::Buffer;
 use super::read::Reader;
 use super::{Line, SnapshotCounts};
 use crate::journal::{Entry, Facts, Journal, PayloadRecord, Record};
-use crate::partition::{Partition, Plane, Replay, Table, columns_of};
+use crate::partition::{Partition, Replay, Table, columns_of};
+use crate::plane::OwnStore;
 use crate::queue::Claim;
-use crate::store::{DiskStore, decode};
+use crate::store::{DiskStore, Encoded, Store, decode};
 use crate::{Chunk, ChunkId, ChunkLocation, Durability, QueueError, TransferQueue};
 
 /// Payload that may be on its way to the disk; bytes.
@@ -55,7 +56,7 @@ impl TransferQueue {
 
     /// Blocks.
     pub(crate) fn restore_from(&self, source: &mut dyn Read) -> Result<SnapshotCounts, QueueError> {
-        if matches!(self.inner.plane, Plane::ReadOnly(_)) {
+        if self.inner.plane.is_read_only() {
             return Err(QueueError::ReadOnly);
         }
         let mut reader = Reader::new(source)?;
@@ -127,13 +128,13 @@ impl<'a> Restoration<'a> {
             *payload = PayloadRecord { chunk, location: None, unit: None, columns, chunk_rows: Vec::new() };
         }
         self.chunks.push(chunk);
-        match &self.queue.inner.plane {
-            Plane::Memory(store) => {
+        match &self.queue.inner.plane.own {
+            OwnStore::Memory(store) => {
                 store.insert(chunk, rows);
                 Ok(())
             }
-            Plane::Disk { store, journal, .. } => self.write(chunk, bytes, store, journal),
-            Plane::ReadOnly(_) => Err(QueueError::ReadOnly),
+            OwnStore::Disk { store, journal, .. } => self.write(chunk, bytes, store, journal),
+            OwnStore::ReadOnly(_) => Err(QueueError::ReadOnly),
         }
     }
 
@@ -160,7 +161,7 @@ impl<'a> Restoration<'a> {
             let _ = placed.send((record, place));
         });
         let entry = Entry {
-            payload: Some(bytes),
+            payload: Some(Encoded::from(vec![Buffer::from_vec(bytes)])),
             facts: Box::new(|_| Ok(Vec::new())),
             durability: Durability::Os,
             done,
@@ -202,9 +203,9 @@ impl<'a> Restoration<'a> {
             drop(partitions);
             drop(claims);
         };
-        match &inner.plane {
-            Plane::Disk { journal, .. } => self.write_down(journal, publish)?,
-            Plane::Memory(_) | Plane::ReadOnly(_) => publish(),
+        match &inner.plane.own {
+            OwnStore::Disk { journal, .. } => self.write_down(journal, publish)?,
+            OwnStore::Memory(_) | OwnStore::ReadOnly(_) => publish(),
         }
         self.chunks = idle;
         Ok(())
@@ -236,8 +237,7 @@ impl Drop for Restoration<'_> {
         while !self.in_flight.is_empty() {
             let _ = self.await_place();
         }
-        let store = self.queue.inner.plane.store();
-        self.chunks.iter().for_each(|chunk| store.free(*chunk));
+        self.queue.inner.plane.free(&self.chunks);
     }
 }
 

@@ -16,19 +16,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::buffer::Buffer;
-use arrow::ipc::reader::StreamDecoder;
-use arrow::ipc::writer::StreamWriter;
 use futures::FutureExt;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, ready};
 use parking_lot::Mutex;
 
-use super::{Chunk, ChunkId, ChunkLocation, Store};
+use super::{
+    ALIGNMENT, Chunk, ChunkId, ChunkLocation, Encoded, Found, NewChunk, Store, Stored, Wanted, decode,
+};
 use crate::{QueueError, mapped};
 
-/// Chunks begin at multiples of this, as arrow's buffers do within them; bytes.
-pub(crate) const ALIGNMENT: u64 = 64;
 /// A chunk that is at least so long is mapped; below that reading it costs less. Bytes.
 const MAPPED_BYTES_MIN: u64 = 64 << 10;
+/// Chunks of so many bytes are encoded on the spot: that takes less than to hand them to another thread.
+const INLINE_BYTES_MAX: usize = 64 << 10;
 
 fn segment_path(dir: &Path, segment: u64) -> PathBuf {
     dir.join(format!("segment-{segment:08}.arrow"))
@@ -37,23 +37,6 @@ fn segment_path(dir: &Path, segment: u64) -> PathBuf {
 fn segment_number(path: &Path) -> Option<u64> {
     let name = path.file_name()?.to_str()?;
     name.strip_prefix("segment-")?.strip_suffix(".arrow")?.parse().ok()
-}
-
-/// The bytes of a chunk on disk.
-pub(crate) fn encode(chunk: &Chunk) -> Result<Vec<u8>, QueueError> {
-    let mut writer = StreamWriter::try_new(Vec::with_capacity(chunk.held_bytes()), chunk.schema())?;
-    chunk.pieces().iter().try_for_each(|piece| writer.write(piece))?;
-    Ok(writer.into_inner()?)
-}
-
-/// The rows of a chunk's bytes, which are not copied if they lie at a multiple of [`ALIGNMENT`].
-pub(crate) fn decode(mut bytes: Buffer) -> Result<Chunk, QueueError> {
-    let mut decoder = StreamDecoder::new();
-    let mut pieces = Vec::new();
-    while let Some(piece) = decoder.decode(&mut bytes)? {
-        pieces.push(piece);
-    }
-    Chunk::new(pieces)
 }
 
 /// Appends chunks; owned by the journal's writer.
@@ -85,9 +68,9 @@ impl SegmentWriter {
         }
     }
 
-    /// Appends a chunk. After an error the segment is closed, so that half a chunk is never followed by another.
-    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<ChunkLocation, QueueError> {
-        if self.length > 0 && self.length + bytes.len() as u64 > self.length_max {
+    /// Appends chunks. After an error the segment is closed, so that half a chunk is never followed by another.
+    pub(crate) fn append(&mut self, chunks: &Encoded) -> Result<ChunkLocation, QueueError> {
+        if self.length > 0 && self.length + chunks.len() > self.length_max {
             self.roll();
         }
         let path = segment_path(&self.dir, self.segment);
@@ -103,7 +86,7 @@ impl SegmentWriter {
         };
         let padding = self.length.next_multiple_of(ALIGNMENT) - self.length;
         let written = file.write_all(&[0; ALIGNMENT as usize][..padding as usize]);
-        let written = written.and_then(|()| file.write_all(bytes));
+        let written = written.and_then(|()| chunks.write_to(&file));
         self.file = Some(file);
         if let Err(error) = written {
             // Half a chunk lies at the end: nothing is appended behind it.
@@ -114,8 +97,8 @@ impl SegmentWriter {
         let location = ChunkLocation {
             segment: self.segment,
             offset: self.length + padding,
-            length: bytes.len() as u64,
-            checksum: crc32fast::hash(bytes),
+            length: chunks.len(),
+            checksum: chunks.checksum(),
         };
         self.length = location.offset + location.length;
         Ok(location)
@@ -427,26 +410,72 @@ fn unreadable(path: &Path, location: &ChunkLocation, error: std::io::Error) -> Q
     }
 }
 
+/// Off the I/O threads: this reads what may lie on no page yet, or computes checksums of megabytes.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, QueueError> {
+    let working = tokio::task::spawn_blocking(work);
+    working.await.map_err(|error| QueueError::Arrow { reason: error.to_string() })
+}
+
 impl Store for Arc<DiskStore> {
-    fn read(&self, chunk: ChunkId) -> BoxFuture<'_, Result<Chunk, QueueError>> {
-        let store = Arc::clone(self);
+    fn put(&self, chunks: Vec<NewChunk>) -> BoxFuture<'_, Result<Vec<Stored>, QueueError>> {
+        let bytes: usize = chunks.iter().map(|new| new.rows.held_bytes()).sum();
+        let encode = move || {
+            let encoded = chunks.iter().map(|new| Encoded::of(&new.rows).map(Stored::Unwritten));
+            encoded.collect::<Result<Vec<_>, _>>()
+        };
+        if bytes <= INLINE_BYTES_MAX {
+            ready(encode()).boxed()
+        } else {
+            async move { blocking(encode).await? }.boxed()
+        }
+    }
+
+    fn get<'a>(
+        &'a self,
+        wanted: &'a [Wanted],
+        _columns: Option<&'a [String]>,
+    ) -> BoxFuture<'a, Vec<Result<Found, QueueError>>> {
+        let store = Self::clone(self);
+        let chunks: Vec<ChunkId> = wanted.iter().map(|wanted| wanted.chunk).collect();
+        let load = move || {
+            // Rows of one chunk are asked for together.
+            let mut last: Option<(ChunkId, Result<Chunk, QueueError>)> = None;
+            let mut load = |chunk| match &last {
+                Some((loaded, rows)) if *loaded == chunk => rows.clone(),
+                _ => {
+                    let rows = store.load(chunk);
+                    last = Some((chunk, rows.clone()));
+                    rows
+                }
+            };
+            chunks.into_iter().map(&mut load).collect::<Vec<_>>()
+        };
         async move {
-            let loading = tokio::task::spawn_blocking(move || store.load(chunk));
-            loading.await.map_err(|error| QueueError::Arrow { reason: error.to_string() })?
+            match blocking(load).await {
+                Ok(chunks) => {
+                    let found = |(chunk, wanted): (Result<Chunk, QueueError>, &Wanted)| {
+                        chunk.map(|chunk| Found { chunk, first: wanted.first })
+                    };
+                    chunks.into_iter().zip(wanted).map(found).collect()
+                }
+                Err(error) => wanted.iter().map(|_| Err(error.clone())).collect(),
+            }
         }
         .boxed()
     }
 
-    fn free(&self, chunk: ChunkId) {
+    fn free(&self, chunks: &[ChunkId]) {
         let mut index = self.index.lock();
-        let Some(Held { location, live_bytes }) = index.chunks.remove(&chunk) else { return };
-        index.bytes -= location.length;
-        if let Some(left) = index.segments.get_mut(&location.segment) {
-            left.chunks.remove(&chunk);
-            left.live_bytes -= live_bytes;
+        for chunk in chunks {
+            let Some(Held { location, live_bytes }) = index.chunks.remove(chunk) else { continue };
+            index.bytes -= location.length;
+            if let Some(left) = index.segments.get_mut(&location.segment) {
+                left.chunks.remove(chunk);
+                left.live_bytes -= live_bytes;
+            }
+            index.look_at(location.segment);
+            self.delete_if_empty(&mut index, location.segment);
         }
-        index.look_at(location.segment);
-        self.delete_if_empty(&mut index, location.segment);
     }
 
     fn bytes(&self) -> u64 {

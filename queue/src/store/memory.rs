@@ -6,7 +6,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 
-use super::{Chunk, ChunkId, Store};
+use super::{Chunk, ChunkId, Found, NewChunk, Store, Stored, Wanted};
 use crate::QueueError;
 
 #[derive(Debug, Default)]
@@ -35,18 +35,38 @@ impl MemoryStore {
 }
 
 impl Store for MemoryStore {
-    fn read(&self, chunk: ChunkId) -> BoxFuture<'_, Result<Chunk, QueueError>> {
-        let found = self.get(chunk);
-        let missing = || QueueError::ChunkGone { chunk: chunk.0 };
-        futures::future::ready(found.ok_or_else(missing)).boxed()
+    fn put(&self, chunks: Vec<NewChunk>) -> BoxFuture<'_, Result<Vec<Stored>, QueueError>> {
+        async move {
+            let keep = |new: NewChunk| {
+                self.insert(new.chunk, new.rows);
+                Stored::Held
+            };
+            Ok(chunks.into_iter().map(keep).collect())
+        }
+        .boxed()
     }
 
-    fn free(&self, chunk: ChunkId) {
-        let freed = {
-            let mut chunks = self.chunks.lock();
-            let freed = chunks.by_id.remove(&chunk);
-            let bytes = freed.as_ref().map_or(0, |rows| rows.held_bytes() as u64);
-            chunks.bytes -= bytes;
+    fn get<'a>(
+        &'a self,
+        wanted: &'a [Wanted],
+        _columns: Option<&'a [String]>,
+    ) -> BoxFuture<'a, Vec<Result<Found, QueueError>>> {
+        let chunks = self.chunks.lock();
+        let find = |wanted: &Wanted| {
+            let found = chunks.by_id.get(&wanted.chunk).cloned();
+            let chunk = found.ok_or(QueueError::ChunkGone { chunk: wanted.chunk.0 })?;
+            Ok(Found { chunk, first: wanted.first })
+        };
+        let found = wanted.iter().map(find).collect();
+        drop(chunks);
+        futures::future::ready(found).boxed()
+    }
+
+    fn free(&self, chunks: &[ChunkId]) {
+        let freed: Vec<Chunk> = {
+            let mut held = self.chunks.lock();
+            let freed: Vec<Chunk> = chunks.iter().filter_map(|chunk| held.by_id.remove(chunk)).collect();
+            held.bytes -= freed.iter().map(|rows| rows.held_bytes() as u64).sum::<u64>();
             freed
         };
         // Outside the lock: giving megabytes back takes a while.

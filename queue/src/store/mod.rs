@@ -1,14 +1,23 @@
 //! The data plane: chunks of payload by key.
 //!
 //! A chunk is the rows of one put: immutable, with buffers of its own, so that freeing it frees its memory whatever
-//! batch it was cut from.
+//! batch it was cut from. A [`Store`] takes chunks, many at a time, gives them back by their keys and frees them. There are
+//! three: memory, segment files, and the storage units of other machines
+//! ([`Units`](crate::units::Units)); [`Plane`](crate::plane::Plane) is all that a queue has, as one.
+//!
+//! # Invariants
+//! - Nothing lists the chunks of a store on the hot path: the control plane knows their keys.
+//! - A store does not say that a put is durable: it says what has to be written down with the put's record
+//!   ([`Stored`]), and the journal makes both one fact.
 
 mod chunk;
 mod disk;
+mod encoded;
 mod memory;
 mod sizes;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use arrow::array::{Array, ArrayData, RecordBatch, UInt32Array};
 use arrow::compute::take_record_batch;
@@ -18,9 +27,12 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use crate::QueueError;
+use crate::units::Place;
 
 pub use chunk::Chunk;
-pub(crate) use disk::{ALIGNMENT, DiskStore, SegmentFile, SegmentWriter, decode, encode};
+pub(crate) use disk::{DiskStore, SegmentFile, SegmentWriter};
+pub use encoded::Encoded;
+pub(crate) use encoded::{Within, decode};
 pub(crate) use memory::MemoryStore;
 pub(crate) use sizes::ChunkSizes;
 
@@ -41,15 +53,88 @@ pub struct ChunkLocation {
     pub checksum: u32,
 }
 
-/// Chunks by key. Nothing on the hot path lists them.
+/// Chunks begin at multiples of this, as arrow's buffers do within them; bytes.
+pub(crate) const ALIGNMENT: u64 = 64;
+
+/// Rows on their way to a store.
+#[derive(Debug, Clone)]
+pub struct NewChunk {
+    /// Their key.
+    pub chunk: ChunkId,
+    /// The rows.
+    pub rows: Chunk,
+    /// The group that they belong to, the first one if they are of several: a store of many parts keeps groups together.
+    pub group: String,
+}
+
+/// What a store has done with a chunk, and what has to be written down for it to be found again.
+#[derive(Debug)]
+pub enum Stored {
+    /// It is there for as long as the process lives.
+    Held,
+    /// It is there once these bytes are, which are written with the put's record.
+    Unwritten(Encoded),
+    /// It lies elsewhere; the put's record says where.
+    Placed(Place),
+}
+
+impl Stored {
+    pub(crate) fn is_held(&self) -> bool {
+        matches!(self, Self::Held)
+    }
+
+    /// What is written with the put's record, and what the record says of the place.
+    pub(crate) fn into_parts(self) -> (Option<Encoded>, Option<Place>) {
+        match self {
+            Self::Held => (None, None),
+            Self::Unwritten(encoded) => (Some(encoded), None),
+            Self::Placed(place) => (None, Some(place)),
+        }
+    }
+}
+
+/// Rows of a chunk that somebody wants.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// Their chunk.
+    pub chunk: ChunkId,
+    /// The first of them there.
+    pub first: usize,
+    /// How many follow each other.
+    pub rows: usize,
+    /// The columns that the chunk has.
+    pub columns: Arc<[String]>,
+}
+
+/// Rows that were wanted: they begin at row `first` of a chunk, which may have others too.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// With at least the columns that were asked for.
+    pub chunk: Chunk,
+    /// Where they begin.
+    pub first: usize,
+}
+
+/// Chunks by key; see the module's documentation. Every call is about many of them, so that what lies behind a network
+/// costs one way there and back.
 pub trait Store: Send + Sync + 'static {
-    /// A chunk's rows; an error when it is not there or not what was written. Cancel-safe.
-    fn read(&self, chunk: ChunkId) -> BoxFuture<'_, Result<Chunk, QueueError>>;
+    /// Takes chunks in: what became of each, in their order; or none of them, with what is left behind freed sooner or later.
+    /// Cancel-safe in the same sense.
+    fn put(&self, chunks: Vec<NewChunk>) -> BoxFuture<'_, Result<Vec<Stored>, QueueError>>;
 
-    /// Frees a chunk. Freeing one that is not there is nothing.
-    fn free(&self, chunk: ChunkId);
+    /// Rows of chunks, of which only `columns` are needed (all if absent), in the order in which they are wanted. Where they
+    /// are not there, or not what was written, it is an error: [`QueueError::ChunkGone`] if the chunk was freed or has
+    /// moved. Cancel-safe.
+    fn get<'a>(
+        &'a self,
+        wanted: &'a [Wanted],
+        columns: Option<&'a [String]>,
+    ) -> BoxFuture<'a, Vec<Result<Found, QueueError>>>;
 
-    /// Bytes of payload that are held for live chunks, in memory or on disk.
+    /// Frees chunks. Freeing one that is not there is nothing.
+    fn free(&self, chunks: &[ChunkId]);
+
+    /// Bytes of payload that are held here for live chunks, in memory or on disk.
     fn bytes(&self) -> u64;
 }
 

@@ -25,6 +25,7 @@
 //! Replication: that is the business of an existing distributed store behind [`Store`](crate::Store).
 
 mod member;
+mod store;
 mod upkeep;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -57,9 +58,9 @@ fn blobs_spec() -> PartitionSpec {
     PartitionSpec::new(BLOBS, [CONTROLLER], u32::MAX as usize)
 }
 
-/// Where the rows of a chunk lie.
+/// Where the rows of a chunk lie that are on a unit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Place {
+pub struct Place {
     pub(crate) unit: String,
     /// Its group there.
     pub(crate) blob: String,
@@ -218,6 +219,11 @@ impl Units {
         Ok(was_dead)
     }
 
+    /// Whether there is one, be it away, or has been one whose chunks are still waited for.
+    pub(crate) fn has_any(&self) -> bool {
+        !self.state.lock().members.is_empty()
+    }
+
     /// The live unit for a key, if any takes rows.
     pub(crate) fn choose(&self, key: &str) -> Option<Chosen> {
         let state = self.state.lock();
@@ -324,10 +330,10 @@ impl Units {
         Some(member.card.url.clone())
     }
 
-    /// A chunk is gone: its unit may forget its rows. Says whether it was on one.
-    pub(crate) fn free(&self, chunk: ChunkId) -> bool {
+    /// A chunk is gone: its unit may forget its rows.
+    fn forget(&self, chunk: ChunkId) {
         let mut state = self.state.lock();
-        let Some(placed) = state.chunks.remove(&chunk) else { return false };
+        let Some(placed) = state.chunks.remove(&chunk) else { return };
         let rows = placed.place.rows.iter().enumerate();
         let left: Vec<RowHandle> =
             rows.filter(|(at, _)| !placed.freed.contains(&(*at as u32))).map(|(_, row)| *row).collect();
@@ -335,7 +341,6 @@ impl Units {
             member.chunks.remove(&chunk);
             member.freed.extend(left);
         }
-        true
     }
 
     /// Only some rows of a chunk are still needed: its unit may forget the others.

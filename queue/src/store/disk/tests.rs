@@ -7,10 +7,10 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 
 use super::*;
 
-fn bytes() -> Vec<u8> {
+fn encoded() -> Encoded {
     let column: ArrayRef = Arc::new(Int64Array::from(vec![1, 2, 3]));
     let batch = RecordBatch::try_from_iter([("id", column)]).unwrap();
-    encode(&Chunk::new(vec![batch]).unwrap()).unwrap()
+    Encoded::of(&Chunk::new(vec![batch]).unwrap()).unwrap()
 }
 
 /// Every chunk has a segment of its own, which goes when the chunk does, while others read and look around.
@@ -25,14 +25,14 @@ fn a_chunk_that_goes_while_it_is_read_is_gone_and_nothing_is_missing() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut writer = SegmentWriter::new(dir.path(), 0, 1, Arc::clone(&store));
-            let bytes = bytes();
+            let bytes = encoded();
             for chunk in 0..CHUNKS {
                 let location = writer.append(&bytes).unwrap();
                 store.insert(ChunkId(chunk), location);
                 writer.settle(location);
                 newest.store(chunk, Ordering::Release);
                 if let Some(before) = chunk.checked_sub(1) {
-                    store.free(ChunkId(before));
+                    store.free(&[ChunkId(before)]);
                 }
             }
             done.store(true, Ordering::Release);

@@ -1,0 +1,91 @@
+//! Units as a store: chunks go to the units of their groups, and come from where they lie.
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use futures::stream::{self, StreamExt, TryStreamExt};
+
+use super::{BLOBS, Chosen, Place, Units};
+use crate::store::{Chunk, Found, NewChunk, Store, Stored, Wanted};
+use crate::{ChunkId, ErrorClass, Put, Queue, QueueError, RowHandle};
+
+/// Chunks that are on their way to or from units at a time.
+const AT_A_TIME: usize = 16;
+
+impl Units {
+    /// Puts chunks on the units that their groups belong to, or the next ones if those are away. `None`: there are none that
+    /// take rows, and what has been put is removed as nobody's.
+    pub(crate) async fn put_all(&self, chunks: &[NewChunk]) -> Result<Option<Vec<Stored>>, QueueError> {
+        let putting = stream::iter(0..chunks.len()).map(|at| self.put_one(&chunks[at])).buffered(AT_A_TIME);
+        let places: Vec<Option<Place>> = putting.try_collect().await?;
+        Ok(places.into_iter().map(|place| place.map(Stored::Placed)).collect())
+    }
+
+    async fn put_one(&self, new: &NewChunk) -> Result<Option<Place>, QueueError> {
+        while let Some(Chosen { unit, client, is_durable }) = self.choose(&new.group) {
+            let blob = format!("{:032x}", rand::random::<u128>());
+            let pieces = new.rows.pieces();
+            let put = Put {
+                batches: pieces.to_vec(),
+                group_size: new.rows.rows(),
+                ..Put::group(blob.clone(), pieces[0].clone())
+            };
+            match client.put(BLOBS, put, None).await {
+                Ok(rows) => return Ok(Some(Place { unit, blob, rows, is_durable })),
+                Err(error) if error.class() == ErrorClass::Retryable => {
+                    tracing::warn!(%unit, %error, "a storage unit takes no rows; another one gets them");
+                    self.shun(&unit);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    async fn get_one(&self, wanted: &Wanted, columns: Option<&[String]>) -> Result<Found, QueueError> {
+        let gone = || QueueError::ChunkGone { chunk: wanted.chunk.0 };
+        let place = self.place(wanted.chunk).ok_or_else(gone)?;
+        let rows: &[RowHandle] = place.rows.get(wanted.first..wanted.first + wanted.rows).unwrap_or_default();
+        let needed = |name: &&String| columns.is_none_or(|columns| columns.contains(name));
+        let names: Vec<String> = wanted.columns.iter().filter(needed).cloned().collect();
+        let fetched = match self.client_of(&place.unit) {
+            Ok(client) => client.get(BLOBS, rows, Some(&names)).await,
+            Err(error) => Err(error),
+        };
+        match fetched {
+            Ok(batches) => Ok(Found { chunk: Chunk::new(batches)?, first: 0 }),
+            Err(error) if error.class() == ErrorClass::Retryable => {
+                tracing::warn!(unit = %place.unit, %error, "rows cannot be fetched");
+                self.suspect(&place.unit);
+                Err(QueueError::UnitAway { unit: place.unit.clone() })
+            }
+            // It has moved since.
+            Err(_) if self.place(wanted.chunk).is_none() => Err(gone()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Store for Units {
+    fn put(&self, chunks: Vec<NewChunk>) -> BoxFuture<'_, Result<Vec<Stored>, QueueError>> {
+        let nobody = || QueueError::UnitAway { unit: "any".to_owned() };
+        async move { self.put_all(&chunks).await?.ok_or_else(nobody) }.boxed()
+    }
+
+    fn get<'a>(
+        &'a self,
+        wanted: &'a [Wanted],
+        columns: Option<&'a [String]>,
+    ) -> BoxFuture<'a, Vec<Result<Found, QueueError>>> {
+        let fetching = stream::iter(0..wanted.len()).map(move |at| self.get_one(&wanted[at], columns));
+        fetching.buffered(AT_A_TIME).collect().boxed()
+    }
+
+    fn free(&self, chunks: &[ChunkId]) {
+        chunks.iter().for_each(|chunk| self.forget(*chunk));
+    }
+
+    /// None of them here.
+    fn bytes(&self) -> u64 {
+        0
+    }
+}
