@@ -1,113 +1,18 @@
 //! Storage units: rows on other machines, and what their death and return mean.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+#[path = "support/served_units.rs"]
+mod support;
+
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, Int64Array, ListArray, RecordBatch};
-use arrow::datatypes::Int64Type;
-use rolldock_queue::{
-    BLOBS, PartitionSpec, PartitionStats, Put, Queue, QueueConfig, QueueError, RemoteConfig, RemoteQueue,
-    ServiceConfig, Take, TransferQueue, UnitConfig, UnitStatus, run_unit, serve,
-};
+use arrow::array::Int64Array;
+use rolldock_queue::{BLOBS, PartitionSpec, Put, Queue, QueueError, ServiceConfig, Take, UnitStatus, serve};
 use tokio::net::TcpListener;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-/// A served queue; dropping it is its death.
-struct Server {
-    queue: TransferQueue,
-    address: SocketAddr,
-    end: CancellationToken,
-    tasks: Vec<AbortOnDropHandle<()>>,
-}
-
-fn open(dir: Option<&Path>) -> TransferQueue {
-    TransferQueue::open(QueueConfig { dir: dir.map(Path::to_owned), ..QueueConfig::default() }).unwrap()
-}
-
-async fn served(dir: Option<&Path>) -> Server {
-    served_with(dir, ServiceConfig::default()).await
-}
-
-async fn served_with(dir: Option<&Path>, config: ServiceConfig) -> Server {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (queue, address, end) = (open(dir), listener.local_addr().unwrap(), CancellationToken::new());
-    let serving = serve(queue.clone(), listener, config, end.clone());
-    let task = TaskTracker::new().spawn(async move { serving.await.unwrap() });
-    Server { queue, address, end, tasks: vec![AbortOnDropHandle::new(task)] }
-}
-
-impl Server {
-    fn client(&self) -> RemoteQueue {
-        RemoteQueue::new(RemoteConfig::new(format!("http://{}", self.address))).unwrap()
-    }
-
-    async fn unit(controller: &Server, dir: Option<PathBuf>) -> Server {
-        Self::unit_with(controller, dir, Duration::from_millis(200)).await
-    }
-
-    async fn unit_with(controller: &Server, dir: Option<PathBuf>, orphan_age: Duration) -> Server {
-        let mut unit = served(dir.as_deref()).await;
-        let config = UnitConfig {
-            orphan_age,
-            ..UnitConfig::new(controller.client(), format!("http://{}", unit.address))
-        };
-        let (queue, end) = (unit.queue.clone(), unit.end.clone());
-        let running = async move { run_unit(&queue, dir.as_deref(), config, &end).await.unwrap() };
-        unit.tasks.push(AbortOnDropHandle::new(TaskTracker::new().spawn(running)));
-        unit
-    }
-
-    /// Goes without a word; its directory is free afterwards.
-    async fn die(self) {
-        self.end.cancel();
-        for task in self.tasks {
-            task.await.unwrap();
-        }
-        self.queue.close();
-    }
-}
-
-fn spec() -> PartitionSpec {
-    PartitionSpec::new("train", ["train"], 1000)
-}
-
-fn batch(first: i64, rows: i64) -> RecordBatch {
-    let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(first..first + rows));
-    let tokens = (first..first + rows).map(|id| Some((0..id % 5).map(Some)));
-    let tokens: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>(tokens));
-    RecordBatch::try_from_iter([("id", ids), ("tokens", tokens)]).unwrap()
-}
-
-fn names(rows: i64) -> RecordBatch {
-    let names = (0..rows).map(|row| format!("n{row}"));
-    RecordBatch::try_from_iter([("name", Arc::new(arrow::array::StringArray::from_iter_values(names)) as _)])
-        .unwrap()
-}
-
-async fn until(mut holds: impl AsyncFnMut() -> bool) {
-    let give_up = Instant::now() + Duration::from_secs(20);
-    while !holds().await {
-        assert!(Instant::now() < give_up, "it never came about");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-async fn until_live(client: &RemoteQueue, count: usize) {
-    until(async || {
-        let units = client.units().await.unwrap();
-        units.iter().filter(|unit| unit.status == UnitStatus::Live).count() == count
-    })
-    .await;
-}
-
-async fn stats(client: &RemoteQueue) -> PartitionStats {
-    client.status("train").await.unwrap()
-}
+use support::{Server, batch, names, open, served, spec, stats, until, until_live};
 
 #[tokio::test]
 async fn rows_lie_on_units_and_the_controller_has_none() {
@@ -321,103 +226,6 @@ async fn a_drained_units_rows_move_to_others_and_it_may_leave() {
     until(async || left.stats().rows == 0).await;
 }
 
-#[tokio::test]
-async fn clients_read_and_write_units_and_the_controller_sees_no_payload() {
-    // More than a kilobyte would not get through the controller.
-    let config = ServiceConfig { body_bytes_max: 1_500, ..ServiceConfig::default() };
-    let controller = served_with(None, config).await;
-    let units = [Server::unit(&controller, None).await, Server::unit(&controller, None).await];
-    let client = controller.client();
-    until_live(&client, 2).await;
-    client.declare(PartitionSpec { length_columns: vec!["tokens".to_owned()], ..spec() }).await.unwrap();
-    for group in 0..8 {
-        let put = Put {
-            keys: (0..10).map(|row| format!("{group}/{row}")).collect(),
-            ..Put::group(format!("g{group}"), wide(10))
-        };
-        client.put("train", put, None).await.unwrap();
-    }
-    let on_units: usize = units.iter().map(|unit| unit.queue.partition(BLOBS).unwrap().stats().rows).sum();
-    assert_eq!((on_units, controller.queue.inspect().payload_bytes), (80, 0));
-    let lease = client.take("train", &Take::tokens("train", 45)).await.unwrap().unwrap();
-    assert_eq!(lease.rows().len(), 20, "two groups of 20 tokens");
-    assert_eq!(lease.keys()[0].as_deref(), Some("0/0"));
-    assert_eq!(lease.batches()[0].columns(), wide(10).columns());
-    lease.ack().await.unwrap();
-    let again = Put { token: Some("t".to_owned()), ..Put::group("once", wide(10)) };
-    let rows = client.put("train", again.clone(), None).await.unwrap();
-    assert_eq!(client.put("train", again, None).await.unwrap(), rows);
-    // Rows by their handles too, whole and some of their columns.
-    let found = client.get("train", &rows, None).await.unwrap();
-    assert_eq!(found.iter().map(RecordBatch::num_rows).sum::<usize>(), 10);
-    assert_eq!(found[0].columns(), wide(10).columns());
-    let texts = client.get("train", &rows[3..5], Some(&["text".to_owned()])).await.unwrap();
-    assert_eq!(texts[0].columns(), wide(2).project(&[0]).unwrap().columns());
-    let missing = client.get("train", &rows, Some(&["none".to_owned()])).await;
-    assert_eq!(missing, Err(QueueError::ColumnMissing { column: "none".to_owned() }));
-}
-
-#[tokio::test]
-async fn a_put_that_is_refused_or_waits_for_room_leaves_nothing_on_a_unit() {
-    let controller = served(None).await;
-    // Far from the age at which it would remove what nobody knows.
-    let unit = Server::unit_with(&controller, None, Duration::from_secs(600)).await;
-    let client = controller.client();
-    until_live(&client, 1).await;
-    client.declare(PartitionSpec { capacity_rows: 4, ..spec() }).await.unwrap();
-    client.put("train", Put::group("a", batch(0, 4)), None).await.unwrap();
-    let held = unit.queue.partition(BLOBS).unwrap();
-    let put =
-        |wait_ms| client.put("train", Put::group("b", batch(4, 2)), Some(Duration::from_millis(wait_ms)));
-    for wait_ms in [0, 50] {
-        let refused = put(wait_ms).await;
-        assert!(matches!(refused, Err(QueueError::Deadline { .. })), "{refused:?}");
-        assert_eq!(held.stats().rows, 4);
-    }
-    let doubled = Put { keys: vec!["k".to_owned(), "k".to_owned()], ..Put::group("c", batch(0, 2)) };
-    assert!(client.put("train", doubled, None).await.is_err());
-    assert_eq!(held.stats().rows, 4);
-    // Waiting, it has its rows there, once; and they are the ones that are taken.
-    let waiting = put(20_000);
-    let acking = async {
-        until(async || held.stats().rows == 6).await;
-        let lease = client.take("train", &Take::groups("train", 1)).await.unwrap().unwrap();
-        lease.ack().await.unwrap();
-    };
-    let (rows, ()) = tokio::join!(waiting, acking);
-    assert_eq!(rows.unwrap().len(), 2);
-    until(async || held.stats().rows == 2).await;
-    let lease = client.take("train", &Take::groups("train", 1)).await.unwrap().unwrap();
-    assert_eq!(lease.batches()[0].columns(), batch(4, 2).columns());
-}
-
-/// Rows of some kilobytes, with two tokens each.
-fn wide(rows: usize) -> RecordBatch {
-    let text: ArrayRef =
-        Arc::new(arrow::array::StringArray::from_iter_values((0..rows).map(|_| "x".repeat(3000))));
-    let tokens = (0..rows as i64).map(|row| Some([Some(row), Some(row)]));
-    let tokens: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>(tokens));
-    RecordBatch::try_from_iter([("text", text), ("tokens", tokens)]).unwrap()
-}
-
-#[tokio::test]
-async fn clients_that_know_nothing_of_units_use_the_controller() {
-    let controller = served(None).await;
-    let unit = Server::unit(&controller, None).await;
-    until_live(&controller.client(), 1).await;
-    let queue: &dyn Queue = &controller.queue;
-    queue.declare(spec()).await.unwrap();
-    queue.put("train", Put::group("a", batch(0, 4)), None).await.unwrap();
-    assert_eq!(unit.queue.partition(BLOBS).unwrap().stats().rows, 4);
-    let lease = queue.take("train", &Take::groups("train", 1)).await.unwrap().unwrap();
-    assert_eq!(lease.concat().unwrap(), batch(0, 4));
-    lease.nack().await.unwrap();
-    let raw = reqwest::Client::new();
-    let answer = raw.post(format!("http://{}/v1/partitions/train/take", controller.address));
-    let answer = answer.body(r#"{"task":"train","groups":1}"#).send().await.unwrap();
-    assert_eq!(answer.headers()["content-type"], "application/vnd.apache.arrow.stream");
-}
-
 /// Announces a unit by hand: after that it says nothing of its own accord.
 async fn announce(controller: &Server, unit: &Server, name: &str) {
     let card = serde_json::json!({
@@ -466,30 +274,6 @@ async fn a_unit_in_anothers_place_does_not_answer_for_it() {
     assert_eq!((seen.rows, seen.dispositions.lost), (0, 4));
     let units = client.units().await.unwrap();
     assert_eq!(units.iter().map(|unit| unit.card.unit.as_str()).collect::<Vec<_>>(), ["second"]);
-}
-
-#[tokio::test]
-async fn a_put_that_waited_for_room_while_its_unit_died_is_put_elsewhere() {
-    let controller = served(None).await;
-    let unit = Server::unit_with(&controller, None, Duration::from_secs(600)).await;
-    let client = controller.client();
-    until_live(&client, 1).await;
-    client.declare(PartitionSpec { capacity_rows: 4, ..spec() }).await.unwrap();
-    let partition = controller.queue.partition("train").unwrap();
-    client.put("train", Put::group("a", batch(0, 4)), None).await.unwrap();
-    let held = unit.queue.partition(BLOBS).unwrap();
-    let waiting = client.put("train", Put::group("b", batch(4, 4)), Some(Duration::from_secs(20)));
-    let dying = async {
-        until(async || held.stats().rows == 8).await;
-        // The rows of `a` are lost with it, which makes room for `b`.
-        unit.die().await;
-    };
-    let (rows, ()) = tokio::join!(waiting, dying);
-    assert_eq!(rows.unwrap().len(), 4);
-    let seen = partition.stats();
-    assert_eq!((seen.rows, seen.tasks[0].ready_rows, seen.tasks[0].away_rows), (4, 4, 0));
-    let lease = client.take("train", &Take::groups("train", 1)).await.unwrap().unwrap();
-    assert_eq!(lease.concat().unwrap(), batch(4, 4));
 }
 
 #[tokio::test]

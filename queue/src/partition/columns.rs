@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
+use serde::{Deserialize, Serialize};
 
 use super::put::rows_of;
 use super::write::Written;
@@ -11,6 +12,7 @@ use super::{Admission, Partition, RowHandle, Shared};
 use crate::journal::{PayloadRecord, Record, Runs};
 use crate::partition::put::columns_of;
 use crate::store::{Chunk, ChunkSizes, Encoded, NewChunk, Store, Within};
+use crate::units::Place;
 use crate::{ChunkId, ColumnSpec, QueueError};
 
 /// Columns of several groups are cut into chunks of about this size; bytes.
@@ -37,12 +39,36 @@ impl Drop for ColumnsReservation {
     }
 }
 
+/// Columns of rows that lie on a unit already.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PlacedColumns {
+    pub(crate) place: Place,
+    /// Of payload.
+    pub(crate) bytes: u64,
+}
+
+/// Rows that follow each other, and the unit that their groups belong to.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct UnitRows {
+    pub(crate) unit: String,
+    pub(crate) rows: usize,
+}
+
 /// Rows whose columns lie in one chunk.
 struct Piece {
     rows: Range<usize>,
     payload: PayloadRecord,
     kib: u32,
     sizes: Option<ChunkSizes>,
+}
+
+impl Piece {
+    fn new(rows: Range<usize>, chunk: ChunkId, unit: Option<Place>, columns: &[String], kib: u32) -> Self {
+        let columns = columns.to_vec();
+        let payload = PayloadRecord { chunk, location: None, unit, columns, chunk_rows: Vec::new() };
+        Self { rows, payload, kib, sizes: None }
+    }
 }
 
 /// A piece, and its place in what goes to the disk.
@@ -87,43 +113,117 @@ impl Partition {
         batches: Vec<RecordBatch>,
         token: Option<String>,
     ) -> Result<(), QueueError> {
-        if rows.is_empty() || rows.len() != rows_of(&batches) {
-            return Err(QueueError::Empty);
-        }
-        self.shared.table.lock().check_rows(rows.len())?;
+        self.check_count(rows, rows_of(&batches))?;
         let all = Chunk::new(batches)?;
-        let columns = columns_of(all.schema());
         self.check_row_bytes(all.pieces())?;
         self.kib_of(all.pieces())?;
-        self.visible(rows).await;
-        let begun = self.begin_once(token.as_ref(), |table| table.begin_columns(rows, &columns)).await?;
-        let Some(new) = begun else { return Ok(()) };
-        let names: Vec<String> = columns.into_iter().map(|column| column.name).collect();
-        let reservation = ColumnsReservation {
-            shared: Arc::clone(&self.shared),
-            rows: rows.to_vec(),
-            columns: names.clone(),
-            new,
-            is_good: false,
-            token: token.clone(),
+        let Some(reservation) = self.reserve_columns(rows, &columns_of(all.schema()), token).await? else {
+            return Ok(());
         };
         let cut = self.cut(rows, all)?;
-        let (payload, pieces) = self.store_pieces(rows, cut, &names).await?;
+        let (payload, pieces) = self.store_pieces(rows, cut, &reservation.columns).await?;
+        self.commit_columns(reservation, payload, pieces).await
+    }
+
+    /// The same with columns that lie on units already, piece by piece in the order of the rows.
+    pub(crate) async fn write_placed_columns(
+        &self,
+        rows: &[RowHandle],
+        columns: &[ColumnSpec],
+        placed: Vec<PlacedColumns>,
+        token: Option<String>,
+    ) -> Result<(), QueueError> {
+        let places = placed.iter().map(|piece| piece.place.rows.len());
+        self.check_count(rows, places.fold(0, usize::saturating_add))?;
+        if columns.is_empty() || placed.iter().any(|piece| piece.place.rows.is_empty()) {
+            return Err(QueueError::Empty);
+        }
+        self.refuse_unread_rows()?;
+        let kib = placed.iter().map(|piece| self.kib_of_bytes(piece.bytes)).collect::<Result<Vec<_>, _>>()?;
+        let Some(reservation) = self.reserve_columns(rows, columns, token).await? else { return Ok(()) };
+        let (mut pieces, mut first) = (Vec::with_capacity(placed.len()), 0);
+        for (PlacedColumns { mut place, .. }, kib) in placed.into_iter().zip(kib) {
+            // It may have died, or be drained, since they were put there.
+            place.is_durable = self.shared.plane.units.check_takes_rows(&place.unit)?;
+            let rows = first..first + place.rows.len();
+            first = rows.end;
+            let chunk = self.shared.new_chunk();
+            pieces.push((Piece::new(rows, chunk, Some(place), &reservation.columns, kib), None));
+        }
+        self.commit_columns(reservation, None, pieces).await
+    }
+
+    fn check_count(&self, rows: &[RowHandle], found: usize) -> Result<(), QueueError> {
+        if rows.is_empty() || rows.len() != found {
+            return Err(QueueError::Empty);
+        }
+        self.shared.table.lock().check_rows(rows.len())
+    }
+
+    /// Sets columns of rows aside for whoever writes them. `None`: that was done under the same token.
+    async fn reserve_columns(
+        &self,
+        rows: &[RowHandle],
+        columns: &[ColumnSpec],
+        token: Option<String>,
+    ) -> Result<Option<ColumnsReservation>, QueueError> {
+        self.visible(rows).await;
+        let begun = self.begin_once(token.as_ref(), |table| table.begin_columns(rows, columns)).await?;
+        let reservation = |new| ColumnsReservation {
+            shared: Arc::clone(&self.shared),
+            rows: rows.to_vec(),
+            columns: columns.iter().map(|column| column.name.clone()).collect(),
+            new,
+            is_good: false,
+            token,
+        };
+        Ok(begun.map(reservation))
+    }
+
+    /// Writes down what has been reserved and stored.
+    async fn commit_columns(
+        &self,
+        reservation: ColumnsReservation,
+        payload: Option<Encoded>,
+        pieces: Vec<StoredPiece>,
+    ) -> Result<(), QueueError> {
         let last = pieces.len() - 1;
         let written = |(number, (piece, within)): (usize, &StoredPiece)| Written {
             chunk: piece.payload.chunk,
             record: Record::Columns {
                 partition: self.shared.name.clone(),
-                rows: rows[piece.rows.clone()].to_vec(),
+                rows: reservation.rows[piece.rows.clone()].to_vec(),
                 payload: piece.payload.clone(),
                 kib: piece.kib,
-                token: token.clone().filter(|_| number == last),
+                token: reservation.token.clone().filter(|_| number == last),
             },
             within: *within,
         };
         let parts = pieces.iter().enumerate().map(written).collect();
         let pieces: Vec<Piece> = pieces.into_iter().map(|(piece, _)| piece).collect();
         self.write(payload, parts, move |durable| durable.map(|()| reservation.publish(&pieces))).await
+    }
+
+    /// The units that rows' groups belong to, for as many rows as follow each other; `None` where no unit takes rows.
+    pub(crate) async fn units_of(&self, rows: &[RowHandle]) -> Result<Option<Vec<UnitRows>>, QueueError> {
+        self.visible(rows).await;
+        let groups: Vec<(String, usize)> = {
+            let table = self.shared.table.lock();
+            let groups = rows.iter().map(|row| Ok(table.row(*row)?.group));
+            let groups = groups.collect::<Result<Vec<u64>, QueueError>>()?;
+            let mut at = 0;
+            let runs = groups.chunk_by(|left, right| left == right).map(|run| {
+                let first = rows[at];
+                at += run.len();
+                (table.group_of(first), run.len())
+            });
+            runs.collect()
+        };
+        let chosen = groups.into_iter().map(|(group, rows)| {
+            let unit = self.shared.plane.units.choose(&group)?.unit;
+            Some(UnitRows { unit, rows })
+        });
+        Ok(chosen.collect())
     }
 
     /// Rows in pieces of at most about [`PIECE_BYTES_MAX`], or of one group.
@@ -180,9 +280,7 @@ impl Partition {
             let sizes = stored.is_held().then(|| piece.sizes());
             let (encoded, unit) = stored.into_parts();
             let within = encoded.map(|encoded| written.get_or_insert_default().append(encoded));
-            let columns = names.to_vec();
-            let payload = PayloadRecord { chunk, location: None, unit, columns, chunk_rows: Vec::new() };
-            pieces.push((Piece { rows, payload, kib, sizes }, within));
+            pieces.push((Piece { sizes, ..Piece::new(rows, chunk, unit, names, kib) }, within));
         }
         Ok((written, pieces))
     }

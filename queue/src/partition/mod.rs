@@ -36,6 +36,7 @@ use crate::plane::{OwnStore, Plane};
 use crate::store::{Encoded, Store};
 use crate::{ChunkId, ChunkLocation, QueueError};
 
+pub(crate) use columns::{PlacedColumns, UnitRows};
 pub use lease::Lease;
 pub(crate) use lease::{Hold, Labels};
 pub use put::Put;

@@ -65,9 +65,11 @@ impl Put {
         }
     }
 
-    /// The rows alone.
-    pub(crate) fn bare(&self) -> Self {
-        Self { batches: self.batches.clone(), ..Self::group(String::new(), self.batches[0].clone()) }
+    /// The same in several batches with the same columns.
+    pub(crate) fn group_of(group: impl Into<String>, batches: Vec<RecordBatch>) -> Self {
+        let group_size = rows_of(&batches);
+        let empty = RecordBatch::new_empty(Arc::new(Schema::empty()));
+        Self { batches, group_size, ..Self::group(group, empty) }
     }
 
     /// Rows of all batches.
@@ -249,10 +251,11 @@ impl Partition {
     ) -> Result<Vec<RowHandle>, QueueError> {
         let PlacedRows { place, columns, lengths, bytes } = placed;
         let rows = place.rows.len();
-        let spec = self.spec();
-        let expected = if spec.length_columns.is_empty() { 0 } else { rows };
-        if lengths.len() != expected || spec.row_bytes_max.is_some() {
-            let reason = "the rows' lengths are not known without the rows".to_owned();
+        self.refuse_unread_rows()?;
+        let counted = self.shared.table.lock().spec.length_columns.len();
+        let (expected, found) = (if counted == 0 { 0 } else { rows }, lengths.len());
+        if found != expected {
+            let reason = format!("expected lengths of rows={expected}, found {found}");
             return Err(QueueError::BadRequest { reason });
         }
         let kib = self.kib_of_bytes(bytes)?;
@@ -423,7 +426,7 @@ impl Partition {
         self.kib_of_bytes(batches.iter().map(payload_bytes).sum::<Result<usize, _>>()? as u64)
     }
 
-    fn kib_of_bytes(&self, bytes: u64) -> Result<u32, QueueError> {
+    pub(super) fn kib_of_bytes(&self, bytes: u64) -> Result<u32, QueueError> {
         if !self.shared.counts_bytes {
             return Ok(0);
         }
@@ -444,6 +447,15 @@ impl Partition {
             if bytes > bytes_max {
                 return Err(QueueError::RowTooLong { row, bytes, bytes_max });
             }
+        }
+        Ok(())
+    }
+
+    /// Where a row has a limit the rows must be seen.
+    pub(super) fn refuse_unread_rows(&self) -> Result<(), QueueError> {
+        if self.shared.table.lock().spec.row_bytes_max.is_some() {
+            let reason = "the rows' lengths are not known without the rows".to_owned();
+            return Err(QueueError::BadRequest { reason });
         }
         Ok(())
     }

@@ -159,8 +159,12 @@ impl Queue for RemoteQueue {
             if rows.is_empty() || rows.len() != batch.num_rows() {
                 return Err(QueueError::Empty);
             }
+            let token = ipc::fresh_token();
+            if self.write_columns_direct(partition, rows, &batch, &token).await?.is_some() {
+                return Ok(());
+            }
             let body = Content::Rows(vec![ipc::with_handles(rows, &batch)?]);
-            let to = path(partition, &format!("/columns?token={}", ipc::fresh_token()));
+            let to = path(partition, &format!("/columns?token={token}"));
             self.link.done(Call::post(to, body).repeatable()).await
         }
         .boxed()

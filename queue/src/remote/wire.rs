@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::partition::PlacedStretch;
+use crate::partition::{PlacedColumns, PlacedStretch, UnitRows};
 use crate::units::Place;
 use crate::{
     Amount, ClosedGroup, ColumnSpec, ErrorClass, ExportFormat, KeyedRow, Put, QueueError, RowHandle,
@@ -321,6 +321,28 @@ pub(crate) struct PlacedBody {
     pub(crate) tags: Vec<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) record: Option<String>,
+}
+
+/// The body of a question where columns of rows belong.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct UnitsOfBody {
+    pub(crate) rows: Vec<RowHandle>,
+}
+
+/// The units for rows, so many at a time; none where columns go to the controller.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct UnitsOfAnswer {
+    pub(crate) units: Vec<UnitRows>,
+}
+
+/// The body of a writing of columns that lie on units.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PlacedColumnsBody {
+    pub(crate) rows: Vec<RowHandle>,
+    pub(crate) columns: Vec<ColumnSpec>,
+    pub(crate) pieces: Vec<PlacedColumns>,
 }
 
 /// The answer to a take of a client that fetches the rows itself.

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   client --- put payload ---> unit          (chosen by rendezvous hashing of the group)
-//!   client --- put, placed ---> controller    (metadata only)
+//!   client --- put, placed ---> controller    (metadata only; columns that come later in the same way)
 //!   client --- take ----------> controller    (lease and places)
 //!   client --- get -----------> units
 //! ```

@@ -23,12 +23,7 @@ impl Units {
     async fn put_one(&self, new: &NewChunk) -> Result<Option<Place>, QueueError> {
         while let Some(Chosen { unit, client, is_durable }) = self.choose(&new.group) {
             let blob = format!("{:032x}", rand::random::<u128>());
-            let pieces = new.rows.pieces();
-            let put = Put {
-                batches: pieces.to_vec(),
-                group_size: new.rows.rows(),
-                ..Put::group(blob.clone(), pieces[0].clone())
-            };
+            let put = Put::group_of(blob.clone(), new.rows.pieces().to_vec());
             match client.put(BLOBS, put, None).await {
                 Ok(rows) => return Ok(Some(Place { unit, blob, rows, is_durable })),
                 Err(error) if error.class() == ErrorClass::Retryable => {

@@ -2,6 +2,8 @@
 //!
 //! Where anything about that fails, the call goes the ordinary way, through the controller.
 
+mod columns;
+
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -137,13 +139,28 @@ impl RemoteQueue {
         let to = path(partition, &format!("/placed?{}", query(what)?));
         let wait = Duration::from_millis(what.wait_ms);
         let call = Call { wait, deadline, ..Call::json(to, &upload.body)?.repeatable() };
+        let call = Call { give_up: Some(self.tell_until(upload.begun)), ..call };
         match self.link.json(call).await {
-            // It died or is drained since we asked; what lies there is removed as nobody's.
-            Err(QueueError::UnitAway { .. } | QueueError::UnknownUnit { .. }) => {
-                self.direct.known.lock().units = None;
-                Ok(None)
-            }
+            Err(error) if self.is_void(upload.begun, &error) => Ok(None),
             answer => answer.map(Some),
+        }
+    }
+
+    /// Until when the controller is tried to be told of rows that lie on a unit.
+    fn tell_until(&self, begun: Instant) -> Instant {
+        (Instant::now() + self.link.config.patience).min(begun + UPLOAD_AGE_MAX)
+    }
+
+    /// Whether rows on a unit that the controller was told of must be sent again: what lies there is removed as nobody's.
+    fn is_void(&self, begun: Instant, error: &QueueError) -> bool {
+        match error {
+            // It died or is drained since we asked.
+            QueueError::UnitAway { .. } | QueueError::UnknownUnit { .. } => {
+                self.direct.known.lock().units = None;
+                true
+            }
+            QueueError::Unreachable { .. } => begun.elapsed() >= UPLOAD_AGE_MAX,
+            _ => false,
         }
     }
 
@@ -156,9 +173,7 @@ impl RemoteQueue {
     ) -> Result<Option<Upload>, QueueError> {
         let units = self.live_units(deadline).await;
         let chosen = units.iter().max_by_key(|card| weight(&card.unit, &put.group));
-        let Some(UnitCard { unit, url, is_durable }) = chosen.filter(|_| put.rows() > 0) else {
-            return Ok(None);
-        };
+        let Some(card) = chosen.filter(|_| put.rows() > 0) else { return Ok(None) };
         let spec = self.spec_of(partition, deadline).await?;
         if spec.row_bytes_max.is_some() {
             return Ok(None);
@@ -171,29 +186,52 @@ impl RemoteQueue {
         }
         let bytes = put.batches.iter().map(payload_bytes).sum::<Result<usize, _>>()? as u64;
         let columns = columns_of(put.batches[0].schema_ref());
-        let (begun, blob, client) = (Instant::now(), ipc::fresh_token(), self.unit_client(url)?);
-        let rows = Put { group: blob.clone(), group_size: put.rows(), ..put.bare() };
-        let rows = match client.put(BLOBS, rows, None).await {
-            Ok(rows) => rows,
-            Err(error) => {
-                tracing::warn!(%unit, %error, "a storage unit takes no rows; they go through the controller");
-                self.suspect(unit).await;
-                return Ok(None);
-            }
+        let begun = Instant::now();
+        let Some((client, place)) = self.upload_to(card, put.batches.clone()).await? else {
+            return Ok(None);
         };
-        let place = Place { unit: unit.clone(), blob, rows, is_durable: *is_durable };
         let (keys, tags, record) = (put.keys.clone(), put.tags.clone(), put.record.clone());
         let body = PlacedBody { place, columns, lengths, bytes, keys, tags, record };
         Ok(Some(Upload { begun, client, body }))
     }
 
-    /// Removes the rows of a put that the controller has refused. Where it is not known what became of the put, the unit
-    /// asks the controller later.
+    /// Puts rows on a unit as a blob of their own; `None` where it takes none.
+    async fn upload_to(
+        &self,
+        card: &UnitCard,
+        batches: Vec<RecordBatch>,
+    ) -> Result<Option<(Self, Place)>, QueueError> {
+        let UnitCard { unit, url, is_durable } = card;
+        let (blob, client) = (ipc::fresh_token(), self.unit_client(url)?);
+        let rows = Put::group_of(blob.clone(), batches);
+        match client.put(BLOBS, rows, None).await {
+            Ok(rows) => {
+                let place = Place { unit: unit.clone(), blob, rows, is_durable: *is_durable };
+                Ok(Some((client, place)))
+            }
+            Err(error) => {
+                tracing::warn!(%unit, %error, "a storage unit takes no rows; they go through the controller");
+                self.suspect(unit).await;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Removes the rows of a put that the controller has refused.
     pub(super) async fn take_back(&self, upload: Option<Upload>, refusal: &QueueError) {
-        let is_refused = matches!(refusal.class(), ErrorClass::Backpressure | ErrorClass::Client);
-        let Some(Upload { client, body, .. }) = upload.filter(|_| is_refused) else { return };
-        if let Err(error) = client.clear(BLOBS, &body.place.rows).await {
-            tracing::debug!(unit = %body.place.unit, %error, "a unit removes rows later that nobody knows");
+        if let Some(Upload { client, body, .. }) = upload {
+            client.remove_refused(&body.place, refusal).await;
+        }
+    }
+
+    /// Of a unit: removes rows that the controller has refused. Where it is not known what became of them, the unit asks the
+    /// controller later.
+    async fn remove_refused(&self, place: &Place, refusal: &QueueError) {
+        if !matches!(refusal.class(), ErrorClass::Backpressure | ErrorClass::Client) {
+            return;
+        }
+        if let Err(error) = self.clear(BLOBS, &place.rows).await {
+            tracing::debug!(unit = %place.unit, %error, "a unit removes rows later that nobody knows");
         }
     }
 

@@ -11,7 +11,10 @@ use tokio::time::Instant;
 use super::bodies::json_of;
 use super::{Answer, Path, Query, Service, Shared, done, json, until_end};
 use crate::partition::PlacedRows;
-use crate::remote::wire::{BlobsBody, PlacedBody, PutAnswer, PutQuery, UnitsAnswer, UnknownAnswer};
+use crate::remote::wire::{
+    BlobsBody, ColumnsQuery, PlacedBody, PlacedColumnsBody, PutAnswer, PutQuery, UnitsAnswer, UnitsOfAnswer,
+    UnitsOfBody, UnknownAnswer,
+};
 use crate::{Put, UnitCard};
 
 pub(super) fn routes() -> Router<Arc<Service>> {
@@ -22,6 +25,8 @@ pub(super) fn routes() -> Router<Arc<Service>> {
         .route("/v1/units/{unit}/forget", post(forget))
         .route("/v1/units/{unit}/suspect", post(suspect))
         .route("/v1/partitions/{partition}/placed", post(put_placed))
+        .route("/v1/partitions/{partition}/columns/units", post(units_of_columns))
+        .route("/v1/partitions/{partition}/columns/placed", post(write_placed_columns))
         .route("/v1/partitions/{partition}/spec", get(spec))
 }
 
@@ -74,4 +79,22 @@ async fn put_placed(
     let placed = PlacedRows { place, columns, lengths, bytes };
     let rows = until_end(&service, partition.put_placed(put, placed, Some(deadline))).await?;
     Ok(json(&PutAnswer { rows }))
+}
+
+async fn units_of_columns(State(service): Shared, Path(partition): Path<String>, body: Body) -> Answer {
+    let partition = service.queue.partition(&partition)?;
+    let UnitsOfBody { rows } = json_of(&service, body).await?;
+    Ok(json(&UnitsOfAnswer { units: partition.units_of(&rows).await?.unwrap_or_default() }))
+}
+
+async fn write_placed_columns(
+    State(service): Shared,
+    Path(partition): Path<String>,
+    Query(query): Query<ColumnsQuery>,
+    body: Body,
+) -> Answer {
+    let partition = service.queue.partition(&partition)?;
+    let PlacedColumnsBody { rows, columns, pieces } = json_of(&service, body).await?;
+    partition.write_placed_columns(&rows, &columns, pieces, query.token).await?;
+    done()
 }
