@@ -1,5 +1,6 @@
 //! A partition: puts, takes and acks over the control plane's table and the payload's store.
 
+mod admission;
 mod balance;
 mod claim;
 mod columns;

@@ -10,13 +10,13 @@ use arrow::datatypes::{DataType, Schema, UInt32Type};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::room::{Room, Size};
+use super::admission::Admitted;
 use super::write::Written;
-use super::{Admission, Claim, Freed, Label, Partition, RowHandle, SamplePart};
+use super::{Label, Partition, RowHandle, SamplePart};
 use crate::QueueError;
-use crate::config::{ColumnSpec, OnFull};
+use crate::config::ColumnSpec;
 use crate::journal::{PayloadRecord, PutRecord, Record};
-use crate::store::{Chunk, ChunkSizes, Stored, payload_bytes};
+use crate::store::{Chunk, Stored, payload_bytes};
 use crate::units::Place;
 
 /// Rows of one group.
@@ -130,53 +130,11 @@ pub(crate) fn columns_of(schema: &Schema) -> Vec<ColumnSpec> {
     schema.fields().iter().map(|field| ColumnSpec::of(field)).collect()
 }
 
-/// What was set aside for a put; given back unless it is published.
-struct Reservation {
-    room: Room,
-    claim: Option<Claim>,
-}
-
-impl Reservation {
-    /// Makes the rows visible. `Err`: their group was given up meanwhile.
-    fn publish(mut self, put: PutRecord, sizes: Option<&ChunkSizes>) -> Result<(), QueueError> {
-        let claim = self.claim.take();
-        self.room.keep();
-        let shared = &self.room.shared;
-        let (chunk, unit, group) = (put.payload.chunk, put.payload.unit.clone(), put.group.clone());
-        let mut table = shared.table.lock();
-        if let Some(claim) = claim {
-            table.settle_columns(claim.columns(), true);
-        }
-        let published = table.publish(put);
-        if let Some(sizes) = sizes {
-            table.size_chunk(chunk, sizes);
-        }
-        // Also where the rows are gone: the chunk is freed there.
-        shared.learn_place(&mut table, chunk, unit);
-        shared.tell(&mut table);
-        drop(table);
-        published.map_err(|released| {
-            shared.reclaim(&released);
-            QueueError::GroupClosed { group }
-        })
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        if let Some(claim) = self.claim.take() {
-            let mut table = self.room.shared.table.lock();
-            table.release(&claim);
-            self.room.shared.tell(&mut table);
-        }
-    }
-}
-
 /// What a put brings.
-struct Incoming {
-    columns: Vec<ColumnSpec>,
-    rows: usize,
-    kib: u32,
+pub(super) struct Incoming {
+    pub(super) columns: Vec<ColumnSpec>,
+    pub(super) rows: usize,
+    pub(super) kib: u32,
     /// Tokens of each row; none if nobody counts them.
     lengths: Vec<u32>,
     /// Where the payload lies, if it is not in the put.
@@ -190,12 +148,6 @@ pub(crate) struct PlacedRows {
     pub(crate) lengths: Vec<u32>,
     /// Of payload.
     pub(crate) bytes: u64,
-}
-
-/// Where a put goes on.
-enum Admitted {
-    Reserved(Reservation, Vec<RowHandle>),
-    Known(Vec<RowHandle>),
 }
 
 /// Tokens of each row of a batch.
@@ -344,78 +296,6 @@ impl Partition {
         let lengths: Vec<_> =
             batches.iter().map(|batch| lengths_of(batch, &counted)).collect::<Result<_, _>>()?;
         Ok(lengths.concat())
-    }
-
-    /// Checks a put and sets aside what it needs. What was checked before a wait is checked again after it.
-    async fn admit(
-        &self,
-        put: &Put,
-        incoming: &Incoming,
-        deadline: Option<Instant>,
-    ) -> Result<Admitted, QueueError> {
-        let Incoming { columns, rows, kib, .. } = incoming;
-        let (rows, kib) = (*rows, *kib);
-        loop {
-            let settled = self.shared.changed.notified();
-            tokio::pin!(settled);
-            // Registered before the table is read, so that no change between the two is missed.
-            settled.as_mut().enable();
-            let mut admission = self.shared.table.lock().admit(put, rows, columns)?;
-            if matches!(admission, Admission::Fresh) {
-                let size = Size { rows, kib };
-                let room = self.make_room(size, deadline).await?;
-                let mut table = self.shared.table.lock();
-                admission = table.admit(put, rows, columns)?;
-                if matches!(admission, Admission::Fresh) {
-                    let claim = table.reserve(put, rows, kib, columns);
-                    self.shared.check_table(&table);
-                    let handles = claim.rows.clone();
-                    return Ok(Admitted::Reserved(Reservation { room, claim: Some(claim) }, handles));
-                }
-            }
-            match admission {
-                Admission::Known(rows) => return Ok(Admitted::Known(rows)),
-                // Either way the table is read again.
-                _ => match deadline {
-                    None => settled.await,
-                    Some(deadline) => {
-                        let waited = tokio::time::timeout_at(deadline, settled).await;
-                        waited.map_err(|_| self.late("the first put of a token"))?;
-                    }
-                },
-            }
-        }
-    }
-
-    async fn make_room(&self, size: Size, deadline: Option<Instant>) -> Result<Room, QueueError> {
-        let shared = &self.shared;
-        let (on_full, capacity) = {
-            let table = shared.table.lock();
-            (table.spec.on_full, table.spec.capacity_rows)
-        };
-        let full = || QueueError::Full { partition: shared.name.clone(), capacity };
-        match on_full {
-            OnFull::Block => {
-                let waiting = shared.room.acquire(size);
-                let granted = match deadline {
-                    None => waiting.await,
-                    Some(deadline) => {
-                        tokio::time::timeout_at(deadline, waiting).await.map_err(|_| self.late("room"))?
-                    }
-                };
-                granted.map_err(|_| QueueError::Closed { partition: shared.name.clone() })?;
-            }
-            OnFull::Refuse if shared.room.try_acquire(size) => {}
-            OnFull::Refuse => return Err(full()),
-            OnFull::DropOldest => {
-                while !shared.room.try_acquire(size) {
-                    let oldest = shared.table.lock().begin_drop().ok_or_else(full)?;
-                    tracing::warn!(partition = %shared.name, rows = oldest.len(), "the partition is full; its oldest group is dropped");
-                    self.free(oldest, Freed::Dropped).await?;
-                }
-            }
-        }
-        Ok(Room::granted(shared, size))
     }
 
     /// What a batch takes of the partition's capacity in bytes; 0 where there is none.

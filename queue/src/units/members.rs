@@ -1,0 +1,333 @@
+//! Who there is, and what lies where.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::{Chosen, Place, RETURN_MAX, SILENCE_MAX, UnitCard, UnitInspection, UnitStatus, weight};
+use crate::{ChunkId, QueueError, RemoteQueue, RowHandle};
+
+#[derive(Debug)]
+struct Member {
+    card: UnitCard,
+    client: Option<RemoteQueue>,
+    status: UnitStatus,
+    /// It gets no rows until it has been looked at.
+    is_shunned: bool,
+    seen: Instant,
+    chunks: HashSet<ChunkId>,
+    /// Rows that it may forget.
+    freed: Vec<RowHandle>,
+}
+
+#[derive(Debug)]
+struct Placed {
+    place: Arc<Place>,
+    /// Rows of the place that are gone there already.
+    freed: HashSet<u32>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    members: BTreeMap<String, Member>,
+    chunks: HashMap<ChunkId, Placed>,
+    /// Units that somebody could not reach.
+    suspects: HashSet<String>,
+}
+
+/// The units of a queue, and what lies where.
+#[derive(Debug, Default)]
+pub(crate) struct Units {
+    state: Mutex<State>,
+    /// What units ask for, as the controller does.
+    token: Mutex<Option<String>>,
+}
+
+impl State {
+    fn member(&mut self, unit: &str) -> Result<&mut Member, QueueError> {
+        self.members.get_mut(unit).ok_or_else(|| QueueError::UnknownUnit { unit: unit.to_owned() })
+    }
+}
+
+impl Units {
+    pub(crate) fn set_token(&self, token: Option<String>) {
+        *self.token.lock() = token;
+    }
+
+    /// A client that fails at once where a unit does not answer. Needs a tokio runtime.
+    pub(super) fn client(&self, url: &str) -> Result<RemoteQueue, QueueError> {
+        RemoteQueue::of_unit(url, self.token.lock().clone())
+    }
+
+    /// Units that were reached where another one is now: they have gone.
+    pub(crate) fn supplanted_by(&self, card: &UnitCard) -> Vec<String> {
+        let state = self.state.lock();
+        let gone = |member: &&Member| {
+            member.status != UnitStatus::Dead && member.card.url == card.url && member.card.unit != card.unit
+        };
+        state.members.values().filter(gone).map(|member| member.card.unit.clone()).collect()
+    }
+
+    /// A unit is there, new or again. Says whether it was away.
+    pub(crate) fn register(&self, card: UnitCard) -> Result<bool, QueueError> {
+        let is_known = {
+            let state = self.state.lock();
+            let member = state.members.get(&card.unit);
+            member.is_some_and(|member| member.client.is_some() && member.card.url == card.url)
+        };
+        // It announces itself twice a second, and moves hardly ever.
+        let client = if is_known { None } else { Some(self.client(&card.url)?) };
+        let mut state = self.state.lock();
+        let now = Instant::now();
+        let member = state.members.entry(card.unit.clone()).or_insert_with(|| {
+            tracing::info!(unit = %card.unit, url = %card.url, "a storage unit joins");
+            Member {
+                card: card.clone(),
+                client: None,
+                status: UnitStatus::Live,
+                is_shunned: false,
+                seen: now,
+                chunks: HashSet::new(),
+                freed: Vec::new(),
+            }
+        });
+        member.seen = now;
+        if client.is_some() {
+            member.client = client;
+        }
+        member.card = card;
+        let was_dead = member.status == UnitStatus::Dead;
+        if was_dead {
+            (member.status, member.is_shunned) = (UnitStatus::Live, false);
+        }
+        Ok(was_dead)
+    }
+
+    /// Whether there is one, be it away, or has been one whose chunks are still waited for.
+    pub(crate) fn has_any(&self) -> bool {
+        !self.state.lock().members.is_empty()
+    }
+
+    /// The live unit for a key, if any takes rows.
+    pub(crate) fn choose(&self, key: &str) -> Option<Chosen> {
+        let state = self.state.lock();
+        let live =
+            state.members.values().filter(|member| member.status == UnitStatus::Live && !member.is_shunned);
+        let chosen = live.max_by_key(|member| weight(&member.card.unit, key))?;
+        let UnitCard { unit, is_durable, .. } = chosen.card.clone();
+        Some(Chosen { unit, client: chosen.client.clone()?, is_durable })
+    }
+
+    /// Somebody could not reach a unit.
+    pub(crate) fn suspect(&self, unit: &str) {
+        self.state.lock().suspects.insert(unit.to_owned());
+    }
+
+    /// A unit gets no more rows until it has been looked at.
+    pub(crate) fn shun(&self, unit: &str) {
+        let mut state = self.state.lock();
+        state.suspects.insert(unit.to_owned());
+        if let Ok(member) = state.member(unit) {
+            member.is_shunned = true;
+        }
+    }
+
+    /// A unit that was silent, or that somebody could not reach, answers.
+    pub(super) fn heard(&self, unit: &str) {
+        if let Ok(member) = self.state.lock().member(unit) {
+            (member.is_shunned, member.seen) = (false, Instant::now());
+        }
+    }
+
+    /// Units that are silent or that somebody could not reach, and how to ask them.
+    pub(super) fn take_doubtful(&self, now: Instant) -> Vec<(String, Option<RemoteQueue>)> {
+        let mut state = self.state.lock();
+        let suspects = std::mem::take(&mut state.suspects);
+        let is_doubtful = |member: &&Member| {
+            member.status != UnitStatus::Dead
+                && (now.duration_since(member.seen) > SILENCE_MAX || suspects.contains(&member.card.unit))
+        };
+        let doubtful = state.members.values().filter(is_doubtful);
+        doubtful.map(|member| (member.card.unit.clone(), member.client.clone())).collect()
+    }
+
+    /// Dead units that kept their rows in memory, and have had time to come back: what is left of their chunks is lost.
+    pub(super) fn take_gone(&self, now: Instant) -> Vec<(String, Vec<ChunkId>)> {
+        let state = self.state.lock();
+        let is_gone = |member: &&Member| {
+            member.status == UnitStatus::Dead
+                && !member.card.is_durable
+                && now.duration_since(member.seen) > RETURN_MAX
+        };
+        let gone = state.members.values().filter(is_gone);
+        gone.map(|member| (member.card.unit.clone(), member.chunks.iter().copied().collect())).collect()
+    }
+
+    /// Refuses rows on a unit that takes none; says whether it keeps them.
+    pub(crate) fn check_takes_rows(&self, unit: &str) -> Result<bool, QueueError> {
+        let mut state = self.state.lock();
+        let member = state.member(unit)?;
+        if member.status == UnitStatus::Live {
+            Ok(member.card.is_durable)
+        } else {
+            Err(QueueError::UnitAway { unit: unit.to_owned() })
+        }
+    }
+
+    /// A chunk lies at a place. Says whether it is within reach.
+    pub(crate) fn insert(&self, chunk: ChunkId, place: Place) -> bool {
+        let mut state = self.state.lock();
+        let (unit, is_durable) = (place.unit.clone(), place.is_durable);
+        // As the journal is read nobody has announced himself yet; or the unit has died while the rows were written down.
+        let member = state.members.entry(unit.clone()).or_insert_with(|| Member {
+            card: UnitCard { unit, url: String::new(), is_durable },
+            client: None,
+            status: UnitStatus::Dead,
+            is_shunned: false,
+            seen: Instant::now(),
+            chunks: HashSet::new(),
+            freed: Vec::new(),
+        });
+        member.chunks.insert(chunk);
+        let is_here = member.status != UnitStatus::Dead;
+        state.chunks.insert(chunk, Placed { place: Arc::new(place), freed: HashSet::new() });
+        is_here
+    }
+
+    /// Where a chunk lies, if that is on a unit.
+    pub(crate) fn place(&self, chunk: ChunkId) -> Option<Arc<Place>> {
+        self.state.lock().chunks.get(&chunk).map(|placed| Arc::clone(&placed.place))
+    }
+
+    /// How to reach the unit of a place.
+    pub(crate) fn client_of(&self, unit: &str) -> Result<RemoteQueue, QueueError> {
+        let mut state = self.state.lock();
+        let member = state.member(unit)?;
+        let away = || QueueError::UnitAway { unit: unit.to_owned() };
+        member.client.clone().filter(|_| member.status != UnitStatus::Dead).ok_or_else(away)
+    }
+
+    /// The address of a unit that answers.
+    pub(crate) fn url_of(&self, unit: &str) -> Option<String> {
+        let state = self.state.lock();
+        let member = state.members.get(unit).filter(|member| member.status != UnitStatus::Dead)?;
+        Some(member.card.url.clone())
+    }
+
+    /// A chunk is gone: its unit may forget its rows.
+    pub(super) fn forget(&self, chunk: ChunkId) {
+        let mut state = self.state.lock();
+        let Some(placed) = state.chunks.remove(&chunk) else { return };
+        let rows = placed.place.rows.iter().enumerate();
+        let left: Vec<RowHandle> =
+            rows.filter(|(at, _)| !placed.freed.contains(&(*at as u32))).map(|(_, row)| *row).collect();
+        if let Some(member) = state.members.get_mut(&placed.place.unit) {
+            member.chunks.remove(&chunk);
+            member.freed.extend(left);
+        }
+    }
+
+    /// Only some rows of a chunk are still needed: its unit may forget the others.
+    pub(crate) fn thin(&self, chunk: ChunkId, live: &[u32]) {
+        let mut state = self.state.lock();
+        let Some(placed) = state.chunks.get_mut(&chunk) else { return };
+        let live: HashSet<u32> = live.iter().copied().collect();
+        let mut freed = Vec::new();
+        for (at, row) in placed.place.rows.iter().enumerate() {
+            if !live.contains(&(at as u32)) && placed.freed.insert(at as u32) {
+                freed.push(*row);
+            }
+        }
+        let unit = placed.place.unit.clone();
+        if let Some(member) = state.members.get_mut(&unit) {
+            member.freed.extend(freed);
+        }
+    }
+
+    /// Which of these blobs of a unit no chunk lies in.
+    pub(crate) fn unknown(&self, unit: &str, blobs: Vec<String>) -> Vec<String> {
+        let mut unknown: HashSet<String> = blobs.into_iter().collect();
+        let state = self.state.lock();
+        let chunks = state.members.get(unit).into_iter().flat_map(|member| &member.chunks);
+        for placed in chunks.filter_map(|chunk| state.chunks.get(chunk)) {
+            unknown.remove(&placed.place.blob);
+        }
+        unknown.into_iter().collect()
+    }
+
+    /// A unit takes no more rows.
+    pub(crate) fn drain(&self, unit: &str) -> Result<(), QueueError> {
+        let mut state = self.state.lock();
+        let member = state.member(unit)?;
+        if member.status == UnitStatus::Live {
+            member.status = UnitStatus::Draining;
+        }
+        Ok(())
+    }
+
+    /// A dead unit will not come back; it is forgotten when none of its chunks is left. Until then it is as one that kept
+    /// its rows in memory.
+    pub(crate) fn remove(&self, unit: &str) {
+        let mut state = self.state.lock();
+        match state.members.get_mut(unit) {
+            Some(member) if !member.chunks.is_empty() => member.card.is_durable = false,
+            _ => drop(state.members.remove(unit)),
+        }
+    }
+
+    /// A unit that does not answer is dead. Its chunks, and whether it keeps them; `None` if it was dead before.
+    pub(crate) fn bury(&self, unit: &str) -> Option<(Vec<ChunkId>, bool)> {
+        let mut state = self.state.lock();
+        let member = state.members.get_mut(unit).filter(|member| member.status != UnitStatus::Dead)?;
+        member.status = UnitStatus::Dead;
+        let (chunks, is_durable) = (member.chunks.iter().copied().collect(), member.card.is_durable);
+        tracing::error!(unit, is_durable, "a storage unit is dead");
+        Some((chunks, is_durable))
+    }
+
+    /// The chunks of a unit.
+    pub(crate) fn chunks_of(&self, unit: &str) -> Vec<ChunkId> {
+        let state = self.state.lock();
+        state.members.get(unit).map_or_else(Vec::new, |member| member.chunks.iter().copied().collect())
+    }
+
+    pub(crate) fn inspect(&self) -> Vec<UnitInspection> {
+        let state = self.state.lock();
+        let inspect = |member: &Member| UnitInspection {
+            card: member.card.clone(),
+            status: member.status,
+            chunks: member.chunks.len(),
+        };
+        state.members.values().map(inspect).collect()
+    }
+
+    /// Some chunks that lie on units which are drained.
+    pub(super) fn draining(&self, count: usize) -> Vec<(String, Vec<ChunkId>)> {
+        let state = self.state.lock();
+        let draining = state.members.values().filter(|member| member.status == UnitStatus::Draining);
+        let chunks = |member: &Member| {
+            (member.card.unit.clone(), member.chunks.iter().copied().take(count).collect::<Vec<_>>())
+        };
+        draining.map(chunks).filter(|(_, chunks)| !chunks.is_empty()).collect()
+    }
+
+    /// What units that answer may forget.
+    pub(super) fn take_freed(&self) -> Vec<(String, RemoteQueue, Vec<RowHandle>)> {
+        let mut state = self.state.lock();
+        let mut freed = Vec::new();
+        for member in state.members.values_mut().filter(|member| member.status != UnitStatus::Dead) {
+            if let Some(client) = member.client.clone().filter(|_| !member.freed.is_empty()) {
+                freed.push((member.card.unit.clone(), client, std::mem::take(&mut member.freed)));
+            }
+        }
+        freed
+    }
+
+    pub(super) fn give_back_freed(&self, unit: &str, rows: Vec<RowHandle>) {
+        if let Ok(member) = self.state.lock().member(unit) {
+            member.freed.extend(rows);
+        }
+    }
+}
