@@ -4,6 +4,7 @@ mod labels;
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -12,11 +13,12 @@ use arrow::buffer::Buffer;
 use arrow::compute::concat_batches;
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use arrow::ipc::reader::StreamDecoder;
-use arrow::ipc::writer::StreamWriter;
+use arrow::ipc::writer::{StreamEncoder, StreamWriter};
 use bytes::Bytes;
 
 use crate::QueueError;
 use crate::export::conform;
+use crate::store::gathered;
 
 pub use labels::{GROUP, HANDLE, KEY, POLICY_VERSION, RECORD, TAGS};
 pub(crate) use labels::{
@@ -64,28 +66,34 @@ impl Pieces {
             return Ok(None);
         }
         let piece = self.encode_next();
-        self.is_over |= piece.is_err();
-        piece.map(Some)
+        self.is_over = piece.as_ref().is_ok_and(Option::is_none) || piece.is_err();
+        piece
     }
 
-    fn encode_next(&mut self) -> Result<Bytes, QueueError> {
-        let mut encoder = match self.encoder.take() {
+    fn encode_next(&mut self) -> Result<Option<Bytes>, QueueError> {
+        let encoder = match &mut self.encoder {
             Some(encoder) => encoder,
-            None => Encoder::new(&self.schema)?,
+            none => none.insert(Encoder::new(&self.schema)?),
         };
-        let Some(batch) = self.batches.last() else {
-            self.is_over = true;
-            return encoder.end();
-        };
-        let rows = rows_of_a_piece(batch).min(batch.num_rows() - self.next_row);
-        let bytes = encoder.batch(&batch.slice(self.next_row, rows))?;
-        self.encoder = Some(encoder);
-        self.next_row += rows;
-        if self.next_row == batch.num_rows() {
-            self.batches.pop();
-            self.next_row = 0;
+        loop {
+            if let Some(bytes) = encoder.pop() {
+                return Ok(Some(bytes));
+            }
+            if encoder.is_over() {
+                return Ok(None);
+            }
+            let Some(batch) = self.batches.last() else {
+                encoder.end()?;
+                continue;
+            };
+            let rows = rows_of_a_piece(batch).min(batch.num_rows() - self.next_row);
+            encoder.push(&batch.slice(self.next_row, rows))?;
+            self.next_row += rows;
+            if self.next_row == batch.num_rows() {
+                self.batches.pop();
+                self.next_row = 0;
+            }
         }
-        Ok(bytes)
     }
 }
 
@@ -154,27 +162,40 @@ pub(crate) fn encoded_bytes(batch: &RecordBatch) -> usize {
     payload.sum::<usize>() + 256 * batch.num_columns() + 1024
 }
 
-/// Encodes batches one at a time.
+/// Encodes batches one at a time, into bytes of which the long ones lie where the batch has them.
 pub(crate) struct Encoder {
-    writer: StreamWriter<Vec<u8>>,
+    /// `None` once the stream has ended.
+    stream: Option<StreamEncoder>,
+    ready: VecDeque<Bytes>,
 }
 
 impl Encoder {
     pub(crate) fn new(schema: &Schema) -> Result<Self, QueueError> {
-        Ok(Self { writer: StreamWriter::try_new(Vec::new(), schema)? })
+        Ok(Self { stream: Some(StreamEncoder::try_new(schema)?), ready: VecDeque::new() })
     }
 
-    /// The bytes up to the end of the batch.
-    pub(crate) fn batch(&mut self, batch: &RecordBatch) -> Result<Bytes, QueueError> {
-        self.writer.get_mut().reserve(encoded_bytes(batch));
-        self.writer.write(batch)?;
-        Ok(std::mem::take(self.writer.get_mut()).into())
+    /// Appends a batch. Nothing may follow the end.
+    pub(crate) fn push(&mut self, batch: &RecordBatch) -> Result<(), QueueError> {
+        let buffers = self.stream.as_mut().map_or(Ok(Vec::new()), |stream| stream.encode(batch))?;
+        self.ready.extend(gathered(buffers).into_iter().map(Bytes::from_owner));
+        Ok(())
     }
 
-    /// The bytes of the stream's end.
-    pub(crate) fn end(mut self) -> Result<Bytes, QueueError> {
-        self.writer.finish()?;
-        Ok(std::mem::take(self.writer.get_mut()).into())
+    /// Appends the end.
+    pub(crate) fn end(&mut self) -> Result<(), QueueError> {
+        let buffers = self.stream.take().map_or(Ok(Vec::new()), StreamEncoder::finish)?;
+        self.ready.extend(gathered(buffers).into_iter().map(Bytes::from_owner));
+        Ok(())
+    }
+
+    /// The next bytes; `None` where they have yet to be made.
+    pub(crate) fn pop(&mut self) -> Option<Bytes> {
+        self.ready.pop_front()
+    }
+
+    /// Whether there are no more bytes.
+    pub(crate) fn is_over(&self) -> bool {
+        self.stream.is_none() && self.ready.is_empty()
     }
 }
 

@@ -32,12 +32,12 @@ impl Encoded {
     /// A chunk. Its payload is read, for the checksum, and not copied.
     pub(crate) fn of(chunk: &Chunk) -> Result<Self, QueueError> {
         let mut encoder = StreamEncoder::try_new(chunk.schema())?;
-        let mut pieces = Gathered::default();
+        let mut buffers = Vec::new();
         for batch in chunk.pieces() {
-            encoder.encode(batch)?.into_iter().for_each(|buffer| pieces.push(buffer));
+            buffers.extend(encoder.encode(batch)?);
         }
-        encoder.finish()?.into_iter().for_each(|buffer| pieces.push(buffer));
-        Ok(Self::from(pieces.finish()))
+        buffers.extend(encoder.finish()?);
+        Ok(Self::from(gathered(buffers)))
     }
 
     /// Appends chunks; says where they lie.
@@ -94,33 +94,24 @@ impl From<Vec<Buffer>> for Encoded {
     }
 }
 
-/// Buffers in order, the short ones copied together.
-#[derive(Default)]
-struct Gathered {
-    buffers: Vec<Buffer>,
-    short: Vec<u8>,
-}
-
-impl Gathered {
-    fn push(&mut self, buffer: Buffer) {
+/// Buffers in order, those that are short and follow each other copied together.
+pub(crate) fn gathered(buffers: Vec<Buffer>) -> Vec<Buffer> {
+    let mut gathered = Vec::new();
+    let mut short: Vec<u8> = Vec::new();
+    for buffer in buffers {
         if buffer.len() <= COPIED_BYTES_MAX {
-            self.short.extend_from_slice(&buffer);
-            return;
+            short.extend_from_slice(&buffer);
+            continue;
         }
-        self.flush();
-        self.buffers.push(buffer);
-    }
-
-    fn flush(&mut self) {
-        if !self.short.is_empty() {
-            self.buffers.push(Buffer::from_vec(std::mem::take(&mut self.short)));
+        if !short.is_empty() {
+            gathered.push(Buffer::from_vec(std::mem::take(&mut short)));
         }
+        gathered.push(buffer);
     }
-
-    fn finish(mut self) -> Vec<Buffer> {
-        self.flush();
-        self.buffers
+    if !short.is_empty() {
+        gathered.push(Buffer::from_vec(short));
     }
+    gathered
 }
 
 /// The rows of a chunk's bytes, which are not copied if they lie at a multiple of [`ALIGNMENT`].

@@ -32,7 +32,7 @@ use crate::units::Place;
 pub use chunk::Chunk;
 pub(crate) use disk::{DiskStore, SegmentFile, SegmentWriter};
 pub use encoded::Encoded;
-pub(crate) use encoded::{Within, decode};
+pub(crate) use encoded::{Within, decode, gathered};
 pub(crate) use memory::MemoryStore;
 pub(crate) use sizes::ChunkSizes;
 
