@@ -12,11 +12,9 @@ use parking_lot::Mutex;
 
 use crate::config::{PartitionSpec, QueueConfig};
 use crate::inspect::QueueInspection;
-use crate::journal::{Journal, LeaseLog, Record, Relocate, read_frames, read_leases};
+use crate::journal::{Journal, LeaseLog, LiveRecords, Record, Relocate, read_frames, read_leases};
 use crate::lock::DirLock;
-use crate::partition::{
-    Dispositions, Home, Partition, Replay, Table, ack_records, columns_of, lease_records, live_records,
-};
+use crate::partition::{Dispositions, Home, Partition, Replay, Table, columns_of, lease_records};
 use crate::plane::{OwnStore, Plane};
 use crate::store::{DiskStore, MemoryStore, SegmentWriter, Store};
 use crate::units::Units;
@@ -129,27 +127,23 @@ impl TransferQueue {
         let live_floor = Arc::clone(&generation_floor);
         let units = Arc::clone(&replay.units);
         let live_units = Arc::clone(&units);
-        let live = move || {
-            let partitions = live_partitions.lock();
-            let records = partitions.values().flat_map(|partition| {
-                let table = partition.shared.table.lock();
-                let mut records = live_records(&table, |chunk| {
-                    let unit = live_units.place(chunk).map(|place| place.as_ref().clone());
-                    (live_store.location(chunk), unit)
-                });
-                records.extend(ack_records(&table));
-                records
-            });
-            let floor = Record::Floor { generation: live_floor.load(Ordering::Relaxed) };
-            std::iter::once(floor).chain(records).collect()
-        };
+        let live: LiveRecords = Box::new(move |sink| {
+            sink(&Record::Floor { generation: live_floor.load(Ordering::Relaxed) })?;
+            let locate = |chunk| {
+                let unit = live_units.place(chunk).map(|place| place.as_ref().clone());
+                (live_store.location(chunk), unit)
+            };
+            // Declared and removed on this thread too: none comes or goes meanwhile.
+            let partitions: Vec<Partition> = live_partitions.lock().values().cloned().collect();
+            partitions.iter().try_for_each(|partition| partition.shared.walk(&locate, sink))
+        });
         let (moved_partitions, moved_store) = (Arc::clone(&partitions), Arc::clone(&store));
         let relocate: Relocate = Box::new(move |chunk| {
             let partitions: Vec<Partition> = moved_partitions.lock().values().cloned().collect();
             partitions.iter().find_map(|partition| partition.shared.relocation(chunk, &moved_store))
         });
         let sound = length.unwrap_or(0);
-        let journal = Journal::start(&dir, sound, segments, config.journal_bytes, Box::new(live), relocate)?;
+        let journal = Journal::start(&dir, sound, segments, config.journal_bytes, live, relocate)?;
         let leasing_partitions = Arc::clone(&partitions);
         let held = move || {
             let partitions = leasing_partitions.lock();

@@ -38,8 +38,12 @@ pub(crate) struct Entry {
     pub(crate) done: Done,
 }
 
-/// Everything live, as records: what the journal is rewritten to.
-pub(crate) type LiveRecords = Box<dyn Fn() -> Vec<Record> + Send>;
+/// Where records go, one after the other, until one cannot be written.
+pub(crate) type Sink<'a> = &'a mut dyn FnMut(&Record) -> Result<(), QueueError>;
+
+/// Gives everything live, as records: what the journal is rewritten to. On the writer's thread, so that nothing of it changes
+/// meanwhile.
+pub(crate) type LiveRecords = Box<dyn Fn(Sink<'_>) -> Result<(), QueueError> + Send>;
 
 /// What moves a chunk out of a segment that is mostly dead.
 pub(crate) type Relocate = Box<dyn Fn(ChunkId) -> Option<Entry> + Send>;
@@ -262,23 +266,29 @@ impl Writer {
 
     /// Replaces the journal by what is live, in one rename.
     fn rewrite(&mut self) -> Result<(), QueueError> {
-        let mut bytes = MAGIC.to_vec();
-        let mut body = Body::default();
-        for record in (self.live)() {
-            body.push(&record)?;
-            if body.len() > FRAME_BYTES {
-                bytes.append(&mut std::mem::take(&mut body).into_frame()?);
-            }
-        }
-        bytes.append(&mut body.into_frame()?);
         let temporary = self.dir.join("journal.new");
         let mut file = File::create(&temporary).map_err(QueueError::io("create", &temporary))?;
-        file.write_all(&bytes).and_then(|()| file.sync_all()).map_err(QueueError::io("write", &temporary))?;
+        let mut length = 0;
+        let mut write = |bytes: &[u8]| {
+            length += bytes.len() as u64;
+            file.write_all(bytes).map_err(QueueError::io("write", &temporary))
+        };
+        write(MAGIC)?;
+        let mut body = Body::default();
+        (self.live)(&mut |record| {
+            body.push(record)?;
+            if body.len() > FRAME_BYTES {
+                write(&std::mem::take(&mut body).into_frame()?)?;
+            }
+            Ok(())
+        })?;
+        write(&body.into_frame()?)?;
+        file.sync_all().map_err(QueueError::io("write", &temporary))?;
         std::fs::rename(&temporary, &self.path).map_err(QueueError::io("rename", &temporary))?;
         self.sync_dir()?;
-        tracing::debug!(from_bytes = self.length, to_bytes = bytes.len(), "the journal was rewritten");
+        tracing::debug!(from_bytes = self.length, to_bytes = length, "the journal was rewritten");
         self.file = file;
-        self.length = bytes.len() as u64;
+        self.length = length;
         self.rewrite_at = self.journal_bytes.max(4 * self.length);
         Ok(())
     }

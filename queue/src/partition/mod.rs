@@ -43,7 +43,7 @@ pub(crate) use lease::{Hold, Labels};
 pub use put::Put;
 pub(crate) use put::{PlacedRows, check_depth, columns_of, lengths_of};
 pub(crate) use read::{PlacedPart, PlacedStretch};
-pub(crate) use replay::{Replay, ack_records, lease_records, live_records};
+pub(crate) use replay::{Replay, lease_records, live_records};
 use room::{FreeRoom, Size};
 pub use sampler::{GroupSampler, ReadyGroup};
 use table::SLOTS_MAX;

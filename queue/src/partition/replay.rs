@@ -1,19 +1,23 @@
 //! A partition from its journal, and a journal from a partition.
 
 mod check;
+mod live;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::table::{Label, Part, Progress, RowHandle, Table};
-use crate::journal::{PayloadRecord, PutRecord, Record, Runs};
+use super::table::Table;
+use crate::journal::{PayloadRecord, Record, Runs};
 use crate::store::{DiskStore, Store};
-use crate::units::{Place, Units};
+use crate::units::Units;
 use crate::{ChunkId, ChunkLocation, QueueError};
+
+use live::ACK_ROWS;
+pub(crate) use live::{lease_records, live_records};
 
 /// Tables while records are read.
 pub(crate) struct Replay {
@@ -202,192 +206,4 @@ impl Record {
         }
         self
     }
-}
-
-/// Rows of an ack's record.
-const ACK_ROWS: usize = 8192;
-/// Of a record that holds owners' words or tokens.
-const WORDS_BYTES: usize = 1 << 20;
-
-/// Where payload lies: on disk, or on a unit.
-pub(crate) type Located = (Option<ChunkLocation>, Option<Place>);
-
-/// Rows of one chunk.
-type InChunk = (ChunkId, Vec<(RowHandle, Part)>);
-
-/// Rows by the chunk that a part of them lies in; chunks in order of their first row, rows in their own.
-fn by_chunk<'a>(table: &Table, rows: impl Iterator<Item = &'a RowHandle>, part: usize) -> Vec<InChunk> {
-    let mut chunks: Vec<InChunk> = Vec::new();
-    let mut places: HashMap<ChunkId, usize> = HashMap::new();
-    for handle in rows {
-        let found = table.row(*handle).ok().and_then(|row| row.parts.get(part).cloned());
-        let Some(part) = found else { continue };
-        let place = *places.entry(part.chunk).or_insert_with(|| {
-            chunks.push((part.chunk, Vec::new()));
-            chunks.len() - 1
-        });
-        chunks[place].1.push((*handle, part));
-    }
-    chunks
-}
-
-/// Tokens of each row; empty where none has any.
-fn lengths(table: &Table, rows: &[(RowHandle, Part)]) -> Vec<u32> {
-    let lengths: Vec<u32> =
-        rows.iter().map(|(handle, _)| table.row(*handle).map_or(0, |row| row.length)).collect();
-    if lengths.iter().all(|length| *length == 0) { Vec::new() } else { lengths }
-}
-
-/// Keys and tags of each row; empty where none has any.
-fn labels(table: &Table, rows: &[(RowHandle, Part)]) -> Vec<Label> {
-    let label = |(handle, _): &(RowHandle, Part)| {
-        let row = table.row(*handle).ok()?;
-        row.label.as_deref().cloned()
-    };
-    let labels: Vec<Option<Label>> = rows.iter().map(label).collect();
-    if labels.iter().all(Option::is_none) {
-        return Vec::new();
-    }
-    labels.into_iter().map(Option::unwrap_or_default).collect()
-}
-
-fn payload_record(
-    chunk: ChunkId,
-    rows: &[(RowHandle, Part)],
-    locate: &impl Fn(ChunkId) -> Located,
-) -> PayloadRecord {
-    let (location, unit) = locate(chunk);
-    PayloadRecord {
-        chunk,
-        location,
-        unit,
-        columns: rows.first().map_or_else(Vec::new, |(_, part)| part.columns.to_vec()),
-        chunk_rows: rows.iter().map(|(_, part)| part.row).collect(),
-    }
-}
-
-/// The records that make `table` as it is, for a journal without history or a snapshot. Leases are not in them: what
-/// somebody holds is not consumed.
-///
-/// Columns that were added to rows of many groups come once for the whole chunk, after all puts.
-pub(crate) fn live_records(table: &Table, locate: impl Fn(ChunkId) -> Located) -> Vec<Record> {
-    let partition = table.spec.name.clone();
-    let mut records = vec![Record::Declare {
-        spec: table.spec.clone(),
-        generation_floor: table.generation_floor(),
-        dispositions: table.dispositions,
-    }];
-    for group in table.groups.values() {
-        if let Some(samples) = Table::samples_record(group) {
-            records.push(Record::Samples { partition: partition.clone(), samples });
-        }
-        let mut group_gone = group.put - group.rows.len();
-        // Rows of one put lie in one chunk: they go back as one put, with their places in it.
-        let mut puts = by_chunk(table, group.rows.iter(), 0);
-        if puts.is_empty() {
-            // The rest of the group is still to come.
-            puts.push((ChunkId(0), Vec::new()));
-        }
-        for (chunk, rows) in puts {
-            records.push(Record::Put(PutRecord {
-                partition: partition.clone(),
-                group: group.key.clone(),
-                group_size: group.size,
-                group_gone: std::mem::take(&mut group_gone),
-                sample: None,
-                policy_version: group.policy_version,
-                priority: group.priority,
-                lengths: lengths(table, &rows),
-                kib: rows.iter().filter_map(|(handle, _)| table.row(*handle).ok()).map(|row| row.kib).sum(),
-                labels: labels(table, &rows),
-                rows: rows.iter().map(|(handle, _)| *handle).collect(),
-                payload: payload_record(chunk, &rows, &locate),
-                token: None,
-                words: None,
-            }));
-        }
-    }
-    let rows = || table.groups.values().flat_map(|group| &group.rows);
-    let parts_max = rows().filter_map(|row| table.row(*row).ok()).map(|row| row.parts.len()).max();
-    for part in 1..parts_max.unwrap_or(0) {
-        for (chunk, rows) in by_chunk(table, rows(), part) {
-            records.push(Record::Columns {
-                partition: partition.clone(),
-                rows: rows.iter().map(|(handle, _)| *handle).collect(),
-                payload: payload_record(chunk, &rows, &locate),
-                // Counted with the put.
-                kib: 0,
-                token: None,
-            });
-        }
-    }
-    for (task, spec) in table.spec.tasks.iter().enumerate() {
-        // What is being acked has its own record on the way.
-        let acked =
-            |row: &&RowHandle| table.row(**row).is_ok_and(|row| row.progress[task] == Progress::Acked);
-        let rows: Vec<RowHandle> = rows().filter(acked).copied().collect();
-        records.extend(rows.chunks(ACK_ROWS).map(|rows| Record::Ack {
-            partition: partition.clone(),
-            task: spec.name.clone(),
-            rows: rows.to_vec(),
-            lease: None,
-        }));
-    }
-    records.push(Record::Version { partition: partition.clone(), policy_version: table.policy_version });
-    if table.ended {
-        records.push(Record::End { partition: partition.clone() });
-    }
-    let names = table.closed_groups();
-    if !names.is_empty() {
-        records.push(Record::Closed { partition, names });
-    }
-    push_words(table, &mut records);
-    records
-}
-
-/// Which acks were done, for a journal without history.
-pub(crate) fn ack_records(table: &Table) -> Vec<Record> {
-    let name = || table.spec.name.clone();
-    let mut leases: Vec<(u64, u64)> = Vec::new();
-    for acked in table.remembered_acks() {
-        match leases.last_mut() {
-            Some((first, count)) if *first + *count == acked => *count += 1,
-            _ => leases.push((acked, 1)),
-        }
-    }
-    let acked = (!leases.is_empty()).then(|| Record::Acked { partition: name(), leases });
-    acked.into_iter().collect()
-}
-
-/// What clients hold.
-pub(crate) fn lease_records(table: &Table) -> Vec<Record> {
-    let lease = |(lease, task, rows): (u64, usize, Vec<RowHandle>)| Record::Lease {
-        partition: table.spec.name.clone(),
-        task: table.spec.tasks[task].name.clone(),
-        lease,
-        rows,
-    };
-    table.recorded_leases().into_iter().map(lease).collect()
-}
-
-/// What outlives its rows, in records of moderate size.
-fn push_words(table: &Table, records: &mut Vec<Record>) {
-    let name = || table.spec.name.clone();
-    let mut words = Vec::new();
-    let mut bytes = 0;
-    for one in table.records() {
-        bytes += one.len();
-        words.push(one.clone());
-        if bytes >= WORDS_BYTES {
-            records.push(Record::Records { partition: name(), records: std::mem::take(&mut words) });
-            bytes = 0;
-        }
-    }
-    if !words.is_empty() {
-        records.push(Record::Records { partition: name(), records: words });
-    }
-    let tokens = table.remembered();
-    records.extend(
-        tokens.chunks(ACK_ROWS).map(|tokens| Record::Tokens { partition: name(), tokens: tokens.to_vec() }),
-    );
 }

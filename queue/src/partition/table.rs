@@ -192,6 +192,8 @@ pub(crate) struct Table {
     free: VecDeque<u32>,
     /// New slots start here.
     generation_floor: u32,
+    /// Above every generation that this process gave out.
+    generation_above: u32,
     pub(crate) groups: BTreeMap<u64, Group>,
     /// Groups that are there by their names; the latest of a name.
     open_groups: HashMap<String, u64>,
@@ -252,6 +254,7 @@ impl Table {
             slots: Vec::new(),
             free: VecDeque::new(),
             generation_floor: 0,
+            generation_above: 0,
             groups: BTreeMap::new(),
             open_groups: HashMap::new(),
             samples: SampleIndex::default(),

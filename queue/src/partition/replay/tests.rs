@@ -1,6 +1,8 @@
 use super::*;
 use crate::PartitionSpec;
+use crate::journal::PutRecord;
 use crate::partition::Dispositions;
+use crate::partition::{Partition, PartitionStats, RowHandle};
 
 fn declaration() -> Record {
     let spec = PartitionSpec::new("p", ["a"], 16);
@@ -97,4 +99,61 @@ async fn what_concerns_more_rows_than_a_record_may_have_is_read_back() {
     queue.close();
     drop((partition, queue));
     assert_eq!(open().unwrap().partition("p").unwrap().stats().rows, 0);
+}
+
+/// What somebody sees of a partition whose rows he knows.
+async fn seen(partition: &Partition, rows: &[RowHandle]) -> (PartitionStats, Vec<Vec<i64>>) {
+    use arrow::array::AsArray;
+    let mut columns = vec![Vec::new(); 3];
+    for batch in partition.get(rows, None).await.unwrap() {
+        for (column, seen) in batch.columns().iter().zip(&mut columns) {
+            seen.extend(column.as_primitive::<arrow::datatypes::Int64Type>().values().iter());
+        }
+    }
+    (partition.stats(), columns)
+}
+
+fn column(name: &str, rows: usize) -> arrow::array::RecordBatch {
+    let numbers = Arc::clone(numbers(rows).column(0));
+    arrow::array::RecordBatch::try_from_iter([(name, numbers)]).unwrap()
+}
+
+/// Slices are of two rows in unit tests.
+#[tokio::test]
+async fn a_journal_that_is_rewritten_slice_by_slice_says_what_the_table_is() {
+    use crate::{Put, QueueConfig, Take, TransferQueue};
+    let dir = tempfile::tempdir().unwrap();
+    let open = || {
+        let config = QueueConfig { dir: Some(dir.path().to_owned()), ..QueueConfig::default() };
+        // Rewritten after every entry or so.
+        TransferQueue::open(QueueConfig { journal_bytes: 1, ..config }).unwrap()
+    };
+    let queue = open();
+    let partition = queue.declare(PartitionSpec::new("p", ["a", "b"], 100)).await.unwrap();
+    let mut rows = Vec::new();
+    for group in 0..7 {
+        let put = Put { group_size: 3, ..Put::group(group.to_string(), numbers(group % 3 + 1)) };
+        rows.extend(partition.put(put, None).await.unwrap());
+    }
+    // Of many groups at once, and of some rows once more.
+    partition.write_columns(&rows, column("more", rows.len())).await.unwrap();
+    partition.write_columns(&rows[2..9], column("most", 7)).await.unwrap();
+    partition.take(&Take::rows("a", 5)).await.unwrap().unwrap().ack().await.unwrap();
+    for _ in 0..20 {
+        partition.announce(partition.stats().policy_version + 1).await.unwrap();
+    }
+    // Those of one chunk have the same columns.
+    let (first, last) = (&rows[2..9], &rows[9..]);
+    let before = (seen(&partition, first).await, seen(&partition, last).await);
+    queue.close();
+    drop((partition, queue));
+    let queue = open();
+    let partition = queue.partition("p").unwrap();
+    let after = (seen(&partition, first).await, seen(&partition, last).await);
+    let bare = |(stats, columns): (PartitionStats, Vec<Vec<i64>>)| {
+        (stats.tasks, stats.columns, stats.policy_version, columns)
+    };
+    assert_eq!(bare(before.0), bare(after.0));
+    assert_eq!(bare(before.1), bare(after.1));
+    assert!(std::fs::metadata(dir.path().join("journal.log")).unwrap().len() < 16 << 10);
 }

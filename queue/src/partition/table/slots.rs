@@ -22,6 +22,7 @@ impl Table {
         });
         let state = &mut self.slots[slot as usize];
         state.is_reserved = true;
+        self.generation_above = self.generation_above.max(state.generation.saturating_add(1));
         RowHandle { slot, generation: state.generation }
     }
 
@@ -77,7 +78,6 @@ impl Table {
 
     /// Above every generation that was given out.
     pub(crate) fn generation_floor(&self) -> u32 {
-        let above = self.slots.iter().map(|slot| slot.generation.saturating_add(1)).max();
-        above.unwrap_or(0).max(self.generation_floor)
+        self.generation_above.max(self.generation_floor)
     }
 }

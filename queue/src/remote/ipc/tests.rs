@@ -1,6 +1,7 @@
 //! Streams that are cut or damaged.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+use arrow::array::{ArrayRef, StringArray};
 use arrow::array::{Float32Array, ListArray};
 use arrow::datatypes::Int32Type;
 use proptest::prelude::*;

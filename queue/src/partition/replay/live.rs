@@ -1,0 +1,332 @@
+//! What a table is, as records: for a journal without history, and for a snapshot.
+//!
+//! A [`LiveWalk`] makes them slice by slice, so that the table's lock need not be held for all of its rows at once. What
+//! records speak of must not change between two slices: the journal is rewritten on the thread that applies what has become
+//! durable, and a snapshot holds the lock for the whole walk. Leases are not in them: what somebody holds is not consumed.
+
+use std::collections::HashMap;
+use std::ops::Bound;
+
+use super::super::Shared;
+use super::super::table::{Group, Label, Part, Progress, RowHandle, Table};
+use crate::journal::{PayloadRecord, PutRecord, Record, Sink};
+use crate::units::Place;
+use crate::{ChunkId, ChunkLocation, QueueError};
+
+/// Rows of a slice; more only where they are of one group.
+const SLICE_ROWS: usize = if cfg!(test) { 2 } else { 4096 };
+/// Rows of an ack's record.
+pub(super) const ACK_ROWS: usize = 8192;
+/// Of a record that holds owners' words or tokens.
+const WORDS_BYTES: usize = 1 << 20;
+
+/// Where payload lies: on disk, or on a unit.
+pub(crate) type Located = (Option<ChunkLocation>, Option<Place>);
+
+/// Rows of one chunk.
+type InChunk = (ChunkId, Vec<(RowHandle, Part)>);
+
+/// Rows by the chunk that a part of them lies in; chunks in order of their first row, rows in their own.
+fn by_chunk<'a>(table: &Table, rows: impl Iterator<Item = &'a RowHandle>, part: usize) -> Vec<InChunk> {
+    let mut chunks: Vec<InChunk> = Vec::new();
+    let mut places: HashMap<ChunkId, usize> = HashMap::new();
+    for handle in rows {
+        let found = table.row(*handle).ok().and_then(|row| row.parts.get(part).cloned());
+        let Some(part) = found else { continue };
+        let place = *places.entry(part.chunk).or_insert_with(|| {
+            chunks.push((part.chunk, Vec::new()));
+            chunks.len() - 1
+        });
+        chunks[place].1.push((*handle, part));
+    }
+    chunks
+}
+
+/// Tokens of each row; empty where none has any.
+fn lengths(table: &Table, rows: &[(RowHandle, Part)]) -> Vec<u32> {
+    let lengths: Vec<u32> =
+        rows.iter().map(|(handle, _)| table.row(*handle).map_or(0, |row| row.length)).collect();
+    if lengths.iter().all(|length| *length == 0) { Vec::new() } else { lengths }
+}
+
+/// Keys and tags of each row; empty where none has any.
+fn labels(table: &Table, rows: &[(RowHandle, Part)]) -> Vec<Label> {
+    let label = |(handle, _): &(RowHandle, Part)| {
+        let row = table.row(*handle).ok()?;
+        row.label.as_deref().cloned()
+    };
+    let labels: Vec<Option<Label>> = rows.iter().map(label).collect();
+    if labels.iter().all(Option::is_none) {
+        return Vec::new();
+    }
+    labels.into_iter().map(Option::unwrap_or_default).collect()
+}
+
+fn payload_record(
+    chunk: ChunkId,
+    rows: &[(RowHandle, Part)],
+    locate: &impl Fn(ChunkId) -> Located,
+) -> PayloadRecord {
+    let (location, unit) = locate(chunk);
+    PayloadRecord {
+        chunk,
+        location,
+        unit,
+        columns: rows.first().map_or_else(Vec::new, |(_, part)| part.columns.to_vec()),
+        chunk_rows: rows.iter().map(|(_, part)| part.row).collect(),
+    }
+}
+
+/// Groups that come next in a pass over all of them.
+#[derive(Debug, Clone, Copy)]
+struct Pass(Bound<u64>);
+
+impl Pass {
+    const BEGIN: Self = Self(Bound::Unbounded);
+
+    /// Some groups; none at the end.
+    fn next<'a>(&mut self, table: &'a Table) -> Vec<&'a Group> {
+        let (mut groups, mut rows) = (Vec::new(), 0);
+        for (id, group) in table.groups.range((self.0, Bound::Unbounded)) {
+            self.0 = Bound::Excluded(*id);
+            groups.push(group);
+            // One without rows costs something too.
+            rows += group.rows.len().max(1);
+            if rows >= SLICE_ROWS {
+                break;
+            }
+        }
+        groups
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Stage {
+    Declaration,
+    Puts(Pass),
+    /// Columns that came with the so-manieth write to each row, while any row of the pass before had so many.
+    Columns {
+        part: usize,
+        pass: Pass,
+        is_last: bool,
+    },
+    Acks {
+        task: usize,
+        pass: Pass,
+    },
+    Rest,
+    Over,
+}
+
+/// Makes the records that make a table as it is, in an order in which they can be read back.
+#[derive(Debug)]
+struct LiveWalk(Stage);
+
+impl Default for LiveWalk {
+    fn default() -> Self {
+        Self(Stage::Declaration)
+    }
+}
+
+impl LiveWalk {
+    /// The records of the next slice, maybe none of them; `None` at the end.
+    fn next(&mut self, table: &Table, locate: &impl Fn(ChunkId) -> Located) -> Option<Vec<Record>> {
+        let (records, stage) = match self.0 {
+            Stage::Declaration => (vec![declaration(table)], Stage::Puts(Pass::BEGIN)),
+            Stage::Puts(mut pass) => {
+                let groups = pass.next(table);
+                let first = Stage::Columns { part: 1, pass: Pass::BEGIN, is_last: true };
+                let stage = if groups.is_empty() { first } else { Stage::Puts(pass) };
+                (groups.into_iter().flat_map(|group| puts(table, group, locate)).collect(), stage)
+            }
+            Stage::Columns { part, mut pass, is_last } => {
+                let groups = pass.next(table);
+                if groups.is_empty() {
+                    let begun = Stage::Columns { part: part + 1, pass: Pass::BEGIN, is_last: true };
+                    (Vec::new(), if is_last { Stage::Acks { task: 0, pass: Pass::BEGIN } } else { begun })
+                } else {
+                    let records = columns(table, &groups, part, locate);
+                    let is_last = is_last && records.is_empty();
+                    (records, Stage::Columns { part, pass, is_last })
+                }
+            }
+            Stage::Acks { task, .. } if task == table.spec.tasks.len() => (Vec::new(), Stage::Rest),
+            Stage::Acks { task, mut pass } => {
+                let groups = pass.next(table);
+                if groups.is_empty() {
+                    (Vec::new(), Stage::Acks { task: task + 1, pass: Pass::BEGIN })
+                } else {
+                    (acks(table, &groups, task), Stage::Acks { task, pass })
+                }
+            }
+            Stage::Rest => (rest(table), Stage::Over),
+            Stage::Over => return None,
+        };
+        self.0 = stage;
+        Some(records)
+    }
+}
+
+impl Shared {
+    /// Every record of the partition, for a journal without history; the table is locked for a slice at a time. On the
+    /// thread of the journal's writer.
+    pub(crate) fn walk(
+        &self,
+        locate: &impl Fn(ChunkId) -> Located,
+        sink: Sink<'_>,
+    ) -> Result<(), QueueError> {
+        let mut walk = LiveWalk::default();
+        loop {
+            let slice = walk.next(&self.table.lock(), locate);
+            match slice {
+                Some(records) => records.iter().try_for_each(&mut *sink)?,
+                None => break,
+            }
+        }
+        let acked = ack_records(&self.table.lock());
+        acked.iter().try_for_each(sink)
+    }
+}
+
+/// All records of a table at once.
+pub(crate) fn live_records(table: &Table, locate: impl Fn(ChunkId) -> Located) -> Vec<Record> {
+    let mut walk = LiveWalk::default();
+    std::iter::from_fn(|| walk.next(table, &locate)).flatten().collect()
+}
+
+fn declaration(table: &Table) -> Record {
+    Record::Declare {
+        spec: table.spec.clone(),
+        generation_floor: table.generation_floor(),
+        dispositions: table.dispositions,
+    }
+}
+
+fn puts(table: &Table, group: &Group, locate: &impl Fn(ChunkId) -> Located) -> Vec<Record> {
+    let partition = &table.spec.name;
+    let mut records = Vec::new();
+    if let Some(samples) = Table::samples_record(group) {
+        records.push(Record::Samples { partition: partition.clone(), samples });
+    }
+    let mut group_gone = group.put - group.rows.len();
+    // Rows of one put lie in one chunk: they go back as one put, with their places in it.
+    let mut chunks = by_chunk(table, group.rows.iter(), 0);
+    if chunks.is_empty() {
+        // The rest of the group is still to come.
+        chunks.push((ChunkId(0), Vec::new()));
+    }
+    for (chunk, rows) in chunks {
+        records.push(Record::Put(PutRecord {
+            partition: partition.clone(),
+            group: group.key.clone(),
+            group_size: group.size,
+            group_gone: std::mem::take(&mut group_gone),
+            sample: None,
+            policy_version: group.policy_version,
+            priority: group.priority,
+            lengths: lengths(table, &rows),
+            kib: rows.iter().filter_map(|(handle, _)| table.row(*handle).ok()).map(|row| row.kib).sum(),
+            labels: labels(table, &rows),
+            rows: rows.iter().map(|(handle, _)| *handle).collect(),
+            payload: payload_record(chunk, &rows, locate),
+            token: None,
+            words: None,
+        }));
+    }
+    records
+}
+
+/// Columns that were added to rows of many groups at once come once for all groups of the slice.
+fn columns(
+    table: &Table,
+    groups: &[&Group],
+    part: usize,
+    locate: &impl Fn(ChunkId) -> Located,
+) -> Vec<Record> {
+    let rows = groups.iter().flat_map(|group| &group.rows);
+    let columns = by_chunk(table, rows, part).into_iter().map(|(chunk, rows)| Record::Columns {
+        partition: table.spec.name.clone(),
+        rows: rows.iter().map(|(handle, _)| *handle).collect(),
+        payload: payload_record(chunk, &rows, locate),
+        // Counted with the put.
+        kib: 0,
+        token: None,
+    });
+    columns.collect()
+}
+
+fn acks(table: &Table, groups: &[&Group], task: usize) -> Vec<Record> {
+    // What is being acked has its own record on the way.
+    let acked = |row: &&RowHandle| table.row(**row).is_ok_and(|row| row.progress[task] == Progress::Acked);
+    let rows: Vec<RowHandle> = groups.iter().flat_map(|group| &group.rows).filter(acked).copied().collect();
+    let ack = |rows: &[RowHandle]| Record::Ack {
+        partition: table.spec.name.clone(),
+        task: table.spec.tasks[task].name.clone(),
+        rows: rows.to_vec(),
+        lease: None,
+    };
+    rows.chunks(ACK_ROWS).map(ack).collect()
+}
+
+/// What is not about rows that are there.
+fn rest(table: &Table) -> Vec<Record> {
+    let partition = table.spec.name.clone();
+    let policy_version = table.policy_version;
+    let mut records = vec![Record::Version { partition: partition.clone(), policy_version }];
+    if table.ended {
+        records.push(Record::End { partition: partition.clone() });
+    }
+    let names = table.closed_groups();
+    if !names.is_empty() {
+        records.push(Record::Closed { partition, names });
+    }
+    push_words(table, &mut records);
+    records
+}
+
+/// Which acks were done, for a journal without history.
+fn ack_records(table: &Table) -> Vec<Record> {
+    let name = || table.spec.name.clone();
+    let mut leases: Vec<(u64, u64)> = Vec::new();
+    for acked in table.remembered_acks() {
+        match leases.last_mut() {
+            Some((first, count)) if *first + *count == acked => *count += 1,
+            _ => leases.push((acked, 1)),
+        }
+    }
+    let acked = (!leases.is_empty()).then(|| Record::Acked { partition: name(), leases });
+    acked.into_iter().collect()
+}
+
+/// What clients hold.
+pub(crate) fn lease_records(table: &Table) -> Vec<Record> {
+    let lease = |(lease, task, rows): (u64, usize, Vec<RowHandle>)| Record::Lease {
+        partition: table.spec.name.clone(),
+        task: table.spec.tasks[task].name.clone(),
+        lease,
+        rows,
+    };
+    table.recorded_leases().into_iter().map(lease).collect()
+}
+
+/// What outlives its rows, in records of moderate size.
+fn push_words(table: &Table, records: &mut Vec<Record>) {
+    let name = || table.spec.name.clone();
+    let mut words = Vec::new();
+    let mut bytes = 0;
+    for one in table.records() {
+        bytes += one.len();
+        words.push(one.clone());
+        if bytes >= WORDS_BYTES {
+            records.push(Record::Records { partition: name(), records: std::mem::take(&mut words) });
+            bytes = 0;
+        }
+    }
+    if !words.is_empty() {
+        records.push(Record::Records { partition: name(), records: words });
+    }
+    let tokens = table.remembered();
+    records.extend(
+        tokens.chunks(ACK_ROWS).map(|tokens| Record::Tokens { partition: name(), tokens: tokens.to_vec() }),
+    );
+}
