@@ -4,7 +4,7 @@
 //! process or in another one. A journal whose last write is not whole is none the worse for it: that is what a process
 //! leaves that is writing, or was killed.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use crate::journal::{PayloadRecord, Record, Tail, look_behind, read_frames};
 use crate::partition::columns_of;
 use crate::queue::JOURNAL;
 use crate::snapshot::{Captured, Scrutiny, Source};
-use crate::{QueueError, TransferQueue};
+use crate::{ChunkId, QueueError, TransferQueue};
 
 /// Looks at a directory that another process is changing.
 const ATTEMPTS: usize = 4;
@@ -109,27 +109,34 @@ impl VerifyReport {
             violation: violation.clone(),
         };
         self.problems.extend(partition.violations.iter().map(broken));
+        // Rows of many puts may lie in one chunk, which is read once.
+        let mut by_chunk: BTreeMap<ChunkId, Vec<&PayloadRecord>> = BTreeMap::new();
         for record in &partition.records {
             if let Record::Put(put) = record {
                 self.rows += put.rows.len();
             }
             if let Some(payload) = record.payload() {
-                self.look_at_payload(partition, payload);
+                by_chunk.entry(payload.chunk).or_default().push(payload);
             }
+        }
+        for (chunk, payloads) in by_chunk {
+            self.look_at_chunk(partition, chunk, &payloads);
         }
     }
 
-    fn look_at_payload(&mut self, partition: &Captured, payload: &PayloadRecord) {
-        let (name, chunk, rows) = (partition.name.clone(), payload.chunk, payload.chunk_rows.len());
+    /// One chunk, and all that records say of it.
+    fn look_at_chunk(&mut self, partition: &Captured, chunk: ChunkId, payloads: &[&PayloadRecord]) {
         if let Some(Source::Unit(..)) = partition.chunks.get(&chunk) {
             // Units look through what they have themselves.
             return;
         }
         let missing = QueueError::ChunkGone { chunk: chunk.0 };
         let loaded = partition.chunks.get(&chunk).ok_or(missing).and_then(|source| source.load());
+        let name = partition.name.clone();
         let (bytes, found_rows) = match loaded {
             Ok(loaded) => loaded,
             Err(error) => {
+                let rows = payloads.iter().map(|payload| payload.chunk_rows.len()).sum();
                 let error = error.to_string();
                 self.problems.push(Problem::Unreadable { partition: name, chunk: chunk.0, rows, error });
                 return;
@@ -139,7 +146,7 @@ impl VerifyReport {
         self.bytes += bytes.map_or_else(|| found_rows.held_bytes(), |bytes| bytes.len()) as u64;
         let mut reasons = Vec::new();
         let mut places = HashSet::new();
-        for row in &payload.chunk_rows {
+        for row in payloads.iter().flat_map(|payload| &payload.chunk_rows) {
             if *row as usize >= found_rows.rows() {
                 reasons.push(format!("row={row} lies behind its rows={}", found_rows.rows()));
             } else if !places.insert(row) {
@@ -147,9 +154,11 @@ impl VerifyReport {
             }
         }
         let found = columns_of(found_rows.schema());
-        if !payload.columns.iter().eq(found.iter().map(|column| &column.name)) {
+        let agrees =
+            |payload: &&&PayloadRecord| payload.columns.iter().eq(found.iter().map(|column| &column.name));
+        if let Some(other) = payloads.iter().find(|payload| !agrees(payload)) {
             let names: Vec<&String> = found.iter().map(|column| &column.name).collect();
-            reasons.push(format!("it has columns {names:?}, expected {:?}", payload.columns));
+            reasons.push(format!("it has columns {names:?}, expected {:?}", other.columns));
         }
         for column in found {
             // What is not known is not known because no payload with it could be read, which is a problem of its own.
