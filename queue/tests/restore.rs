@@ -16,6 +16,13 @@ async fn a_snapshot_that_is_cut_or_damaged_anywhere_restores_nothing() {
     let put = Put { token: Some("t".to_owned()), ..Put::group("a", rows(0, 4, 8)) };
     let handles = partition.put(put, None).await.unwrap();
     partition.write_columns(&handles, advantages(4)).await.unwrap();
+    // Rows of several puts lie in one payload.
+    for group in 0..3 {
+        let single =
+            Put { token: Some(format!("t{group}")), ..Put::group(group.to_string(), rows(4 + group, 1, 8)) };
+        let handles = partition.put(single, None).await.unwrap();
+        partition.write_columns(&handles, advantages(1)).await.unwrap();
+    }
     partition.take(&Take::rows("train", 1)).await.unwrap().unwrap().ack().await.unwrap();
     let sound = snapshot(&source, None).await;
     let dir = tempfile::tempdir().unwrap();
@@ -34,6 +41,10 @@ async fn a_snapshot_that_is_cut_or_damaged_anywhere_restores_nothing() {
             assert!(matches!(error, QueueError::BadSnapshot { .. }), "at={at}: {error:?}");
             assert_eq!(queue.inspect(), before, "at={at}");
         }
+        let mut earlier = sound.clone();
+        earlier[18] = b'1';
+        let error = restore(&queue, &earlier).await.unwrap_err().to_string();
+        assert!(error.contains("a snapshot of format=1, expected format=2"), "{error}");
         let mut longer = sound.clone();
         longer.push(b'\n');
         assert!(matches!(restore(&queue, &longer).await, Err(QueueError::BadSnapshot { .. })));
@@ -102,7 +113,8 @@ async fn a_death_in_the_middle_of_a_restoration_leaves_nothing() {
         assert!(matches!(declared, Err(QueueError::PartitionExists { .. })), "{declared:?}");
         Ok(())
     };
-    let source_again = Interrupted { bytes: Cursor::new(bytes.clone()), at: 40_000, then: Some(then) };
+    let source_again =
+        Interrupted { bytes: Cursor::new(bytes.clone()), at: bytes.len() as u64 / 2, then: Some(then) };
     queue.restore(source_again).await.unwrap();
     assert_same(&source, &queue, "train").await;
 }
@@ -168,23 +180,42 @@ proptest! {
     }
 }
 
+/// Frames of a snapshot, each with what stands behind it, and what stands before all of them.
+fn frames(sound: &[u8]) -> (&[u8], Vec<(String, Vec<u8>)>) {
+    let (magic, mut rest) = sound.split_at(sound.iter().position(|byte| *byte == b'\n').unwrap() + 1);
+    let mut frames: Vec<(String, Vec<u8>)> = Vec::new();
+    while !rest.is_empty() {
+        let length = u32::from_le_bytes(rest[..4].try_into().unwrap()) as usize;
+        let (body, behind) = rest[12..].split_at(length);
+        let body = String::from_utf8(zstd::decode_all(body).unwrap()).unwrap();
+        let last: serde_json::Value = serde_json::from_str(body.lines().last().unwrap()).unwrap();
+        let payloads = last["payloads"].as_array().into_iter().flatten();
+        let length = payloads.map(|payload| payload["length"].as_u64().unwrap()).sum::<u64>() as usize;
+        let (payload, behind) = behind.split_at(length);
+        frames.push((body, payload.to_vec()));
+        rest = behind;
+    }
+    (magic, frames)
+}
+
+/// A snapshot of these frames, whose checksums are right.
+fn assembled(magic: &[u8], frames: Vec<(String, Vec<u8>)>) -> Vec<u8> {
+    let mut assembled = magic.to_vec();
+    for (body, payload) in frames {
+        let body = zstd::encode_all(body.as_bytes(), 1).unwrap();
+        let mut head = (body.len() as u32).to_le_bytes().to_vec();
+        head.extend_from_slice(&crc32fast::hash(&body).to_le_bytes());
+        head.extend_from_slice(&crc32fast::hash(&head).to_le_bytes());
+        assembled.extend_from_slice(&head);
+        assembled.extend_from_slice(&body);
+        assembled.extend_from_slice(&payload);
+    }
+    assembled
+}
+
 /// Changes numbers in the records of a snapshot and makes its checksums right again.
 fn forge(sound: &[u8], edits: &[(prop::sample::Index, usize, u32)]) -> Vec<u8> {
-    let magic = sound.iter().position(|byte| *byte == b'\n').unwrap() + 1;
-    let mut frames: Vec<(String, Vec<u8>)> = Vec::new();
-    let mut at = magic;
-    while at < sound.len() {
-        let length = u32::from_le_bytes(sound[at..at + 4].try_into().unwrap()) as usize;
-        let body = String::from_utf8(sound[at + 12..at + 12 + length].to_vec()).unwrap();
-        at += 12 + length;
-        let payload = body.find("\"location\":{").map_or(0, |place| {
-            let rest = &body[place..];
-            let digits = &rest[rest.find("\"length\":").unwrap() + 9..];
-            digits[..digits.find(',').unwrap()].parse().unwrap()
-        });
-        frames.push((body, sound[at..at + payload].to_vec()));
-        at += payload;
-    }
+    let (magic, mut frames) = frames(sound);
     for (index, kind, number) in edits {
         let place = index.index(frames.len());
         match kind {
@@ -210,14 +241,51 @@ fn forge(sound: &[u8], edits: &[(prop::sample::Index, usize, u32)]) -> Vec<u8> {
             break;
         }
     }
-    let mut forged = sound[..magic].to_vec();
-    for (body, payload) in frames {
-        let mut head = (body.len() as u32).to_le_bytes().to_vec();
-        head.extend_from_slice(&crc32fast::hash(body.as_bytes()).to_le_bytes());
-        head.extend_from_slice(&crc32fast::hash(&head).to_le_bytes());
-        forged.extend_from_slice(&head);
-        forged.extend_from_slice(body.as_bytes());
-        forged.extend_from_slice(&payload);
+    assembled(magic, frames)
+}
+
+#[tokio::test]
+async fn each_row_of_a_payload_belongs_to_one_record_of_one_partition() {
+    let source = in_memory();
+    for name in ["a", "b"] {
+        let partition = source.declare(PartitionSpec::new(name, ["train"], 64)).await.unwrap();
+        for row in 0..3 {
+            partition.put(Put::group(row.to_string(), rows(row, 1, 8)), None).await.unwrap();
+        }
     }
-    forged
+    let sound = snapshot(&source, None).await;
+    let (magic, sound) = frames(&sound);
+    // A declaration, three puts and their payload, of each; and the end.
+    assert_eq!(sound.len(), 5);
+    let put = sound[1].0.lines().next().unwrap().to_owned() + "\n";
+    let later = put.replace("[[0,0,1]]", "[[9,0,1]]").replace("\"group\":\"0\"", "\"group\":\"9\"");
+    assert_ne!(put, later);
+    type Edit<'a> = &'a dyn Fn(&mut Vec<(String, Vec<u8>)>);
+    let cases: [(&str, Edit<'_>); 6] = [
+        ("rows that no record has", &|frames| frames[1].0 = frames[1].0.replacen(&put, "", 1)),
+        ("payload of rows=0", &|frames| frames[1].0.insert_str(0, &later)),
+        ("without its payload", &|frames| {
+            frames[1].0 = frames[1].0.replacen("\"chunk\":0", "\"chunk\":1", 1)
+        }),
+        ("other columns", &|frames| frames[1].0 = frames[1].0.replacen("\"id\"", "\"di\"", 1)),
+        ("payload of two partitions", &|frames| {
+            frames[3].0 = frames[3].0.replacen("\"partition\":\"b\"", "\"partition\":\"a\"", 1);
+            frames[3].0 = frames[3].0.replacen("[[0,0,1]]", "[[9,0,1]]", 1);
+        }),
+        ("not alone", &|frames| frames[4].0.insert_str(0, &put)),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    for queue in [in_memory(), on_disk(dir.path())] {
+        let before = queue.inspect();
+        for (expected, edit) in &cases {
+            let mut frames = sound.clone();
+            edit(&mut frames);
+            let error = restore(&queue, &assembled(magic, frames)).await.unwrap_err();
+            assert!(matches!(error, QueueError::BadSnapshot { .. }), "{error:?}");
+            assert!(error.to_string().contains(expected), "expected {expected:?}, found {error}");
+            assert_eq!(queue.inspect(), before, "{expected}");
+        }
+        restore(&queue, &assembled(magic, sound.clone())).await.unwrap();
+        assert!(queue.verify().await.unwrap().is_sound());
+    }
 }

@@ -42,20 +42,26 @@ impl Body {
         self.0.truncate(length);
     }
 
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// The frame; nothing for an empty body.
     pub(crate) fn into_frame(self) -> Result<Vec<u8>, QueueError> {
-        if self.0.is_empty() {
-            return Ok(Vec::new());
-        }
-        let length =
-            u32::try_from(self.0.len()).map_err(|error| QueueError::Arrow { reason: error.to_string() })?;
-        let mut frame = Vec::with_capacity(HEAD + self.0.len());
-        frame.extend_from_slice(&length.to_le_bytes());
-        frame.extend_from_slice(&crc32fast::hash(&self.0).to_le_bytes());
-        frame.extend_from_slice(&crc32fast::hash(&frame).to_le_bytes());
-        frame.extend_from_slice(&self.0);
-        Ok(frame)
+        if self.0.is_empty() { Ok(Vec::new()) } else { framed(&self.0) }
     }
+}
+
+/// A body behind its head.
+pub(crate) fn framed(body: &[u8]) -> Result<Vec<u8>, QueueError> {
+    let length =
+        u32::try_from(body.len()).map_err(|error| QueueError::Arrow { reason: error.to_string() })?;
+    let mut frame = Vec::with_capacity(HEAD + body.len());
+    frame.extend_from_slice(&length.to_le_bytes());
+    frame.extend_from_slice(&crc32fast::hash(body).to_le_bytes());
+    frame.extend_from_slice(&crc32fast::hash(&frame).to_le_bytes());
+    frame.extend_from_slice(body);
+    Ok(frame)
 }
 
 /// What lies at a place of the file.

@@ -40,27 +40,65 @@ impl Source {
 
     /// Bytes of these rows of the chunk, as a chunk of their own. Blocks.
     pub(crate) fn bytes_of(&self, rows: &[u32]) -> Result<Buffer, QueueError> {
-        if let Self::Unit(client, place) = self {
-            return fetched(client, place, rows);
-        }
-        let (bytes, chunk) = self.load()?;
-        let is_whole = rows.len() == chunk.rows() && rows.iter().zip(0..).all(|(row, at)| *row == at);
-        match bytes {
-            Some(bytes) if is_whole => Ok(bytes),
-            _ if is_whole => Encoded::of(&chunk).map(Encoded::into_buffer),
-            _ => Encoded::of(&chunk.select(rows)?).map(Encoded::into_buffer),
-        }
+        Loader::default().rows_of(ChunkId(0), self, rows)?.into_bytes()
     }
 }
 
-/// Bytes of rows that lie on a unit. Blocks.
-fn fetched(client: &RemoteQueue, place: &Place, rows: &[u32]) -> Result<Buffer, QueueError> {
+/// Rows of a chunk, as a chunk of their own.
+#[derive(Debug, Clone)]
+pub(crate) struct Loaded {
+    pub(crate) rows: Chunk,
+    /// Where they are at hand.
+    bytes: Option<Buffer>,
+}
+
+impl Loaded {
+    pub(crate) fn into_bytes(self) -> Result<Buffer, QueueError> {
+        self.bytes.map_or_else(|| Encoded::of(&self.rows).map(Encoded::into_buffer), Ok)
+    }
+}
+
+/// Reads chunks. It keeps the last one, since records of rows that lie together mostly follow each other.
+#[derive(Debug, Default)]
+pub(crate) struct Loader {
+    last: Option<(ChunkId, Loaded)>,
+}
+
+impl Loader {
+    /// These rows of a chunk. Blocks.
+    pub(crate) fn rows_of(
+        &mut self,
+        id: ChunkId,
+        source: &Source,
+        rows: &[u32],
+    ) -> Result<Loaded, QueueError> {
+        if let Source::Unit(client, place) = source {
+            return Ok(Loaded { rows: fetched(client, place, rows)?, bytes: None });
+        }
+        let whole = match self.last.take() {
+            Some((last, whole)) if last == id => whole,
+            _ => {
+                let (bytes, rows) = source.load()?;
+                Loaded { rows, bytes }
+            }
+        };
+        let is_whole = rows.len() == whole.rows.rows() && rows.iter().zip(0..).all(|(row, at)| *row == at);
+        if is_whole {
+            return Ok(whole);
+        }
+        let cut = Loaded { rows: whole.rows.select(rows)?, bytes: None };
+        self.last = Some((id, whole));
+        Ok(cut)
+    }
+}
+
+/// Rows that lie on a unit. Blocks.
+fn fetched(client: &RemoteQueue, place: &Place, rows: &[u32]) -> Result<Chunk, QueueError> {
     let handles: Vec<RowHandle> =
         rows.iter().filter_map(|row| place.rows.get(*row as usize)).copied().collect();
     let runtime = tokio::runtime::Handle::try_current();
     let runtime = runtime.map_err(|error| QueueError::Arrow { reason: error.to_string() })?;
-    let rows = Chunk::new(runtime.block_on(client.get(BLOBS, &handles, None))?)?;
-    Encoded::of(&rows).map(Encoded::into_buffer)
+    Chunk::new(runtime.block_on(client.get(BLOBS, &handles, None))?)
 }
 
 /// One partition.

@@ -1,13 +1,16 @@
 //! A queue, or one partition of it, as one stream of bytes; and back.
 //!
 //! ```text
-//!   ROLLDOCK-SNAPSHOT-1\n
-//!   frame                        records of the journal's kind, in the journal's framing
-//!   frame, payload               one put or one set of added columns, then its rows as an Arrow IPC stream
+//!   ROLLDOCK-SNAPSHOT-2\n
+//!   frame                        the declaration of a partition
+//!   frame, payload, payload...   records of it, then their rows, each payload an Arrow IPC stream
 //!   ...
 //!   frame                        the end, with counts: a stream without it is cut
 //! ```
-//! It is read and written from front to back, so a file, a pipe and the body of a request are the same to it.
+//! A frame has records of the journal's kind in the journal's framing, compressed with zstd, and its last line says how
+//! long its payloads are. Each record that brings rows names one of them by its number, and has the next rows of it: rows
+//! of the same columns lie together, whatever put they came with. All is read and written from front to back, so a file, a
+//! pipe and the body of a request are the same to it.
 //!
 //! # What is in it
 //! What the queue is at one moment: all chosen partitions are locked at once while their records are listed and their
@@ -22,10 +25,12 @@
 //! partition, in this process or after its death. Rows keep their handles.
 //!
 //! # Deliberately absent
-//! Increments: a snapshot has all that is live. Compression: payload is mostly token ids and log-probabilities, the
-//! network's or the file system's compression does as well.
+//! Increments: a snapshot has all that is live. Compression of payload: it is mostly token ids and log-probabilities, the
+//! network's or the file system's compression does as well. Records are compressed, since those of single rows are as
+//! large as small rows and nearly all the same.
 
 mod capture;
+mod pack;
 mod read;
 mod restore;
 mod write;
@@ -37,7 +42,8 @@ use crate::journal::Record;
 pub(crate) use capture::{Captured, Scrutiny, Source};
 pub use write::Snapshot;
 
-const MAGIC: &[u8] = b"ROLLDOCK-SNAPSHOT-1\n";
+/// Ends with the version of the format, which is one digit.
+const MAGIC: &[u8] = b"ROLLDOCK-SNAPSHOT-2\n";
 
 /// What a snapshot holds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,10 +65,26 @@ impl SnapshotCounts {
             Record::Put(put) => self.rows += put.rows.len() as u64,
             _ => {}
         }
-        if let Some(location) = record.payload().and_then(|payload| payload.location) {
-            self.chunks += 1;
-            self.payload_bytes += location.length;
-        }
+    }
+
+    fn count_payloads(&mut self, payloads: &[Stretch]) {
+        self.chunks += payloads.len() as u64;
+        self.payload_bytes += payloads.iter().map(|payload| payload.length).sum::<u64>();
+    }
+}
+
+/// One payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Stretch {
+    /// Bytes.
+    length: u64,
+    /// CRC-32 of them.
+    checksum: u32,
+}
+
+impl Stretch {
+    fn of(bytes: &[u8]) -> Self {
+        Self { length: bytes.len() as u64, checksum: crc32fast::hash(bytes) }
     }
 }
 
@@ -71,6 +93,10 @@ impl SnapshotCounts {
 #[serde(tag = "is", rename_all = "snake_case")]
 enum Line {
     End(SnapshotCounts),
+    /// What stands behind the frame, in this order.
+    Payloads {
+        payloads: Vec<Stretch>,
+    },
     #[serde(untagged)]
     Record(Box<Record>),
 }

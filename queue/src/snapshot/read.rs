@@ -4,14 +4,41 @@ use std::io::Read;
 
 use serde::Deserialize;
 
-use super::{Line, MAGIC};
-use crate::journal::{HEAD, read_head};
-use crate::{ChunkLocation, QueueError};
+use super::pack::unpacked;
+use super::{Line, MAGIC, SnapshotCounts, Stretch};
+use crate::QueueError;
+use crate::journal::{HEAD, Record, read_head};
 
-/// A frame is held in memory while it is read; bytes.
+/// A frame is held in memory while it is read; bytes, also when it is unpacked.
 const FRAME_BYTES_MAX: u64 = 512 << 20;
-/// So is the payload of one put; bytes.
+/// So is each payload; bytes.
 const PAYLOAD_BYTES_MAX: u64 = 4 << 30;
+
+/// What is in a frame.
+pub(super) enum Frame {
+    Records {
+        records: Vec<Record>,
+        /// What stands behind it.
+        payloads: Vec<Stretch>,
+    },
+    End(SnapshotCounts),
+}
+
+impl Frame {
+    fn of(lines: Vec<Line>) -> Result<Self, &'static str> {
+        let count = lines.len();
+        let (mut records, mut payloads) = (Vec::with_capacity(count), Vec::new());
+        for line in lines {
+            match line {
+                Line::Record(record) => records.push(*record),
+                Line::Payloads { payloads: stretches } => payloads.extend(stretches),
+                Line::End(counts) if count == 1 => return Ok(Self::End(counts)),
+                Line::End(_) => return Err("an end that is not alone in its frame"),
+            }
+        }
+        Ok(Self::Records { records, payloads })
+    }
+}
 
 /// Reads a snapshot that somebody else may have written, or damaged: nothing in it is taken on trust, and no length in it
 /// reserves memory before the bytes are there.
@@ -25,9 +52,7 @@ impl<'a> Reader<'a> {
     pub(super) fn new(source: &'a mut dyn Read) -> Result<Self, QueueError> {
         let mut reader = Self { source, offset: 0 };
         let magic = reader.bytes(MAGIC.len() as u64)?;
-        if magic != MAGIC {
-            return Err(bad(0, "this is no snapshot of a queue, or one of another version"));
-        }
+        check_magic(&magic).map_err(|reason| bad(0, reason))?;
         Ok(reader)
     }
 
@@ -47,8 +72,8 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    /// The lines of the next frame.
-    pub(super) fn frame(&mut self) -> Result<Vec<Line>, QueueError> {
+    /// The next frame, without what stands behind it.
+    pub(super) fn frame(&mut self) -> Result<Frame, QueueError> {
         let at = self.offset;
         let head = self.bytes(HEAD as u64)?;
         let damaged = || bad(at, "the checksum of a frame's head does not match");
@@ -60,19 +85,20 @@ impl<'a> Reader<'a> {
         if crc32fast::hash(&body) != checksum {
             return Err(bad(at, "the checksum of a frame does not match"));
         }
+        let body = unpacked(&body, FRAME_BYTES_MAX).map_err(|reason| bad(at, reason))?;
         let lines = body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        lines.map(|line| read_line(line).map_err(|error| bad(at, error))).collect()
+        let lines = lines.map(|line| read_line(line).map_err(|error| bad(at, error)));
+        Frame::of(lines.collect::<Result<_, _>>()?).map_err(|reason| bad(at, reason))
     }
 
-    /// The payload that stands behind its frame.
-    pub(super) fn payload(&mut self, location: &ChunkLocation) -> Result<Vec<u8>, QueueError> {
-        let at = self.offset;
-        if location.length > PAYLOAD_BYTES_MAX {
-            let length = location.length;
+    /// The next payload that stands behind the frame.
+    pub(super) fn payload(&mut self, stretch: Stretch) -> Result<Vec<u8>, QueueError> {
+        let (at, length) = (self.offset, stretch.length);
+        if length > PAYLOAD_BYTES_MAX {
             return Err(bad(at, format!("payload of bytes={length}, at most bytes_max={PAYLOAD_BYTES_MAX}")));
         }
-        let bytes = self.bytes(location.length)?;
-        if crc32fast::hash(&bytes) != location.checksum {
+        let bytes = self.bytes(length)?;
+        if Stretch::of(&bytes) != stretch {
             return Err(bad(at, "the checksum of a payload does not match"));
         }
         Ok(bytes)
@@ -86,6 +112,18 @@ impl<'a> Reader<'a> {
             Ok(_) => Err(self.bad("there are bytes behind its end record")),
             Err(error) => Err(self.bad(format!("it cannot be read on: {error}"))),
         }
+    }
+}
+
+fn check_magic(magic: &[u8]) -> Result<(), String> {
+    let (name, expected) = MAGIC.split_at(MAGIC.len() - 2);
+    match magic.strip_prefix(name) {
+        Some(found) if found == expected => Ok(()),
+        Some([version, b'\n']) => {
+            let (found, expected) = (char::from(*version), char::from(expected[0]));
+            Err(format!("a snapshot of format={found}, expected format={expected}"))
+        }
+        _ => Err("this is no snapshot of a queue".to_owned()),
     }
 }
 

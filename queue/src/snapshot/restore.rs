@@ -1,6 +1,6 @@
 //! Partitions from a snapshot, all of them or none.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -9,28 +9,73 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use arrow::buffer::Buffer;
 
-use super::read::Reader;
-use super::{Line, SnapshotCounts};
+use super::read::{Frame, Reader};
+use super::{SnapshotCounts, Stretch};
 use crate::journal::{Entry, Facts, Journal, PayloadRecord, Record};
 use crate::partition::{Partition, Replay, Table, columns_of};
 use crate::plane::OwnStore;
 use crate::queue::Claim;
 use crate::store::{DiskStore, Encoded, Store, decode};
-use crate::{Chunk, ChunkId, ChunkLocation, Durability, QueueError, TransferQueue};
+use crate::{Chunk, ChunkId, ChunkLocation, ColumnSpec, Durability, QueueError, TransferQueue};
 
 /// Payload that may be on its way to the disk; bytes.
 const IN_FLIGHT_BYTES_MAX: u64 = 32 << 20;
 /// Entries that may be.
 const IN_FLIGHT_MAX: usize = 256;
 
-/// Which record a payload belongs to, and where it lies now.
-type Placed = (usize, Result<Option<ChunkLocation>, QueueError>);
+/// A chunk, and where it lies now.
+type Placed = (ChunkId, Result<Option<ChunkLocation>, QueueError>);
+
+/// Payload that has come, and how far records have named its rows: each row belongs to one.
+struct Arrival {
+    chunk: ChunkId,
+    columns: Vec<ColumnSpec>,
+    rows: usize,
+    /// Rows that records have.
+    given: usize,
+    /// Whose it is.
+    partition: Option<String>,
+    in_memory: Option<Chunk>,
+}
+
+impl Arrival {
+    fn rows_left(&self) -> usize {
+        self.rows - self.given
+    }
+
+    /// The record has the next rows.
+    fn give_rows(&mut self, record: &mut Record) -> Result<(), &'static str> {
+        let (partition, rows, payload) = match record {
+            Record::Put(put) => (&put.partition, put.rows.len(), &mut put.payload),
+            Record::Columns { partition, rows, payload, .. } => (&*partition, rows.len(), payload),
+            _ => return Ok(()),
+        };
+        if self.partition.get_or_insert_with(|| partition.clone()) != partition {
+            return Err("payload of two partitions");
+        }
+        let first = self.given;
+        self.given += rows;
+        let places = u32::try_from(first).ok().zip(u32::try_from(self.given).ok());
+        let (first, end) = places.ok_or("payload of too many rows")?;
+        let is_whole = rows == self.rows;
+        *payload = PayloadRecord {
+            chunk: self.chunk,
+            location: None,
+            unit: None,
+            columns: std::mem::take(&mut payload.columns),
+            chunk_rows: if is_whole { Vec::new() } else { (first..end).collect() },
+        };
+        Ok(())
+    }
+}
 
 /// Partitions that nobody sees yet.
 struct Restoration<'a> {
     queue: &'a TransferQueue,
     replay: Replay,
+    /// What the journal will be told.
     records: Vec<Record>,
+    locations: HashMap<ChunkId, ChunkLocation>,
     claims: Vec<Claim>,
     /// Given back unless the restoration comes to its end.
     chunks: Vec<ChunkId>,
@@ -62,18 +107,16 @@ impl TransferQueue {
         let mut reader = Reader::new(source)?;
         let mut restoration = Restoration::new(self);
         loop {
-            for line in reader.frame()? {
-                match line {
-                    Line::Record(record) => restoration.take(*record, &mut reader)?,
-                    Line::End(counts) if counts == restoration.counts => {
-                        reader.end()?;
-                        restoration.finish()?;
-                        return Ok(counts);
-                    }
-                    Line::End(counts) => {
-                        let found = restoration.counts;
-                        return Err(reader.bad(format!("its end counts {counts:?}, found {found:?}")));
-                    }
+            match reader.frame()? {
+                Frame::Records { records, payloads } => restoration.take(records, &payloads, &mut reader)?,
+                Frame::End(counts) if counts == restoration.counts => {
+                    reader.end()?;
+                    restoration.finish()?;
+                    return Ok(counts);
+                }
+                Frame::End(counts) => {
+                    let found = restoration.counts;
+                    return Err(reader.bad(format!("its end counts {counts:?}, found {found:?}")));
                 }
             }
         }
@@ -86,6 +129,7 @@ impl<'a> Restoration<'a> {
             queue,
             replay: Replay::detached(),
             records: Vec::new(),
+            locations: HashMap::new(),
             claims: Vec::new(),
             chunks: Vec::new(),
             counts: SnapshotCounts::default(),
@@ -94,8 +138,36 @@ impl<'a> Restoration<'a> {
         }
     }
 
-    /// Takes the next record, with its payload.
-    fn take(&mut self, mut record: Record, reader: &mut Reader<'_>) -> Result<(), QueueError> {
+    /// Takes the next frame, with its payloads.
+    fn take(
+        &mut self,
+        records: Vec<Record>,
+        payloads: &[Stretch],
+        reader: &mut Reader<'_>,
+    ) -> Result<(), QueueError> {
+        self.counts.count_payloads(payloads);
+        let arrivals = payloads.iter().map(|stretch| self.keep_payload(*stretch, reader));
+        let mut arrivals = arrivals.collect::<Result<Vec<_>, _>>()?;
+        for record in records {
+            self.take_record(record, &mut arrivals, reader)?;
+        }
+        for arrival in arrivals {
+            let Some(partition) = arrival.partition.as_deref().filter(|_| arrival.rows_left() == 0) else {
+                return Err(reader.bad("payload with rows that no record has"));
+            };
+            if let Some(rows) = &arrival.in_memory {
+                self.replay.table(partition)?.size_chunk(arrival.chunk, &rows.sizes());
+            }
+        }
+        Ok(())
+    }
+
+    fn take_record(
+        &mut self,
+        mut record: Record,
+        arrivals: &mut [Arrival],
+        reader: &Reader<'_>,
+    ) -> Result<(), QueueError> {
         self.counts.count(&record);
         if let Record::Declare { spec, generation_floor, .. } = &mut record {
             let inner = &self.queue.inner;
@@ -107,38 +179,44 @@ impl<'a> Restoration<'a> {
         }
         self.replay.check(&record).map_err(|reason| reader.bad(reason))?;
         if let Some(payload) = record.payload() {
-            let location = payload.location.ok_or_else(|| reader.bad("a put without its payload"))?;
-            let bytes = reader.payload(&location)?;
-            let rows = decode_untrusted(Buffer::from_vec(bytes.clone())).and_then(|chunk| {
-                self.replay.check_payload(&record, &columns_of(chunk.schema()), chunk.rows())?;
-                Ok(chunk)
-            });
-            self.keep_payload(&mut record, bytes, rows.map_err(|reason| reader.bad(reason))?)?;
+            let missing = || reader.bad("a put without its payload");
+            let arrival = arrivals.get_mut(payload.chunk.0 as usize).ok_or_else(missing)?;
+            let checked = self.replay.check_payload(&record, &arrival.columns, arrival.rows_left());
+            checked.map_err(|reason| reader.bad(reason))?;
+            arrival.give_rows(&mut record).map_err(|reason| reader.bad(reason))?;
         }
-        self.replay.apply(record.clone()).map_err(|error| reader.bad(error))?;
-        self.records.push(record);
-        Ok(())
+        if matches!(self.queue.inner.plane.own, OwnStore::Disk { .. }) {
+            self.records.push(record.clone());
+        }
+        self.replay.apply(record).map_err(|error| reader.bad(error))
     }
 
-    /// Keeps the payload of a record that has been checked.
-    fn keep_payload(&mut self, record: &mut Record, bytes: Vec<u8>, rows: Chunk) -> Result<(), QueueError> {
+    /// Keeps the next payload, which no record has spoken of yet.
+    fn keep_payload(&mut self, stretch: Stretch, reader: &mut Reader<'_>) -> Result<Arrival, QueueError> {
+        let bytes = reader.payload(stretch)?;
+        let rows = decode_untrusted(Buffer::from_vec(bytes.clone())).map_err(|reason| reader.bad(reason))?;
         let chunk = ChunkId(self.queue.inner.next_chunk.fetch_add(1, Ordering::Relaxed));
-        if let Some(payload) = record.payload_mut() {
-            let columns = std::mem::take(&mut payload.columns);
-            *payload = PayloadRecord { chunk, location: None, unit: None, columns, chunk_rows: Vec::new() };
-        }
         self.chunks.push(chunk);
+        let mut arrival = Arrival {
+            chunk,
+            columns: columns_of(rows.schema()),
+            rows: rows.rows(),
+            given: 0,
+            partition: None,
+            in_memory: None,
+        };
         match &self.queue.inner.plane.own {
             OwnStore::Memory(store) => {
-                store.insert(chunk, rows);
-                Ok(())
+                store.insert(chunk, rows.clone());
+                arrival.in_memory = Some(rows);
             }
-            OwnStore::Disk { store, journal, .. } => self.write(chunk, bytes, store, journal),
-            OwnStore::ReadOnly(_) => Err(QueueError::ReadOnly),
+            OwnStore::Disk { store, journal, .. } => self.write(chunk, bytes, store, journal)?,
+            OwnStore::ReadOnly(_) => return Err(QueueError::ReadOnly),
         }
+        Ok(arrival)
     }
 
-    /// Hands payload to the journal's writer; a record will refer to it later.
+    /// Hands payload to the journal's writer; records will refer to it later.
     fn write(
         &mut self,
         chunk: ChunkId,
@@ -152,13 +230,13 @@ impl<'a> Restoration<'a> {
             self.await_place()?;
         }
         self.in_flight.push_back(bytes.len() as u64);
-        let (record, placed, store) = (self.records.len(), self.placed.0.clone(), Arc::clone(store));
+        let (placed, store) = (self.placed.0.clone(), Arc::clone(store));
         let done = Box::new(move |place: Result<Option<ChunkLocation>, QueueError>| {
             if let Ok(Some(location)) = &place {
                 store.insert(chunk, *location);
             }
             // Whoever restores waits for all of them.
-            let _ = placed.send((record, place));
+            let _ = placed.send((chunk, place));
         });
         let entry = Entry {
             payload: Some(Encoded::from(vec![Buffer::from_vec(bytes)])),
@@ -172,12 +250,9 @@ impl<'a> Restoration<'a> {
 
     fn await_place(&mut self) -> Result<(), QueueError> {
         let closed = || QueueError::Closed { partition: "of a snapshot".to_owned() };
-        let (record, place) = self.placed.1.recv().map_err(|_| closed())?;
+        let (chunk, place) = self.placed.1.recv().map_err(|_| closed())?;
         self.in_flight.pop_front();
-        let place = place?;
-        if let Some(payload) = self.records.get_mut(record).and_then(Record::payload_mut) {
-            payload.location = place;
-        }
+        self.locations.extend(place?.map(|location| (chunk, location)));
         Ok(())
     }
 
@@ -217,7 +292,10 @@ impl<'a> Restoration<'a> {
         journal: &Journal,
         publish: impl FnOnce() + Send + 'static,
     ) -> Result<(), QueueError> {
-        let records = std::mem::take(&mut self.records);
+        let mut records = std::mem::take(&mut self.records);
+        for payload in records.iter_mut().filter_map(Record::payload_mut) {
+            payload.location = self.locations.get(&payload.chunk).copied();
+        }
         let facts: Facts = Box::new(move |_| Ok(records));
         let (reply, outcome) = channel();
         let done = Box::new(move |durable: Result<Option<ChunkLocation>, QueueError>| {

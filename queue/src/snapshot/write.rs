@@ -6,21 +6,20 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::capture::{Captured, Scrutiny, Source};
+use super::capture::{Captured, Loader, Scrutiny, Source};
+use super::pack::Filling;
 use super::{Line, MAGIC, SnapshotCounts};
-use crate::journal::{Body, PayloadRecord, Record};
-use crate::{ChunkId, ChunkLocation, QueueError, TransferQueue};
-
-/// Frames without payload are of about this size; bytes.
-const FRAME_BYTES: usize = 1 << 20;
+use crate::journal::Record;
+use crate::{ChunkId, QueueError, TransferQueue};
 
 /// A queue, or one of its partitions, at one moment: what it was when this was made, whatever happens meanwhile.
 ///
 /// It holds the payload that was live then: memory, or open segment files (one for each that has live rows). Pieces
-/// are made when they are asked for, with one chunk in memory at a time.
+/// are made when they are asked for, with one chunk and one frame in memory at a time.
 #[derive(Debug)]
 pub struct Snapshot {
     records: VecDeque<(Record, Arc<HashMap<ChunkId, Source>>)>,
+    loader: Loader,
     ready: VecDeque<Bytes>,
     counts: SnapshotCounts,
     has_ended: bool,
@@ -34,7 +33,8 @@ impl Snapshot {
             records.extend(partition.records.into_iter().map(|record| (record, Arc::clone(&chunks))));
         }
         let ready = VecDeque::from([Bytes::from_static(MAGIC)]);
-        Self { records, ready, counts: SnapshotCounts::default(), has_ended: false }
+        let (loader, counts) = (Loader::default(), SnapshotCounts::default());
+        Self { records, loader, ready, counts, has_ended: false }
     }
 
     /// The next bytes, until there are none. Blocks while it reads payload. After an error there is no more.
@@ -52,57 +52,35 @@ impl Snapshot {
         self.counts
     }
 
-    /// Makes the next frame, with the payload that belongs to it.
+    /// Makes the next frame, with the payloads that belong to it.
     fn make(&mut self) -> Result<(), QueueError> {
-        let mut body = Body::default();
+        let mut filling = Filling::default();
         while let Some((record, chunks)) = self.records.pop_front() {
-            if record.payload().is_some() {
-                if body.len() > 0 {
-                    // Payload stands behind a frame of its own record.
-                    self.records.push_front((record, chunks));
-                    break;
-                }
-                return self.make_with_payload(record, &chunks);
+            let is_declaration = matches!(record, Record::Declare { .. });
+            if is_declaration && !filling.is_empty() {
+                self.records.push_front((record, chunks));
+                break;
             }
-            body.push(&record)?;
             self.counts.count(&record);
-            if body.len() >= FRAME_BYTES {
+            let loaded = match record.payload() {
+                None => None,
+                Some(payload) => {
+                    let missing = QueueError::ChunkGone { chunk: payload.chunk.0 };
+                    let source = chunks.get(&payload.chunk).ok_or(missing)?;
+                    Some(self.loader.rows_of(payload.chunk, source, &payload.chunk_rows)?)
+                }
+            };
+            filling.push_record(Box::new(record), loaded)?;
+            // A declaration stands alone: its name is taken before its payload is read, and no payload is of two partitions.
+            if is_declaration || filling.is_full() {
                 break;
             }
         }
-        if body.len() == 0 {
-            body.push(&Line::End(self.counts))?;
+        if filling.is_empty() {
+            filling.push(&Line::End(self.counts))?;
             self.has_ended = true;
         }
-        self.ready.push_back(body.into_frame()?.into());
-        Ok(())
-    }
-
-    fn make_with_payload(
-        &mut self,
-        mut record: Record,
-        chunks: &HashMap<ChunkId, Source>,
-    ) -> Result<(), QueueError> {
-        let Some(payload) = record.payload_mut() else { return Ok(()) };
-        let missing = QueueError::ChunkGone { chunk: payload.chunk.0 };
-        let bytes = chunks.get(&payload.chunk).ok_or(missing)?.bytes_of(&payload.chunk_rows)?;
-        *payload = PayloadRecord {
-            chunk: ChunkId(self.counts.chunks),
-            location: Some(ChunkLocation {
-                segment: 0,
-                offset: 0,
-                length: bytes.len() as u64,
-                checksum: crc32fast::hash(&bytes),
-            }),
-            unit: None,
-            columns: std::mem::take(&mut payload.columns),
-            chunk_rows: Vec::new(),
-        };
-        let mut body = Body::default();
-        body.push(&record)?;
-        self.counts.count(&record);
-        self.ready.push_back(body.into_frame()?.into());
-        self.ready.push_back(Bytes::from_owner(bytes));
+        self.ready.extend(filling.close(&mut self.counts)?);
         Ok(())
     }
 }

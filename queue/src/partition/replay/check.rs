@@ -72,12 +72,13 @@ impl Replay {
         }
     }
 
-    /// Whether payload of these columns and so many rows is what a checked record says; keeps the types of new columns.
+    /// Whether payload of these columns has the rows that a checked record speaks of, with `rows_left` that are no other
+    /// record's; keeps the types of new columns.
     pub(crate) fn check_payload(
         &mut self,
         record: &Record,
         columns: &[ColumnSpec],
-        rows_found: usize,
+        rows_left: usize,
     ) -> Result<(), QueueError> {
         let (partition, rows) = match record {
             Record::Put(put) => (&put.partition, &put.rows),
@@ -88,11 +89,9 @@ impl Replay {
             payload.chunk_rows.is_empty()
                 && payload.columns.iter().eq(columns.iter().map(|column| &column.name))
         });
-        if rows.len() != rows_found || !names_agree {
+        if rows.len() > rows_left || !names_agree {
             let expected = rows.len();
-            return Err(unsound(format!(
-                "payload of rows={rows_found} and other columns for rows={expected}"
-            )));
+            return Err(unsound(format!("payload of rows={rows_left} or other columns for rows={expected}")));
         }
         let table = self.table(partition)?;
         table.check_columns(columns)?;

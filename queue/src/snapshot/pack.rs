@@ -1,0 +1,173 @@
+//! Frames while they are filled: records, and their rows in as few payloads as they have schemas.
+//!
+//! A put of one row is a kilobyte as an Arrow stream of its own, and its record two hundred bytes of JSON that are nearly
+//! those of the put before. So rows of the same columns come into one payload whatever put they came with, and a frame is
+//! compressed; payload is not, see the parent's documentation.
+
+use std::io::Read;
+
+use arrow::array::RecordBatch;
+use arrow::buffer::Buffer;
+use bytes::Bytes;
+
+use super::capture::Loaded;
+use super::{Line, SnapshotCounts, Stretch};
+use crate::journal::{Body, PayloadRecord, Record, framed};
+use crate::store::{Chunk, encode, payload_bytes};
+use crate::{ChunkId, QueueError};
+
+/// A payload of several records is of about this size, what is larger stays alone; bytes. Whoever reads one row of it
+/// from the disk later reads all of it for its checksum, so it is no larger than it takes for its head to cost nothing.
+const PACK_BYTES: usize = 256 << 10;
+/// A frame is closed when its records take so many bytes,
+const FRAME_BYTES: usize = 1 << 20;
+/// or its payload.
+const FRAME_PAYLOAD_BYTES: usize = 1 << 20;
+/// Of compression: higher ones gain nothing on what is left of records.
+const LEVEL: i32 = 3;
+/// What reading a frame may take of memory, as a power of two: what the level has at most.
+const WINDOW_LOG_MAX: u32 = 23;
+
+/// What stands behind a frame.
+#[derive(Debug)]
+enum Payload {
+    /// More rows may come into it.
+    Open {
+        rows: Vec<RecordBatch>,
+        bytes: usize,
+    },
+    Closed(Buffer),
+}
+
+impl Payload {
+    fn close(self) -> Result<Buffer, QueueError> {
+        let rows = match self {
+            Self::Closed(bytes) => return Ok(bytes),
+            Self::Open { rows, .. } => Chunk::new(rows)?,
+        };
+        let packed = match rows.pieces() {
+            [_] => rows,
+            _ => rows.select(&(0..rows.rows() as u32).collect::<Vec<_>>())?,
+        };
+        encode(&packed).map(Buffer::from_vec)
+    }
+}
+
+/// A frame that is being filled, and the payloads that will stand behind it.
+#[derive(Debug, Default)]
+pub(super) struct Filling {
+    body: Body,
+    payloads: Vec<Payload>,
+    /// Of all of them.
+    payload_bytes: usize,
+}
+
+impl Filling {
+    pub(super) fn is_empty(&self) -> bool {
+        self.body.len() == 0
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.body.len() >= FRAME_BYTES || self.payload_bytes >= FRAME_PAYLOAD_BYTES
+    }
+
+    pub(super) fn push(&mut self, line: &Line) -> Result<(), QueueError> {
+        self.body.push(line)
+    }
+
+    /// Adds a record, with rows if it brings any.
+    pub(super) fn push_record(
+        &mut self,
+        mut record: Box<Record>,
+        loaded: Option<Loaded>,
+    ) -> Result<(), QueueError> {
+        if let (Some(payload), Some(loaded)) = (record.payload_mut(), loaded) {
+            let number = self.place(loaded)?;
+            *payload = PayloadRecord {
+                chunk: ChunkId(number as u64),
+                location: None,
+                unit: None,
+                columns: std::mem::take(&mut payload.columns),
+                chunk_rows: Vec::new(),
+            };
+        }
+        self.push(&Line::Record(record))
+    }
+
+    /// The number of the payload that takes these rows, behind those that it has.
+    fn place(&mut self, loaded: Loaded) -> Result<usize, QueueError> {
+        let more = loaded.rows.pieces().iter().map(payload_bytes).sum::<Result<usize, _>>()?;
+        self.payload_bytes += more;
+        if more >= PACK_BYTES / 2 {
+            self.payloads.push(Payload::Closed(loaded.into_bytes()?));
+            return Ok(self.payloads.len() - 1);
+        }
+        let pieces = loaded.rows.pieces().iter().cloned();
+        for (number, payload) in self.payloads.iter_mut().enumerate().rev() {
+            let Payload::Open { rows, bytes } = payload else { continue };
+            if rows[0].schema_ref() != loaded.rows.schema() {
+                continue;
+            }
+            rows.extend(pieces);
+            *bytes += more;
+            if *bytes >= PACK_BYTES {
+                let full = std::mem::replace(payload, Payload::Closed(Buffer::from_vec(Vec::<u8>::new())));
+                *payload = Payload::Closed(full.close()?);
+            }
+            return Ok(number);
+        }
+        self.payloads.push(Payload::Open { rows: pieces.collect(), bytes: more });
+        Ok(self.payloads.len() - 1)
+    }
+
+    /// The frame, and what stands behind it.
+    pub(super) fn close(mut self, counts: &mut SnapshotCounts) -> Result<Vec<Bytes>, QueueError> {
+        let payloads = self.payloads.into_iter().map(Payload::close).collect::<Result<Vec<_>, _>>()?;
+        let stretches: Vec<Stretch> = payloads.iter().map(|bytes| Stretch::of(bytes)).collect();
+        if !stretches.is_empty() {
+            counts.count_payloads(&stretches);
+            self.body.push(&Line::Payloads { payloads: stretches })?;
+        }
+        let body =
+            zstd::encode_all(self.body.as_bytes(), LEVEL).map_err(QueueError::io("compress", "a frame"))?;
+        let frame = Bytes::from(framed(&body)?);
+        Ok(std::iter::once(frame).chain(payloads.into_iter().map(Bytes::from_owner)).collect())
+    }
+}
+
+/// What a frame's body was before it was compressed, if that has at most `bytes_max`.
+pub(super) fn unpacked(body: &[u8], bytes_max: u64) -> Result<Vec<u8>, String> {
+    let unpacking = || -> std::io::Result<Vec<u8>> {
+        let mut decoder = zstd::Decoder::with_buffer(body)?.single_frame();
+        decoder.window_log_max(WINDOW_LOG_MAX)?;
+        let mut unpacked = Vec::new();
+        decoder.take(bytes_max + 1).read_to_end(&mut unpacked)?;
+        Ok(unpacked)
+    };
+    let unpacked = unpacking().map_err(|error| format!("a frame cannot be unpacked: {error}"))?;
+    if unpacked.len() as u64 > bytes_max {
+        return Err(format!("a frame of more than bytes_max={bytes_max}"));
+    }
+    Ok(unpacked)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_frame_that_unpacks_to_more_than_it_may_is_refused() {
+        let body = vec![b'x'; 1 << 20];
+        let packed = zstd::encode_all(&body[..], LEVEL).unwrap();
+        assert!(packed.len() < 1 << 10);
+        assert_eq!(unpacked(&packed, 1 << 20), Ok(body));
+        assert_eq!(
+            unpacked(&packed, (1 << 20) - 1),
+            Err("a frame of more than bytes_max=1048575".to_owned())
+        );
+        let cut = unpacked(&packed[..packed.len() - 1], 1 << 20).unwrap_err();
+        assert!(cut.starts_with("a frame cannot be unpacked"), "{cut}");
+    }
+}

@@ -1,0 +1,433 @@
+//! Snapshots of rows that were put one by one: as large as what is live, and back again as they were.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::{ArrayRef, RecordBatch, StringArray, StringViewArray};
+use proptest::prelude::*;
+use rolldock_queue::{
+    Durability, ExportFormat, KeyedRow, Partition, PartitionSpec, Put, QueueConfig, RowHandle, Take,
+    TransferQueue,
+};
+use serde_json::json;
+use support::{Seen, advantages, all_of, assert_same, in_memory, on_disk, restore, rows, snapshot, spec};
+
+/// Of a row with so many tokens: a number, where its list begins, and the list.
+fn row_bytes(tokens: i32) -> usize {
+    8 + 4 + 4 * tokens as usize
+}
+
+/// What a producer says of each row beside the row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Words {
+    None,
+    Named,
+}
+
+/// Words that do not compress, as uuids are.
+fn random(seed: i64) -> String {
+    let mixed = u128::from(seed.unsigned_abs().wrapping_mul(0x9e37_79b9_7f4a_7c15)).pow(2) ^ 0x5bd1_e995;
+    format!("{:032x}", mixed.wrapping_mul(0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645))
+}
+
+async fn put_singly(
+    queue: &TransferQueue,
+    count: i64,
+    tokens: impl Fn(i64) -> i32,
+    words: Words,
+) -> (Partition, Vec<RowHandle>) {
+    let partition = queue.declare(PartitionSpec::new("train", ["train"], 65_536)).await.unwrap();
+    let mut handles = Vec::new();
+    for row in 0..count {
+        let group = if words == Words::Named { random(row * 3) } else { format!("group {row}") };
+        let mut put = Put::group(group, rows(row, 1, tokens(row)));
+        if words == Words::Named {
+            put.token = Some(random(row * 3 + 1));
+            put.keys = vec![random(row * 3 + 2)];
+        }
+        handles.extend(partition.put(put, None).await.unwrap());
+    }
+    (partition, handles)
+}
+
+/// How many times the live bytes a snapshot takes.
+async fn overhead(queue: &TransferQueue, live_bytes: usize) -> f64 {
+    snapshot(queue, None).await.len() as f64 / live_bytes as f64
+}
+
+#[tokio::test]
+async fn rows_that_were_put_singly_take_at_most_a_tenth_more_than_they_are() {
+    const ROWS: i64 = 2_000;
+    for (tokens, words, bound) in
+        [(253, Words::None, 1.1), (253, Words::Named, 1.1), (72, Words::None, 1.1), (72, Words::Named, 1.25)]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        for queue in [in_memory(), on_disk(dir.path())] {
+            let (partition, handles) = put_singly(&queue, ROWS, |_| tokens, words).await;
+            let live = ROWS as usize * row_bytes(tokens);
+            let found = overhead(&queue, live).await;
+            println!("rows of {} bytes, {words:?}: {found:.3}", row_bytes(tokens));
+            assert!(found <= bound, "rows of {} bytes, {words:?}: {found:.3}", row_bytes(tokens));
+            // Columns of single rows.
+            for row in &handles {
+                partition.write_columns(&[*row], advantages(1)).await.unwrap();
+            }
+            let found = overhead(&queue, live + ROWS as usize * 4).await;
+            println!("rows of {} bytes, {words:?}, with columns: {found:.3}", row_bytes(tokens));
+            assert!(
+                found <= bound,
+                "rows of {} bytes, {words:?}, with columns: {found:.3}",
+                row_bytes(tokens)
+            );
+            // A copy's snapshot is no larger.
+            let copy = in_memory();
+            restore(&copy, &snapshot(&queue, None).await).await.unwrap();
+            let again = overhead(&copy, live + ROWS as usize * 4).await;
+            assert!(again <= found + 0.01, "{found:.3}, then {again:.3}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn large_puts_among_single_rows_of_many_schemas_take_no_more() {
+    let dir = tempfile::tempdir().unwrap();
+    for queue in [in_memory(), on_disk(dir.path())] {
+        let partition = queue.declare(spec("train", 65_536)).await.unwrap();
+        let mut live = 0;
+        for put in 0..2_000 {
+            let count = if put % 400 == 399 { 300 } else { 1 };
+            let rows = rows(put * 1_000, count, 253);
+            let columns = [("id", &rows["id"]), (&*format!("column {}", put % 20), &rows["response_ids"])];
+            let rows = RecordBatch::try_from_iter(columns.map(|(name, column)| (name, Arc::clone(column))));
+            partition.put(Put::group(put.to_string(), rows.unwrap()), None).await.unwrap();
+            live += count as usize * row_bytes(253);
+        }
+        let found = overhead(&queue, live).await;
+        println!("large and small: {found:.3}");
+        assert!(found <= 1.1, "{found:.3}");
+        let copied = tempfile::tempdir().unwrap();
+        let copy = on_disk(copied.path());
+        restore(&copy, &snapshot(&queue, None).await).await.unwrap();
+        assert_copied(&queue, &copy).await;
+    }
+}
+
+/// Rows of one of several schemas: other columns, or the same ones in other types of rows.
+fn rows_of(schema: u8, first: i64, count: i64) -> RecordBatch {
+    let rows = rows(first, count, 1 + (first % 7) as i32);
+    if schema == 0 {
+        return rows;
+    }
+    let words = (0..count).map(|row| "ab".repeat((first + row) as usize % 50));
+    let words: ArrayRef = match schema {
+        1 => Arc::new(StringArray::from_iter_values(words)),
+        _ => Arc::new(StringViewArray::from_iter_values(words)),
+    };
+    let name = format!("words {schema}");
+    let columns = [("id", Arc::clone(&rows["id"])), (name.as_str(), words)];
+    RecordBatch::try_from_iter(columns).unwrap()
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    /// Groups of rows of a schema, each in puts of so many rows.
+    Put {
+        schema: u8,
+        groups: u8,
+        size: u8,
+        rows: u8,
+        named: bool,
+    },
+    /// To every so manyth row.
+    Columns {
+        every: usize,
+        singly: bool,
+    },
+    Clear {
+        every: usize,
+        from: usize,
+    },
+    Take {
+        task: bool,
+        rows: usize,
+        acks: bool,
+    },
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let op = prop_oneof![
+        4 => (0..3_u8, 1..30_u8, 1..5_u8, 1..5_u8, any::<bool>())
+            .prop_map(|(schema, groups, size, rows, named)| Op::Put { schema, groups, size, rows, named }),
+        2 => (1..4_usize, any::<bool>()).prop_map(|(every, singly)| Op::Columns { every, singly }),
+        1 => (2..4_usize, 0..4_usize).prop_map(|(every, from)| Op::Clear { every, from }),
+        1 => (any::<bool>(), 1..40_usize, any::<bool>())
+            .prop_map(|(task, rows, acks)| Op::Take { task, rows, acks }),
+    ];
+    prop::collection::vec(op, 1..12)
+}
+
+/// Puts rows, and says how many have been put.
+async fn apply(partition: &Partition, op: &Op, put_so_far: &mut i64) {
+    let all = Take::rows("train", 4096);
+    match op {
+        Op::Put { schema, groups, size, rows, named } => {
+            for group in 0..*groups {
+                let (size, mut there) = (i64::from(*size), 0);
+                let name = format!("{group} of {put_so_far}");
+                while there < size {
+                    let count = i64::from(*rows).min(size - there);
+                    let first = *put_so_far;
+                    let names = |count: i64| (first..first + count).map(|row| format!("key {row}"));
+                    let put = Put {
+                        group_size: size as usize,
+                        token: named.then(|| format!("token {first}")),
+                        keys: if *named { names(count).collect() } else { Vec::new() },
+                        tags: if *named {
+                            names(count).map(|name| json!({ "is": name })).collect()
+                        } else {
+                            Vec::new()
+                        },
+                        policy_version: u64::from(group) % 3,
+                        priority: i64::from(group) % 2,
+                        ..Put::group(name.as_str(), rows_of(*schema, first, count))
+                    };
+                    partition.put(put, None).await.unwrap();
+                    *put_so_far += count;
+                    there += count;
+                    // Some groups stay open.
+                    if group % 5 == 4 {
+                        break;
+                    }
+                }
+            }
+        }
+        Op::Columns { every, singly } => {
+            let Some(lease) = partition.take(&all).await.unwrap() else { return };
+            let mut rows = Vec::new();
+            for row in lease.rows().iter().step_by(*every) {
+                if partition.get(&[*row], Some(&["advantage".to_owned()])).await.is_err() {
+                    rows.push(*row);
+                }
+            }
+            for rows in rows.chunks(if *singly { 1 } else { rows.len().max(1) }) {
+                partition.write_columns(rows, advantages(rows.len())).await.unwrap();
+            }
+        }
+        Op::Clear { every, from } => {
+            let Some(lease) = partition.take(&all).await.unwrap() else { return };
+            let rows: Vec<RowHandle> = lease.rows().iter().skip(*from).step_by(*every).copied().collect();
+            partition.clear(&rows).await.unwrap();
+        }
+        Op::Take { task, rows, acks } => {
+            let task = if *task { "train" } else { "score" };
+            let Some(lease) = partition.take(&Take::rows(task, *rows)).await.unwrap() else { return };
+            if *acks { lease.ack().await.unwrap() } else { lease.nack().await.unwrap() }
+        }
+    }
+}
+
+/// A snapshot has the types of what is live: a row of each.
+async fn put_all_columns(partition: &Partition, put_so_far: &mut i64) {
+    for schema in 0..3 {
+        let put = Put::group(format!("last {put_so_far}"), rows_of(schema, *put_so_far, 1));
+        let handles = partition.put(put, None).await.unwrap();
+        partition.write_columns(&handles, advantages(1)).await.unwrap();
+        *put_so_far += 1;
+    }
+}
+
+/// All that is different about rows beside what [`assert_same`] sees.
+fn names(queue: &TransferQueue) -> Vec<KeyedRow> {
+    queue.partition("train").unwrap().keyed_rows()
+}
+
+async fn assert_copied(queue: &TransferQueue, copy: &TransferQueue) {
+    assert_same(queue, copy, "train").await;
+    assert_eq!(names(queue), names(copy));
+    let exported = |queue: &TransferQueue| {
+        let partition = queue.partition("train").unwrap();
+        async move {
+            let mut bytes = Vec::new();
+            partition.export(ExportFormat::Jsonl, &mut bytes).await.unwrap();
+            bytes
+        }
+    };
+    assert_eq!(exported(queue).await, exported(copy).await);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn mixtures_of_schemas_groups_and_columns_come_back_as_they_were(before in ops(), after in ops()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (dir, copied) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+            for first in [in_memory(), on_disk(dir.path())] {
+                let partition = first.declare(spec("train", 4096)).await.unwrap();
+                let mut put_so_far = 0;
+                for op in &before {
+                    apply(&partition, op, &mut put_so_far).await;
+                }
+                put_all_columns(&partition, &mut put_so_far).await;
+                let second = on_disk(&copied.path().join(if first.durability() == Durability::None { "a" } else { "b" }));
+                restore(&second, &snapshot(&first, None).await).await.unwrap();
+                assert_copied(&first, &second).await;
+                // The copies go on as the queue does.
+                let third = in_memory();
+                restore(&third, &snapshot(&second, None).await).await.unwrap();
+                for queue in [&first, &second, &third] {
+                    let mut put_so_far = put_so_far;
+                    let partition = queue.partition("train").unwrap();
+                    for op in &after {
+                        apply(&partition, op, &mut put_so_far).await;
+                    }
+                    put_all_columns(&partition, &mut put_so_far).await;
+                }
+                assert_same_rows(&first, &second).await;
+                assert_same_rows(&first, &third).await;
+                let fourth = in_memory();
+                restore(&fourth, &snapshot(&second, None).await).await.unwrap();
+                assert_copied(&second, &fourth).await;
+            }
+        });
+    }
+}
+
+/// Handles apart, which new rows of a copy have others of.
+async fn assert_same_rows(left: &TransferQueue, right: &TransferQueue) {
+    let bare = |queue: &TransferQueue| {
+        let queue = queue.clone();
+        async move {
+            let all = all_of(&queue, "train").await.into_iter();
+            let bare = |(_, group, version, row): Seen| (group, version, row);
+            all.map(|seen| seen.into_iter().map(bare).collect::<Vec<_>>()).collect::<Vec<_>>()
+        }
+    };
+    assert_eq!(bare(left).await, bare(right).await);
+    for queue in [left, right] {
+        let report = queue.verify().await.unwrap();
+        assert!(report.is_sound(), "{report:?}");
+    }
+}
+
+/// Of which every fiftieth row has the larger part.
+fn ragged(row: i64) -> i32 {
+    if row % 50 == 7 { 12_500 } else { 16 }
+}
+
+#[tokio::test]
+async fn a_copy_gives_back_the_memory_of_rows_that_lay_together() {
+    const ROWS: i64 = 4_000;
+    let queue = in_memory();
+    let (_, handles) = put_singly(&queue, ROWS, ragged, Words::None).await;
+    let copy = in_memory();
+    restore(&copy, &snapshot(&queue, None).await).await.unwrap();
+    let partition = copy.partition("train").unwrap();
+    let mut live: u64 = (0..ROWS).map(|row| row_bytes(ragged(row)) as u64).sum();
+    let held = copy.inspect().payload_bytes;
+    assert!(held * 10 <= live * 11, "{held} bytes for {live}");
+    // The long rows, then most of the others, some of each chunk at a time.
+    type Goes = fn(i64) -> bool;
+    let turns: [Goes; 3] = [|row| ragged(row) > 16, |row| row % 3 == 0, |row| row % 16 > 0];
+    let mut gone = vec![false; ROWS as usize];
+    for goes in turns {
+        let going: Vec<i64> = (0..ROWS).filter(|row| !gone[*row as usize] && goes(*row)).collect();
+        for some in going.chunks(100) {
+            let rows: Vec<RowHandle> = some.iter().map(|row| handles[*row as usize]).collect();
+            partition.clear(&rows).await.unwrap();
+        }
+        going.iter().for_each(|row| gone[*row as usize] = true);
+        live -= going.iter().map(|row| row_bytes(ragged(*row)) as u64).sum::<u64>();
+        let held = copy.inspect().payload_bytes;
+        // Below the waste that any partition may have a chunk is halved, and no more.
+        assert!(held <= live * 2 + 8192, "{held} bytes for {live}");
+        assert!(copy.verify().await.unwrap().is_sound());
+    }
+    let left: Vec<RowHandle> =
+        handles.iter().zip(&gone).filter(|(_, gone)| !**gone).map(|(row, _)| *row).collect();
+    assert_eq!(rows_at(&queue, &left).await, rows_at(&copy, &left).await);
+    partition.clear_all().await.unwrap();
+    assert_eq!(copy.inspect().payload_bytes, 0);
+}
+
+fn segment_bytes(dir: &Path) -> u64 {
+    let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
+    let segments = files.filter(|file| file.file_name().to_string_lossy().starts_with("segment"));
+    segments.filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum()
+}
+
+#[tokio::test]
+async fn a_copy_gives_back_the_disk_of_rows_that_lay_together_also_after_a_restart() {
+    const ROWS: i64 = 4_000;
+    let queue = in_memory();
+    let (original, handles) = put_singly(&queue, ROWS, |_| 253, Words::None).await;
+    let dir = tempfile::tempdir().unwrap();
+    let config = QueueConfig {
+        dir: Some(dir.path().to_owned()),
+        durability: Durability::Os,
+        segment_bytes: 512 << 10,
+        journal_bytes: 64 << 10,
+        ..QueueConfig::default()
+    };
+    let open = || TransferQueue::open(config.clone()).unwrap();
+    let copy = open();
+    restore(&copy, &snapshot(&queue, None).await).await.unwrap();
+    let all = ROWS as u64 * row_bytes(253) as u64;
+    assert!(segment_bytes(dir.path()) * 10 <= all * 11);
+    // What the process leaves that is killed now.
+    let killed = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(dir.path()).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), killed.path().join(entry.file_name())).unwrap();
+    }
+    assert_same_handles(&queue, &on_disk(killed.path()), &handles).await;
+    copy.close();
+    drop(copy);
+    let copy = open();
+    let partition = copy.partition("train").unwrap();
+    let (left, gone): (Vec<_>, Vec<_>) = handles.iter().copied().enumerate().partition(|(at, _)| at % 8 == 0);
+    for some in gone.chunks(500) {
+        let rows: Vec<RowHandle> = some.iter().map(|(_, row)| *row).collect();
+        partition.clear(&rows).await.unwrap();
+        original.clear(&rows).await.unwrap();
+    }
+    let live = left.len() as u64 * row_bytes(253) as u64;
+    for turn in 0.. {
+        let held = segment_bytes(dir.path());
+        // The newest segment is open.
+        if held <= live * 2 + (512 << 10) {
+            break;
+        }
+        assert!(turn < 200, "{held} bytes for {live}");
+        // Rows move with the next write.
+        let put = partition.put(Put::group("more", rows(0, 1, 4)), None).await.unwrap();
+        partition.clear(&put).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let left: Vec<RowHandle> = left.into_iter().map(|(_, row)| row).collect();
+    assert_same_handles(&queue, &copy, &left).await;
+    copy.close();
+    drop((partition, copy));
+    assert_same_handles(&queue, &open(), &left).await;
+    assert!(TransferQueue::verify_dir(dir.path()).unwrap().is_sound());
+}
+
+async fn assert_same_handles(queue: &TransferQueue, copy: &TransferQueue, handles: &[RowHandle]) {
+    let (one, other) = (queue.partition("train").unwrap(), copy.partition("train").unwrap());
+    assert_eq!(one.stats().rows, other.stats().rows);
+    assert_eq!(rows_at(queue, handles).await, rows_at(copy, handles).await);
+    let report = copy.verify().await.unwrap();
+    assert!(report.is_sound(), "{report:?}");
+    // What rows have together is looked at once.
+    assert!(report.chunks * 16 < report.rows, "{report:?}");
+}
+
+async fn rows_at(queue: &TransferQueue, handles: &[RowHandle]) -> RecordBatch {
+    let batches = queue.partition("train").unwrap().get(handles, None).await.unwrap();
+    arrow::compute::concat_batches(&batches[0].schema(), &batches).unwrap()
+}
