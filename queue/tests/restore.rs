@@ -261,7 +261,7 @@ async fn each_row_of_a_payload_belongs_to_one_record_of_one_partition() {
     let later = put.replace("[[0,0,1]]", "[[9,0,1]]").replace("\"group\":\"0\"", "\"group\":\"9\"");
     assert_ne!(put, later);
     type Edit<'a> = &'a dyn Fn(&mut Vec<(String, Vec<u8>)>);
-    let cases: [(&str, Edit<'_>); 6] = [
+    let cases: [(&str, Edit<'_>); 7] = [
         ("rows that no record has", &|frames| frames[1].0 = frames[1].0.replacen(&put, "", 1)),
         ("payload of rows=0", &|frames| frames[1].0.insert_str(0, &later)),
         ("without its payload", &|frames| {
@@ -271,6 +271,10 @@ async fn each_row_of_a_payload_belongs_to_one_record_of_one_partition() {
         ("payload of two partitions", &|frames| {
             frames[3].0 = frames[3].0.replacen("\"partition\":\"b\"", "\"partition\":\"a\"", 1);
             frames[3].0 = frames[3].0.replacen("[[0,0,1]]", "[[9,0,1]]", 1);
+        }),
+        ("at most bytes_max", &|frames| {
+            let largest = "\"payloads\":[{\"length\":18446744073709551615,\"checksum\":0},";
+            frames[1].0 = frames[1].0.replacen("\"payloads\":[", largest, 1);
         }),
         ("not alone", &|frames| frames[4].0.insert_str(0, &put)),
     ];

@@ -69,7 +69,9 @@ impl SnapshotCounts {
 
     fn count_payloads(&mut self, payloads: &[Stretch]) {
         self.chunks += payloads.len() as u64;
-        self.payload_bytes += payloads.iter().map(|payload| payload.length).sum::<u64>();
+        // Lengths may be anything where a snapshot is read.
+        let add = |bytes: u64, payload: &Stretch| bytes.saturating_add(payload.length);
+        self.payload_bytes = payloads.iter().fold(self.payload_bytes, add);
     }
 }
 

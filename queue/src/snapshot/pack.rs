@@ -23,9 +23,9 @@ const PACK_BYTES: usize = 256 << 10;
 const FRAME_BYTES: usize = 1 << 20;
 /// or its payload.
 const FRAME_PAYLOAD_BYTES: usize = 1 << 20;
-/// Of compression: higher ones gain nothing on what is left of records.
+/// Of compression: zstd's own choice.
 const LEVEL: i32 = 3;
-/// What reading a frame may take of memory, as a power of two: what the level has at most.
+/// What reading a frame may take of memory beside what it unpacks to, as a power of two; the level asks for 21.
 const WINDOW_LOG_MAX: u32 = 23;
 
 /// What stands behind a frame.
