@@ -13,7 +13,7 @@ use bytes::Bytes;
 use super::capture::Loaded;
 use super::{Line, SnapshotCounts, Stretch};
 use crate::journal::{Body, PayloadRecord, Record, framed};
-use crate::store::{Chunk, encode, payload_bytes};
+use crate::store::{Chunk, Encoded, payload_bytes};
 use crate::{ChunkId, QueueError};
 
 /// A payload of several records is of about this size, what is larger stays alone; bytes. Whoever reads one row of it
@@ -49,7 +49,7 @@ impl Payload {
             [_] => rows,
             _ => rows.select(&(0..rows.rows() as u32).collect::<Vec<_>>())?,
         };
-        encode(&packed).map(Buffer::from_vec)
+        Encoded::of(&packed).map(Encoded::into_buffer)
     }
 }
 
