@@ -9,6 +9,8 @@
 //! An interrupted request still has its connection, on which the engine answers with the partial sample. Its id is
 //! sent until that has happened, at most [`SENDS_PER_INTERRUPT`] times.
 //!
+//! They go over the connections of engine control, of which no generation has one: an abort waits behind no data.
+//!
 //! # Invariants
 //! - At most one task per server, and [`IDS_WAITING_MAX`] ids; an id beyond that is dropped and counted, as its
 //!   connection is closed in any case.
@@ -19,14 +21,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{Method, StatusCode};
 use parking_lot::Mutex;
+use rolldock_loadbalancer::control::vllm::VllmControl;
+use rolldock_loadbalancer::{ControlError, EngineControl, ServerRef};
 use tokio::sync::watch;
 
 use super::probe::Dialect;
 use super::server::ProbedServer;
-use super::transport::Transport;
 use crate::scope::Scope;
 
 /// How often each id is sent.
@@ -39,7 +40,7 @@ const SENDS_PER_INTERRUPT: u8 = 5;
 const SEND_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Longest wait for the answer to an abort.
-const ANSWER_MAX: Duration = Duration::from_secs(2);
+pub(super) const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// Most ids of one server that wait for their sends.
 const IDS_WAITING_MAX: usize = 65_536;
@@ -47,14 +48,12 @@ const IDS_WAITING_MAX: usize = 65_536;
 /// Most ids in one request.
 const IDS_PER_SEND_MAX: usize = 4_096;
 
-/// The endpoints that abort by id: the first comes with the generate endpoint, the second with development mode.
-const PATHS: [&str; 2] = ["/inference/v1/abort_requests", "/abort_requests"];
-
 /// Sends the aborts of one server.
 #[derive(Debug)]
 pub(super) struct Aborter {
-    target: Arc<ProbedServer>,
-    transport: Transport,
+    server: ServerRef,
+    dialect: Dialect,
+    control: VllmControl,
     waiting: Mutex<Waiting>,
     /// Set once the server has turned out to have neither endpoint.
     unsupported: AtomicBool,
@@ -94,10 +93,11 @@ impl Drop for Interruptible<'_> {
 }
 
 impl Aborter {
-    pub(super) fn new(target: Arc<ProbedServer>, transport: Transport) -> Self {
+    pub(super) fn new(target: &ProbedServer, control: VllmControl) -> Self {
         Self {
-            target,
-            transport,
+            server: target.server.for_control(),
+            dialect: target.facts.dialect,
+            control,
             waiting: Mutex::default(),
             unsupported: AtomicBool::new(false),
             running: watch::Sender::new(false),
@@ -136,7 +136,7 @@ impl Aborter {
         waiting.ids.remove(request_id);
         drop(waiting);
         if sends.begun {
-            rolldock_loadbalancer::aborts_confirmed(&self.target.server.name, 1);
+            rolldock_loadbalancer::aborts_confirmed(&self.server.name, 1);
         }
         self.left.send_replace(());
     }
@@ -144,8 +144,7 @@ impl Aborter {
     /// Whether `request_id` will be sent.
     fn enqueue(self: &Arc<Self>, request_id: &Arc<str>, sends: Sends, scope: &Scope) -> bool {
         // A plain server knows no aborts.
-        let hopeless =
-            self.target.facts.dialect == Dialect::TextOnly || self.unsupported.load(Ordering::Relaxed);
+        let hopeless = self.dialect == Dialect::TextOnly || self.unsupported.load(Ordering::Relaxed);
         if hopeless || scope.token().is_cancelled() {
             return false;
         }
@@ -154,7 +153,7 @@ impl Aborter {
             metrics::counter!("rolldock_aborts_dropped_total").increment(1);
             return false;
         }
-        rolldock_loadbalancer::aborts_sent(&self.target.server.name, 1);
+        rolldock_loadbalancer::aborts_sent(&self.server.name, 1);
         waiting.ids.insert(Arc::clone(request_id), sends);
         if waiting.task_runs {
             return true;
@@ -188,7 +187,7 @@ impl Aborter {
                 let is_last = |sends: &Sends| sends.left == 0 && !sends.interrupts;
                 let last = ids.iter().filter(|(_, sends)| is_last(sends)).count();
                 if is_answered {
-                    rolldock_loadbalancer::aborts_confirmed(&self.target.server.name, last as u64);
+                    rolldock_loadbalancer::aborts_confirmed(&self.server.name, last as u64);
                 }
             }
             if self.unsupported.load(Ordering::Relaxed) {
@@ -232,44 +231,30 @@ impl Aborter {
         self.left.send_replace(());
     }
 
-    /// One request with all `ids`, to the first endpoint that is there; whether the engine took it. What goes wrong
-    /// otherwise is for the next send, or of no consequence.
+    /// One request with all `ids`; whether the engine took it. What goes wrong otherwise is for the next send, or of no
+    /// consequence.
     async fn send(&self, ids: impl Iterator<Item = &Arc<str>>) -> bool {
-        let body = Bytes::from(abort_body(self.target.facts.dialect, ids));
-        for path in PATHS {
-            let Ok(uri) = self.target.server.uri(path) else { return false };
-            let sending = self.transport.send(&self.target.server, Method::POST, uri, None, body.clone());
-            match tokio::time::timeout(ANSWER_MAX, sending).await {
-                Ok(Ok(response)) if is_absent(response.status()) => {}
-                Ok(Ok(response)) => return response.status().is_success(),
-                Ok(Err(error)) => {
-                    tracing::debug!(server = %self.target.server.name, %error, "abort was not answered");
-                    return false;
-                }
-                Err(_elapsed) => return false,
+        let ids: Vec<String> = ids.map(|id| engine_id(self.dialect, id)).collect();
+        match self.control.abort_many(&self.server, &ids).await {
+            Ok(()) => return true,
+            Err(ControlError::Unsupported { .. }) => {
+                self.unsupported.store(true, Ordering::Relaxed);
+                tracing::info!(
+                    server = %self.server.name,
+                    "server does not offer aborts by id; requests are cancelled by closing their connections"
+                );
             }
+            Err(error) => tracing::debug!(%error, "abort was not answered"),
         }
-        self.unsupported.store(true, Ordering::Relaxed);
-        tracing::info!(
-            server = %self.target.server.name,
-            "server does not offer aborts by id; requests are cancelled by closing their connections"
-        );
         false
     }
 }
 
-fn is_absent(status: StatusCode) -> bool {
-    matches!(status, StatusCode::FORBIDDEN | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED)
-}
-
-/// Engines keep a request under its id with a prefix and, for completions, the prompt's index behind it. Ending a
-/// request with `n > 1` ends all its samples.
-fn abort_body<'a>(dialect: Dialect, ids: impl Iterator<Item = &'a Arc<str>>) -> Vec<u8> {
-    let engine_ids: Vec<String> = ids
-        .map(|id| match dialect {
-            Dialect::Generate => format!("generate-tokens-{id}"),
-            Dialect::Completions | Dialect::TextOnly => format!("cmpl-{id}-0"),
-        })
-        .collect();
-    serde_json::json!({ "request_ids": engine_ids }).to_string().into_bytes()
+/// Engines keep a request under its id with a prefix and, for completions, the prompt's index behind it, which control
+/// adds. Ending a request with `n > 1` ends all its samples.
+fn engine_id(dialect: Dialect, id: &str) -> String {
+    match dialect {
+        Dialect::Generate => format!("generate-tokens-{id}"),
+        Dialect::Completions | Dialect::TextOnly => format!("cmpl-{id}"),
+    }
 }

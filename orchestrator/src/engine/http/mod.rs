@@ -4,7 +4,7 @@
 //! - `request` writes bodies, `scan`, `number` and `answer` read them in one pass into flat columns;
 //! - `events` and `stream` do so for answers that come in pieces, and tell how far they have come;
 //! - `transport` owns the connections and says what each failure means;
-//! - `abort` ends requests by id where a closed connection might not.
+//! - `abort` ends requests by id where a closed connection might not, over connections of its own.
 //!
 //! # Invariants
 //! - A running request holds its connection, one read buffer and its columns, never its whole body: an answer
@@ -24,6 +24,7 @@ use futures::future::{self, BoxFuture, join_all, try_join_all};
 use http::header::HeaderValue;
 use http::{Method, StatusCode};
 use parking_lot::RwLock;
+use rolldock_loadbalancer::control::vllm::VllmControl;
 
 use crate::engine::{Engine, EngineError, FinishReason, GenerateRequest, Generation, Progress, SampleOutput};
 use crate::scope::Scope;
@@ -87,6 +88,8 @@ impl fmt::Debug for HttpConfig {
 pub struct HttpEngine {
     config: HttpConfig,
     transport: Transport,
+    /// Sends aborts.
+    control: VllmControl,
     encode: Option<Encode>,
     scope: Scope,
     members: RwLock<BTreeMap<Arc<str>, Arc<Member>>>,
@@ -110,11 +113,16 @@ impl HttpEngine {
     /// Without `encode`, text-only servers are refused and tokenizers are not compared.
     ///
     /// # Errors
-    /// [`EngineError::Unfit`] where the API key cannot stand in a header.
+    /// [`EngineError::Unfit`] where the API key cannot stand in a header, or this machine allows no client.
     pub fn new(config: HttpConfig, encode: Option<Encode>, scope: Scope) -> Result<Self, EngineError> {
         let authorization = config.api_key.as_ref().map(|key| bearer(key)).transpose()?;
         let transport = Transport::new(config.connect_max, authorization, &scope);
-        Ok(Self { config, transport, encode, scope, members: RwLock::default() })
+        let api_key = config.api_key.as_deref().map(Arc::from);
+        let control = VllmControl::new(abort::ANSWER_MAX, api_key).map_err(|error| EngineError::Unfit {
+            server: "every server".to_owned(),
+            reason: error.to_string(),
+        })?;
+        Ok(Self { config, transport, control, encode, scope, members: RwLock::default() })
     }
 
     /// Probes a server and takes it in under `name`, in place of an earlier one of that name.
@@ -145,7 +153,7 @@ impl HttpEngine {
             "server is ready"
         );
         let target = Arc::new(ProbedServer::new(server, facts.clone())?);
-        let aborter = Arc::new(Aborter::new(Arc::clone(&target), self.transport.clone()));
+        let aborter = Arc::new(Aborter::new(&target, self.control.clone()));
         let member = Arc::new(Member { target, aborter });
         self.members.write().insert(name.into(), member);
         Ok(facts)

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use http::Uri;
+use rolldock_loadbalancer::ServerRef;
 
 use super::probe::{Dialect, ServerFacts};
 use crate::engine::EngineError;
@@ -38,6 +39,11 @@ impl Server {
     /// The address of one of its endpoints.
     pub(super) fn uri(&self, path: &str) -> Result<Uri, EngineError> {
         format!("{}{path}", self.url).parse().map_err(|error| self.unfit(format!("{}: {error}", self.url)))
+    }
+
+    /// The same server, as control addresses it.
+    pub(super) fn for_control(&self) -> ServerRef {
+        ServerRef { name: Arc::clone(&self.name), url: Some(Arc::clone(&self.url)) }
     }
 
     /// `reason` with the address, for errors that a person has to act on.

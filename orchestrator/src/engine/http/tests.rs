@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::engine::{Admission, ErrorClass, SamplingParams};
 
+mod aborts;
 mod partial;
 
 /// Longer than anything here takes, so that a hang is a failure.
@@ -35,6 +36,8 @@ enum Script {
 #[derive(Debug, PartialEq)]
 enum Seen {
     Request {
+        /// The client's side of the connection that it came on.
+        client: SocketAddr,
         head: String,
         body: String,
     },
@@ -153,7 +156,8 @@ async fn read_request(stream: &mut TcpStream) -> Option<Seen> {
             return None;
         }
     }
-    Some(Seen::Request { head, body: String::from_utf8(bytes[head_end..].to_vec()).unwrap() })
+    let client = stream.peer_addr().ok()?;
+    Some(Seen::Request { client, head, body: String::from_utf8(bytes[head_end..].to_vec()).unwrap() })
 }
 
 fn http(code: u16, headers: &str, body: &str) -> Vec<u8> {
@@ -249,7 +253,7 @@ async fn requests_are_written_in_the_servers_dialect() {
         server.push(status(200, &completion(&[5, 6]).to_string()));
         let sample = engine.generate("s", request("r-1")).await.unwrap().samples.remove(0);
 
-        let Seen::Request { head, body } = server.next_seen().await else { panic!("closed") };
+        let Seen::Request { head, body, .. } = server.next_seen().await else { panic!("closed") };
         assert!(head.contains("x-request-id: r-1"), "{head}");
         assert!(head.contains("authorization: Bearer secret"), "{head}");
         let sent: Value = serde_json::from_str(&body).unwrap();
@@ -412,47 +416,6 @@ async fn a_server_that_does_not_fit_is_told_apart_at_the_probe() {
         let error = engine(&scope, |_| {}).add("s", url).await.unwrap_err();
         assert!(matches!(error, EngineError::Unfit { .. }), "{url}: {error}");
     }
-}
-
-#[tokio::test]
-async fn cancelled_requests_are_aborted_together_again_and_again_then_never_more() {
-    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
-    let kept = recorder.handle();
-    let _recording = metrics::set_default_local_recorder(&recorder);
-    let scope = Scope::new();
-    let mut server = ScriptedServer::start(&scope).await;
-    let engine = engine(&scope, |_| {});
-    server.join(&engine, Dialect::Completions).await;
-    for _ in 0..3 {
-        server.push(status(403, ""));
-        server.push(status(200, r#"{"status":"aborted"}"#));
-    }
-    engine.cancelled("s", &"r-1".into());
-    engine.cancelled("s", &"r-2".into());
-    engine.settle(PATIENCE).await;
-    for _ in 0..3 {
-        for path in ["POST /inference/v1/abort_requests ", "POST /abort_requests "] {
-            let Seen::Request { head, body } = server.next_seen().await else { panic!("closed") };
-            assert!(head.starts_with(path), "{head}");
-            let ids: Value = serde_json::from_str(&body).unwrap();
-            assert_eq!(ids, json!({"request_ids": ["cmpl-r-1-0", "cmpl-r-2-0"]}));
-        }
-    }
-    for counted in
-        ["rolldock_aborts_sent_total{server=\"s\"} 2", "rolldock_aborts_confirmed_total{server=\"s\"} 2"]
-    {
-        assert!(kept.render().contains(counted), "{}", kept.render());
-    }
-    // Neither endpoint is there: nothing is tried after that.
-    server.push(status(403, ""));
-    server.push(status(404, ""));
-    engine.cancelled("s", &"r-3".into());
-    engine.settle(PATIENCE).await;
-    engine.cancelled("s", &"r-4".into());
-    engine.settle(PATIENCE).await;
-    assert!(matches!(server.next_seen().await, Seen::Request { .. }));
-    assert!(matches!(server.next_seen().await, Seen::Request { .. }));
-    assert!(server.seen.try_recv().is_err());
 }
 
 #[tokio::test]

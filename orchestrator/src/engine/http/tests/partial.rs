@@ -81,7 +81,7 @@ async fn an_interrupt_is_sent_until_its_request_returns_or_so_many_times() {
 
         let asking = Arc::clone(&engine);
         let interrupting = scope.spawn(async move { asking.interrupt("s", &"r-1".into()).await });
-        let Seen::Request { head, body } = server.next_seen().await else { panic!("closed") };
+        let Seen::Request { head, body, .. } = server.next_seen().await else { panic!("closed") };
         assert!(head.starts_with("POST /inference/v1/abort_requests "), "{head}");
         assert_eq!(body, r#"{"request_ids":["generate-tokens-r-1"]}"#);
         let started = tokio::time::Instant::now();
