@@ -34,6 +34,9 @@ struct Seen {
     running: Mutex<HashMap<String, (Instant, CancellationToken)>>,
 }
 
+/// No test takes longer on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// An engine has not heard of a request sooner, and an abort of it is lost.
 const ABORT_RACE: Duration = Duration::from_millis(40);
 
@@ -207,7 +210,9 @@ async fn before_with(
         end.cancel();
     };
     let aborting = aborter.run(end.clone());
-    LocalSet::new().run_until(async { tokio::join!(serving, testing, aborting) }).await;
+    let local = LocalSet::new();
+    let all = local.run_until(async { tokio::join!(serving, testing, aborting) });
+    tokio::time::timeout(PATIENCE, all).await.expect("somebody is left waiting");
     assert_eq!(running.in_use(), 0, "a permit is out");
 }
 

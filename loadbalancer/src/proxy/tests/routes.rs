@@ -3,6 +3,7 @@
 use tokio::io::AsyncReadExt;
 
 use super::*;
+use crate::PermitRequest;
 
 #[tokio::test]
 async fn control_of_engines_is_not_for_clients() {
@@ -86,6 +87,23 @@ async fn what_a_server_may_have_begun_is_not_sent_again() {
         assert_eq!(engine.seen.requests.load(Ordering::Relaxed), 17);
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_replay_goes_elsewhere_however_idle_the_first_server_looks() {
+    let (engine, busy) = (engine().await, busy().await);
+    let config = ProxyConfig { attempts_max: 2, ..ProxyConfig::default() };
+    for first in ["http://127.0.0.1:9", &busy.url] {
+        before(&[first, &engine.url], config.clone(), async |proxy| {
+            let idle = proxy.balancer.find("s0").unwrap();
+            let nearly_all = PermitRequest { exclude: vec![idle], ..PermitRequest::new(7) };
+            let _held = proxy.balancer.acquire(nearly_all).await.unwrap();
+            assert_eq!(proxy.ask(json!({ "prompt": "x" })).await.status(), 200, "{first}");
+            let outcomes = proxy.balancer.snapshot().servers[0].outcomes.clone();
+            assert_eq!(outcomes.fault + outcomes.backpressure, 1, "{first}");
+        })
+        .await;
+    }
 }
 
 #[tokio::test]
