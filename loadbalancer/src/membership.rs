@@ -71,7 +71,32 @@ pub enum MembershipError {
 
 /// "http://10.0.0.1:8000/" is called "10.0.0.1:8000".
 pub fn name_of(url: &str) -> &str {
-    url.trim_start_matches("http://").trim_end_matches('/')
+    url.split_once("://").map_or(url, |(_, rest)| rest).trim_end_matches('/')
+}
+
+/// The address of a server, however it is written: `HTTP://a:1/` is `http://a:1`.
+///
+/// # Errors
+/// Why it cannot be one.
+fn base_of(url: &str) -> Result<String, String> {
+    let parsed = url::Url::parse(url).map_err(|error| error.to_string())?;
+    if parsed.scheme() != "http" || parsed.host().is_none() {
+        return Err("only http is spoken".to_owned());
+    }
+    let is_plain = parsed.query().is_none() && parsed.fragment().is_none();
+    if !is_plain || !parsed.username().is_empty() || parsed.password().is_some() {
+        return Err("a base URL has no user, password, query or fragment".to_owned());
+    }
+    let base = parsed.as_str().trim_end_matches('/');
+    if base.ends_with("/v1") {
+        return Err("the /v1 is of its endpoints".to_owned());
+    }
+    Ok(base.to_owned())
+}
+
+/// Whether it can stand in a path, in metrics and in a terminal.
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|letter| letter.is_ascii_graphic() && !matches!(letter, '"' | '\\'))
 }
 
 /// A server that has left, and is dismissed when nothing runs there any more.
@@ -131,25 +156,24 @@ impl Membership {
     /// Cancel-safe: it joins or it does not.
     pub async fn add(&self, member: NewMember) -> Result<ServerSnapshot, MembershipError> {
         let NewMember { url, name, capacity } = member;
-        let bad = |reason: String| MembershipError::BadUrl { url: url.clone(), reason };
-        let parsed = url::Url::parse(&url).map_err(|error| bad(error.to_string()))?;
-        if parsed.scheme() != "http" || parsed.host().is_none() {
-            return Err(bad("only http is spoken".to_owned()));
-        }
+        let base = base_of(&url).map_err(|reason| MembershipError::BadUrl { url: url.clone(), reason })?;
         let name = name.unwrap_or_else(|| name_of(&url).to_owned());
         if self.balancer.find(&name).is_some() {
             return Err(BalancerError::DuplicateServer { server: name }.into());
         }
         let unfit = |reason| MembershipError::Unfit { server: name.clone(), reason };
+        if !is_name(&name) {
+            return Err(unfit("expected a name of visible ASCII letters, without quotes".to_owned()));
+        }
         let capacity = capacity.unwrap_or(self.capacity);
         if capacity == 0 {
             return Err(unfit("expected a capacity above 0".to_owned()));
         }
         self.let_leave(|leaving| leaving.name == name);
-        self.enlist.enlist(&name, &url).await.map_err(unfit)?;
+        self.enlist.enlist(&name, &base).await.map_err(unfit)?;
         let spec = ServerSpec {
             capacity_tokens: self.capacity_tokens,
-            ..ServerSpec::new(name.clone(), url, capacity)
+            ..ServerSpec::new(name.clone(), base, capacity)
         };
         self.balancer.add(spec)?;
         tracing::info!(server = %name, "a server joins");

@@ -11,9 +11,8 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use serde::Deserialize;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use url::Url;
 
-use super::{Membership, MembershipError, NewMember};
+use super::{Membership, MembershipError, NewMember, base_of};
 use crate::{AdminState, ServerId, ServerSnapshot};
 
 /// Between two looks at the file.
@@ -37,8 +36,8 @@ type Endpoints = BTreeMap<Address, String>;
 type Joined = Result<ServerId, MembershipError>;
 
 fn address_of(url: &str) -> Address {
-    // What is no URL is refused when it is to join.
-    Url::parse(url).map_or_else(|_| url.to_owned(), |parsed| parsed.as_str().trim_end_matches('/').to_owned())
+    // What cannot be one is refused when it is to join.
+    base_of(url).unwrap_or_else(|_| url.to_owned())
 }
 
 fn endpoints_of(text: &str) -> Result<Endpoints, String> {

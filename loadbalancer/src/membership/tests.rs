@@ -41,14 +41,34 @@ fn member(url: &str) -> NewMember {
     NewMember { url: url.to_owned(), name: None, capacity: None }
 }
 
+/// Servers and their states, in order of their joining.
+fn names(fleet: &Membership) -> Vec<String> {
+    let servers = fleet.balancer().snapshot().servers;
+    servers.iter().map(|server| format!("{} {}", server.name, server.state.as_str())).collect()
+}
+
+async fn until(fleet: &Membership, expected: &[&str]) {
+    let give_up = tokio::time::Instant::now() + Duration::from_secs(20);
+    while names(fleet) != expected {
+        assert!(tokio::time::Instant::now() < give_up, "{:?} is not {expected:?}", names(fleet));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn servers_join_are_drained_and_leave_while_requests_run() {
     let (fleet, door) = membership();
     let joined = fleet.add(member("http://a:1/")).await.unwrap();
     assert_eq!((&*joined.name, joined.capacity), ("a:1", 4));
-    for (url, words) in
-        [("ftp://a", "only http"), ("http://unfit:1", "another model"), ("a:1", "http://host:port")]
-    {
+    for (url, words) in [
+        ("ftp://a", "only http"),
+        ("https://a", "only http"),
+        ("http://unfit:1", "another model"),
+        ("a:1", "http://host:port"),
+        ("http://a:2/v1/", "the /v1 is of its endpoints"),
+        ("http://me:secret@a:2", "no user, password"),
+        ("http://a:2?b=c", "no user, password, query"),
+    ] {
         let error = fleet.add(member(url)).await.unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     }
@@ -76,37 +96,26 @@ async fn a_file_says_who_is_there_and_a_wrong_one_changes_nothing() {
     let write = |text: &str| std::fs::write(file.path(), text).unwrap();
     let end = CancellationToken::new();
     let following = fleet.follow(file.path().to_owned(), end.clone());
-    let names = || {
-        let servers = fleet.balancer().snapshot().servers;
-        servers.iter().map(|server| format!("{} {}", server.name, server.state.as_str())).collect::<Vec<_>>()
-    };
-    let until = async |expected: &[&str]| {
-        let give_up = tokio::time::Instant::now() + Duration::from_secs(20);
-        while names() != expected {
-            assert!(tokio::time::Instant::now() < give_up, "{:?} is not {expected:?}", names());
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
     let testing = async {
         write("endpoints = [\"http://a:1\", \"http://b:1\", \"http://unfit:1\"]");
-        until(&["a:1 active", "b:1 active"]).await;
+        until(&fleet, &["a:1 active", "b:1 active"]).await;
         let held = fleet.balancer().acquire(PermitRequest::new(4)).await.unwrap();
         let name = held.server_name();
         let other = if &*name == "a:1" { "b:1" } else { "a:1" };
         write(&format!("endpoints = [\"http://{other}\"]"));
         let mut expected = [format!("{name} draining"), format!("{other} active")];
         expected.sort();
-        until(&expected.each_ref().map(String::as_str)).await;
+        until(&fleet, &expected.each_ref().map(String::as_str)).await;
         write("endpoints = nonsense");
         tokio::time::sleep(Duration::from_millis(1500)).await;
-        until(&expected.each_ref().map(String::as_str)).await;
+        until(&fleet, &expected.each_ref().map(String::as_str)).await;
         write(&format!("endpoints = [\"http://{other}\"] # sound again"));
         drop(held);
-        until(&[&format!("{other} active")]).await;
+        until(&fleet, &[&format!("{other} active")]).await;
         // Who was added by a call is not the file's to remove.
         fleet.add(member("http://c:1")).await.unwrap();
         tokio::time::sleep(Duration::from_millis(1500)).await;
-        until(&[&format!("{other} active"), "c:1 active"]).await;
+        until(&fleet, &[&format!("{other} active"), "c:1 active"]).await;
         end.cancel();
     };
     tokio::join!(following, testing);
@@ -157,23 +166,30 @@ async fn a_silent_server_of_the_file_keeps_nobody_waiting_and_addresses_are_comp
     let write = |text: &str| std::fs::write(file.path(), text).unwrap();
     write("endpoints = [\"http://a-silent:1\", \"http://b:1/\", \"http://c:1\"]");
     let end = CancellationToken::new();
-    let names = || -> Vec<String> {
-        let servers = fleet.balancer().snapshot().servers;
-        servers.iter().map(|server| format!("{} {}", server.name, server.state.as_str())).collect()
-    };
-    let until = async |expected: &[&str]| {
-        let give_up = tokio::time::Instant::now() + Duration::from_secs(20);
-        while names() != expected {
-            assert!(tokio::time::Instant::now() < give_up, "{:?} is not {expected:?}", names());
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
     let testing = async {
-        until(&["b:1 active", "d:1 active", "c:1 active"]).await;
+        until(&fleet, &["b:1 active", "d:1 active", "c:1 active"]).await;
         write("endpoints = [\"http://a-silent:1\", \"http://b:1\"]");
-        until(&["b:1 active", "d:1 active"]).await;
+        until(&fleet, &["b:1 active", "d:1 active"]).await;
         assert_eq!(door.asked.lock().iter().filter(|url| url.contains("silent")).count(), 1);
         end.cancel();
     };
     tokio::join!(fleet.follow(file.path().to_owned(), end.clone()), testing);
+}
+
+#[tokio::test]
+async fn a_server_is_reached_however_its_address_is_written_and_named_as_it_can_be_shown() {
+    let (fleet, _) = membership();
+    for (url, name, base) in [
+        ("HTTP://Host:1/", "Host:1", "http://host:1"),
+        ("http://[::1]:8000", "[::1]:8000", "http://[::1]:8000"),
+        ("http://gateway:80/pool/a/", "gateway:80/pool/a", "http://gateway/pool/a"),
+    ] {
+        let joined = fleet.add(member(url)).await.unwrap();
+        assert_eq!((&*joined.name, joined.url.as_deref()), (name, Some(base)));
+    }
+    for name in ["", "two words", "a\"b", "back\\slash", "line\n"] {
+        let named = NewMember { name: Some(name.to_owned()), ..member("http://c:1") };
+        let error = fleet.add(named).await.unwrap_err().to_string();
+        assert!(error.contains("expected a name of visible ASCII letters"), "{name:?}: {error}");
+    }
 }

@@ -77,7 +77,7 @@ pub(super) async fn run(args: FleetArgs) -> anyhow::Result<()> {
     let FleetArgs { admin, token, command } = args;
     let base = admin.trim_end_matches('/').to_owned();
     let admin = Admin { client: Client::builder().no_proxy().build()?, base, token };
-    let of = |name: &str, what: &str| format!("/{name}{what}");
+    let of = |name: &str, what: &str| format!("/{}{what}", in_path(name));
     match command {
         FleetCommand::Add { url, name, capacity } => {
             let member = NewMember { url, name, capacity };
@@ -131,6 +131,11 @@ async fn watch(admin: &Admin) -> anyhow::Result<()> {
         () = endings.asked() => Ok(()),
         ended = watching => ended,
     }
+}
+
+/// A name as one part of a path: that of a server behind a gateway has slashes.
+fn in_path(name: &str) -> String {
+    url::form_urlencoded::byte_serialize(name.as_bytes()).collect()
 }
 
 fn text(value: &Value) -> String {
