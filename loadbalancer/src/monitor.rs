@@ -191,6 +191,10 @@ impl Monitor {
             }
             return;
         }
+        if matches!(health, Err(ControlError::Unasked { .. })) {
+            // As if nobody had looked, in either sense.
+            return;
+        }
         watched.health_failures = 0;
         if server.state == ServerState::Dead {
             watched.still_since = None;
@@ -222,7 +226,7 @@ impl Monitor {
                 before == *tokens && *paused != Some(true)
             }
             // Without the count nothing can be said; the sample's own deadline is left.
-            Ok(_) | Err(ControlError::Unsupported { .. }) => false,
+            Ok(_) | Err(ControlError::Unsupported { .. } | ControlError::Unasked { .. }) => false,
             Err(ControlError::Failed { .. }) => true,
         };
         if !standing || paused || look.ours == 0 {
@@ -287,7 +291,7 @@ async fn ask(
     probe: Probe,
 ) {
     look.health = control.health(target).await;
-    if matches!(look.health, Err(ControlError::Failed { .. })) {
+    if matches!(look.health, Err(ControlError::Failed { .. } | ControlError::Unasked { .. })) {
         return;
     }
     let is_dead = look.server.state == ServerState::Dead;

@@ -10,6 +10,8 @@ use serde_json::Value;
 use support::answers::comparable;
 use support::{Rolldock, Running, Simengine, recipe, shared, wait_for};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio_util::task::TaskTracker;
 
 /// What follows `words` in the output of a process, up to the next space.
@@ -28,8 +30,17 @@ struct Proxy {
 
 impl Proxy {
     fn start(flags: &[&str]) -> Self {
-        let command = Rolldock::new(&["proxy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
-        let process = flags.iter().fold(command.arg("--admin-token").arg("secret"), Rolldock::arg).start();
+        Self::of(Rolldock::new(&["proxy"]), flags)
+    }
+
+    /// One that may have no more files open.
+    fn with_files(files_max: u32, flags: &[&str]) -> Self {
+        Self::of(Rolldock::with_files(files_max, &["proxy"]), flags)
+    }
+
+    fn of(command: Rolldock, flags: &[&str]) -> Self {
+        let addresses = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--admin-token", "secret"];
+        let process = addresses.iter().chain(flags).fold(command, Rolldock::arg).start();
         let admin = after("admin at ", &process);
         wait_for("proxy", || process.stdout_so_far().contains(" balances "));
         let text = process.stdout_so_far();
@@ -41,6 +52,22 @@ impl Proxy {
         let command = Rolldock::new(&["fleet", "--token", "secret", "--admin", &self.admin]);
         arguments.iter().fold(command, Rolldock::arg)
     }
+}
+
+fn client() -> reqwest::Client {
+    reqwest::Client::builder().no_proxy().build().unwrap()
+}
+
+/// A request for so many tokens.
+fn asking(client: &reqwest::Client, proxy: &Proxy, tokens: u32) -> reqwest::RequestBuilder {
+    let body = serde_json::json!({
+        "model": "simulated",
+        "prompt": [1, 2],
+        "max_tokens": tokens,
+        "min_tokens": tokens,
+        "ignore_eos": true,
+    });
+    client.post(format!("{}/v1/completions", proxy.url)).json(&body)
 }
 
 /// Sends a recorded request; status, content type and body. What the engine draws goes by the request's id.
@@ -93,7 +120,7 @@ async fn recorded_requests_get_the_same_answers_through_the_proxy() {
     let engine = || Simengine::start(&["--model", "tiny-qwen3", "--time-scale", "0.001"]);
     let (direct, behind) = (engine(), engine());
     let proxy = Proxy::start(&["--endpoint", &behind.url]);
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = client();
     let mut compared = 0;
     for (name, case) in recorded_cases(&folder) {
         let path = case["request"]["path"].as_str().unwrap();
@@ -131,21 +158,17 @@ async fn a_fleet_is_changed_while_requests_run() {
     assert!(twice.contains("in the fleet already"), "{twice}");
     let bad = proxy.fleet(&["add", "ftp://x"]).fails(1).stderr;
     assert!(bad.contains("expected a base URL like http://host:port"), "{bad}");
+    let gateway = "http://127.0.0.1:9/pool/a";
+    proxy.fleet(&["add", gateway]).succeeds();
+    proxy.fleet(&["remove", gateway.trim_start_matches("http://")]).succeeds();
     let unknown = proxy.fleet(&["remove", "nobody"]).fails(1).stderr;
     assert!(unknown.contains("unknown server=nobody"), "{unknown}");
     let stranger = Rolldock::new(&["fleet", "list", "--admin", &proxy.admin]).fails(1).stderr;
     assert!(stranger.contains("expected the admin token"), "{stranger}");
 
     // A request on the first, which is in no hurry.
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    let ask = |max_tokens: u32| {
-        let body = format!(
-            "{{\"model\":\"simulated\",\"prompt\":[1,2],\"max_tokens\":{max_tokens},\"min_tokens\":{max_tokens},\"ignore_eos\":true}}"
-        );
-        let call =
-            client.post(format!("{}/v1/completions", proxy.url)).header("content-type", "application/json");
-        call.body(body).send()
-    };
+    let client = client();
+    let ask = |max_tokens| asking(&client, &proxy, max_tokens).send();
     proxy.fleet(&["pause", &second]).succeeds();
     let slow = TaskTracker::new().spawn(ask(200));
     wait_for("request", || proxy.fleet(&["list", "--json"]).succeeds().stdout.contains("\"in_use\":1"));
@@ -174,11 +197,8 @@ async fn a_fleet_is_changed_while_requests_run() {
 async fn sigterm_finishes_what_runs() {
     let engine = Simengine::start(&[]);
     let proxy = Proxy::start(&["--endpoint", &engine.url]);
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    let body = "{\"model\":\"simulated\",\"prompt\":[1,2],\"max_tokens\":100,\"min_tokens\":100,\"ignore_eos\":true}";
-    let call =
-        client.post(format!("{}/v1/completions", proxy.url)).header("content-type", "application/json");
-    let slow = TaskTracker::new().spawn(call.body(body).send());
+    let client = client();
+    let slow = TaskTracker::new().spawn(asking(&client, &proxy, 100).send());
     wait_for("request", || proxy.fleet(&["list", "--json"]).succeeds().stdout.contains("\"in_use\":1"));
     proxy.process.terminate();
     let answer = slow.await.unwrap().unwrap();
@@ -197,19 +217,48 @@ async fn a_watched_fleet_is_said_twice_a_second_at_most() {
     let watch = proxy.fleet(&["watch"]).start();
     let said = || watch.stdout_so_far().matches("waiting for a permit").count();
     wait_for("first table", || said() == 1);
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = client();
     let began = tokio::time::Instant::now();
     let mut answered = 0;
     while began.elapsed() < Duration::from_millis(1500) {
-        let call =
-            client.post(format!("{}/v1/completions", proxy.url)).header("content-type", "application/json");
-        let body = "{\"model\":\"simulated\",\"prompt\":[1,2],\"max_tokens\":1}";
-        assert_eq!(call.body(body).send().await.unwrap().status(), 200);
+        assert_eq!(asking(&client, &proxy, 1).send().await.unwrap().status(), 200);
         answered += 1;
     }
     assert!(answered > 20 && (2..=5).contains(&said()), "{answered} answers, {} tables", said());
     watch.terminate();
     assert_eq!(watch.wait().code, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_with_too_many_connections_holds_it_against_no_server() {
+    let engine = Simengine::start(&["--time-scale", "0.001"]);
+    let proxy = Proxy::with_files(64, &["--endpoint", &engine.url, "--threads", "1"]);
+    let address = proxy.url.trim_start_matches("http://").to_owned();
+    let mut clients = Vec::new();
+    for _ in 0..100 {
+        clients.push(TcpStream::connect(&address).await.unwrap());
+    }
+    wait_for("complaint", || proxy.process.stderr_so_far().contains("cannot take a connection"));
+    // Its monitor looks at the fleet every second, and has no descriptor for that either.
+    tokio::time::sleep(Duration::from_millis(3_500)).await;
+    let body = "{\"model\":\"simulated\",\"prompt\":[1,2],\"max_tokens\":1}";
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
+    let request = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
+    for client in &mut clients[..4] {
+        client.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = [0; 12];
+        client.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 503");
+    }
+    drop(clients);
+    let client = client();
+    wait_for("room", || proxy.fleet(&["list", "--json"]).succeeds().stdout.contains("\"state\":\"active\""));
+    assert_eq!(asking(&client, &proxy, 1).send().await.unwrap().status(), 200);
+    let fleet: Value = serde_json::from_str(&proxy.fleet(&["list", "--json"]).succeeds().stdout).unwrap();
+    let server = &fleet["servers"][0];
+    assert_eq!((&server["outcomes"]["fault"], &server["epoch"]), (&0.into(), &0.into()), "{server}");
+    let words = proxy.process.stderr_so_far().matches("cannot take a connection").count();
+    assert!(words <= 2, "it is said {words} times in four seconds");
 }
 
 #[test]
@@ -220,6 +269,8 @@ fn what_cannot_be_a_proxy_is_refused_in_words() {
     assert!(loads.contains("--max-loads: expected a number above 0, or auto, found \"0\""), "{loads}");
     let scheme = Rolldock::new(&["proxy", "--endpoint", "https://h:1"]).fails(2).stderr;
     assert!(scheme.contains("only http is spoken"), "{scheme}");
+    let deep = Rolldock::new(&["proxy", "--endpoint", "http://h:1/v1"]).fails(2).stderr;
+    assert!(deep.contains("the /v1 is of its endpoints"), "{deep}");
     let auto =
         Rolldock::new(&["proxy", "--endpoint", "http://h:1", "--engine", "openai", "--max-loads", "auto"]);
     let auto = auto.fails(2).stderr;
@@ -228,27 +279,13 @@ fn what_cannot_be_a_proxy_is_refused_in_words() {
         let none = Rolldock::new(&["proxy", "--endpoint", "http://h:1", option, "0"]).fails(2).stderr;
         assert!(none.contains(&format!("{option}: expected seconds, more than 0")), "{none}");
     }
-    let open = Rolldock::new(&[
-        "proxy",
-        "--endpoint",
-        "http://h:1",
-        "--listen",
-        "127.0.0.1:0",
-        "--admin",
-        "0.0.0.0:0",
-    ]);
-    let open = open.fails(1).stderr;
+    let with_admin = |admin: &str, flags: &[&str]| {
+        let command = ["proxy", "--endpoint", "http://h:1", "--listen", "127.0.0.1:0", "--admin", admin];
+        flags.iter().fold(Rolldock::new(&command), Rolldock::arg).fails(1).stderr
+    };
+    let open = with_admin("0.0.0.0:0", &[]);
     assert!(open.contains("expected an admin token, or a loopback address"), "{open}");
-    let empty = Rolldock::new(&[
-        "proxy",
-        "--endpoint",
-        "http://h:1",
-        "--listen",
-        "127.0.0.1:0",
-        "--admin",
-        "127.0.0.1:0",
-    ]);
-    let empty = empty.arg("--admin-token=").fails(1).stderr;
+    let empty = with_admin("127.0.0.1:0", &["--admin-token="]);
     assert!(empty.contains("the admin token is empty"), "{empty}");
     let placeless = Rolldock::new(&["fleet", "add", "http://h:1", "--capacity", "0"]).fails(2).stderr;
     assert!(placeless.contains("--capacity"), "{placeless}");

@@ -9,6 +9,7 @@ use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::{ControlError, ServerRef};
+use crate::is_exhaustion;
 
 /// Answers are no longer: metrics of a busy server with many series stay far below. Bytes.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
@@ -80,7 +81,7 @@ impl HttpControl {
         what: &'static str,
         request: RequestBuilder,
     ) -> Result<Response, ControlError> {
-        let response = request.send().await.map_err(|error| failed(server, what, &reason_of(&error)))?;
+        let response = request.send().await.map_err(|error| unanswered(server, what, &error))?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
@@ -174,6 +175,14 @@ impl HttpControl {
 
 pub(super) fn failed(server: &ServerRef, what: &'static str, reason: &str) -> ControlError {
     ControlError::Failed { server: Arc::clone(&server.name), what, reason: reason.to_owned() }
+}
+
+fn unanswered(server: &ServerRef, what: &'static str, error: &reqwest::Error) -> ControlError {
+    let reason = reason_of(error);
+    if is_exhaustion(error) {
+        return ControlError::Unasked { server: Arc::clone(&server.name), what, reason };
+    }
+    failed(server, what, &reason)
 }
 
 async fn whole(

@@ -88,6 +88,16 @@ pub enum ControlError {
         /// What happened.
         reason: String,
     },
+    /// It was not asked, since this process or its machine has run out of something. Says nothing about the server.
+    #[error("server={server} cannot be asked for {what}: {reason}")]
+    Unasked {
+        /// The server.
+        server: Arc<str>,
+        /// What was to be asked.
+        what: &'static str,
+        /// What is wanting.
+        reason: String,
+    },
 }
 
 /// Control of the engines of a fleet. Every call has a deadline of its own and is cancel-safe.

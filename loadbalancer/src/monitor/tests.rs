@@ -9,6 +9,8 @@ use crate::{BalancerConfig, Outcome, PermitRequest, Policy, ServerSpec};
 #[derive(Default)]
 struct Scripted {
     sick: Mutex<bool>,
+    /// This machine cannot ask it.
+    unasked: Mutex<bool>,
     /// Never answers; its name.
     silent: Mutex<Option<&'static str>>,
     load: Mutex<EngineLoad>,
@@ -24,7 +26,16 @@ impl EngineControl for Scripted {
             what: "health",
             reason: "scripted".into(),
         };
-        let answer = if *self.sick.lock() { Err(failed) } else { Ok(()) };
+        let unasked = ControlError::Unasked {
+            server: Arc::clone(&server.name),
+            what: "health",
+            reason: "too many open files".into(),
+        };
+        let answer = match (*self.unasked.lock(), *self.sick.lock()) {
+            (true, _) => Err(unasked),
+            (false, true) => Err(failed),
+            (false, false) => Ok(()),
+        };
         let is_silent = self.silent.lock().is_some_and(|silent| silent == &*server.name);
         async move {
             if is_silent {
@@ -140,6 +151,21 @@ async fn one_lost_probe_is_no_death_and_two_are() {
     *control.sick.lock() = true;
     look_for(&mut monitor, 2).await;
     assert_eq!(balancer.snapshot().servers[0].state, ServerState::Dead);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_this_machine_lacks_is_held_against_no_server() {
+    let (balancer, control, mut monitor) = watched();
+    let owed = permit(&balancer).await;
+    *control.unasked.lock() = true;
+    look_for(&mut monitor, 30).await;
+    assert!(owed.revoked().now_or_never().is_none());
+    balancer.declare_dead(owed.server(), "test").unwrap();
+    look_for(&mut monitor, 30).await;
+    assert_eq!(balancer.snapshot().servers[0].state, ServerState::Dead, "nor does it vouch for one");
+    *control.unasked.lock() = false;
+    look_for(&mut monitor, 1).await;
+    assert_eq!(balancer.snapshot().servers[0].state, ServerState::Probing);
 }
 
 #[tokio::test(start_paused = true)]

@@ -70,6 +70,11 @@ impl Worker {
                     }
                     permit.finish(outcome);
                 }
+                Err(failure) if failure.is_ours => {
+                    // The permit returns without a verdict; another server would not be reached either.
+                    metrics::counter!("rolldock_proxy_exhausted_total").increment(1);
+                    return Err(Refusal::overloaded(failure.to_string()));
+                }
                 Err(failure) => {
                     permit.finish(Outcome::Fault);
                     let attempts = failed_on.len();

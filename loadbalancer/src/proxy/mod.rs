@@ -16,6 +16,7 @@
 //!   [`ProxyConfig::idle_timeout`]. So does every body that is read, and every client that does not read.
 //! - A request is sent again only while no server can have begun with it: it was not sent, or refused with 503 or 429; at
 //!   most [`ProxyConfig::attempts_max`] times, never twice to one server, and no more than a tenth of all requests.
+//! - A connection that this machine has no room for is the client's to ask for again and says nothing about a server.
 //! - What the engine says to a client that erred goes to that client and says nothing about the engine.
 //! - Only what clients need is passed on (`paths`): nobody stops an engine or changes its weights through here.
 //! - An abort is sent to every server, several times: nobody here knows which one has the request.
@@ -53,6 +54,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::net::sockopt;
 use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -89,7 +91,7 @@ pub struct ProxyConfig {
     pub read_timeout: Duration,
     /// How long a request may take in all, from its head to the last byte of its answer.
     pub request_timeout: Duration,
-    /// How long nothing may come of an answer that has begun.
+    /// How long nothing may come of an answer that has begun, and how long a client may take nothing of one.
     pub idle_timeout: Duration,
     /// After an end is asked for, requests that run may take so long.
     pub drain: Duration,
@@ -133,8 +135,12 @@ impl Default for ProxyConfig {
 
 /// A client that sends no whole head for so long is let go.
 const HEAD_MAX: Duration = Duration::from_secs(60);
+/// A client that is silent for so long, while it waits for its answer, is asked by the system whether it is there.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// After an error of the listener, out of descriptors as a rule: others have to be closed first.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Such errors come in their hundreds, and are told of so often.
+const ACCEPT_WORDS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What the threads of a proxy have in common.
 struct Shared {
@@ -177,6 +183,7 @@ impl Proxy {
         let mut connections = JoinSet::new();
         let mut sweeps = tokio::time::interval(SWEEP_INTERVAL);
         sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut said = None;
         loop {
             let accepted = tokio::select! {
                 biased;
@@ -194,7 +201,10 @@ impl Proxy {
                     connections.spawn_local(converse(Rc::clone(&worker), stream, end.clone()));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot take a connection");
+                    if said.is_none_or(|said: Instant| said.elapsed() >= ACCEPT_WORDS_INTERVAL) {
+                        tracing::warn!(%error, connections = connections.len(), "cannot take a connection");
+                        said = Some(Instant::now());
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -207,9 +217,19 @@ impl Proxy {
     }
 }
 
-async fn converse(worker: Rc<Worker>, stream: TcpStream, end: CancellationToken) {
-    // Without it answers are late, and no less right.
+/// Has the system end a connection whose client takes nothing for so long, also what is the rest of an answer and waits in
+/// its buffers; and one whose client is gone without a word.
+///
+/// Where it does not do so, connections last longer, and no answer is less right.
+fn attend(stream: &TcpStream, patience: Duration) {
     let _ = stream.set_nodelay(true);
+    let _ = sockopt::set_tcp_user_timeout(stream, u32::try_from(patience.as_millis()).unwrap_or(u32::MAX));
+    let _ = sockopt::set_tcp_keepidle(stream, SILENCE_MAX)
+        .and_then(|()| sockopt::set_socket_keepalive(stream, true));
+}
+
+async fn converse(worker: Rc<Worker>, stream: TcpStream, end: CancellationToken) {
+    attend(&stream, worker.shared.config.idle_timeout);
     let clock = Rc::new(Clock::default());
     let mut alarm = Alarm::new(&clock);
     let service = {

@@ -20,7 +20,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use crate::Permit;
+use crate::{Permit, is_exhaustion};
 
 /// Engines close connections that were idle for 5 s: let go of them before.
 const IDLE_MAX: Duration = Duration::from_secs(4);
@@ -53,15 +53,21 @@ pub(super) struct Failure {
     reason: String,
     /// Nothing of the request can have been seen.
     pub(super) is_unsent: bool,
+    /// Of this machine and not of the server.
+    pub(super) is_ours: bool,
 }
 
 impl Failure {
     fn unsent(reason: impl ToString) -> Self {
-        Self { reason: reason.to_string(), is_unsent: true }
+        Self { reason: reason.to_string(), is_unsent: true, is_ours: false }
+    }
+
+    fn unconnected(error: &std::io::Error) -> Self {
+        Self { is_ours: is_exhaustion(error), ..Self::unsent(error) }
     }
 
     pub(super) fn lost(reason: impl ToString) -> Self {
-        Self { reason: reason.to_string(), is_unsent: false }
+        Self { is_unsent: false, ..Self::unsent(reason) }
     }
 }
 
@@ -84,7 +90,7 @@ impl Wire {
     async fn connect(authority: &str, limit: Duration) -> Result<Self, Failure> {
         let connecting = tokio::time::timeout(limit, TcpStream::connect(authority)).await;
         let stream = connecting.map_err(|_| Failure::unsent("it takes no connections"))?;
-        let stream = stream.map_err(Failure::unsent)?;
+        let stream = stream.map_err(|error| Failure::unconnected(&error))?;
         stream.set_nodelay(true).map_err(Failure::unsent)?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(Failure::unsent)?;
         Ok(Self { sender, connection: Some(Box::pin(connection)) })
@@ -268,7 +274,9 @@ impl Target {
             .strip_prefix("http://")
             .map(|rest| rest.split_at(rest.find('/').unwrap_or(rest.len())))
             .ok_or_else(|| Failure::unsent("expected http://HOST:PORT"))?;
-        let authority = if base.contains(':') { base.to_owned() } else { format!("{base}:80") };
+        // An IPv6 address has colons of its own, in brackets.
+        let has_port = base.rfind(':') > base.rfind(']');
+        let authority = if has_port { base.to_owned() } else { format!("{base}:80") };
         let asked = head.uri.path_and_query().map_or("/", |path| path.as_str());
         let uri = match path.trim_end_matches('/') {
             "" => asked.parse(),
@@ -288,5 +296,28 @@ impl Target {
         headers.remove(header::EXPECT);
         headers.insert(header::HOST, self.host.clone());
         request
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_goes_where_the_address_says() {
+        let (head, ()) = Request::get("/v1/models?a=b").body(()).unwrap().into_parts();
+        let of = |url: &str| {
+            let Target { authority, host, uri } = Target::of(url, &head).unwrap();
+            (authority, host.to_str().unwrap().to_owned(), uri.to_string())
+        };
+        let expected =
+            |authority: &str, host: &str, uri: &str| (authority.to_owned(), host.to_owned(), uri.to_owned());
+        assert_eq!(of("http://a:1"), expected("a:1", "a:1", "/v1/models?a=b"));
+        assert_eq!(of("http://a/"), expected("a:80", "a", "/v1/models?a=b"));
+        assert_eq!(of("http://a:1/x/y/"), expected("a:1", "a:1", "/x/y/v1/models?a=b"));
+        assert_eq!(of("http://[::1]:8000"), expected("[::1]:8000", "[::1]:8000", "/v1/models?a=b"));
+        assert_eq!(of("http://[::1]"), expected("[::1]:80", "[::1]", "/v1/models?a=b"));
+        assert!(Target::of("https://a", &head).is_err());
     }
 }

@@ -97,7 +97,7 @@ pub(super) fn transfer(
             ControlError::Unsupported { server, what } => {
                 ControlError::Failed { server, what, reason: "it does not offer this".to_owned() }
             }
-            failed @ ControlError::Failed { .. } => failed,
+            other => other,
         })
     }
     .boxed()

@@ -37,7 +37,7 @@ pub enum EngineError {
         /// The operating system's or the client's words.
         reason: String,
     },
-    /// 503 or 429.
+    /// 503 or 429, or this machine has no room for another connection.
     #[error("server={server} is busy: {reason}")]
     Busy {
         /// The server's name.

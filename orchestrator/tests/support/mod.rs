@@ -78,6 +78,14 @@ impl Rolldock {
         Self(command)
     }
 
+    /// The same with no more open files than so many, which it cannot change.
+    pub(crate) fn with_files(files_max: u32, arguments: &[&str]) -> Self {
+        let mut command = Command::new("sh");
+        let limited = format!("ulimit -n {files_max} && exec \"$0\" \"$@\"");
+        command.current_dir(root()).args(["-c", &limited, BINARY]).args(arguments).stdin(Stdio::null());
+        Self(command)
+    }
+
     pub(crate) fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
         self.0.arg(argument);
         self

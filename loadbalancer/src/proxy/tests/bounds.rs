@@ -8,6 +8,15 @@ fn brief(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
+/// A client that announces a body of so many bytes, sends `body`, and does nothing more.
+async fn begins(proxy: &Running, length: usize, body: &str) -> TcpStream {
+    let mut client = TcpStream::connect(proxy.url.strip_prefix("http://").unwrap()).await.unwrap();
+    let request =
+        format!("POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{body}");
+    client.write_all(request.as_bytes()).await.unwrap();
+    client
+}
+
 #[tokio::test]
 async fn a_request_that_is_never_answered_is_told_so_and_the_engine_stops() {
     let engine = engine().await;
@@ -80,15 +89,32 @@ async fn a_client_that_does_not_read_holds_no_permit_for_ever() {
     let engine = engine().await;
     let config = ProxyConfig { idle_timeout: brief(200), ..ProxyConfig::default() };
     before(&[&engine.url], config, async |proxy| {
-        let address = proxy.url.strip_prefix("http://").unwrap();
-        let mut client = TcpStream::connect(address).await.unwrap();
         let body = "{\"say\":\"flood\"}";
-        let head =
-            format!("POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
-        client.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+        let _client = begins(proxy, body.len(), body).await;
         until(|| proxy.in_use() == 1).await;
         until(|| proxy.in_use() == 0).await;
         assert_eq!(proxy.balancer.snapshot().servers[0].outcomes.fault, 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_holds_no_connection_for_ever_either() {
+    let engine = engine().await;
+    let long = || "x".repeat(1 << 20);
+    let config = ProxyConfig {
+        idle_timeout: brief(500),
+        metrics: Some(RenderMetrics(Arc::new(long))),
+        ..ProxyConfig::default()
+    };
+    before(&[&engine.url], config, async |proxy| {
+        let mut client = TcpStream::connect(proxy.url.strip_prefix("http://").unwrap()).await.unwrap();
+        // More than the system holds for both.
+        let asks = "GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n".repeat(32);
+        client.write_all(asks.as_bytes()).await.unwrap();
+        // The system tells a client that it is let go when it says something.
+        until(|| client.try_write(b"x").is_err_and(|error| error.kind() != std::io::ErrorKind::WouldBlock))
+            .await;
     })
     .await;
 }
@@ -98,10 +124,7 @@ async fn a_body_that_does_not_come_is_not_waited_for() {
     let engine = engine().await;
     let config = ProxyConfig { body_timeout: brief(100), ..ProxyConfig::default() };
     before(&[&engine.url], config, async |proxy| {
-        let address = proxy.url.strip_prefix("http://").unwrap();
-        let mut client = TcpStream::connect(address).await.unwrap();
-        let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nhalf";
-        client.write_all(head.as_bytes()).await.unwrap();
+        let mut client = begins(proxy, 100, "half").await;
         let mut answer = Vec::new();
         client.read_to_end(&mut answer).await.unwrap();
         let answer = String::from_utf8(answer).unwrap();

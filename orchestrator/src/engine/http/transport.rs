@@ -17,6 +17,7 @@ use bytes::Bytes;
 use http::header::HeaderValue;
 use http::{Method, StatusCode, Uri};
 use parking_lot::Mutex;
+use rolldock_loadbalancer::is_exhaustion;
 use tokio::time::Instant;
 
 use super::connection::{Body, Connection};
@@ -317,9 +318,13 @@ pub(super) fn error_words(body: &[u8]) -> String {
     words.chars().take(REASON_CHARS_MAX).collect()
 }
 
-/// Nothing was sent.
-fn unreachable(server: &Server, error: &std::io::Error) -> EngineError {
-    EngineError::Unreachable { server: server.name.to_string(), reason: server.at_url(&error.to_string()) }
+/// Nothing was sent. Where this machine has no room for a connection, no server is at fault, and later there may be room.
+pub(super) fn unreachable(server: &Server, error: &std::io::Error) -> EngineError {
+    let (name, reason) = (server.name.to_string(), server.at_url(&error.to_string()));
+    if is_exhaustion(error) {
+        return EngineError::Busy { server: name, retry_after: None, reason };
+    }
+    EngineError::Unreachable { server: name, reason }
 }
 
 /// The request may have been admitted.
