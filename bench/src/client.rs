@@ -14,7 +14,7 @@ use rolldock::rollout::{
     Staleness,
 };
 use rolldock::scope::Scope;
-use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, ServerSpec};
+use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, Priority, ServerSpec};
 use rolldock_reward::{Advantage, Estimator, Shaping};
 use tokio::time::Instant;
 
@@ -209,7 +209,7 @@ fn manager(urls: &[String], engine: HttpEngine, scope: &Scope) -> anyhow::Result
             drain: Duration::from_secs(10),
         },
         ledger_entries_max: 1024,
-        validation: false,
+        priority_new: Priority::New,
     };
     let named = |(place, url): (usize, &String)| ServerSpec::new(place.to_string(), url, 256);
     let specs = urls.iter().enumerate().map(named).collect();

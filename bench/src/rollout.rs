@@ -16,7 +16,7 @@ use rolldock::rollout::{
     Staleness, sample_seed,
 };
 use rolldock::scope::Scope;
-use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, ServerSpec};
+use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, Priority, ServerSpec};
 use rolldock_reward::{Advantage, Estimator, Gates, GroupFilter, Shaping};
 use rolldock_simengine::{LengthConfig, ServerConfig, SimServer, Workload, WorkloadConfig};
 use tokio::time::Instant;
@@ -208,7 +208,7 @@ pub(crate) fn config(shape: FleetShape, mode: Mode) -> anyhow::Result<RolloutCon
             drain: Duration::from_secs(10),
         },
         ledger_entries_max: 65_536,
-        validation: false,
+        priority_new: Priority::New,
     })
 }
 

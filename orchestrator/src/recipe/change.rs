@@ -195,7 +195,7 @@ const VERDICTS: &[(&[&str], Verdict)] = &[
     (&["rollout.carry.*"], Verdict::Allowed),
     (&["rollout.bias_guard.*"], Verdict::Warned(COLLECTED)),
     (&["timeouts.*"], Verdict::Allowed),
-    (&["validation.every_steps"], Verdict::Allowed),
+    (&["validation.every_steps", "validation.priority"], Verdict::Allowed),
     (&["validation.samples_per_prompt", "validation.sampling.*"], Verdict::Warned(MEASURED)),
     (
         &[

@@ -32,7 +32,7 @@ pub use error::{Complaint, RecipeError};
 pub use sections::{
     BiasGuard, Carry, Columns, Consumer, Data, Files, Filter, Fleet, Limits, MaxLoads, Model, OutsideGate,
     OverlongShaping, Policy, PolicyUpdate, Queue, Recipe, Reward, RewardGuard, Rollout, Run, Sampling,
-    Simulated, Timeouts, UpdateTimeouts, Validation,
+    Simulated, Timeouts, UpdateTimeouts, Validation, ValidationPriority,
 };
 
 use layers::Layers;

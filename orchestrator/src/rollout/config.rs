@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rolldock_loadbalancer::Priority;
 use rolldock_reward::{Estimator, Gates, Shaping};
 
 use crate::engine::SamplingParams;
@@ -68,6 +69,6 @@ pub struct RolloutConfig {
     pub cache_salt: bool,
     pub timeouts: RolloutTimeouts,
     pub ledger_entries_max: usize,
-    /// Whether this is a validation rollout, which gives way to training where both wait for a permit.
-    pub validation: bool,
+    /// What a request of a group that has not begun waits for its permit as.
+    pub priority_new: Priority,
 }

@@ -90,7 +90,7 @@ impl AgentLoopManager {
             scope,
             epoch: Instant::now(),
             step: 0,
-            priority_new: if config.validation { Priority::Validation } else { Priority::New },
+            priority_new: config.priority_new,
             config: Arc::new(config),
         }
     }

@@ -1,10 +1,13 @@
 //! From the recipe's words to each room's own configuration: the one place that knows both.
 
+#[cfg(test)]
+mod tests;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rolldock_loadbalancer::{BalancerConfig, MonitorConfig, Policy, Probe};
+use rolldock_loadbalancer::{BalancerConfig, MonitorConfig, Policy, Priority, Probe};
 use rolldock_queue::Stale;
 use rolldock_reward::{Advantage, Estimator, Gates, Shaping};
 
@@ -14,7 +17,7 @@ use crate::engine::SamplingParams;
 use crate::engine::http::HttpConfig;
 use crate::recipe::{
     self, AdvantageEstimator, EarlyStop, HealthProbe, Launch, MaxLoads, OnStale, OnStop, Recipe,
-    RoutingPolicy, Sampling,
+    RoutingPolicy, Sampling, ValidationPriority,
 };
 use crate::rollout::{BiasGuard, CarryLimits, RolloutConfig, RolloutTimeouts, Staleness};
 
@@ -77,7 +80,7 @@ pub(super) fn rollout_config(recipe: &Recipe, run_id: &str, gates: Arc<Gates>) -
             drain: seconds(timeouts.drain),
         },
         ledger_entries_max: recipe.limits.ledger_entries_max,
-        validation: false,
+        priority_new: Priority::New,
     }
 }
 
@@ -136,7 +139,11 @@ pub(super) fn validation_rollout_config(
         bias_guard: None,
         // Means over validation are of what the scorer says.
         shaping: Shaping::default(),
-        validation: true,
+        priority_new: match validation.priority {
+            ValidationPriority::Last => Priority::Validation,
+            ValidationPriority::Equal => Priority::New,
+            ValidationPriority::First => Priority::Started,
+        },
         ..config
     }
 }

@@ -19,8 +19,8 @@ use rolldock::rollout::{
 };
 use rolldock::scope::Scope;
 use rolldock_loadbalancer::{
-    AdaptiveConfig, BalancerConfig, EngineLoad, LoadBalancer, Monitor, MonitorConfig, Policy, Probe,
-    ServerSpec,
+    AdaptiveConfig, BalancerConfig, EngineLoad, LoadBalancer, Monitor, MonitorConfig, Policy, Priority,
+    Probe, ServerSpec,
 };
 use rolldock_reward::{
     Advantage, Estimator, FilterMetric, GateConfig, GateRule, Gates, GatesConfig, GroupFilter, Shaping,
@@ -232,7 +232,7 @@ fn plain_config(seed: u64) -> RolloutConfig {
         cache_salt: false,
         timeouts: RolloutTimeouts { sample: FAR, permit: FAR, reward: FAR, drain: Duration::from_secs(5) },
         ledger_entries_max: 64,
-        validation: false,
+        priority_new: Priority::New,
     }
 }
 

@@ -20,7 +20,7 @@ pub use outcome::{Consumer, Filter, OutsideGate, Queue};
 pub use policy::{Policy, PolicyUpdate, UpdateTimeouts};
 pub(in crate::recipe) use reward::key_of;
 pub use reward::{OverlongShaping, Reward, RewardGuard};
-pub use rollout::{BiasGuard, Carry, Rollout, Sampling, Timeouts, Validation};
+pub use rollout::{BiasGuard, Carry, Rollout, Sampling, Timeouts, Validation, ValidationPriority};
 
 /// A whole recipe, resolved.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]

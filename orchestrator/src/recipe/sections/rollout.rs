@@ -148,6 +148,23 @@ pub struct Validation {
     /// How tokens are drawn.
     #[serde(default)]
     pub sampling: Sampling,
+    /// When its groups get permits that training waits for too.
+    #[serde(default)]
+    pub priority: ValidationPriority,
+}
+
+/// `validation.priority`: where validation stands among those who wait for a permit. A group that has begun goes before
+/// all that have not.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ValidationPriority {
+    /// Behind all training.
+    #[default]
+    Last,
+    /// As a new group of training.
+    Equal,
+    /// Before every new group of training.
+    First,
 }
 
 fn default_workers() -> usize {
