@@ -20,7 +20,7 @@ pub(crate) struct Within {
     pub(crate) checksum: u32,
 }
 
-/// One chunk or several as Arrow IPC streams, each at a multiple of [`ALIGNMENT`].
+/// One chunk or several as Arrow IPC streams, each at a multiple of 64 bytes, as arrow's buffers lie within them.
 #[derive(Debug, Default, Clone)]
 pub struct Encoded {
     pieces: Vec<Buffer>,

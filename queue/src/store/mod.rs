@@ -115,8 +115,9 @@ pub struct Found {
     pub first: usize,
 }
 
-/// Chunks by key; see the module's documentation. Every call is about many of them, so that what lies behind a network
-/// costs one way there and back.
+/// Chunks by key: memory, segment files, or storage units on other machines. Every call is about many of them, so that what
+/// lies behind a network costs one way there and back; nothing lists them. A store does not say that a put is durable: it
+/// says what has to be written down with the put's record, and the journal makes both one fact.
 pub trait Store: Send + Sync + 'static {
     /// Takes chunks in: what became of each, in their order; or none of them, with what is left behind freed sooner or later.
     /// Cancel-safe in the same sense.
