@@ -89,8 +89,8 @@ struct Slot {
     generation: u32,
     /// It is set aside for a row whose put is not durable yet.
     is_reserved: bool,
-    /// `None` for free slots, and for those that are set aside.
-    row: Option<Row>,
+    /// `None` for free slots, and for those that are set aside. Boxed, since a slot may outlive many rows.
+    row: Option<Box<Row>>,
 }
 
 /// Rows of a group whose puts are not durable yet.
@@ -190,6 +190,8 @@ pub(crate) struct Table {
     slots: Vec<Slot>,
     /// Slots without rows, in the order in which these left.
     free: VecDeque<u32>,
+    /// Slots that became free since somebody looked whether there are too many.
+    freed_since_look: usize,
     /// New slots start here.
     generation_floor: u32,
     /// Above every generation that this process gave out.
@@ -253,6 +255,7 @@ impl Table {
             spec,
             slots: Vec::new(),
             free: VecDeque::new(),
+            freed_since_look: 0,
             generation_floor: 0,
             generation_above: 0,
             groups: BTreeMap::new(),
@@ -302,14 +305,14 @@ impl Table {
     pub(crate) fn row(&self, handle: RowHandle) -> Result<&Row, QueueError> {
         let slot = self.slots.get(handle.slot as usize).filter(|slot| slot.generation == handle.generation);
         let stale = || QueueError::StaleHandle { slot: handle.slot, generation: handle.generation };
-        slot.and_then(|slot| slot.row.as_ref()).ok_or_else(stale)
+        slot.and_then(|slot| slot.row.as_deref()).ok_or_else(stale)
     }
 
     fn row_mut(&mut self, handle: RowHandle) -> Result<&mut Row, QueueError> {
         let slot =
             self.slots.get_mut(handle.slot as usize).filter(|slot| slot.generation == handle.generation);
         let stale = || QueueError::StaleHandle { slot: handle.slot, generation: handle.generation };
-        slot.and_then(|slot| slot.row.as_mut()).ok_or_else(stale)
+        slot.and_then(|slot| slot.row.as_deref_mut()).ok_or_else(stale)
     }
 
     /// There will be no more puts, whoever asks.

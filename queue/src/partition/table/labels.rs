@@ -121,7 +121,8 @@ impl Table {
             let handle = RowHandle { slot: slot as u32, generation: state.generation };
             (row.progress[task] == Progress::Acked).then_some(handle)
         });
-        let handles: Vec<RowHandle> = handles.collect();
+        // No further than to the last of them.
+        let handles: Vec<RowHandle> = handles.take(self.ready[task].acked).collect();
         handles.iter().for_each(|handle| self.set(*handle, task, Progress::Ready));
         handles.len()
     }

@@ -304,6 +304,7 @@ impl Table {
         shrink_map(&mut self.open_groups);
         shrink_map(&mut self.keys);
         self.chunks.shrink();
+        self.shrink_slots();
     }
 
     /// Rows with so many tokens have left their group.

@@ -237,7 +237,7 @@ impl Table {
             let length = lengths.get(at).copied().unwrap_or(0);
             let slot = &mut self.slots[handle.slot as usize];
             slot.is_reserved = false;
-            slot.row = Some(Row {
+            slot.row = Some(Box::new(Row {
                 group: id,
                 place: first_place + at,
                 length,
@@ -246,7 +246,7 @@ impl Table {
                 label: None,
                 parts: Vec::new(),
                 progress,
-            });
+            }));
         }
         for (handle, label) in rows.iter().zip(labels) {
             if let Some(key) = &label.key {

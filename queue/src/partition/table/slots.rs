@@ -30,10 +30,36 @@ impl Table {
     pub(super) fn free_slot(&mut self, slot: u32) {
         let state = &mut self.slots[slot as usize];
         state.is_reserved = false;
+        self.freed_since_look += 1;
         state.generation = state.generation.saturating_add(1);
         if state.generation < GENERATION_MAX {
             self.free.push_back(slot);
         }
+    }
+
+    /// Gives the free slots behind the last row back, once most slots are free and a quarter of all are behind it. New ones
+    /// begin above the generations that these had. Looks for them once for every eighth of the slots that becomes free.
+    pub(super) fn shrink_slots(&mut self) {
+        let (all, taken) = (self.slots.len(), self.rows_live + self.rows_reserved);
+        let is_time = self.freed_since_look * 8 >= all || taken == 0;
+        if !is_time || all <= 2 * SLOTS_AT_REST {
+            return;
+        }
+        self.freed_since_look = 0;
+        if taken * 4 > all {
+            return;
+        }
+        let is_free = |slot: &&Slot| slot.row.is_none() && !slot.is_reserved;
+        let behind = self.slots.iter().rev().take_while(is_free).count();
+        let above = self.slots[all - behind..].iter().map(|slot| slot.generation).max().unwrap_or(0);
+        if behind * 4 < all || above >= GENERATION_MAX / 2 {
+            return;
+        }
+        self.generation_floor = self.generation_floor.max(above);
+        self.slots.truncate(all - behind);
+        self.slots.shrink_to_fit();
+        self.free.retain(|slot| (*slot as usize) < all - behind);
+        self.free.shrink_to_fit();
     }
 
     /// Whether any of these rows is not there yet, though its put has returned, as puts without durability do.

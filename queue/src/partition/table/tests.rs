@@ -16,33 +16,35 @@ fn put(group: &str, rows: i64, size: usize) -> Put {
 
 fn publish(table: &mut Table, put: &Put, chunk: u64) -> Vec<RowHandle> {
     let claim = table.reserve(put, put.rows(), 0, &[]);
-    let rows = claim.rows.clone();
-    let columns = vec!["id".to_owned()];
+    publish_claimed(table, put, &claim, chunk);
+    claim.rows
+}
+
+fn publish_claimed(table: &mut Table, put: &Put, claim: &Claim, chunk: u64) {
     table
         .publish(PutRecord {
             partition: "p".to_owned(),
             group: put.group.clone(),
             group_size: put.group_size,
             group_gone: 0,
-            sample: None,
+            sample: put.sample.clone(),
             policy_version: put.policy_version,
             priority: put.priority,
             lengths: Vec::new(),
             kib: 0,
             labels: Vec::new(),
-            rows: rows.clone(),
+            rows: claim.rows.clone(),
             payload: PayloadRecord {
                 chunk: ChunkId(chunk),
                 location: None,
                 unit: None,
-                columns,
+                columns: vec!["id".to_owned()],
                 chunk_rows: Vec::new(),
             },
             token: put.token.clone(),
             words: put.record.clone(),
         })
         .unwrap();
-    rows
 }
 
 fn groups(table: &mut Table, task: usize) -> Vec<RowHandle> {
@@ -120,33 +122,6 @@ fn a_chunk_is_sparse_below_half_and_free_when_its_last_row_is_gone() {
 fn part(is_last: bool) -> Put {
     let sample = Some(SamplePart { uid: "s".to_owned(), is_last });
     Put { sample, ..put("g", 1, 1) }
-}
-
-fn publish_claimed(table: &mut Table, put: &Put, claim: &Claim, chunk: u64) {
-    table
-        .publish(PutRecord {
-            partition: "p".to_owned(),
-            group: put.group.clone(),
-            group_size: put.group_size,
-            group_gone: 0,
-            sample: put.sample.clone(),
-            policy_version: 0,
-            priority: 0,
-            lengths: Vec::new(),
-            kib: 0,
-            labels: Vec::new(),
-            rows: claim.rows.clone(),
-            payload: PayloadRecord {
-                chunk: ChunkId(chunk),
-                location: None,
-                unit: None,
-                columns: vec!["id".to_owned()],
-                chunk_rows: Vec::new(),
-            },
-            token: None,
-            words: None,
-        })
-        .unwrap();
 }
 
 #[test]
@@ -253,6 +228,27 @@ fn slots_are_used_again_in_turn_so_that_their_generations_grow_slowly() {
     assert!(table.slots.len() > slots::SLOTS_AT_REST);
     let most = table.slots.iter().map(|slot| slot.generation).max().unwrap();
     assert!(most as usize <= 500 / slots::SLOTS_AT_REST + 1, "a slot was used {most} times");
+}
+
+#[test]
+fn slots_behind_the_last_row_are_given_back_and_no_handle_names_another_row() {
+    let mut table = table();
+    let mut seen = HashSet::new();
+    for round in 0..6 {
+        let puts: Vec<Vec<RowHandle>> = (0..8)
+            .map(|at| publish(&mut table, &put(&format!("{round}/{at}"), 2, 2), round * 8 + at))
+            .collect();
+        assert!(puts.iter().flatten().all(|row| seen.insert(*row)), "a handle came twice");
+        let kept = &puts[1];
+        for rows in puts.iter().filter(|rows| *rows != kept) {
+            table.remove(rows, Freed::Cleared);
+        }
+        assert!(table.slots.len() <= kept[1].slot as usize + 1 + 8, "slots={}", table.slots.len());
+        assert!(table.violations().is_empty());
+        table.remove(kept, Freed::Cleared);
+        assert!(puts.iter().flatten().all(|row| table.row(*row).is_err()));
+    }
+    assert!(table.generation_floor() > seen.iter().map(|row| row.generation).max().unwrap());
 }
 
 #[test]
