@@ -8,7 +8,7 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::sync::mpsc;
 
-use super::ipc::{self, Pieces};
+use super::ipc::{self, Pieces, Segments};
 use super::wire::ARROW_STREAM;
 use crate::QueueError;
 
@@ -74,19 +74,19 @@ impl From<Bytes> for RequestBody {
 }
 
 impl Body for RequestBody {
-    type Data = Bytes;
+    type Data = Segments;
     type Error = QueueError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, QueueError>>> {
+    ) -> Poll<Option<Result<Frame<Segments>, QueueError>>> {
         let bytes = match &mut *self {
-            Self::Whole(bytes) => bytes.take().map(Ok),
+            Self::Whole(bytes) => bytes.take().map(|bytes| Ok(bytes.into())),
             Self::Pieces(pieces) => pieces.next().transpose(),
             Self::Stream(pieces) => {
                 let piece = std::task::ready!(pieces.poll_recv(context));
-                piece.map(|piece| piece.map_err(QueueError::io("read", "what is sent")))
+                piece.map(|piece| piece.map(Segments::from).map_err(QueueError::io("read", "what is sent")))
             }
         };
         Poll::Ready(bytes.map(|bytes| bytes.map(Frame::data)))

@@ -5,6 +5,7 @@ mod labels;
 mod tests;
 
 use std::collections::VecDeque;
+use std::io::IoSlice;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use arrow::compute::concat_batches;
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use arrow::ipc::reader::StreamDecoder;
 use arrow::ipc::writer::{StreamEncoder, StreamWriter};
-use bytes::Bytes;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::QueueError;
 use crate::export::conform;
@@ -43,6 +44,67 @@ pub(crate) fn is_one_piece(batch: &RecordBatch) -> bool {
     encoded_bytes(batch) <= PIECE_BYTES
 }
 
+/// Bytes that follow each other and lie in several places.
+#[derive(Debug, Default)]
+pub(crate) struct Segments(VecDeque<Bytes>);
+
+impl Segments {
+    fn of(buffers: Vec<Buffer>) -> Self {
+        Self(gathered(buffers).into_iter().map(Bytes::from_owner).collect())
+    }
+}
+
+impl From<Segments> for Bytes {
+    /// In one place; copied where they lie in several.
+    fn from(mut segments: Segments) -> Self {
+        segments.copy_to_bytes(segments.remaining())
+    }
+}
+
+impl From<Bytes> for Segments {
+    fn from(bytes: Bytes) -> Self {
+        Self(VecDeque::from([bytes]))
+    }
+}
+
+impl Buf for Segments {
+    fn remaining(&self) -> usize {
+        self.0.iter().map(Bytes::len).sum()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.0.front().map_or(&[], |segment| segment)
+    }
+
+    fn chunks_vectored<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
+        let slices = self.0.iter().zip(into.iter_mut());
+        slices.map(|(segment, slice)| *slice = IoSlice::new(segment)).count()
+    }
+
+    fn advance(&mut self, mut count: usize) {
+        while let Some(first) = self.0.front_mut() {
+            if count < first.len() {
+                first.advance(count);
+                return;
+            }
+            count -= first.len();
+            self.0.pop_front();
+        }
+        debug_assert_eq!(count, 0, "more bytes than there are");
+    }
+
+    fn copy_to_bytes(&mut self, count: usize) -> Bytes {
+        if let [only] = self.0.make_contiguous()
+            && only.len() == count
+        {
+            return std::mem::take(only);
+        }
+        let mut bytes = BytesMut::with_capacity(count);
+        bytes.put(self.take(count));
+        bytes.freeze()
+    }
+}
+
 /// Batches with the same columns as a stream, a piece at a time.
 pub(crate) struct Pieces {
     schema: SchemaRef,
@@ -61,39 +123,33 @@ impl Pieces {
     }
 
     /// The next bytes; after an error there are none.
-    pub(crate) fn next(&mut self) -> Result<Option<Bytes>, QueueError> {
+    pub(crate) fn next(&mut self) -> Result<Option<Segments>, QueueError> {
         if self.is_over {
             return Ok(None);
         }
         let piece = self.encode_next();
-        self.is_over = piece.as_ref().is_ok_and(Option::is_none) || piece.is_err();
-        piece
+        self.is_over |= piece.is_err();
+        piece.map(Some)
     }
 
-    fn encode_next(&mut self) -> Result<Option<Bytes>, QueueError> {
-        let encoder = match &mut self.encoder {
+    fn encode_next(&mut self) -> Result<Segments, QueueError> {
+        let mut encoder = match self.encoder.take() {
             Some(encoder) => encoder,
-            none => none.insert(Encoder::new(&self.schema)?),
+            None => Encoder::new(&self.schema)?,
         };
-        loop {
-            if let Some(bytes) = encoder.pop() {
-                return Ok(Some(bytes));
-            }
-            if encoder.is_over() {
-                return Ok(None);
-            }
-            let Some(batch) = self.batches.last() else {
-                encoder.end()?;
-                continue;
-            };
-            let rows = rows_of_a_piece(batch).min(batch.num_rows() - self.next_row);
-            encoder.push(&batch.slice(self.next_row, rows))?;
-            self.next_row += rows;
-            if self.next_row == batch.num_rows() {
-                self.batches.pop();
-                self.next_row = 0;
-            }
+        let Some(batch) = self.batches.last() else {
+            self.is_over = true;
+            return encoder.end();
+        };
+        let rows = rows_of_a_piece(batch).min(batch.num_rows() - self.next_row);
+        let piece = encoder.batch(&batch.slice(self.next_row, rows))?;
+        self.encoder = Some(encoder);
+        self.next_row += rows;
+        if self.next_row == batch.num_rows() {
+            self.batches.pop();
+            self.next_row = 0;
         }
+        Ok(piece)
     }
 }
 
@@ -162,40 +218,22 @@ pub(crate) fn encoded_bytes(batch: &RecordBatch) -> usize {
     payload.sum::<usize>() + 256 * batch.num_columns() + 1024
 }
 
-/// Encodes batches one at a time, into bytes of which the long ones lie where the batch has them.
-pub(crate) struct Encoder {
-    /// `None` once the stream has ended.
-    stream: Option<StreamEncoder>,
-    ready: VecDeque<Bytes>,
-}
+/// Encodes batches one at a time. What is long stays where the batch has it.
+pub(crate) struct Encoder(StreamEncoder);
 
 impl Encoder {
     pub(crate) fn new(schema: &Schema) -> Result<Self, QueueError> {
-        Ok(Self { stream: Some(StreamEncoder::try_new(schema)?), ready: VecDeque::new() })
+        Ok(Self(StreamEncoder::try_new(schema)?))
     }
 
-    /// Appends a batch. Nothing may follow the end.
-    pub(crate) fn push(&mut self, batch: &RecordBatch) -> Result<(), QueueError> {
-        let buffers = self.stream.as_mut().map_or(Ok(Vec::new()), |stream| stream.encode(batch))?;
-        self.ready.extend(gathered(buffers).into_iter().map(Bytes::from_owner));
-        Ok(())
+    /// The bytes up to the end of the batch.
+    pub(crate) fn batch(&mut self, batch: &RecordBatch) -> Result<Segments, QueueError> {
+        Ok(Segments::of(self.0.encode(batch)?))
     }
 
-    /// Appends the end.
-    pub(crate) fn end(&mut self) -> Result<(), QueueError> {
-        let buffers = self.stream.take().map_or(Ok(Vec::new()), StreamEncoder::finish)?;
-        self.ready.extend(gathered(buffers).into_iter().map(Bytes::from_owner));
-        Ok(())
-    }
-
-    /// The next bytes; `None` where they have yet to be made.
-    pub(crate) fn pop(&mut self) -> Option<Bytes> {
-        self.ready.pop_front()
-    }
-
-    /// Whether there are no more bytes.
-    pub(crate) fn is_over(&self) -> bool {
-        self.stream.is_none() && self.ready.is_empty()
+    /// The bytes of the stream's end.
+    pub(crate) fn end(self) -> Result<Segments, QueueError> {
+        Ok(Segments::of(self.0.finish()?))
     }
 }
 

@@ -67,3 +67,31 @@ proptest! {
         prop_assert!(decode(bytes.into()).is_err());
     }
 }
+
+/// As it is written to a socket: a bit at a time, out of several places at once.
+#[test]
+fn segments_are_the_bytes_that_they_consist_of() {
+    let whole: Vec<u8> = (0..=255).collect();
+    let cuts = [0, 1, 1, 7, 100, 256];
+    let segments = || {
+        let mut segments = Segments::default();
+        for cut in cuts.windows(2) {
+            segments.0.push_back(Bytes::copy_from_slice(&whole[cut[0]..cut[1]]));
+        }
+        segments
+    };
+    assert_eq!(Bytes::from(segments()), whole);
+    for step in 1..40 {
+        let (mut left, mut read) = (segments(), Vec::new());
+        while left.has_remaining() {
+            let mut slices = [IoSlice::new(&[]); 8];
+            let count = left.chunks_vectored(&mut slices);
+            let ahead = slices[..count].concat();
+            assert_eq!(ahead.len(), left.remaining());
+            let taken = step.min(ahead.len());
+            read.extend_from_slice(&ahead[..taken]);
+            left.advance(taken);
+        }
+        assert_eq!(read, whole);
+    }
+}

@@ -32,7 +32,7 @@ pub(super) fn rows_body(lease: Lease) -> Result<Body, QueueError> {
     Ok(Body::from_stream(stream::try_unfold(Some(sending), |sending| async {
         let Some(mut sending) = sending else { return Ok(None) };
         let Some(bytes) = sending.next()? else { return Ok::<_, QueueError>(None) };
-        if sending.encoder.is_over() {
+        if sending.encoder.is_none() {
             sending.lease.detach();
             return Ok(Some((bytes, None)));
         }
@@ -71,7 +71,8 @@ impl http_body::Body for Whole {
 /// What is left to be encoded of a lease.
 struct Sending {
     lease: Lease,
-    encoder: Encoder,
+    /// `None` once the stream has ended.
+    encoder: Option<Encoder>,
     schema: SchemaRef,
     next_batch: usize,
     /// Rows of it that have been encoded.
@@ -82,24 +83,16 @@ struct Sending {
 impl Sending {
     fn new(lease: Lease) -> Result<Self, QueueError> {
         let schema = ipc::common_schema(lease.batches());
-        let encoder = Encoder::new(&ipc::labelled_schema(&schema, &lease))?;
+        let encoder = Some(Encoder::new(&ipc::labelled_schema(&schema, &lease))?);
         Ok(Self { lease, encoder, schema, next_batch: 0, next_in_batch: 0, next_row: 0 })
     }
 
     fn next(&mut self) -> Result<Option<Bytes>, QueueError> {
-        loop {
-            if let Some(bytes) = self.encoder.pop() {
-                return Ok(Some(bytes));
-            }
-            if self.encoder.is_over() {
-                return Ok(None);
-            }
-            self.encode_next()?;
-        }
-    }
-
-    fn encode_next(&mut self) -> Result<(), QueueError> {
-        let Some(batch) = self.lease.batches().get(self.next_batch) else { return self.encoder.end() };
+        let Some(encoder) = &mut self.encoder else { return Ok(None) };
+        let Some(batch) = self.lease.batches().get(self.next_batch) else {
+            let end = self.encoder.take().map(Encoder::end).transpose()?;
+            return Ok(end.map(Bytes::from));
+        };
         let rest = batch.num_rows() - self.next_in_batch;
         let piece = batch.slice(self.next_in_batch, ipc::rows_of_a_piece(batch).min(rest));
         let rows = self.next_row..self.next_row + piece.num_rows();
@@ -109,6 +102,8 @@ impl Sending {
             self.next_batch += 1;
             self.next_in_batch = 0;
         }
-        self.encoder.push(&ipc::labelled(&piece, &self.schema, &self.lease, rows)?)
+        let labelled = ipc::labelled(&piece, &self.schema, &self.lease, rows)?;
+        // In one: whoever reads it is slowed down by shorter frames more than a copy costs here.
+        Ok(Some(encoder.batch(&labelled)?.into()))
     }
 }
