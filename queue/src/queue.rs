@@ -200,6 +200,11 @@ impl TransferQueue {
             let elsewhere =
                 table.chunk_ids().into_iter().filter(|chunk| self.inner.plane.place(*chunk).is_some());
             elsewhere.collect::<Vec<_>>().into_iter().for_each(|chunk| table.set_away(chunk, true));
+            // What was gone by then keeps its place in the segment until that is emptied.
+            for chunk in table.chunk_ids() {
+                let (live, rows) = table.live_share(chunk);
+                store.thin(chunk, live, rows);
+            }
             let partition = Partition::from_table(table, self.home());
             partitions.insert(partition.name().to_owned(), partition);
         }

@@ -228,11 +228,7 @@ async fn a_few_rows_that_stay_keep_no_other_rows_bytes() {
             kept.extend_from_slice(&rows[6..]);
         }
     }
-    let bytes = || -> u64 {
-        let files = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap());
-        let segments = files.filter(|file| file.file_name().to_str().unwrap().starts_with("segment-"));
-        segments.map(|file| file.metadata().unwrap().len()).sum()
-    };
+    let bytes = || segment_bytes(dir.path());
     // A chunk of two such rows is about 1 KiB: 50 of them, twice that for what is not worth moving, and the open segment.
     assert!(bytes() < 120 << 10, "{} bytes for {} rows", bytes(), kept.len());
     let expected: Vec<i32> = (0..400).step_by(8).flat_map(|group| [group + 6, group + 7]).collect();
@@ -251,6 +247,47 @@ async fn a_few_rows_that_stay_keep_no_other_rows_bytes() {
     staying.clear_all().await.unwrap();
     queue.close();
     assert!(bytes() < 40 << 10, "{} bytes for no row", bytes());
+}
+
+fn segment_bytes(dir: &Path) -> u64 {
+    let files = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
+    let segments = files.filter(|file| file.file_name().to_str().unwrap().starts_with("segment-"));
+    segments.map(|file| file.metadata().unwrap().len()).sum()
+}
+
+#[tokio::test]
+async fn rows_that_go_before_and_after_a_restart_are_counted_together() {
+    const PUTS: usize = 60;
+    let dir = tempfile::tempdir().unwrap();
+    let config = QueueConfig { segment_bytes: 64 << 10, journal_bytes: 1024, ..QueueConfig::default() };
+    let queue = open_with(dir.path(), config.clone());
+    let partition = queue.declare(spec(PUTS * 8)).await.unwrap();
+    let ids: Arc<dyn Array> = Arc::new(Int32Array::from_iter_values(0..8));
+    let text = arrow::array::StringArray::from_iter_values((0..8).map(|row| row.to_string().repeat(1024)));
+    let wide = RecordBatch::try_from_iter([("id", ids), ("text", Arc::new(text) as _)]).unwrap();
+    let mut puts = Vec::new();
+    for group in 0..PUTS {
+        puts.push(partition.put(Put::group(group.to_string(), wide.clone()), None).await.unwrap());
+    }
+    for rows in &puts {
+        partition.clear(&rows[..3]).await.unwrap();
+    }
+    queue.close();
+    drop((partition, queue));
+    // The journal was rewritten since: it says nothing of what is gone.
+    let queue = open_with(dir.path(), config);
+    let partition = queue.partition("p").unwrap();
+    for rows in &puts {
+        partition.clear(&rows[3..5]).await.unwrap();
+    }
+    for _ in 0..100 {
+        // The writer moves a little at each turn.
+        partition.announce(partition.stats().policy_version + 1).await.unwrap();
+    }
+    let live = PUTS as u64 * 3 << 10;
+    let held = segment_bytes(dir.path());
+    assert!(held < live * 2, "{held} bytes for {live}");
+    assert!(queue.verify().await.unwrap().is_sound());
 }
 
 #[tokio::test]

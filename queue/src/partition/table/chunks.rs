@@ -13,11 +13,13 @@ use crate::store::ChunkSizes;
 /// What a partition may keep beyond one and a half times what is live; bytes.
 const WASTE_BYTES_MAX: u64 = 16 << 20;
 
-/// The rows that a chunk was written with, gone ones included.
+/// The rows that a chunk was written with, gone ones included as far as anybody remembers them.
 #[derive(Debug, Default)]
 struct ChunkRows {
     rows: Vec<RowHandle>,
     live: usize,
+    /// Rows that it has: more than are remembered where some were gone before the process began.
+    of: usize,
     /// That it keeps in memory; 0 where nobody counts them.
     held_bytes: u64,
     /// Those of them that live rows need.
@@ -28,10 +30,10 @@ impl ChunkRows {
     /// Whether less than `numerator / denominator` of it is needed.
     fn is_below(&self, numerator: u64, denominator: u64) -> bool {
         let (live, all) = match self.held_bytes {
-            0 => (self.live as u64, self.rows.len() as u64),
+            0 => (self.live as u64, self.of as u64),
             held_bytes => (self.live_bytes, held_bytes),
         };
-        self.live < self.rows.len() && live * denominator < all * numerator
+        self.live < self.of && live * denominator < all * numerator
     }
 }
 
@@ -48,11 +50,12 @@ pub(super) struct Chunks {
 }
 
 impl Chunks {
-    /// A row needs the chunk.
-    pub(super) fn add(&mut self, chunk: ChunkId, row: RowHandle) {
+    /// A row needs a place of the chunk.
+    pub(super) fn add(&mut self, chunk: ChunkId, row: RowHandle, place: u32) {
         let chunk = self.by_id.entry(chunk).or_default();
         chunk.rows.push(row);
         chunk.live += 1;
+        chunk.of = chunk.of.max(place as usize + 1);
     }
 
     /// A row needs the chunk no more; says whether it was the last.
@@ -172,9 +175,9 @@ impl Table {
         rows.map_or_else(Vec::new, |rows| rows.rows.iter().filter_map(place).collect())
     }
 
-    /// How many rows still need a chunk, of how many that it was written with.
+    /// How many rows still need a chunk, of how many that it has.
     pub(crate) fn live_share(&self, chunk: ChunkId) -> (usize, usize) {
-        self.chunks.by_id.get(&chunk).map_or((0, 0), |rows| (rows.live, rows.rows.len()))
+        self.chunks.by_id.get(&chunk).map_or((0, 0), |rows| (rows.live, rows.of))
     }
 
     /// Lets rows that still need the chunk `from` find their columns in `to`, where the copy of the first of `rows` is
@@ -190,6 +193,7 @@ impl Table {
             moved.live_bytes += u64::from(part.bytes);
             moved.rows.push(*handle);
             moved.live += 1;
+            moved.of = at + 1;
         }
         let was_away = self.chunks.away.remove(&from);
         if moved.live > 0 {

@@ -304,7 +304,7 @@ impl Table {
                 bytes: 0,
                 columns: Arc::clone(&columns),
             });
-            self.chunks.add(payload.chunk, *handle);
+            self.chunks.add(payload.chunk, *handle, payload.chunk_row(at));
             self.complete(*handle);
         }
         self.count_columns_in(&columns, there);
