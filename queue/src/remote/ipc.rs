@@ -1,6 +1,7 @@
 //! Rows as Arrow IPC streams.
 
 mod labels;
+mod recycled;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +27,8 @@ pub(crate) use labels::{
     Labelled, check_names, labelled, labelled_schema, labels, put_with_labels, put_with_record, split_all,
     split_handles, split_keys, split_labels, split_record, split_tags, with_handles,
 };
+pub(crate) use recycled::Blocks;
+use recycled::Gather;
 
 fn bad(reason: impl ToString) -> QueueError {
     QueueError::BadRequest { reason: reason.to_string() }
@@ -158,11 +161,17 @@ pub(crate) struct Decoder {
     stream: StreamDecoder,
     rows: usize,
     rows_max: usize,
+    gather: Option<Gather>,
 }
 
 impl Decoder {
     pub(crate) fn new() -> Self {
-        Self { stream: StreamDecoder::new(), rows: 0, rows_max: usize::MAX }
+        Self { stream: StreamDecoder::new(), rows: 0, rows_max: usize::MAX, gather: None }
+    }
+
+    /// One whose batches lie in blocks of memory that are used again when the batches are gone.
+    pub(crate) fn into_blocks(blocks: &Arc<Blocks>) -> Self {
+        Self { gather: Some(Gather::new(Arc::clone(blocks))), ..Self::new() }
     }
 
     /// Refuses streams with more rows.
@@ -177,6 +186,21 @@ impl Decoder {
         mut take: impl FnMut(RecordBatch) -> Result<(), QueueError>,
     ) -> Result<(), QueueError> {
         let mut buffer: Buffer = bytes.into();
+        let Some(mut gather) = self.gather.take() else { return self.decode(buffer, &mut take) };
+        while !buffer.is_empty()
+            && let Some(message) = gather.next(&mut buffer)?
+        {
+            self.decode(message, &mut take)?;
+        }
+        self.gather = Some(gather);
+        Ok(())
+    }
+
+    fn decode(
+        &mut self,
+        mut buffer: Buffer,
+        take: &mut impl FnMut(RecordBatch) -> Result<(), QueueError>,
+    ) -> Result<(), QueueError> {
         loop {
             // The reader takes a stream's lengths on trust, and panics where one leads out of its buffer.
             let read = catch_unwind(AssertUnwindSafe(|| self.stream.decode(&mut buffer)));
@@ -192,6 +216,9 @@ impl Decoder {
 
     /// The stream has to be whole.
     pub(crate) fn finish(mut self) -> Result<(), QueueError> {
+        if self.gather.is_some_and(|gather| !gather.is_even()) {
+            return Err(bad("arrow stream: it ends within a message"));
+        }
         self.stream.finish().map_err(broken)
     }
 }

@@ -7,6 +7,7 @@
 //! # Deliberately absent
 //! TLS: what leaves the machine belongs on a private network.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -25,6 +26,7 @@ use tokio_util::task::TaskTracker;
 use super::RemoteConfig;
 use super::body::{Content, RequestBody};
 use super::connection::{Failure, Wire, innermost};
+use super::ipc::Blocks;
 use super::wire::ErrorBody;
 use crate::QueueError;
 
@@ -174,6 +176,8 @@ pub(super) struct Link {
     host: HeaderValue,
     authorization: Option<HeaderValue>,
     idle: Mutex<Vec<Wire>>,
+    /// What rows are read into.
+    pub(super) blocks: Arc<Blocks>,
     /// Where leases are given back that were dropped.
     pub(super) runtime: Handle,
     pub(super) tasks: TaskTracker,
@@ -199,7 +203,16 @@ impl Link {
         let host = header(authority.clone())?;
         let runtime = Handle::try_current().map_err(|error| refuse(error.to_string()))?;
         let tasks = TaskTracker::new();
-        Ok(Self { config, authority, host, authorization, idle: Mutex::default(), runtime, tasks })
+        Ok(Self {
+            config,
+            authority,
+            host,
+            authorization,
+            idle: Mutex::default(),
+            blocks: Arc::default(),
+            runtime,
+            tasks,
+        })
     }
 
     pub(super) fn unreachable(&self, reason: impl ToString) -> QueueError {

@@ -5,6 +5,7 @@
 mod columns;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::array::RecordBatch;
@@ -57,8 +58,8 @@ impl Direct {
 }
 
 /// Reads rows as they arrive.
-async fn read(mut answer: Answer<'_>) -> Result<Vec<RecordBatch>, QueueError> {
-    let mut decoder = ipc::Decoder::new();
+async fn read(mut answer: Answer<'_>, blocks: &Arc<ipc::Blocks>) -> Result<Vec<RecordBatch>, QueueError> {
+    let mut decoder = ipc::Decoder::into_blocks(blocks);
     let mut batches = Vec::new();
     while let Some(bytes) = answer.chunk().await? {
         decoder.feed(bytes, |batch| {
@@ -248,7 +249,7 @@ impl RemoteQueue {
             let body = GetBody { rows: rows.to_vec(), columns: columns.map(<[String]>::to_vec), placed };
             let answer = self.link.send(Call::json(path(partition, "/get"), &body)?.repeatable()).await?;
             if answer.headers.get("content-type").is_none_or(|kind| kind != "application/json") {
-                return read(answer).await;
+                return read(answer, &self.link.blocks).await;
             }
             let bytes = answer.bytes().await?;
             let places: PlacesAnswer = serde_json::from_slice(&bytes)

@@ -22,7 +22,7 @@ impl RemoteQueue {
         &self,
         mut answer: Answer<'_>,
     ) -> Result<(Vec<RowHandle>, Labels, Vec<RecordBatch>), QueueError> {
-        let mut decoder = ipc::Decoder::new();
+        let mut decoder = ipc::Decoder::into_blocks(&self.link.blocks);
         let (mut rows, mut labels, mut batches) = (Vec::new(), Labels::default(), Vec::new());
         while let Some(bytes) = answer.chunk().await? {
             decoder.feed(bytes, |batch| {

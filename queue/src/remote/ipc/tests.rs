@@ -95,3 +95,68 @@ fn segments_are_the_bytes_that_they_consist_of() {
         assert_eq!(read, whole);
     }
 }
+
+/// Three batches of more than half a megabyte, as one stream.
+fn long_stream() -> (Vec<RecordBatch>, Vec<u8>) {
+    let batch = |first: i32| {
+        let ids = arrow::array::Int32Array::from_iter_values(first..first + 150_000);
+        RecordBatch::try_from_iter([("id", Arc::new(ids) as ArrayRef)]).unwrap()
+    };
+    let batches: Vec<RecordBatch> = (0..3).map(|number| batch(number * 7)).collect();
+    let mut pieces = Pieces::new(batches[0].schema(), batches.clone());
+    let mut bytes = Vec::new();
+    while let Some(piece) = pieces.next().unwrap() {
+        bytes.extend_from_slice(&Bytes::from(piece));
+    }
+    (batches, bytes)
+}
+
+fn read_into(blocks: &Arc<Blocks>, bytes: &[u8], step: usize) -> Result<Vec<RecordBatch>, QueueError> {
+    let (mut decoder, mut batches) = (Decoder::into_blocks(blocks), Vec::new());
+    for piece in bytes.chunks(step) {
+        decoder.feed(Bytes::copy_from_slice(piece), |batch| {
+            batches.push(batch);
+            Ok(())
+        })?;
+    }
+    decoder.finish()?;
+    Ok(batches)
+}
+
+#[test]
+fn a_stream_in_any_pieces_is_the_same_and_its_memory_is_used_again() {
+    let (batches, bytes) = long_stream();
+    let places = |read: &[RecordBatch]| -> Vec<usize> {
+        read.iter().map(|batch| batch.column(0).to_data().buffers()[0].as_ptr().addr()).collect()
+    };
+    for step in [5, 4096, 70_001, bytes.len()] {
+        let blocks = Arc::default();
+        let first = read_into(&blocks, &bytes, step).unwrap();
+        assert_eq!(first, batches);
+        // Not while anybody has them.
+        let second = read_into(&blocks, &bytes, step).unwrap();
+        assert_eq!((&first, &second), (&batches, &batches));
+        let lain = [places(&first), places(&second)].concat();
+        drop((first, second));
+        let third = read_into(&blocks, &bytes, step).unwrap();
+        assert_eq!(third, batches);
+        // What came whole lies where it came.
+        let is_used_again = places(&third).iter().all(|place| lain.contains(place));
+        assert!(is_used_again || step == bytes.len());
+        let cut = read_into(&blocks, &bytes[..bytes.len() / 2], step);
+        assert!(matches!(cut, Err(QueueError::BadRequest { .. })), "{cut:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn bytes_that_are_no_stream_are_refused_without_more_memory_than_they_say(
+        bytes in proptest::collection::vec(any::<u8>(), 0..200),
+        claimed in any::<u32>(),
+    ) {
+        let marked = [&[0xff; 4][..], &claimed.to_le_bytes(), &bytes].concat();
+        for bytes in [&bytes, &marked] {
+            let _ = read_into(&Arc::default(), bytes, 3);
+        }
+    }
+}
