@@ -86,7 +86,7 @@ fn segments_are_the_bytes_that_they_consist_of() {
         while left.has_remaining() {
             let mut slices = [IoSlice::new(&[]); 8];
             let count = left.chunks_vectored(&mut slices);
-            let ahead = slices[..count].concat();
+            let ahead = slices[..count].iter().flat_map(|slice| slice.to_vec()).collect::<Vec<u8>>();
             assert_eq!(ahead.len(), left.remaining());
             let taken = step.min(ahead.len());
             read.extend_from_slice(&ahead[..taken]);
