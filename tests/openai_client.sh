@@ -7,8 +7,9 @@ python=${ROLLDOCK_OPENAI_ENV:-$HOME/.cache/rolldock-openai}
 "$python/bin/pip" install --quiet --disable-pip-version-check "openai==3.54.0"
 
 cargo build --workspace --quiet --bin rolldock
+rolldock=${CARGO_TARGET_DIR:-target}/debug/rolldock
 logs=$(mktemp -d)
-target/debug/rolldock simengine --ports 0,0 --time-scale 0.001 --mean-response-length 12 >"$logs/servers" &
+"$rolldock" simengine --ports 0,0 --time-scale 0.001 --mean-response-length 12 >"$logs/servers" &
 servers=$!
 proxy=
 trap 'kill $servers $proxy 2>/dev/null || true; rm -rf "$logs"' EXIT
@@ -23,7 +24,7 @@ said() {
 urls=$(said servers serves 2)
 first=$(echo "$urls" | sed -n 1p)
 second=$(echo "$urls" | sed -n 2p)
-target/debug/rolldock proxy --listen 127.0.0.1:0 --endpoint "$first" --endpoint "$second" >"$logs/proxy" &
+"$rolldock" proxy --listen 127.0.0.1:0 --endpoint "$first" --endpoint "$second" >"$logs/proxy" &
 proxy=$!
 url=$(said proxy balances 1)
 

@@ -7,8 +7,9 @@ python=${ROLLDOCK_PYTHON_ENV:-$HOME/.cache/rolldock-python}
 "$python/bin/pip" install --quiet --disable-pip-version-check "pyarrow==26.0.1"
 
 cargo build --workspace --quiet --bin rolldock
+rolldock=${CARGO_TARGET_DIR:-target}/debug/rolldock
 log=$(mktemp)
-target/debug/rolldock queue serve --listen 127.0.0.1:0 --token secret >"$log" &
+"$rolldock" queue serve --listen 127.0.0.1:0 --token secret >"$log" &
 server=$!
 trap 'kill $server 2>/dev/null || true; rm -f "$log"' EXIT
 for _ in $(seq 100); do
