@@ -284,7 +284,7 @@ async fn rows_that_go_before_and_after_a_restart_are_counted_together() {
         // The writer moves a little at each turn.
         partition.announce(partition.stats().policy_version + 1).await.unwrap();
     }
-    let live = PUTS as u64 * 3 << 10;
+    let live = PUTS as u64 * 3 * 1024;
     let held = segment_bytes(dir.path());
     assert!(held < live * 2, "{held} bytes for {live}");
     assert!(queue.verify().await.unwrap().is_sound());
