@@ -357,8 +357,9 @@ impl Store for Arc<DiskStore> {
     }
 
     fn free(&self, chunks: &[ChunkId]) {
-        let mut index = self.index.lock();
         for chunk in chunks {
+            // One at a time: a segment that goes takes the file system a while, and readers wait for the lock.
+            let mut index = self.index.lock();
             let Some(Held { location, live_bytes }) = index.chunks.remove(chunk) else { continue };
             index.bytes -= location.length;
             if let Some(left) = index.segments.get_mut(&location.segment) {
