@@ -98,7 +98,7 @@ async fn rows_are_counted_before_anything_is_done_for_each() {
     assert!(matches!(refused, Err(QueueError::TooLarge { capacity: 64, .. })), "{refused:?}");
     let handles = partition.put(Put::group("a", rows(0, 2, 4)), None).await.unwrap();
     let refused = partition.write_columns(&handles, claimed(1_000_000_000_000)).await;
-    assert!(matches!(refused, Err(QueueError::Empty)), "{refused:?}");
+    assert!(matches!(refused, Err(QueueError::BadRequest { .. })), "{refused:?}");
     let wide = PartitionSpec { name: "wide".to_owned(), capacity_rows: usize::MAX, ..spec };
     let wide = queue.declare(wide).await.unwrap();
     let refused = wide.put(Put::group("a", claimed(1 << 40)), None).await;

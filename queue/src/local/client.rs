@@ -15,7 +15,7 @@ use super::load::{Load, load};
 use super::parcel::unpack;
 use super::protocol::{Ask, LeaseName, RowsPlace, TakeAnswer, ToServer};
 use crate::export::conform;
-use crate::partition::{Hold, Labels};
+use crate::partition::{Hold, Labels, check_counts};
 use crate::remote::ipc;
 use crate::remote::wire::{PutAnswer, PutQuery, TakeBody};
 use crate::{
@@ -233,9 +233,7 @@ impl Queue for LocalQueue {
         batch: RecordBatch,
     ) -> BoxFuture<'a, Result<(), QueueError>> {
         async move {
-            if rows.is_empty() || rows.len() != batch.num_rows() {
-                return Err(QueueError::Empty);
-            }
+            check_counts(rows, batch.num_rows())?;
             let batch = ipc::with_handles(rows, &batch)?;
             let token = ipc::fresh_token();
             let ask =

@@ -74,6 +74,19 @@ impl Piece {
 /// A piece, and its place in what goes to the disk.
 type StoredPiece = (Piece, Option<Within>);
 
+/// Refuses columns of another number of rows than there are handles.
+pub(crate) fn check_counts(rows: &[RowHandle], found: usize) -> Result<(), QueueError> {
+    match rows.len() {
+        0 => Err(QueueError::Empty),
+        expected if expected == found => Ok(()),
+        expected => {
+            let reason =
+                format!("expected columns of rows={expected}, one for each handle, found rows={found}");
+            Err(QueueError::BadRequest { reason })
+        }
+    }
+}
+
 impl ColumnsReservation {
     /// Makes the columns visible.
     fn publish(mut self, pieces: &[Piece]) {
@@ -154,9 +167,7 @@ impl Partition {
     }
 
     fn check_count(&self, rows: &[RowHandle], found: usize) -> Result<(), QueueError> {
-        if rows.is_empty() || rows.len() != found {
-            return Err(QueueError::Empty);
-        }
+        check_counts(rows, found)?;
         self.shared.table.lock().check_rows(rows.len())
     }
 

@@ -37,7 +37,7 @@ use crate::plane::{OwnStore, Plane};
 use crate::store::{Encoded, Store};
 use crate::{ChunkId, ChunkLocation, QueueError};
 
-pub(crate) use columns::{PlacedColumns, UnitRows};
+pub(crate) use columns::{PlacedColumns, UnitRows, check_counts};
 pub use lease::Lease;
 pub(crate) use lease::{Hold, Labels};
 pub use put::Put;

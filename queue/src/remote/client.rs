@@ -23,6 +23,7 @@ use super::wire::{
     ClearBody, Cleared, CloseBody, ClosedAnswer, FindBody, FoundAnswer, NamesAnswer, PutAnswer, PutQuery,
     ResetAnswer, SampleBody, TagsBody, VersionBody,
 };
+use crate::partition::check_counts;
 use crate::{
     ClosedGroup, KeyedRow, Lease, PartitionSpec, PartitionStats, Put, Queue, QueueError, QueueInspection,
     RowHandle, Take, Unfinished,
@@ -156,9 +157,7 @@ impl Queue for RemoteQueue {
         batch: RecordBatch,
     ) -> BoxFuture<'a, Result<(), QueueError>> {
         async move {
-            if rows.is_empty() || rows.len() != batch.num_rows() {
-                return Err(QueueError::Empty);
-            }
+            check_counts(rows, batch.num_rows())?;
             let token = ipc::fresh_token();
             if self.write_columns_direct(partition, rows, &batch, &token).await?.is_some() {
                 return Ok(());
