@@ -193,8 +193,8 @@ impl<'a> Restoration<'a> {
 
     /// Keeps the next payload, which no record has spoken of yet.
     fn keep_payload(&mut self, stretch: Stretch, reader: &mut Reader<'_>) -> Result<Arrival, QueueError> {
-        let bytes = reader.payload(stretch)?;
-        let rows = decode_untrusted(Buffer::from_vec(bytes.clone())).map_err(|reason| reader.bad(reason))?;
+        let bytes = Buffer::from_vec(reader.payload(stretch)?);
+        let rows = decode_untrusted(bytes.clone()).map_err(|reason| reader.bad(reason))?;
         let chunk = ChunkId(self.queue.inner.next_chunk.fetch_add(1, Ordering::Relaxed));
         self.chunks.push(chunk);
         let mut arrival = Arrival {
@@ -220,7 +220,7 @@ impl<'a> Restoration<'a> {
     fn write(
         &mut self,
         chunk: ChunkId,
-        bytes: Vec<u8>,
+        bytes: Buffer,
         store: &Arc<DiskStore>,
         journal: &Journal,
     ) -> Result<(), QueueError> {
@@ -239,7 +239,7 @@ impl<'a> Restoration<'a> {
             let _ = placed.send((chunk, place));
         });
         let entry = Entry {
-            payload: Some(Encoded::from(vec![Buffer::from_vec(bytes)])),
+            payload: Some(Encoded::from(vec![bytes])),
             facts: Box::new(|_| Ok(Vec::new())),
             durability: Durability::Os,
             done,
