@@ -248,3 +248,35 @@ async fn a_partition_that_must_see_its_rows_gets_columns_through_the_controller(
     client.write_columns("train", &rows, names(2)).await.unwrap();
     assert_eq!(stats(&client).await.columns["name"], 2);
 }
+
+#[tokio::test]
+async fn rows_that_a_client_says_lie_on_a_unit_are_checked_as_any_others() {
+    let controller = served(None).await;
+    controller.client().declare(spec()).await.unwrap();
+    let rows = put_groups(&controller.queue, 1).await;
+    let raw = reqwest::Client::new();
+    let place = serde_json::json!({ "unit": "nobody", "blob": "b", "rows": &rows[..1] });
+    let column = |name: &str| serde_json::json!([{ "name": name, "dtype": "Int64" }]);
+    let piece = serde_json::json!([{ "place": place, "bytes": 8 }]);
+    let refused = async |to: &str, body: serde_json::Value| -> serde_json::Value {
+        let url = format!("http://{}/v1/partitions/train/{to}", controller.address);
+        let answer = raw.post(url).body(body.to_string()).send().await.unwrap();
+        assert_eq!(answer.status().as_u16() / 100, 4);
+        answer.json::<serde_json::Value>().await.unwrap()["error"].take()
+    };
+    let columns = |rows: &[RowHandle], name: &str| serde_json::json!({ "rows": rows, "columns": column(name), "pieces": piece });
+    for name in ["_handle", "_tags"] {
+        let put = serde_json::json!({ "place": place, "columns": column(name), "bytes": 8 });
+        for (to, body) in [("placed?group=g", put), ("columns/placed", columns(&rows[..1], name))] {
+            let error = refused(to, body).await;
+            assert_eq!(error["code"], "bad_request", "{error}");
+            assert!(error["reason"].as_str().unwrap().contains("the wire format uses"), "{error}");
+        }
+    }
+    let error = refused("columns/placed", columns(&rows, "x")).await;
+    assert!(error["reason"].as_str().unwrap().contains("expected columns of rows=2"), "{error}");
+    assert_eq!(refused("columns/placed", columns(&rows[..1], "x")).await["code"], "unknown_unit");
+    assert_eq!(stats(&controller.client()).await.columns.len(), 2);
+    // Nothing of it is left set aside.
+    controller.queue.partition("train").unwrap().write_columns(&rows, long_texts(2)).await.unwrap();
+}

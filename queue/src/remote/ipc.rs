@@ -24,8 +24,8 @@ use crate::store::gathered;
 
 pub use labels::{GROUP, HANDLE, KEY, POLICY_VERSION, RECORD, TAGS};
 pub(crate) use labels::{
-    Labelled, check_names, labelled, labelled_schema, labels, put_with_labels, put_with_record, split_all,
-    split_handles, split_keys, split_labels, split_record, split_tags, with_handles,
+    Labelled, check_name, check_names, labelled, labelled_schema, labels, put_with_labels, put_with_record,
+    split_all, split_handles, split_keys, split_labels, split_record, split_tags, with_handles,
 };
 pub(crate) use recycled::Blocks;
 use recycled::Gather;

@@ -236,13 +236,13 @@ pub(crate) fn with_handles(rows: &[RowHandle], batch: &RecordBatch) -> Result<Re
 
 /// Refuses columns whose names the wire format uses.
 pub(crate) fn check_names(batch: &RecordBatch) -> Result<(), QueueError> {
-    let reserved = batch
-        .schema_ref()
-        .fields()
-        .iter()
-        .find(|field| [HANDLE, GROUP, POLICY_VERSION, KEY, TAGS].contains(&field.name().as_str()));
-    match reserved {
-        None => Ok(()),
-        Some(field) => Err(bad(format!("column={} is a name that the wire format uses", field.name()))),
+    batch.schema_ref().fields().iter().try_for_each(|field| check_name(field.name()))
+}
+
+/// The same for one name.
+pub(crate) fn check_name(name: &str) -> Result<(), QueueError> {
+    if [HANDLE, GROUP, POLICY_VERSION, KEY, TAGS].contains(&name) {
+        return Err(bad(format!("column={name} is a name that the wire format uses")));
     }
+    Ok(())
 }

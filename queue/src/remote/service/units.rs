@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::bodies::json_of;
 use super::{Answer, Path, Query, Service, Shared, done, json, until_end};
 use crate::partition::PlacedRows;
+use crate::remote::ipc::check_name;
 use crate::remote::wire::{
     BlobsBody, ColumnsQuery, PlacedBody, PlacedColumnsBody, PutAnswer, PutQuery, UnitsAnswer, UnitsOfAnswer,
     UnitsOfBody, UnknownAnswer,
@@ -73,6 +74,7 @@ async fn put_placed(
     let partition = service.queue.partition(&partition)?;
     let PlacedBody { mut place, columns, lengths, bytes, keys, tags, record } =
         json_of(&service, body).await?;
+    columns.iter().try_for_each(|column| check_name(&column.name))?;
     place.is_durable = service.queue.units().check_takes_rows(&place.unit)?;
     let deadline = Instant::now() + std::time::Duration::from_millis(query.wait_ms);
     let put = Put { keys, tags, ..query.into_put(Vec::new(), record) };
@@ -95,6 +97,7 @@ async fn write_placed_columns(
 ) -> Answer {
     let partition = service.queue.partition(&partition)?;
     let PlacedColumnsBody { rows, columns, pieces } = json_of(&service, body).await?;
+    columns.iter().try_for_each(|column| check_name(&column.name))?;
     partition.write_placed_columns(&rows, &columns, pieces, query.token).await?;
     done()
 }
