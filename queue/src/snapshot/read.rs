@@ -13,6 +13,8 @@ use crate::journal::{HEAD, Record, read_head};
 const FRAME_BYTES_MAX: u64 = 512 << 20;
 /// So is each payload; bytes.
 const PAYLOAD_BYTES_MAX: u64 = 4 << 30;
+/// What a length reserves of memory before any of its bytes is there, at most: that of most payloads; bytes.
+const RESERVED_BYTES_MAX: u64 = 1 << 20;
 
 /// What is in a frame.
 pub(super) enum Frame {
@@ -40,8 +42,7 @@ impl Frame {
     }
 }
 
-/// Reads a snapshot that somebody else may have written, or damaged: nothing in it is taken on trust, and no length in it
-/// reserves memory before the bytes are there.
+/// Reads a snapshot that somebody else may have written, or damaged: nothing in it is taken on trust, no length either.
 pub(super) struct Reader<'a> {
     source: &'a mut dyn Read,
     /// Bytes that have been read.
@@ -61,14 +62,16 @@ impl<'a> Reader<'a> {
         bad(self.offset, reason)
     }
 
+    /// In a block of just that size, as memory may keep it for as long as its rows live.
     fn bytes(&mut self, length: u64) -> Result<Vec<u8>, QueueError> {
-        let mut bytes = Vec::new();
+        let mut bytes = Vec::with_capacity(length.min(RESERVED_BYTES_MAX) as usize);
         let read = (&mut *self.source).take(length).read_to_end(&mut bytes);
         read.map_err(|error| bad(self.offset, format!("it cannot be read on: {error}")))?;
         if (bytes.len() as u64) < length {
             return Err(bad(self.offset + bytes.len() as u64, "it is cut: its end record is missing"));
         }
         self.offset += length;
+        bytes.shrink_to_fit();
         Ok(bytes)
     }
 
