@@ -4,7 +4,7 @@
 //! process or in another one. A journal whose last write is not whole is none the worse for it: that is what a process
 //! leaves that is writing, or was killed.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -102,7 +102,12 @@ impl VerifyReport {
         self.problems.is_empty()
     }
 
-    fn look_at(&mut self, partition: &Captured) {
+    fn look_at(&mut self, mut partition: Captured) {
+        let (mut records, mut chunks) = (Vec::new(), HashMap::new());
+        while let Some((read, pinned)) = partition.records.read() {
+            records.extend(read);
+            chunks.extend(pinned);
+        }
         self.partitions += 1;
         let broken = |violation: &Violation| Problem::Broken {
             partition: partition.name.clone(),
@@ -111,7 +116,7 @@ impl VerifyReport {
         self.problems.extend(partition.violations.iter().map(broken));
         // Rows of many puts may lie in one chunk, which is read once.
         let mut by_chunk: BTreeMap<ChunkId, Vec<&PayloadRecord>> = BTreeMap::new();
-        for record in &partition.records {
+        for record in &records {
             if let Record::Put(put) = record {
                 self.rows += put.rows.len();
             }
@@ -120,18 +125,24 @@ impl VerifyReport {
             }
         }
         for (chunk, payloads) in by_chunk {
-            self.look_at_chunk(partition, chunk, &payloads);
+            self.look_at_chunk(&partition, chunks.get(&chunk), chunk, &payloads);
         }
     }
 
     /// One chunk, and all that records say of it.
-    fn look_at_chunk(&mut self, partition: &Captured, chunk: ChunkId, payloads: &[&PayloadRecord]) {
-        if let Some(Source::Unit(..)) = partition.chunks.get(&chunk) {
+    fn look_at_chunk(
+        &mut self,
+        partition: &Captured,
+        source: Option<&Source>,
+        chunk: ChunkId,
+        payloads: &[&PayloadRecord],
+    ) {
+        if let Some(Source::Unit(..)) = source {
             // Units look through what they have themselves.
             return;
         }
         let missing = QueueError::ChunkGone { chunk: chunk.0 };
-        let loaded = partition.chunks.get(&chunk).ok_or(missing).and_then(|source| source.load());
+        let loaded = source.ok_or(missing).and_then(|source| source.load());
         let name = partition.name.clone();
         let (bytes, found_rows) = match loaded {
             Ok(loaded) => loaded,
@@ -249,7 +260,7 @@ impl TransferQueue {
             report.look_at_journal(&store.dir().join(JOURNAL))?;
         }
         for captured in self.capture(None, Scrutiny::Full)? {
-            report.look_at(&captured);
+            report.look_at(captured);
         }
         let Some(store) = store else { return Ok(report) };
         // What was on its way then may have found its rows, or its end.

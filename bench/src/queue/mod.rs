@@ -4,8 +4,8 @@
 //! machine's loopback is at all is measured in the same rounds, and with `--peer` so is the package that others use:
 //! its round, ours, the loopback's, so that the machine's moods meet all of them.
 //!
-//! One file for each thing that is measured ([`large`], [`small`], [`waiting`], [`local`], [`durable`]); what they share is the server
-//! ([`server`]), the rows ([`data`]), the rounds ([`rounds`]) and the peer ([`peer`]).
+//! One file for each thing that is measured ([`large`], [`small`], [`waiting`], [`local`], [`durable`], [`snapshot`]); what they
+//! share is the server ([`server`]), the rows ([`data`]), the rounds ([`rounds`]) and the peer ([`peer`]).
 
 mod data;
 mod durable;
@@ -15,6 +15,7 @@ mod peer;
 mod rounds;
 mod server;
 mod small;
+mod snapshot;
 mod waiting;
 
 use rolldock::scope::Scope;
@@ -42,6 +43,7 @@ async fn figures(quick: bool, with_peer: bool) -> anyhow::Result<Vec<Figure>> {
     figures.extend(on_one_thread(small::quiet_take(quick))?);
     figures.push(waiting::takes().await?);
     figures.extend(local::figures(quick).await?);
+    figures.extend(snapshot::longest_take(quick).await?);
     figures.push(durable::puts(quick).await?);
     figures.extend(durable::large(quick).await?);
     Ok(figures)

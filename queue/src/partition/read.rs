@@ -187,7 +187,7 @@ impl Partition {
             let row = table.row(*handle)?;
             match stretches.last_mut() {
                 Some(last) if last.continues_with(&row.parts) => last.rows += 1,
-                _ => stretches.push(Stretch { parts: row.parts.clone(), rows: 1 }),
+                _ => stretches.push(Stretch { parts: row.parts.to_vec(), rows: 1 }),
             }
         }
         Ok(stretches)

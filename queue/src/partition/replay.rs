@@ -17,7 +17,8 @@ use crate::units::Units;
 use crate::{ChunkId, ChunkLocation, QueueError};
 
 use live::ACK_ROWS;
-pub(crate) use live::{lease_records, live_records};
+pub(crate) use live::lease_records;
+pub(super) use live::{SLICE_ROWS, Slice, declaration, rest, weight};
 
 /// Tables while records are read.
 pub(crate) struct Replay {

@@ -1,7 +1,7 @@
 //! The control plane of a partition: rows, groups, readiness and leases, as plain data behind one lock.
 //!
-//! Nothing in here waits, copies payload or does I/O, and every operation touches the rows it is about and no
-//! others: what is ready is kept in ordered sets, never searched for.
+//! Nothing in here waits or copies payload, nothing but a [cut](super::cut) does I/O (it opens segments), and every
+//! operation touches the rows it is about and no others: what is ready is kept in ordered sets, never searched for.
 
 mod check;
 mod choose;
@@ -26,8 +26,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use super::cut::Cuts;
 use super::room::Size;
 use crate::{ChunkId, ColumnSpec, PartitionSpec, QueueError};
 
@@ -80,8 +82,9 @@ pub(crate) struct Row {
     /// Parts that are out of reach.
     away: u32,
     pub(crate) label: Option<Box<Label>>,
-    pub(crate) parts: Vec<Part>,
-    pub(crate) progress: Vec<Progress>,
+    /// One for each write to it; most have their put's alone, and no memory of their own for it.
+    pub(crate) parts: SmallVec<[Part; 1]>,
+    pub(crate) progress: SmallVec<[Progress; 1]>,
 }
 
 #[derive(Debug, Default)]
@@ -216,6 +219,8 @@ pub(crate) struct Table {
     ack_order: VecDeque<u64>,
     shares: HashMap<share::Team, share::Waiting>,
     chunks: Chunks,
+    /// Moments that somebody is reading.
+    pub(super) cuts: Cuts,
     /// Groups that may be dropped, once somebody has asked for them.
     droppable: Option<GroupIndex>,
     tokens: Tokens,
@@ -271,6 +276,7 @@ impl Table {
             ack_order: VecDeque::new(),
             shares: HashMap::new(),
             chunks: Chunks::default(),
+            cuts: Cuts::default(),
             droppable: None,
             tokens: Tokens::default(),
             groups_under_way: HashMap::new(),
@@ -313,6 +319,11 @@ impl Table {
             self.slots.get_mut(handle.slot as usize).filter(|slot| slot.generation == handle.generation);
         let stale = || QueueError::StaleHandle { slot: handle.slot, generation: handle.generation };
         slot.and_then(|slot| slot.row.as_deref_mut()).ok_or_else(stale)
+    }
+
+    /// Above every group that has been there.
+    pub(super) fn next_group(&self) -> u64 {
+        self.next_group
     }
 
     /// There will be no more puts, whoever asks.

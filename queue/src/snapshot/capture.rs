@@ -6,8 +6,7 @@ use std::sync::Arc;
 use arrow::buffer::Buffer;
 
 use crate::invariants::Violation;
-use crate::journal::Record;
-use crate::partition::{Partition, Table, live_records};
+use crate::partition::{CutReader, Partition, Table};
 use crate::plane::{OwnStore, Plane};
 use crate::store::{Chunk, Encoded, SegmentFile, decode};
 use crate::units::{BLOBS, Place};
@@ -106,9 +105,8 @@ fn fetched(client: &RemoteQueue, place: &Place, rows: &[u32]) -> Result<Chunk, Q
 pub(crate) struct Captured {
     pub(crate) name: String,
     /// What makes it, its declaration first.
-    pub(crate) records: Vec<Record>,
+    pub(crate) records: CutReader,
     pub(crate) columns: BTreeMap<String, ColumnSpec>,
-    pub(crate) chunks: HashMap<ChunkId, Source>,
     /// What its table says against itself.
     pub(crate) violations: Vec<Violation>,
 }
@@ -121,7 +119,7 @@ pub(crate) enum Scrutiny {
 }
 
 impl TransferQueue {
-    /// What `partition` is, or all of them, at one moment. Blocks while it opens segments.
+    /// What `partition` is, or all of them, at one moment.
     pub(crate) fn capture(
         &self,
         partition: Option<&str>,
@@ -136,33 +134,39 @@ impl TransferQueue {
             }
         };
         // All at once, in order of their names: a moment of the whole queue.
-        let tables: Vec<_> = chosen.iter().map(|partition| partition.shared.table.lock()).collect();
-        let mut pins = Pins { plane: &self.inner.plane, files: HashMap::new() };
-        Ok(tables.iter().map(|table| Captured::of(table, &mut pins, scrutiny)).collect())
+        let tables: Vec<_> = chosen.iter().map(|one| (one, one.shared.table.lock())).collect();
+        Ok(tables.into_iter().map(|(one, mut table)| Captured::of(one, &mut table, scrutiny)).collect())
     }
 }
 
 impl Captured {
-    fn of(table: &Table, pins: &mut Pins<'_>, scrutiny: Scrutiny) -> Self {
-        let records = live_records(table, |_| (None, None));
-        let violations = if scrutiny == Scrutiny::Full { table.violations() } else { Vec::new() };
+    fn of(partition: &Partition, table: &mut Table, scrutiny: Scrutiny) -> Self {
         Self {
             name: table.spec.name.clone(),
-            records,
             columns: table.columns.clone(),
-            chunks: table.chunk_ids().into_iter().map(|chunk| (chunk, pins.pin(chunk))).collect(),
-            violations,
+            violations: if scrutiny == Scrutiny::Full { table.violations() } else { Vec::new() },
+            records: CutReader::begin(partition, table),
         }
     }
 }
 
 /// Chunks that are being held.
-struct Pins<'a> {
-    plane: &'a Plane,
+pub(crate) struct Pins {
+    plane: Plane,
     files: HashMap<u64, Arc<SegmentFile>>,
 }
 
-impl Pins<'_> {
+impl std::fmt::Debug for Pins {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Pins").field("files", &self.files).finish_non_exhaustive()
+    }
+}
+
+impl Pins {
+    pub(crate) fn of(plane: Plane) -> Self {
+        Self { plane, files: HashMap::new() }
+    }
+
     fn elsewhere(&self, chunk: ChunkId) -> Source {
         let Some(place) = self.plane.place(chunk) else {
             return Source::Missing(QueueError::ChunkGone { chunk: chunk.0 });
@@ -173,7 +177,8 @@ impl Pins<'_> {
         }
     }
 
-    fn pin(&mut self, chunk: ChunkId) -> Source {
+    /// Where a chunk that rows need is read from, also when they need it no more.
+    pub(crate) fn pin(&mut self, chunk: ChunkId) -> Source {
         let missing = || Source::Missing(QueueError::ChunkGone { chunk: chunk.0 });
         let store = match &self.plane.own {
             _ if self.plane.place(chunk).is_some() => return self.elsewhere(chunk),

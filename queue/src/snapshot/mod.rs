@@ -13,8 +13,8 @@
 //! pipe and the body of a request are the same to it.
 //!
 //! # What is in it
-//! What the queue is at one moment: all chosen partitions are locked at once while their records are listed and their
-//! chunks pinned, and nothing is locked while they are written. A put that was acknowledged before is in it, a group is
+//! What the queue is at one moment: in all chosen partitions a [cut](crate::partition) begins at once. It is read while it
+//! is written, some groups at a time, and that is all that traffic waits for; what changes meanwhile is kept as it was. A put that was acknowledged before is in it, a group is
 //! in it as it was. Tokens, owners' records, dispositions and acks are in it; leases are not, since a lease is a promise
 //! of this process: its rows are not consumed. Only live rows are: a chunk of which rows are gone is written without
 //! them, so a snapshot has the size of what is live, whatever the queue has seen or holds on disk.
@@ -39,7 +39,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::journal::Record;
 
-pub(crate) use capture::{Captured, Scrutiny, Source};
+#[cfg(test)]
+pub(crate) use capture::Loader;
+pub(crate) use capture::{Captured, Pins, Scrutiny, Source};
 pub use write::Snapshot;
 
 /// Ends with the version of the format, which is one digit.

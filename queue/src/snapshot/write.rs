@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io::Write;
-use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -10,15 +9,19 @@ use super::capture::{Captured, Loader, Scrutiny, Source};
 use super::pack::Filling;
 use super::{Line, MAGIC, SnapshotCounts};
 use crate::journal::Record;
+use crate::partition::CutReader;
 use crate::{ChunkId, QueueError, TransferQueue};
 
 /// A queue, or one of its partitions, at one moment: what it was when this was made, whatever happens meanwhile.
 ///
-/// It holds the payload that was live then: memory, or open segment files (one for each that has live rows). Pieces
-/// are made when they are asked for, with one chunk and one frame in memory at a time.
+/// Pieces are made when they are asked for, with one chunk and one frame in memory at a time. What changes before it is
+/// reached is kept as it was, in memory or as an open segment file: so one that nobody reads on takes as much as went.
 #[derive(Debug)]
 pub struct Snapshot {
-    records: VecDeque<(Record, Arc<HashMap<ChunkId, Source>>)>,
+    partitions: VecDeque<CutReader>,
+    /// What was read of the first of them and is not written yet.
+    records: VecDeque<Record>,
+    chunks: HashMap<ChunkId, Source>,
     loader: Loader,
     ready: VecDeque<Bytes>,
     counts: SnapshotCounts,
@@ -27,14 +30,27 @@ pub struct Snapshot {
 
 impl Snapshot {
     fn of(captured: Vec<Captured>) -> Self {
-        let mut records = VecDeque::new();
-        for partition in captured {
-            let chunks = Arc::new(partition.chunks);
-            records.extend(partition.records.into_iter().map(|record| (record, Arc::clone(&chunks))));
+        Self {
+            partitions: captured.into_iter().map(|partition| partition.records).collect(),
+            records: VecDeque::new(),
+            chunks: HashMap::new(),
+            loader: Loader::default(),
+            ready: VecDeque::from([Bytes::from_static(MAGIC)]),
+            counts: SnapshotCounts::default(),
+            has_ended: false,
         }
-        let ready = VecDeque::from([Bytes::from_static(MAGIC)]);
-        let (loader, counts) = (Loader::default(), SnapshotCounts::default());
-        Self { records, loader, ready, counts, has_ended: false }
+    }
+
+    /// The next record, and whether it declares a partition.
+    fn peek(&mut self) -> Option<bool> {
+        while self.records.is_empty() {
+            let Some((records, chunks)) = self.partitions.front_mut()?.read() else {
+                self.partitions.pop_front();
+                continue;
+            };
+            (self.records, self.chunks) = (records.into(), chunks);
+        }
+        self.records.front().map(|record| matches!(record, Record::Declare { .. }))
     }
 
     /// The next bytes, until there are none. Blocks while it reads payload. After an error there is no more.
@@ -55,18 +71,17 @@ impl Snapshot {
     /// Makes the next frame, with the payloads that belong to it.
     fn make(&mut self) -> Result<(), QueueError> {
         let mut filling = Filling::default();
-        while let Some((record, chunks)) = self.records.pop_front() {
-            let is_declaration = matches!(record, Record::Declare { .. });
+        while let Some(is_declaration) = self.peek() {
             if is_declaration && !filling.is_empty() {
-                self.records.push_front((record, chunks));
                 break;
             }
+            let Some(record) = self.records.pop_front() else { break };
             self.counts.count(&record);
             let loaded = match record.payload() {
                 None => None,
                 Some(payload) => {
                     let missing = QueueError::ChunkGone { chunk: payload.chunk.0 };
-                    let source = chunks.get(&payload.chunk).ok_or(missing)?;
+                    let source = self.chunks.get(&payload.chunk).ok_or(missing)?;
                     Some(self.loader.rows_of(payload.chunk, source, &payload.chunk_rows)?)
                 }
             };

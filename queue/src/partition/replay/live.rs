@@ -1,11 +1,11 @@
 //! What a table is, as records: for a journal without history, and for a snapshot.
 //!
-//! A [`LiveWalk`] makes them slice by slice, so that the table's lock need not be held for all of its rows at once. What
-//! records speak of must not change between two slices: the journal is rewritten on the thread that applies what has become
-//! durable, and a snapshot holds the lock for the whole walk. Leases are not in them: what somebody holds is not consumed.
+//! They are made for some groups at a time, so that the table's lock need not be held for all of its rows at once. What
+//! records speak of must not change between two [slices](Slice): the journal is rewritten on the thread that applies what
+//! has become durable, and a snapshot reads a [cut](super::super::cut). Leases are not in them: what somebody holds is not
+//! consumed.
 
 use std::collections::HashMap;
-use std::ops::Bound;
 
 use super::super::Shared;
 use super::super::table::{Group, Label, Part, Progress, RowHandle, Table};
@@ -14,7 +14,7 @@ use crate::units::Place;
 use crate::{ChunkId, ChunkLocation, QueueError};
 
 /// Rows of a slice; more only where they are of one group.
-const SLICE_ROWS: usize = if cfg!(test) { 2 } else { 4096 };
+pub(in crate::partition) const SLICE_ROWS: usize = if cfg!(test) { 2 } else { 1024 };
 /// Rows of an ack's record.
 pub(super) const ACK_ROWS: usize = 8192;
 /// Of a record that holds owners' words or tokens.
@@ -77,94 +77,48 @@ fn payload_record(
     }
 }
 
-/// Groups that come next in a pass over all of them.
-#[derive(Debug, Clone, Copy)]
-struct Pass(Bound<u64>);
+/// Records of some groups. They can be read back once those of the slices before them are.
+#[derive(Debug, Default)]
+pub(in crate::partition) struct Slice {
+    puts: Vec<Record>,
+    columns: Vec<Record>,
+    acks: Vec<Record>,
+}
 
-impl Pass {
-    const BEGIN: Self = Self(Bound::Unbounded);
+impl Slice {
+    /// Columns that were added to rows of several of the groups at once come once for them all.
+    pub(in crate::partition) fn of(
+        table: &Table,
+        groups: &[&Group],
+        locate: &impl Fn(ChunkId) -> Located,
+    ) -> Self {
+        let puts = groups.iter().flat_map(|group| puts(table, group, locate)).collect();
+        // Those that came with the so-manieth write to each row.
+        let parts = (1..).map(|part| columns(table, groups, part, locate));
+        let columns = parts.take_while(|records| !records.is_empty()).flatten().collect();
+        let acks = (0..table.spec.tasks.len()).flat_map(|task| acks(table, groups, task)).collect();
+        Self { puts, columns, acks }
+    }
 
-    /// Some groups; none at the end.
-    fn next<'a>(&mut self, table: &'a Table) -> Vec<&'a Group> {
-        let (mut groups, mut rows) = (Vec::new(), 0);
-        for (id, group) in table.groups.range((self.0, Bound::Unbounded)) {
-            self.0 = Bound::Excluded(*id);
-            groups.push(group);
-            // One without rows costs something too.
-            rows += group.rows.len().max(1);
-            if rows >= SLICE_ROWS {
-                break;
-            }
-        }
-        groups
+    /// Of groups that come behind these.
+    pub(in crate::partition) fn append(&mut self, mut behind: Self) {
+        self.puts.append(&mut behind.puts);
+        self.columns.append(&mut behind.columns);
+        self.acks.append(&mut behind.acks);
+    }
+
+    pub(in crate::partition) fn payloads(&self) -> impl Iterator<Item = &PayloadRecord> {
+        self.puts.iter().chain(&self.columns).filter_map(Record::payload)
+    }
+
+    pub(in crate::partition) fn into_records(self) -> impl Iterator<Item = Record> {
+        self.puts.into_iter().chain(self.columns).chain(self.acks)
     }
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Stage {
-    Declaration,
-    Puts(Pass),
-    /// Columns that came with the so-manieth write to each row, while any row of the pass before had so many.
-    Columns {
-        part: usize,
-        pass: Pass,
-        is_last: bool,
-    },
-    Acks {
-        task: usize,
-        pass: Pass,
-    },
-    Rest,
-    Over,
-}
-
-/// Makes the records that make a table as it is, in an order in which they can be read back.
-#[derive(Debug)]
-struct LiveWalk(Stage);
-
-impl Default for LiveWalk {
-    fn default() -> Self {
-        Self(Stage::Declaration)
-    }
-}
-
-impl LiveWalk {
-    /// The records of the next slice, maybe none of them; `None` at the end.
-    fn next(&mut self, table: &Table, locate: &impl Fn(ChunkId) -> Located) -> Option<Vec<Record>> {
-        let (records, stage) = match self.0 {
-            Stage::Declaration => (vec![declaration(table)], Stage::Puts(Pass::BEGIN)),
-            Stage::Puts(mut pass) => {
-                let groups = pass.next(table);
-                let first = Stage::Columns { part: 1, pass: Pass::BEGIN, is_last: true };
-                let stage = if groups.is_empty() { first } else { Stage::Puts(pass) };
-                (groups.into_iter().flat_map(|group| puts(table, group, locate)).collect(), stage)
-            }
-            Stage::Columns { part, mut pass, is_last } => {
-                let groups = pass.next(table);
-                if groups.is_empty() {
-                    let begun = Stage::Columns { part: part + 1, pass: Pass::BEGIN, is_last: true };
-                    (Vec::new(), if is_last { Stage::Acks { task: 0, pass: Pass::BEGIN } } else { begun })
-                } else {
-                    let records = columns(table, &groups, part, locate);
-                    let is_last = is_last && records.is_empty();
-                    (records, Stage::Columns { part, pass, is_last })
-                }
-            }
-            Stage::Acks { task, .. } if task == table.spec.tasks.len() => (Vec::new(), Stage::Rest),
-            Stage::Acks { task, mut pass } => {
-                let groups = pass.next(table);
-                if groups.is_empty() {
-                    (Vec::new(), Stage::Acks { task: task + 1, pass: Pass::BEGIN })
-                } else {
-                    (acks(table, &groups, task), Stage::Acks { task, pass })
-                }
-            }
-            Stage::Rest => (rest(table), Stage::Over),
-            Stage::Over => return None,
-        };
-        self.0 = stage;
-        Some(records)
-    }
+/// What a group costs whoever makes its records; one without rows costs something too.
+pub(in crate::partition) fn weight(group: &Group) -> usize {
+    group.rows.len().max(1)
 }
 
 impl Shared {
@@ -175,26 +129,37 @@ impl Shared {
         locate: &impl Fn(ChunkId) -> Located,
         sink: Sink<'_>,
     ) -> Result<(), QueueError> {
-        let mut walk = LiveWalk::default();
+        sink(&declaration(&self.table.lock()))?;
+        let mut next = 0;
         loop {
-            let slice = walk.next(&self.table.lock(), locate);
-            match slice {
-                Some(records) => records.iter().try_for_each(&mut *sink)?,
-                None => break,
-            }
+            let slice = {
+                let table = self.table.lock();
+                let (mut groups, mut rows) = (Vec::new(), 0);
+                for (id, group) in table.groups.range(next..) {
+                    next = *id + 1;
+                    rows += weight(group);
+                    groups.push(group);
+                    if rows >= SLICE_ROWS {
+                        break;
+                    }
+                }
+                if groups.is_empty() {
+                    break;
+                }
+                Slice::of(&table, &groups, locate)
+            };
+            slice.into_records().try_for_each(|record| sink(&record))?;
         }
-        let acked = ack_records(&self.table.lock());
-        acked.iter().try_for_each(sink)
+        let last = {
+            let table = self.table.lock();
+            rest(&table).into_iter().chain(ack_records(&table)).collect::<Vec<_>>()
+        };
+        last.iter().try_for_each(sink)
     }
 }
 
-/// All records of a table at once.
-pub(crate) fn live_records(table: &Table, locate: impl Fn(ChunkId) -> Located) -> Vec<Record> {
-    let mut walk = LiveWalk::default();
-    std::iter::from_fn(|| walk.next(table, &locate)).flatten().collect()
-}
-
-fn declaration(table: &Table) -> Record {
+/// What comes first.
+pub(in crate::partition) fn declaration(table: &Table) -> Record {
     Record::Declare {
         spec: table.spec.clone(),
         generation_floor: table.generation_floor(),
@@ -268,8 +233,8 @@ fn acks(table: &Table, groups: &[&Group], task: usize) -> Vec<Record> {
     rows.chunks(ACK_ROWS).map(ack).collect()
 }
 
-/// What is not about rows that are there.
-fn rest(table: &Table) -> Vec<Record> {
+/// What comes last: all that is not about rows that are there.
+pub(in crate::partition) fn rest(table: &Table) -> Vec<Record> {
     let partition = table.spec.name.clone();
     let policy_version = table.policy_version;
     let mut records = vec![Record::Version { partition: partition.clone(), policy_version }];

@@ -57,7 +57,9 @@ fn a_record_outlives_its_rows_and_a_rewriting_of_the_journal() {
     }
     let table = replay.into_tables().next().unwrap();
     let mut again = Replay::new(Arc::clone(&store));
-    for record in live_records(&table, |chunk| (store.location(chunk), None)) {
+    let groups: Vec<_> = table.groups.values().collect();
+    let slice = Slice::of(&table, &groups, &|chunk| (store.location(chunk), None));
+    for record in [live::declaration(&table)].into_iter().chain(slice.into_records()).chain(rest(&table)) {
         again.apply(record).unwrap();
     }
     let table = again.into_tables().next().unwrap();

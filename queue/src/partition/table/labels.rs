@@ -84,6 +84,7 @@ impl Table {
     /// Replaces the tags of rows; those that are gone by now are left out.
     pub(crate) fn set_tags(&mut self, tags: Vec<(RowHandle, Value)>) {
         for (handle, tags) in tags {
+            self.keep_row(handle);
             if let Ok(row) = self.row_mut(handle) {
                 row.label.get_or_insert_default().tags = tags;
             }

@@ -241,6 +241,7 @@ impl Table {
 
     /// Frees rows, whatever they are.
     pub(crate) fn remove(&mut self, rows: &[RowHandle], why: Freed) -> Released {
+        rows.iter().for_each(|row| self.keep_row(*row));
         let mut released = Released::default();
         let mut columns = ColumnsOut::default();
         let mut left: BTreeSet<ChunkId> = BTreeSet::new();

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use smallvec::{SmallVec, smallvec};
+
 use super::{Admission, Claim, Freed, Group, Part, Progress, Released, Row, RowHandle, Table, UnderWay};
 use crate::journal::{PayloadRecord, PutRecord, RECORD_ROWS_MAX, Runs};
 use crate::partition::Put;
@@ -217,6 +219,7 @@ impl Table {
         self.raise_version(policy_version);
         let tasks = self.spec.tasks.len();
         let id = self.begin_group(&key, group_size, policy_version, priority, sample.is_some());
+        self.keep_group(id);
         self.unindex_group(id);
         let mut first_place = 0;
         if let Some(group) = self.groups.get_mut(&id) {
@@ -233,7 +236,7 @@ impl Table {
             self.add_sample(id, part);
         }
         for (at, handle) in rows.iter().enumerate() {
-            let progress = vec![Progress::Incomplete; tasks];
+            let progress = smallvec![Progress::Incomplete; tasks];
             let length = lengths.get(at).copied().unwrap_or(0);
             let slot = &mut self.slots[handle.slot as usize];
             slot.is_reserved = false;
@@ -244,7 +247,7 @@ impl Table {
                 kib: even_part(kib, rows.len(), at),
                 away: 0,
                 label: None,
-                parts: Vec::new(),
+                parts: SmallVec::new(),
                 progress,
             }));
         }
@@ -293,6 +296,7 @@ impl Table {
         let columns: Arc<[String]> = payload.columns.clone().into();
         let (mut there, mut charged) = (0, 0);
         for (at, handle) in rows.iter().enumerate() {
+            self.keep_row(*handle);
             let Ok(row) = self.row_mut(*handle) else { continue };
             let more = even_part(kib, rows.len(), at);
             row.kib += more;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::super::TaskStats;
 use super::super::waiting::Waiters;
 use super::index::GroupIndex;
-use super::{RowHandle, Table};
+use super::{Row, RowHandle, Table};
 use crate::config::TaskSpec;
 
 /// What a row is for one task.
@@ -83,6 +83,10 @@ impl Table {
 
     /// The one place that changes what a row is for a task, and every index with it.
     pub(super) fn set(&mut self, handle: RowHandle, task: usize, to: Progress) {
+        let is_acked = |row: &Row| row.progress[task] == Progress::Acked;
+        if to == Progress::Acked || self.row(handle).is_ok_and(is_acked) {
+            self.keep_row(handle);
+        }
         let Ok(row) = self.row_mut(handle) else { return };
         let to = if to == Progress::Ready && row.away > 0 { Progress::Away } else { to };
         let from = std::mem::replace(&mut row.progress[task], to);

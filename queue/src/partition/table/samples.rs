@@ -229,6 +229,7 @@ impl Table {
 
     /// Rows of a sample have come into a group.
     pub(super) fn add_sample(&mut self, id: u64, part: &SamplePart) {
+        self.keep_group(id);
         let Some(samples) = self.groups.get_mut(&id).and_then(|group| group.samples.as_mut()) else { return };
         *samples.whole.entry(part.uid.clone()).or_default() |= part.is_last;
         self.samples.groups.entry(part.uid.clone()).or_insert(id);
@@ -246,6 +247,7 @@ impl Table {
     }
 
     fn close(&mut self, id: u64) {
+        self.keep_group(id);
         let Some(group) = self.groups.get_mut(&id) else { return };
         let Some(samples) = &mut group.samples else { return };
         if samples.is_closed() {
@@ -263,6 +265,7 @@ impl Table {
 
     /// A group without rows that takes none any more.
     pub(super) fn forget_group(&mut self, id: u64) {
+        self.keep_group(id);
         self.unindex_group(id);
         let Some(group) = self.groups.remove(&id) else { return };
         if self.open_groups.get(&group.key) == Some(&id) {
@@ -355,6 +358,7 @@ impl Table {
         let mut dropped = Vec::new();
         for name in names {
             let Some(id) = self.open_groups.get(name).copied() else { continue };
+            self.keep_group(id);
             let rows = self.groups.get(&id).map(|group| group.rows.clone()).unwrap_or_default();
             match unfinished {
                 Unfinished::Drop => dropped.extend(rows),

@@ -1,0 +1,81 @@
+//! What a snapshot costs whoever goes on taking meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use arrow::array::{ArrayRef, Float32Array, RecordBatch};
+use rolldock::scope::Scope;
+use rolldock_queue::{Partition, PartitionSpec, Put, QueueConfig, Take, TransferQueue};
+use tokio::time::Instant;
+
+use crate::figures::{Bar, Figure};
+
+/// What a take may wait for, whatever the queue holds, milliseconds: a slice of rows, or another thread's turn.
+const LONGEST_MS: f64 = 100.0;
+
+/// Counts what is written.
+#[derive(Clone, Default)]
+struct Sink(Arc<AtomicU64>);
+
+impl std::io::Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The longest of the takes until `is_over`, milliseconds, and their number.
+async fn longest(partition: &Partition, is_over: impl Fn() -> bool) -> anyhow::Result<(f64, usize)> {
+    let take = Take::rows("train", 1);
+    let (mut longest, mut count) = (0.0_f64, 0);
+    while !is_over() {
+        let started = Instant::now();
+        let lease = partition.take(&take).await?.context("nothing to take")?;
+        longest = longest.max(started.elapsed().as_secs_f64() * 1e3);
+        count += 1;
+        lease.nack().await?;
+        // Neither of the two waits for anything: whoever writes would not get his turn.
+        tokio::task::yield_now().await;
+    }
+    Ok((longest, count))
+}
+
+/// The worst case of records to list: rows that came with a put, a group and a record each.
+pub(super) async fn longest_take(quick: bool) -> anyhow::Result<Vec<Figure>> {
+    let rows = if quick { 100_000 } else { 1_000_000 };
+    let queue = TransferQueue::open(QueueConfig::default())?;
+    let partition = queue.declare(PartitionSpec::new("train", ["train"], rows)).await?;
+    let reward: ArrayRef = Arc::new(Float32Array::from_iter_values([1.0]));
+    let row = RecordBatch::try_from_iter([("reward", reward)])?;
+    for group in 0..rows {
+        partition.put(Put::group(format!("group {group}"), row.clone()), None).await?;
+    }
+    // The first take sets up what takes of single rows need.
+    partition.take(&Take::rows("train", 1)).await?.context("nothing to take")?.nack().await?;
+    let until = Instant::now() + Duration::from_secs(1);
+    let (alone, _) = longest(&partition, || Instant::now() >= until).await?;
+    let (scope, sink) = (Scope::new(), Sink::default());
+    let writing = scope.spawn({
+        let (queue, sink) = (queue.clone(), sink.clone());
+        async move { queue.snapshot(None, sink).await }
+    });
+    let started = Instant::now();
+    let (during, takes) = longest(&partition, || writing.is_finished()).await?;
+    let took = started.elapsed().as_secs_f64();
+    let counts = writing.await??;
+    anyhow::ensure!(counts.rows == rows as u64, "{} rows of {rows}", counts.rows);
+    anyhow::ensure!(takes > 0 && sink.0.load(Ordering::Relaxed) > 0, "nothing was measured");
+    let what = format!("a snapshot of {rows} rows that were put one by one");
+    Ok(vec![
+        Figure::new(format!("{what}: the longest take meanwhile"), during, "ms")
+            .against_named("with no snapshot", alone)
+            .bar(Bar::AtMost(LONGEST_MS)),
+        Figure::new(format!("{what}: takes"), took, "s"),
+    ])
+}

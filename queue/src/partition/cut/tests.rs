@@ -1,0 +1,199 @@
+//! Random changes while a cut is read, two rows a slice in unit tests, against one that was read at once.
+
+use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
+use arrow::datatypes::Int64Type;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use serde_json::json;
+
+use super::*;
+use crate::partition::{Replay, RowHandle};
+use crate::snapshot::{Loader, Scrutiny};
+use crate::{PartitionSpec, Put, QueueConfig, QueueError, SamplePart, Take, TransferQueue, Unfinished};
+use std::sync::Arc;
+
+const TASKS: [&str; 2] = ["a", "b"];
+
+fn numbers(name: &str, ids: impl IntoIterator<Item = i64>) -> RecordBatch {
+    let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(ids));
+    RecordBatch::try_from_iter([(name, ids)]).unwrap()
+}
+
+/// A partition, and which row of it has which payload.
+struct World {
+    queue: TransferQueue,
+    partition: Partition,
+    rows: Vec<RowHandle>,
+    ids: HashMap<RowHandle, i64>,
+    random: StdRng,
+    groups: u64,
+}
+
+impl World {
+    async fn new(seed: u64) -> Self {
+        let queue = TransferQueue::open(QueueConfig::default()).unwrap();
+        let partition = queue.declare(PartitionSpec::new("p", TASKS, 1000)).await.unwrap();
+        let (rows, ids) = (Vec::new(), HashMap::new());
+        Self { queue, partition, rows, ids, random: StdRng::seed_from_u64(seed), groups: 0 }
+    }
+
+    fn some_rows(&mut self) -> Vec<RowHandle> {
+        let there: Vec<RowHandle> = self
+            .rows
+            .iter()
+            .copied()
+            .filter(|row| self.partition.shared.table.lock().row(*row).is_ok())
+            .collect();
+        let (from, count) = (self.random.random_range(0..there.len().max(1)), self.random.random_range(1..6));
+        there.into_iter().skip(from).take(count).collect()
+    }
+
+    async fn put(&mut self) {
+        let by_samples = self.random.random_bool(0.3);
+        let group = if self.random.random_bool(0.4) { self.groups } else { self.groups + 1 };
+        self.groups = group;
+        let count = self.random.random_range(1..4);
+        let ids: Vec<i64> = (0..count).map(|at| (self.ids.len() + at) as i64).collect();
+        let sample = SamplePart {
+            uid: format!("{group}-{}", self.random.random_range(0..3)),
+            is_last: self.random.random_bool(0.5),
+        };
+        let put = Put {
+            group_size: if by_samples { 3 } else { 5 },
+            sample: by_samples.then_some(sample),
+            policy_version: self.random.random_range(0..4),
+            priority: self.random.random_range(0..4),
+            keys: ids.iter().map(|id| format!("key {id}")).collect(),
+            ..Put::group(format!("{by_samples} {group}"), numbers("id", ids.clone()))
+        };
+        // What a group does not take is refused.
+        if let Ok(rows) = self.partition.put(put, None).await {
+            self.ids.extend(rows.iter().copied().zip(ids));
+            self.rows.extend(rows);
+        }
+    }
+
+    /// One change, or none where it is refused.
+    async fn change(&mut self) {
+        let rows = self.some_rows();
+        let task = TASKS[self.random.random_range(0..2)];
+        let _: Result<(), QueueError> = match self.random.random_range(0..21) {
+            0..7 => {
+                self.put().await;
+                Ok(())
+            }
+            7..9 => {
+                let more = rows.iter().map(|row| -self.ids[row]);
+                self.partition.write_columns(&rows, numbers("more", more)).await
+            }
+            9..11 => {
+                let tags = rows.iter().map(|row| (*row, json!({ "of": self.ids[row] }))).collect();
+                self.partition.set_tags(tags).await
+            }
+            11..15 => match self.partition.take(&Take::rows(task, 4)).await.unwrap() {
+                Some(lease) if self.random.random_bool(0.8) => lease.ack().await,
+                Some(lease) => lease.nack().await,
+                None => Ok(()),
+            },
+            15 => self.partition.clear(&rows).await,
+            16 => self.partition.reset(task).await.map(drop),
+            17 => {
+                let unfinished =
+                    if self.random.random_bool(0.5) { Unfinished::Give } else { Unfinished::Drop };
+                self.partition.close_groups(std::time::Duration::ZERO, unfinished).await.map(drop)
+            }
+            18 => {
+                let sample = format!("{}-{}", self.groups, self.random.random_range(0..3));
+                self.partition.end_sample(&sample).await
+            }
+            19 => self.partition.announce(self.random.random_range(0..9)).await,
+            _ if self.random.random_bool(0.2) => self.partition.clear_all().await.map(drop),
+            _ => Ok(()),
+        };
+    }
+
+    fn begin(&self) -> CutReader {
+        self.queue.capture(None, Scrutiny::None).unwrap().remove(0).records
+    }
+}
+
+/// Reads a slice, says what it has to a table of its own, and compares payload.
+fn read(world: &World, cut: &mut CutReader, replay: &mut Replay) -> bool {
+    let Some((records, chunks)) = cut.read() else { return false };
+    for record in records {
+        let (rows, column) = match &record {
+            Record::Put(put) => (put.rows.clone(), "id"),
+            Record::Columns { rows, .. } => (rows.clone(), "more"),
+            _ => (Vec::new(), ""),
+        };
+        if let Some(payload) = record.payload() {
+            let source = &chunks[&payload.chunk];
+            let bytes = Loader::default().rows_of(payload.chunk, source, &payload.chunk_rows).unwrap();
+            let found = bytes.rows.pieces().iter().flat_map(|piece| {
+                piece.column_by_name(column).unwrap().as_primitive::<Int64Type>().values().to_vec()
+            });
+            let sign = if column == "id" { 1 } else { -1 };
+            assert_eq!(
+                found.collect::<Vec<_>>(),
+                rows.iter().map(|row| sign * world.ids[row]).collect::<Vec<_>>()
+            );
+        }
+        replay.apply(record).unwrap();
+    }
+    true
+}
+
+/// What a table that was read is, but for where its payload lies.
+fn told(replay: Replay) -> Vec<Record> {
+    let table = replay.into_tables().next().unwrap();
+    let mut records = vec![declaration(&table)];
+    // Each by itself: what comes together depends on the slices.
+    let groups = table.groups.values().map(|group| Slice::of(&table, &[group], &|_| (None, None)));
+    records.extend(groups.flat_map(Slice::into_records));
+    records.extend(rest(&table));
+    for payload in records.iter_mut().filter_map(Record::payload_mut) {
+        (payload.chunk, payload.chunk_rows) = (ChunkId(0), Vec::new());
+    }
+    records
+}
+
+#[tokio::test]
+async fn a_cut_is_what_the_table_was_whatever_changes_while_it_is_read() {
+    let (mut slices, mut kept) = (0, 0);
+    for seed in 0..1000 {
+        let mut world = World::new(seed).await;
+        for _ in 0..40 {
+            world.change().await;
+        }
+        // Two that are read by and by, of different moments.
+        let mut open: Vec<(CutReader, Replay, Vec<Record>)> = Vec::new();
+        for _ in 0..2 {
+            let (mut at_once, mut replay) = (world.begin(), Replay::detached());
+            let by_and_by = world.begin();
+            while read(&world, &mut at_once, &mut replay) {}
+            open.push((by_and_by, Replay::detached(), told(replay)));
+            for _ in 0..5 {
+                world.change().await;
+            }
+        }
+        while let Some(which) = (!open.is_empty()).then(|| world.random.random_range(0..open.len())) {
+            let (cut, replay, _) = &mut open[which];
+            slices += 1;
+            if read(&world, cut, replay) {
+                for _ in 0..world.random.random_range(0..6) {
+                    world.change().await;
+                }
+                let table = world.partition.shared.table.lock();
+                kept += table.cuts.open.values().map(|cut| cut.kept.len()).sum::<usize>();
+            } else {
+                let (cut, replay, expected) = open.remove(which);
+                drop(cut);
+                let told = told(replay);
+                let other = told.iter().zip(&expected).find(|(told, expected)| told != expected);
+                assert!(told == expected, "seed={seed}: {other:?}");
+            }
+        }
+        assert!(world.partition.shared.table.lock().cuts.open.is_empty());
+    }
+    assert!(slices > 10_000 && kept > 10_000, "slices={slices} kept={kept}");
+}
