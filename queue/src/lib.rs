@@ -47,6 +47,7 @@ mod mapped;
 mod partition;
 mod plane;
 mod queue;
+mod recent;
 mod remote;
 mod snapshot;
 mod store;

@@ -51,6 +51,7 @@ async fn memory_follows_what_is_live() {
     freed_rows_free_their_memory_and_a_take_copies_no_payload().await;
     a_partition_on_disk_serves_in_bounded_memory().await;
     what_is_kept_is_at_most_one_and_a_half_times_what_is_live().await;
+    rows_that_come_one_by_one_keep_little_beside_themselves().await;
     tokens_of_rows_that_are_gone_keep_next_to_nothing().await;
 }
 
@@ -101,6 +102,31 @@ async fn what_is_kept_is_at_most_one_and_a_half_times_what_is_live() {
         let lease = partition.take(&Take::rows("t", 65_536)).await.unwrap().unwrap();
         assert_eq!(lease.rows().len(), puts * stay, "{what}");
     }
+}
+
+/// A chunk takes about two kilobytes beside its rows, a group and a row half a kilobyte.
+async fn rows_that_come_one_by_one_keep_little_beside_themselves() {
+    let (rows, tokens) = (32_000_i64, 256);
+    let queue = TransferQueue::open(QueueConfig::default()).unwrap();
+    let partition = queue.declare(PartitionSpec::new("p", ["t"], 65_536)).await.unwrap();
+    let before = HELD_BYTES.load(Ordering::Relaxed);
+    for number in 0..rows {
+        let id: ArrayRef = Arc::new(Int64Array::from_iter_values([number]));
+        let list = ListArray::from_iter_primitive::<Int32Type, _, _>([Some((0..tokens).map(Some))]);
+        let row = RecordBatch::try_from_iter([("id", id), ("tokens", Arc::new(list))]).unwrap();
+        partition.put(Put::group(format!("group {number}"), row), None).await.unwrap();
+    }
+    let live = rows as usize * (8 + 8 + tokens as usize * 4);
+    let held = HELD_BYTES.load(Ordering::Relaxed) - before;
+    assert!(held * 10 <= live * 17, "{rows} rows of {live} bytes hold {held}");
+    let lease = partition.take(&Take::rows("t", rows as usize)).await.unwrap().unwrap();
+    let ids = lease.batches().iter().flat_map(|batch| batch["id"].as_primitive::<Int64Type>().values());
+    assert!(ids.copied().eq(0..rows));
+    let batches = lease.batches().len();
+    assert!(batches < rows as usize / 30, "{batches} batches");
+    lease.ack().await.unwrap();
+    let held = HELD_BYTES.load(Ordering::Relaxed) - before;
+    assert!(held < live / 20, "of {live} bytes {held} are held by an empty partition");
 }
 
 async fn tokens_of_rows_that_are_gone_keep_next_to_nothing() {

@@ -39,6 +39,7 @@ async fn figures(quick: bool, with_peer: bool) -> anyhow::Result<Vec<Figure>> {
     figures.extend(large::figures(quick, peer.as_mut()).await?);
     figures.extend(small::rows(quick, peer.as_mut()).await?);
     figures.extend(on_one_thread(small::takes(quick, peer.as_mut()))?);
+    figures.push(small::single_rows(quick).await?);
     drop(peer);
     figures.extend(on_one_thread(small::quiet_take(quick))?);
     figures.push(waiting::takes().await?);

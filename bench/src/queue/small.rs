@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 use anyhow::Context;
+use futures::{StreamExt, TryStreamExt, future, stream};
 use rolldock_queue::{Put, Queue, RemoteQueue, Take};
 use tokio::time::Instant;
 
@@ -17,6 +18,8 @@ use crate::figures::{Bar, Figure};
 const BATCHES: [(usize, usize); 3] = [(1, 50), (16, 30), (512, 10)];
 /// The rows of a small take.
 const TAKEN_ROWS: usize = 16;
+/// Puts that are on their way where nobody measures how long they take.
+const PUTS_AT_ONCE: usize = 32;
 /// The peer's small takes a round: they are slow.
 const PEER_TAKES: usize = 20;
 
@@ -65,6 +68,22 @@ async fn puts_and_takes(client: &RemoteQueue, rows: usize, calls: usize) -> anyh
         client.take("train", &take).await?.context("nothing to take")?.ack().await?;
     }
     Ok(Round { put, take: started.elapsed().as_secs_f64() })
+}
+
+/// What rows cost in memory that came one by one, a group each.
+pub(super) async fn single_rows(quick: bool) -> anyhow::Result<Figure> {
+    let rows: usize = if quick { 20_000 } else { 200_000 };
+    let server = Server::start(None)?;
+    let client = server.declared("train", 1 << 21).await?;
+    let row = data::small(1)?;
+    let before = server.resident()?;
+    let puts =
+        (0..rows).map(|number| client.put("train", Put::group(format!("g{number}"), row.clone()), None));
+    stream::iter(puts).buffer_unordered(PUTS_AT_ONCE).try_for_each(|_| future::ok(())).await?;
+    let held = (server.resident()? - before) / 1e6;
+    let payload = (rows * data::payload_bytes(&row)) as f64 / 1e6;
+    let name = format!("resident memory for {payload:.0} MB of rows of 1 KB, put one by one");
+    Ok(Figure::new(name, held, "MB").against(payload))
 }
 
 /// Median time of a take of 16 rows of one column, microseconds.

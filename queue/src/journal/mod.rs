@@ -150,6 +150,9 @@ pub(crate) struct PutRecord {
     /// Rows of the group that were freed before the journal was rewritten.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) group_gone: usize,
+    /// Whether the group came in several puts, though its rows lie together by now.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) in_parts: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sample: Option<SamplePart>,
     pub(crate) policy_version: u64,

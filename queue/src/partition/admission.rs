@@ -34,7 +34,9 @@ impl Reservation {
         // Also where the rows are gone: the chunk is freed there.
         shared.learn_place(&mut table, chunk, unit);
         shared.tell(&mut table);
+        let small = table.take_small_chunks();
         drop(table);
+        shared.pack(&small);
         published.map_err(|released| {
             shared.reclaim(&released);
             QueueError::GroupClosed { group }

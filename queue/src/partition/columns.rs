@@ -91,7 +91,7 @@ impl ColumnsReservation {
     /// Makes the columns visible.
     fn publish(mut self, pieces: &[Piece]) {
         let mut unneeded = Vec::new();
-        {
+        let small = {
             let mut table = self.shared.table.lock();
             for Piece { rows, payload, kib, sizes } in pieces {
                 let charged = table.add_columns(&self.rows[rows.clone()], payload, *kib);
@@ -104,10 +104,12 @@ impl ColumnsReservation {
                     unneeded.push(payload.chunk);
                 }
             }
-        }
+            table.take_small_chunks()
+        };
         self.is_good = true;
         // Every row of these was freed while the columns were on their way.
         self.shared.plane.free(&unneeded);
+        self.shared.pack(&small);
     }
 }
 

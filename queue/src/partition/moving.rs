@@ -1,11 +1,12 @@
-//! Rows that get another place: their chunk is mostly dead, or lies where it cannot stay.
+//! Rows that get another place: their chunk is mostly dead, or one of many small ones, or lies where it cannot stay.
 //!
-//! The rows of a chunk that are still needed are copied to a chunk of their own, and from one moment on the table finds
+//! The rows of chunks that are still needed are copied to a chunk of their own, and from one moment on the table finds
 //! them there. Who read the table before that moment and the payload after it is told that the chunk is gone, and asks
 //! again. Handles, leases and acks know nothing of it.
 
 use std::sync::Arc;
 
+use super::table::Move;
 use super::write::Written;
 use super::{Partition, RowHandle, Shared, Table};
 use crate::journal::{Entry, Facts, PayloadRecord, Record};
@@ -17,9 +18,8 @@ use crate::{ChunkId, ChunkLocation, Queue, QueueError};
 
 /// The rows that still need a chunk, on their way to another one.
 struct Moving {
-    from: ChunkId,
+    what: [Move; 1],
     to: ChunkId,
-    rows: Vec<RowHandle>,
     /// Theirs in the old chunk.
     places: Vec<u32>,
     columns: Vec<String>,
@@ -28,8 +28,9 @@ struct Moving {
 impl Moving {
     fn record(&self, partition: &str, unit: Option<Place>) -> Record {
         let columns = self.columns.clone();
+        let [Move { from, rows }] = &self.what;
         let payload = PayloadRecord { chunk: self.to, location: None, unit, columns, chunk_rows: Vec::new() };
-        Record::Moved { partition: partition.to_owned(), from: self.from, rows: self.rows.clone(), payload }
+        Record::Moved { partition: partition.to_owned(), from: *from, rows: rows.clone(), payload }
     }
 }
 
@@ -47,22 +48,22 @@ impl Shared {
         let table = self.table.lock();
         let columns = table.chunk_columns(from)?;
         let (rows, places) = table.chunk_rows(from).into_iter().unzip();
-        Some(Moving { from, to: self.new_chunk(), rows, places, columns })
+        Some(Moving { what: [Move { from, rows }], to: self.new_chunk(), places, columns })
     }
 
     /// The copy is there: from here on rows are found in it.
-    fn finish_move(&self, moving: &Moving, unit: Option<Place>, held_bytes: u64) {
+    fn finish_move(&self, moves: &[Move], to: ChunkId, unit: Option<Place>, held_bytes: u64) {
         let needed = {
             let mut table = self.table.lock();
-            table.move_chunk(moving.from, moving.to, &moving.rows, held_bytes);
-            self.learn_place(&mut table, moving.to, unit);
-            table.needs(moving.to)
+            table.move_chunks(moves, to, held_bytes);
+            self.learn_place(&mut table, to, unit);
+            table.needs(to)
         };
         if !needed {
             // Every row was freed while the copy was made.
-            self.plane.free(&[moving.to]);
+            self.plane.free(&[to]);
         }
-        self.plane.free(&[moving.from]);
+        self.plane.free(&moves.iter().map(|one| one.from).collect::<Vec<_>>());
     }
 
     /// Most rows of these chunks are gone: the others are made to give up the bytes of those that are.
@@ -94,7 +95,7 @@ impl Shared {
                 Ok(copy) => {
                     let held_bytes = copy.held_bytes() as u64;
                     store.insert(moving.to, copy);
-                    self.finish_move(&moving, None, held_bytes);
+                    self.finish_move(&moving.what, moving.to, None, held_bytes);
                 }
                 Err(error) => {
                     tracing::warn!(partition = %self.name, %error, "cannot compact a chunk; it stays as it is");
@@ -102,6 +103,46 @@ impl Shared {
                 }
             }
             next = Some(moving.to).filter(|copy| self.table.lock().is_sparse(*copy));
+        }
+    }
+
+    /// Makes one chunk of small ones with the same columns.
+    pub(super) fn pack(&self, small: &[ChunkId]) {
+        let OwnStore::Memory(store) = &self.plane.own else { return };
+        let mut kinds: Vec<Vec<(ChunkId, Chunk)>> = Vec::new();
+        for id in small {
+            let Some(chunk) = store.get(*id) else { continue };
+            match kinds.iter_mut().find(|kind| kind[0].1.schema() == chunk.schema()) {
+                Some(kind) => kind.push((*id, chunk)),
+                None => kinds.push(vec![(*id, chunk)]),
+            }
+        }
+        kinds.retain(|kind| kind.len() > 1);
+        for kind in kinds {
+            let (mut moves, mut places, mut before) = (Vec::with_capacity(kind.len()), Vec::new(), 0);
+            {
+                let table = self.table.lock();
+                for (from, chunk) in &kind {
+                    let (rows, there): (_, Vec<u32>) = table.chunk_rows(*from).into_iter().unzip();
+                    moves.push(Move { from: *from, rows });
+                    places.extend(there.into_iter().map(|place| before + place));
+                    before += chunk.rows() as u32;
+                }
+            }
+            match Chunk::joined(kind.iter().map(|(_, chunk)| chunk)).select(&places) {
+                Ok(copy) => {
+                    let (to, held_bytes) = (self.new_chunk(), copy.held_bytes() as u64);
+                    store.insert(to, copy);
+                    self.finish_move(&moves, to, None, held_bytes);
+                    // Where most rows went meanwhile.
+                    if self.table.lock().is_sparse(to) {
+                        self.compact(store, to);
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(partition = %self.name, %error, "cannot pack small chunks; they stay as they are");
+                }
+            }
         }
     }
 
@@ -127,7 +168,7 @@ impl Shared {
                 if let Some(location) = location {
                     store.insert(moving.to, location);
                 }
-                shared.finish_move(&moving, None, 0);
+                shared.finish_move(&moving.what, moving.to, None, 0);
             }
             Err(error) => {
                 tracing::warn!(partition = %shared.name, %error, "a chunk stays in its segment");
@@ -153,12 +194,13 @@ impl Partition {
             Err(QueueError::StaleHandle { .. }) => return Ok(true),
             Err(error) => return Err(error),
         };
-        let group = self.shared.table.lock().group_of(moving.rows[0]);
+        let group = self.shared.table.lock().group_of(moving.what[0].rows[0]);
         let (payload, unit) = self.store_one(moving.to, &rows, &group).await?.into_parts();
         let record = moving.record(&self.shared.name, unit.clone());
         let (shared, to) = (Arc::clone(&self.shared), moving.to);
-        let publish =
-            move |durable: Result<(), QueueError>| durable.map(|()| shared.finish_move(&moving, unit, 0));
+        let publish = move |durable: Result<(), QueueError>| {
+            durable.map(|()| shared.finish_move(&moving.what, moving.to, unit, 0))
+        };
         self.write(payload, vec![Written { chunk: to, record, within: None }], publish).await?;
         Ok(true)
     }

@@ -252,6 +252,7 @@ impl Partition {
             group: put.group,
             group_size: put.group_size,
             group_gone: 0,
+            in_parts: false,
             sample: put.sample,
             policy_version: put.policy_version,
             priority: put.priority,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::table::Table;
+use super::table::{Move, Table};
 use crate::journal::{PayloadRecord, Record, Runs};
 use crate::store::{DiskStore, Store};
 use crate::units::Units;
@@ -114,7 +114,7 @@ impl Replay {
             Record::Moved { partition, from, rows, payload } => {
                 self.chunk(&payload);
                 let table = self.table(&partition)?;
-                table.move_chunk(from, payload.chunk, &rows, 0);
+                table.move_chunks(&[Move { from, rows }], payload.chunk, 0);
                 let needed = table.needs(payload.chunk);
                 self.free(&[from]);
                 if !needed {

@@ -31,12 +31,14 @@ use tokio::time::Instant;
 
 use super::cut::Cuts;
 use super::room::Size;
+use crate::recent::Recent;
 use crate::{ChunkId, ColumnSpec, PartitionSpec, QueueError};
 
 pub(crate) use leaving::BeginAck;
 
 pub(crate) use choose::Chosen;
 use chunks::Chunks;
+pub(crate) use chunks::Move;
 use fates::Fates;
 pub use fates::{Disposition, GroupFate};
 pub(crate) use groups::Group;
@@ -231,6 +233,8 @@ pub(crate) struct Table {
     records_bytes: usize,
     keys: HashMap<String, RowHandle>,
     keys_under_way: HashSet<String>,
+    /// Names of columns that were put together.
+    column_sets: Recent<[String]>,
     /// Rows that have each column.
     column_rows: BTreeMap<String, usize>,
     /// The newest that a put had or somebody announced.
@@ -285,6 +289,7 @@ impl Table {
             records_bytes: 0,
             keys: HashMap::new(),
             keys_under_way: HashSet::new(),
+            column_sets: Recent::default(),
             column_rows: BTreeMap::new(),
             policy_version: 0,
             revision: 0,

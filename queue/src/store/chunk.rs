@@ -31,6 +31,11 @@ impl Chunk {
         Ok(Self { pieces: pieces.into() })
     }
 
+    /// The rows of chunks with equal schemas, one chunk after the other, where they are.
+    pub(crate) fn joined<'a>(chunks: impl Iterator<Item = &'a Self>) -> Self {
+        Self { pieces: chunks.flat_map(|chunk| chunk.pieces.iter().cloned()).collect() }
+    }
+
     /// The batches.
     pub fn pieces(&self) -> &[RecordBatch] {
         &self.pieces
@@ -39,6 +44,19 @@ impl Chunk {
     /// The columns that all of them have.
     pub fn schema(&self) -> &SchemaRef {
         self.pieces[0].schema_ref()
+    }
+
+    /// The same rows with a schema that is equal to theirs.
+    pub(crate) fn with_schema(self, schema: &SchemaRef) -> Self {
+        if Arc::ptr_eq(self.schema(), schema) {
+            return self;
+        }
+        let same = |piece: &RecordBatch| piece.clone().with_schema(Arc::clone(schema));
+        match self.pieces.iter().map(same).collect::<Result<Arc<[_]>, _>>() {
+            Ok(pieces) => Self { pieces },
+            // It is another one.
+            Err(_) => self,
+        }
     }
 
     /// Rows of all batches.

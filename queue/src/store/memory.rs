@@ -2,16 +2,21 @@
 
 use std::collections::HashMap;
 
+use std::sync::Arc;
+
+use arrow::datatypes::Schema;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 
 use super::{Chunk, ChunkId, Found, NewChunk, Store, Stored, Wanted};
 use crate::QueueError;
+use crate::recent::Recent;
 
 #[derive(Debug, Default)]
 struct Chunks {
     by_id: HashMap<ChunkId, Chunk>,
+    schemas: Recent<Schema>,
     bytes: u64,
 }
 
@@ -30,7 +35,9 @@ impl MemoryStore {
         let bytes = rows.held_bytes() as u64;
         let mut chunks = self.chunks.lock();
         chunks.bytes += bytes;
-        chunks.by_id.insert(chunk, rows);
+        // Each stream brings a schema of its own, which may be as large as a row.
+        let schema = chunks.schemas.share(rows.schema(), || Arc::clone(rows.schema()));
+        chunks.by_id.insert(chunk, rows.with_schema(&schema));
     }
 }
 

@@ -186,6 +186,7 @@ fn puts(table: &Table, group: &Group, locate: &impl Fn(ChunkId) -> Located) -> V
             group: group.key.clone(),
             group_size: group.size,
             group_gone: std::mem::take(&mut group_gone),
+            in_parts: group.in_parts,
             sample: None,
             policy_version: group.policy_version,
             priority: group.priority,

@@ -15,6 +15,7 @@ fn put() -> Record {
         group: "g".to_owned(),
         group_size: 1,
         group_gone: 0,
+        in_parts: false,
         sample: None,
         policy_version: 0,
         priority: 0,

@@ -3,6 +3,8 @@
 //! What is in memory is counted in bytes: a chunk is made to give up what nobody needs when that is more than half of
 //! it, and from a third on when the partition keeps more than one and a half times what is live. So few long rows count
 //! as what they are, and each byte is copied at most about twice before it goes. Elsewhere rows stand for bytes.
+//!
+//! Small chunks in memory become one when there are many: what a chunk is itself takes more than the rows of some.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -12,6 +14,11 @@ use crate::store::ChunkSizes;
 
 /// What a partition may keep beyond one and a half times what is live; bytes.
 const WASTE_BYTES_MAX: u64 = 16 << 20;
+
+/// A chunk that keeps less in memory is small; bytes.
+const SMALL_BYTES: u64 = 8 << 10;
+/// Small chunks that are looked at to become one; at least half of them have to be there still.
+const SMALL_CHUNKS: usize = if cfg!(test) { 4 } else { 64 };
 
 /// The rows that a chunk was written with, gone ones included as far as anybody remembers them.
 #[derive(Debug, Default)]
@@ -37,6 +44,13 @@ impl ChunkRows {
     }
 }
 
+/// Rows that leave a chunk for another one.
+#[derive(Debug)]
+pub(crate) struct Move {
+    pub(crate) from: ChunkId,
+    pub(crate) rows: Vec<RowHandle>,
+}
+
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
@@ -45,6 +59,8 @@ pub(super) struct Chunks {
     away: HashSet<ChunkId>,
     /// Chunks that would give back a third, but less than half.
     wasteful: BTreeSet<ChunkId>,
+    /// Small chunks, those that are gone by now included.
+    small: Vec<ChunkId>,
     held_bytes: u64,
     live_bytes: u64,
 }
@@ -120,6 +136,19 @@ impl Table {
         (chunk.held_bytes, chunk.live_bytes) = (sizes.held_bytes, live_bytes);
         self.chunks.held_bytes += sizes.held_bytes;
         self.chunks.live_bytes += live_bytes;
+        if sizes.held_bytes < SMALL_BYTES {
+            self.chunks.small.push(id);
+        }
+    }
+
+    /// Small chunks that are worth making one, once there are enough.
+    pub(crate) fn take_small_chunks(&mut self) -> Vec<ChunkId> {
+        let Chunks { small, by_id, .. } = &mut self.chunks;
+        if small.len() < SMALL_CHUNKS {
+            return Vec::new();
+        }
+        small.retain(|id| by_id.contains_key(id));
+        if small.len() * 2 < SMALL_CHUNKS { Vec::new() } else { std::mem::take(small) }
     }
 
     /// Whether a chunk is worth making smaller.
@@ -180,22 +209,27 @@ impl Table {
         self.chunks.by_id.get(&chunk).map_or((0, 0), |rows| (rows.live, rows.of))
     }
 
-    /// Lets rows that still need the chunk `from` find their columns in `to`, where the copy of the first of `rows` is
+    /// Lets the rows that still need these chunks find their columns in `to`, where the copy of the first of all rows is
     /// row 0. Rows that are gone by now are left out.
-    pub(crate) fn move_chunk(&mut self, from: ChunkId, to: ChunkId, rows: &[RowHandle], held_bytes: u64) {
-        self.chunks.forget(from);
+    pub(crate) fn move_chunks(&mut self, moves: &[Move], to: ChunkId, held_bytes: u64) {
         let mut moved = ChunkRows { held_bytes, ..ChunkRows::default() };
-        for (at, handle) in rows.iter().enumerate() {
-            let Ok(row) = self.row_mut(*handle) else { continue };
-            let Some(part) = row.parts.iter_mut().find(|part| part.chunk == from) else { continue };
-            part.chunk = to;
-            part.row = at as u32;
-            moved.live_bytes += u64::from(part.bytes);
-            moved.rows.push(*handle);
-            moved.live += 1;
-            moved.of = at + 1;
+        let mut was_away = false;
+        let mut at = 0;
+        for Move { from, rows } in moves {
+            self.chunks.forget(*from);
+            was_away |= self.chunks.away.remove(from);
+            for handle in rows {
+                at += 1;
+                let Ok(row) = self.row_mut(*handle) else { continue };
+                let Some(part) = row.parts.iter_mut().find(|part| part.chunk == *from) else { continue };
+                part.chunk = to;
+                part.row = at - 1;
+                moved.live_bytes += u64::from(part.bytes);
+                moved.rows.push(*handle);
+                moved.live += 1;
+                moved.of = at as usize;
+            }
         }
-        let was_away = self.chunks.away.remove(&from);
         if moved.live > 0 {
             self.chunks.held_bytes += moved.held_bytes;
             self.chunks.live_bytes += moved.live_bytes;

@@ -18,7 +18,7 @@ pub(crate) struct Group {
     /// Tokens of its live rows.
     pub(crate) tokens: u64,
     /// Whether its rows came in several puts, or are to.
-    pub(super) in_parts: bool,
+    pub(crate) in_parts: bool,
     /// Per task: rows that are ready.
     pub(super) ready: Vec<usize>,
     /// Over all tasks: rows that are ready or acked. Counted once somebody drops groups.

@@ -199,6 +199,7 @@ impl Table {
             group: key,
             group_size,
             group_gone,
+            in_parts,
             sample,
             policy_version,
             priority,
@@ -223,7 +224,7 @@ impl Table {
         self.unindex_group(id);
         let mut first_place = 0;
         if let Some(group) = self.groups.get_mut(&id) {
-            group.in_parts |= sample.is_none() && rows.len() < group.size;
+            group.in_parts |= in_parts || (group.samples.is_none() && rows.len() + group_gone < group.size);
             group.put += group_gone;
             first_place = group.put;
             group.rows.extend_from_slice(&rows);
@@ -293,7 +294,7 @@ impl Table {
     /// Adds columns to rows that are there, `kib` in all; those that are gone by now are left out. Returns the KiB that
     /// count from now on.
     pub(crate) fn add_columns(&mut self, rows: &[RowHandle], payload: &PayloadRecord, kib: u32) -> u32 {
-        let columns: Arc<[String]> = payload.columns.clone().into();
+        let columns = self.column_sets.share(&payload.columns, || payload.columns.clone().into());
         let (mut there, mut charged) = (0, 0);
         for (at, handle) in rows.iter().enumerate() {
             self.keep_row(*handle);

@@ -27,6 +27,7 @@ fn publish_claimed(table: &mut Table, put: &Put, claim: &Claim, chunk: u64) {
             group: put.group.clone(),
             group_size: put.group_size,
             group_gone: 0,
+            in_parts: false,
             sample: put.sample.clone(),
             policy_version: put.policy_version,
             priority: put.priority,
@@ -112,7 +113,8 @@ fn a_chunk_is_sparse_below_half_and_free_when_its_last_row_is_gone() {
     assert_eq!(table.remove(&rows[..2], Freed::Cleared).sparse, []);
     assert_eq!(table.remove(&rows[2..3], Freed::Cleared).sparse, [ChunkId(7)]);
     assert_eq!(table.chunk_rows(ChunkId(7)), [(rows[3], 3)]);
-    table.move_chunk(ChunkId(7), ChunkId(8), &rows[3..], 0);
+    let last = Move { from: ChunkId(7), rows: rows[3..].to_vec() };
+    table.move_chunks(&[last], ChunkId(8), 0);
     assert_eq!(table.chunk_rows(ChunkId(8)), [(rows[3], 0)]);
     let released = table.remove(&rows[3..], Freed::Cleared);
     assert_eq!((released.size.rows, released.chunks, released.sparse), (1, vec![ChunkId(8)], Vec::new()));
