@@ -9,16 +9,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::Partition;
 use super::replay::{SLICE_ROWS, Slice, declaration, rest, weight};
 use super::table::{Group, Table};
+use super::{Partition, RowHandle};
 use crate::ChunkId;
 use crate::journal::Record;
 use crate::snapshot::{Pins, Source};
 
 /// Records, and where their payload is read from.
 #[derive(Debug, Default)]
-pub(crate) struct Pinned {
+struct Pinned {
     slice: Slice,
     chunks: HashMap<ChunkId, Source>,
 }
@@ -36,10 +36,6 @@ impl Pinned {
     fn append(&mut self, behind: Self) {
         self.slice.append(behind.slice);
         self.chunks.extend(behind.chunks);
-    }
-
-    pub(crate) fn into_parts(self) -> (impl Iterator<Item = Record>, HashMap<ChunkId, Source>) {
-        (self.slice.into_records(), self.chunks)
     }
 }
 
@@ -118,7 +114,7 @@ impl Table {
     }
 
     /// To be called before a row changes; one that is gone changes nothing.
-    pub(super) fn keep_row(&mut self, handle: super::RowHandle) {
+    pub(super) fn keep_row(&mut self, handle: RowHandle) {
         if !self.cuts.open.is_empty()
             && let Ok(row) = self.row(handle)
         {
@@ -161,9 +157,8 @@ impl CutReader {
             return Some((vec![declaration], HashMap::new()));
         }
         let read = self.partition.shared.table.lock().read_cut(self.number);
-        if let Some(pinned) = read {
-            let (records, chunks) = pinned.into_parts();
-            return Some((records.collect(), chunks));
+        if let Some(Pinned { slice, chunks }) = read {
+            return Some((slice.into_records().collect(), chunks));
         }
         let last = std::mem::take(&mut self.last);
         (!last.is_empty()).then(|| (last, HashMap::new()))

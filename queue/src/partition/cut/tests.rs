@@ -1,5 +1,7 @@
 //! Random changes while a cut is read, two rows a slice in unit tests, against one that was read at once.
 
+use std::sync::Arc;
+
 use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
 use arrow::datatypes::Int64Type;
 use rand::rngs::StdRng;
@@ -7,10 +9,9 @@ use rand::{RngExt, SeedableRng};
 use serde_json::json;
 
 use super::*;
-use crate::partition::{Replay, RowHandle};
+use crate::partition::Replay;
 use crate::snapshot::{Loader, Scrutiny};
 use crate::{PartitionSpec, Put, QueueConfig, QueueError, SamplePart, Take, TransferQueue, Unfinished};
-use std::sync::Arc;
 
 const TASKS: [&str; 2] = ["a", "b"];
 

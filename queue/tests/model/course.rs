@@ -1,0 +1,113 @@
+//! What is done to the queue, at random.
+
+use proptest::prelude::*;
+use rolldock_queue::Sampler;
+
+use crate::{CLIENTS, OPERATIONS_MIN};
+
+#[derive(Debug, Clone)]
+pub(crate) enum Op {
+    /// A new group of `size` rows, of which the first `now` are put.
+    Put {
+        size: usize,
+        now: usize,
+        priority: i64,
+        policy_version: u64,
+        keyed: bool,
+        with_token: bool,
+    },
+    /// The last put that had a token once more, whatever became of its rows.
+    Repeat,
+    /// Other tags for some rows.
+    Tags {
+        which: usize,
+        rows: usize,
+    },
+    /// A task begins anew.
+    Reset {
+        task: usize,
+    },
+    /// One row more for an unfinished group.
+    Complete {
+        which: usize,
+    },
+    /// The second column for some rows.
+    Extra {
+        which: usize,
+        rows: usize,
+    },
+    Take {
+        task: usize,
+        groups: bool,
+        count: usize,
+        sampler: Sampler,
+        min_policy_version: u64,
+    },
+    Ack {
+        which: usize,
+    },
+    Nack {
+        which: usize,
+    },
+    Forget {
+        which: usize,
+    },
+    Expire,
+    Clear {
+        which: usize,
+        rows: usize,
+    },
+    /// A client goes away with what it holds.
+    Leave {
+        client: usize,
+    },
+    /// A snapshot begins, and some of it is read; or the rest of the one that has begun, and what it holds is restored
+    /// elsewhere.
+    Snapshot {
+        pieces: usize,
+    },
+    Reopen,
+    /// The process dies: what is on disk at this moment is all that is left.
+    Crash,
+}
+
+pub(crate) fn operations() -> impl Strategy<Value = Vec<Op>> {
+    let op = prop_oneof![
+        6 => (1..6_usize, 0..6_usize, 0..3_i64, 0..4_u64, any::<bool>(), any::<bool>()).prop_map(
+            |(size, less, priority, policy_version, keyed, with_token)| {
+                let now = size.saturating_sub(less).max(1);
+                Op::Put { size, now, priority, policy_version, keyed, with_token }
+            }
+        ),
+        1 => Just(Op::Repeat),
+        1 => (any::<usize>(), 1..4_usize).prop_map(|(which, rows)| Op::Tags { which, rows }),
+        1 => (0..2_usize).prop_map(|task| Op::Reset { task }),
+        3 => any::<usize>().prop_map(|which| Op::Complete { which }),
+        5 => (any::<usize>(), 1..8_usize).prop_map(|(which, rows)| Op::Extra { which, rows }),
+        6 => (0..2_usize, any::<bool>(), 1..6_usize, samplers(), prop_oneof![3 => Just(0), 1 => 1..4_u64]).prop_map(
+            |(task, groups, count, sampler, min_policy_version)| {
+                Op::Take { task, groups, count, sampler, min_policy_version }
+            }
+        ),
+        6 => any::<usize>().prop_map(|which| Op::Ack { which }),
+        2 => any::<usize>().prop_map(|which| Op::Nack { which }),
+        1 => any::<usize>().prop_map(|which| Op::Forget { which }),
+        1 => Just(Op::Expire),
+        1 => (any::<usize>(), 1..4_usize).prop_map(|(which, rows)| Op::Clear { which, rows }),
+        1 => (0..CLIENTS).prop_map(|client| Op::Leave { client }),
+        2 => (0..4_usize).prop_map(|pieces| Op::Snapshot { pieces }),
+        1 => Just(Op::Reopen),
+        1 => Just(Op::Crash),
+    ];
+    prop::collection::vec(op, OPERATIONS_MIN..OPERATIONS_MIN + 41)
+}
+
+/// Random draws are the index's own test.
+pub(crate) fn samplers() -> impl Strategy<Value = Sampler> {
+    prop_oneof![
+        2 => Just(Sampler::Declared),
+        1 => Just(Sampler::Fifo),
+        1 => Just(Sampler::Priority),
+        1 => Just(Sampler::Freshest),
+    ]
+}

@@ -1,0 +1,40 @@
+//! The rows that are put, each of whose bytes follows from its number.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, Float32Array, Int64Array, ListArray, RecordBatch};
+use arrow::datatypes::{Float32Type, Int32Type, Int64Type};
+use rolldock_queue::{Lease, Put};
+
+pub(crate) fn payload(ids: &[i64]) -> RecordBatch {
+    let id: ArrayRef = Arc::new(Int64Array::from(ids.to_vec()));
+    let tokens = ids.iter().map(|id| Some((0..id % 7).map(move |at| Some((id * 10 + at) as i32))));
+    let tokens: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(tokens));
+    RecordBatch::try_from_iter([("id", id), ("tokens", tokens)]).unwrap()
+}
+
+/// What a put is besides its rows.
+pub(crate) fn bare() -> Put {
+    Put::group("", payload(&[]))
+}
+
+pub(crate) fn extra(ids: &[i64]) -> RecordBatch {
+    let extra: ArrayRef = Arc::new(Float32Array::from_iter_values(ids.iter().map(|id| *id as f32)));
+    RecordBatch::try_from_iter([("extra", extra)]).unwrap()
+}
+
+/// Ids of a lease's rows, every byte of whose payload was compared.
+pub(crate) fn checked_ids(lease: &Lease) -> Vec<i64> {
+    let mut ids = Vec::new();
+    for batch in lease.batches() {
+        let found: Vec<i64> = batch["id"].as_primitive::<Int64Type>().values().to_vec();
+        assert_eq!(batch["tokens"].as_list::<i32>().to_data(), payload(&found)["tokens"].to_data());
+        if let Some(column) = batch.column_by_name("extra") {
+            let values = column.as_primitive::<Float32Type>().values();
+            assert!(values.iter().zip(&found).all(|(value, id)| *value == *id as f32));
+        }
+        ids.extend(found);
+    }
+    assert_eq!(ids.len(), lease.rows().len());
+    ids
+}
