@@ -173,3 +173,29 @@ async fn a_declared_order_is_that_of_takes_that_do_not_say() {
     assert_eq!(first(Sampler::default()).await, ["high"]);
     assert_eq!(first(Sampler::Fifo).await, ["low"]);
 }
+
+/// Rows of several small puts come to lie together, and those of a restored snapshot do.
+#[tokio::test]
+async fn a_late_part_is_refused_also_where_the_parts_of_its_group_lay_together() {
+    let queue = in_memory();
+    let partition = declared(&queue).await;
+    let half = |group: i64| part(&group.to_string(), group, 1, 2);
+    for group in 0..64 {
+        partition.put(half(group), None).await.unwrap();
+        partition.put(half(group), None).await.unwrap();
+    }
+    let (copy, copy_of_copy) = (in_memory(), in_memory());
+    restore(&copy, &snapshot(&queue, None).await).await.unwrap();
+    restore(&copy_of_copy, &snapshot(&copy, None).await).await.unwrap();
+    for queue in [queue, copy, copy_of_copy] {
+        let partition = queue.partition("train").unwrap();
+        let lease = partition.take(&Take::groups("train", 64)).await.unwrap().unwrap();
+        assert!(lease.batches().len() <= 4, "{} batches", lease.batches().len());
+        lease.ack().await.unwrap();
+        for group in [0, 31, 63] {
+            let late = partition.put(half(group), None).await;
+            assert!(matches!(late, Err(QueueError::GroupClosed { .. })), "{late:?}");
+        }
+        assert_eq!(partition.stats().groups, 0);
+    }
+}
