@@ -215,3 +215,24 @@ async fn what_is_freed_while_a_snapshot_is_written_is_in_it() {
         assert_same(&reference, &copy, "train").await;
     }
 }
+
+#[tokio::test]
+async fn a_snapshot_that_has_begun_outlives_its_queue_and_nobody_else_tidies_up_meanwhile() {
+    let dir = tempfile::tempdir().unwrap();
+    let queue = on_disk(dir.path());
+    furnish(&queue).await;
+    let expected = snapshot(&queue, None).await;
+    let mut begun = queue.begin_snapshot(None).await.unwrap();
+    queue.close();
+    drop(queue);
+    let config = || QueueConfig { dir: Some(dir.path().to_owned()), ..QueueConfig::default() };
+    let refused = TransferQueue::open(config());
+    assert!(matches!(refused, Err(QueueError::InUse { .. })), "{refused:?}");
+    let mut bytes = Vec::new();
+    while let Some(piece) = begun.next_piece().unwrap() {
+        bytes.extend_from_slice(&piece);
+    }
+    assert!(bytes == expected, "{} bytes, expected {}", bytes.len(), expected.len());
+    drop(begun);
+    assert!(TransferQueue::open(config()).unwrap().verify().await.unwrap().is_sound());
+}

@@ -16,8 +16,11 @@ use crate::{ChunkId, QueueError, TransferQueue};
 ///
 /// Pieces are made when they are asked for, with one chunk and one frame in memory at a time. What changes before it is
 /// reached is kept as it was, in memory or as an open segment file: so one that nobody reads on takes as much as went.
+/// Until it is dropped it holds the queue's directory.
 #[derive(Debug)]
 pub struct Snapshot {
+    /// Nobody else may open its directory meanwhile: he would tidy up what is read here.
+    _queue: TransferQueue,
     partitions: VecDeque<CutReader>,
     /// What was read of the first of them and is not written yet.
     records: VecDeque<Record>,
@@ -29,8 +32,9 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    fn of(captured: Vec<Captured>) -> Self {
+    fn of(queue: TransferQueue, captured: Vec<Captured>) -> Self {
         Self {
+            _queue: queue,
             partitions: captured.into_iter().map(|partition| partition.records).collect(),
             records: VecDeque::new(),
             chunks: HashMap::new(),
@@ -118,7 +122,8 @@ impl TransferQueue {
         let partition = partition.map(str::to_owned);
         let capturing =
             tokio::task::spawn_blocking(move || queue.capture(partition.as_deref(), Scrutiny::None));
-        Ok(Snapshot::of(capturing.await.map_err(|error| QueueError::Arrow { reason: error.to_string() })??))
+        let captured = capturing.await.map_err(|error| QueueError::Arrow { reason: error.to_string() })??;
+        Ok(Snapshot::of(self.clone(), captured))
     }
 
     /// Writes what `partition` is now, or the whole queue. Traffic goes on.
