@@ -4,6 +4,7 @@
 //! them there. Who read the table before that moment and the payload after it is told that the chunk is gone, and asks
 //! again. Handles, leases and acks know nothing of it.
 
+use std::slice::from_ref;
 use std::sync::Arc;
 
 use super::table::Move;
@@ -18,7 +19,7 @@ use crate::{ChunkId, ChunkLocation, Queue, QueueError};
 
 /// The rows that still need a chunk, on their way to another one.
 struct Moving {
-    what: [Move; 1],
+    what: Move,
     to: ChunkId,
     /// Theirs in the old chunk.
     places: Vec<u32>,
@@ -28,7 +29,7 @@ struct Moving {
 impl Moving {
     fn record(&self, partition: &str, unit: Option<Place>) -> Record {
         let columns = self.columns.clone();
-        let [Move { from, rows }] = &self.what;
+        let Move { from, rows } = &self.what;
         let payload = PayloadRecord { chunk: self.to, location: None, unit, columns, chunk_rows: Vec::new() };
         Record::Moved { partition: partition.to_owned(), from: *from, rows: rows.clone(), payload }
     }
@@ -48,7 +49,7 @@ impl Shared {
         let table = self.table.lock();
         let columns = table.chunk_columns(from)?;
         let (rows, places) = table.chunk_rows(from).into_iter().unzip();
-        Some(Moving { what: [Move { from, rows }], to: self.new_chunk(), places, columns })
+        Some(Moving { what: Move { from, rows }, to: self.new_chunk(), places, columns })
     }
 
     /// The copy is there: from here on rows are found in it.
@@ -95,7 +96,7 @@ impl Shared {
                 Ok(copy) => {
                     let held_bytes = copy.held_bytes() as u64;
                     store.insert(moving.to, copy);
-                    self.finish_move(&moving.what, moving.to, None, held_bytes);
+                    self.finish_move(from_ref(&moving.what), moving.to, None, held_bytes);
                 }
                 Err(error) => {
                     tracing::warn!(partition = %self.name, %error, "cannot compact a chunk; it stays as it is");
@@ -168,7 +169,7 @@ impl Shared {
                 if let Some(location) = location {
                     store.insert(moving.to, location);
                 }
-                shared.finish_move(&moving.what, moving.to, None, 0);
+                shared.finish_move(from_ref(&moving.what), moving.to, None, 0);
             }
             Err(error) => {
                 tracing::warn!(partition = %shared.name, %error, "a chunk stays in its segment");
@@ -194,12 +195,12 @@ impl Partition {
             Err(QueueError::StaleHandle { .. }) => return Ok(true),
             Err(error) => return Err(error),
         };
-        let group = self.shared.table.lock().group_of(moving.what[0].rows[0]);
+        let group = self.shared.table.lock().group_of(moving.what.rows[0]);
         let (payload, unit) = self.store_one(moving.to, &rows, &group).await?.into_parts();
         let record = moving.record(&self.shared.name, unit.clone());
         let (shared, to) = (Arc::clone(&self.shared), moving.to);
         let publish = move |durable: Result<(), QueueError>| {
-            durable.map(|()| shared.finish_move(&moving.what, moving.to, unit, 0))
+            durable.map(|()| shared.finish_move(from_ref(&moving.what), moving.to, unit, 0))
         };
         self.write(payload, vec![Written { chunk: to, record, within: None }], publish).await?;
         Ok(true)

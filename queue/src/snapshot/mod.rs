@@ -13,11 +13,12 @@
 //! pipe and the body of a request are the same to it.
 //!
 //! # What is in it
-//! What the queue is at one moment: in all chosen partitions a [cut](crate::partition) begins at once. It is read while it
-//! is written, some groups at a time, and that is all that traffic waits for; what changes meanwhile is kept as it was. A put that was acknowledged before is in it, a group is
-//! in it as it was. Tokens, owners' records, dispositions and acks are in it; leases are not, since a lease is a promise
-//! of this process: its rows are not consumed. Only live rows are: a chunk of which rows are gone is written without
-//! them, so a snapshot has the size of what is live, whatever the queue has seen or holds on disk.
+//! What the queue is at one moment: in all chosen partitions a [cut](crate::partition) begins at once. It is read while
+//! it is written, some groups at a time, and that is all that traffic waits for; what changes meanwhile is kept as it
+//! was. A put that was acknowledged before is in it, a group is in it as it was. Tokens, owners' records, dispositions
+//! and acks are in it; leases are not, since a lease is a promise of this process: its rows are not consumed. Only live
+//! rows are: a chunk of which rows are gone is written without them, so a snapshot has the size of what is live,
+//! whatever the queue has seen or holds on disk.
 //!
 //! # All or nothing
 //! A restored partition becomes visible with the last record, which on disk is one frame of the journal: until then its
@@ -39,8 +40,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::journal::Record;
 
-#[cfg(test)]
-pub(crate) use capture::Loader;
 pub(crate) use capture::{Captured, Pins, Scrutiny, Source};
 pub use write::Snapshot;
 

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::*;
 use crate::partition::Replay;
-use crate::snapshot::{Loader, Scrutiny};
+use crate::snapshot::Scrutiny;
 use crate::{PartitionSpec, Put, QueueConfig, QueueError, SamplePart, Take, TransferQueue, Unfinished};
 
 const TASKS: [&str; 2] = ["a", "b"];
@@ -128,9 +128,9 @@ fn read(world: &World, cut: &mut CutReader, replay: &mut Replay) -> bool {
             _ => (Vec::new(), ""),
         };
         if let Some(payload) = record.payload() {
-            let source = &chunks[&payload.chunk];
-            let bytes = Loader::default().rows_of(payload.chunk, source, &payload.chunk_rows).unwrap();
-            let found = bytes.rows.pieces().iter().flat_map(|piece| {
+            let (_, chunk) = chunks[&payload.chunk].load().unwrap();
+            let found = chunk.select(&payload.chunk_rows).unwrap();
+            let found = found.pieces().iter().flat_map(|piece| {
                 piece.column_by_name(column).unwrap().as_primitive::<Int64Type>().values().to_vec()
             });
             let sign = if column == "id" { 1 } else { -1 };
