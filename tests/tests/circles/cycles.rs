@@ -1,0 +1,72 @@
+//! Circles among siblings.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::tree::Tree;
+
+/// Siblings each of which reaches all the others.
+#[derive(Debug)]
+pub(crate) struct Circle {
+    /// The path of their parent; empty for the root.
+    pub(crate) parent: String,
+    pub(crate) members: Vec<String>,
+    /// Who names what of whom, by the modules that do: from, to, path.
+    pub(crate) arrows: Vec<(String, String, String)>,
+}
+
+/// Arrows between the children of one parent, with what each is made of.
+type Arrows = BTreeMap<String, BTreeMap<String, Vec<(String, String, String)>>>;
+
+/// All circles of a tree, parent by parent.
+pub(crate) fn circles(tree: &Tree) -> Vec<Circle> {
+    let mut levels: BTreeMap<String, Arrows> = BTreeMap::new();
+    for (from, module) in tree.modules.iter().enumerate() {
+        for (to, path) in tree.arrows(from) {
+            let target = &tree.modules[to].path;
+            let shared = module.path.iter().zip(target).take_while(|(here, there)| here == there).count();
+            let (Some(here), Some(there)) = (module.path.get(shared), target.get(shared)) else { continue };
+            let level = levels.entry(module.path[..shared].join("::")).or_default();
+            let arrow = level.entry(here.clone()).or_default().entry(there.clone()).or_default();
+            arrow.push((module.path.join("::"), target.join("::"), path.join("::")));
+        }
+    }
+    levels.iter().flat_map(|(parent, arrows)| circles_of(parent, arrows)).collect()
+}
+
+fn circles_of(parent: &str, arrows: &Arrows) -> Vec<Circle> {
+    let reach: BTreeMap<&str, BTreeSet<&str>> =
+        arrows.keys().map(|from| (from.as_str(), reachable(arrows, from))).collect();
+    let mutual = |one: &str, other: &str| {
+        reach.get(one).is_some_and(|ends| ends.contains(other))
+            && reach.get(other).is_some_and(|ends| ends.contains(one))
+    };
+    let (mut seen, mut found) = (BTreeSet::new(), Vec::new());
+    for from in reach.keys() {
+        let members: Vec<&str> = reach.keys().copied().filter(|to| from != to && mutual(from, to)).collect();
+        if members.is_empty() || !seen.insert(*from) {
+            continue;
+        }
+        seen.extend(&members);
+        let all: BTreeSet<&str> = members.into_iter().chain([*from]).collect();
+        let inside = arrows.iter().filter(|(from, _)| all.contains(from.as_str()));
+        let made_of = inside.flat_map(|(_, to)| to.iter()).filter(|(to, _)| all.contains(to.as_str()));
+        found.push(Circle {
+            parent: parent.to_owned(),
+            members: all.iter().map(|name| (*name).to_owned()).collect(),
+            arrows: made_of.flat_map(|(_, made_of)| made_of.clone()).collect(),
+        });
+    }
+    found
+}
+
+fn reachable<'a>(arrows: &'a Arrows, from: &str) -> BTreeSet<&'a str> {
+    let (mut reached, mut next) = (BTreeSet::new(), vec![from]);
+    while let Some(from) = next.pop() {
+        for to in arrows.get(from).into_iter().flat_map(BTreeMap::keys) {
+            if reached.insert(to.as_str()) {
+                next.push(to);
+            }
+        }
+    }
+    reached
+}
