@@ -1,8 +1,9 @@
-//! Flows of steps without a cut between them, on a fleet that goes wrong in every way, with a trainer that takes whole steps,
-//! trains for a while and announces versions, and servers that are paused for each of them. Every seed is a run of its own
-//! in virtual time; a failure prints the seed that repeats it.
+//! Flows of steps without a cut between them. The fleet has every simulated fault; a trainer takes whole
+//! steps, trains for a while and announces versions; servers are paused for each version. Every seed is one
+//! run in virtual time, and a failure prints the seed that repeats it.
 //!
-//! `ROLLDOCK_FLOW_RUNS` sets how many runs there are (400 by default), `ROLLDOCK_FLOW_SEED` runs one seed only.
+//! `ROLLDOCK_FLOW_RUNS` sets how many runs there are (400 by default), `ROLLDOCK_FLOW_SEED` runs one seed
+//! only.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -26,9 +27,9 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 const RUNS: u64 = 400;
-/// What cannot fail to happen somewhere in so many runs is checked to have happened.
+/// With at least this many runs, the test asserts that each kind of event has happened in one of them.
 const RUNS_TELLING: u64 = 200;
-/// After so long without progress the watchdog acts, in runs that have one.
+/// The watchdog, in runs that have one, acts after this time without progress.
 const SILENCE: Duration = Duration::from_secs(10);
 /// A run that takes longer, in virtual time, hangs.
 const LIMIT: Duration = Duration::from_secs(6 * 3_600);
@@ -45,12 +46,12 @@ struct Plan {
     /// Longest put of a group, milliseconds.
     put_ms_max: u64,
     pause: PauseMode,
-    /// Whether groups are given up when nothing happens.
+    /// Whether the watchdog gives up groups when there is no progress.
     has_watchdog: bool,
 }
 
 impl Plan {
-    /// Draws one, and has the world's recipe agree with it.
+    /// Draws a plan, and sets the recipe of the world to match it.
     fn draw(world: &mut World) -> Self {
         let rng = &mut world.rng;
         let on_stale = pick(
@@ -98,18 +99,18 @@ impl Plan {
         self.lasts[1]
     }
 
-    /// Groups that a trainer may lag behind.
+    /// The number of groups that the trainer may lag behind.
     fn ahead_max(&self) -> usize {
         self.target * (self.rule.max as usize + 1)
     }
 
-    /// Whether nothing can become too old: what is sent out first has its turn first.
+    /// Whether no group can become too old, because groups are trained on in the order of their dispatch.
     fn never_discards(&self, early_stop: EarlyStop) -> bool {
         self.rule.pacing && early_stop != EarlyStop::First
     }
 }
 
-/// A step as a trainer took it.
+/// A step that the trainer has taken.
 struct Claim {
     step: u64,
     version: u64,
@@ -122,7 +123,7 @@ struct Trainer<'a> {
     rng: StdRng,
     engine: SimulatedEngine,
     control: RolloutControl,
-    /// What servers call the tokens that they generate from here on.
+    /// The version with which servers label the tokens that they generate from here on.
     label: &'a Cell<u64>,
 }
 
@@ -145,7 +146,7 @@ impl Trainer<'_> {
         claims
     }
 
-    /// The next weights, on all servers while they are paused.
+    /// Loads the next weights on all servers while they are paused.
     async fn update(&mut self) {
         for server in self.engine.servers() {
             server.pause(self.plan.pause).await;
@@ -166,7 +167,7 @@ fn label_all(engine: &SimulatedEngine, version: u64) {
     engine.servers().for_each(|server| server.update_weight_version(version.to_string()));
 }
 
-/// Hands groups on to the trainer one after the other, and checks that steps come one after the other.
+/// Hands groups to the trainer one after the other, and checks that their steps are in order.
 struct Putter {
     plan: Plan,
     rng: StdRng,
@@ -220,7 +221,7 @@ async fn roll_out(manager: &mut AgentLoopManager, feed: &PromptFeed, plan: Plan,
     }
 }
 
-/// What has happened in a run.
+/// Counts of the events of a run.
 #[derive(Debug, Default)]
 struct Tally {
     stale: u64,
@@ -258,7 +259,7 @@ impl Tally {
     }
 }
 
-/// What is claimed is what the rule allows.
+/// Checks that a claim keeps the staleness rule.
 fn check_claims(world: &World, plan: Plan, claims: &[Claim]) {
     assert_eq!(claims.len() as u64, plan.steps());
     let mut seen = BTreeSet::new();
@@ -290,7 +291,7 @@ fn check_age(world: &World, plan: Plan, version: u64, group: &Group) {
     if matches!(rule.on_stale, OnStale::Drop | OnStale::Requeue)
         || plan.never_discards(world.config.early_stop)
     {
-        assert!(age <= rule.max, "too old at its claim: {group:?}");
+        assert!(age <= rule.max, "the group is too old at its claim: {group:?}");
     }
 }
 
@@ -337,11 +338,11 @@ async fn run(seed: u64) -> (Vec<(u64, u64, u64)>, Tally) {
             tokio::select! {
                 biased;
                 claims = &mut running => break claims,
-                said = &mut acting => panic!("nobody asked for a stop: {said}"),
-                () = tokio::time::sleep_until(give_up) => panic!("it hangs: {}; {plan:?}", looking.look(LIMIT)),
+                said = &mut acting => panic!("the watchdog stopped a run that must go on: {said}"),
+                () = tokio::time::sleep_until(give_up) => panic!("the run hangs: {}; {plan:?}", looking.look(LIMIT)),
                 () = tokio::time::sleep(disturbance) => {
                     world.disturb();
-                    // A server that was started anew has the weights of the others.
+                    // A restarted server gets the weights of the others.
                     label_all(&world.engine, label.get());
                 }
             }
@@ -351,7 +352,7 @@ async fn run(seed: u64) -> (Vec<(u64, u64, u64)>, Tally) {
     world.check_between_steps(&manager);
     let totals = manager.run_totals();
     if plan.never_discards(world.config.early_stop) {
-        assert_eq!(totals.stale, 0, "nothing has to be thrown away: {plan:?}");
+        assert_eq!(totals.stale, 0, "no group may be discarded as stale: {plan:?}");
     }
     world.scope.close(Duration::from_secs(1)).await;
     let groups = claims.iter().flat_map(|claim| &claim.groups);
@@ -415,7 +416,7 @@ async fn a_dropped_flow_is_followed_by_the_step_after_it() {
                         assert!(seen.insert(group.number), "number={} was accepted twice", group.number);
                         steps.push(group.step);
                     },
-                    ended = &mut flowing => panic!("it ended: {ended:?}"),
+                    ended = &mut flowing => panic!("the flow ended too early: {ended:?}"),
                 }
             }
         }

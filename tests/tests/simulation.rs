@@ -1,7 +1,9 @@
-//! Whole steps on a simulated fleet in virtual time, with servers that die, stall, slow down, refuse and lie, and
-//! with steps that are dropped half way. Every seed is a run of its own; a failure prints the seed that repeats it.
+//! Whole steps on a simulated fleet in virtual time, with servers that die, stall, slow down, refuse and lie,
+//! and with steps that are dropped half way. Every seed is a run of its own; a failure prints the seed that
+//! repeats it.
 //!
-//! `ROLLDOCK_SIM_STEPS` sets how many steps are run (2,000 by default), `ROLLDOCK_SIM_SEED` runs one seed only.
+//! `ROLLDOCK_SIM_STEPS` sets how many steps are run (2,000 by default), `ROLLDOCK_SIM_SEED` runs one seed
+//! only.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -49,7 +51,7 @@ async fn run(mut world: World, steps: usize) -> Vec<(u64, u64)> {
         invariants::accepted_once(&numbers, target, &mut seen).unwrap();
         let kept = output.groups.iter().position(|group| group.set_aside.is_some());
         let (passed, kept) = output.groups.split_at(kept.unwrap_or(output.groups.len()));
-        assert!(kept.iter().all(|group| group.set_aside.is_some()), "what yields comes last");
+        assert!(kept.iter().all(|group| group.set_aside.is_some()), "groups that were set aside come last");
         if world.config.early_stop != EarlyStop::First {
             for part in [passed, kept] {
                 let numbers: Vec<u64> = part.iter().map(|group| group.number).collect();
@@ -59,7 +61,7 @@ async fn run(mut world: World, steps: usize) -> Vec<(u64, u64)> {
         match output.metrics.end {
             StepEnd::Reached => assert_eq!(numbers.len(), target),
             StepEnd::OutOfBatches => assert!(numbers.len() < target),
-            other => panic!("nobody asked for {other:?}"),
+            other => panic!("unexpected event: {other:?}"),
         }
         output.groups.iter().for_each(|group| world.check_samples(group));
         world.check_between_steps(&manager);
@@ -95,7 +97,7 @@ fn the_same_seed_gives_the_same_run() {
     }
 }
 
-/// Nothing ends on a silent fleet, so nothing but the taking of prompts itself can ask for more of them.
+/// On a silent fleet no group ends, so only the taking of prompts itself can ask for more of them.
 #[tokio::test(start_paused = true)]
 async fn workers_are_filled_before_anything_has_ended() {
     let mut world = World::random(1);

@@ -1,4 +1,4 @@
-//! Every wait that the watchdog knows, provoked and named, and what it does then.
+//! Provokes every wait that the watchdog knows, and checks what the watchdog says and does.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -30,16 +30,16 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// How long nothing may happen.
+/// The time without progress after which the watchdog acts.
 const SILENCE: Duration = Duration::from_secs(20);
-/// The watchdog looks several times in that time, and is late by no more than one look.
+/// The watchdog looks several times within [`SILENCE`], so it is late by at most one interval.
 const LATE: Duration = Duration::from_secs(3);
-/// Groups of a step.
+/// The number of groups of a step.
 const TARGET: usize = 4;
-/// No test takes longer, in virtual time.
+/// The virtual time that no test may exceed.
 const LIMIT: Duration = Duration::from_secs(3_600);
 
-/// A rollout whose watchdog stops it, and what that said.
+/// Runs a rollout until its watchdog stops it, and returns the report of the watchdog.
 async fn stopped(world: &World, manager: &mut AgentLoopManager) -> Silence {
     Log::keep();
     let watchdog = manager.control().watchdog(SILENCE, OnSilence::Stop);
@@ -53,7 +53,7 @@ async fn stopped(world: &World, manager: &mut AgentLoopManager) -> Silence {
     said
 }
 
-/// The same for step after step without a cut, with somebody who takes the groups.
+/// Runs a flow of steps until its watchdog stops it; `take` receives the groups.
 async fn flow_stopped<Taking: Future<Output = ()>>(
     world: &World,
     manager: &mut AgentLoopManager,
@@ -66,13 +66,13 @@ async fn flow_stopped<Taking: Future<Output = ()>>(
         biased;
         said = watchdog.run() => said,
         ended = manager.generate_flow(&feed, TARGET, 1_000, sender) => panic!("the flow ended: {ended:?}"),
-        () = take(handed) => panic!("nobody takes groups any more"),
+        () = take(handed) => panic!("the receiver of groups ended too early"),
     };
     world.scope.close(Duration::from_secs(1)).await;
     said
 }
 
-/// Checks the words and what they all have in common.
+/// Checks the expected words of a report, and the parts that all reports share.
 fn assert_says(said: &Silence, phase: Phase, words: &[&str]) {
     let text = said.to_string();
     let cause = said.cause.as_ref().unwrap_or_else(|| panic!("no cause: {text}"));
@@ -113,7 +113,7 @@ async fn a_server_does_not_answer() {
         let mut world = World::calm(2, 64);
         world.config.carry.stream = stream;
         let stalling = async {
-            // Some tokens are there by then, and no sample is complete that all others of its group wait for.
+            // By then some tokens have arrived, but no group is complete.
             tokio::time::sleep(Duration::from_millis(80)).await;
             world.engine.servers().for_each(|server| server.inject(Fault::Stall));
             future::pending::<Silence>().await
@@ -133,7 +133,7 @@ async fn a_server_does_not_answer() {
     }
 }
 
-/// Places are out to whom the engine does not answer: who waits for one waits for the engine.
+/// The silent engine holds all permits, so a group that waits for a permit waits for the engine.
 #[tokio::test(start_paused = true)]
 async fn a_place_is_waited_for_that_a_silent_server_has() {
     let world = World::calm(1, 2);
@@ -150,13 +150,13 @@ async fn a_server_is_always_busy() {
     let cause = said.cause.as_ref().unwrap_or_else(|| panic!("{said}"));
     match cause.phase {
         Phase::Engine => assert!(said.to_string().contains(" server=s0 it was busy times="), "{said}"),
-        // The balancer holds it back by now.
+        // The balancer has already taken the server out of service.
         Phase::Permit => assert!(said.to_string().contains(" dispatch=0 "), "{said}"),
         _ => panic!("{said}"),
     }
 }
 
-/// Never says anything.
+/// A gate that never answers.
 struct Silent;
 
 impl RewardRunner for Silent {
@@ -197,7 +197,7 @@ async fn nobody_puts_what_is_accepted() {
     assert_says(&said, Phase::Queue, &[" room for accepted groups)", " running=0 not_put=8"]);
 }
 
-/// Somebody who puts groups into a queue, one row each.
+/// Puts each group into a queue, as one row.
 struct Putter {
     control: RolloutControl,
     partition: Partition,
@@ -246,7 +246,7 @@ async fn the_queue_is_full() {
     }
 }
 
-/// Between steps nothing runs, and whoever puts is waited for all the same.
+/// Between steps no group runs, but the run still waits for the task that puts groups.
 #[tokio::test(start_paused = true)]
 async fn the_queue_is_full_between_two_steps() {
     let world = World::calm(2, 64);
@@ -262,7 +262,7 @@ async fn the_queue_is_full_between_two_steps() {
     let said = tokio::select! {
         biased;
         said = watchdog.run() => said,
-        () = one_step => panic!("there was room"),
+        () = one_step => panic!("the step did not wait for room in the queue"),
     };
     assert_says(
         &said,
@@ -283,7 +283,7 @@ async fn a_trainer_announces_nothing() {
     assert_says(&said, Phase::Trainer, &[" the version after version=3)", " running=0 not_put=0"]);
 }
 
-/// Servers whose new weights never arrive.
+/// An update whose weights never arrive.
 struct Hanging;
 
 impl ApplyVersion for Hanging {
@@ -292,7 +292,7 @@ impl ApplyVersion for Hanging {
     }
 }
 
-/// A run that says that it waits for an update.
+/// A run that enters the wait for an update.
 struct Following {
     control: RolloutControl,
     updating: parking_lot::Mutex<Option<InWait>>,
@@ -353,7 +353,7 @@ impl Acting {
         let collected = tokio::select! {
             biased;
             collected = tokio::time::timeout(LIMIT, self.manager.generate(&feed, target)) => collected,
-            () = beside => panic!("nobody asked for a stop"),
+            () = beside => panic!("the step was stopped unexpectedly"),
         };
         let output = collected.unwrap_or_else(|_| panic!("the step hangs")).unwrap();
         output.groups.iter().for_each(|group| self.world.check_samples(group));
@@ -363,12 +363,12 @@ impl Acting {
 }
 
 thread_local! {
-    /// What was said on the thread of a test.
+    /// Log messages of the thread of a test.
     static SAID: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Keeps what is said in the log. One for the process and from the first: what is said for the first time on a thread
-/// without a log may never be said again.
+/// Keeps log messages by thread. It is installed once for the whole process, before the first message,
+/// because `tracing` caches for each call site whether any subscriber is interested.
 struct Log;
 
 impl Log {
@@ -457,7 +457,7 @@ async fn what_is_given_up_ends_when_the_server_recovers() {
     let end = acting.step(OnSilence::CancelAndRequeue, 1, recovering).await;
     let totals = acting.manager.run_totals();
     assert_eq!((end, totals.accepted, totals.failed), (StepEnd::Reached, 1, 0), "{totals:?}");
-    // Dispatches of number 0: two are given up, and the third one goes on where the healed server lets it.
+    // Two dispatches of number 0 are given up, and the third one continues once the server is healthy again.
     assert!((1..=3).contains(&totals.requeued), "{totals:?}");
     assert_eq!(totals.dispatched, totals.accepted + totals.filtered + totals.requeued + totals.cancelled);
 }
@@ -472,7 +472,7 @@ async fn what_is_given_up_ends_elsewhere() {
     let mut acting = Acting::new(world);
     let moving = async {
         tokio::time::sleep(SILENCE / 2).await;
-        // What runs on the silent server stays there; nothing else comes to it.
+        // The group on the silent server stays there, and no other group is sent to that server.
         balancer.set_draining(ids[0]).unwrap();
         balancer.set_paused(ids[1], false).unwrap();
     };
@@ -498,8 +498,8 @@ async fn what_is_given_up_too_often_fails() {
     assert_eq!(acting.manager.last_failure().as_deref(), Some("given up times=4"));
 }
 
-/// Of two groups on a silent server one has the places and the other waits for them: giving up the one that waits would
-/// change nothing.
+/// Of two groups on a silent server, one holds all permits and the other waits for them. Giving up the
+/// waiting group would not help.
 #[tokio::test(start_paused = true)]
 async fn who_has_the_places_is_given_up_not_who_waits_for_them() {
     let mut world = World::calm(1, 4);

@@ -1,9 +1,9 @@
 //! Modules that import each other in circles cannot be read, tested or moved one at a time.
 //!
-//! For each crate of the workspace the test builds the module tree, resolves every path in it to the module that
-//! defines what the path names, and draws an arrow between the two. Siblings that reach each other both ways are a
-//! circle, at whichever level of the tree they lie. A child that uses items of its parent is no circle, and neither is a
-//! parent that uses its children: together they are one idea.
+//! For each crate of the workspace the test builds the module tree, resolves every path in it to the module
+//! that defines what the path names, and draws an arrow between the two. Siblings that reach each other both
+//! ways are a circle, at whichever level of the tree they lie. A child that uses items of its parent is no
+//! circle, and neither is a parent that uses its children: together they are one idea.
 
 mod cycles;
 mod resolve;
@@ -17,8 +17,8 @@ use cargo_metadata::MetadataCommand;
 use cycles::{Circle, circles};
 use tree::Tree;
 
-/// Parents whose children are known to import each other in a circle, by crate and path of the parent. An entry needs its
-/// reason in ARCHITECTURE.md.
+/// Parents whose children are known to import each other in a circle, by crate and path of the parent. An
+/// entry needs its reason in ARCHITECTURE.md.
 const KNOWN: &[(&str, &str)] = &[
     ("rolldock", ""),
     ("rolldock", "data"),

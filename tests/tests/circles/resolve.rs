@@ -14,7 +14,8 @@ enum Found {
 }
 
 impl Tree {
-    /// The module that defines what `path`, written in module `from`, names; `None` for what is not of this crate.
+    /// The module that defines what `path`, written in module `from`, names; `None` for what is not of this
+    /// crate.
     pub(crate) fn definer(&self, from: ModuleId, path: &[String]) -> Option<ModuleId> {
         self.follow(from, path, 0).map(|found| match found {
             Found::Module(id) | Found::ItemOf(id) => id,
@@ -43,7 +44,8 @@ impl Tree {
         Some(found)
     }
 
-    /// What `name` is in the scope of a module. `path` is what is being resolved: an import does not explain itself.
+    /// What `name` is in the scope of a module. `path` is what is being resolved: an import does not explain
+    /// itself.
     fn name_in(&self, id: ModuleId, name: &str, path: &[String], depth: usize) -> Option<Found> {
         let module = &self.modules[id];
         if let Some(child) = module.children.get(name) {

@@ -1,4 +1,4 @@
-//! Servers that say of themselves what is not so, and requests that are dropped half way.
+//! Servers that report a false state, and requests that are dropped half way.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,37 +13,37 @@ use rolldock::engine::simulated::SimulatedEngine;
 use rolldock::engine::{Engine, EngineError, GenerateRequest, Generation};
 use rolldock_loadbalancer::{ControlError, EngineControl, EngineLoad, ServerRef};
 
-/// A request that is dropped is dropped by then.
+/// The longest time after which a request is dropped.
 const DROPPED_BY: Duration = Duration::from_secs(3);
-/// A control that does not answer says so after as long.
+/// The time after which a control call without an answer fails.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// What a server says of itself.
+/// A false report of a server.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Lie {
-    /// It has generated nothing since.
+    /// Its token counter stands still.
     CountStands,
-    /// It generates, whatever it does.
+    /// Its token counter rises, whether or not it generates.
     CountRises,
-    /// It begins to count anew at each look.
+    /// Its token counter restarts at each scrape.
     CountFalls,
-    /// Its cache is full.
+    /// It reports a full KV cache.
     CacheFull,
-    /// It has preempted somebody at each look.
+    /// It reports another preemption at each scrape.
     Preempts,
-    /// Its cache is emptier than empty, and it has more requests than there are.
+    /// It reports a negative cache usage, and more requests than there are.
     Nonsense,
-    /// It is paused.
+    /// It reports that it is paused.
     Paused,
-    /// It is ill.
+    /// Its health check fails.
     Ill,
-    /// It is well, and would generate a token.
+    /// Its health check and its probe succeed.
     Well,
-    /// It generates no token when it is asked for one.
+    /// Its probe fails: it generates no token.
     ProvesNothing,
-    /// Its metrics are gone.
+    /// It serves no metrics.
     NoMetrics,
-    /// It takes its time to say anything, and then that it is well.
+    /// Its health check succeeds after a long delay.
     Slow,
 }
 
@@ -64,10 +64,10 @@ impl Lie {
     ];
 }
 
-/// A fleet's control that does not always say what is so.
+/// A fleet's control that reports false states for some servers.
 pub(crate) struct Lying {
     engine: SimulatedEngine,
-    /// And how often they were told.
+    /// How often each false report was given.
     lies: Mutex<BTreeMap<String, (Lie, u64)>>,
 }
 
@@ -80,7 +80,7 @@ impl Lying {
         self.lies.lock().insert(server.to_owned(), (lie, 0));
     }
 
-    /// The truth from now on.
+    /// Reports the true state from now on.
     pub(crate) fn stop(&self) {
         self.lies.lock().clear();
     }
@@ -89,7 +89,7 @@ impl Lying {
         self.lies.lock().get(&*server.name).map(|(lie, _)| *lie)
     }
 
-    /// How often the server was asked since it began to lie.
+    /// How often the server was asked since it began to report a false state.
     fn asked(&self, server: &ServerRef) -> u64 {
         let mut lies = self.lies.lock();
         lies.get_mut(&*server.name).map_or(0, |(_, asked)| {
@@ -150,14 +150,14 @@ impl EngineControl for Lying {
     }
 }
 
-/// An engine that loses some requests at some moment.
+/// An engine that drops some requests half way.
 pub(crate) struct Dropping {
     pub(crate) engine: SimulatedEngine,
     pub(crate) share: f64,
 }
 
 impl Dropping {
-    /// When this request is lost, if it is: the same in each run.
+    /// When this request is dropped, if at all; a pure function of the seed.
     fn lost_after(&self, request_id: &str) -> Option<Duration> {
         let seed =
             request_id.bytes().fold(0_u64, |seed, byte| seed.wrapping_mul(257).wrapping_add(byte.into()));

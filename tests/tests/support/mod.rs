@@ -1,4 +1,5 @@
-//! A small simulated fleet in virtual time, random or calm, with prompts and a reward whose answers are known.
+//! A small simulated fleet in virtual time, random or calm, with prompts and a reward whose answers are
+//! known.
 #![allow(dead_code, reason = "every test file uses its own part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -62,7 +63,7 @@ impl Grader for LastToken {
     }
 }
 
-/// The published filter, sometimes off, sometimes with a gate on length that perhaps yields to a short step.
+/// The published filter: sometimes off, sometimes with a gate on length that a short step may ignore.
 fn random_gates(rng: &mut StdRng) -> Gates {
     let filter = GroupFilter { enable: rng.random_bool(0.8), metric: FilterMetric::Acc };
     let mut config = GatesConfig::from(filter);
@@ -83,7 +84,7 @@ struct Numbered {
     end: u64,
 }
 
-/// So many prompts, drawn in line.
+/// A feed of the prompts below `end`, drawn inline.
 pub(crate) fn prompts(end: u64) -> PromptFeed {
     PromptFeed::inline(Box::new(Numbered { next: 0, end }))
 }
@@ -164,10 +165,10 @@ pub(crate) struct World {
     pub(crate) config: RolloutConfig,
     pub(crate) engine: SimulatedEngine,
     pub(crate) balancer: LoadBalancer,
-    /// Places of each server.
+    /// Permits of each server.
     pub(crate) capacity: u32,
     pub(crate) monitor: MonitorConfig,
-    /// What servers say of themselves that is not so.
+    /// False reports of servers.
     pub(crate) lying: Arc<Lying>,
     /// Share of requests that are dropped half way.
     pub(crate) dropped_share: f64,
@@ -204,7 +205,7 @@ fn start_server(config: ServerConfig, workload: &Arc<Workload>, scope: &Scope) -
     SimServer::start(config, Arc::clone(workload), Arc::new(EveryPrompt), tracker, cancel).unwrap()
 }
 
-/// Nothing in it is random, and no deadline comes before the end of a test.
+/// A configuration without randomness, whose deadlines lie beyond the end of a test.
 fn plain_config(seed: u64) -> RolloutConfig {
     const FAR: Duration = Duration::from_secs(360_000);
     RolloutConfig {
@@ -262,7 +263,7 @@ impl World {
         }
     }
 
-    /// A random run of a random fleet.
+    /// A random fleet with a random recipe.
     pub(crate) fn random(seed: u64) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let (scope, workload) = (Scope::new(), start_workload(seed));
@@ -316,14 +317,14 @@ impl World {
         AgentLoopManager::new(self.config.clone(), parts, self.scope.clone())
     }
 
-    /// Has the fleet's health watched for as long as what is returned lives.
+    /// Watches the fleet's health for as long as the returned guard lives.
     pub(crate) fn start_monitor(&self) -> AbortOnDropHandle<()> {
         let control = Arc::clone(&self.lying);
         let monitor = Monitor::new(self.balancer.clone(), control, self.monitor.clone());
         self.scope.spawn(monitor.run(self.scope.token().clone()))
     }
 
-    /// Everything that can happen to a fleet.
+    /// Applies random faults to the fleet.
     pub(crate) fn disturb(&mut self) {
         let names: Vec<String> = self.engine.servers().map(|server| server.config().name.clone()).collect();
         let name = &names[self.rng.random_range(0..names.len())];
@@ -356,7 +357,8 @@ impl World {
         }
     }
 
-    /// Servers leave, join, are drained or paused, have other places, or are said to be as busy as they are not.
+    /// Changes the fleet at random: servers leave, join, are drained or paused, change their capacity, or get
+    /// a false load.
     fn disturb_membership(&mut self, name: &str) {
         let Some(id) = self.balancer.find(name) else {
             self.balancer.add(ServerSpec::unreached(name, self.capacity)).unwrap();
@@ -375,7 +377,7 @@ impl World {
         done.unwrap();
     }
 
-    /// What was drawn is what was drawn, wherever and whenever it ran.
+    /// Checks that each sample equals its draw, wherever and whenever it ran.
     pub(crate) fn check_samples(&self, group: &Group) {
         assert_eq!(group.samples.len() as u32, self.config.samples_per_prompt);
         for sample in &group.samples {
@@ -406,7 +408,7 @@ impl World {
     }
 }
 
-/// Where every span has a number, they rise and are what the sample says of its versions.
+/// Where every span has a version, checks that the versions rise and match the range that the sample reports.
 fn check_versions(sample: &Sample) {
     let numbers: Option<Vec<u64>> = sample.version_spans.iter().map(|span| span.number()).collect();
     let Some(numbers) = numbers else { return };
