@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, RecordBatch, UInt64Array};
+use arrow_array::{ArrayRef, RecordBatch, UInt64Array};
 use rolldock::engine::simulated::SimulatedEngine;
 use rolldock::recipe::{EarlyStop, Launch, OnStop, PolicyMode};
 use rolldock::rollout::{

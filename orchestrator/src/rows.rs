@@ -6,12 +6,12 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 
-use arrow::array::{
-    ArrayRef, BooleanArray, Float32Builder, Float64Builder, ListBuilder, RecordBatch, StringBuilder,
-    StructBuilder, UInt8Builder, UInt32Builder, UInt64Builder,
+use arrow_array::builder::{
+    Float32Builder, Float64Builder, ListBuilder, StringBuilder, StructBuilder, UInt8Builder, UInt32Builder,
+    UInt64Builder,
 };
-use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
-use arrow::error::ArrowError;
+use arrow_array::{ArrayRef, BooleanArray, RecordBatch};
+use arrow_schema::{ArrowError, DataType, Field, Fields, Schema, SchemaRef};
 
 use crate::rollout::{Group, Sample};
 

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use rolldock_queue::{PartitionSpec, Put, QueueConfig, ServiceConfig, TransferQueue, serve};
 use support::Rolldock;
 use tempfile::TempDir;

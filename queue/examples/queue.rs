@@ -6,7 +6,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{Float32Array, RecordBatch, StringArray};
+use arrow_array::{Float32Array, RecordBatch, StringArray};
 use rolldock_queue::{PartitionSpec, Put, QueueConfig, Take, TransferQueue};
 use tokio::time::Instant;
 

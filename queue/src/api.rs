@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use arrow::array::RecordBatch;
+use arrow_array::RecordBatch;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde_json::Value;

@@ -362,8 +362,8 @@ impl QueueError {
     }
 }
 
-impl From<arrow::error::ArrowError> for QueueError {
-    fn from(error: arrow::error::ArrowError) -> Self {
+impl From<arrow_schema::ArrowError> for QueueError {
+    fn from(error: arrow_schema::ArrowError) -> Self {
         Self::Arrow { reason: error.to_string() }
     }
 }

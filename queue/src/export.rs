@@ -5,10 +5,10 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use arrow::array::{RecordBatch, new_null_array};
-use arrow::datatypes::{Field, Schema, SchemaRef};
-use arrow::ipc::writer::FileWriter;
-use arrow::json::LineDelimitedWriter;
+use arrow_array::{RecordBatch, new_null_array};
+use arrow_ipc::writer::FileWriter;
+use arrow_json::LineDelimitedWriter;
+use arrow_schema::{Field, Schema, SchemaRef};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use parquet::arrow::ArrowWriter;

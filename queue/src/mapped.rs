@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use arrow::buffer::Buffer;
+use arrow_buffer::Buffer;
 use bytes::Bytes;
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use parking_lot::Mutex;

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{Float32Array, Int32Array, Int64Array, RecordBatch};
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow_array::{Float32Array, Int32Array, Int64Array, RecordBatch};
+use arrow_schema::{DataType, Field, Schema};
 use futures::FutureExt;
 use rolldock_queue::{
     OnFull, Partition, PartitionSpec, Put, QueueConfig, QueueError, Take, TaskSpec, TransferQueue,

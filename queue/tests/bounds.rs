@@ -6,8 +6,8 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, NullArray, RecordBatch};
-use arrow::datatypes::{DataType, Field};
+use arrow_array::{ArrayRef, NullArray, RecordBatch};
+use arrow_schema::{DataType, Field};
 use rolldock_queue::{
     ColumnSpec, Durability, PartitionSpec, Put, Queue, QueueConfig, QueueError, Share, Stale, Take,
     TransferQueue,
@@ -338,8 +338,8 @@ async fn columns_of_many_groups_come_in_chunks_of_moderate_size_and_together() {
             handles.extend(partition.put(put, None).await.unwrap());
         }
         let wide: ArrayRef = {
-            use arrow::array::{Array, ListArray};
-            use arrow::datatypes::Int32Type;
+            use arrow_array::types::Int32Type;
+            use arrow_array::{Array, ListArray};
             let lists = (0..64).map(|row| Some((0..32 << 10).map(move |at| Some(at + row))));
             let lists = ListArray::from_iter_primitive::<Int32Type, _, _>(lists);
             assert!(lists.len() == handles.len());
@@ -351,7 +351,7 @@ async fn columns_of_many_groups_come_in_chunks_of_moderate_size_and_together() {
         assert!(report.is_sound(), "{report:?}");
         assert!(report.chunks >= 16 + 4, "8 MiB lie in {} chunks", report.chunks - 16);
         let found = partition.get(&handles, Some(&["wide".to_owned()])).await.unwrap();
-        let found = arrow::compute::concat_batches(&found[0].schema(), &found).unwrap();
+        let found = arrow_select::concat::concat_batches(&found[0].schema(), &found).unwrap();
         assert_eq!(found["wide"].to_data(), wide.to_data());
         queue.close();
     }

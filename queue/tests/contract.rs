@@ -8,7 +8,7 @@ use std::io::Cursor;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use rolldock_queue::{
     ColumnSpec, ExportFormat, OnFull, PartitionSpec, Put, Queue, QueueConfig, QueueError, RemoteConfig,
     RemoteQueue, SamplePart, Sampler, ServiceConfig, Share, Stale, Take, TaskSpec, TransferQueue, Unfinished,
@@ -50,7 +50,7 @@ async fn puts_and_takes(client: &RemoteQueue) {
             TaskSpec { name: "train".to_owned(), columns: Vec::new() },
             TaskSpec { name: "score".to_owned(), columns: vec!["advantage".to_owned()] },
         ],
-        columns: vec![ColumnSpec::new("id", arrow::datatypes::DataType::Int64)],
+        columns: vec![ColumnSpec::new("id", arrow_schema::DataType::Int64)],
         length_columns: vec!["id".to_owned()],
         capacity_bytes: Some(1 << 20),
         on_full: OnFull::DropOldest,

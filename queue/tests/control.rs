@@ -4,8 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
-use arrow::datatypes::Int64Type;
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
+use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use rolldock_queue::{
     GroupSampler, OnFull, Partition, PartitionSpec, Put, QueueConfig, QueueError, ReadyGroup, Stale, Take,
     TransferQueue,

@@ -7,8 +7,8 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, ListArray, RecordBatch};
-use arrow::datatypes::Int64Type;
+use arrow_array::types::Int64Type;
+use arrow_array::{ArrayRef, ListArray, RecordBatch};
 use rolldock_queue::{BLOBS, PartitionSpec, Put, Queue, QueueError, RowHandle, ServiceConfig, Take};
 
 use support::{Server, batch, names, served, served_with, spec, stats, until, until_live};
@@ -16,7 +16,7 @@ use support::{Server, batch, names, served, served_with, spec, stats, until, unt
 /// Rows of some kilobytes, with two tokens each.
 fn wide(rows: usize) -> RecordBatch {
     let text: ArrayRef =
-        Arc::new(arrow::array::StringArray::from_iter_values((0..rows).map(|_| "x".repeat(3000))));
+        Arc::new(arrow_array::StringArray::from_iter_values((0..rows).map(|_| "x".repeat(3000))));
     let tokens = (0..rows as i64).map(|row| Some([Some(row), Some(row)]));
     let tokens: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>(tokens));
     RecordBatch::try_from_iter([("text", text), ("tokens", tokens)]).unwrap()
@@ -150,7 +150,7 @@ fn rows_on(units: &[Server]) -> Vec<usize> {
 /// Texts of some kilobytes, each with its number before it.
 fn long_texts(rows: usize) -> RecordBatch {
     let texts = (0..rows).map(|row| format!("{row}:{}", "y".repeat(3000)));
-    let texts: ArrayRef = Arc::new(arrow::array::StringArray::from_iter_values(texts));
+    let texts: ArrayRef = Arc::new(arrow_array::StringArray::from_iter_values(texts));
     RecordBatch::try_from_iter([("text", texts)]).unwrap()
 }
 
@@ -179,7 +179,7 @@ async fn columns_go_to_the_units_of_their_rows_and_not_through_the_controller() 
     // Where the rows lie: a unit's death takes no more groups than it must.
     assert_eq!(rows_on(&units), before.iter().map(|rows| rows * 2).collect::<Vec<_>>());
     let found = client.get("train", &mixed, Some(&["text".to_owned()])).await.unwrap();
-    let found = arrow::compute::concat_batches(&found[0].schema(), &found).unwrap();
+    let found = arrow_select::concat::concat_batches(&found[0].schema(), &found).unwrap();
     assert_eq!(found, long_texts(32));
     // The table knows them as any others.
     let again = client.write_columns("train", &rows[..1], long_texts(1)).await;

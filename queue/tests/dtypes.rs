@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::*;
-use arrow::buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
-use arrow::datatypes::*;
+use arrow_array::types::*;
+use arrow_array::*;
+use arrow_buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
+use arrow_schema::*;
 use half::f16;
 use parking_lot::Mutex;
 use rolldock_queue::{

@@ -5,8 +5,11 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{Array, AsArray, Int32Array, ListBuilder, RecordBatch, UInt32Builder};
-use arrow::datatypes::{DataType, Field, Int32Type, Schema};
+use arrow_array::builder::{ListBuilder, UInt32Builder};
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int32Type;
+use arrow_array::{Array, Int32Array, RecordBatch};
+use arrow_schema::{DataType, Field, Schema};
 use rolldock_queue::{
     Durability, ExportFormat, PartitionSpec, Put, QueueConfig, QueueError, Take, TransferQueue, invariants,
 };
@@ -263,7 +266,7 @@ async fn rows_that_go_before_and_after_a_restart_are_counted_together() {
     let queue = open_with(dir.path(), config.clone());
     let partition = queue.declare(spec(PUTS * 8)).await.unwrap();
     let ids: Arc<dyn Array> = Arc::new(Int32Array::from_iter_values(0..8));
-    let text = arrow::array::StringArray::from_iter_values((0..8).map(|row| row.to_string().repeat(1024)));
+    let text = arrow_array::StringArray::from_iter_values((0..8).map(|row| row.to_string().repeat(1024)));
     let wide = RecordBatch::try_from_iter([("id", ids), ("text", Arc::new(text) as _)]).unwrap();
     let mut puts = Vec::new();
     for group in 0..PUTS {

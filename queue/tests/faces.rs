@@ -5,8 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, AsArray, Int64Array, ListArray, RecordBatch, StringArray};
-use arrow::datatypes::{DataType, Float32Type, Int64Type, UInt32Type};
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float32Type, Int64Type, UInt32Type};
+use arrow_array::{ArrayRef, Int64Array, ListArray, RecordBatch, StringArray};
+use arrow_schema::DataType;
 use rolldock_queue::face::{
     DataPool, DockConfig, MetaRequest, Pick, PoolConfig, Step, TransferDock, TransferQueueClient,
 };
@@ -364,7 +366,7 @@ async fn int64_stays_int64() {
         dock.get_experience("reward", None, Pick::Indexes(vec![0, 1, 2]), None).await.unwrap().unwrap();
     assert_eq!(read.batch()["id"].data_type(), &DataType::Int64);
     assert_eq!(longs(read.batch(), "id"), values);
-    let narrow: ArrayRef = Arc::new(arrow::array::Int32Array::from(vec![1]));
+    let narrow: ArrayRef = Arc::new(arrow_array::Int32Array::from(vec![1]));
     let narrow = RecordBatch::try_from_iter([("id", narrow)]).unwrap();
     assert!(matches!(dock.put_experience(&narrow, &[3]).await, Err(QueueError::WrongType { .. })));
 }

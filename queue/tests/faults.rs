@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, Float32Array, ListArray, RecordBatch, StringArray};
-use arrow::datatypes::Int32Type;
+use arrow_array::types::Int32Type;
+use arrow_array::{ArrayRef, Float32Array, ListArray, RecordBatch, StringArray};
 use rolldock_queue::{
     Durability, OnFull, Partition, PartitionSpec, Put, QueueConfig, QueueError, Take, TaskSpec, TransferQueue,
 };
@@ -237,7 +237,7 @@ async fn drop_oldest_never_drops_what_a_lease_holds() {
 async fn an_export_of_nothing_is_a_file_that_readers_take() {
     let queue = TransferQueue::open(QueueConfig::default()).unwrap();
     let mut spec = PartitionSpec::new("train", ["train"], 64);
-    spec.columns = vec![rolldock_queue::ColumnSpec::new("reward", arrow::datatypes::DataType::Float32)];
+    spec.columns = vec![rolldock_queue::ColumnSpec::new("reward", arrow_schema::DataType::Float32)];
     let partition = queue.declare(spec).await.unwrap();
     let mut bytes = Vec::new();
     partition.export(rolldock_queue::ExportFormat::Parquet, &mut bytes).await.unwrap();

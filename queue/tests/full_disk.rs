@@ -9,8 +9,9 @@ mod support;
 use std::path::Path;
 use std::process::Command;
 
-use arrow::array::{AsArray, RecordBatch};
-use arrow::datatypes::Int64Type;
+use arrow_array::RecordBatch;
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
 use rolldock_queue::{
     Durability, Partition, PartitionSpec, Put, QueueConfig, QueueError, RowHandle, Take, TransferQueue,
 };

@@ -9,9 +9,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{Array, ArrayRef, AsArray, Int64Array, ListArray, NullArray, RecordBatch, StringArray};
-use arrow::buffer::OffsetBuffer;
-use arrow::datatypes::{Field, Int64Type};
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
+use arrow_array::{Array, ArrayRef, Int64Array, ListArray, NullArray, RecordBatch, StringArray};
+use arrow_buffer::OffsetBuffer;
+use arrow_schema::Field;
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -228,7 +230,7 @@ async fn damaged_requests_are_refused_and_the_server_lives() {
     let queue = TransferQueue::open(QueueConfig::default()).unwrap();
     let (url, served) = served(queue.clone()).await;
     let client = reqwest::Client::new();
-    let mut stream = arrow::ipc::writer::StreamWriter::try_new(Vec::new(), &batch(0, 4).schema()).unwrap();
+    let mut stream = arrow_ipc::writer::StreamWriter::try_new(Vec::new(), &batch(0, 4).schema()).unwrap();
     stream.write(&batch(0, 4)).unwrap();
     let rows = stream.into_inner().unwrap();
     let spec = serde_json::to_vec(&PartitionSpec::new("p", ["a", "b"], 64)).unwrap();
@@ -272,7 +274,7 @@ async fn damaged_requests_are_refused_and_the_server_lives() {
 }
 
 fn stream_of(batch: &RecordBatch) -> Vec<u8> {
-    let mut writer = arrow::ipc::writer::StreamWriter::try_new(Vec::new(), &batch.schema()).unwrap();
+    let mut writer = arrow_ipc::writer::StreamWriter::try_new(Vec::new(), &batch.schema()).unwrap();
     writer.write(batch).unwrap();
     writer.into_inner().unwrap()
 }

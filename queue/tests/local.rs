@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, Float32Array, Int64Array, ListArray, RecordBatch, StringArray};
-use arrow::buffer::OffsetBuffer;
-use arrow::datatypes::Field;
+use arrow_array::{ArrayRef, Float32Array, Int64Array, ListArray, RecordBatch, StringArray};
+use arrow_buffer::OffsetBuffer;
+use arrow_schema::Field;
 use rolldock_queue::{
     Lease, LocalConfig, LocalListener, LocalQueue, LocalServiceConfig, PartitionSpec, Put, Queue,
     QueueConfig, QueueError, Regions, Take, TransferQueue, serve_local,

@@ -6,8 +6,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use arrow::array::{ArrayRef, AsArray, Int64Array, ListArray, RecordBatch};
-use arrow::datatypes::{Int32Type, Int64Type};
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Int32Type, Int64Type};
+use arrow_array::{ArrayRef, Int64Array, ListArray, RecordBatch};
 use rolldock_queue::{Durability, PartitionSpec, Put, QueueConfig, RowHandle, Take, TransferQueue};
 
 struct Counting;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, RecordBatch, StringArray, StringViewArray};
+use arrow_array::{ArrayRef, RecordBatch, StringArray, StringViewArray};
 use proptest::prelude::*;
 use rolldock_queue::{
     Durability, ExportFormat, KeyedRow, Partition, PartitionSpec, Put, QueueConfig, RowHandle, Take,
@@ -429,5 +429,5 @@ async fn assert_same_handles(queue: &TransferQueue, copy: &TransferQueue, handle
 
 async fn rows_at(queue: &TransferQueue, handles: &[RowHandle]) -> RecordBatch {
     let batches = queue.partition("train").unwrap().get(handles, None).await.unwrap();
-    arrow::compute::concat_batches(&batches[0].schema(), &batches).unwrap()
+    arrow_select::concat::concat_batches(&batches[0].schema(), &batches).unwrap()
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, FixedSizeListArray, Float32Array, Int64Array, RecordBatch, StringArray};
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow_array::{ArrayRef, FixedSizeListArray, Float32Array, Int64Array, RecordBatch, StringArray};
+use arrow_schema::{DataType, Field, Schema};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use rolldock_queue::{
@@ -302,7 +302,7 @@ fn framed(words: &str, tail: &[u8]) -> Vec<u8> {
 async fn rows_that_are_cut_are_refused_through_every_door() {
     let doors = Doors::open().await;
     doors.queue.declare(PartitionSpec::new("p", ["train"], 8)).await.unwrap();
-    let mut writer = arrow::ipc::writer::StreamWriter::try_new(Vec::new(), &ids(0, 4).schema()).unwrap();
+    let mut writer = arrow_ipc::writer::StreamWriter::try_new(Vec::new(), &ids(0, 4).schema()).unwrap();
     writer.write(&ids(0, 4)).unwrap();
     let stream = writer.into_inner().unwrap();
     for length in [1, 100, stream.len() / 2, stream.len() - 20] {

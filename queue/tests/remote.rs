@@ -6,7 +6,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{RecordBatch, StringArray};
+use arrow_array::{RecordBatch, StringArray};
 use rolldock_queue::{
     ExportFormat, PartitionSpec, Put, Queue, QueueConfig, QueueError, RemoteConfig, RemoteQueue, RowHandle,
     ServiceConfig, Take, TransferQueue, serve,
@@ -392,7 +392,7 @@ async fn exports_come_over_http_as_they_are_made_here() {
     }
     let mut file = Vec::new();
     client.export("train", ExportFormat::Arrow, &mut file).await.unwrap();
-    let reader = arrow::ipc::reader::FileReader::try_new(std::io::Cursor::new(file), None).unwrap();
+    let reader = arrow_ipc::reader::FileReader::try_new(std::io::Cursor::new(file), None).unwrap();
     assert_eq!(reader.map(|batch| batch.unwrap().num_rows()).sum::<usize>(), 27);
     let unknown = client.export("nobody", ExportFormat::Arrow, Vec::new()).await;
     assert!(matches!(unknown, Err(QueueError::UnknownPartition { .. })));

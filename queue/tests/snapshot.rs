@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::AsArray;
-use arrow::datatypes::Int64Type;
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
 use parking_lot::Mutex;
 use rolldock_queue::{
     Durability, PartitionSpec, Put, QueueConfig, QueueError, RowHandle, Sampler, Take, TransferQueue,

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{Int32Array, ListArray, RecordBatch};
-use arrow::datatypes::Int32Type;
+use arrow_array::types::Int32Type;
+use arrow_array::{Int32Array, ListArray, RecordBatch};
 use proptest::prelude::*;
 use rolldock_queue::{
     Lease, Partition, PartitionSpec, Put, QueueConfig, QueueError, Sampler, Share, Stale, Take, TransferQueue,
@@ -117,7 +117,7 @@ async fn lengths_and_priorities_survive_a_restart() {
 #[tokio::test]
 async fn what_cannot_be_counted_is_refused() {
     let partition = partition().await;
-    let words = arrow::array::BooleanArray::from(vec![true]);
+    let words = arrow_array::BooleanArray::from(vec![true]);
     let batch = RecordBatch::try_from_iter([("response_ids", Arc::new(words) as _)]).unwrap();
     let refused = partition.put(Put::group("a", batch), None).await;
     assert!(
@@ -155,7 +155,7 @@ fn tokens(lease: &Lease) -> usize {
     lease.batches().iter().map(|batch| batch.column_by_name("response_ids").unwrap()).fold(
         0,
         |sum, column| {
-            use arrow::array::AsArray;
+            use arrow_array::cast::AsArray;
             sum + column.as_list::<i32>().iter().flatten().map(|list| list.len()).sum::<usize>()
         },
     )

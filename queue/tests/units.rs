@@ -6,7 +6,7 @@ mod support;
 
 use std::time::Duration;
 
-use arrow::array::Int64Array;
+use arrow_array::Int64Array;
 use rolldock_queue::{BLOBS, PartitionSpec, Put, Queue, QueueError, ServiceConfig, Take, UnitStatus, serve};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;

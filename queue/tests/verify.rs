@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use rolldock_queue::{
     Durability, PartitionSpec, Problem, Put, QueueConfig, QueueError, Take, TransferQueue, VerifyReport,
 };

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+use arrow_array::{ArrayRef, Int64Array, RecordBatch};
 use rolldock_queue::{
     PartitionSpec, Put, Queue, QueueConfig, RemoteConfig, RemoteQueue, ServiceConfig, Take, TransferQueue,
     serve,

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{Int32Array, RecordBatch};
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow_array::{Int32Array, RecordBatch};
+use arrow_schema::{DataType, Field, Schema};
 use rolldock_queue::{
     Disposition, GroupFate, OnFull, Partition, PartitionSpec, Put, QueueConfig, QueueError, Share, Take,
     TransferQueue,

@@ -8,7 +8,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, RecordBatch, UInt64Array};
+use arrow_array::{ArrayRef, RecordBatch, UInt64Array};
 use futures::FutureExt;
 use futures::future::{self, BoxFuture};
 use rolldock::data::{PromptUid, TextCodec};

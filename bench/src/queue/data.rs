@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, FixedSizeBinaryArray, Float32Array, Int64Array, ListArray, RecordBatch};
-use arrow::buffer::{OffsetBuffer, ScalarBuffer};
-use arrow::datatypes::Field;
+use arrow_array::{ArrayRef, FixedSizeBinaryArray, Float32Array, Int64Array, ListArray, RecordBatch};
+use arrow_buffer::{OffsetBuffer, ScalarBuffer};
+use arrow_schema::Field;
 
 pub(super) const LARGE_ROWS: usize = 512;
 pub(super) const PROMPT_TOKENS: usize = 1024;

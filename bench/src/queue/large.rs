@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 use anyhow::Context;
-use arrow::array::RecordBatch;
+use arrow_array::RecordBatch;
 use rolldock_queue::{Put, Queue, RemoteQueue, Take};
 use tokio::time::Instant;
 

@@ -5,8 +5,9 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use arrow::array::{AsArray, RecordBatch};
-use arrow::datatypes::Int64Type;
+use arrow_array::RecordBatch;
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
 use rolldock_queue::{LocalConfig, LocalQueue, PartitionSpec, Put, Queue, QueueConfig, Take, TransferQueue};
 use tokio::time::Instant;
 

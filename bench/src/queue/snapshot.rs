@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use arrow::array::{ArrayRef, Float32Array, RecordBatch};
+use arrow_array::{ArrayRef, Float32Array, RecordBatch};
 use rolldock::scope::Scope;
 use rolldock_queue::{Partition, PartitionSpec, Put, QueueConfig, Take, TransferQueue};
 use tokio::time::Instant;

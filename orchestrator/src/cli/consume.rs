@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use arrow::array::{Array, AsArray, RecordBatch};
-use arrow::datatypes::Float32Type;
+use arrow_array::cast::AsArray;
+use arrow_array::types::Float32Type;
+use arrow_array::{Array, RecordBatch};
 use rolldock_queue::{Lease, Queue, QueueConfig, QueueError, Take, TransferQueue};
 use tokio::time::Instant;
 

@@ -7,9 +7,9 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-use arrow::array::RecordBatch;
-use arrow::json::WriterBuilder;
-use arrow::json::writer::LineDelimited;
+use arrow_array::RecordBatch;
+use arrow_json::WriterBuilder;
+use arrow_json::writer::LineDelimited;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use crate::data::{DataError, RowPlace};

@@ -17,8 +17,8 @@ pub mod data_pool;
 pub mod transfer_dock;
 pub mod transfer_queue;
 
-use arrow::array::RecordBatch;
-use arrow::compute::concat_batches;
+use arrow_array::RecordBatch;
+use arrow_select::concat::concat_batches;
 
 pub use data_pool::{DataPool, GroupSizes, PoolBatch, PoolConfig, Step};
 pub use transfer_dock::{DockConfig, Experience, Pick, TransferDock};

@@ -7,7 +7,7 @@
 //!
 //! ```
 //! # use std::sync::Arc;
-//! # use arrow::array::{Int64Array, RecordBatch};
+//! # use arrow_array::{Int64Array, RecordBatch};
 //! # use rolldock_queue::{QueueConfig, QueueError, TransferQueue};
 //! # use rolldock_queue::face::{DockConfig, Pick, TransferDock};
 //! # #[tokio::main(flavor = "current_thread")]
@@ -30,8 +30,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{RecordBatch, UInt64Array};
-use arrow::compute::take_record_batch;
+use arrow_array::{RecordBatch, UInt64Array};
+use arrow_select::take::take_record_batch;
 use tokio::time::Instant;
 
 use super::{bad, check_counts, joined, task_of};

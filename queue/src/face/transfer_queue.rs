@@ -6,7 +6,7 @@
 //!
 //! ```
 //! # use std::sync::Arc;
-//! # use arrow::array::{Int64Array, RecordBatch};
+//! # use arrow_array::{Int64Array, RecordBatch};
 //! # use rolldock_queue::{PartitionSpec, QueueConfig, QueueError, TransferQueue};
 //! # use rolldock_queue::face::{MetaRequest, TransferQueueClient};
 //! # #[tokio::main(flavor = "current_thread")]
@@ -30,8 +30,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use arrow::array::{RecordBatch, UInt64Array};
-use arrow::compute::take_record_batch;
+use arrow_array::{RecordBatch, UInt64Array};
+use arrow_select::take::take_record_batch;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::Instant;

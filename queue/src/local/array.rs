@@ -2,9 +2,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use arrow::array::{ArrayData, ArrayDataBuilder, ArrayRef, make_array};
-use arrow::buffer::{BooleanBuffer, Buffer, MutableBuffer, NullBuffer};
-use arrow::datatypes::DataType;
+use arrow_array::{ArrayRef, make_array};
+use arrow_buffer::{BooleanBuffer, Buffer, MutableBuffer, NullBuffer};
+use arrow_data::{ArrayData, ArrayDataBuilder};
+use arrow_schema::DataType;
 use serde::{Deserialize, Serialize};
 
 use crate::QueueError;
@@ -148,11 +149,11 @@ mod tests {
     use std::collections::HashMap;
     use std::sync::Arc;
 
-    use arrow::array::{
+    use arrow_array::types::{Float32Type, Int32Type, UInt8Type};
+    use arrow_array::{
         Array, BooleanArray, DictionaryArray, FixedSizeListArray, Int64Array, ListArray, StringArray,
         StringViewArray, StructArray,
     };
-    use arrow::datatypes::{Float32Type, Int32Type, UInt8Type};
 
     use super::*;
 

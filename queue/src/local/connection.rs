@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use arrow::buffer::Buffer;
+use arrow_buffer::Buffer;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;

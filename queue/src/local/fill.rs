@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use arrow::buffer::Buffer;
+use arrow_buffer::Buffer;
 
 use crate::QueueError;
 use crate::mapped::{Filling, Mapping};

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::array::{Array, RecordBatch, RecordBatchOptions};
-use arrow::buffer::Buffer;
-use arrow::datatypes::{Schema, SchemaRef};
-use arrow::ipc::writer::StreamEncoder;
+use arrow_array::{Array, RecordBatch, RecordBatchOptions};
+use arrow_buffer::Buffer;
+use arrow_ipc::writer::StreamEncoder;
+use arrow_schema::{Schema, SchemaRef};
 use bytes::Bytes;
 
 use super::array::{self, ArrayPlace, BufferPlace};

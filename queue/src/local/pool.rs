@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use arrow::buffer::Buffer;
+use arrow_buffer::Buffer;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 

@@ -1,6 +1,6 @@
 //! The words of both sides. Client and server are of one build: there is no other version to understand.
 
-use arrow::datatypes::Schema;
+use arrow_schema::Schema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;

@@ -1,7 +1,7 @@
 //! Rows that a consumer holds.
 
-use arrow::array::RecordBatch;
-use arrow::compute::concat_batches;
+use arrow_array::RecordBatch;
+use arrow_select::concat::concat_batches;
 use futures::future::BoxFuture;
 use serde_json::Value;
 

@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, RecordBatch};
-use arrow::compute::cast;
-use arrow::compute::kernels::length::length;
-use arrow::datatypes::{DataType, Schema, UInt32Type};
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, RecordBatch, downcast_integer_array};
+use arrow_buffer::ArrowNativeType;
+use arrow_schema::{DataType, Schema};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -150,6 +150,20 @@ pub(crate) struct PlacedRows {
     pub(crate) bytes: u64,
 }
 
+/// Tokens of each row of a column: the length of its list, or its number. A null, a negative number and a number beyond
+/// `u32` count for nothing. `None` where the column has neither lists nor whole numbers.
+fn counts_of(column: &ArrayRef) -> Option<Vec<u32>> {
+    let counts: Vec<usize> = downcast_integer_array!(
+        column => column.values().iter().map(|number| number.to_usize().unwrap_or(0)).collect(),
+        DataType::List(_) => column.as_list::<i32>().offsets().lengths().collect(),
+        DataType::LargeList(_) => column.as_list::<i64>().offsets().lengths().collect(),
+        DataType::FixedSizeList(_, length) => vec![length.to_usize().unwrap_or(0); column.len()],
+        _ => return None,
+    );
+    let count = |(row, count)| if column.is_null(row) { 0 } else { u32::try_from(count).unwrap_or(0) };
+    Some(counts.into_iter().enumerate().map(count).collect())
+}
+
 /// Tokens of each row of a batch.
 pub(crate) fn lengths_of(batch: &RecordBatch, counted: &[String]) -> Result<Vec<u32>, QueueError> {
     let mut lengths = vec![0; batch.num_rows()];
@@ -160,15 +174,9 @@ pub(crate) fn lengths_of(batch: &RecordBatch, counted: &[String]) -> Result<Vec<
             expected: "a list or a whole number, to count tokens by".to_owned(),
             found: column.data_type().to_string(),
         };
-        let counts: ArrayRef = match column.data_type() {
-            DataType::List(_) | DataType::LargeList(_) | DataType::FixedSizeList(..) => length(column)?,
-            dtype if dtype.is_integer() => Arc::clone(column),
-            _ => return Err(uncountable()),
-        };
-        // A negative number becomes null, and counts for nothing.
-        let counts = cast(&counts, &DataType::UInt32)?;
-        for (length, count) in lengths.iter_mut().zip(counts.as_primitive::<UInt32Type>()) {
-            *length = u32::saturating_add(*length, count.unwrap_or(0));
+        let counts = counts_of(column).ok_or_else(uncountable)?;
+        for (length, count) in lengths.iter_mut().zip(counts) {
+            *length = u32::saturating_add(*length, count);
         }
     }
     Ok(lengths)
@@ -353,3 +361,6 @@ impl Partition {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use arrow::array::{RecordBatch, RecordBatchOptions};
-use arrow::datatypes::{Field, Schema};
+use arrow_array::{RecordBatch, RecordBatchOptions};
+use arrow_schema::{Field, Schema};
 
 use serde::{Deserialize, Serialize};
 

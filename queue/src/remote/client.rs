@@ -8,7 +8,7 @@ mod units;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::RecordBatch;
+use arrow_array::RecordBatch;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde_json::Value;

@@ -10,12 +10,12 @@ use std::io::IoSlice;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use arrow::array::{Array, RecordBatch};
-use arrow::buffer::Buffer;
-use arrow::compute::concat_batches;
-use arrow::datatypes::{Field, Schema, SchemaRef};
-use arrow::ipc::reader::StreamDecoder;
-use arrow::ipc::writer::{StreamEncoder, StreamWriter};
+use arrow_array::{Array, RecordBatch};
+use arrow_buffer::Buffer;
+use arrow_ipc::reader::StreamDecoder;
+use arrow_ipc::writer::{StreamEncoder, StreamWriter};
+use arrow_schema::{Field, Schema, SchemaRef};
+use arrow_select::concat::concat_batches;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::QueueError;
@@ -223,7 +223,7 @@ impl Decoder {
     }
 }
 
-fn broken(error: arrow::error::ArrowError) -> QueueError {
+fn broken(error: arrow_schema::ArrowError) -> QueueError {
     bad(format!("arrow stream: {error}"))
 }
 

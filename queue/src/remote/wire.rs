@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use arrow::array::RecordBatch;
+use arrow_array::RecordBatch;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::Instant;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use arrow::buffer::Buffer;
+use arrow_buffer::Buffer;
 
 use crate::invariants::Violation;
 use crate::partition::{CutReader, Partition, Table};

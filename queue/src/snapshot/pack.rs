@@ -6,8 +6,8 @@
 
 use std::io::Read;
 
-use arrow::array::RecordBatch;
-use arrow::buffer::Buffer;
+use arrow_array::RecordBatch;
+use arrow_buffer::Buffer;
 use bytes::Bytes;
 
 use super::capture::Loaded;

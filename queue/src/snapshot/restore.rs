@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use arrow::buffer::Buffer;
+use arrow_buffer::Buffer;
 
 use super::read::{Frame, Reader};
 use super::{SnapshotCounts, Stretch};

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
-use arrow::compute::interleave_record_batch;
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_schema::{DataType, SchemaRef};
+use arrow_select::interleave::interleave_record_batch;
 
 use super::{ChunkSizes, held_bytes, own_buffers};
 use crate::QueueError;

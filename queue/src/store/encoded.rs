@@ -2,9 +2,9 @@
 
 use std::io::{self, Write};
 
-use arrow::buffer::Buffer;
-use arrow::ipc::reader::StreamDecoder;
-use arrow::ipc::writer::StreamEncoder;
+use arrow_buffer::Buffer;
+use arrow_ipc::reader::StreamDecoder;
+use arrow_ipc::writer::StreamEncoder;
 
 use super::{ALIGNMENT, Chunk};
 use crate::QueueError;

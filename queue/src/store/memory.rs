@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use std::sync::Arc;
 
-use arrow::datatypes::Schema;
+use arrow_schema::Schema;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;

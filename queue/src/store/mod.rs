@@ -19,10 +19,11 @@ mod sizes;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayData, RecordBatch, UInt32Array};
-use arrow::compute::take_record_batch;
-use arrow::datatypes::{ArrowNativeType, DataType};
-use arrow::error::ArrowError;
+use arrow_array::{Array, RecordBatch, UInt32Array};
+use arrow_buffer::ArrowNativeType;
+use arrow_data::ArrayData;
+use arrow_schema::{ArrowError, DataType};
+use arrow_select::take::take_record_batch;
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,9 @@
 //! How many bytes of a chunk each of its rows needs: rows may be as ragged as they like.
 
-use arrow::array::{Array, ArrayData, RecordBatch};
-use arrow::datatypes::{ArrowNativeType, DataType};
+use arrow_array::{Array, RecordBatch};
+use arrow_buffer::ArrowNativeType;
+use arrow_data::ArrayData;
+use arrow_schema::DataType;
 
 use super::needed_bytes;
 
@@ -118,8 +120,8 @@ mod tests {
 
     use std::sync::Arc;
 
-    use arrow::array::{ArrayRef, Int64Array, ListArray, StringArray};
-    use arrow::datatypes::Int32Type;
+    use arrow_array::types::Int32Type;
+    use arrow_array::{ArrayRef, Int64Array, ListArray, StringArray};
 
     use super::*;
 

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Float32Array, Int64Array, ListArray, RecordBatch};
-use arrow::datatypes::{Float32Type, Int32Type, Int64Type};
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float32Type, Int32Type, Int64Type};
+use arrow_array::{Array, ArrayRef, Float32Array, Int64Array, ListArray, RecordBatch};
 use rolldock_queue::{Lease, Put};
 
 pub(crate) fn payload(ids: &[i64]) -> RecordBatch {

@@ -8,8 +8,8 @@ use std::io::{Cursor, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float32Array, Int64Array, ListArray, RecordBatch};
-use arrow::datatypes::Int32Type;
+use arrow_array::types::Int32Type;
+use arrow_array::{ArrayRef, Float32Array, Int64Array, ListArray, RecordBatch};
 use parking_lot::Mutex;
 use rolldock_queue::{
     Durability, Partition, PartitionSpec, Put, QueueConfig, QueueError, RowHandle, Sampler, Take, TaskSpec,

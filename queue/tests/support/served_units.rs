@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, Int64Array, ListArray, RecordBatch};
-use arrow::datatypes::Int64Type;
+use arrow_array::types::Int64Type;
+use arrow_array::{ArrayRef, Int64Array, ListArray, RecordBatch};
 use rolldock_queue::{
     PartitionSpec, PartitionStats, Queue, QueueConfig, RemoteConfig, RemoteQueue, ServiceConfig,
     TransferQueue, UnitConfig, UnitStatus, run_unit, serve,
@@ -86,7 +86,7 @@ pub(crate) fn batch(first: i64, rows: i64) -> RecordBatch {
 
 pub(crate) fn names(rows: i64) -> RecordBatch {
     let names = (0..rows).map(|row| format!("n{row}"));
-    RecordBatch::try_from_iter([("name", Arc::new(arrow::array::StringArray::from_iter_values(names)) as _)])
+    RecordBatch::try_from_iter([("name", Arc::new(arrow_array::StringArray::from_iter_values(names)) as _)])
         .unwrap()
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{Int64Array, RecordBatch, StringArray};
+use arrow_array::{Int64Array, RecordBatch, StringArray};
 use rolldock_queue::{PartitionSpec, Put, Queue, QueueError, Sampler, Share, Take, TaskSpec};
 use tokio::time::Instant;
 

@@ -3,9 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, BooleanArray, RecordBatch, UInt32Array, new_null_array};
-use arrow::compute::{take, take_record_batch};
-use arrow::datatypes::{DataType, Field, Schema, UInt32Type, UInt64Type};
+use arrow_array::cast::AsArray;
+use arrow_array::types::{UInt32Type, UInt64Type};
+use arrow_array::{ArrayRef, BooleanArray, RecordBatch, UInt32Array, new_null_array};
+use arrow_schema::{DataType, Field, Schema};
+use arrow_select::take::{take, take_record_batch};
 
 use super::IMPORTANCE_WEIGHT;
 use crate::face::joined;

@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, Float32Array, RecordBatch};
+use arrow_array::{ArrayRef, Float32Array, RecordBatch};
 use tokio::time::Instant;
 
 use super::{bad, check_counts, joined};

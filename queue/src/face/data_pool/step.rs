@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use arrow::array::{
+use arrow_array::types::UInt32Type;
+use arrow_array::{
     ArrayRef, BooleanArray, Float32Array, ListArray, RecordBatch, StringArray, UInt32Array, UInt64Array,
 };
-use arrow::datatypes::UInt32Type;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

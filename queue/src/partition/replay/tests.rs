@@ -69,9 +69,9 @@ fn a_record_outlives_its_rows_and_a_rewriting_of_the_journal() {
 }
 
 /// Rows of one put, one after the other.
-fn numbers(rows: usize) -> arrow::array::RecordBatch {
-    let ids: arrow::array::ArrayRef = Arc::new(arrow::array::Int64Array::from_iter_values(0..rows as i64));
-    arrow::array::RecordBatch::try_from_iter([("id", ids)]).unwrap()
+fn numbers(rows: usize) -> arrow_array::RecordBatch {
+    let ids: arrow_array::ArrayRef = Arc::new(arrow_array::Int64Array::from_iter_values(0..rows as i64));
+    arrow_array::RecordBatch::try_from_iter([("id", ids)]).unwrap()
 }
 
 #[tokio::test]
@@ -106,19 +106,19 @@ async fn what_concerns_more_rows_than_a_record_may_have_is_read_back() {
 
 /// What somebody sees of a partition whose rows he knows.
 async fn seen(partition: &Partition, rows: &[RowHandle]) -> (PartitionStats, Vec<Vec<i64>>) {
-    use arrow::array::AsArray;
+    use arrow_array::cast::AsArray;
     let mut columns = vec![Vec::new(); 3];
     for batch in partition.get(rows, None).await.unwrap() {
         for (column, seen) in batch.columns().iter().zip(&mut columns) {
-            seen.extend(column.as_primitive::<arrow::datatypes::Int64Type>().values().iter());
+            seen.extend(column.as_primitive::<arrow_array::types::Int64Type>().values().iter());
         }
     }
     (partition.stats(), columns)
 }
 
-fn column(name: &str, rows: usize) -> arrow::array::RecordBatch {
+fn column(name: &str, rows: usize) -> arrow_array::RecordBatch {
     let numbers = Arc::clone(numbers(rows).column(0));
-    arrow::array::RecordBatch::try_from_iter([(name, numbers)]).unwrap()
+    arrow_array::RecordBatch::try_from_iter([(name, numbers)]).unwrap()
 }
 
 /// Slices are of two rows in unit tests.

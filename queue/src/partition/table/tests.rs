@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use arrow::array::{Int64Array, RecordBatch};
+use arrow_array::{Int64Array, RecordBatch};
 
 use super::*;
 use crate::Take;
@@ -272,7 +272,7 @@ fn a_put_that_fails_leaves_the_types_of_its_columns_free() {
     let mut table = table();
     let first = put("a", 1, 1);
     let columns = columns_of(first.batches[0].schema_ref());
-    let other = vec![ColumnSpec::new("id", arrow::datatypes::DataType::Utf8)];
+    let other = vec![ColumnSpec::new("id", arrow_schema::DataType::Utf8)];
     let claim = table.reserve(&first, 1, 0, &columns);
     assert!(
         matches!(table.check_columns(&other), Err(QueueError::WrongType { .. })),
@@ -283,9 +283,8 @@ fn a_put_that_fails_leaves_the_types_of_its_columns_free() {
     let claim = table.reserve(&first, 1, 0, &columns);
     table.settle_columns(claim.columns(), true);
     assert!(matches!(table.check_columns(&other), Err(QueueError::WrongType { .. })));
-    let many: Vec<ColumnSpec> = (0..5000)
-        .map(|number| ColumnSpec::new(format!("c{number}"), arrow::datatypes::DataType::Int8))
-        .collect();
+    let many: Vec<ColumnSpec> =
+        (0..5000).map(|number| ColumnSpec::new(format!("c{number}"), arrow_schema::DataType::Int8)).collect();
     assert!(matches!(table.check_columns(&many), Err(QueueError::BadRequest { .. })));
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use arrow::array::{Int64Array, RecordBatch};
+use arrow_array::{Int64Array, RecordBatch};
 use tokio::time::Instant;
 
 use crate::{Amount, Partition, PartitionSpec, Put, QueueConfig, Share, Take, TransferQueue};

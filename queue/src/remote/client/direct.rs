@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::RecordBatch;
+use arrow_array::RecordBatch;
 use futures::future::{join_all, try_join_all};
 use parking_lot::Mutex;
 use tokio::time::Instant;

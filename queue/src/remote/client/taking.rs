@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::RecordBatch;
+use arrow_array::RecordBatch;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hyper::StatusCode;

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, UInt64Array};
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt64Type};
+use arrow_array::cast::AsArray;
+use arrow_array::types::UInt64Type;
+use arrow_array::{Array, ArrayRef, RecordBatch, StringArray, UInt64Array};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use serde_json::Value;
 
 use super::{bad, conformed};
@@ -81,13 +83,14 @@ pub(crate) fn labelled_schema(schema: &Schema, lease: &Lease) -> SchemaRef {
 fn split_text(batch: &mut RecordBatch, name: &str) -> Result<Option<Vec<Option<String>>>, QueueError> {
     let Ok(place) = batch.schema_ref().index_of(name) else { return Ok(None) };
     let column = batch.remove_column(place);
-    let column = match column.data_type() {
-        DataType::LargeUtf8 | DataType::Utf8View => arrow::compute::cast(&column, &DataType::Utf8)?,
-        _ => column,
+    let owned = |text: Option<&str>| text.map(str::to_owned);
+    let texts = match column.data_type() {
+        DataType::Utf8 => column.as_string::<i32>().iter().map(owned).collect(),
+        DataType::LargeUtf8 => column.as_string::<i64>().iter().map(owned).collect(),
+        DataType::Utf8View => column.as_string_view().iter().map(owned).collect(),
+        _ => return Err(bad(format!("expected a column {name} of type Utf8"))),
     };
-    let texts =
-        column.as_string_opt::<i32>().ok_or_else(|| bad(format!("expected a column {name} of type Utf8")))?;
-    Ok(Some(texts.iter().map(|text| text.map(str::to_owned)).collect()))
+    Ok(Some(texts))
 }
 
 fn parse_tags(texts: Vec<Option<String>>) -> Result<Vec<Value>, QueueError> {

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use arrow::buffer::Buffer;
+use arrow_buffer::Buffer;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
@@ -94,7 +94,7 @@ fn extent(bytes: &[u8]) -> Result<Extent, QueueError> {
     }
     let Some(head_bytes) = rest.get(..head) else { return Ok(Extent::Unknown(8 + head)) };
     let message =
-        arrow::ipc::root_as_message(head_bytes).map_err(|error| bad(format!("arrow stream: {error}")))?;
+        arrow_ipc::root_as_message(head_bytes).map_err(|error| bad(format!("arrow stream: {error}")))?;
     let body = usize::try_from(message.bodyLength()).ok();
     let whole = body.and_then(|body| body.checked_add(8 + head));
     whole.map(Extent::Known).ok_or_else(|| bad("arrow stream: a message without a sensible length"))

@@ -1,9 +1,8 @@
 //! Streams that are cut or damaged.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use arrow::array::{ArrayRef, StringArray};
-use arrow::array::{Float32Array, ListArray};
-use arrow::datatypes::Int32Type;
+use arrow_array::types::Int32Type;
+use arrow_array::{ArrayRef, Float32Array, ListArray, StringArray};
 use proptest::prelude::*;
 
 use super::*;
@@ -99,7 +98,7 @@ fn segments_are_the_bytes_that_they_consist_of() {
 /// Three batches of more than half a megabyte, as one stream.
 fn long_stream() -> (Vec<RecordBatch>, Vec<u8>) {
     let batch = |first: i32| {
-        let ids = arrow::array::Int32Array::from_iter_values(first..first + 150_000);
+        let ids = arrow_array::Int32Array::from_iter_values(first..first + 150_000);
         RecordBatch::try_from_iter([("id", Arc::new(ids) as ArrayRef)]).unwrap()
     };
     let batches: Vec<RecordBatch> = (0..3).map(|number| batch(number * 7)).collect();

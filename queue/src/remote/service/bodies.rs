@@ -1,6 +1,6 @@
 //! Bodies of requests, read as they arrive and no further than their limit.
 
-use arrow::array::RecordBatch;
+use arrow_array::RecordBatch;
 use axum::body::Body;
 use bytes::Bytes;
 use http_body::Body as _;

@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use arrow::datatypes::SchemaRef;
+use arrow_schema::SchemaRef;
 use axum::body::Body;
 use bytes::Bytes;
 use futures::stream;

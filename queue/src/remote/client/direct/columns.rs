@@ -1,6 +1,6 @@
 //! Columns straight to the units that their rows' groups belong to.
 
-use arrow::array::RecordBatch;
+use arrow_array::RecordBatch;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use tokio::time::Instant;
 
