@@ -11,3 +11,5 @@ pub mod rollout;
 pub mod rows;
 pub mod run;
 pub mod scope;
+
+pub use rolldock_dispatch as dispatch;

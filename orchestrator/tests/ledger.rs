@@ -6,12 +6,11 @@ mod support;
 use std::path::Path;
 
 use rolldock::data::{Position, PromptUid};
+use rolldock::dispatch::{DispatchId, Fate, StepEnd};
 use rolldock::ledger::{
     DispatchRecord, FORMAT, LedgerConfig, LedgerWriter, LifeRecord, Record, RunRecord, StepEndRecord,
     StepRecord,
 };
-use rolldock::recipe::Durability;
-use rolldock::rollout::{DispatchId, Fate, StepEnd};
 use support::Rolldock;
 use tempfile::TempDir;
 
@@ -37,7 +36,7 @@ fn end(id: u64, fate: Fate) -> Record {
 
 /// One step that is short: of six dispatches two were accepted, and one goes on.
 fn short_step(dir: &Path) -> LedgerWriter {
-    let config = LedgerConfig { durability: Durability::Fsync, inline: true };
+    let config = LedgerConfig { fsync: true, inline: true };
     let writer = LedgerWriter::open(dir, config).unwrap().writer;
     let lost = || Fate::Failed("server=b was lost".to_owned());
     let records = [

@@ -12,8 +12,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rand::RngExt;
+use rolldock::dispatch::StepEnd;
 use rolldock::recipe::{EarlyStop, Launch};
-use rolldock::rollout::{StepEnd, invariants};
+use rolldock::rollout::invariants;
 use rolldock_simengine::Fault;
 use support::{World, env_number, in_virtual_time, prompts};
 

@@ -12,13 +12,13 @@ use arrow_array::{ArrayRef, RecordBatch, UInt64Array};
 use futures::FutureExt;
 use futures::future::{self, BoxFuture};
 use rolldock::data::{PromptUid, TextCodec};
+use rolldock::dispatch::{DispatchId, StepEnd};
 use rolldock::policy::{
     Announcement, Applied, ApplyVersion, FollowVersion, PolicyState, PolicyTerms, Updates,
 };
 use rolldock::recipe::{OnSilence, OnStop, PolicyMode};
 use rolldock::rollout::{
-    AgentLoopManager, DispatchId, Grading, Handed, InWait, OutsideGrader, Phase, RolloutControl, Silence,
-    StepEnd, Subject,
+    AgentLoopManager, Grading, Handed, InWait, OutsideGrader, Phase, RolloutControl, Silence, Subject,
 };
 use rolldock_queue::{Partition, PartitionSpec, Put, QueueConfig, TransferQueue};
 use rolldock_reward::{Gates, GatesConfig, RewardError, RewardJob, RewardRunner, Score};

@@ -1,7 +1,7 @@
 //! Commands and options.
 
 mod fleet;
-mod ledger;
+mod history;
 mod reward;
 
 use std::net::{IpAddr, SocketAddr};
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(super) use fleet::{EngineDialect, FleetArgs, FleetCommand, ProxyArgs};
-pub(super) use ledger::LedgerArgs;
+pub(super) use history::LedgerArgs;
 pub(super) use reward::{AdvantageArgs, RewardArgs, RewardCommand, ScoreArgs};
 
 /// Keeps a fleet of vLLM servers busy with RL rollouts and hands finished groups to a trainer through a queue.

@@ -6,7 +6,7 @@ mod args;
 mod consume;
 mod file;
 mod fleet;
-mod ledger;
+mod history;
 mod proxy;
 mod queue;
 mod reward;
@@ -54,7 +54,7 @@ async fn run_command(cli: Cli) -> ExitCode {
         Command::Proxy(args) => proxy::run(args).await,
         Command::Fleet(args) => fleet::run(args).await,
         Command::Queue(args) => queue::run(args).await,
-        Command::Ledger(args) => ledger::run(args).await,
+        Command::Ledger(args) => history::run(args).await,
         Command::Reward(args) => reward::run(args).await,
         Command::Consume(args) => consume::run(args).await,
     };

@@ -12,7 +12,7 @@ use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::data::cursor::{DatasetCursor, Order};
-use crate::data::prompt::update_text;
+use crate::data::prompt::{row_uid, update_text};
 use crate::data::reader::{Place, for_each_row};
 use crate::data::schema::{Row, Schema};
 use crate::data::spool::{Spool, SpoolWriter};
@@ -256,7 +256,7 @@ impl Scan {
         } else if self.report.sources.len() < SOURCES_MAX {
             self.report.sources.insert(row.source.clone(), 1);
         }
-        self.uids.push(PromptUid::of(&row.source, &row.prompt, &row.answer, occurrence));
+        self.uids.push(row_uid(&row.source, &row.prompt, &row.answer, occurrence));
         self.spool.push(row)
     }
 

@@ -28,4 +28,5 @@ pub use codec::{CodecConfig, EncodedPrompt, TemplateChoice, TextCodec};
 pub use cursor::DatasetCursor;
 pub use dataset::{Dataset, DatasetConfig, DatasetReport, PromptLengths};
 pub use error::{DataError, RowPlace};
-pub use prompt::{DataFields, DrawCounts, Message, Position, Prompt, PromptContent, PromptSource, PromptUid};
+pub use prompt::{DataFields, DrawCounts, Message, Prompt, PromptContent, PromptSource};
+pub use rolldock_dispatch::{Position, PromptUid};

@@ -1,39 +1,26 @@
 //! A prompt and where prompts come from.
 
-use std::fmt;
 use std::sync::Arc;
 
+use rolldock_dispatch::{Position, PromptUid};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::data::DataError;
 
-/// Identifies a data-set row for ever.
+/// The identity of a row with `occurrence` equal rows before it.
 ///
-/// A hash of what the row says (source, messages, answer) and of how many equal rows stand before it, so it
+/// It is a hash of what the row says (source, messages, answer) and of how many equal rows stand before it, so it
 /// survives shuffling, re-ordered files and added columns. With 64 bits, two of two million different rows
 /// share one with a chance of one in ten million.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct PromptUid(pub u64);
-
-impl PromptUid {
-    /// The identity of a row with `occurrence` equal rows before it.
-    pub(crate) fn of(source: &str, prompt: &PromptContent, answer: &str, occurrence: u32) -> Self {
-        let mut hasher = Xxh3::new();
-        update_text(&mut hasher, source);
-        prompt.update(&mut hasher);
-        update_text(&mut hasher, answer);
-        hasher.update(&occurrence.to_le_bytes());
-        Self(hasher.digest())
-    }
-}
-
-impl fmt::Display for PromptUid {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{:016x}", self.0)
-    }
+pub(crate) fn row_uid(source: &str, prompt: &PromptContent, answer: &str, occurrence: u32) -> PromptUid {
+    let mut hasher = Xxh3::new();
+    update_text(&mut hasher, source);
+    prompt.update(&mut hasher);
+    update_text(&mut hasher, answer);
+    hasher.update(&occurrence.to_le_bytes());
+    PromptUid(hasher.digest())
 }
 
 /// One visit to a data-set row, ready to be sent.
@@ -139,16 +126,6 @@ impl PromptContent {
 pub(crate) fn update_text(hasher: &mut Xxh3, text: &str) {
     hasher.update(&(text.len() as u64).to_le_bytes());
     hasher.update(text.as_bytes());
-}
-
-/// A place in an endless stream of epochs; what a checkpoint keeps of a data set.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Position {
-    /// Epochs that are over.
-    pub epoch: u32,
-    /// Rows of this epoch that were drawn, skipped ones included.
-    pub offset: u64,
 }
 
 /// Where the rollout gets its prompts from.

@@ -28,7 +28,8 @@ pub mod simulated;
 mod soundness;
 
 pub use error::{Admission, EngineError, ErrorClass};
-pub use progress::{PartialOutput, Progress};
+pub use progress::Progress;
+pub use rolldock_dispatch::{FinishReason, PartialOutput, VersionSpan};
 
 /// Sampling parameters, as the field and the engines name them.
 #[derive(Debug, Clone, PartialEq)]
@@ -83,44 +84,6 @@ pub struct Resumed {
     pub tokens: u32,
     /// The seed of its first segment.
     pub seed: u64,
-}
-
-/// Why a sample ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum FinishReason {
-    /// An end-of-sequence or stop token; it is the last of `response_ids`.
-    Stop,
-    /// The token limit.
-    Length,
-}
-
-impl FinishReason {
-    /// The engine's own word for it, as stored in the queue.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Stop => "stop",
-            Self::Length => "length",
-        }
-    }
-}
-
-/// A run of tokens that one weight version generated: `start..end` in `response_ids`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VersionSpan {
-    /// The engine's label, as set by `/update_weight_version` ("default" until then).
-    pub version: Arc<str>,
-    /// First token.
-    pub start: u32,
-    /// One past the last token.
-    pub end: u32,
-}
-
-impl VersionSpan {
-    /// The number at the end of its label: 42 of "42", "step-42" and "v42".
-    pub fn number(&self) -> Option<u64> {
-        let digits_start = self.version.trim_end_matches(|c: char| c.is_ascii_digit()).len();
-        self.version[digits_start..].parse().ok()
-    }
 }
 
 /// One finished sample.

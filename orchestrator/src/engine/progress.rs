@@ -14,28 +14,14 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{FinishReason, SampleOutput, VersionSpan};
+use super::{PartialOutput, SampleOutput};
 
-/// What there is of one sample.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct PartialOutput {
-    /// Token ids so far.
-    pub response_ids: Vec<u32>,
-    /// Log-probability of each token of `response_ids`.
-    pub logprobs: Vec<f32>,
-    /// Spans that cover all tokens, or none where they are unknown.
-    pub version_spans: Vec<VersionSpan>,
-    /// Why the sample ended, if it had before the others of its request were cut off: nothing is left to generate
-    /// of it.
-    pub finish_reason: Option<FinishReason>,
-}
-
-impl PartialOutput {
-    /// The sample, if it has ended. Every sample has a token at least.
-    pub(super) fn into_sample(self) -> Option<SampleOutput> {
-        let Self { response_ids, logprobs, version_spans, finish_reason } = self;
+impl SampleOutput {
+    /// The sample that a part is, if it has ended. Every sample has at least one token.
+    pub(super) fn finished(part: PartialOutput) -> Option<Self> {
+        let PartialOutput { response_ids, logprobs, version_spans, finish_reason } = part;
         let finish_reason = finish_reason.filter(|_| !response_ids.is_empty())?;
-        Some(SampleOutput { response_ids, logprobs, finish_reason, version_spans })
+        Some(Self { response_ids, logprobs, finish_reason, version_spans })
     }
 }
 

@@ -15,7 +15,7 @@ use rolldock_simengine as sim;
 use rolldock_simengine::{Phase, SimError, SimRequest, SimServer};
 use tokio::sync::mpsc;
 
-use super::{Engine, EngineError, GenerateRequest, Generation, PartialOutput, Resumed};
+use super::{Engine, EngineError, GenerateRequest, Generation, PartialOutput, Resumed, SampleOutput};
 
 mod partial;
 
@@ -95,7 +95,7 @@ impl SimulatedEngine {
         progress.leave(Vec::new());
         let bad_answer = |reason: String| EngineError::BadAnswer { server: name.to_owned(), reason };
         let samples = parts.map_err(bad_answer)?.into_iter().map(|part| {
-            part.into_sample()
+            SampleOutput::finished(part)
                 .ok_or_else(|| bad_answer("a choice without an end or without tokens".to_owned()))
         });
         Ok(Generation { samples: samples.collect::<Result<_, _>>()? })

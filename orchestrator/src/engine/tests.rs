@@ -295,7 +295,7 @@ async fn run_in_pieces(engine: &SimulatedEngine, seed: u64, stream: bool) -> (Sa
                 sample.response_ids.extend(last.response_ids);
                 sample.logprobs.extend(last.logprobs);
                 sample.finish_reason = Some(last.finish_reason);
-                return (sample.into_sample().unwrap(), cuts);
+                return (SampleOutput::finished(sample).unwrap(), cuts);
             }
             Err(EngineError::Aborted { .. }) => {
                 let part = progress.take().into_iter().next().unwrap();

@@ -1,9 +1,8 @@
 //! Records as bytes: a kind, then its fields; integers as LEB128, texts with their length before them.
 
-use super::reasons::interned;
+use rolldock_dispatch::{DispatchId, Fate, Position, PromptUid, StepEnd, interned_reason};
+
 use super::{DispatchRecord, LifeRecord, Next, Record, RunRecord, StepEndRecord, StepRecord, TokensPlace};
-use crate::data::{Position, PromptUid};
-use crate::rollout::{DispatchId, Fate, StepEnd};
 
 /// Bytes of a text; a longer reason of a failure is cut.
 const TEXT_BYTES_MAX: usize = 1024;
@@ -287,7 +286,7 @@ fn decode_dispatch(from: &mut Decoder<'_>) -> Result<DispatchRecord, Expected> {
 fn decode_fate(from: &mut Decoder<'_>) -> Result<Fate, Expected> {
     Ok(match from.byte()? {
         0 => Fate::Accepted,
-        1 => Fate::Filtered(interned(from.text()?)),
+        1 => Fate::Filtered(interned_reason(from.text()?)),
         2 => Fate::Stale,
         3 => Fate::Cancelled,
         4 => Fate::Requeued,

@@ -2,9 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::engine::ErrorClass;
-use crate::rollout::DispatchId;
-use crate::rollout::invariants::Violation;
+use rolldock_dispatch::DispatchId;
+use rolldock_dispatch::invariants::Violation;
 
 /// Errors of the ledger. One that befell the writer stays: everything that waits for it gets the same one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -80,20 +79,6 @@ pub enum LedgerError {
 }
 
 impl LedgerError {
-    /// What a caller may do about it.
-    pub fn class(&self) -> ErrorClass {
-        match self {
-            Self::InUse { .. } | Self::NoLedger { .. } | Self::ForeignRecord { .. } => ErrorClass::Client,
-            Self::Closed => ErrorClass::Cancelled,
-            Self::Io { .. }
-            | Self::Corrupt { .. }
-            | Self::Contradiction(_)
-            | Self::Invariant(_)
-            | Self::UnknownDispatch { .. }
-            | Self::QueueDiffers { .. } => ErrorClass::Fault,
-        }
-    }
-
     pub(super) fn io(action: &'static str, file: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let file = file.to_owned();
         move |error| Self::Io { action, file, reason: error.to_string() }

@@ -1,9 +1,8 @@
 //! Records for tests.
 
+use rolldock_dispatch::{CarriedSample, DispatchId, FinishReason, Position, PromptUid, Spent, VersionSpan};
+
 use super::{DispatchRecord, FORMAT, KeptGroup, LifeRecord, Record, RunRecord, StepRecord};
-use crate::data::{Position, PromptUid};
-use crate::engine::{FinishReason, VersionSpan};
-use crate::rollout::{CarriedSample, DispatchId, Spent};
 
 pub(super) fn run() -> Record {
     Record::Run(RunRecord { run_id: "rd1".to_owned(), started_s: 1_700_000_000, format: FORMAT })

@@ -5,8 +5,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use rolldock_dispatch::{DispatchId, Fate};
+
 use super::{DispatchRecord, LedgerError, LedgerState, LogEnd, Next, Record, read_log};
-use crate::rollout::{DispatchId, Fate};
 
 /// A dispatch with what became of it.
 #[derive(Debug, Clone, PartialEq, Eq)]

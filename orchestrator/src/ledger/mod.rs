@@ -34,7 +34,6 @@ mod error;
 mod fixture;
 mod frame;
 mod history;
-mod reasons;
 mod record;
 mod state;
 mod tokens;
@@ -43,7 +42,6 @@ mod writer;
 pub use error::LedgerError;
 pub use frame::{LEDGER_FILE, LogEnd, ledger_file, read_log};
 pub use history::{DispatchHistory, History};
-pub(crate) use reasons::counted_as;
 pub use record::{
     DispatchRecord, FORMAT, LifeRecord, Next, QueueRecord, Record, RunRecord, StepEndRecord, StepRecord,
 };

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
+use rolldock_dispatch::{DispatchId, Fate, Position, PromptUid, StepEnd};
 use serde::{Deserialize, Serialize};
 
 use super::{LedgerError, TokensPlace};
-use crate::data::{Position, PromptUid};
-use crate::rollout::{DispatchId, Fate, StepEnd};
 
 /// Version of the records; it stands in the first record of a run.
 pub const FORMAT: u32 = 1;

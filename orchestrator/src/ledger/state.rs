@@ -5,11 +5,12 @@ mod reconcile;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use rolldock_dispatch::invariants::conservation;
+use rolldock_dispatch::{DispatchId, Fate, Position, PromptUid, StepEnd, Totals};
+
 use super::{
     DispatchRecord, FORMAT, LedgerError, Next, Record, RunRecord, StepEndRecord, StepRecord, TokensPlace,
 };
-use crate::data::{Position, PromptUid};
-use crate::rollout::{DispatchId, Fate, StepEnd, Totals, invariants};
 
 pub use reconcile::{OpenStep, Resumption};
 
@@ -303,10 +304,10 @@ impl LedgerState {
 
     /// Conservation, over the run and over every step.
     pub fn check(&self) -> Result<(), LedgerError> {
-        invariants::conservation(&self.totals, self.open.len())?;
+        conservation(&self.totals, self.open.len())?;
         for (number, step) in &self.steps {
             let open = if *number == self.current { self.open.len() } else { 0 };
-            invariants::conservation(&step.totals, open)?;
+            conservation(&step.totals, open)?;
         }
         Ok(())
     }

@@ -12,10 +12,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rolldock_dispatch::{CarriedSample, DispatchId, FinishReason, Spent, VersionSpan};
+
 use super::LedgerError;
 use super::codec::{Decoder, Encoder, Expected};
-use crate::engine::{FinishReason, VersionSpan};
-use crate::rollout::{CarriedSample, DispatchId, Spent};
 
 const HEAD: usize = 8;
 /// Samples of a group, and version spans of a sample; more is no group of ours.
@@ -64,7 +64,7 @@ impl KeptGroup {
         into.number(self.number);
         into.number(self.parent.0);
         into.number(self.samples.len() as u64);
-        self.samples.iter().for_each(|sample| sample.encode(&mut into));
+        self.samples.iter().for_each(|sample| encode_sample(sample, &mut into));
         into.0
     }
 
@@ -75,7 +75,7 @@ impl KeptGroup {
         if count > SAMPLES_MAX {
             return Err("at most 65536 samples");
         }
-        let samples = (0..count).map(|_| CarriedSample::decode(&mut from)).collect::<Result<_, _>>()?;
+        let samples = (0..count).map(|_| decode_sample(&mut from)).collect::<Result<_, _>>()?;
         if !from.is_empty() {
             return Err("the end of a group");
         }
@@ -83,67 +83,65 @@ impl KeptGroup {
     }
 }
 
-impl CarriedSample {
-    fn encode(&self, into: &mut Encoder) {
-        into.number(u64::from(self.index));
-        into.number(u64::from(self.attempt));
-        into.number(u64::from(self.segments));
-        into.byte(match self.finish_reason {
-            None => 0,
-            Some(FinishReason::Stop) => 1,
-            Some(FinishReason::Length) => 2,
-        });
-        into.number(self.policy_version_min);
-        into.number(self.policy_version_max);
-        into.byte(u8::from(self.versions_reported));
-        into.number(self.response_ids.len() as u64);
-        self.response_ids.iter().for_each(|id| into.0.extend_from_slice(&id.to_le_bytes()));
-        into.number(self.logprobs.len() as u64);
-        self.logprobs.iter().for_each(|logprob| into.0.extend_from_slice(&logprob.to_le_bytes()));
-        into.number(self.version_spans.len() as u64);
-        for span in &self.version_spans {
-            into.text(&span.version);
-            into.number(u64::from(span.start));
-            into.number(u64::from(span.end));
-        }
+fn encode_sample(sample: &CarriedSample, into: &mut Encoder) {
+    into.number(u64::from(sample.index));
+    into.number(u64::from(sample.attempt));
+    into.number(u64::from(sample.segments));
+    into.byte(match sample.finish_reason {
+        None => 0,
+        Some(FinishReason::Stop) => 1,
+        Some(FinishReason::Length) => 2,
+    });
+    into.number(sample.policy_version_min);
+    into.number(sample.policy_version_max);
+    into.byte(u8::from(sample.versions_reported));
+    into.number(sample.response_ids.len() as u64);
+    sample.response_ids.iter().for_each(|id| into.0.extend_from_slice(&id.to_le_bytes()));
+    into.number(sample.logprobs.len() as u64);
+    sample.logprobs.iter().for_each(|logprob| into.0.extend_from_slice(&logprob.to_le_bytes()));
+    into.number(sample.version_spans.len() as u64);
+    for span in &sample.version_spans {
+        into.text(&span.version);
+        into.number(u64::from(span.start));
+        into.number(u64::from(span.end));
     }
+}
 
-    fn decode(from: &mut Decoder<'_>) -> Result<Self, Expected> {
-        let (index, attempt, segments) = (from.number_u32()?, from.number_u32()?, from.number_u32()?);
-        let finish_reason = match from.byte()? {
-            0 => None,
-            1 => Some(FinishReason::Stop),
-            2 => Some(FinishReason::Length),
-            _ => return Err("a known reason for the end of a sample"),
-        };
-        let (policy_version_min, policy_version_max) = (from.number()?, from.number()?);
-        let versions_reported = from.byte()? != 0;
-        let response_ids = words(from)?.map(u32::from_le_bytes).collect();
-        let logprobs = words(from)?.map(f32::from_le_bytes).collect();
-        let spans = from.number()?;
-        if spans > SPANS_MAX {
-            return Err("at most 1048576 version spans");
-        }
-        let version_spans = (0..spans)
-            .map(|_| {
-                let version: Arc<str> = from.text()?.into();
-                Ok(VersionSpan { version, start: from.number_u32()?, end: from.number_u32()? })
-            })
-            .collect::<Result<_, Expected>>()?;
-        Ok(Self {
-            index,
-            attempt,
-            segments,
-            response_ids,
-            logprobs,
-            version_spans,
-            policy_version_min,
-            policy_version_max,
-            versions_reported,
-            finish_reason,
-            spent: Spent::default(),
-        })
+fn decode_sample(from: &mut Decoder<'_>) -> Result<CarriedSample, Expected> {
+    let (index, attempt, segments) = (from.number_u32()?, from.number_u32()?, from.number_u32()?);
+    let finish_reason = match from.byte()? {
+        0 => None,
+        1 => Some(FinishReason::Stop),
+        2 => Some(FinishReason::Length),
+        _ => return Err("a known reason for the end of a sample"),
+    };
+    let (policy_version_min, policy_version_max) = (from.number()?, from.number()?);
+    let versions_reported = from.byte()? != 0;
+    let response_ids = words(from)?.map(u32::from_le_bytes).collect();
+    let logprobs = words(from)?.map(f32::from_le_bytes).collect();
+    let spans = from.number()?;
+    if spans > SPANS_MAX {
+        return Err("at most 1048576 version spans");
     }
+    let version_spans = (0..spans)
+        .map(|_| {
+            let version: Arc<str> = from.text()?.into();
+            Ok(VersionSpan { version, start: from.number_u32()?, end: from.number_u32()? })
+        })
+        .collect::<Result<_, Expected>>()?;
+    Ok(CarriedSample {
+        index,
+        attempt,
+        segments,
+        response_ids,
+        logprobs,
+        version_spans,
+        policy_version_min,
+        policy_version_max,
+        versions_reported,
+        finish_reason,
+        spent: Spent::default(),
+    })
 }
 
 /// Values of four bytes, with their number before them.

@@ -18,11 +18,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use rolldock_dispatch::{DispatchId, Fate};
 use tokio::sync::watch;
 
 use super::{KeptGroup, LedgerError, LedgerState, Record};
-use crate::recipe::Durability;
-use crate::rollout::{DispatchId, Fate};
 
 use sink::Sink;
 
@@ -36,9 +35,9 @@ const GATHER: Duration = Duration::from_millis(20);
 /// How a ledger is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LedgerConfig {
-    /// What a record survives when [`LedgerWriter::sync`] has returned. `None` is as good as `Os`, for what a restart
-    /// stands on is that the ledger knows more than the queue.
-    pub durability: Durability,
+    /// Whether a record survives the loss of power once [`LedgerWriter::sync`] has returned. Without it a record survives
+    /// the end of the process: a restart relies on the ledger to know more than the queue.
+    pub fsync: bool,
     /// Writes in the call that appends, without a thread: for virtual time, where a thread's own pace must not show.
     pub inline: bool,
 }
@@ -120,7 +119,7 @@ impl LedgerWriter {
     /// # Errors
     /// [`LedgerError::InUse`] while another process writes to it; what [`LedgerState::read`] says; what the system says.
     pub fn open(dir: &Path, config: LedgerConfig) -> Result<Opened, LedgerError> {
-        let (sink, state, torn_bytes) = Sink::open(dir, config.durability)?;
+        let (sink, state, torn_bytes) = Sink::open(dir, config.fsync)?;
         let shared = Arc::new(Shared {
             gathered: Mutex::new(Gathered::default()),
             work: Condvar::new(),

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use comfy_table::{Table, presets};
+use rolldock_dispatch::StepEnd;
 
-use crate::rollout::{StepEnd, StepMetrics};
+use crate::rollout::StepMetrics;
 
 /// Servers listed one by one; a larger fleet is summarised.
 const SERVERS_LISTED_MAX: usize = 16;

@@ -23,15 +23,17 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use rolldock_dispatch::{DispatchId, Fate, Totals};
+
 use crate::data::Prompt;
-use crate::ledger::counted_as;
 use crate::recipe::{EarlyStop, Launch, OnStale, OnStop};
 use crate::rollout::accept_rate::AcceptRate;
 use crate::rollout::carry::CarriedGroup;
+use crate::rollout::dispatches::SentOut;
 use crate::rollout::feed::Drawn;
-use crate::rollout::ledger::SentOut;
+use crate::rollout::reasons::counted_as;
 use crate::rollout::staleness::{RETURNS_MAX, Staleness};
-use crate::rollout::{DispatchId, Fate, Group, Ledger, Totals};
+use crate::rollout::{Dispatches, Group};
 
 mod admission;
 mod restore;
@@ -137,7 +139,7 @@ enum Slot {
 #[derive(Debug)]
 pub(crate) struct Board {
     config: BoardConfig,
-    ledger: Ledger,
+    dispatches: Dispatches,
     step: u64,
     /// Steps follow each other without a cut until this one, where the run is a flow.
     flow_until: Option<u64>,
@@ -177,7 +179,7 @@ impl Board {
     pub(crate) fn new(config: BoardConfig) -> Self {
         let config_version = config.staleness.first_version;
         Self {
-            ledger: Ledger::new(config.ledger_entries_max),
+            dispatches: Dispatches::new(config.ledger_entries_max),
             config,
             step: 0,
             flow_until: None,
@@ -223,7 +225,7 @@ impl Board {
         let number = self.next_number;
         self.next_number += 1;
         let policy_version = self.policy_version;
-        let id = self.ledger.dispatch(SentOut {
+        let id = self.dispatches.dispatch(SentOut {
             number,
             parent: None,
             prompt: &prompt,
@@ -252,7 +254,7 @@ impl Board {
         let carried = carried.filter(|group| group.policy_version_min() >= fresh_from);
         let oldest = carried.as_ref().map_or(u64::MAX, |group| group.policy_version_min());
         let policy_version = self.policy_version.min(oldest);
-        let id = self.ledger.dispatch(SentOut {
+        let id = self.dispatches.dispatch(SentOut {
             number,
             parent: Some(parent),
             prompt: &prompt,
@@ -282,14 +284,14 @@ impl Board {
         match end {
             GroupEnd::Filtered(reason) => {
                 self.accept_rate.record(false);
-                self.ledger.end(id, Fate::Filtered(reason));
+                self.dispatches.end(id, Fate::Filtered(reason));
             }
             GroupEnd::SetAside(group) => {
                 self.accept_rate.record(false);
                 self.set_aside.insert(number, group);
             }
             GroupEnd::Failed(reason) => {
-                self.ledger.end(id, Fate::Failed(reason));
+                self.dispatches.end(id, Fate::Failed(reason));
             }
             GroupEnd::Valid(group) => {
                 self.accept_rate.record(true);
@@ -309,20 +311,20 @@ impl Board {
         while self.set_aside.len() > kept {
             let Some((_, group)) = self.set_aside.pop_last() else { return };
             let reason = group.set_aside.as_ref().map_or("set_aside", counted_as);
-            self.ledger.end(group.dispatch, Fate::Filtered(reason));
+            self.dispatches.end(group.dispatch, Fate::Filtered(reason));
         }
     }
 
     fn cut_off(&mut self, dispatch: Dispatch, carried: Option<Box<CarriedGroup>>) {
         if self.config.on_stop == OnStop::Discard {
-            self.ledger.end(dispatch.id, Fate::Cancelled);
+            self.dispatches.end(dispatch.id, Fate::Cancelled);
             return;
         }
         let Dispatch { id, number, first_attempt, returns, .. } = dispatch;
         let prompt = dispatch.prompt;
         match &carried {
-            Some(carried) => self.ledger.end_with(id, Fate::Carried, || carried.kept(number, id)),
-            None => self.ledger.end(id, Fate::Requeued),
+            Some(carried) => self.dispatches.end_with(id, Fate::Carried, || carried.kept(number, id)),
+            None => self.dispatches.end(id, Fate::Requeued),
         };
         // Without anything new it goes on from what it came with.
         let carried = carried.map(Arc::from).or(dispatch.carried);
@@ -334,9 +336,9 @@ impl Board {
     fn retire(&mut self, dispatch: Dispatch) {
         let Dispatch { id, number, prompt, first_attempt, returns, .. } = dispatch;
         if self.config.staleness.on_stale != OnStale::Requeue || returns >= RETURNS_MAX {
-            self.ledger.end(id, Fate::Stale);
+            self.dispatches.end(id, Fate::Stale);
         } else {
-            self.ledger.end_anew(id, Fate::Stale, first_attempt);
+            self.dispatches.end_anew(id, Fate::Stale, first_attempt);
             let returns = returns + 1;
             self.queue(number, Requeued { parent: id, prompt, first_attempt, carried: None, returns });
         }
@@ -346,10 +348,10 @@ impl Board {
     fn give_up(&mut self, dispatch: Dispatch) {
         let Dispatch { id, number, prompt, first_attempt, returns, .. } = dispatch;
         if returns >= RETURNS_MAX {
-            self.ledger.end(id, Fate::Failed(format!("given up times={}", returns + 1)));
+            self.dispatches.end(id, Fate::Failed(format!("given up times={}", returns + 1)));
             return;
         }
-        self.ledger.end_anew(id, Fate::Requeued, first_attempt);
+        self.dispatches.end_anew(id, Fate::Requeued, first_attempt);
         let returns = returns + 1;
         self.queue(number, Requeued { parent: id, prompt, first_attempt, carried: None, returns });
     }
@@ -408,15 +410,15 @@ impl Board {
         }
     }
 
-    pub(crate) fn ledger(&self) -> &Ledger {
-        &self.ledger
+    pub(crate) fn dispatches(&self) -> &Dispatches {
+        &self.dispatches
     }
 
     /// The servers have another version. Returns the oldest that running groups may have begun with.
     pub(crate) fn set_policy_version(&mut self, version: u64) -> u64 {
         if version > self.policy_version {
             self.policy_version = version;
-            self.ledger.version(version);
+            self.dispatches.version(version);
         }
         self.fresh_from_at(self.policy_version)
     }

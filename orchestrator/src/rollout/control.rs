@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rolldock_dispatch::Totals;
 
 use crate::recipe::OnSilence;
-use crate::rollout::Totals;
 use crate::rollout::board::{Board, Counts};
 use crate::rollout::meter::{Meter, StepCosts};
 use crate::rollout::waits::Waits;
@@ -35,7 +35,7 @@ impl RolloutView {
 
     /// Dispatches of the step by fate.
     pub fn totals(&self) -> Totals {
-        self.board.lock().ledger().step_totals().clone()
+        self.board.lock().dispatches().step_totals().clone()
     }
 
     /// Costs of the step so far.

@@ -2,7 +2,7 @@
 
 use crate::data::DataError;
 use crate::engine::ErrorClass;
-use crate::rollout::invariants::Violation;
+use rolldock_dispatch::invariants::Violation;
 
 /// Errors of the rollout core. What goes wrong with a single group is its fate, not an error.
 #[derive(Debug, thiserror::Error)]

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use rolldock_dispatch::Position;
 
-use crate::data::{DataError, Position, Prompt, PromptSource};
+use crate::data::{DataError, Prompt, PromptSource};
 use crate::rollout::RolloutError;
 use crate::scope::Scope;
 

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rolldock_dispatch::{DispatchId, FinishReason, Spent, VersionSpan};
 use rolldock_reward::{Parts, Rejection};
 
 use crate::data::Prompt;
-use crate::engine::{FinishReason, VersionSpan};
-use crate::rollout::DispatchId;
 
 /// One scored response.
 #[derive(Debug, Clone)]
@@ -52,17 +51,6 @@ pub struct Sample {
     pub advantage: f32,
     /// Where its time went.
     pub spent: Spent,
-}
-
-/// Where the time of a sample went.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Spent {
-    /// Waiting for a permit.
-    pub permit: Duration,
-    /// On the engine, queueing there included; of all attempts.
-    pub engine: Duration,
-    /// In the scorer.
-    pub reward: Duration,
 }
 
 /// A prompt with all of its samples.

@@ -1,37 +1,10 @@
-//! What must hold of a rollout at every moment, in one place: `debug_assert!`s, property tests and the seeded
-//! simulation all call these functions.
+//! What must hold of a rollout, besides what must hold of [dispatches](rolldock_dispatch::invariants): `debug_assert!`s,
+//! property tests and the seeded simulation call these functions.
 
 use std::collections::BTreeSet;
 
-use crate::rollout::Totals;
-
-/// A broken invariant, in words that name the numbers.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("broken invariant: {0}")]
-pub struct Violation(pub String);
-
-/// Conservation: every dispatch is in flight or has exactly one fate.
-pub fn conservation(totals: &Totals, open: usize) -> Result<(), Violation> {
-    let ended = totals.accepted
-        + totals.filtered
-        + totals.stale
-        + totals.cancelled
-        + totals.requeued
-        + totals.carried
-        + totals.held
-        + totals.failed;
-    if totals.dispatched != totals.in_flight + ended {
-        return Err(Violation(format!("dispatched is not in flight + fates: {totals:?}")));
-    }
-    if totals.in_flight != open as u64 {
-        return Err(Violation(format!("in_flight={} but open dispatches={open}", totals.in_flight)));
-    }
-    let by_reason: u64 = totals.filtered_by_reason.values().sum();
-    if by_reason != totals.filtered {
-        return Err(Violation(format!("filtered={} but its reasons add up to {by_reason}", totals.filtered)));
-    }
-    Ok(())
-}
+use rolldock_dispatch::Totals;
+use rolldock_dispatch::invariants::Violation;
 
 /// At the end of a step nothing is in flight.
 pub fn settled(totals: &Totals) -> Result<(), Violation> {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use futures::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
+use rolldock_dispatch::{Fate, StepEnd, Totals};
 use rolldock_loadbalancer::{LoadBalancer, Priority};
 use rolldock_reward::GateCounts;
 use tokio::sync::mpsc;
@@ -20,10 +21,10 @@ use crate::rollout::control::{RolloutControl, RolloutView};
 use crate::rollout::grading::{Grades, Grading};
 use crate::rollout::meter::Meter;
 use crate::rollout::sample::StepContext;
-use crate::rollout::step_ends::{Handed, StepEnd, StepEnds, StepMetrics};
+use crate::rollout::step_ends::{Handed, StepEnds, StepMetrics};
 use crate::rollout::waits::{InWait, Phase, Subject, Waits};
 use crate::rollout::worker::{AgentLoopWorker, Signals, StepState};
-use crate::rollout::{Fate, Group, Hold, PromptFeed, RolloutConfig, RolloutError, Totals, invariants};
+use crate::rollout::{Group, Hold, PromptFeed, RolloutConfig, RolloutError, invariants};
 use crate::scope::Scope;
 
 /// The groups of a step, and what it did.
@@ -138,7 +139,7 @@ impl AgentLoopManager {
 
     /// Totals of the whole run by fate.
     pub fn run_totals(&self) -> Totals {
-        self.board.lock().ledger().run_totals().clone()
+        self.board.lock().dispatches().run_totals().clone()
     }
 
     /// Steps begun so far.
@@ -235,7 +236,7 @@ impl AgentLoopManager {
         ended?;
         drawn?;
         let end = self.step_end(record.counts, interrupted);
-        self.board.lock().ledger().end_step(record.step, end);
+        self.board.lock().dispatches().end_step(record.step, end);
         let metrics = state.step_ends.metrics(record, end, &context);
         if let Some(early_stop) = metrics.guarded {
             self.board.lock().set_early_stop(early_stop);
@@ -363,7 +364,7 @@ impl AgentLoopManager {
     /// Why the last group that failed did so, as far as the ledger still has it.
     pub fn last_failure(&self) -> Option<String> {
         let board = self.board.lock();
-        let reasons = board.ledger().ended().filter_map(|entry| match &entry.fate {
+        let reasons = board.dispatches().ended().filter_map(|entry| match &entry.fate {
             Some(Fate::Failed(reason)) => Some(reason.clone()),
             _ => None,
         });
@@ -373,8 +374,8 @@ impl AgentLoopManager {
     /// Checks what must hold between steps.
     pub fn check(&self) -> Result<(), RolloutError> {
         let board = self.board.lock();
-        board.ledger().check()?;
-        invariants::settled(board.ledger().step_totals())?;
+        board.dispatches().check()?;
+        invariants::settled(board.dispatches().step_totals())?;
         Ok(())
     }
 }

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rolldock_dispatch::{CarriedSample, FinishReason, Spent};
 
-use crate::rollout::carry::CarriedSample;
 use crate::rollout::survival::Survival;
-use crate::rollout::{Group, Sample, Spent};
+use crate::rollout::{Group, Sample};
 
 /// Share of the bias window that stays from step to step: an effective window of twenty steps.
 const WINDOW_KEPT: f64 = 0.95;
@@ -125,7 +125,7 @@ impl Meter {
         let step = &mut inner.step;
         step.samples += 1;
         step.tokens += tokens;
-        step.truncated += u64::from(sample.finish_reason == crate::engine::FinishReason::Length);
+        step.truncated += u64::from(sample.finish_reason == FinishReason::Length);
         step.spent.permit += sample.spent.permit;
         step.spent.engine += sample.spent.engine;
         step.spent.reward += sample.spent.reward;

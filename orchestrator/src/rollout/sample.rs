@@ -13,19 +13,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use rolldock_dispatch::{CarriedSample, FinishReason, PartialOutput, Spent, Stamp};
 use rolldock_loadbalancer::{LoadBalancer, Permit, PermitRequest, Priority, ServerId};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::engine::{Admission, Engine, EngineError, FinishReason, PartialOutput, Progress, SamplingParams};
+use crate::engine::{Admission, Engine, EngineError, Progress, SamplingParams};
 use crate::rollout::board::Dispatch;
-use crate::rollout::carry::CarriedSample;
 use crate::rollout::grading::Grades;
 use crate::rollout::meter::Meter;
-use crate::rollout::version::Stamp;
 use crate::rollout::waits::{Phase, Subject, Waits};
-use crate::rollout::{RolloutConfig, Sample, Spent};
+use crate::rollout::{RolloutConfig, Sample};
 
 /// Replays of one try that found no server to talk to; a busy server is asked again until the deadline.
 const UNREACHABLE_REPLAYS_MAX: u32 = 8;

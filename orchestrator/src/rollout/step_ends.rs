@@ -5,27 +5,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rolldock_dispatch::{StepEnd, Totals};
 use tokio::time::Instant;
 
 use crate::recipe::EarlyStop;
+use crate::rollout::Group;
 use crate::rollout::board::{Counts, StepRecord};
 use crate::rollout::guard::GuardState;
 use crate::rollout::meter::{LengthBias, StepCosts};
 use crate::rollout::sample::StepContext;
-use crate::rollout::{Group, Totals};
-
-/// How a step ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StepEnd {
-    /// The target was reached.
-    Reached,
-    /// Every allowed generation batch was used up before.
-    OutOfBatches,
-    /// The data set has no more prompts.
-    OutOfPrompts,
-    /// The scope was ended.
-    Interrupted,
-}
 
 /// What a step did.
 #[derive(Debug, Clone)]

@@ -10,11 +10,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rolldock_dispatch::{DispatchId, PromptUid};
 use tokio::time::Instant;
 
-use crate::data::PromptUid;
 use crate::engine::Progress;
-use crate::rollout::DispatchId;
 
 /// What is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

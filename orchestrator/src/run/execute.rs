@@ -8,7 +8,7 @@ use anyhow::Context;
 use rolldock_loadbalancer::Monitor;
 use tokio_util::sync::CancellationToken;
 
-use super::ledger::RunLedger;
+use super::journalling::RunJournal;
 use super::policy::{RunPolicy, last_announcement};
 use super::queue::RunQueue;
 use super::signals::Endings;
@@ -29,12 +29,12 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
 pub(super) async fn execute(run: Run, progress: &Progress) -> anyhow::Result<Summary> {
     std::fs::create_dir_all(&run.out).with_context(|| format!("cannot create {}", run.out.display()))?;
-    let opened = RunLedger::open(&run.out, &run.recipe).await?;
+    let opened = RunJournal::open(&run.out, &run.recipe).await?;
     write_whole(&run.out.join(RECIPE_FILE), &run.recipe.to_toml()?)?;
     let log = run.out.join(LOG_FILE);
     progress.keep_log(&log).with_context(|| format!("cannot write {}", log.display()))?;
     let queue = RunQueue::open(&run.out, &run.recipe).await?;
-    let (ledger, resumption) = RunLedger::begin(opened, run_id(&run), queue.partition()).await?;
+    let (ledger, resumption) = RunJournal::begin(opened, run_id(&run), queue.partition()).await?;
     let services = run.scope.child();
     let steps_scope = run.scope.child();
     let interrupted = steps_scope.token().clone();
@@ -58,7 +58,7 @@ pub(super) async fn execute(run: Run, progress: &Progress) -> anyhow::Result<Sum
                 resumption.last_step,
                 resumption.queued.len()
             ));
-            Some(RunLedger::restore(&run.out, resumption, &prompts, &services).await?)
+            Some(RunJournal::restore(&run.out, resumption, &prompts, &services).await?)
         }
         None => None,
     };

@@ -13,7 +13,7 @@ mod awake;
 mod convert;
 mod execute;
 mod fleet;
-mod ledger;
+mod journalling;
 mod members;
 mod metrics;
 mod policy;

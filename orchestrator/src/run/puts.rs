@@ -5,7 +5,7 @@ use rolldock_reward::Estimator;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::ledger::RunLedger;
+use super::journalling::RunJournal;
 use super::queue::RunQueue;
 use crate::rollout::{Group, Handed, Phase, RolloutControl, Sample, StepMetrics, Subject};
 
@@ -15,7 +15,7 @@ const INTERRUPTED_PUT_LIMIT: std::time::Duration = std::time::Duration::from_sec
 /// Where accepted groups go.
 pub(super) struct Puts<'a> {
     pub(super) queue: &'a RunQueue,
-    pub(super) ledger: &'a RunLedger,
+    pub(super) ledger: &'a RunJournal,
     pub(super) control: RolloutControl,
     pub(super) advantage: Estimator,
     /// After an interruption nobody may be there who makes room.

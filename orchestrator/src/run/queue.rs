@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::convert::seconds;
-use super::ledger::RunLedger;
+use super::journalling::RunJournal;
 use super::serve::{serve_queue, until_taken};
 use crate::ledger::Resumption;
 use crate::policy::PolicyState;
@@ -125,7 +125,7 @@ impl RunQueue {
             keys: Vec::new(),
             tags: Vec::new(),
             token: Some(format!("dispatch-{}", group.dispatch)),
-            record: Some(RunLedger::queue_record(group)),
+            record: Some(RunJournal::queue_record(group)),
         };
         self.partition.put(put, Some(Instant::now() + self.put_deadline)).await?;
         if group.step < self.kept_from_step {

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use rolldock_dispatch::{StepEnd, Totals};
 use rolldock_reward::{Estimator, GateCounts};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::execute::parts;
-use super::ledger::RunLedger;
+use super::journalling::RunJournal;
 use super::policy::RunPolicy;
 use super::puts::Puts;
 use super::queue::RunQueue;
@@ -15,14 +16,14 @@ use super::{Run, convert};
 use crate::data::{Dataset, DrawCounts};
 use crate::recipe::{OnShort, PolicyMode, Validation};
 use crate::report::{Progress, step_table, validation_line};
-use crate::rollout::{AgentLoopManager, PromptFeed, StepEnd, StepMetrics, Totals};
+use crate::rollout::{AgentLoopManager, PromptFeed, StepMetrics};
 use crate::scope::Scope;
 
 /// What the steps work with.
 pub(super) struct Steps<'a> {
     pub(super) run: &'a Run,
     pub(super) queue: &'a RunQueue,
-    pub(super) ledger: &'a RunLedger,
+    pub(super) ledger: &'a RunJournal,
     pub(super) policy: Option<&'a RunPolicy>,
     pub(super) progress: &'a Progress,
     pub(super) manager: AgentLoopManager,

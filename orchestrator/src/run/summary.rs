@@ -3,10 +3,10 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use rolldock_dispatch::Totals;
 use rolldock_reward::GateCounts;
 
 use crate::data::DrawCounts;
-use crate::rollout::Totals;
 
 /// What a run did.
 #[derive(Debug, Clone)]

@@ -1,6 +1,6 @@
 use serde_json::value::RawValue;
 
-use super::{DataFields, Message, PromptContent, PromptUid};
+use super::{DataFields, Message, PromptContent, PromptUid, row_uid};
 
 fn text(text: &str) -> PromptContent {
     PromptContent::Text(text.to_owned())
@@ -15,23 +15,20 @@ fn messages(pairs: &[(&str, &str)]) -> PromptContent {
 #[test]
 fn an_identity_never_changes() {
     // Ledgers and checkpoints on disk hold these: a change here orphans them.
-    assert_eq!(PromptUid::of("math", &text("1 + 1"), "2", 0).to_string(), "fb705fb53a5beaa8");
-    assert_eq!(
-        PromptUid::of("math", &messages(&[("user", "1 + 1")]), "2", 0).to_string(),
-        "67d9b2ac35f707ff"
-    );
+    assert_eq!(row_uid("math", &text("1 + 1"), "2", 0).to_string(), "fb705fb53a5beaa8");
+    assert_eq!(row_uid("math", &messages(&[("user", "1 + 1")]), "2", 0).to_string(), "67d9b2ac35f707ff");
 }
 
 #[test]
 fn different_rows_have_different_identities() {
     let uids = [
-        PromptUid::of("math", &text("1 + 1"), "2", 0),
-        PromptUid::of("math", &text("1 + 1"), "2", 1),
-        PromptUid::of("math", &text("1 + 1"), "3", 0),
-        PromptUid::of("code", &text("1 + 1"), "2", 0),
-        PromptUid::of("math", &text("1 + "), "12", 0),
-        PromptUid::of("math", &messages(&[("user", "1 + 1")]), "2", 0),
-        PromptUid::of("math", &messages(&[("user", "1"), ("user", " + 1")]), "2", 0),
+        row_uid("math", &text("1 + 1"), "2", 0),
+        row_uid("math", &text("1 + 1"), "2", 1),
+        row_uid("math", &text("1 + 1"), "3", 0),
+        row_uid("code", &text("1 + 1"), "2", 0),
+        row_uid("math", &text("1 + "), "12", 0),
+        row_uid("math", &messages(&[("user", "1 + 1")]), "2", 0),
+        row_uid("math", &messages(&[("user", "1"), ("user", " + 1")]), "2", 0),
     ];
     let distinct: std::collections::BTreeSet<PromptUid> = uids.into_iter().collect();
     assert_eq!(distinct.len(), uids.len());

@@ -226,7 +226,7 @@ impl Choice {
     }
 
     fn into_sample(self, index: u32) -> Result<SampleOutput, AnswerError> {
-        self.into_part(index)?.into_sample().ok_or_else(|| aborted(index))
+        SampleOutput::finished(self.into_part(index)?).ok_or_else(|| aborted(index))
     }
 
     fn into_text(mut self, index: u32) -> Result<(String, FinishReason), AnswerError> {

@@ -19,7 +19,7 @@ use super::columns::Columns;
 use super::events::{EventReader, EventSink};
 use super::scan::Scanner;
 use crate::engine::soundness::spans_cover;
-use crate::engine::{PartialOutput, Progress};
+use crate::engine::{PartialOutput, Progress, SampleOutput};
 
 /// What stands in place of an event when the stream is over.
 const DONE: &[u8] = b"[DONE]";
@@ -211,7 +211,7 @@ impl Samples {
             // As in a whole answer: it holds its columns and no spare room.
             part.response_ids.shrink_to_fit();
             part.logprobs.shrink_to_fit();
-            part.into_sample().ok_or(AnswerError::NoTokens { index })
+            SampleOutput::finished(part).ok_or(AnswerError::NoTokens { index })
         });
         samples.collect::<Result<Vec<_>, _>>().map(Answer::Samples)
     }

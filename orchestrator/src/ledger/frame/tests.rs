@@ -1,12 +1,11 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use proptest::prelude::*;
+use rolldock_dispatch::{DispatchId, Fate, Position, StepEnd};
 
 use super::*;
-use crate::data::Position;
 use crate::ledger::codec::{Encoder, SETTLED_MAX, encode};
 use crate::ledger::{DispatchRecord, Next, StepEndRecord, TokensPlace, fixture};
-use crate::rollout::{DispatchId, Fate, StepEnd};
 
 fn frame_of(records: &[Record]) -> Vec<u8> {
     let mut body = Encoder::default();

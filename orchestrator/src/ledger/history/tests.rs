@@ -2,12 +2,11 @@
 
 use super::*;
 use crate::ledger::{LedgerConfig, LedgerWriter, fixture};
-use crate::recipe::Durability;
 
 #[test]
 fn a_prompt_is_followed_over_its_dispatches() {
     let dir = tempfile::tempdir().unwrap();
-    let config = LedgerConfig { durability: Durability::Os, inline: true };
+    let config = LedgerConfig { fsync: false, inline: true };
     let writer = LedgerWriter::open(dir.path(), config).unwrap().writer;
     let failed = |id, reason: &str| Record::end(DispatchId(id), Fate::Failed(reason.to_owned()));
     let records = [

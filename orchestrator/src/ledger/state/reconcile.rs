@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use rolldock_dispatch::{DispatchId, Fate, Position, StepEnd, Totals};
+
 use super::{LedgerState, QueuedPrompt, StepState};
-use crate::data::Position;
 use crate::ledger::codec::SETTLED_MAX;
 use crate::ledger::{DispatchRecord, LedgerError, QueueRecord, Record};
-use crate::rollout::{DispatchId, Fate, StepEnd, Totals};
 
 /// A step that goes on.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,7 +9,6 @@ use crate::ledger::codec::{Encoder, encode};
 use crate::ledger::frame::{BODY_BYTES_MAX, MAGIC, framed};
 use crate::ledger::tokens::TokenFiles;
 use crate::ledger::{LedgerError, LedgerState, LogEnd, Next, Record, ledger_file};
-use crate::recipe::Durability;
 
 /// Writes batches; each is there whole or not at all.
 #[derive(Debug)]
@@ -29,7 +28,7 @@ pub(super) struct Sink {
 
 impl Sink {
     /// Opens or makes the log, cuts off what the last write left half done, and says what is there.
-    pub(super) fn open(dir: &Path, durability: Durability) -> Result<(Self, LedgerState, u64), LedgerError> {
+    pub(super) fn open(dir: &Path, fsync: bool) -> Result<(Self, LedgerState, u64), LedgerError> {
         std::fs::create_dir_all(dir).map_err(LedgerError::io("make", dir))?;
         let path = ledger_file(dir);
         let opened = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&path);
@@ -46,13 +45,12 @@ impl Sink {
         }
         let tokens = TokenFiles::open(dir)?;
         let step = state.steps().last_key_value().map_or(0, |(step, _)| *step);
-        let is_synced = durability == Durability::Fsync;
         let mut sink = Self {
             path,
             file,
             length: sound_bytes,
             tokens,
-            is_synced,
+            is_synced: fsync,
             state: state.clone(),
             step,
             failed: None,
@@ -60,7 +58,7 @@ impl Sink {
         if sink.length == 0 {
             sink.append(MAGIC)?;
         }
-        if is_synced {
+        if fsync {
             sink.sync()?;
             let synced = File::open(dir).and_then(|dir| dir.sync_all());
             synced.map_err(LedgerError::io("sync", dir))?;

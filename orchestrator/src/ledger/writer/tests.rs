@@ -2,12 +2,13 @@
 
 use std::os::unix::fs::PermissionsExt;
 
+use rolldock_dispatch::PromptUid;
+
 use super::*;
-use crate::data::PromptUid;
 use crate::ledger::{Next, QueueRecord, fixture, ledger_file, read_carried, read_log};
 
-const THREADED: LedgerConfig = LedgerConfig { durability: Durability::Fsync, inline: false };
-const INLINE: LedgerConfig = LedgerConfig { durability: Durability::Os, inline: true };
+const THREADED: LedgerConfig = LedgerConfig { fsync: true, inline: false };
+const INLINE: LedgerConfig = LedgerConfig { fsync: false, inline: true };
 
 fn open(dir: &Path, config: LedgerConfig) -> LedgerWriter {
     LedgerWriter::open(dir, config).unwrap().writer
@@ -32,10 +33,10 @@ fn beginning() -> Vec<Record> {
 #[tokio::test]
 async fn what_is_synced_is_there() {
     let dir = tempfile::tempdir().unwrap();
-    for durability in [Durability::None, Durability::Os, Durability::Fsync] {
+    for fsync in [false, true] {
         for inline in [false, true] {
-            let out = dir.path().join(format!("{durability}-{inline}"));
-            let writer = open(&out, LedgerConfig { durability, inline });
+            let out = dir.path().join(format!("{fsync}-{inline}"));
+            let writer = open(&out, LedgerConfig { fsync, inline });
             for record in beginning() {
                 writer.append(record);
             }
@@ -43,7 +44,7 @@ async fn what_is_synced_is_there() {
             let syncing = writer.sync(last);
             may_be_sent(&syncing);
             syncing.await.unwrap();
-            assert_eq!(records(&out).len(), 5, "{durability} {inline}");
+            assert_eq!(records(&out).len(), 5, "{fsync} {inline}");
             writer.sync_all().await.unwrap();
             writer.close().unwrap();
             let opened = LedgerWriter::open(&out, THREADED).unwrap();
@@ -83,7 +84,7 @@ fn what_nobody_waits_for_is_written_all_the_same() {
 #[test]
 fn records_of_many_threads_keep_the_order_of_each() {
     let dir = tempfile::tempdir().unwrap();
-    let writer = open(dir.path(), LedgerConfig { durability: Durability::Os, inline: false });
+    let writer = open(dir.path(), LedgerConfig { fsync: false, inline: false });
     for record in [fixture::run(), fixture::life(1), fixture::step(1)] {
         writer.append(record);
     }

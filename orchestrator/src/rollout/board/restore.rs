@@ -19,13 +19,13 @@ pub struct Restored {
 impl Board {
     /// Writes what happens from here on into `journal`.
     pub(crate) fn keep_journal(&mut self, journal: LedgerWriter) {
-        self.ledger.keep_journal(journal);
+        self.dispatches.keep_journal(journal);
     }
 
     /// Goes on from where an earlier process was; returns the last step that needs nothing more.
     pub(crate) fn restore(&mut self, restored: Restored) -> u64 {
         let Restored { resumption, queued } = restored;
-        self.ledger.restore(resumption.next_dispatch.0, resumption.run_totals);
+        self.dispatches.restore(resumption.next_dispatch.0, resumption.run_totals);
         self.next_number = resumption.next_number;
         self.policy_version = self.policy_version.max(resumption.policy_version);
         for (queued, prompt, kept) in queued {

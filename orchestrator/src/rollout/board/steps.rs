@@ -1,12 +1,15 @@
 //! Where a step begins and ends, and which groups are its own.
 
+use rolldock_dispatch::invariants::Violation;
+use rolldock_dispatch::{CarriedSample, Fate, StepEnd};
+
 use super::{Board, Decided, Dispatch, Requeued, Slot, StepRecord};
 use crate::ledger::KeptGroup;
 use crate::recipe::{EarlyStop, OnStale, OnStop};
-use crate::rollout::invariants::{self, Violation};
-use crate::rollout::ledger::SentOut;
+use crate::rollout::Group;
+use crate::rollout::dispatches::SentOut;
+use crate::rollout::invariants;
 use crate::rollout::staleness::RETURNS_MAX;
-use crate::rollout::{CarriedSample, Fate, Group, StepEnd};
 
 impl Board {
     /// Starts a step that ends with a cut. Held groups get their next dispatch at once; those beyond the staleness
@@ -36,7 +39,7 @@ impl Board {
         }
         for number in std::mem::take(&mut self.undecided) {
             let Some(Slot::Valid(mut group)) = self.slots.remove(&number) else { continue };
-            group.dispatch = self.ledger.dispatch(SentOut {
+            group.dispatch = self.dispatches.dispatch(SentOut {
                 number,
                 parent: Some(group.dispatch),
                 prompt: &group.prompt,
@@ -89,7 +92,7 @@ impl Board {
         self.accepted_count = self.accepted_before.remove(&step).unwrap_or(0);
         self.ages.clear();
         self.accept_rate.age();
-        self.ledger.begin_step(step, self.target as u64, self.policy_version);
+        self.dispatches.begin_step(step, self.target as u64, self.policy_version);
     }
 
     /// Accepts what can be accepted and stops the step at its target.
@@ -118,7 +121,7 @@ impl Board {
         if group.staleness > rule.max {
             match rule.on_stale {
                 OnStale::Drop => {
-                    self.ledger.end(group.dispatch, Fate::Stale);
+                    self.dispatches.end(group.dispatch, Fate::Stale);
                     return;
                 }
                 OnStale::Requeue => return self.send_back(group),
@@ -135,16 +138,16 @@ impl Board {
         let first_attempt = attempts_used(&group);
         let Group { dispatch, number, prompt, returns, .. } = group;
         if returns >= RETURNS_MAX {
-            self.ledger.end(dispatch, Fate::Stale);
+            self.dispatches.end(dispatch, Fate::Stale);
             return;
         }
-        self.ledger.end_anew(dispatch, Fate::Stale, first_attempt);
+        self.dispatches.end_anew(dispatch, Fate::Stale, first_attempt);
         let returns = returns + 1;
         self.queue(number, Requeued { parent: dispatch, prompt, first_attempt, carried: None, returns });
     }
 
     fn accept(&mut self, mut group: Group) {
-        self.ledger.end(group.dispatch, Fate::Accepted);
+        self.dispatches.end(group.dispatch, Fate::Accepted);
         group.step = self.step;
         *self.ages.entry(group.staleness).or_default() += 1;
         self.accepted_count += 1;
@@ -157,7 +160,7 @@ impl Board {
             Some(last) if self.step < last => {
                 self.let_go_of_aside(0);
                 self.decided.push_back(Decided::StepEnd(self.record()));
-                self.ledger.end_step(self.step, StepEnd::Reached);
+                self.dispatches.end_step(self.step, StepEnd::Reached);
                 self.enter(self.step_after(self.step));
                 self.send_back_stale();
             }
@@ -172,7 +175,7 @@ impl Board {
         StepRecord {
             step: self.step,
             counts: self.counts(),
-            totals: self.ledger.step_totals().clone(),
+            totals: self.dispatches.step_totals().clone(),
             ages: self.ages.clone(),
         }
     }
@@ -206,10 +209,10 @@ impl Board {
                 Some(Slot::Running(dispatch)) => self.cut_off_dead(dispatch),
                 Some(Slot::Valid(group)) if self.config.on_stop == OnStop::Discard => {
                     self.undecided.remove(&number);
-                    self.ledger.end(group.dispatch, Fate::Cancelled);
+                    self.dispatches.end(group.dispatch, Fate::Cancelled);
                 }
                 Some(Slot::Valid(group)) => {
-                    self.ledger.end_with(group.dispatch, Fate::Held, || kept(&group));
+                    self.dispatches.end_with(group.dispatch, Fate::Held, || kept(&group));
                     self.slots.insert(number, Slot::Valid(group));
                 }
                 Some(slot @ Slot::Queued(_)) => {
@@ -218,8 +221,8 @@ impl Board {
                 None => {}
             }
         }
-        self.ledger.check()?;
-        invariants::settled(self.ledger.step_totals())
+        self.dispatches.check()?;
+        invariants::settled(self.dispatches.step_totals())
     }
 
     fn cut_off_dead(&mut self, dispatch: Dispatch) {
@@ -235,6 +238,6 @@ fn attempts_used(group: &Group) -> u32 {
 
 /// A held group as its tokens: it is graded again by another life of the run.
 fn kept(group: &Group) -> KeptGroup {
-    let samples = group.samples.iter().map(CarriedSample::of).collect();
+    let samples = group.samples.iter().map(CarriedSample::from).collect();
     KeptGroup { number: group.number, parent: group.dispatch, samples }
 }

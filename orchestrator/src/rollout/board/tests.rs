@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use rolldock_dispatch::{FinishReason, PromptUid, Spent};
 use rolldock_reward::Rejection;
 
 use super::*;
-use crate::data::PromptUid;
-use crate::engine::FinishReason;
-use crate::rollout::{Sample, Spent, invariants};
+use crate::rollout::{Sample, invariants};
 
 fn prompt(row: u64) -> Prompt {
     Prompt {
@@ -137,7 +136,7 @@ fn fifo_accepts_the_shortest_prefix_whatever_ends_first() {
     assert_eq!(accepted(&mut board), [3], "the prefix 0..=3 holds two valid groups");
     assert!(board.is_stopped() && board.is_finished());
     board.end_step().unwrap();
-    assert_eq!(board.ledger().step_totals().held, 1);
+    assert_eq!(board.dispatches().step_totals().held, 1);
     board.begin_step(2, 1);
     assert_eq!(accepted(&mut board), [4], "the held group is first in the next step");
 }
@@ -181,7 +180,7 @@ fn a_held_group_beyond_the_staleness_bound_is_generated_again() {
     board.end_step().unwrap();
     board.set_policy_version(2);
     board.begin_step(2, 1);
-    assert_eq!(board.ledger().step_totals().stale, 1);
+    assert_eq!(board.dispatches().step_totals().stale, 1);
     let Next::Run(again) = board.next() else { panic!("it is queued") };
     assert_eq!((again.number, again.first_attempt), (1, 0), "the same draw, with newer weights");
 }
@@ -200,7 +199,7 @@ fn off_awaits_everything_and_hands_on_exactly_the_target() {
     assert_eq!(accepted(&mut board), [0, 1, 2]);
     assert!(board.is_finished());
     board.end_step().unwrap();
-    assert_eq!(board.ledger().step_totals().held, 5);
+    assert_eq!(board.dispatches().step_totals().held, 5);
 }
 
 #[test]
@@ -276,7 +275,7 @@ fn what_was_set_aside_fills_a_step_that_would_be_short_and_no_other() {
         let first: Vec<u64> = (32 - valid as u64..32).collect();
         assert_eq!(accepted(&mut board), [first, kept].concat());
         board.end_step().unwrap();
-        let totals = board.ledger().step_totals();
+        let totals = board.dispatches().step_totals();
         assert_eq!((totals.accepted, totals.filtered, totals.in_flight), (3, 29, 0));
     }
 }
@@ -292,7 +291,7 @@ fn a_second_end_changes_nothing() {
     board.end(first.id, 0, GroupEnd::Cancelled);
     board.end(first.id, 0, GroupEnd::Valid(group(first, 0)));
     assert_eq!(accepted(&mut board), [0]);
-    assert_eq!(board.ledger().step_totals().cancelled, 0);
+    assert_eq!(board.dispatches().step_totals().cancelled, 0);
 }
 
 fn modes() -> impl Strategy<Value = (EarlyStop, OnStop, Launch)> {
@@ -337,7 +336,7 @@ proptest! {
                     _ => GroupEnd::Valid(group(&dispatch, version)),
                 };
                 board.end(dispatch.id, dispatch.number, end);
-                prop_assert_eq!(board.ledger().check(), Ok(()));
+                prop_assert_eq!(board.dispatches().check(), Ok(()));
             }
             let is_short = board.counts().accepted < target;
             let numbers = accepted(&mut board);
@@ -420,14 +419,14 @@ fn play_flow(
             _ => GroupEnd::Valid(group(&dispatch, dispatch.policy_version)),
         };
         board.end(dispatch.id, dispatch.number, end);
-        prop_assert_eq!(board.ledger().check(), Ok(()));
+        prop_assert_eq!(board.dispatches().check(), Ok(()));
     }
     prop_assert_eq!(accepted, STEPS * TARGET as u64);
     prop_assert_eq!(step_ends, STEPS - 1, "the last step ends with the flow");
     let oldest = ages.iter().copied().max().unwrap_or(0);
     prop_assert!(oldest <= rule.max, "staleness={} of max={}", oldest, rule.max);
     if early_stop != EarlyStop::First {
-        prop_assert_eq!(board.ledger().run_totals().stale, 0, "pacing discards nothing");
+        prop_assert_eq!(board.dispatches().run_totals().stale, 0, "pacing discards nothing");
     }
     prop_assert_eq!(board.end_step(), Ok(()));
     Ok(())

@@ -4,15 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::try_join_all;
+use rolldock_dispatch::{CarriedSample, FinishReason, PartialOutput, Spent, Stamp};
 use tokio::time::Instant;
 
 use super::{SampleRequest, Tries, Unfinished};
-use crate::engine::{FinishReason, Generation, PartialOutput, SampleOutput};
-use crate::rollout::carry::CarriedSample;
+use crate::engine::{Generation, SampleOutput};
+use crate::rollout::Sample;
 use crate::rollout::grading::{Grade, Ungraded};
-use crate::rollout::version::Stamp;
 use crate::rollout::waits::Phase;
-use crate::rollout::{Sample, Spent};
 
 impl SampleRequest<'_> {
     /// Grades what the engine has finished.
@@ -129,11 +128,6 @@ fn joined(mut so_far: CarriedSample, output: SampleOutput, stamp: Stamp) -> Resu
     if tokens > 0 {
         return Err(format!("segment={before} came without the log-probabilities that those before it have"));
     }
-    // A response of no tokens at all: whatever came before is all there is.
-    let versions = stamp.of(&[]);
-    so_far.policy_version_min = so_far.policy_version_min.min(versions.min);
-    so_far.policy_version_max = so_far.policy_version_max.max(versions.max);
-    so_far.finish_reason = Some(finish_reason);
-    so_far.segments += 1;
+    so_far.end_without_tokens(finish_reason, stamp);
     Ok(so_far)
 }

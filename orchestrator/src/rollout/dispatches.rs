@@ -1,56 +1,25 @@
-//! The fate ledger: what became of every dispatch.
+//! The dispatches of this process: which are in flight, and how the others ended.
 //!
-//! A dispatch is written down before its first byte leaves and ends with exactly one [`Fate`]. The totals are
-//! kept for the whole run and for the step, and conservation is checked at every change in debug builds and at
-//! the end of every step in all builds.
+//! A dispatch is entered before its first byte leaves and ends with exactly one [`Fate`]. The totals are kept for the whole
+//! run and for the step; conservation is checked at every change in debug builds, and at the end of every step in all
+//! builds.
 //!
-//! A run that survives its process has a [`LedgerWriter`] too, which every record goes to in the same order. It only takes
-//! records in: nothing here waits for a disk.
+//! A run that survives its process has a [`LedgerWriter`] too, which gets every record in the same order. The writer only
+//! takes records in: no call in this module waits for a disk.
 //!
 //! # Bounded
 //! Open dispatches are at most the groups that run; of the ended ones the last `entries_max` are kept for
 //! questions, the totals for ever.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
 
-use crate::data::{Position, Prompt, PromptUid};
+use rolldock_dispatch::invariants::{Violation, conservation};
+use rolldock_dispatch::{DispatchId, Fate, Position, PromptUid, StepEnd, Totals};
+
+use crate::data::Prompt;
 use crate::ledger::{DispatchRecord, KeptGroup, LedgerWriter, Record, Sequence, StepEndRecord, StepRecord};
-use crate::rollout::StepEnd;
-use crate::rollout::invariants::{self, Violation};
 
-/// Names one dispatch over the whole run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct DispatchId(pub u64);
-
-impl fmt::Display for DispatchId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
-    }
-}
-
-/// How a dispatch ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fate {
-    /// Handed on to the queue.
-    Accepted,
-    /// Complete, but it teaches nothing; the gate's reason.
-    Filtered(&'static str),
-    /// Complete and valid, but older than the staleness bound.
-    Stale,
-    /// Ended by the early stop (or an interrupt), its work thrown away.
-    Cancelled,
-    /// Ended by the early stop; its prompt is dispatched again, with this one as parent.
-    Requeued,
-    /// Ended by the early stop; its tokens are resumed by its next dispatch.
-    Carried,
-    /// Valid beyond the target; counts first in the next step.
-    Held,
-    /// It could not be completed.
-    Failed(String),
-}
-
-/// One line of the ledger.
+/// One dispatch.
 #[derive(Debug, Clone)]
 pub struct Entry {
     /// The dispatch.
@@ -67,56 +36,9 @@ pub struct Entry {
     pub fate: Option<Fate>,
 }
 
-/// Counts of dispatches by fate.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// All that were sent out.
-    pub dispatched: u64,
-    /// Without a fate yet.
-    pub in_flight: u64,
-    /// See [`Fate::Accepted`].
-    pub accepted: u64,
-    /// See [`Fate::Filtered`].
-    pub filtered: u64,
-    /// See [`Fate::Stale`].
-    pub stale: u64,
-    /// See [`Fate::Cancelled`].
-    pub cancelled: u64,
-    /// See [`Fate::Requeued`].
-    pub requeued: u64,
-    /// See [`Fate::Carried`].
-    pub carried: u64,
-    /// See [`Fate::Held`].
-    pub held: u64,
-    /// See [`Fate::Failed`].
-    pub failed: u64,
-    /// `filtered`, by the gate's reason.
-    pub filtered_by_reason: BTreeMap<&'static str, u64>,
-}
-
-impl Totals {
-    /// The end of a dispatch in flight.
-    pub(crate) fn count(&mut self, fate: &Fate) {
-        self.in_flight -= 1;
-        match fate {
-            Fate::Accepted => self.accepted += 1,
-            Fate::Filtered(reason) => {
-                self.filtered += 1;
-                *self.filtered_by_reason.entry(reason).or_default() += 1;
-            }
-            Fate::Stale => self.stale += 1,
-            Fate::Cancelled => self.cancelled += 1,
-            Fate::Requeued => self.requeued += 1,
-            Fate::Carried => self.carried += 1,
-            Fate::Held => self.held += 1,
-            Fate::Failed(_) => self.failed += 1,
-        }
-    }
-}
-
-/// See the module's documentation.
+/// The dispatches in flight, the last ones that ended, and the totals.
 #[derive(Debug)]
-pub struct Ledger {
+pub struct Dispatches {
     next_id: u64,
     run: Totals,
     step: Totals,
@@ -140,8 +62,8 @@ pub(crate) struct SentOut<'a> {
     pub(crate) drawn_to: Option<Position>,
 }
 
-impl Ledger {
-    /// An empty ledger that keeps the last `entries_max` ended dispatches.
+impl Dispatches {
+    /// No dispatches yet; keeps the last `entries_max` ended dispatches.
     pub fn new(entries_max: usize) -> Self {
         Self {
             next_id: 0,
@@ -258,8 +180,8 @@ impl Ledger {
 
     /// Conservation, over the step and over the run.
     pub fn check(&self) -> Result<(), Violation> {
-        invariants::conservation(&self.run, self.open.len())?;
-        invariants::conservation(&self.step, self.open.len())
+        conservation(&self.run, self.open.len())?;
+        conservation(&self.step, self.open.len())
     }
 
     /// Totals of the whole run.

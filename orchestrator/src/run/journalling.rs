@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use parking_lot::Mutex;
+use rolldock_dispatch::DispatchId;
 use rolldock_queue::Partition;
 
 use super::fleet::unix_seconds;
@@ -12,15 +13,15 @@ use crate::ledger::{
     FORMAT, LedgerConfig, LedgerWriter, LifeRecord, Opened, QueueRecord, Record, Resumption, RunRecord,
     read_carried,
 };
-use crate::recipe::Recipe;
-use crate::rollout::{DispatchId, Group, PromptFeed, Restored};
+use crate::recipe::{Durability, Recipe};
+use crate::rollout::{Group, PromptFeed, Restored};
 use crate::scope::Scope;
 
 /// Ids in one record.
 const SETTLED_MAX: usize = 4096;
 
-/// See the module's documentation.
-pub(super) struct RunLedger {
+/// The ledger and the queue of a run, which are written in an order that a restart can rely on.
+pub(super) struct RunJournal {
     pub(super) writer: LedgerWriter,
     /// Request ids of this life start with it.
     pub(super) run_id: String,
@@ -29,13 +30,13 @@ pub(super) struct RunLedger {
     unsettled: Mutex<Vec<DispatchId>>,
 }
 
-impl RunLedger {
+impl RunJournal {
     /// Opens the ledger of the run in `out`, before anything else of it is written: a directory with a ledger is that of a
     /// run, and nobody else works on it meanwhile.
     pub(super) async fn open(out: &Path, recipe: &Recipe) -> anyhow::Result<Opened> {
-        let durability = recipe.queue.durability;
+        let fsync = recipe.queue.durability == Durability::Fsync;
         let dir = out.to_owned();
-        let opening = move || LedgerWriter::open(&dir, LedgerConfig { durability, inline: false });
+        let opening = move || LedgerWriter::open(&dir, LedgerConfig { fsync, inline: false });
         tokio::task::spawn_blocking(opening).await?.context("cannot open the run's ledger")
     }
 

@@ -1,11 +1,11 @@
 //! A ledger for machines.
 
+use rolldock_dispatch::{Fate, StepEnd, Totals};
 use serde_json::{Value, json};
 
 use super::Question;
 use super::queue::QueueSide;
 use crate::ledger::{DispatchHistory, History, LedgerError, Next, StepState};
-use crate::rollout::{Fate, StepEnd, Totals};
 
 pub(super) fn answer(
     question: Question,

@@ -1,12 +1,12 @@
 //! A ledger for people.
 
 use comfy_table::{Table, presets};
+use rolldock_dispatch::{Fate, StepEnd, Totals};
 
 use super::Question;
 use super::json::words_of;
 use super::queue::QueueSide;
 use crate::ledger::{DispatchHistory, History, LedgerError, LedgerState, Next, QueuedPrompt, StepState};
-use crate::rollout::{Fate, StepEnd, Totals};
 
 /// Steps that are listed; JSON has all.
 const STEPS_LISTED_MAX: usize = 40;

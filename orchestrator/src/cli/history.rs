@@ -1,4 +1,4 @@
-//! `rolldock ledger`
+//! `rolldock ledger`: what became of the dispatches of a run.
 
 mod json;
 mod queue;

@@ -1,0 +1,57 @@
+//! The id of a dispatch, and how a dispatch ends.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use parking_lot::Mutex;
+
+/// Names one dispatch over the whole run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DispatchId(pub u64);
+
+impl fmt::Display for DispatchId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}", self.0)
+    }
+}
+
+/// How a dispatch ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fate {
+    /// The group was handed on to the queue.
+    Accepted,
+    /// The group is complete but teaches nothing; the gate's reason.
+    Filtered(&'static str),
+    /// The group is complete and valid, but older than the staleness bound.
+    Stale,
+    /// The early stop (or an interrupt) ended it; its work is discarded.
+    Cancelled,
+    /// The early stop ended it; its prompt is dispatched again, with this dispatch as parent.
+    Requeued,
+    /// The early stop ended it; its next dispatch resumes from its tokens.
+    Carried,
+    /// The group is valid but beyond the target; it counts first in the next step.
+    Held,
+    /// The group could not be completed; the reason.
+    Failed(String),
+}
+
+/// Different reasons that are kept apart. Gates have a few dozen; more of them means a file that is no ledger.
+const REASONS_MAX: usize = 256;
+
+static REASONS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+
+/// The one static copy of a filter's reason, for [`Fate::Filtered`]; "other" once there are too many different ones.
+pub fn interned_reason(reason: &str) -> &'static str {
+    let mut reasons = REASONS.lock();
+    if let Some(known) = reasons.get(reason) {
+        return known;
+    }
+    if reasons.len() >= REASONS_MAX {
+        return "other";
+    }
+    // The copy is never freed, which the bound makes affordable.
+    let kept: &'static str = Box::leak(reason.to_owned().into_boxed_str());
+    reasons.insert(kept);
+    kept
+}

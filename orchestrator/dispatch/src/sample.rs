@@ -1,0 +1,163 @@
+//! The tokens that a sample has so far, over all of its requests.
+//!
+//! A dispatch that is cut off keeps its finished samples and the tokens of the others. The next dispatch of the same
+//! number goes on from there, on any server: the prompt and the tokens so far are the new request's prompt, and the
+//! budget is what is left of it. So a group is cut off without losing its work, and long responses are not overtaken by
+//! short ones.
+//!
+//! # Invariants
+//! - A sample has one log-probability for each token (or none at all, from a server that gives none), and its version
+//!   spans cover all tokens.
+
+mod version;
+
+use std::time::Duration;
+
+pub use version::{Stamp, VersionSpan};
+
+/// Why a sample ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FinishReason {
+    /// An end-of-sequence or stop token; it is the last of `response_ids`.
+    Stop,
+    /// The token limit.
+    Length,
+}
+
+impl FinishReason {
+    /// The engine's own word for it, as stored in the queue.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+        }
+    }
+}
+
+/// Where the time of a sample went.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// Waiting for a permit.
+    pub permit: Duration,
+    /// On the engine, queueing there included; of all attempts.
+    pub engine: Duration,
+    /// In the scorer.
+    pub reward: Duration,
+}
+
+/// What one request gave of one sample.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PartialOutput {
+    /// Token ids so far.
+    pub response_ids: Vec<u32>,
+    /// Log-probability of each token of `response_ids`.
+    pub logprobs: Vec<f32>,
+    /// Spans that cover all tokens, or none where they are unknown.
+    pub version_spans: Vec<VersionSpan>,
+    /// Why the sample ended, if it had before the others of its request were cut off: nothing is left to generate
+    /// of it.
+    pub finish_reason: Option<FinishReason>,
+}
+
+/// Tokens of a sample, finished or not.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CarriedSample {
+    /// Place in the group.
+    pub index: u32,
+    /// The attempt whose seed the tokens were drawn with.
+    pub attempt: u32,
+    /// Requests that the tokens came in.
+    pub segments: u32,
+    /// Token ids.
+    pub response_ids: Vec<u32>,
+    /// One per token, or none.
+    pub logprobs: Vec<f32>,
+    /// Spans that cover all tokens.
+    pub version_spans: Vec<VersionSpan>,
+    /// Oldest policy version of its tokens.
+    pub policy_version_min: u64,
+    /// Newest policy version of its tokens.
+    pub policy_version_max: u64,
+    /// Whether the engine reported all of the versions.
+    pub versions_reported: bool,
+    /// Why it ended; absent if it goes on.
+    pub finish_reason: Option<FinishReason>,
+    /// Where its time went so far.
+    pub spent: Spent,
+}
+
+impl CarriedSample {
+    /// A sample without tokens.
+    pub fn new(index: u32, attempt: u32) -> Self {
+        Self {
+            index,
+            attempt,
+            segments: 0,
+            response_ids: Vec::new(),
+            logprobs: Vec::new(),
+            version_spans: Vec::new(),
+            policy_version_min: u64::MAX,
+            policy_version_max: 0,
+            versions_reported: true,
+            finish_reason: None,
+            spent: Spent::default(),
+        }
+    }
+
+    /// Tokens so far.
+    pub fn tokens(&self) -> u32 {
+        self.response_ids.len() as u32
+    }
+
+    /// Adds what a request gave, and says whether it could be added. Tokens without log-probabilities cannot be lined up
+    /// with others that have them; so they are taken only as a first segment that is also the last.
+    pub fn extend(&mut self, part: PartialOutput, stamp: Stamp) -> bool {
+        let PartialOutput { response_ids, logprobs, version_spans, finish_reason } = part;
+        let is_aligned = logprobs.len() == response_ids.len();
+        if response_ids.is_empty() || !is_aligned && (self.segments > 0 || finish_reason.is_none()) {
+            return false;
+        }
+        let tokens = response_ids.len() as u32;
+        self.cover(stamp, &version_spans);
+        self.versions_reported &= !version_spans.is_empty();
+        for span in stamp.spans(version_spans, tokens) {
+            push_span(&mut self.version_spans, span, self.response_ids.len() as u32);
+        }
+        if self.segments == 0 {
+            (self.response_ids, self.logprobs) = (response_ids, logprobs);
+        } else {
+            self.response_ids.extend(response_ids);
+            self.logprobs.extend(logprobs);
+        }
+        self.segments += 1;
+        self.finish_reason = finish_reason;
+        true
+    }
+
+    /// Adds a last segment that has no tokens: the response is what came before.
+    pub fn end_without_tokens(&mut self, finish_reason: FinishReason, stamp: Stamp) {
+        self.cover(stamp, &[]);
+        self.finish_reason = Some(finish_reason);
+        self.segments += 1;
+    }
+
+    /// Widens the sample's versions by those of a request.
+    fn cover(&mut self, stamp: Stamp, spans: &[VersionSpan]) {
+        let (oldest, newest) = stamp.range(spans);
+        self.policy_version_min = self.policy_version_min.min(oldest);
+        self.policy_version_max = self.policy_version_max.max(newest);
+    }
+}
+
+/// Adds a span of tokens from `offset` on; a span of the last one's version extends the last one.
+fn push_span(spans: &mut Vec<VersionSpan>, span: VersionSpan, offset: u32) {
+    let VersionSpan { version, start, end } = span;
+    let (start, end) = (start + offset, end + offset);
+    match spans.last_mut() {
+        Some(last) if last.version == version && last.end == start => last.end = end,
+        _ => spans.push(VersionSpan { version, start, end }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,50 @@
+//! Policy versions of a sample's tokens.
+
+use std::sync::Arc;
+
+/// A run of tokens that one weight version generated: `start..end` in `response_ids`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VersionSpan {
+    /// The engine's label, as set by `/update_weight_version` ("default" until then).
+    pub version: Arc<str>,
+    /// First token.
+    pub start: u32,
+    /// One past the last token.
+    pub end: u32,
+}
+
+impl VersionSpan {
+    /// The number at the end of its label: 42 of "42", "step-42" and "v42".
+    pub fn number(&self) -> Option<u64> {
+        let digits_start = self.version.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+        self.version[digits_start..].parse().ok()
+    }
+}
+
+/// What the client knows of a request's version, which may have changed while the request ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    /// The version when the request was sent.
+    pub sent: u64,
+    /// The version when the answer was there.
+    pub now: u64,
+}
+
+impl Stamp {
+    /// Oldest and newest version of a request whose answer reported `spans`. The client's versions stand in where the
+    /// engine reported none, or where a label carries no number (engines start as "default").
+    pub(super) fn range(self, spans: &[VersionSpan]) -> (u64, u64) {
+        let client = (self.sent, self.now);
+        let of_span = |span: &VersionSpan| span.number().map_or(client, |version| (version, version));
+        let join = |all: (u64, u64), one: (u64, u64)| (all.0.min(one.0), all.1.max(one.1));
+        spans.iter().map(of_span).reduce(join).unwrap_or(client)
+    }
+
+    /// The spans of `tokens` tokens: the engine's, or one span with the version at which the client sent the request.
+    pub(super) fn spans(self, reported: Vec<VersionSpan>, tokens: u32) -> Vec<VersionSpan> {
+        if !reported.is_empty() {
+            return reported;
+        }
+        vec![VersionSpan { version: self.sent.to_string().into(), start: 0, end: tokens }]
+    }
+}

@@ -1,0 +1,77 @@
+//! Counts of dispatches by fate, and how a step ends.
+
+use std::collections::BTreeMap;
+
+use crate::Fate;
+
+/// How a step ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepEnd {
+    /// The target was reached.
+    Reached,
+    /// Every allowed generation batch was used up before.
+    OutOfBatches,
+    /// The data set has no more prompts.
+    OutOfPrompts,
+    /// The run was ended.
+    Interrupted,
+}
+
+/// Counts of dispatches by fate.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// All dispatches.
+    pub dispatched: u64,
+    /// Dispatches without a fate yet.
+    pub in_flight: u64,
+    /// Dispatches that ended [`Fate::Accepted`].
+    pub accepted: u64,
+    /// Dispatches that ended [`Fate::Filtered`].
+    pub filtered: u64,
+    /// Dispatches that ended [`Fate::Stale`].
+    pub stale: u64,
+    /// Dispatches that ended [`Fate::Cancelled`].
+    pub cancelled: u64,
+    /// Dispatches that ended [`Fate::Requeued`].
+    pub requeued: u64,
+    /// Dispatches that ended [`Fate::Carried`].
+    pub carried: u64,
+    /// Dispatches that ended [`Fate::Held`].
+    pub held: u64,
+    /// Dispatches that ended [`Fate::Failed`].
+    pub failed: u64,
+    /// `filtered`, by the gate's reason.
+    pub filtered_by_reason: BTreeMap<&'static str, u64>,
+}
+
+impl Totals {
+    /// Counts the end of a dispatch that was in flight.
+    pub fn count(&mut self, fate: &Fate) {
+        self.in_flight -= 1;
+        match fate {
+            Fate::Accepted => self.accepted += 1,
+            Fate::Filtered(reason) => {
+                self.filtered += 1;
+                *self.filtered_by_reason.entry(reason).or_default() += 1;
+            }
+            Fate::Stale => self.stale += 1,
+            Fate::Cancelled => self.cancelled += 1,
+            Fate::Requeued => self.requeued += 1,
+            Fate::Carried => self.carried += 1,
+            Fate::Held => self.held += 1,
+            Fate::Failed(_) => self.failed += 1,
+        }
+    }
+
+    /// Dispatches that have a fate.
+    pub(crate) fn ended(&self) -> u64 {
+        self.accepted
+            + self.filtered
+            + self.stale
+            + self.cancelled
+            + self.requeued
+            + self.carried
+            + self.held
+            + self.failed
+    }
+}
