@@ -44,7 +44,8 @@ pub use frame::{LEDGER_FILE, LogEnd, ledger_file, read_log};
 pub use history::{DispatchHistory, History};
 pub use record::{
     DispatchRecord, FORMAT, LifeRecord, Next, QueueRecord, Record, RunRecord, StepEndRecord, StepRecord,
+    TokensPlace,
 };
 pub use state::{LedgerState, OpenStep, QueuedPrompt, Resumption, StepState};
-pub use tokens::{KeptGroup, TokensPlace, read_carried};
+pub use tokens::{KeptGroup, read_carried};
 pub use writer::{LedgerConfig, LedgerWriter, Opened, Sequence};

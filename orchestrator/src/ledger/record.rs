@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rolldock_dispatch::{DispatchId, Fate, Position, PromptUid, StepEnd};
 use serde::{Deserialize, Serialize};
 
-use super::{LedgerError, TokensPlace};
+use super::LedgerError;
 
 /// Version of the records; it stands in the first record of a run.
 pub const FORMAT: u32 = 1;
@@ -69,6 +69,17 @@ pub struct DispatchRecord {
     pub returns: u32,
     /// Of a new prompt: where the data continues behind it, if its source can say so.
     pub drawn_to: Option<Position>,
+}
+
+/// Where a group's tokens are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokensPlace {
+    /// The step in the file's name.
+    pub file: u64,
+    /// Where its block begins in the file.
+    pub offset: u64,
+    /// Bytes of the body of its block.
+    pub length: u32,
 }
 
 /// What becomes of the prompt of a dispatch that has ended.

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use rolldock_dispatch::{CarriedSample, DispatchId, FinishReason, Spent, VersionSpan};
 
-use super::LedgerError;
 use super::codec::{Decoder, Encoder, Expected};
+use super::{LedgerError, TokensPlace};
 
 const HEAD: usize = 8;
 /// Samples of a group, and version spans of a sample; more is no group of ours.
@@ -23,17 +23,6 @@ const SAMPLES_MAX: u64 = 1 << 16;
 const SPANS_MAX: u64 = 1 << 20;
 /// Bytes of one group.
 const GROUP_BYTES_MAX: usize = 1 << 30;
-
-/// Where a group's tokens are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TokensPlace {
-    /// The step in the file's name.
-    pub file: u64,
-    /// Of the block.
-    pub offset: u64,
-    /// Bytes of its body.
-    pub length: u32,
-}
 
 /// What a group has when it is cut off, or held.
 #[derive(Debug, Clone, PartialEq)]
