@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Tokens hashed at a time by [`prompt_hash`].
+/// Tokens hashed at a time.
 const HASH_TOKENS: usize = 64;
 
-/// The identity of a prompt: a hash of its token ids, the same on every machine.
-pub fn prompt_hash(prompt_ids: &[u32]) -> u64 {
+/// The hash that identifies a prompt: of its token ids, and equal on every machine.
+pub(crate) fn prompt_hash(prompt_ids: &[u32]) -> u64 {
     let mut bytes = [0_u8; HASH_TOKENS * 4];
     let mut hash = prompt_ids.len() as u64;
     for chunk in prompt_ids.chunks(HASH_TOKENS) {
@@ -38,7 +38,7 @@ pub struct Answer {
     pub difficulty: Option<f32>,
 }
 
-/// Finds the answer to a prompt by [`prompt_hash`].
+/// Finds the answer to a prompt by the hash of its token ids.
 pub trait AnswerKey: Send + Sync + 'static {
     /// The endings, or none: then responses end in filler and the end-of-sequence token.
     fn answer(&self, prompt_hash: u64) -> Option<Answer>;

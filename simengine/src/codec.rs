@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tokenizers::Tokenizer;
 
-use crate::answer::{Answer, AnswerKey};
-use crate::{SimError, prompt_hash};
+use crate::SimError;
+use crate::answer::{Answer, AnswerKey, prompt_hash};
 
 /// The tokenizer that the project made for itself; `<|endoftext|>` is id 0 and ends a sequence.
 const BUILTIN: &[u8] = include_bytes!("../../data/tokenizer/tokenizer.json");
@@ -102,11 +102,6 @@ impl Codec for TextCodec {
     fn piece(&self, id: u32) -> &str {
         self.pieces.get(&id).map_or("", |piece| piece)
     }
-}
-
-/// The bytes of the built-in `tokenizer.json`.
-pub fn builtin_tokenizer_json() -> &'static [u8] {
-    BUILTIN
 }
 
 /// Makes every response end in an answer: where `inner` knows none, in a number drawn from the prompt's

@@ -35,7 +35,7 @@ pub struct ServerConfig {
     /// Divides every cost: 2.0 is a server twice as fast.
     pub speed: f64,
     /// Most samples waiting, held and running before 503; none is vLLM's default, and means
-    /// [`SEQUENCES_MAX`].
+    /// 2^20.
     pub queue_max: Option<u32>,
     /// Real seconds per simulated second; 0.01 runs a hundred times faster than real servers would.
     pub time_scale: f64,
@@ -52,7 +52,7 @@ pub struct ServerConfig {
 }
 
 /// Most samples a server holds when `queue_max` sets no smaller bound.
-pub const SEQUENCES_MAX: u32 = 1 << 20;
+pub(crate) const SEQUENCES_MAX: u32 = 1 << 20;
 
 impl Default for ServerConfig {
     fn default() -> Self {

@@ -1,20 +1,5 @@
 //! What a simulated server refuses or fails with.
 
-/// What a caller may do about an error.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ErrorClass {
-    /// Safe to send again: the request was not admitted.
-    Retryable,
-    /// The server is full; try elsewhere or later.
-    Backpressure,
-    /// The request or the configuration is wrong.
-    Client,
-    /// The server failed, possibly after it had admitted the request.
-    Fault,
-    /// The server was told to stop.
-    Cancelled,
-}
-
 /// Errors of this crate.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SimError {
@@ -89,20 +74,6 @@ pub enum SimError {
 }
 
 impl SimError {
-    /// What a caller may do about it.
-    pub fn class(&self) -> ErrorClass {
-        match self {
-            Self::Unreachable { .. } => ErrorClass::Retryable,
-            Self::Busy { .. } => ErrorClass::Backpressure,
-            Self::BadRequest { .. } | Self::Config { .. } | Self::Tokenizer { .. } => ErrorClass::Client,
-            Self::EngineDead { .. }
-            | Self::Internal { .. }
-            | Self::ConnectionReset { .. }
-            | Self::Listen { .. } => ErrorClass::Fault,
-            Self::Stopped { .. } => ErrorClass::Cancelled,
-        }
-    }
-
     pub(crate) fn bad_request(param: Option<&'static str>, message: String) -> Self {
         Self::BadRequest { message, param }
     }

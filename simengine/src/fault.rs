@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::hash::unit;
+
 /// A fault to inject. Faults of different kinds add up until [`crate::SimServer::heal`].
 ///
 /// Where a fault has a `share`, which requests it meets is decided by the server's name and the request's
@@ -117,5 +119,5 @@ fn meets(share: f64, server: &str, request_id: &str, kind: u64) -> bool {
         return false;
     }
     let hash = xxh3_64_with_seed(request_id.as_bytes(), xxh3_64_with_seed(server.as_bytes(), kind));
-    crate::workload::unit(hash) < share
+    unit(hash) < share
 }

@@ -23,21 +23,20 @@ mod config;
 mod engine;
 mod error;
 mod fault;
+mod hash;
 pub mod http;
 pub mod invariants;
-mod request;
+pub mod request;
 mod server;
-mod stats;
-mod workload;
+pub mod stats;
+pub mod workload;
 
-pub use answer::{Answer, AnswerKey, AnswerTable, NoAnswers, prompt_hash};
-pub use codec::{Codec, GuessingKey, TextCodec, builtin_tokenizer_json};
-pub use config::{SEQUENCES_MAX, ServerConfig};
-pub use error::{ErrorClass, SimError};
+pub use answer::{Answer, AnswerKey, AnswerTable, NoAnswers};
+pub use codec::{Codec, GuessingKey, TextCodec};
+pub use config::ServerConfig;
+pub use engine::PauseMode;
+pub use error::SimError;
 pub use fault::Fault;
-pub use request::{
-    FinishReason, Resumed, SimChoice, SimChunk, SimRequest, SimResponse, StopScan, VersionSpan,
-};
-pub use server::{PauseMode, Phase, SimServer};
-pub use stats::{Histogram, LATENCY_BOUNDS_S, SimStats};
-pub use workload::{Draw, LengthConfig, Workload, WorkloadConfig};
+pub use request::{SimChunk, SimRequest, SimResponse};
+pub use server::{Phase, SimServer};
+pub use workload::{LengthConfig, Workload, WorkloadConfig};

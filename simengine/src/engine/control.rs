@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::cost::StepCost;
@@ -10,11 +11,22 @@ use super::{Activity, Core, NS_PER_MS, Place};
 use crate::SimError;
 use crate::fault::Faults;
 use crate::request::FinishReason;
-use crate::server::PauseMode;
 use crate::stats::SimStats;
 
 /// How long a server with a dead engine still answers.
 const DEATH_MS: u64 = 3_000;
+
+/// What a pause does to the requests that are there; new ones wait silently in every mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PauseMode {
+    /// They end at once with the tokens they have.
+    Abort,
+    /// They run to their end, and the pause call waits for that.
+    Wait,
+    /// They stand still and go on at the resume.
+    Keep,
+}
 
 /// Whether there is a process, and how it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,10 +12,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
+use crate::config::SEQUENCES_MAX;
 use crate::fault::{Fault, Faults};
 use crate::request::{FinishReason, SimChunk};
 use crate::stats::SimStats;
-use crate::{SEQUENCES_MAX, ServerConfig, SimError};
+use crate::{ServerConfig, SimError};
 
 mod batch;
 mod control;
@@ -30,6 +31,7 @@ use cost::StepCost;
 use kv::{HashedKey, KvCache};
 use sequence::Request;
 
+pub use control::PauseMode;
 pub(crate) use control::{Life, PauseState};
 pub(crate) use kv::block_chain;
 pub(crate) use sequence::{Admission, Completion, Ending, Place, Sequence, Versions};

@@ -3,9 +3,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tokio::sync::oneshot;
 
+use super::PauseMode;
 use super::batch::Batch;
 use super::{Admission, Core, block_chain};
-use crate::server::PauseMode;
 use crate::workload::{Plan, PlanRequest, Workload};
 use crate::{Fault, NoAnswers, ServerConfig, WorkloadConfig, invariants};
 
@@ -140,7 +140,7 @@ proptest! {
             let Ok(Ok(completion)) = outcome.try_recv() else { continue };
             prop_assert_eq!(completion.endings.len(), samples as usize, "request {}", number);
             for ending in completion.endings {
-                let is_whole = ending.finish_reason != crate::FinishReason::Abort;
+                let is_whole = ending.finish_reason != crate::request::FinishReason::Abort;
                 prop_assert!(ending.tokens == tokens || (!is_whole && ending.tokens < tokens));
                 let covered = ending.version_spans.last().map_or(0, |span| span.end);
                 prop_assert_eq!(covered, ending.tokens);

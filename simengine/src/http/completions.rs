@@ -6,7 +6,8 @@ use serde::Deserialize;
 
 use super::Face;
 use super::choice::{prepare, put_usage};
-use super::dialect::{Dialect, Piece, answer};
+use super::dialect::{Dialect, Piece};
+use super::handle::answer;
 use super::json::{put, put_ids, put_list, put_logprob, put_string};
 use super::params::{Sampling, StreamOptions, check_logprobs, check_model, parse};
 use super::reply::{Handled, Refusal};

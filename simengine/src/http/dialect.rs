@@ -1,15 +1,8 @@
-//! What the three dialects share: how a request becomes a job and a job an answer, whole or as a stream.
-
-use std::sync::Arc;
-
-use hyper::StatusCode;
+//! The trait of the three dialects: how the tokens of a response are written as JSON.
 
 use super::Face;
-use super::choice::{Job, has_nan};
 use super::json::put;
 use super::params::Sampling;
-use super::reply::{Handled, Refusal, bytes_response, engine_error};
-use super::stream::stream_response;
 use crate::request::{SimChoice, SimResponse};
 
 /// Some tokens of one choice.
@@ -78,28 +71,4 @@ pub(crate) trait Dialect: Send {
 
     /// The JSON of the closing usage event; false if none was asked for.
     fn put_usage(&self, buffer: &mut Vec<u8>, face: &Face, usage: &str) -> bool;
-}
-
-/// Runs the job and answers. Cancel-safe: dropping it, or the body it returns, frees the engine's places.
-pub(crate) async fn answer<D: Dialect + 'static>(
-    face: &Arc<Face>,
-    job: Job,
-    sampling: Sampling,
-    dialect: D,
-    streams: bool,
-) -> Handled {
-    if streams {
-        return stream_response(Arc::clone(face), job, sampling, Box::new(dialect)).await;
-    }
-    let Job { future, .. } = job;
-    let responses = match future.await {
-        Ok(responses) => responses,
-        Err(error) => return engine_error(&error),
-    };
-    if dialect.refuses_nan() && has_nan(&responses) {
-        let refusal = Refusal::bad_request(None, "Out of range float values are not JSON compliant");
-        return Ok(refusal.response());
-    }
-    let answer = dialect.whole(face, &sampling, &responses);
-    Ok(bytes_response(StatusCode::OK, "application/json", answer))
 }

@@ -37,6 +37,7 @@ mod control;
 mod dialect;
 mod exposition;
 mod generate;
+mod handle;
 mod json;
 mod params;
 mod reply;
@@ -69,7 +70,7 @@ impl Face {
     /// A request id for a client that brought none.
     pub(crate) fn fresh_id(&self) -> String {
         let count = self.ids.fetch_add(1, Ordering::Relaxed);
-        format!("{:016x}", crate::workload::mix(count ^ (self.started_unix_s << 32)))
+        format!("{:016x}", crate::hash::mix(count ^ (self.started_unix_s << 32)))
     }
 }
 

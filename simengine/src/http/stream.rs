@@ -176,7 +176,7 @@ impl Streaming {
         progress.text_bytes += token_ids.iter().map(|id| self.face.codec.piece(*id).len()).sum::<usize>();
         let stops = self.sampling.stops();
         let by_text = finish.is_some_and(|choice| {
-            choice.stop_token_id.is_none() && choice.finish_reason == crate::FinishReason::Stop
+            choice.stop_token_id.is_none() && choice.finish_reason == crate::request::FinishReason::Stop
         });
         let stop = match finish {
             Some(choice) if by_text && !stops.is_empty() => {

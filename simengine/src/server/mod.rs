@@ -11,35 +11,23 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::answer::{AnswerKey, prompt_hash};
-use crate::engine::{Admission, Completion, Core, Ending, Life, block_chain};
+use crate::answer::AnswerKey;
+use crate::engine::{Admission, Core, Life, PauseMode, block_chain};
 use crate::invariants::Census;
-use crate::request::{SimChoice, SimRequest, SimResponse};
+use crate::request::{SimRequest, SimResponse};
 use crate::stats::SimStats;
-use crate::workload::{Plan, PlanRequest, Workload, mix};
+use crate::workload::Workload;
 use crate::{Fault, ServerConfig, SimError};
 
 mod clock;
 mod rules;
+mod samples;
 
 use clock::SimClock;
-
-/// What a pause does to the requests that are there; new ones wait silently in every mode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PauseMode {
-    /// They end at once with the tokens they have.
-    Abort,
-    /// They run to their end, and the pause call waits for that.
-    Wait,
-    /// They stand still and go on at the resume.
-    Keep,
-}
 
 /// Whether anybody is there to be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -124,7 +112,7 @@ impl SimServer {
         let config = &self.inner.config;
         let max_tokens = rules::check(&request, config, self.inner.workload.config().vocab_size)?;
         let prompt_tokens = u32::try_from(request.prompt_ids.len()).unwrap_or(u32::MAX);
-        let plans = self.plan(&request, max_tokens)?;
+        let plans = samples::plans(&self.inner.workload, self.inner.key.as_ref(), &request, max_tokens)?;
         let chain = match config.prefix_caching {
             true => block_chain(&request.prompt_ids, config.block_tokens),
             false => Arc::from([]),
@@ -143,10 +131,10 @@ impl SimServer {
         let received = outcome.await;
         presence.number = None;
         let completion = received.unwrap_or_else(|_| Err(self.stopped()))?;
-        Ok(respond(completion, prompt_tokens))
+        Ok(samples::respond(completion, prompt_tokens))
     }
 
-    /// Ends the requests of these ids with [`crate::FinishReason::Abort`] and the tokens they have. Unknown
+    /// Ends the requests of these ids with [`FinishReason::Abort`](crate::request::FinishReason::Abort) and the tokens they have. Unknown
     /// ids are nothing, and requests younger than `abort_race_ms` are missed: both as in the real server.
     pub fn abort<Id: AsRef<str>>(&self, request_ids: &[Id]) {
         self.with_core(|core, now_ns| {
@@ -300,41 +288,6 @@ impl SimServer {
         self.inner.phase.send_if_modified(|published| std::mem::replace(published, phase) != phase);
     }
 
-    /// One plan per sample; of one that goes on, the rest.
-    fn plan(&self, request: &SimRequest, max_tokens: u32) -> Result<Vec<Plan>, SimError> {
-        if let Some(rest) = self.recognised(request, max_tokens) {
-            return Ok(vec![rest]);
-        }
-        let workload = &self.inner.workload;
-        let (prompt_ids, said) = rules::split_resumed(request)?;
-        let hash = prompt_hash(prompt_ids);
-        let answer = self.inner.key.answer(hash);
-        // Without a seed the real server rolls dice; ours takes the request's id, which is as unlike.
-        let unseeded = || mix(prompt_hash(&request.request_id.bytes().map(u32::from).collect::<Vec<_>>()));
-        let first_seed = request.resumed.map(|resumed| resumed.seed).or(request.seed);
-        let seed = first_seed.unwrap_or_else(unseeded);
-        let ends = ends_of(request, said, max_tokens);
-        let plans = (0..u64::from(request.n)).map(|index| {
-            let draw = workload.draw_hashed(hash, seed.wrapping_add(index), answer.as_ref());
-            let whole = Plan::new(workload, draw, answer.as_ref(), ends);
-            whole.after(said).ok_or_else(rules::not_its_own)
-        });
-        plans.collect()
-    }
-
-    /// The rest of the sample whose first tokens the prompt ends in, if the prompt shows that.
-    fn recognised(&self, request: &SimRequest, max_tokens: u32) -> Option<Plan> {
-        let is_asked = request.recognise_resumed && request.resumed.is_none() && request.n == 1;
-        let workload = &self.inner.workload;
-        let found = is_asked.then(|| workload.recognise(&request.prompt_ids));
-        let (begins_at, identity) = found.flatten()?;
-        let (prompt_ids, said) = request.prompt_ids.split_at(begins_at);
-        let hash = prompt_hash(prompt_ids);
-        let answer = self.inner.key.answer(hash);
-        let draw = workload.draw_identified(identity, hash, answer.as_ref());
-        Plan::new(workload, draw, answer.as_ref(), ends_of(request, said, max_tokens)).after(said)
-    }
-
     fn stopped(&self) -> SimError {
         SimError::Stopped { server: self.inner.config.name.clone() }
     }
@@ -354,49 +307,11 @@ impl Drop for Presence<'_> {
     }
 }
 
-/// Where the whole sample ends, of which a request asks for what comes after `said`.
-fn ends_of<'a>(request: &'a SimRequest, said: &[u32], max_tokens: u32) -> PlanRequest<'a> {
-    let said_tokens = u32::try_from(said.len()).unwrap_or(u32::MAX);
-    let asked_min = Some(request.min_tokens).filter(|min_tokens| *min_tokens > 0);
-    PlanRequest {
-        max_tokens: said_tokens.saturating_add(max_tokens),
-        min_tokens: asked_min.map_or(0, |min_tokens| said_tokens.saturating_add(min_tokens)),
-        ignore_eos: request.ignore_eos,
-        stop_token_ids: &request.stop_token_ids,
-        stop_scan: request.stop_scan.as_ref(),
-    }
-}
-
 fn phase_of(life: Life) -> Phase {
     match life {
         Life::Serving => Phase::Serving,
         Life::EngineDead { .. } => Phase::EngineDead,
         Life::Gone | Life::Stopped => Phase::Gone,
-    }
-}
-
-/// Makes the tokens: outside the engine's lock, on the task that wants them.
-fn respond(completion: Completion, prompt_tokens: u32) -> SimResponse {
-    let spoil = completion.spoil;
-    let choice = |ending: Ending| {
-        let (token_ids, logprobs) = ending.plan.outputs(0, ending.tokens, spoil);
-        let is_whole = ending.tokens == ending.plan.total;
-        SimChoice {
-            index: ending.index,
-            token_ids,
-            logprobs,
-            finish_reason: ending.finish_reason,
-            stop_token_id: ending.plan.stop_token_id.filter(|_| is_whole),
-            version_spans: ending.version_spans,
-        }
-    };
-    SimResponse {
-        choices: completion.endings.into_iter().map(choice).collect(),
-        prompt_tokens,
-        cached_tokens: completion.cached_tokens,
-        queue_ns: completion.queue_ns,
-        first_token_ns: completion.first_token_ns,
-        total_ns: completion.total_ns,
     }
 }
 

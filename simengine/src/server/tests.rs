@@ -5,9 +5,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::request::{FinishReason, Resumed};
 use crate::{
-    Fault, FinishReason, NoAnswers, PauseMode, Phase, Resumed, ServerConfig, SimError, SimRequest,
-    SimResponse, SimServer, Workload, WorkloadConfig, invariants,
+    Fault, NoAnswers, PauseMode, Phase, ServerConfig, SimError, SimRequest, SimResponse, SimServer, Workload,
+    WorkloadConfig, invariants,
 };
 
 struct Fixture {

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Draw, Signatures, Workload, mix};
+use super::{Draw, Signatures, Workload};
 use crate::answer::Answer;
 use crate::fault::Spoil;
+use crate::hash::mix;
 use crate::request::{FinishReason, StopScan};
 
 /// The log-probability that vLLM's generate endpoint writes for what is not a number.

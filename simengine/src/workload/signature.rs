@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 
-use super::mix;
+use crate::hash::mix;
 
 /// Bits of a signature: an identity and its check sum.
 const IDENTITY_BITS: u32 = 64;

@@ -3,7 +3,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::{Plan, PlanRequest, Workload, WorkloadConfig};
-use crate::{Answer, AnswerTable, FinishReason, NoAnswers};
+use crate::request::FinishReason;
+use crate::{Answer, AnswerTable, NoAnswers};
 
 const ENDS: PlanRequest<'static> = PlanRequest {
     max_tokens: 100_000,
@@ -24,7 +25,7 @@ fn table(difficulty: Option<f32>) -> AnswerTable {
 fn a_right_response_ends_in_the_right_answer() {
     let workload = Arc::new(Workload::new(WorkloadConfig::default()));
     let key = table(Some(0.5));
-    let answer = crate::AnswerKey::answer(&key, crate::prompt_hash(&[1, 2, 3]));
+    let answer = crate::AnswerKey::answer(&key, crate::answer::prompt_hash(&[1, 2, 3]));
     let mut rights = 0;
     for seed in 0..200 {
         let draw = workload.draw(&[1, 2, 3], seed, &key);
@@ -56,7 +57,7 @@ fn pass_chances_are_u_shaped_and_hard_prompts_long() {
     let prompts = 4_000_u32;
     let (mut extreme, mut middle, mut easy_length, mut hard_length) = (0, 0, (0_u64, 0_u64), (0_u64, 0_u64));
     for prompt in 0..prompts {
-        let hash = crate::prompt_hash(&[prompt]);
+        let hash = crate::answer::prompt_hash(&[prompt]);
         let difficulty = workload.difficulty(hash, None);
         let chance = workload.pass_chance(difficulty);
         extreme += u32::from(!(0.1..=0.9).contains(&chance));
@@ -115,7 +116,7 @@ proptest! {
     ) {
         let workload = Arc::new(Workload::new(WorkloadConfig::default()));
         let key = table(None);
-        let answer = crate::AnswerKey::answer(&key, crate::prompt_hash(&[1, 2, 3]));
+        let answer = crate::AnswerKey::answer(&key, crate::answer::prompt_hash(&[1, 2, 3]));
         let draw = workload.draw(&[1, 2, 3], seed, &key);
         let ends = PlanRequest { max_tokens: 700, min_tokens: 600, ignore_eos, ..ENDS };
         let plan = Plan::new(&workload, draw, answer.as_ref(), ends);
@@ -132,7 +133,7 @@ proptest! {
     fn what_is_left_of_a_sample_is_its_rest(seed in any::<u64>(), share in 0.0..1.0_f64, ignore_eos in any::<bool>()) {
         let workload = Arc::new(Workload::new(WorkloadConfig::default()));
         let key = table(None);
-        let answer = crate::AnswerKey::answer(&key, crate::prompt_hash(&[1, 2, 3]));
+        let answer = crate::AnswerKey::answer(&key, crate::answer::prompt_hash(&[1, 2, 3]));
         let draw = workload.draw(&[1, 2, 3], seed, &key);
         let ends = PlanRequest { max_tokens: 900, ignore_eos, ..ENDS };
         let plan = Plan::new(&workload, draw, answer.as_ref(), ends);
