@@ -1,8 +1,8 @@
-//! How many samples a server should have at a time, found by trying: a little more as long as it copes, much less when
-//! it does not (additive increase, multiplicative decrease, as in Chiu and Jain, 1989).
+//! A server's capacity, found by trying: a little more as long as the server copes, much less when it does not (additive
+//! increase, multiplicative decrease, as in Chiu and Jain, 1989).
 //!
-//! A vLLM server copes while nothing waits for a place, its KV cache has room and it preempts nobody: a preempted
-//! sequence is computed again from its prompt, so a server that is asked for too much does less.
+//! A vLLM server copes while no request waits to be scheduled, its KV cache has room and it preempts no sequence. A
+//! preempted sequence is computed again from its prompt, so that an overloaded server generates fewer tokens.
 
 use std::time::Duration;
 
@@ -11,25 +11,25 @@ use tokio::time::Instant;
 
 use crate::EngineLoad;
 
-/// See the fields.
+/// The bounds and steps of capacities that are found by trying.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AdaptiveConfig {
-    /// Places that a server starts with.
+    /// Capacity that a server starts with.
     pub start: u32,
-    /// It has never fewer.
+    /// Smallest capacity.
     pub min: u32,
-    /// It has never more.
+    /// Largest capacity.
     pub max: u32,
-    /// Places added at a look at a server that copes and is nearly full.
+    /// Places added at each look at a server that copes and is nearly full.
     pub increase: u32,
-    /// What is left of its places when it does not cope.
+    /// Factor on the capacity of a server that does not cope.
     pub decrease: f64,
-    /// Share of the KV cache above which it does not cope.
+    /// Share of the KV cache in use above which a server does not cope.
     pub kv_usage_max: f64,
-    /// Share of the KV cache above which it gets no more places.
+    /// Share of the KV cache in use above which a server gets no more places.
     pub kv_usage_high: f64,
-    /// After a decrease there is none for so many milliseconds: what runs has to end before it shows.
+    /// Shortest time between two decreases in milliseconds: running requests have to end before a decrease takes effect.
     pub settle_ms: u64,
 }
 
@@ -48,10 +48,10 @@ impl Default for AdaptiveConfig {
     }
 }
 
-/// Share of its places that must be taken for it to get more: what nobody asks for is not known to work.
+/// Share of a server's places that must be taken for it to get more. A load that was never there has not been tried.
 const NEARLY_FULL: f64 = 0.9;
 
-/// What is remembered of one server.
+/// What is remembered of one server between two looks.
 #[derive(Debug, Default)]
 pub(crate) struct Adaptive {
     preemptions: Option<u64>,
@@ -59,7 +59,7 @@ pub(crate) struct Adaptive {
 }
 
 impl Adaptive {
-    /// The places that a server with `capacity` of them should have, after a look at it.
+    /// The capacity that a server should have after a look at it, given its present `capacity`.
     pub(crate) fn next(
         &mut self,
         config: &AdaptiveConfig,
@@ -76,7 +76,7 @@ impl Adaptive {
                 return capacity;
             }
             self.settled_at = Some(now + Duration::from_millis(config.settle_ms));
-            // From what it had, not from what it might have had.
+            // The decrease starts from the places that were taken, not from those that were free.
             let from = f64::from(capacity.min(in_use.max(config.min)));
             return ((from * config.decrease) as u32).clamp(config.min, config.max);
         }
@@ -104,11 +104,11 @@ mod tests {
         let mut next = |capacity, in_use, load, seconds| {
             adaptive.next(&config, capacity, in_use, &load, now + Duration::from_secs(seconds))
         };
-        assert_eq!(next(40, 20, load(0, 0.2, 0), 0), 40, "nobody asks for more");
+        assert_eq!(next(40, 20, load(0, 0.2, 0), 0), 40, "the server is not nearly full");
         assert_eq!(next(40, 40, load(0, 0.2, 0), 1), 50);
         assert_eq!(next(50, 50, load(0, 0.9, 0), 2), 50, "the cache is nearly full");
         assert_eq!(next(50, 50, load(0, 0.9, 3), 3), 37, "it has preempted");
-        assert_eq!(next(37, 37, load(5, 0.99, 9), 4), 37, "what was taken away has to show first");
+        assert_eq!(next(37, 37, load(5, 0.99, 9), 4), 37, "the decrease has to take effect first");
         assert_eq!(next(37, 37, load(5, 0.99, 9), 9), 27);
         assert_eq!(next(5, 5, load(5, 0.99, 9), 20), 4, "never fewer");
         assert_eq!(next(95, 95, load(0, 0.1, 9), 30), 100, "never more");

@@ -25,9 +25,10 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::BalancerError;
 use crate::membership::{Membership, MembershipError, NewMember};
 use crate::proxy::RenderMetrics;
-use crate::{BalancerError, FleetSnapshot};
+use crate::snapshot::FleetSnapshot;
 
 /// Who may call, and what they see.
 #[derive(Debug, Clone, Default)]

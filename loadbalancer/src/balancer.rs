@@ -1,12 +1,15 @@
-//! Granting and returning permits.
+//! The balancer: it grants permits, takes them back, and knows the state of each server.
 //!
-//! All state is behind one lock that is held for a pick, never across an await. Who has to wait leaves a one-shot
-//! sender in an ordered list; whoever makes room serves the list before anybody else can take the place, so waiting
-//! is fair within a priority and costs nothing.
+//! All state is behind one lock. The lock is held while a server is chosen, and never across an await. A request that
+//! has to wait leaves a one-shot sender in an ordered list. Every change that makes room serves the list before any new
+//! request can take the place, so that waiting is fair within a priority and costs no polling.
 
-mod grants;
+mod grant;
 mod lives;
-mod serving;
+mod permit;
+mod serve;
+mod server;
+mod shared;
 mod state;
 mod weights;
 
@@ -20,40 +23,83 @@ use rand_chacha::ChaCha8Rng;
 use tokio::sync::{Notify, Semaphore, oneshot};
 
 use crate::metered;
-use crate::permit::Life;
 use crate::policy::{self, Ask, RoutingPolicy};
-use crate::server::{AdminState, Server};
-use crate::{
-    BalancerConfig, BalancerError, EngineLoad, FleetSnapshot, Permit, PermitRequest, ServerId, ServerSpec,
-};
+use crate::server::{AdminState, ServerId};
+use crate::snapshot::FleetSnapshot;
+use crate::{BalancerConfig, BalancerError, EngineLoad, PermitRequest, ServerSpec};
 
-use grants::Answer;
-pub(crate) use grants::Shared;
-use state::{State, Waiter, WaiterKey, unknown};
+use grant::Grant;
+use server::Server;
+use shared::Shared;
+use state::{Decision, State, Waiter, WaiterKey, unknown};
 
-/// Takes the waiter off the list when the waiting future is dropped.
+pub(crate) use grant::Life;
+pub use permit::Permit;
+
+/// A request on the waiting list, as its task holds it. When it is dropped, the request leaves the list, and a grant
+/// that has arrived unseen returns its places.
 struct Waiting<'a> {
     shared: &'a Arc<Shared>,
     key: WaiterKey,
+    answer: oneshot::Receiver<Decision>,
+}
+
+impl Waiting<'_> {
+    fn leave_list(&self) {
+        let is_waiting = self.shared.state.lock().waiters.contains_key(&self.key);
+        if is_waiting {
+            // This request may have reserved a server that requests behind it can use now.
+            self.shared.update(|state| drop(state.waiters.remove(&self.key)));
+        }
+    }
+
+    /// What was decided before the request left the list.
+    fn last_answer(&mut self) -> Option<Result<Permit, BalancerError>> {
+        self.leave_list();
+        let decision = self.answer.try_recv().ok()?;
+        Some(decision.map(|grant| Permit::new(self.shared, grant)))
+    }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let is_waiting = self.shared.state.lock().waiters.contains_key(&self.key);
-        if is_waiting {
-            // It may have kept a server from those behind it.
-            self.shared.update(|state| drop(state.waiters.remove(&self.key)));
-        }
+        // A permit that is dropped here returns its places.
+        drop(self.last_answer());
     }
 }
 
-/// What became of a request at first.
+/// What a request gets at once.
 enum Begun {
-    Granted(Permit),
-    Waits(oneshot::Receiver<Answer>, WaiterKey),
+    Granted(Grant),
+    Waits(oneshot::Receiver<Decision>, WaiterKey),
 }
 
-/// See the crate's documentation. Clones share one fleet.
+/// A load balancer over a fleet of servers. The crate's documentation describes it. Clones share one fleet.
+///
+/// ```
+/// use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, Outcome, PermitRequest, ServerSpec};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// let fleet = vec![
+///     ServerSpec::new("a", "http://10.0.0.1:8000", 4),
+///     ServerSpec::new("b", "http://10.0.0.2:8000", 8),
+/// ];
+/// let balancer = LoadBalancer::new(BalancerConfig::default(), fleet)?;
+///
+/// // Six samples fit on one server only. While the permit lives, it has six places less.
+/// let permit = balancer.acquire(PermitRequest::new(6)).await?;
+/// assert_eq!(permit.url(), Some("http://10.0.0.2:8000"));
+/// assert_eq!(balancer.snapshot().in_use(), 6);
+///
+/// // The caller sends its request there, and says how it went.
+/// permit.finish(Outcome::Success { tokens: 6 * 300 });
+/// assert_eq!(balancer.snapshot().in_use(), 0);
+///
+/// // No server could ever hold nine samples, so that the request fails instead of waiting.
+/// assert!(balancer.acquire(PermitRequest::new(9)).await.is_err());
+/// # Ok::<(), rolldock_loadbalancer::BalancerError>(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug, Clone)]
 pub struct LoadBalancer {
     shared: Arc<Shared>,
@@ -62,11 +108,11 @@ pub struct LoadBalancer {
 impl LoadBalancer {
     /// A balancer over `servers`.
     pub fn new(config: BalancerConfig, servers: Vec<ServerSpec>) -> Result<Self, BalancerError> {
-        let policy = policy::of(&config);
+        let policy = policy::of(config.policy, config.affinity);
         Self::with_policy(config, policy, servers)
     }
 
-    /// A balancer that chooses in a way of its owner's; [`BalancerConfig::policy`] is not looked at.
+    /// A balancer that chooses servers by the caller's own `policy`; [`BalancerConfig::policy`] is ignored.
     pub fn with_policy(
         config: BalancerConfig,
         policy: Box<dyn RoutingPolicy>,
@@ -90,34 +136,28 @@ impl LoadBalancer {
 
     /// Waits for a permit.
     ///
-    /// Cancel-safe: dropping the future leaves the list, and a grant that was on its way returns by itself.
+    /// Cancel-safe: when the future is dropped, the request leaves the list, and a grant that has arrived unseen
+    /// returns its places.
     pub async fn acquire(&self, request: PermitRequest) -> Result<Permit, BalancerError> {
         let PermitRequest { weight, priority, deadline, .. } = request;
-        let (granted, key) = match self.begin(request)? {
-            Begun::Granted(permit) => return Ok(permit),
-            Begun::Waits(granted, key) => (granted, key),
+        let mut waiting = match self.begin(request)? {
+            Begun::Granted(grant) => return Ok(Permit::new(&self.shared, grant)),
+            Begun::Waits(answer, key) => Waiting { shared: &self.shared, key, answer },
         };
-        let waiting = Waiting { shared: &self.shared, key };
         // A newcomer of higher priority, or with other exclusions, may fit at once.
         self.shared.update(|_| ());
         match deadline {
-            None => self.wait(granted).await,
-            Some(deadline) => {
-                let mut granted = granted;
-                match tokio::time::timeout_at(deadline, self.wait(&mut granted)).await {
-                    Ok(outcome) => outcome,
-                    Err(_) => {
-                        drop(waiting);
-                        // Granted at the last moment: taken rather than returned.
-                        granted.try_recv().unwrap_or_else(|_| Err(self.too_late(weight)))
-                    }
-                }
-            }
+            None => self.wait(&mut waiting.answer).await,
+            Some(deadline) => match tokio::time::timeout_at(deadline, self.wait(&mut waiting.answer)).await {
+                Ok(outcome) => outcome,
+                // A permit that was granted at the last moment is taken.
+                Err(_) => waiting.last_answer().unwrap_or_else(|| Err(self.too_late(weight))),
+            },
         }
         .inspect_err(|_| tracing::debug!(weight, ?priority, "no permit"))
     }
 
-    /// Grants at once where nobody waits and there is room: the common case needs no list.
+    /// Grants at once where no request waits and there is room: the common case needs no list.
     fn begin(&self, request: PermitRequest) -> Result<Begun, BalancerError> {
         let PermitRequest { weight, expected_tokens, group, priority, exclude, .. } = request;
         let config = &self.shared.config;
@@ -132,12 +172,12 @@ impl LoadBalancer {
         if state.waiters.is_empty() {
             state.settle(config);
             let avoid: &[ServerId] = if state.honours(&exclude, weight) { &exclude } else { &[] };
-            if let Some(permit) = self.shared.try_grant(&mut state, &Ask { weight, tokens, group, avoid }) {
-                return Ok(Begun::Granted(permit));
+            if let Some(grant) = state.try_grant(config, &Ask { weight, tokens, group, avoid }) {
+                return Ok(Begun::Granted(grant));
             }
         }
         let largest = state.heaviest(config);
-        // In a fleet without servers it waits for one to join.
+        // In a fleet without servers the request waits for one to join.
         if weight > largest && !state.servers.is_empty() {
             return Err(BalancerError::TooHeavy { weight, largest });
         }
@@ -147,25 +187,23 @@ impl LoadBalancer {
         }
         let key = (priority, state.next_waiter);
         state.next_waiter += 1;
-        let (grant, granted) = oneshot::channel();
-        state.waiters.insert(key, Waiter { weight, tokens, group, exclude, grant });
-        Ok(Begun::Waits(granted, key))
+        let (answer, answered) = oneshot::channel();
+        state.waiters.insert(key, Waiter { weight, tokens, group, exclude, answer });
+        Ok(Begun::Waits(answered, key))
     }
 
-    /// Waits for what it was promised.
-    async fn wait(
-        &self,
-        mut granted: impl Future<Output = Result<Answer, oneshot::error::RecvError>> + Unpin,
-    ) -> Answer {
-        tokio::select! {
+    /// Waits for the decision on a request. Cancel-safe: a decision that has not been taken stays in the channel.
+    async fn wait(&self, answer: &mut oneshot::Receiver<Decision>) -> Result<Permit, BalancerError> {
+        let decision = tokio::select! {
             biased;
-            answer = &mut granted => answer.unwrap_or(Err(BalancerError::Closed)),
+            decision = answer => decision.unwrap_or(Err(BalancerError::Closed)),
             () = self.keep_time() => Err(BalancerError::Closed),
-        }
+        };
+        decision.map(|grant| Permit::new(&self.shared, grant))
     }
 
-    /// Looks when servers open that were left alone for a while: one of those who wait does so for all. Ends only if the
-    /// semaphore is closed, which nobody does.
+    /// Serves the waiting requests when a server opens after a cooldown or a `Retry-After`. One waiting request does
+    /// this for all. Ends only if the semaphore is closed, which does not happen.
     async fn keep_time(&self) {
         let Ok(_turn) = self.shared.timekeeper.acquire().await else { return };
         loop {
@@ -193,13 +231,13 @@ impl LoadBalancer {
         for server in &fleet.servers {
             *by_state.entry(server.state.as_str().to_owned()).or_default() += 1;
         }
-        let mut words: Vec<String> =
+        let mut parts: Vec<String> =
             by_state.iter().map(|(state, count)| format!("{count} {state}")).collect();
-        words.push(format!("{} permits out, {} waiting", fleet.in_use(), fleet.waiting));
-        BalancerError::Deadline { weight, fleet: words.join(", ") }
+        parts.push(format!("{} permits out, {} waiting", fleet.in_use(), fleet.waiting));
+        BalancerError::Deadline { weight, fleet: parts.join(", ") }
     }
 
-    /// Adds a server, active at once unless weights have been announced that it cannot have yet.
+    /// Adds a server. It is active at once, unless weights have been announced that it cannot have yet.
     pub fn add(&self, spec: ServerSpec) -> Result<ServerId, BalancerError> {
         self.shared.update(|state| {
             if state.servers.iter().any(|server| **server.name() == *spec.name) {
@@ -213,8 +251,8 @@ impl LoadBalancer {
         })
     }
 
-    /// Takes no more permits on a server and waits until the last one is back; an error if it is resumed before. Cancel-safe:
-    /// it stays draining.
+    /// Grants no more permits on a server and waits until its last one is back. Fails if the server is resumed before
+    /// that. Cancel-safe: the server stays draining.
     pub async fn drain(&self, id: ServerId) -> Result<(), BalancerError> {
         self.set_draining(id)?;
         loop {
@@ -223,7 +261,7 @@ impl LoadBalancer {
             changed.as_mut().enable();
             {
                 let state = self.shared.state.lock();
-                // One that has left has nothing any more.
+                // A server that has left has no requests any more.
                 let Some(server) = state.index(id).map(|index| &state.servers[index]) else { return Ok(()) };
                 if server.admin != AdminState::Draining {
                     return Err(BalancerError::Resumed { server: server.name().to_string() });
@@ -236,12 +274,13 @@ impl LoadBalancer {
         }
     }
 
-    /// Takes a server out of the fleet; its permits are revoked.
+    /// Takes a server out of the fleet and revokes its permits.
     pub fn remove(&self, id: ServerId) -> Result<(), BalancerError> {
         self.take_out(id).map(drop)
     }
 
-    /// The same; the last life of the server is shared with its permits for as long as they are out.
+    /// Takes a server out of the fleet, revokes its permits and returns its last life, which its permits share for as
+    /// long as they are out.
     pub(crate) fn take_out(&self, id: ServerId) -> Result<Arc<Life>, BalancerError> {
         self.shared.update(|state| {
             let index = state.index(id).ok_or_else(|| unknown(id))?;
@@ -251,26 +290,26 @@ impl LoadBalancer {
         })
     }
 
-    /// The server of a name.
+    /// The server of this name.
     pub fn find(&self, name: &str) -> Option<ServerId> {
         let state = self.shared.state.lock();
         state.servers.iter().find(|server| **server.name() == *name).map(|server| server.id)
     }
 
-    /// Pauses a server for its operator, or resumes it, which also ends draining. A dead one remembers it for its next life,
-    /// and one on trial stays on trial.
+    /// Pauses a server for its operator, or resumes it, which also ends draining. A dead server keeps the setting for its
+    /// next life, and a server on trial stays on trial.
     pub fn set_paused(&self, id: ServerId, paused: bool) -> Result<(), BalancerError> {
         let admin = if paused { AdminState::Paused } else { AdminState::Active };
         self.change(id, |server| server.set_admin(admin))
     }
 
-    /// Gives a server no more requests, in its next life neither.
+    /// Grants no more permits on a server, in its next life neither.
     pub fn set_draining(&self, id: ServerId) -> Result<(), BalancerError> {
         self.change(id, |server| server.set_admin(AdminState::Draining))
     }
 
-    /// Gives a server other places. Permits that are out above them stay until they are returned; who waits for more than
-    /// any server has is told so.
+    /// Changes a server's number of places. Permits beyond the new number stay out until they are returned. Waiting
+    /// requests that no server can hold any more fail with [`BalancerError::TooHeavy`].
     pub fn set_capacity(&self, id: ServerId, capacity: u32) -> Result<(), BalancerError> {
         self.shared.update(|state| {
             state.change(&self.shared.config, id, |server| server.set_capacity(capacity))?;
@@ -279,14 +318,14 @@ impl LoadBalancer {
         })
     }
 
-    /// Where somebody finds out how many places servers should have, a server that has fewer than a waiting request needs is
+    /// For fleets whose capacities are found by trying: a server that has fewer places than a waiting request needs may be
     /// given as many, up to `ceiling`.
     pub(crate) fn set_capacity_ceiling(&self, ceiling: u32) {
         self.shared.update(|state| state.capacity_ceiling = ceiling);
     }
 
-    /// What a server said of itself, when `ours` samples of our permits were there: samples of others count for
-    /// [`Policy::LeastWork`](crate::Policy::LeastWork).
+    /// Takes note of an engine's load, read while `ours` samples of this balancer's permits were there. The samples of
+    /// other clients count for [`Policy::LeastWork`](crate::Policy::LeastWork).
     pub fn observe(&self, id: ServerId, load: &EngineLoad, ours: u32) -> Result<(), BalancerError> {
         self.change(id, |server| server.observe(load, ours))
     }
@@ -295,7 +334,7 @@ impl LoadBalancer {
         self.shared.update(|state| state.change(&self.shared.config, id, change))
     }
 
-    /// Refuses new requests and ends all waiting.
+    /// Refuses new requests and fails all waiting ones with [`BalancerError::Closed`].
     pub fn close(&self) {
         let waiters = {
             let mut state = self.shared.state.lock();
@@ -311,29 +350,30 @@ impl LoadBalancer {
         self.shared.state.lock().snapshot()
     }
 
-    /// Places of the largest server that lives; of the largest of all if none does.
+    /// Capacity of the largest live server; of the largest server at all if none is live.
     pub fn largest_capacity(&self) -> u32 {
         self.shared.state.lock().largest_capacity(&self.shared.config)
     }
 
-    /// Places over all servers that are not dead.
+    /// Places over all live servers.
     pub fn capacity_total(&self) -> u64 {
         let state = self.shared.state.lock();
         state.servers.iter().filter(|server| server.is_live()).map(|server| u64::from(server.capacity)).sum()
     }
 
-    /// An exporter's text without the series of servers that have left the fleet, which would stand there for ever. One that
-    /// joins again goes on from where it was.
+    /// An exporter's text without the series of servers that have left the fleet, which would otherwise stand there for
+    /// ever. The series of a server that joins again goes on from its last value.
     pub fn series_of_members(&self, text: &str) -> String {
         let departed = self.shared.state.lock().departed().clone();
         metered::without_series_of(text, &departed)
     }
 
-    /// Completes when a server has another state or other places, joins, leaves or has nothing left to finish, or after
-    /// `limit`. Cancel-safe.
+    /// Completes when a server changes its state or its number of places, joins, leaves, or has finished its last request;
+    /// at the latest after `limit`. Cancel-safe.
     pub async fn changed(&self, limit: Duration) {
         let _ = tokio::time::timeout(limit, self.shared.changed.notified()).await;
     }
 }
+
 #[cfg(test)]
 mod tests;

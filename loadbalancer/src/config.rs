@@ -1,83 +1,32 @@
-//! What a balancer is told.
+//! The configuration of a balancer, and the requests that it is asked to place.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use crate::ServerId;
+use crate::policy::{AffinityConfig, Policy};
+use crate::server::ServerId;
 
-/// Which of the servers with room gets the next permit; [`policy`](crate::policy) says which is for what.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Policy {
-    /// The smallest share of its permits out; ties at random.
-    LeastLoad,
-    /// The less loaded of two at random.
-    PowerOfTwo,
-    /// The fewest expected tokens outstanding.
-    LeastWork,
-    /// Where the group's first sample went, else least load.
-    #[default]
-    GroupAffinity,
-    /// Where a further sample is decoded fastest.
-    Weighted,
-    /// In turn.
-    RoundRobin,
-    /// Any.
-    Random,
-}
-
-impl Policy {
-    /// Every policy.
-    pub const ALL: [Self; 7] = [
-        Self::LeastLoad,
-        Self::PowerOfTwo,
-        Self::LeastWork,
-        Self::GroupAffinity,
-        Self::Weighted,
-        Self::RoundRobin,
-        Self::Random,
-    ];
-}
-
-/// When a group lets go of its server.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct AffinityConfig {
-    /// Share of its places above which the server is too full.
-    pub load_max: f32,
-    /// Times the mean of the others above which it is too full.
-    pub ratio_max: f32,
-    /// Below this share the ratio does not count.
-    pub load_min: f32,
-}
-
-impl Default for AffinityConfig {
-    fn default() -> Self {
-        Self { load_max: 0.9, ratio_max: 1.5, load_min: 0.25 }
-    }
-}
-
-/// Who goes first when requests wait.
+/// The order in which waiting requests are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Priority {
-    /// More of a group that has begun: finishing it frees more than beginning another.
+    /// Further samples of a group that has begun: finishing a group frees more than beginning another.
     Started,
     /// A new group.
     New,
-    /// Measurement, which nobody waits for.
+    /// Samples for validation, which no trainer waits for.
     Validation,
 }
 
-/// One server.
+/// A server that is to join the fleet.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerSpec {
-    /// Unique in the fleet.
+    /// The server's name, unique in the fleet.
     pub name: String,
-    /// Base URL; `None` for servers that are not reached by HTTP.
+    /// The server's base URL; `None` for a server that is not reached by HTTP.
     #[serde(default)]
     pub url: Option<String>,
     /// Samples that may run at a time.
@@ -99,36 +48,36 @@ impl ServerSpec {
     }
 }
 
-/// See the fields.
+/// How a balancer chooses servers, bounds its requests, and judges failures.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BalancerConfig {
-    /// See [`Policy`].
+    /// Which of the servers with room gets the next permit.
     pub policy: Policy,
-    /// Of random choices.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// For [`Policy::GroupAffinity`].
+    /// When a group leaves its server, for [`Policy::GroupAffinity`].
     pub affinity: AffinityConfig,
-    /// Samples that may run at a time on all servers together; no bound but theirs if absent.
+    /// Samples that may run at a time on all servers together; bounded only by the servers' capacities if absent.
     pub capacity_total: Option<u32>,
-    /// Requests that may wait at a time; one more is refused.
+    /// Requests that may wait at a time; a further one is refused.
     pub waiting_max: usize,
-    /// Faults in a row that make a server suspect: it gets nothing new for a while, and then one request on trial.
+    /// Faults in a row that make a server suspect: it gets no requests during a cooldown, and then one on trial.
     pub faults_max: u32,
     /// Faults among the last [`window`](Self::window) answers that make a server suspect.
     pub window_faults_max: u32,
-    /// Answers that are looked at together, at most 64.
+    /// Number of latest answers that [`window_faults_max`](Self::window_faults_max) looks at, at most 64.
     pub window: u32,
-    /// A `Retry-After` counts no longer than so many milliseconds.
+    /// The longest `Retry-After` that is honoured; a longer one is cut to so many milliseconds.
     pub retry_after_ms_max: u64,
-    /// How long a server is left alone that died or became suspect, in milliseconds; twice as long each time, until it does
+    /// Cooldown of a server that died or became suspect, in milliseconds. It doubles each time until the server answers
     /// well again.
     pub cooldown_ms_min: u64,
-    /// It is left alone no longer than so many milliseconds.
+    /// The longest cooldown, in milliseconds.
     pub cooldown_ms_max: u64,
-    /// A request on trial that has not ended after so many milliseconds does not keep the next one from a trial.
+    /// Length of a trial in milliseconds. If its request has not ended by then, the next trial may begin.
     pub trial_ms_max: u64,
-    /// How long a 503 or 429 weighs on a server: its penalty halves every so many milliseconds.
+    /// Half-life of the load penalty that a 503 or 429 adds to a server, in milliseconds.
     pub penalty_half_life_ms: u64,
 }
 
@@ -157,7 +106,7 @@ impl BalancerConfig {
         Duration::from_millis(self.penalty_half_life_ms.max(1))
     }
 
-    /// After so many deaths and suspicions in a row.
+    /// The cooldown after so many relapses in a row.
     pub(crate) fn cooldown(&self, relapses: u32) -> Duration {
         let doubled = self.cooldown_ms_min.saturating_mul(1 << relapses.min(32));
         Duration::from_millis(doubled.min(self.cooldown_ms_max))
@@ -172,20 +121,20 @@ impl BalancerConfig {
     }
 }
 
-/// What a caller wants.
+/// A request for a permit.
 #[derive(Debug, Clone)]
 pub struct PermitRequest {
-    /// Number of samples; granted whole.
+    /// Number of samples. The permit is granted for all of them or not at all.
     pub weight: u32,
-    /// Tokens that each of them is expected to take; 0: as many as samples have taken so far.
+    /// Tokens that each sample is expected to take; 0 stands for the mean of the samples so far.
     pub expected_tokens: u32,
-    /// The group that they belong to, for [`Policy::GroupAffinity`].
+    /// The group that the samples belong to, for [`Policy::GroupAffinity`].
     pub group: Option<u64>,
-    /// See [`Priority`].
+    /// Which waiting requests go first.
     pub priority: Priority,
-    /// Servers to avoid while another one is alive: those that failed this request.
+    /// Servers to avoid while another one may be asked: those that failed this request.
     pub exclude: Vec<ServerId>,
-    /// When to give up waiting.
+    /// When the request gives up waiting; never if absent.
     pub deadline: Option<Instant>,
 }
 

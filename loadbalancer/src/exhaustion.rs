@@ -1,16 +1,17 @@
-//! Failures of this machine that look like a server's.
+//! Failures of this machine that look like failures of a server.
 //!
-//! A connection that could not even be tried, for want of a descriptor, a port or memory, says nothing about whoever it was
-//! for. Held against servers, it would have a process that has too much open take its whole fleet for dead.
+//! A connection that could not even be tried, for want of a descriptor, a port or memory, says nothing about the server.
+//! If such failures counted against servers, a process with too many open files would take its whole fleet for dead.
 
 use std::error::Error;
 use std::io;
 
 use rustix::io::Errno;
 
-/// Whether `error`, or what caused it, is that this process or its machine has run out of something.
+/// Whether `error` or one of its causes is that this process or its machine has run out of a resource.
 pub fn is_exhaustion(error: &(dyn Error + 'static)) -> bool {
-    const WANTS: [Errno; 5] = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL];
+    const RESOURCES: [Errno; 5] =
+        [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL];
     let mut cause = Some(error);
     while let Some(error) = cause {
         let Some(of_io) = error.downcast_ref::<io::Error>() else {
@@ -18,9 +19,9 @@ pub fn is_exhaustion(error: &(dyn Error + 'static)) -> bool {
             continue;
         };
         if let Some(code) = of_io.raw_os_error() {
-            return WANTS.iter().any(|want| want.raw_os_error() == code);
+            return RESOURCES.iter().any(|errno| errno.raw_os_error() == code);
         }
-        // What it was made of is not its source, but that one's source is.
+        // `source` skips the error that this one wraps, so that it has to be taken by `get_ref`.
         cause = of_io.get_ref().map(|inner| inner as &(dyn Error + 'static));
     }
     false

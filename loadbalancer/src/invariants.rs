@@ -1,13 +1,14 @@
-//! What must hold of the balancer at every moment; used by debug assertions, property tests and the simulation.
+//! What must hold of the balancer at every moment. Debug assertions, property tests and simulations call these functions.
 
-use crate::{FleetSnapshot, Hold, ServerId, ServerState};
+use crate::server::{Hold, ServerId, ServerState};
+use crate::snapshot::FleetSnapshot;
 
-/// A broken invariant, in words that name the numbers.
+/// A broken invariant. The message names the numbers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("broken invariant: {0}")]
 pub struct Violation(pub String);
 
-/// No server has more permits out than places, but for those that were out when its places were made fewer.
+/// No server has more permits out than places, except for permits that were out when its capacity was lowered.
 pub fn within_capacity(fleet: &FleetSnapshot) -> Result<(), Violation> {
     for server in &fleet.servers {
         if server.in_use > server.capacity + server.overhang {
@@ -28,7 +29,7 @@ pub fn waiting_bounded(fleet: &FleetSnapshot, waiting_max: usize) -> Result<(), 
     Err(Violation(format!("waiting={} above waiting_max={waiting_max}", fleet.waiting)))
 }
 
-/// When nobody holds a permit, none is out.
+/// No permit is out. This must hold once every holder has dropped its permits.
 pub fn all_returned(fleet: &FleetSnapshot) -> Result<(), Violation> {
     match fleet.servers.iter().find(|server| server.in_use > 0) {
         None => Ok(()),
@@ -38,7 +39,7 @@ pub fn all_returned(fleet: &FleetSnapshot) -> Result<(), Violation> {
     }
 }
 
-/// Whoever takes permits has the weights that are required.
+/// Every server that takes permits has the required weights.
 pub fn weights_current(fleet: &FleetSnapshot) -> Result<(), Violation> {
     let takes_permits = |state| matches!(state, ServerState::Active | ServerState::Probing);
     match fleet
@@ -54,7 +55,7 @@ pub fn weights_current(fleet: &FleetSnapshot) -> Result<(), Violation> {
     }
 }
 
-/// No server takes permits whose engine we have paused and not resumed (`owed`).
+/// No server takes permits while its engine still has to be resumed (`owed`).
 pub fn owed_are_held(fleet: &FleetSnapshot, owed: &[ServerId]) -> Result<(), Violation> {
     let is_owed = |id: &ServerId| owed.contains(id);
     match fleet.servers.iter().find(|server| is_owed(&server.id) && server.hold != Some(Hold::Updating)) {

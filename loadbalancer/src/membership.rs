@@ -12,8 +12,9 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::permit::Life;
-use crate::{BalancerError, LoadBalancer, ServerSnapshot, ServerSpec};
+use crate::balancer::Life;
+use crate::snapshot::ServerSnapshot;
+use crate::{BalancerError, LoadBalancer, ServerSpec};
 
 /// Who watches the fleet sees its numbers so often, whatever else happens: nobody is told of single permits.
 const LOOK_MAX: Duration = Duration::from_secs(1);
@@ -224,7 +225,7 @@ impl Membership {
 
     /// The fleet once a server has another state or other places, joins, leaves or has nothing left to finish; or after
     /// `limit`, at most a second, since its numbers change all the time.
-    pub async fn changed(&self, limit: Duration) -> crate::FleetSnapshot {
+    pub async fn changed(&self, limit: Duration) -> crate::snapshot::FleetSnapshot {
         self.let_leave(|_| false);
         self.balancer.changed(limit.min(LOOK_MAX)).await;
         self.balancer.snapshot()

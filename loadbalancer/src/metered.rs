@@ -1,4 +1,4 @@
-//! What is counted of a server, through the `metrics` facade: whoever runs the balancer decides where it goes.
+//! The metrics of a server, through the `metrics` facade. The program that runs the balancer installs the exporter.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
-use crate::{Epoch, Outcome, ServerState};
+use crate::outcome::Outcome;
+use crate::server::{Epoch, ServerState};
 
-/// Handles that are looked up once, since they are used for every permit.
+/// Handles of a server's metrics. They are looked up once, since every permit uses them.
 pub(crate) struct ServerMetrics {
     server: Arc<str>,
     permits_in_use: Gauge,
@@ -87,31 +88,31 @@ impl ServerMetrics {
         self.tokens_wasted.increment(tokens);
     }
 
-    /// Its gauges would stand still for ever.
-    pub(crate) fn gone(&self) {
+    /// Sets the gauges to zero when the server leaves. They would otherwise stand still for ever.
+    pub(crate) fn clear(&self) {
         self.permits_in_use.set(0.0);
         self.permits.set(0.0);
         self.state.set(0.0);
     }
 }
 
-/// The lines of an exporter's text but for those of servers with these names. The facade cannot take a series back, and an
-/// exporter that forgets those that stand still would lose the handles of servers that are only idle.
+/// An exporter's text without the series of these servers. The facade cannot remove a series, and an exporter that drops
+/// series that stand still would lose the handles of servers that are only idle.
 pub(crate) fn without_series_of(text: &str, servers: &BTreeSet<Arc<str>>) -> String {
     const LABEL: &str = "server=\"";
-    let is_of_one = |line: &str| {
+    let is_departed = |line: &str| {
         let labelled = line.split_once(LABEL).and_then(|(_, rest)| rest.split_once('"'));
         labelled.is_some_and(|(name, _)| servers.contains(name))
     };
-    text.split_inclusive('\n').filter(|line| !is_of_one(line)).collect()
+    text.split_inclusive('\n').filter(|line| !is_departed(line)).collect()
 }
 
-/// Counts ids that a server was asked to abort, each once however often it is sent.
+/// Counts ids that a server was asked to abort. An id counts once, however often it is sent.
 pub fn aborts_sent(server: &str, ids: u64) {
     counter!("rolldock_aborts_sent_total", "server" => server.to_owned()).increment(ids);
 }
 
-/// Counts ids whose last abort the server has answered. It says "aborted" for ids that it has never seen, too.
+/// Counts ids whose last abort the server has answered. A server answers "aborted" also for ids that it does not know.
 pub fn aborts_confirmed(server: &str, ids: u64) {
     counter!("rolldock_aborts_confirmed_total", "server" => server.to_owned()).increment(ids);
 }

@@ -21,7 +21,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::adaptive::Adaptive;
 use crate::control::{ControlError, EngineControl, EngineLoad, ServerRef};
-use crate::{AdaptiveConfig, AdminState, Epoch, Hold, LoadBalancer, ServerId, ServerSnapshot, ServerState};
+use crate::server::{AdminState, Epoch, Hold, ServerId, ServerState};
+use crate::snapshot::ServerSnapshot;
+use crate::{AdaptiveConfig, LoadBalancer};
 
 /// Servers that are looked at at the same time.
 const LOOKS_MAX: usize = 128;
@@ -295,7 +297,7 @@ async fn ask(
         return;
     }
     let is_dead = look.server.state == ServerState::Dead;
-    let Some((_, ours)) = balancer.glance(look.server.id) else { return };
+    let Some((_, ours)) = balancer.life_and_places(look.server.id) else { return };
     (look.ours, look.asked_at) = (ours, Instant::now());
     // Of a dead one only whether it can be probed is of interest.
     if !is_dead || probe == Probe::Generate {

@@ -1,77 +1,77 @@
-//! The fleet at one moment, for people and metrics.
+//! The fleet at one moment, for operators and metrics.
 
 use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::{AdminState, Epoch, Hold, ServerId, ServerState};
+use crate::server::{AdminState, Epoch, Hold, ServerId, ServerState};
 
-/// How requests to a server went, over the life of the balancer.
+/// Counts of a server's requests by outcome, over the life of the balancer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Outcomes {
-    /// Answers.
+    /// Requests that were answered.
     pub success: u64,
-    /// Response tokens of them.
+    /// Response tokens of the answers.
     pub tokens: u64,
-    /// Tokens decoded for requests that were cancelled or lost, estimated.
+    /// Estimated tokens that were decoded for cancelled or lost requests.
     pub tokens_wasted: u64,
     /// Requests that were wrong.
     pub client_error: u64,
-    /// 503 and 429.
+    /// Requests that were refused with 503 or 429.
     pub backpressure: u64,
-    /// Failures.
+    /// Requests that failed by the server's fault.
     pub fault: u64,
-    /// Requests whose callers lost interest.
+    /// Requests that their callers gave up.
     pub cancelled: u64,
 }
 
-/// One server.
+/// One server at that moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ServerSnapshot {
-    /// Its number.
+    /// The server's number.
     pub id: ServerId,
-    /// Its name.
+    /// The server's name.
     pub name: Arc<str>,
-    /// Its base URL, if it has one.
+    /// The server's base URL, if it is reached by HTTP.
     pub url: Option<Arc<str>>,
-    /// See [`ServerState`].
+    /// What the server can be used for.
     pub state: ServerState,
-    /// What its operator wants of it.
+    /// What the operator wants the server to do.
     pub admin_state: AdminState,
-    /// Why it is dead, suspect or kept out.
+    /// Why the server is dead, suspect or kept out by its weights.
     pub reason: Option<Arc<str>>,
-    /// What a weight update has to do with it; such a server is paused unless it is draining or dead.
+    /// How its weights keep the server out. Such a server is paused, unless it is draining or dead.
     pub hold: Option<Hold>,
-    /// The weights that it was given in this life; those that it was started with if absent.
+    /// The weight version that the server was given in this life; `None` for the weights that it was started with.
     pub weights_version: Option<u64>,
-    /// Its life.
+    /// The number of the server's present life.
     pub epoch: Epoch,
-    /// Places.
+    /// Number of places.
     pub capacity: u32,
     /// Places taken.
     pub in_use: u32,
-    /// Those of them that it has too many since its capacity was lowered.
+    /// Places taken beyond the capacity, since it was lowered.
     pub overhang: u32,
     /// Expected tokens of the permits out.
     pub expected_tokens: u64,
-    /// Samples of others that it had when it was looked at.
+    /// Samples of other clients at the last reading of the engine's load.
     pub foreign: u32,
-    /// Of one running sample, measured.
+    /// Measured tokens a second of one running sample.
     pub tokens_per_second: Option<f64>,
-    /// Permits granted ever.
+    /// Permits granted so far.
     pub granted_total: u64,
-    /// See [`Outcomes`].
+    /// Outcomes of the server's requests.
     pub outcomes: Outcomes,
 }
 
-/// The whole fleet.
+/// The whole fleet at that moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FleetSnapshot {
-    /// In order of their numbers.
+    /// The servers, in order of their numbers.
     pub servers: Vec<ServerSnapshot>,
     /// Requests that wait for a permit.
     pub waiting: usize,
-    /// The weights that a server has to have to take permits; any if absent.
+    /// The weight version that a server needs to take permits; `None` if any will do.
     pub weights_required: Option<u64>,
 }
 

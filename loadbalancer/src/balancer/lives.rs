@@ -1,13 +1,14 @@
-//! What is known of the health of servers, and where their lives begin and end.
+//! The health of servers: where their lives begin and end.
 
 use tokio::time::Instant;
 
 use super::LoadBalancer;
-use crate::server::Server;
-use crate::{BalancerError, Epoch, ServerId, ServerState};
+use super::server::Server;
+use crate::BalancerError;
+use crate::server::{Epoch, ServerId, ServerState};
 
 impl LoadBalancer {
-    /// Declares a server dead: its permits are revoked and it takes no more until it is revived.
+    /// Declares a server dead: its permits are revoked, and it takes no more until it is revived.
     pub fn declare_dead(&self, id: ServerId, reason: &str) -> Result<(), BalancerError> {
         self.change(id, |server| self.end_life(server, reason))
     }
@@ -29,9 +30,9 @@ impl LoadBalancer {
         })
     }
 
-    /// Changes a server unless this life of it is over.
+    /// Changes a server, unless this life of it is over.
     fn change_life(&self, id: ServerId, epoch: Epoch, change: impl FnOnce(&mut Server)) {
-        // It may have left.
+        // The server may have left the fleet.
         let _ = self.change(id, |server| {
             if server.epoch() == epoch {
                 change(server);
@@ -39,12 +40,12 @@ impl LoadBalancer {
         });
     }
 
-    /// Ends this life of a server.
+    /// Ends this life of a server, unless a later one has begun.
     pub(crate) fn declare_life_over(&self, id: ServerId, epoch: Epoch, reason: &str) {
         self.change_life(id, epoch, |server| self.end_life(server, reason));
     }
 
-    /// Puts a dead server on trial, if it has been left alone for long enough.
+    /// Puts a dead server on trial once its cooldown is over.
     pub(crate) fn revive_in_time(&self, id: ServerId, epoch: Epoch) {
         let now = Instant::now();
         self.change_life(id, epoch, |server| {
@@ -56,18 +57,18 @@ impl LoadBalancer {
         });
     }
 
-    /// Its engine has generated something since `since`.
+    /// The server's engine has generated tokens since `since`.
     pub(crate) fn has_generated(&self, id: ServerId, epoch: Epoch, since: Instant) {
-        self.change_life(id, epoch, |server| server.heed(|breaker| breaker.has_generated(since)));
+        self.change_life(id, epoch, |server| server.change_breaker(|breaker| breaker.has_generated(since)));
     }
 
-    /// Its engine was asked for a token, and generated it.
+    /// The server's engine was asked for a token, and generated it.
     pub(crate) fn has_proved(&self, id: ServerId, epoch: Epoch) {
-        self.change_life(id, epoch, |server| server.heed(|breaker| breaker.has_proved()));
+        self.change_life(id, epoch, |server| server.change_breaker(|breaker| breaker.has_proved()));
     }
 
-    /// Its life and places taken now, if it is in the fleet.
-    pub(crate) fn glance(&self, id: ServerId) -> Option<(Epoch, u32)> {
+    /// The server's present life and its places taken; `None` if it has left the fleet.
+    pub(crate) fn life_and_places(&self, id: ServerId) -> Option<(Epoch, u32)> {
         let state = self.shared.state.lock();
         let server = &state.servers[state.index(id)?];
         Some((server.epoch(), server.in_use))

@@ -1,4 +1,5 @@
-//! What a balancer knows: its servers, who waits for them, and what samples took lately. Nothing in here waits.
+//! What a balancer knows: its servers, the requests that wait for them, and what samples took lately. No function in
+//! here waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,31 +9,37 @@ use rand_chacha::ChaCha8Rng;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::grants::Answer;
-use crate::policy::{Candidate, RoutingPolicy};
-use crate::server::{AdminState, Server};
-use crate::{BalancerConfig, BalancerError, FleetSnapshot, Priority, ServerId};
+use super::grant::Grant;
+use super::server::Server;
+use crate::policy::{Ask, Candidate, RoutingPolicy};
+use crate::server::{AdminState, ServerId};
+use crate::snapshot::FleetSnapshot;
+use crate::{BalancerConfig, BalancerError, Priority};
 
-/// What is left of earlier measurements of the fleet at each new one.
+/// Weight of the earlier measurements of the fleet at each new one.
 const MEAN_MEMORY: f64 = 0.99;
-/// More names of servers that have left are not remembered.
+/// Names of departed servers that are remembered.
 const DEPARTED_MAX: usize = 1 << 12;
-/// Penalties are looked at no more often, however many permits are asked for.
+/// Shortest time between two updates of the penalties, however many permits are asked for.
 const SETTLE_GRAIN: Duration = Duration::from_millis(10);
 
+/// What a waiting request is told in the end.
+pub(super) type Decision = Result<Grant, BalancerError>;
+
+/// A request on the waiting list. Its task holds the receiver until the request has left the list.
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) weight: u32,
     pub(super) tokens: u32,
     pub(super) group: Option<u64>,
     pub(super) exclude: Vec<ServerId>,
-    pub(super) grant: oneshot::Sender<Answer>,
+    pub(super) answer: oneshot::Sender<Decision>,
 }
 
-/// In order of their turn.
+/// Priority, then order of arrival: the order in which requests are served.
 pub(super) type WaiterKey = (Priority, u64);
 
-/// What samples took lately, over all servers.
+/// Means of what samples took lately, over all servers.
 #[derive(Debug, Default)]
 pub(super) struct Means {
     samples: f64,
@@ -58,12 +65,12 @@ impl Means {
     }
 }
 
-/// What somebody has to be told of after a change.
+/// Which notifications a change of the state calls for.
 #[derive(Debug, Default)]
-pub(super) struct News {
-    /// The fleet looks different.
+pub(super) struct Changes {
+    /// A server has changed its state or its number of places, joined, left or finished its last request.
     pub(super) of_fleet: bool,
-    /// A server opens at another time.
+    /// The time at which a server opens has changed.
     pub(super) of_openings: bool,
 }
 
@@ -71,27 +78,27 @@ pub(super) struct News {
 pub(super) struct State {
     /// In order of their ids.
     pub(super) servers: Vec<Server>,
-    /// What policies see of each of them.
+    /// What policies see of each server, in the same order.
     pub(super) candidates: Vec<Candidate>,
-    /// Servers that are seen differently as time passes: they have penalties, or are left alone for a while.
+    /// Servers whose candidates change as time passes: they have a penalty, or open at some later time.
     unsettled: Vec<ServerId>,
-    /// None of them is, before.
+    /// Before this time no candidate has to be updated.
     settles_at: Instant,
     pub(super) next_server: u32,
-    /// Permits out of all servers.
+    /// Permits out, over all servers.
     pub(super) in_use: u32,
     pub(super) waiters: BTreeMap<WaiterKey, Waiter>,
     pub(super) next_waiter: u64,
-    /// How many wait, as others were last told.
+    /// Number of waiting requests that the gauge shows.
     pub(super) waiting_shown: usize,
     pub(super) policy: Box<dyn RoutingPolicy>,
     pub(super) rng: ChaCha8Rng,
     pub(super) means: Means,
-    /// Servers may be given so many places, where somebody finds out how many they should have; 0 where nobody does.
+    /// The most places that a server may be given where capacities are found by trying; 0 where they are fixed.
     pub(super) capacity_ceiling: u32,
-    /// Weights that servers have to have to take permits, those that join included.
+    /// The weight version that a server needs to take permits. Servers that join need it, too.
     pub(super) weights_required: Option<u64>,
-    pub(super) news: News,
+    pub(super) changes: Changes,
     /// Names of servers that have left and not come back.
     departed: BTreeSet<Arc<str>>,
     pub(super) closed: bool,
@@ -114,7 +121,7 @@ impl State {
             means: Means::default(),
             capacity_ceiling: 0,
             weights_required: None,
-            news: News::default(),
+            changes: Changes::default(),
             departed: BTreeSet::new(),
             closed: false,
         }
@@ -124,7 +131,7 @@ impl State {
         self.departed.remove(server.name());
         self.candidates.push(server.candidate(0.0, self.means.speed(), self.means.tokens()));
         self.servers.push(server);
-        self.news.of_fleet = true;
+        self.changes.of_fleet = true;
     }
 
     pub(super) fn take_out(&mut self, index: usize) -> Server {
@@ -134,7 +141,7 @@ impl State {
         if self.departed.len() < DEPARTED_MAX {
             self.departed.insert(Arc::clone(server.name()));
         }
-        self.news.of_fleet = true;
+        self.changes.of_fleet = true;
         server
     }
 
@@ -146,7 +153,7 @@ impl State {
         self.servers.binary_search_by_key(&id, |server| server.id).ok()
     }
 
-    /// The one way to change a server: what policies see changes with it.
+    /// Changes a server and then the candidate that policies see of it. No server is changed in another way.
     pub(super) fn change<T>(
         &mut self,
         config: &BalancerConfig,
@@ -164,24 +171,25 @@ impl State {
         now: Instant,
         change: impl FnOnce(&mut Server) -> T,
     ) -> T {
-        let looks = |server: &Server| {
+        let visible = |server: &Server| {
             let is_empty = server.admin != AdminState::Active && server.in_use == 0;
             (server.state(), server.admin, server.capacity, is_empty)
         };
         let server = &mut self.servers[index];
-        let (in_use, before) = (server.in_use, looks(server));
+        let (in_use, before) = (server.in_use, visible(server));
         let result = change(server);
         self.in_use = self.in_use - in_use + server.in_use;
-        self.news.of_fleet |= before != looks(server);
-        self.look_at(config, index, now);
+        self.changes.of_fleet |= before != visible(server);
+        self.refresh(config, index, now);
         result
     }
 
-    pub(super) fn look_at(&mut self, config: &BalancerConfig, index: usize, now: Instant) {
+    /// Computes a server's candidate anew, as of `now`.
+    pub(super) fn refresh(&mut self, config: &BalancerConfig, index: usize, now: Instant) {
         let server = &mut self.servers[index];
         let opens_at = server.breaker.settle(now);
         let penalty = server.breaker.penalty(now, config.penalty_half_life());
-        self.news.of_openings |= server.opens_at != opens_at;
+        self.changes.of_openings |= server.opens_at != opens_at;
         server.opens_at = opens_at;
         self.candidates[index] = server.candidate(penalty, self.means.speed(), self.means.tokens());
         if opens_at.is_none() && penalty == 0.0 {
@@ -194,7 +202,7 @@ impl State {
         }
     }
 
-    /// Brings what changes with time up to date.
+    /// Updates the candidates that change as time passes.
     pub(super) fn settle(&mut self, config: &BalancerConfig) {
         if self.unsettled.is_empty() {
             return;
@@ -207,37 +215,37 @@ impl State {
         for id in std::mem::take(&mut self.unsettled) {
             if let Some(index) = self.index(id) {
                 self.servers[index].is_unsettled = false;
-                self.look_at(config, index, now);
+                self.refresh(config, index, now);
             }
         }
     }
 
-    /// When the next server that is left alone may be asked again.
+    /// When the next server opens that takes no permits for a while.
     pub(super) fn next_opening(&self) -> Option<Instant> {
         let unsettled = self.unsettled.iter().filter_map(|id| self.index(*id));
         unsettled.filter_map(|index| self.servers[index].opens_at).min()
     }
 
-    /// The heaviest request that a server of the fleet could have, dead ones included: they may come back.
+    /// The heaviest request that a server of the fleet could hold. Dead servers count, since they may come back.
     pub(super) fn heaviest(&self, config: &BalancerConfig) -> u32 {
         let places = self.servers.iter().map(|server| server.capacity.max(self.capacity_ceiling));
         places.max().unwrap_or(0).min(config.capacity_total.unwrap_or(u32::MAX))
     }
 
-    /// The same of those that live, and if none does, of all.
+    /// Capacity of the largest live server; of the largest server at all if none is live.
     pub(super) fn largest_capacity(&self, config: &BalancerConfig) -> u32 {
         let living = self.servers.iter().filter(|server| server.is_live()).map(|server| server.capacity);
         let largest = living.max().or_else(|| self.servers.iter().map(|server| server.capacity).max());
         largest.unwrap_or(0).min(config.capacity_total.unwrap_or(u32::MAX))
     }
 
-    /// Expected tokens of a request.
+    /// Expected tokens of a request of `weight` samples, of which each takes `expected` tokens (0: unknown).
     pub(super) fn tokens_of(&self, weight: u32, expected: u32) -> u32 {
         let each = if expected > 0 { f64::from(expected) } else { self.means.tokens() };
         self.chargeable(weight, (each * f64::from(weight)) as u32)
     }
 
-    /// A request that no server could have whole is charged what the largest that has enough places has.
+    /// A request with more expected tokens than any server may hold is charged the largest server's limit.
     pub(super) fn chargeable(&self, weight: u32, tokens: u32) -> u32 {
         let has_places = |server: &&Server| server.capacity.max(self.capacity_ceiling) >= weight;
         if self.servers.iter().filter(has_places).any(|server| server.tokens_max() >= tokens) {
@@ -246,7 +254,7 @@ impl State {
         self.servers.iter().filter(has_places).map(Server::tokens_max).max().unwrap_or(tokens)
     }
 
-    /// Exclusion is a wish: it does not hold when nobody else could be asked.
+    /// Exclusion is a wish: it is ignored when no other server could be asked.
     pub(super) fn honours(&self, exclude: &[ServerId], weight: u32) -> bool {
         let other = |server: &Server| {
             let may_be_asked = server.is_live() && !server.breaker.is_cooling();
@@ -255,7 +263,7 @@ impl State {
         exclude.is_empty() || self.servers.iter().any(other)
     }
 
-    /// After the fleet has become smaller: tells those whom no server could ever serve.
+    /// After the fleet has become smaller: fails the waiting requests that no server could ever hold.
     pub(super) fn dismiss_hopeless(&mut self, config: &BalancerConfig) {
         let largest = self.heaviest(config);
         if self.servers.is_empty() || self.waiters.is_empty() {
@@ -263,9 +271,9 @@ impl State {
         }
         let hopeless = self.waiters.iter().filter(|(_, waiter)| waiter.weight > largest).map(|(key, _)| *key);
         for key in hopeless.collect::<Vec<_>>() {
-            if let Some(Waiter { weight, grant, .. }) = self.waiters.remove(&key) {
-                // It may have gone.
-                let _ = grant.send(Err(BalancerError::TooHeavy { weight, largest }));
+            if let Some(Waiter { weight, answer, .. }) = self.waiters.remove(&key) {
+                let sent = answer.send(Err(BalancerError::TooHeavy { weight, largest }));
+                debug_assert!(sent.is_ok(), "a request leaves the list before it stops listening");
             }
         }
         let mut waiters = std::mem::take(&mut self.waiters);
@@ -273,6 +281,28 @@ impl State {
             waiter.tokens = self.chargeable(waiter.weight, waiter.tokens);
         }
         self.waiters = waiters;
+    }
+
+    /// Grants places to a request if there is room for it.
+    pub(super) fn try_grant(&mut self, config: &BalancerConfig, ask: &Ask<'_>) -> Option<Grant> {
+        if ask.weight > self.room(config) {
+            return None;
+        }
+        let Self { policy, candidates, rng, .. } = self;
+        let index = policy.pick(ask, candidates, rng)?;
+        // A policy of the crate's user may err.
+        candidates.get(index).filter(|candidate| ask.fits(candidate))?;
+        let now = Instant::now();
+        let (life, number) = self.change_at(config, index, now, |server| {
+            let number = server.grant(ask.weight, ask.tokens, now, config);
+            (Arc::clone(&server.life), number)
+        });
+        Some(Grant { life, weight: ask.weight, number, tokens: ask.tokens, granted_at: now })
+    }
+
+    /// Samples that the fleet's own bound still allows.
+    pub(super) fn room(&self, config: &BalancerConfig) -> u32 {
+        config.capacity_total.unwrap_or(u32::MAX).saturating_sub(self.in_use)
     }
 
     pub(super) fn snapshot(&self) -> FleetSnapshot {

@@ -11,7 +11,10 @@ use futures::FutureExt;
 use tokio::time::Instant;
 
 use super::*;
-use crate::{Epoch, Outcome, Policy, Priority, ServerSpec, ServerState, invariants};
+use crate::outcome::Outcome;
+use crate::policy::Policy;
+use crate::server::{Epoch, ServerState};
+use crate::{Priority, ServerSpec, invariants};
 
 fn spec(name: &str, capacity: u32) -> ServerSpec {
     ServerSpec::unreached(name, capacity)

@@ -1,14 +1,15 @@
-//! What a weight update does to the fleet, in steps that are whole under the lock.
+//! What a weight update does to the fleet. Each step is one change under the lock.
 
 use std::sync::Arc;
 
 use super::LoadBalancer;
-use crate::{Epoch, ServerId, ServerSnapshot, ServerState};
+use crate::server::{Epoch, ServerId, ServerState};
+use crate::snapshot::ServerSnapshot;
 
 impl LoadBalancer {
-    /// Begins an update: from this moment on, no server takes a permit before it has `required`, and if it `holds`, none of
-    /// those that `wants` chooses takes any before it is [released](Self::release). Says which those are; the dead are not
-    /// asked for.
+    /// Begins an update: from this moment on, no server takes a permit before it has the weights of `required`. Returns
+    /// the servers that `wants` chooses among those that are not dead. If the update `holds` them, they take no permits
+    /// before they are [released](Self::release).
     pub(crate) fn begin_update(
         &self,
         required: Option<u64>,
@@ -21,7 +22,7 @@ impl LoadBalancer {
             let ids: Vec<ServerId> = state.servers.iter().map(|server| server.id).collect();
             let mut chosen = Vec::new();
             for id in ids {
-                // Whoever is on the list is there: the lock is held.
+                // The server is in the fleet, since the lock is held.
                 let _ = state.change(&self.shared.config, id, |server| {
                     server.set_gate(|gate| gate.required = required);
                     let seen = server.snapshot();
@@ -35,10 +36,10 @@ impl LoadBalancer {
         })
     }
 
-    /// Writes down which weights this life of a server has been given, if any, and what is wrong with it. A later life is
-    /// not touched.
+    /// Notes which weights this life of a server has been given, if any, and why it lacks the required ones. A later life
+    /// is not changed.
     pub(crate) fn set_weights(&self, id: ServerId, epoch: Epoch, weights: Option<u64>, reason: Option<&str>) {
-        // It may have left.
+        // The server may have left the fleet.
         let _ = self.change(id, |server| {
             if server.epoch() != epoch {
                 return;
@@ -50,14 +51,14 @@ impl LoadBalancer {
         });
     }
 
-    /// The update is over for this server, and its engine runs.
+    /// Ends the update of this server: its engine runs.
     pub(crate) fn release(&self, id: ServerId) {
-        // It may have left.
+        // The server may have left the fleet.
         let _ = self.change(id, |server| server.set_gate(|gate| gate.is_updating = false));
     }
 
-    /// Begins a new life of a server that lives but whose weights cannot be trusted: its permits are revoked, and it comes
-    /// back on trial, with the weights of nobody. `None` if that life is over anyway.
+    /// Begins a new life of a live server whose weights cannot be trusted: its permits are revoked, and it comes back on
+    /// trial, without known weights. `None` if that life is over already.
     pub(crate) fn restart(&self, id: ServerId, epoch: Epoch, reason: &str) -> Option<Epoch> {
         let restarted = self.shared.update(|state| {
             state.change(&self.shared.config, id, |server| {

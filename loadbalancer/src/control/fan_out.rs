@@ -1,4 +1,4 @@
-//! One call to many servers.
+//! One call made to many servers.
 
 use std::future::Future;
 
@@ -6,14 +6,14 @@ use futures::stream::{self, StreamExt};
 
 use super::{ControlError, ServerRef};
 
-/// Calls `call` for every server, `limit` at a time, and says for each how it went, in the order of `servers`: what failed
-/// on one says nothing about the others. Cancel-safe: calls that have not been made are not made.
+/// Makes `call` for every server, `limit` at a time, and returns the results in the order of `servers`. A failure on one
+/// server does not affect the others. Cancel-safe: calls that have not been made are not made.
 pub async fn fan_out<'a, T, Call: Future<Output = Result<T, ControlError>> + 'a>(
     servers: &'a [ServerRef],
     limit: usize,
     call: impl Fn(&'a ServerRef) -> Call,
 ) -> Vec<(&'a ServerRef, Result<T, ControlError>)> {
-    // Collected, since a closure that lives across an await keeps the future from being sent to another thread.
+    // Collected, since a future that holds a closure across an await cannot be sent to another thread.
     let calls: Vec<_> = servers
         .iter()
         .map(|server| {

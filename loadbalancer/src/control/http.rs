@@ -1,4 +1,4 @@
-//! Calls to a server, over connections of their own, so that control never waits behind data.
+//! The HTTP client of control. It has a connection pool of its own, so that control never waits behind data.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use serde_json::{Value, json};
 use super::{ControlError, ServerRef};
 use crate::is_exhaustion;
 
-/// Answers are no longer: metrics of a busy server with many series stay far below. Bytes.
+/// Longest answer, in bytes. The metrics of a busy server with many series stay far below.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
-/// So much of an answer without success is kept. Bytes.
-const SAID_BYTES_MAX: usize = 300;
+/// Bytes of an error answer that are kept for the error message.
+const ERROR_BYTES_MAX: usize = 300;
 const MODELS: &str = "/v1/models";
-/// How the reason of a call begins that was refused for want of a key.
-const WANTS_KEY: &str = "status 401";
-/// The token that a probe sends: every vocabulary has it.
+/// The beginning of the error reason of a call that was refused for a missing or wrong key.
+const KEY_REFUSED: &str = "status 401";
+/// The token that a probe sends. Every vocabulary has it.
 const PROBE_TOKEN: u32 = 1;
-/// Of more complaints than these it is not remembered that they were made: they are not made.
+/// Complaints that are remembered. Further ones are not logged.
 const COMPLAINTS_MAX: usize = 4096;
 
-/// A server's name, and what is the matter there.
+/// A server's name, and what it lacks.
 type Complaint = (Arc<str>, &'static str);
 
 /// A client for control calls.
@@ -31,14 +31,14 @@ type Complaint = (Arc<str>, &'static str);
 pub struct HttpControl {
     client: Client,
     api_key: Option<Arc<str>>,
-    /// What was complained of, once for each server.
+    /// The warnings that have been logged, each once for each server.
     complaints: Arc<Mutex<HashSet<Complaint>>>,
 }
 
 impl HttpControl {
     /// `deadline` bounds every call; `api_key` is sent as a bearer token.
     pub fn new(deadline: Duration, api_key: Option<Arc<str>>) -> Result<Self, ControlError> {
-        // Idle connections are closed by the engine after 5 s: let go of them before.
+        // The engine closes idle connections after 5 s, so that the pool has to drop them earlier.
         let client = Client::builder()
             .timeout(deadline)
             .pool_idle_timeout(Duration::from_secs(4))
@@ -52,7 +52,7 @@ impl HttpControl {
         Ok(Self { client, api_key, complaints: Arc::default() })
     }
 
-    /// Whether nobody has complained of `what` at this server yet; now somebody has.
+    /// Whether this is the first complaint about `what` at this server; notes it.
     pub(super) fn is_first_time(&self, server: &ServerRef, what: &'static str) -> bool {
         let mut complaints = self.complaints.lock();
         complaints.len() < COMPLAINTS_MAX && complaints.insert((Arc::clone(&server.name), what))
@@ -74,7 +74,7 @@ impl HttpControl {
         })
     }
 
-    /// Sends it; an answer without success is an error.
+    /// Sends a request. An answer with an error status is an error.
     pub(super) async fn send(
         &self,
         server: &ServerRef,
@@ -87,13 +87,13 @@ impl HttpControl {
             return Ok(response);
         }
         if status == StatusCode::UNAUTHORIZED && self.is_first_time(server, "key") {
-            tracing::warn!(server = %server.name, what, "it wants an api key that it knows");
+            tracing::warn!(server = %server.name, what, "the server refuses the api key, or wants one");
         }
         if matches!(status, StatusCode::NOT_FOUND | StatusCode::FORBIDDEN | StatusCode::METHOD_NOT_ALLOWED) {
             return Err(ControlError::Unsupported { server: Arc::clone(&server.name), what });
         }
-        let said = said(response).await;
-        Err(failed(server, what, &format!("status {status}{said}")))
+        let text = error_text(response).await;
+        Err(failed(server, what, &format!("status {status}{text}")))
     }
 
     pub(super) async fn get(
@@ -117,7 +117,7 @@ impl HttpControl {
         self.send_to(server, what, path, body).await.map(drop)
     }
 
-    /// The same, and what it answers.
+    /// Posts and returns the body of the answer.
     pub(super) async fn post_for(
         &self,
         server: &ServerRef,
@@ -144,18 +144,19 @@ impl HttpControl {
         self.send(server, what, request).await
     }
 
-    /// Whether it names its models; that it does so to nobody without a key is a sign of life, too.
+    /// Succeeds if the server lists its models. A refusal for a missing key is a sign of life, too.
     pub(super) async fn models(&self, server: &ServerRef) -> Result<(), ControlError> {
         match self.get(server, "models", MODELS).await {
-            Err(ControlError::Failed { reason, .. }) if reason.starts_with(WANTS_KEY) => Ok(()),
+            Err(ControlError::Failed { reason, .. }) if reason.starts_with(KEY_REFUSED) => Ok(()),
             answered => answered.map(drop),
         }
     }
 
-    /// One token of the first model that it names. Without a key that the server knows, nothing can be found out so.
+    /// Has the server generate one token with the first model that it lists. A server that refuses the key cannot be
+    /// probed.
     pub(super) async fn generate_one(&self, server: &ServerRef) -> Result<(), ControlError> {
         match self.try_generating(server).await {
-            Err(ControlError::Failed { reason, what, .. }) if reason.starts_with(WANTS_KEY) => {
+            Err(ControlError::Failed { reason, what, .. }) if reason.starts_with(KEY_REFUSED) => {
                 Err(ControlError::Unsupported { server: Arc::clone(&server.name), what })
             }
             generated => generated,
@@ -166,8 +167,9 @@ impl HttpControl {
         let what = "a probe";
         let models: Value = serde_json::from_slice(&self.get(server, what, MODELS).await?)
             .map_err(|error| failed(server, what, &error.to_string()))?;
-        let model =
-            models["data"][0]["id"].as_str().ok_or_else(|| failed(server, what, "it names no model"))?;
+        let model = models["data"][0]["id"]
+            .as_str()
+            .ok_or_else(|| failed(server, what, "expected a list of models, found none"))?;
         let body = json!({ "model": model, "prompt": [PROBE_TOKEN], "max_tokens": 1 });
         self.post(server, what, "/v1/completions", Some(&body)).await
     }
@@ -195,19 +197,19 @@ async fn whole(
         let piece = response.chunk().await.map_err(|error| failed(server, what, &reason_of(&error)))?;
         let Some(piece) = piece else { return Ok(bytes) };
         if bytes.len() + piece.len() > ANSWER_BYTES_MAX {
-            return Err(failed(server, what, "an answer of more than 16 MiB"));
+            return Err(failed(server, what, "the answer is longer than 16 MiB"));
         }
         bytes.extend_from_slice(&piece);
     }
 }
 
-/// The beginning of an answer without success, which says more than its status.
-pub(crate) async fn said(mut response: Response) -> String {
+/// The beginning of an error answer, as a suffix for an error message.
+pub(crate) async fn error_text(mut response: Response) -> String {
     let mut bytes = Vec::new();
     while let Ok(Some(piece)) = response.chunk().await {
         bytes.extend_from_slice(&piece);
-        if bytes.len() >= SAID_BYTES_MAX {
-            bytes.truncate(SAID_BYTES_MAX);
+        if bytes.len() >= ERROR_BYTES_MAX {
+            bytes.truncate(ERROR_BYTES_MAX);
             break;
         }
     }
@@ -217,7 +219,7 @@ pub(crate) async fn said(mut response: Response) -> String {
     }
 }
 
-/// The cause, which reqwest's own words leave out.
+/// The root cause, which reqwest's own message leaves out.
 pub(crate) fn reason_of(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(source) = cause.source() {

@@ -1,6 +1,6 @@
-//! What can be asked of an engine besides generating: health, load, abort, pausing, other weights.
+//! Calls to an engine besides generating: health, load, aborts, pauses, weight updates.
 //!
-//! One module per dialect. Control has connections of its own, so that it never waits behind data.
+//! Each dialect has a module. Control has connections of its own, so that it never waits behind data.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,20 +27,20 @@ pub struct ServerRef {
     pub url: Option<Arc<str>>,
 }
 
-/// What an engine says of itself.
+/// The load that an engine reports.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct EngineLoad {
     /// Sequences being decoded.
     pub running: u64,
-    /// Requests that wait for a place.
+    /// Requests that wait to be scheduled.
     pub waiting: u64,
-    /// Tokens generated ever, where the engine counts them: stands still when the engine does.
+    /// Tokens generated since the engine's start, if it counts them. The count stands still when the engine does.
     pub generation_tokens_total: Option<u64>,
     /// Share of the KV cache in use, 0 to 1.
     pub kv_cache_usage: f64,
-    /// Sequences that were preempted ever, where the engine counts them.
+    /// Preemptions since the engine's start, if it counts them.
     pub preemptions_total: Option<u64>,
-    /// Whether it was paused; `None` where it does not say.
+    /// Whether the engine is paused; `None` if it does not report this.
     pub paused: Option<bool>,
 }
 
@@ -48,16 +48,16 @@ pub struct EngineLoad {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PauseMode {
-    /// They end with what they have.
+    /// They end with the tokens that they have.
     Abort,
-    /// They stand still, and go on from where they are.
+    /// They stand still, and go on when the engine is resumed.
     Keep,
-    /// They are finished first.
+    /// They finish before the pause begins.
     Wait,
 }
 
 impl PauseMode {
-    /// As engines write it.
+    /// The mode's name in the engines' protocol.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Abort => "abort",
@@ -67,56 +67,57 @@ impl PauseMode {
     }
 }
 
-/// Why an engine did not answer as hoped.
+/// Why a control call has no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
-    /// The engine does not offer this.
+    /// The engine does not offer the call.
     #[error("server={server} does not offer {what}")]
     Unsupported {
         /// The server.
         server: Arc<str>,
-        /// What was asked.
+        /// The call.
         what: &'static str,
     },
-    /// It did not answer, or not with success.
+    /// The server did not answer, or answered with an error.
     #[error("server={server} failed at {what}: {reason}")]
     Failed {
         /// The server.
         server: Arc<str>,
-        /// What was asked.
+        /// The call.
         what: &'static str,
         /// What happened.
         reason: String,
     },
-    /// It was not asked, since this process or its machine has run out of something. Says nothing about the server.
+    /// The call was not made, since this process or its machine has run out of a resource. This says nothing about the
+    /// server.
     #[error("server={server} cannot be asked for {what}: {reason}")]
     Unasked {
         /// The server.
         server: Arc<str>,
-        /// What was to be asked.
+        /// The call.
         what: &'static str,
-        /// What is wanting.
+        /// The resource that is missing.
         reason: String,
     },
 }
 
 /// Control of the engines of a fleet. Every call has a deadline of its own and is cancel-safe.
 pub trait EngineControl: Send + Sync + 'static {
-    /// Whether the server lives.
+    /// Succeeds if the server is alive.
     fn health<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>>;
 
-    /// What it is doing.
+    /// The server's load.
     fn load<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<EngineLoad, ControlError>>;
 
-    /// Ends the request that was sent with `request_id`, under whatever id the engine keeps it. Saying so for a request
-    /// that is gone is no error: engines do not know either.
+    /// Ends the request that was sent with `request_id`, under whatever id the engine keeps it. Aborting a request that has
+    /// ended is no error, since engines do not report that either.
     fn abort<'a>(
         &'a self,
         server: &'a ServerRef,
         request_id: &'a str,
     ) -> BoxFuture<'a, Result<(), ControlError>>;
 
-    /// The same for many at once, in one call where the engine takes them so.
+    /// Ends many requests, in one call if the engine takes a list.
     fn abort_many<'a>(
         &'a self,
         server: &'a ServerRef,
@@ -131,12 +132,12 @@ pub trait EngineControl: Send + Sync + 'static {
         .boxed()
     }
 
-    /// Has it generate one token: that it says it is well is not always true.
+    /// Has the server generate one token, since a server that reports good health may still be unable to.
     fn probe<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
         unsupported(server, "a probe")
     }
 
-    /// Stops it. [`PauseMode::Wait`] takes as long as what runs.
+    /// Pauses the engine. With [`PauseMode::Wait`] the call takes as long as the running requests.
     fn pause<'a>(
         &'a self,
         server: &'a ServerRef,
@@ -146,46 +147,46 @@ pub trait EngineControl: Send + Sync + 'static {
         unsupported(server, "pausing")
     }
 
-    /// Whether it is paused, whoever did it.
+    /// Whether the engine is paused, by this process or by another client.
     fn is_paused<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<bool, ControlError>> {
         async move {
             let load = self.load(server).await?;
-            let unsaid = || ControlError::Unsupported {
+            let unreported = || ControlError::Unsupported {
                 server: Arc::clone(&server.name),
                 what: "whether it is paused",
             };
-            load.paused.ok_or_else(unsaid)
+            load.paused.ok_or_else(unreported)
         }
         .boxed()
     }
 
-    /// Lets it go on. No error if it was not paused.
+    /// Resumes the engine. It is no error if the engine was not paused.
     fn resume<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
         unsupported(server, "resuming")
     }
 
-    /// Frees its memory: 1 keeps the weights in the host's, 2 drops them.
+    /// Frees the engine's GPU memory: level 1 keeps the weights in host memory, level 2 drops them.
     fn sleep<'a>(&'a self, server: &'a ServerRef, level: u8) -> BoxFuture<'a, Result<(), ControlError>> {
         let _ = level;
         unsupported(server, "sleeping")
     }
 
-    /// Takes its memory again.
+    /// Allocates the engine's GPU memory again after a sleep.
     fn wake<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
         unsupported(server, "waking")
     }
 
-    /// Forgets cached prefixes, which belong to the weights that they were computed with.
+    /// Empties the prefix cache, whose blocks belong to the weights that computed them.
     fn reset_prefix_cache<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
         unsupported(server, "resetting the prefix cache")
     }
 
-    /// The same, and what running requests have cached is computed again, with the weights that are there then.
+    /// Empties the prefix cache and computes the blocks of running requests again, with the present weights.
     fn recompute_running<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
         unsupported(server, "resetting the prefix cache under running requests")
     }
 
-    /// Calls a method of all its workers, with arguments by name, and waits until all have returned.
+    /// Calls a method of all workers of the server, with arguments by name, and waits until all have returned.
     fn collective_rpc<'a>(
         &'a self,
         server: &'a ServerRef,
@@ -196,12 +197,12 @@ pub trait EngineControl: Send + Sync + 'static {
         unsupported(server, "calls of its workers")
     }
 
-    /// Makes it ready to be given weights.
+    /// Prepares the server to receive weights.
     fn start_weight_update<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
         unsupported(server, "weight transfer")
     }
 
-    /// Has it receive weights, as `body` says; what it says is between the trainer and the engine.
+    /// Has the server receive the weights that `body` describes. Only the trainer and the engine interpret it.
     fn update_weights<'a>(
         &'a self,
         server: &'a ServerRef,
@@ -211,7 +212,8 @@ pub trait EngineControl: Send + Sync + 'static {
         unsupported(server, "weight transfer")
     }
 
-    /// It has been given all weights, which are called `version` from now on; as before if absent.
+    /// Tells the server that all weights have been sent. They are called `version` from now on, or keep their name if it is
+    /// absent.
     fn finish_weight_update<'a>(
         &'a self,
         server: &'a ServerRef,
@@ -221,12 +223,12 @@ pub trait EngineControl: Send + Sync + 'static {
         unsupported(server, "weight transfer")
     }
 
-    /// What its weights are called.
+    /// The name of the server's weights.
     fn weight_version<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<Arc<str>, ControlError>> {
         unsupported(server, "weight versions")
     }
 
-    /// Tells it what its weights are called: answers carry that name for every token.
+    /// Sets the name of the server's weights. Answers carry it for every token.
     fn set_weight_version<'a>(
         &'a self,
         server: &'a ServerRef,
@@ -245,7 +247,7 @@ fn unsupported<'a, T: Send + 'a>(
     futures::future::ready(Err(error)).boxed()
 }
 
-/// Pauses before repeated aborts: one that is sent within 10 ms of its request is usually lost, and the engine says
-/// "aborted" all the same.
+/// Pauses before each sending of an abort. An abort that is sent within 10 ms of its request is usually lost, and the
+/// engine answers "aborted" all the same, so that every abort is sent several times.
 pub(crate) const ABORT_PAUSES: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(15), Duration::from_millis(60), Duration::from_millis(250)];

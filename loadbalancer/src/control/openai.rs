@@ -1,5 +1,5 @@
-//! A server of which no more is known than that it speaks the OpenAI protocol: it lives when it names its models, or wants a
-//! key before it does.
+//! Servers of which only the OpenAI protocol is known. Such a server is alive when it lists its models, or asks for a key
+//! first.
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use super::http::HttpControl;
 use super::{ControlError, EngineControl, EngineLoad, ServerRef, unsupported};
 
-/// Control of plain servers.
+/// Control of servers that speak the OpenAI protocol and offer no other control calls.
 #[derive(Debug, Clone)]
 pub struct OpenAiControl(pub HttpControl);
 
@@ -20,7 +20,7 @@ impl EngineControl for OpenAiControl {
         unsupported(server, "its load")
     }
 
-    /// Such a server learns of it when the connection is closed.
+    /// Not offered: such a server notices an abort when the connection is closed.
     fn abort<'a>(
         &'a self,
         server: &'a ServerRef,

@@ -1,10 +1,13 @@
 //! vLLM's control endpoints.
 //!
-//! Facts that shape this module, seen on 0.32: `/health` and `/metrics` need no key; aborts go by the id that the
-//! engine gave the request, which is ours with a prefix and, for completions, the prompt's index behind it; the
-//! scale-out abort is there only with `--enable-scale-out`, the other one only in development mode; both answer
-//! "aborted" for ids they have never seen. Everything about pausing and weights is there only in development mode
-//! (`VLLM_SERVER_DEV_MODE=1`) and needs no key; `bodies` has what is sent.
+//! Facts that shape this module, observed with vLLM 0.32:
+//! - `/health` and `/metrics` need no key.
+//! - An abort names the id that the engine gave the request: the client's id with a prefix and, for completions, the
+//!   prompt's index as a suffix.
+//! - The scale-out abort exists only with `--enable-scale-out`, the other one only in development mode. Both answer
+//!   "aborted" for ids that they have never seen.
+//! - Calls for pauses and weights exist only in development mode (`VLLM_SERVER_DEV_MODE=1`) and need no key. The module
+//!   `bodies` has their request bodies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,20 +19,20 @@ use serde_json::{Map, Value, json};
 use super::http::{HttpControl, failed};
 use super::{ControlError, EngineControl, EngineLoad, PauseMode, ServerRef};
 
-/// Control over HTTP, with a connection pool of its own.
+/// Control of vLLM servers over HTTP, with a connection pool of its own.
 #[derive(Debug, Clone)]
 pub struct VllmControl {
     http: HttpControl,
-    /// For what takes as long as what runs.
+    /// For calls that take as long as the running requests, or as loading the weights.
     patient: HttpControl,
 }
 
-/// Pausing in [`PauseMode::Wait`] waits for what runs, and loading weights takes as long as it takes: whoever calls has a
-/// deadline of their own.
+/// Deadline of calls in which a pause waits for running requests, or weights are loaded. The caller has a shorter one.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 impl VllmControl {
-    /// `deadline` bounds every call but those that wait for what runs; `api_key` is sent as a bearer token.
+    /// `deadline` bounds every call but those that wait for running requests or for weights; `api_key` is sent as a bearer
+    /// token.
     pub fn new(deadline: Duration, api_key: Option<Arc<str>>) -> Result<Self, ControlError> {
         let patient = HttpControl::new(WAIT_MAX, api_key.clone())?;
         Ok(Self { http: HttpControl::new(deadline, api_key)?, patient })
@@ -45,14 +48,14 @@ impl VllmControl {
         let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
         answer["is_paused"]
             .as_bool()
-            .ok_or_else(|| failed(server, "is_paused", "it says neither true nor false"))
+            .ok_or_else(|| failed(server, "is_paused", "expected is_paused to be true or false"))
     }
 
-    /// It says no, with success, while blocks are held.
+    /// Resets the prefix cache. While blocks are in use, the server answers with status 200 and `success: false`.
     async fn reset(&self, server: &ServerRef, path: &str) -> Result<(), ControlError> {
         let what = "reset_prefix_cache";
         let answer = self.http.post_for(server, what, path, None).await?;
-        // Older servers have nothing to say.
+        // Older servers answer without a body.
         let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
         match answer["success"].as_bool() {
             Some(false) => Err(failed(server, what, "blocks of its cache are held")),
@@ -75,11 +78,12 @@ impl VllmControl {
     }
 }
 
-/// The first comes with the scale-out endpoints, the second with development mode.
+/// The first path exists with the scale-out endpoints, the second in development mode.
 const ABORT_PATHS: [&str; 2] = ["/inference/v1/abort_requests", "/abort_requests"];
 
-/// What the engine may keep a request under: as it is given; what a client was told, which lacks the prompt's index; or
-/// what it was sent with, which lacks the prefix. An id that is nobody's is nothing to the engine.
+/// All ids under which the engine may keep the request of `id`. The caller may have the engine's own id, the id in the
+/// engine's answer (which lacks the prompt's index), or the id that the request was sent with (which lacks the prefix).
+/// The engine ignores ids that it does not know.
 fn engine_ids(id: &str) -> Vec<String> {
     let mut ids = vec![id.to_owned()];
     if id.starts_with("cmpl-") {
@@ -105,7 +109,7 @@ impl EngineControl for VllmControl {
             {
                 tracing::warn!(
                     server = %server.name,
-                    "it counts no vllm:generation_tokens_total at /metrics: stalls are not seen, automatic places stand still"
+                    "expected vllm:generation_tokens_total at /metrics: without it stalls are not noticed and automatic capacities stay as they are"
                 );
             }
             let load = load?;
@@ -210,7 +214,7 @@ impl EngineControl for VllmControl {
             let answer = self.http.get(server, "weight_info", "/weight_info").await?;
             let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
             let version = answer["weight_version"].as_str().map(Arc::from);
-            version.ok_or_else(|| failed(server, "weight_info", "it names no version"))
+            version.ok_or_else(|| failed(server, "weight_info", "expected a weight_version, found none"))
         }
         .boxed()
     }
@@ -228,16 +232,16 @@ impl EngineControl for VllmControl {
     }
 }
 
-/// What is sent, as 0.32 reads it.
+/// Request bodies, as vLLM 0.32 reads them.
 mod bodies {
     use super::{Map, Value, json};
 
-    /// Arguments by name are those of the workers' method.
+    /// A call of the workers' `method` with arguments by name.
     pub(super) fn collective_rpc(method: &str, kwargs: &Map<String, Value>) -> Value {
         json!({ "method": method, "kwargs": kwargs })
     }
 
-    /// Names the weights in the same moment; without a version they keep their name.
+    /// Ends a weight update and names the weights; without a version they keep their name.
     pub(super) fn finish_weight_update(version: Option<&str>) -> Value {
         match version {
             Some(version) => json!({ "weight_version": version }),
@@ -250,7 +254,7 @@ mod bodies {
     }
 }
 
-/// Sums over the engines of a server (data parallelism has one series each).
+/// Reads the load from Prometheus text, summed over the engines of a server (data parallelism has a series for each).
 fn parse_metrics(text: &str) -> EngineLoad {
     let mut load = EngineLoad::default();
     let mut usages = 0_u32;

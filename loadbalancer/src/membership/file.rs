@@ -13,7 +13,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Membership, MembershipError, NewMember, base_of};
-use crate::{AdminState, ServerId, ServerSnapshot};
+use crate::server::{AdminState, ServerId};
+use crate::snapshot::ServerSnapshot;
 
 /// Between two looks at the file.
 const FILE_INTERVAL: Duration = Duration::from_secs(1);

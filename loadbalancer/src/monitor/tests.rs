@@ -4,7 +4,9 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::control::vllm::VllmControl;
-use crate::{BalancerConfig, Outcome, PermitRequest, Policy, ServerSpec};
+use crate::outcome::Outcome;
+use crate::policy::Policy;
+use crate::{BalancerConfig, PermitRequest, ServerSpec};
 
 #[derive(Default)]
 struct Scripted {

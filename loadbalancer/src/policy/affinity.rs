@@ -1,37 +1,44 @@
-//! The samples of a group on one server, as long as that costs nobody much.
+//! The samples of a group on one server, as long as that costs other requests little.
 //!
-//! A cache of prefixes is worth a prompt's prefill, not a place in a long queue: where the group's server is far above
-//! the others or near its end, the group lets go of it and goes where there is least load. (Routers that never let go
-//! have been seen to feed a saturated engine until its cache evicted the very prefixes they came for.)
+//! A cached prefix saves a prompt's prefill, which is not worth a long queue. When the group's server is loaded far above
+//! the others, or nearly full, its samples go to the server with the least load. (Routers that never leave a server have
+//! been seen to feed a saturated engine until its cache evicted the very prefixes that they came for.)
 
 use std::collections::{HashMap, VecDeque};
 
 use rand_chacha::ChaCha8Rng;
 
-use super::least::{Least, Measure};
+use super::least::{Cost, Least};
 use super::{Ask, Candidate, RoutingPolicy};
-use crate::{AffinityConfig, ServerId};
+use crate::policy::AffinityConfig;
+use crate::server::ServerId;
 
-/// Groups that are remembered; the oldest are forgotten first.
+/// Groups whose servers are remembered. The oldest are forgotten first.
 const GROUPS_MAX: usize = 1 << 16;
 
+/// Sends the samples of a group to the server that got the first of them.
 #[derive(Debug)]
 pub(super) struct GroupAffinity {
     config: AffinityConfig,
     least: Least,
-    homes: HashMap<u64, ServerId>,
+    servers_of_groups: HashMap<u64, ServerId>,
     order: VecDeque<u64>,
 }
 
 impl GroupAffinity {
     pub(super) fn new(config: AffinityConfig) -> Self {
-        Self { config, least: Least::new(Measure::Load), homes: HashMap::new(), order: VecDeque::new() }
+        Self {
+            config,
+            least: Least::new(Cost::Load),
+            servers_of_groups: HashMap::new(),
+            order: VecDeque::new(),
+        }
     }
 
-    /// The group's server, if it is not over a threshold.
-    fn home(&self, group: u64, ask: &Ask<'_>, servers: &[Candidate]) -> Option<usize> {
-        let home = self.homes.get(&group)?;
-        let index = servers.binary_search_by_key(home, |server| server.server).ok()?;
+    /// The index of the group's server, if the request fits there and the load is below the thresholds.
+    fn server_of(&self, group: u64, ask: &Ask<'_>, servers: &[Candidate]) -> Option<usize> {
+        let server_of_group = self.servers_of_groups.get(&group)?;
+        let index = servers.binary_search_by_key(server_of_group, |server| server.server).ok()?;
         let server = servers.get(index).filter(|server| ask.fits(server))?;
         let mean_of_others = || {
             let (sum, count) = loads_of_living(servers);
@@ -42,20 +49,21 @@ impl GroupAffinity {
         (!is_over).then_some(index)
     }
 
-    fn settle(&mut self, group: u64, server: ServerId) {
-        if self.homes.insert(group, server).is_some() {
+    fn remember(&mut self, group: u64, server: ServerId) {
+        if self.servers_of_groups.insert(group, server).is_some() {
             return;
         }
         self.order.push_back(group);
         if self.order.len() > GROUPS_MAX
             && let Some(oldest) = self.order.pop_front()
         {
-            self.homes.remove(&oldest);
+            self.servers_of_groups.remove(&oldest);
         }
     }
 }
 
-/// Their sum and how many they are. Eight sums side by side: one alone would have every addition wait for the one before.
+/// The sum of the live servers' loads, and their number. Eight sums run side by side, since each addition to a single one
+/// would wait for the one before.
 fn loads_of_living(servers: &[Candidate]) -> (f32, f32) {
     let (lanes, rest) = servers.as_chunks::<8>();
     let (mut sums, mut counts) = ([0.0; 8], [0.0; 8]);
@@ -76,11 +84,11 @@ fn loads_of_living(servers: &[Candidate]) -> (f32, f32) {
 impl RoutingPolicy for GroupAffinity {
     fn pick(&mut self, ask: &Ask<'_>, servers: &[Candidate], rng: &mut ChaCha8Rng) -> Option<usize> {
         let Some(group) = ask.group else { return self.least.pick(ask, servers, rng) };
-        if let Some(home) = self.home(group, ask, servers) {
-            return Some(home);
+        if let Some(index) = self.server_of(group, ask, servers) {
+            return Some(index);
         }
         let chosen = self.least.pick(ask, servers, rng)?;
-        self.settle(group, servers[chosen].server);
+        self.remember(group, servers[chosen].server);
         Some(chosen)
     }
 }

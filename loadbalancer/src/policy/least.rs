@@ -1,34 +1,36 @@
-//! The server with the least of something.
+//! The server with the lowest cost.
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
 use super::{Ask, Candidate, RoutingPolicy};
 
-/// Of what there shall be least.
+/// The cost to minimise.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Measure {
+pub(super) enum Cost {
+    /// Share of the places taken, and the load penalty.
     Load,
+    /// Expected tokens outstanding.
     Work,
-    /// Running samples for each token a second.
+    /// Running samples per measured token a second.
     Speed,
 }
 
-/// Servers whose costs are looked at together.
+/// Servers whose costs are compared in one block.
 const BLOCK: usize = 64;
 
-/// Passes without branches over costs that lie next to each other: a fleet of a thousand is looked at in a microsecond.
-/// Among equals each has the same chance.
+/// Chooses the server with the lowest cost; among equals each has the same chance. The passes over the array of costs have
+/// no branches, so that a fleet of a thousand servers takes about a microsecond.
 #[derive(Debug)]
 pub(super) struct Least {
-    measure: Measure,
-    /// Of the last pass, infinite where it does not fit; kept for its room.
+    cost: Cost,
+    /// Costs in the last pass, infinite for servers that do not fit. Kept to reuse the allocation.
     costs: Vec<f32>,
 }
 
 impl Least {
-    pub(super) fn new(measure: Measure) -> Self {
-        Self { measure, costs: Vec::new() }
+    pub(super) fn new(cost: Cost) -> Self {
+        Self { cost, costs: Vec::new() }
     }
 
     fn by(
@@ -70,7 +72,7 @@ impl Least {
 }
 
 fn least_of(costs: &[f32]) -> f32 {
-    // As many at a time as a register holds.
+    // Eight at a time: as many as a vector register holds.
     let (lanes, rest) = costs.as_chunks::<8>();
     let less = |left: f32, right: f32| if right < left { right } else { left };
     let mut least = [f32::INFINITY; 8];
@@ -84,10 +86,10 @@ fn least_of(costs: &[f32]) -> f32 {
 
 impl RoutingPolicy for Least {
     fn pick(&mut self, ask: &Ask<'_>, servers: &[Candidate], rng: &mut ChaCha8Rng) -> Option<usize> {
-        match self.measure {
-            Measure::Load => self.by(ask, servers, rng, |server| server.load),
-            Measure::Work => self.by(ask, servers, rng, |server| server.work),
-            Measure::Speed => {
+        match self.cost {
+            Cost::Load => self.by(ask, servers, rng, |server| server.load),
+            Cost::Work => self.by(ask, servers, rng, |server| server.work),
+            Cost::Speed => {
                 let weight = ask.weight;
                 self.by(ask, servers, rng, |server| (server.in_use + weight) as f32 / server.speed)
             }

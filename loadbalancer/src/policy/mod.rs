@@ -1,16 +1,16 @@
-//! Choosing among the servers with room.
+//! Policies: which of the servers with room gets the next permit.
 //!
-//! | policy | chooses | use it when |
+//! | policy | the server that it chooses | when to use it |
 //! |---|---|---|
-//! | [`least_load`](crate::Policy::LeastLoad) | the smallest share of its places taken | requests belong to no groups |
-//! | [`power_of_two`](crate::Policy::PowerOfTwo) | the less loaded of two at random | several balancers share a fleet and would herd |
-//! | [`least_work`](crate::Policy::LeastWork) | the fewest expected tokens outstanding | lengths are known to differ, or others use the fleet too |
-//! | [`group_affinity`](crate::Policy::GroupAffinity) | where the group's first sample went, else least load | the default: servers cache prefixes |
-//! | [`weighted`](crate::Policy::Weighted) | the most tokens a second for a further sample | servers differ in speed |
-//! | [`round_robin`](crate::Policy::RoundRobin), [`random`](crate::Policy::Random) | in turn; any | as a baseline |
+//! | [`least_load`](crate::Policy::LeastLoad) | has the smallest share of its places taken | requests belong to no groups |
+//! | [`power_of_two`](crate::Policy::PowerOfTwo) | is the less loaded of two drawn at random | several balancers share a fleet and would all choose one server |
+//! | [`least_work`](crate::Policy::LeastWork) | has the fewest expected tokens outstanding | lengths are known to differ, or other clients use the fleet, too |
+//! | [`group_affinity`](crate::Policy::GroupAffinity) | got the group's first sample, else has the least load | the default: servers cache prefixes |
+//! | [`weighted`](crate::Policy::Weighted) | decodes a further sample fastest | servers differ in speed |
+//! | [`round_robin`](crate::Policy::RoundRobin), [`random`](crate::Policy::Random) | is next in turn; any server | as a baseline |
 //!
-//! `bench/` has the measurements behind this table (`rolldock-bench fleet`). A policy is one pass over a few numbers for
-//! each server, which lie next to each other; ties are drawn, so that no server is favoured for its place in a list.
+//! `rolldock-bench fleet` measures what this table says. A policy makes one pass over an array with a few numbers for
+//! each server. It draws among equals, so that no server is favoured for its index.
 
 mod affinity;
 mod least;
@@ -19,49 +19,102 @@ mod simple;
 use std::fmt::Debug;
 
 use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
 
-use crate::{BalancerConfig, Policy, ServerId};
+use crate::server::ServerId;
 
 use affinity::GroupAffinity;
-use least::{Least, Measure};
+use least::{Cost, Least};
 use simple::{PowerOfTwo, Random, RoundRobin};
+
+/// Names a policy. The module's table says when to use which.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Policy {
+    /// The server with the smallest share of its places taken.
+    LeastLoad,
+    /// The less loaded of two servers drawn at random.
+    PowerOfTwo,
+    /// The server with the fewest expected tokens outstanding.
+    LeastWork,
+    /// The server that got the group's first sample, else the least loaded one.
+    #[default]
+    GroupAffinity,
+    /// The server that would decode a further sample fastest.
+    Weighted,
+    /// Each server in turn.
+    RoundRobin,
+    /// Any server with room, at random.
+    Random,
+}
+
+impl Policy {
+    /// Every policy.
+    pub const ALL: [Self; 7] = [
+        Self::LeastLoad,
+        Self::PowerOfTwo,
+        Self::LeastWork,
+        Self::GroupAffinity,
+        Self::Weighted,
+        Self::RoundRobin,
+        Self::Random,
+    ];
+}
+
+/// When a group leaves its server for a less loaded one.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AffinityConfig {
+    /// Share of its places taken above which a server is too full for further samples of its groups.
+    pub load_max: f32,
+    /// Multiple of the other servers' mean load above which a server is too full.
+    pub ratio_max: f32,
+    /// Share of its places taken up to which `ratio_max` does not count.
+    pub load_min: f32,
+}
+
+impl Default for AffinityConfig {
+    fn default() -> Self {
+        Self { load_max: 0.9, ratio_max: 1.5, load_min: 0.25 }
+    }
+}
 
 /// What a policy sees of a server.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Candidate {
     /// The server.
     pub server: ServerId,
-    /// Samples that it takes now; 0 where nothing may be sent.
+    /// Samples that the server takes now; 0 while it takes no permits.
     pub free: u32,
-    /// Expected tokens that it takes now.
+    /// Expected tokens that the server takes now.
     pub free_tokens: u32,
-    /// Samples that it has.
+    /// Samples that the server has.
     pub in_use: u32,
-    /// Share of its places that are taken, and what is left of its penalties.
+    /// Share of its places that are taken, plus its load penalty.
     pub load: f32,
-    /// Expected tokens outstanding, those of others included.
+    /// Expected tokens outstanding, those of other clients included.
     pub work: f32,
-    /// Tokens a second of a running sample, measured; the fleet's mean where nothing was measured yet.
+    /// Measured tokens a second of a running sample; the fleet's mean before the first measurement.
     pub speed: f32,
-    /// Whether it may be sent something, now or later; a dead one has no load that says anything.
+    /// Whether requests may be sent to the server, now or later. The load of a server that is not live means nothing.
     pub is_live: bool,
 }
 
-/// What is to be placed.
+/// The request that is to be placed.
 #[derive(Debug, Clone, Copy)]
 pub struct Ask<'a> {
-    /// Samples.
+    /// Number of samples.
     pub weight: u32,
-    /// Expected tokens of all of them.
+    /// Expected tokens of all samples together.
     pub tokens: u32,
-    /// The group that they belong to.
+    /// The group that the samples belong to.
     pub group: Option<u64>,
-    /// Servers that will not do.
+    /// Servers that may not be chosen.
     pub avoid: &'a [ServerId],
 }
 
 impl Ask<'_> {
-    /// Whether a server can have it.
+    /// Whether the server has room for the request, and may be chosen.
     #[inline]
     pub fn fits(&self, candidate: &Candidate) -> bool {
         candidate.free >= self.weight
@@ -70,22 +123,22 @@ impl Ask<'_> {
     }
 }
 
-/// A way to choose. It is called under the balancer's lock: it must not block.
+/// A way to choose a server. The balancer calls it under its lock, so that it must not block.
 pub trait RoutingPolicy: Send + Debug + 'static {
-    /// The index of a server that [fits](Ask::fits); `None` if there is none.
+    /// The index of a server that [fits](Ask::fits) the request; `None` if there is none.
     fn pick(&mut self, ask: &Ask<'_>, servers: &[Candidate], rng: &mut ChaCha8Rng) -> Option<usize>;
 }
 
-/// The policy of a name.
-pub(crate) fn of(config: &BalancerConfig) -> Box<dyn RoutingPolicy> {
-    match config.policy {
-        Policy::LeastLoad => Box::new(Least::new(Measure::Load)),
-        Policy::LeastWork => Box::new(Least::new(Measure::Work)),
-        Policy::Weighted => Box::new(Least::new(Measure::Speed)),
+/// The policy of this name; `affinity` is for [`Policy::GroupAffinity`].
+pub(crate) fn of(policy: Policy, affinity: AffinityConfig) -> Box<dyn RoutingPolicy> {
+    match policy {
+        Policy::LeastLoad => Box::new(Least::new(Cost::Load)),
+        Policy::LeastWork => Box::new(Least::new(Cost::Work)),
+        Policy::Weighted => Box::new(Least::new(Cost::Speed)),
         Policy::PowerOfTwo => Box::new(PowerOfTwo::default()),
         Policy::RoundRobin => Box::new(RoundRobin::default()),
         Policy::Random => Box::new(Random::default()),
-        Policy::GroupAffinity => Box::new(GroupAffinity::new(config.affinity)),
+        Policy::GroupAffinity => Box::new(GroupAffinity::new(affinity)),
     }
 }
 

@@ -1,14 +1,14 @@
-//! Policies that look at few servers, or at none.
+//! Policies that look at few servers.
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
 use super::{Ask, Candidate, RoutingPolicy};
 
-/// Draws before the servers that fit are listed: in a fleet with room the first one nearly always does.
+/// Random draws before all servers that fit are listed. In a fleet with room the first draw nearly always fits.
 const DRAWS_MAX: usize = 8;
 
-/// Each in turn.
+/// Chooses each server in turn.
 #[derive(Debug, Default)]
 pub(super) struct RoundRobin {
     next: usize,
@@ -24,15 +24,15 @@ impl RoutingPolicy for RoundRobin {
     }
 }
 
-/// Any.
+/// Chooses any server with room.
 #[derive(Debug, Default)]
 pub(super) struct Random {
-    /// Those that fit, kept for its room.
+    /// Servers that fit, if they had to be listed. Kept to reuse the allocation.
     fitting: Vec<usize>,
 }
 
 impl Random {
-    /// Any but `but`.
+    /// Draws a server with room, except for the one of index `but`.
     fn draw(
         &mut self,
         ask: &Ask<'_>,
@@ -66,7 +66,7 @@ impl RoutingPolicy for Random {
     }
 }
 
-/// The less loaded of two.
+/// Chooses the less loaded of two servers.
 #[derive(Debug, Default)]
 pub(super) struct PowerOfTwo {
     random: Random,

@@ -3,7 +3,6 @@
 use rand::SeedableRng;
 
 use super::*;
-use crate::AffinityConfig;
 
 fn server(id: u32, in_use: u32) -> Candidate {
     let (capacity, speed) = (10, 1.0);
@@ -24,7 +23,7 @@ fn ask(weight: u32) -> Ask<'static> {
 }
 
 fn policy(policy: Policy) -> Box<dyn RoutingPolicy> {
-    of(&BalancerConfig { policy, ..BalancerConfig::default() })
+    of(policy, AffinityConfig::default())
 }
 
 fn rng() -> ChaCha8Rng {
@@ -43,7 +42,7 @@ fn each_looks_at_its_own_measure() {
 }
 
 #[test]
-fn none_is_picked_that_does_not_fit() {
+fn a_server_that_does_not_fit_is_never_picked() {
     let mut servers = [server(0, 0), server(1, 8), server(2, 4)];
     servers[2].free_tokens = 10;
     let avoid = [ServerId(0)];
@@ -59,7 +58,7 @@ fn none_is_picked_that_does_not_fit() {
 }
 
 #[test]
-fn one_pass_of_round_robin_visits_everyone() {
+fn one_pass_of_round_robin_visits_every_server() {
     let servers = [server(0, 0), server(1, 9), server(2, 0)];
     let mut policy = policy(Policy::RoundRobin);
     let picks: Vec<_> = (0..6).map(|_| policy.pick(&ask(1), &servers, &mut rng()).unwrap()).collect();
@@ -67,7 +66,7 @@ fn one_pass_of_round_robin_visits_everyone() {
 }
 
 #[test]
-fn a_group_follows_its_first_sample_and_lets_go_of_a_server_that_is_too_full() {
+fn a_group_follows_its_first_sample_and_leaves_a_server_that_is_too_full() {
     let config = AffinityConfig { load_max: 0.8, ratio_max: 2.0, load_min: 0.3 };
     let mut policy = GroupAffinity::new(config);
     let mut rng = rng();

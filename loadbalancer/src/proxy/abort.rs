@@ -19,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::refusal::Refusal;
 use crate::control::{ABORT_PAUSES, fan_out};
-use crate::{ControlError, EngineControl, LoadBalancer, ServerRef, ServerState};
+use crate::server::ServerState;
+use crate::{ControlError, EngineControl, LoadBalancer, ServerRef};
 
 /// Clients whose aborts have not been sent for the first time.
 const ASKED_MAX: usize = 4096;

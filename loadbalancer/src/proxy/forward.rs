@@ -13,7 +13,9 @@ use super::refusal::Refusal;
 use super::relay::{Patience, Relayed, Reply};
 use super::upstream::Failure;
 use super::{Worker, body};
-use crate::{BalancerError, Outcome, Permit, PermitRequest, ServerId, ServerState};
+use crate::outcome::Outcome;
+use crate::server::{ServerId, ServerState};
+use crate::{BalancerError, Permit, PermitRequest};
 
 impl Worker {
     /// Sends a request to the server of a permit, and to another one as long as no server can have begun with it.

@@ -18,7 +18,7 @@ use super::refusal::Refusal;
 use super::relay::Reply;
 use super::upstream::{self, Failure};
 use super::{Worker, body};
-use crate::ServerState;
+use crate::server::ServerState;
 
 /// How long a text may take to be made into tokens, or back, before another server is asked.
 const RENDER_MAX: Duration = Duration::from_secs(30);

@@ -16,7 +16,8 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use super::clock::Timed;
 use super::tokens::{NanWords, TokenCount};
 use super::upstream::{self, Upstreams, Wire};
-use crate::{Outcome, Permit};
+use crate::Permit;
+use crate::outcome::Outcome;
 
 /// What a client is sent.
 pub(super) enum Reply {

@@ -21,7 +21,8 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::*;
 use crate::control::vllm::VllmControl;
-use crate::{BalancerConfig, ServerSpec, ServerState};
+use crate::server::ServerState;
+use crate::{BalancerConfig, ServerSpec};
 
 /// What an engine has seen.
 #[derive(Default)]

@@ -1,5 +1,5 @@
-//! What an updater remembers: what was announced, who has it, whose engine it has to resume, and what it is asked to do.
-//! Nothing in here waits.
+//! What an updater remembers: the announcements, which server has which weights, which engines have to be resumed, and the
+//! jobs that callers have asked for. No function in here waits.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,37 +10,40 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Announcement, ServerUpdate, UpdateOutcome, UpdatePhase, UpdateReport};
-use crate::{Epoch, ServerId, ServerRef, ServerSnapshot};
+use crate::ServerRef;
+use crate::server::{Epoch, ServerId};
+use crate::snapshot::ServerSnapshot;
 
-/// A server that failed is tried again after so long, and after twice as long each further time.
+/// Pause before a server that failed is tried again. It doubles with each failure.
 const BACKOFF_MIN: Duration = Duration::from_secs(1);
-/// It is tried at least so often.
+/// The longest such pause.
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
 
-/// How far a life of a server has come with some weights that it has loaded.
+/// Weights that a life of a server has loaded, and which of the phases after that are done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Has {
+pub(super) struct Loaded {
     pub(super) epoch: Epoch,
     pub(super) version: u64,
     pub(super) is_reset: bool,
     pub(super) is_labelled: bool,
-    /// Whether it can say what they are called: one that has no names for weights is labelled without.
+    /// Whether the server can tell the name of its weights. A server without names for weights counts as labelled, and
+    /// cannot.
     pub(super) is_named: bool,
 }
 
 /// What is known of a server.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Known {
-    pub(super) has: Option<Has>,
-    /// Its engine was paused here, and is not known to have been resumed.
+    pub(super) has: Option<Loaded>,
+    /// Whether the engine was paused by this updater, and is not known to have been resumed.
     pub(super) is_owed: bool,
     failures: u32,
     not_before: Option<Instant>,
 }
 
 impl Known {
-    /// What this life of the server has of a version.
-    pub(super) fn has(&self, epoch: Epoch, version: u64) -> Option<Has> {
+    /// How far this life of the server has come with a version.
+    pub(super) fn has(&self, epoch: Epoch, version: u64) -> Option<Loaded> {
         self.has.filter(|has| has.epoch == epoch && has.version == version)
     }
 
@@ -52,8 +55,8 @@ impl Known {
         self.not_before.is_none_or(|not_before| not_before <= now)
     }
 
-    pub(super) fn note(&mut self, is_well: bool, now: Instant) {
-        if is_well {
+    pub(super) fn note(&mut self, is_success: bool, now: Instant) {
+        if is_success {
             (self.failures, self.not_before) = (0, None);
             return;
         }
@@ -63,7 +66,7 @@ impl Known {
     }
 }
 
-/// Who is known, in order of their numbers.
+/// The known servers, in order of their numbers.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Servers(BTreeMap<ServerId, Known>);
 
@@ -90,26 +93,28 @@ impl Servers {
         }
     }
 
-    /// Whether it has not got all of `version` yet.
+    /// Whether the server still lacks some part of `version`.
     pub(super) fn lacks(&self, server: &ServerSnapshot, version: u64) -> bool {
         !self.get(server.id).is_some_and(|known| known.is_complete(server.epoch, version))
     }
 
-    /// Whether enough time has passed since it failed.
+    /// Whether enough time has passed since the server's last failure.
     pub(super) fn may_try(&self, id: ServerId, now: Instant) -> bool {
         self.get(id).is_none_or(|known| known.may_try(now))
     }
 }
 
-/// One thing to do.
+/// One job of the updater's task, with the callers that wait for its result.
 pub(super) enum Job {
+    /// Give the fleet the announced weights.
     Update(Announcement, Vec<oneshot::Sender<UpdateReport>>),
-    /// The token is cancelled when an announcement comes, which is more urgent.
+    /// Resume engines that are left paused. The token is cancelled when an announcement comes, which is more urgent.
     Recover(Vec<oneshot::Sender<Vec<ServerRef>>>, CancellationToken),
-    /// The same.
+    /// Give the current weights to servers that lack them. The token is cancelled when an announcement comes.
     CatchUp(Vec<oneshot::Sender<Vec<ServerUpdate>>>, CancellationToken),
 }
 
+/// The memory of an updater.
 #[derive(Default)]
 pub(super) struct Book {
     /// The newest announcement that was begun.
@@ -119,41 +124,42 @@ pub(super) struct Book {
     next: Option<(Announcement, Vec<oneshot::Sender<UpdateReport>>)>,
     recoveries: Vec<oneshot::Sender<Vec<ServerRef>>>,
     catch_ups: Vec<oneshot::Sender<Vec<ServerUpdate>>>,
-    /// Of the job that gives way to an announcement.
+    /// Cancelled to have the running job give way to an announcement.
     yields: Option<CancellationToken>,
+    /// Whether the task runs.
     pub(super) is_working: bool,
 }
 
 impl Book {
-    /// Of several announcements that wait, only the newest is left.
-    pub(super) fn announce(&mut self, announcement: Announcement, tell: oneshot::Sender<UpdateReport>) {
+    /// Queues an announcement. Of several queued ones only the newest stays.
+    pub(super) fn announce(&mut self, announcement: Announcement, reply: oneshot::Sender<UpdateReport>) {
         let version = announcement.version;
         let superseded = |version, by| UpdateReport::without_work(version, UpdateOutcome::Superseded { by });
         let newest = self.newest();
         if newest.is_some_and(|newest| version < newest) {
-            // Nobody is told when the caller has gone.
-            let _ = tell.send(superseded(version, newest.unwrap_or(version)));
+            // The caller may have gone.
+            let _ = reply.send(superseded(version, newest.unwrap_or(version)));
             return;
         }
-        let mut tells = vec![tell];
+        let mut replies = vec![reply];
         match self.next.take() {
-            Some((queued, waiting)) if queued.version == version => tells.extend(waiting),
+            Some((queued, waiting)) if queued.version == version => replies.extend(waiting),
             Some((queued, waiting)) => {
-                for tell in waiting {
-                    let _ = tell.send(superseded(queued.version, version));
+                for reply in waiting {
+                    let _ = reply.send(superseded(queued.version, version));
                 }
             }
             None => {}
         }
-        // Every caller has one, so callers bound them.
-        tells.retain(|tell| !tell.is_closed());
-        self.next = Some((announcement, tells));
+        // Each caller waits for one reply, so that the number of callers bounds the list.
+        replies.retain(|reply| !reply.is_closed());
+        self.next = Some((announcement, replies));
         if let Some(token) = &self.yields {
             token.cancel();
         }
     }
 
-    /// The same version under another name is told to everybody again.
+    /// Makes an announcement the current one. If its label is a new one, every server has to be labelled again.
     pub(super) fn begin(&mut self, announcement: &Arc<Announcement>) {
         let former = self.current.replace(Arc::clone(announcement));
         if former.is_some_and(|former| former.label != announcement.label) {
@@ -161,13 +167,14 @@ impl Book {
         }
     }
 
-    /// The same without anything to do, unless it is older than what is known; says whether it is not.
+    /// Makes an announcement the current one without a job for it. Returns false, and does nothing, if a newer one is
+    /// known.
     pub(super) fn adopt(&mut self, announcement: &Arc<Announcement>) -> bool {
-        let is_news = self.newest().is_none_or(|newest| newest <= announcement.version);
-        if is_news {
+        let is_newest = self.newest().is_none_or(|newest| newest <= announcement.version);
+        if is_newest {
             self.begin(announcement);
         }
-        is_news
+        is_newest
     }
 
     fn newest(&self) -> Option<u64> {
@@ -175,21 +182,21 @@ impl Book {
         queued.max(self.current.as_ref().map(|current| current.version))
     }
 
-    pub(super) fn ask_recovery(&mut self, tell: oneshot::Sender<Vec<ServerRef>>) {
+    pub(super) fn ask_recovery(&mut self, reply: oneshot::Sender<Vec<ServerRef>>) {
         self.recoveries.retain(|waiting| !waiting.is_closed());
-        self.recoveries.push(tell);
+        self.recoveries.push(reply);
     }
 
-    pub(super) fn ask_catch_up(&mut self, tell: oneshot::Sender<Vec<ServerUpdate>>) {
+    pub(super) fn ask_catch_up(&mut self, reply: oneshot::Sender<Vec<ServerUpdate>>) {
         self.catch_ups.retain(|waiting| !waiting.is_closed());
-        self.catch_ups.push(tell);
+        self.catch_ups.push(reply);
     }
 
-    /// What to do now, the most urgent first. With nothing to do, work is over from this moment on.
+    /// The most urgent job. With none left, the task counts as ended from this moment on.
     pub(super) fn take(&mut self, end: &CancellationToken) -> Option<Job> {
         self.yields = None;
-        if let Some((announcement, tells)) = self.next.take() {
-            return Some(Job::Update(announcement, tells));
+        if let Some((announcement, replies)) = self.next.take() {
+            return Some(Job::Update(announcement, replies));
         }
         let token = end.child_token();
         let job = if !self.recoveries.is_empty() {
@@ -204,7 +211,7 @@ impl Book {
         Some(job)
     }
 
-    /// Whoever did the work is gone in the middle of it: nobody is left waiting.
+    /// The task has ended in the middle of a job: all queued jobs are dropped, which ends the waiting of their callers.
     pub(super) fn abandon(&mut self) {
         self.is_working = false;
         (self.next, self.yields, self.phase) = (None, None, None);

@@ -1,4 +1,4 @@
-//! The calls of which an update consists, each with an end.
+//! The calls that an update makes to one server, each with a time limit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use futures::future::{BoxFuture, FutureExt};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::round::Target;
+use super::target::Target;
 use super::{Announcement, Reload};
 use crate::PauseMode;
 use crate::control::{ControlError, EngineControl};
@@ -15,24 +15,25 @@ use crate::control::{ControlError, EngineControl};
 /// How a call went.
 #[derive(Clone)]
 pub(super) enum Attempt {
-    /// It was not made.
+    /// It was not made, for this reason.
     NotMade(String),
-    /// It was not answered in time, or given up: nobody knows what it did.
+    /// It was not answered in time, or given up: its effect is unknown.
     Unanswered(String),
+    /// The server answered.
     Answered(Result<(), ControlError>),
 }
 
-/// One server's.
+/// A call to one server.
 pub(super) type Call = BoxFuture<'static, Result<(), ControlError>>;
 
-/// A phase's time.
+/// The time that a phase has.
 #[derive(Clone, Copy)]
 pub(super) struct Until {
     pub(super) began: Instant,
     pub(super) ends: Instant,
 }
 
-/// Makes a call, unless it is too late for it. Cancel-safe if the call is.
+/// Makes a call, unless the phase is over or the round is given up. Cancel-safe if the call is.
 pub(super) async fn attempt(
     token: &CancellationToken,
     until: Until,
@@ -54,12 +55,12 @@ pub(super) async fn attempt(
     }
 }
 
-/// Stops an engine.
+/// Pauses the server's engine.
 pub(super) fn pause(control: Arc<dyn EngineControl>, target: Target, mode: PauseMode) -> Call {
     async move { control.pause(&target.server, mode).await }.boxed()
 }
 
-/// Has it load the announced weights.
+/// Has the server load the announced weights.
 pub(super) fn load(
     control: Arc<dyn EngineControl>,
     target: Target,
@@ -73,7 +74,7 @@ pub(super) fn load(
     async move { control.collective_rpc(&target.server, &rpc, &kwargs).await }.boxed()
 }
 
-/// Has it receive weights from the trainer.
+/// Has the server receive weights from the trainer.
 pub(super) fn transfer(
     control: Arc<dyn EngineControl>,
     target: Target,
@@ -86,13 +87,13 @@ pub(super) fn transfer(
             let nothing = serde_json::Value::Null;
             let payload = announcement.payload.as_ref().unwrap_or(&nothing);
             if let Err(error) = control.update_weights(server, payload).await {
-                // An update that stays open is in the way of the next one.
+                // An update that stays open would block the next one.
                 let _ = control.finish_weight_update(server, None).await;
                 return Err(error);
             }
             control.finish_weight_update(server, Some(&*announcement.label)).await
         };
-        // It has begun: whatever is missing now is missing in the middle.
+        // The transfer has begun: a call that the server does not offer has failed in its middle.
         received.await.map_err(|error| match error {
             ControlError::Unsupported { server, what } => {
                 ControlError::Failed { server, what, reason: "it does not offer this".to_owned() }
@@ -103,7 +104,7 @@ pub(super) fn transfer(
     .boxed()
 }
 
-/// Has it forget what it has cached, under running requests too.
+/// Empties the server's prefix cache; while requests run there, they are computed again.
 pub(super) fn reset(control: Arc<dyn EngineControl>, target: Target, is_running: bool) -> Call {
     async move {
         match is_running {
@@ -114,7 +115,7 @@ pub(super) fn reset(control: Arc<dyn EngineControl>, target: Target, is_running:
     .boxed()
 }
 
-/// Tells it what its weights are called.
+/// Tells the server the name of its weights.
 pub(super) fn set_label(control: Arc<dyn EngineControl>, target: Target, label: Arc<str>) -> Call {
     async move { control.set_weight_version(&target.server, &label).await }.boxed()
 }

@@ -1,4 +1,4 @@
-//! What a weight update is told.
+//! The configuration of weight updates.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,23 +11,23 @@ use serde_json::{Map, Value};
 use super::{Announcement, Phase};
 use crate::PauseMode;
 
-/// Control gives up after an hour whatever a deadline says. Seconds.
+/// Longest deadline in seconds: control gives up after an hour in any case.
 const DEADLINE_SECONDS_MAX: f64 = 3600.0;
 
-/// Why there is no updater.
+/// Why an updater cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UpdateError {
-    /// A key of [`UpdateConfig`] makes no sense.
+    /// A key of [`UpdateConfig`] has a value that makes no sense.
     #[error("{key}: expected {expected}, found {found}")]
     Config {
-        /// As it is written.
+        /// The key as it is written.
         key: String,
-        /// What it may be.
+        /// What it may be set to.
         expected: &'static str,
-        /// What it is.
+        /// What it is set to.
         found: String,
     },
-    /// There is no HTTP client for the user's hook.
+    /// The HTTP client for the user's hook did not start.
     #[error("the client of the update hook did not start: {reason}")]
     Client {
         /// What happened.
@@ -37,32 +37,32 @@ pub enum UpdateError {
 
 /// How the servers get their weights.
 ///
-/// Written as `"none"`, `"reload"` or `"transfer"`, or with what it needs: `{ reload = { rpc = "..." } }`,
+/// Written as `"none"`, `"reload"` or `"transfer"`, or as a table with options: `{ reload = { rpc = "..." } }`,
 /// `{ command = ["./push-weights.sh"] }`, `{ http = "http://trainer:9000/push" }`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UpdateMethod {
-    /// The trainer does it; servers are only told what their weights are called, where they offer that.
+    /// The trainer updates the servers by itself. They are only told the name of their weights, if they offer that.
     #[default]
     None,
-    /// Each server loads them from the announced path.
+    /// Each server loads the weights from the announced path.
     Reload(Reload),
-    /// The trainer sends them, and each server is told to receive what the announcement's payload describes.
+    /// The trainer sends the weights, and each server is told to receive what the announcement's payload describes.
     Transfer,
     /// A program is run once for all servers. It gets `ROLLDOCK_VERSION`, `ROLLDOCK_PATH` (unless none was announced) and
     /// `ROLLDOCK_SERVERS` (URLs with spaces between) in its environment.
     Command(Vec<String>),
-    /// A URL is posted to once for all servers: `{version, label, path, payload, servers}`.
+    /// `{version, label, path, payload, servers}` is posted to this URL, once for all servers.
     Http(String),
 }
 
-/// A call of every worker of a server; the defaults are vLLM's own.
+/// The call that loads weights in every worker of a server. The defaults are vLLM's own.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Reload {
-    /// The workers' method.
+    /// The method of the workers.
     pub rpc: String,
-    /// The argument that takes the announced path; without a path it is not sent.
+    /// The argument that takes the announced path. It is not sent if no path was announced.
     pub path_argument: String,
     /// Further arguments.
     pub kwargs: Map<String, Value>,
@@ -74,10 +74,10 @@ impl Default for Reload {
     }
 }
 
-/// The methods that need to be told something, or may be.
+/// The methods that are written as a table.
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Told {
+enum WithOptions {
     Reload(Reload),
     Command(Vec<String>),
     Http(String),
@@ -106,14 +106,14 @@ impl<'de> Deserialize<'de> for UpdateMethod {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<UpdateMethod, A::Error> {
-                let told = Told::deserialize(MapAccessDeserializer::new(&mut map))?;
+                let method = WithOptions::deserialize(MapAccessDeserializer::new(&mut map))?;
                 if let Some(second) = map.next_key::<String>()? {
                     return Err(de::Error::custom(format!("expected one method, found a second: {second}")));
                 }
-                Ok(match told {
-                    Told::Reload(reload) => UpdateMethod::Reload(reload),
-                    Told::Command(argv) => UpdateMethod::Command(argv),
-                    Told::Http(url) => UpdateMethod::Http(url),
+                Ok(match method {
+                    WithOptions::Reload(reload) => UpdateMethod::Reload(reload),
+                    WithOptions::Command(argv) => UpdateMethod::Command(argv),
+                    WithOptions::Http(url) => UpdateMethod::Http(url),
                 })
             }
         }
@@ -122,19 +122,19 @@ impl<'de> Deserialize<'de> for UpdateMethod {
     }
 }
 
-/// The longest that each phase may take over all servers, in seconds: an update is never longer than their sum.
+/// The longest time of each phase over all servers, in seconds. An update never takes longer than their sum.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Deadlines {
-    /// With `pause = "wait"` it has to be longer than the longest answer.
+    /// Pausing the engines. With `pause = "wait"` it has to be longer than the longest answer.
     pub pause: f64,
-    /// Of the weights themselves.
+    /// Giving the weights to the servers.
     pub update: f64,
-    /// Of the prefix cache.
+    /// Resetting the prefix caches.
     pub reset: f64,
-    /// Of what the weights are called.
+    /// Naming the weights.
     pub label: f64,
-    /// After it, a server that does not answer is asked again at every look.
+    /// Resuming the engines. An engine that has not answered by then is asked again at every look.
     pub resume: f64,
 }
 
@@ -145,7 +145,7 @@ impl Default for Deadlines {
 }
 
 impl Deadlines {
-    /// Of a phase.
+    /// The longest time of a phase.
     pub fn of(&self, phase: Phase) -> Duration {
         Duration::from_secs_f64(self.seconds(phase).clamp(0.0, DEADLINE_SECONDS_MAX))
     }
@@ -161,22 +161,22 @@ impl Deadlines {
     }
 }
 
-/// See the fields.
+/// How weights are updated.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct UpdateConfig {
-    /// See [`UpdateMethod`].
+    /// How the servers get their weights.
     pub method: UpdateMethod,
-    /// What becomes of running requests; the servers are not paused if absent.
+    /// How the engines are paused during an update; they are not paused if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pause: Option<PauseMode>,
-    /// Whether what was cached with the old weights is computed again.
+    /// Whether cache blocks that the old weights computed are dropped.
     pub reset_prefix_cache: bool,
-    /// See [`Deadlines`].
+    /// The longest time of each phase.
     pub deadlines: Deadlines,
-    /// Servers that are asked at a time. A transfer asks all at once: its servers wait for each other.
+    /// Servers that are called at a time. A transfer calls all at once, since its servers wait for each other.
     pub concurrency: usize,
-    /// Between two looks for servers that lack the weights, in seconds.
+    /// Time between two looks for servers that lack the weights, in seconds.
     pub interval: f64,
 }
 
@@ -194,7 +194,7 @@ impl Default for UpdateConfig {
 }
 
 impl UpdateConfig {
-    /// Refuses by name what makes no sense.
+    /// Checks every field; the error names the first one that makes no sense.
     pub fn check(&self) -> Result<(), UpdateError> {
         let refuse = |key: &str, expected, found: String| {
             Err(UpdateError::Config { key: key.to_owned(), expected, found })
@@ -227,17 +227,17 @@ impl UpdateConfig {
         }
     }
 
-    /// Whether a server that begins a life lacks what was announced.
+    /// Whether the updater gives weights, so that a server that begins a life lacks the announced ones.
     pub(super) fn gives_weights(&self) -> bool {
         self.method != UpdateMethod::None
     }
 
-    /// How one server gets the announced weights that it lacks, if it can without the trainer.
+    /// How a single server can get the announced weights without the trainer; `None` if it cannot.
     pub(super) fn method_of_one(&self, announcement: &Announcement) -> Option<UpdateMethod> {
         match (&self.method, &announcement.path) {
-            // Whoever begins a life has weights of which only the trainer knows.
+            // Only the trainer knows which weights a server has at the beginning of a life.
             (UpdateMethod::None, _) => None,
-            // What its trainer sends to all at once it cannot send to one again.
+            // The trainer sends to all servers at once and cannot repeat that for one of them.
             (UpdateMethod::Transfer, Some(_)) => Some(UpdateMethod::Reload(Reload::default())),
             (UpdateMethod::Transfer, None) => None,
             (method, _) => Some(method.clone()),
@@ -248,7 +248,7 @@ impl UpdateConfig {
         Duration::from_secs_f64(self.interval.clamp(0.001, DEADLINE_SECONDS_MAX))
     }
 
-    /// Servers that are asked at a time in a phase.
+    /// Servers that are called at a time in a phase.
     pub(super) fn concurrency_in(&self, phase: Phase) -> usize {
         match (&self.method, phase) {
             (UpdateMethod::Transfer, Phase::Update) => usize::MAX,

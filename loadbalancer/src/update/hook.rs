@@ -1,4 +1,4 @@
-//! What a user does for all servers at once: a program, or a URL.
+//! The user's hook, which updates all servers at once: a program, or a URL.
 
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -11,24 +11,25 @@ use tokio::process::{Child, Command};
 
 use super::{Announcement, UpdateError};
 use crate::ServerRef;
-use crate::control::http::{reason_of, said};
+use crate::control::http::{error_text, reason_of};
 
-/// So much of what a failed program said last is kept. Bytes.
-const WORDS_MAX: usize = 500;
-/// What a program has said when it ends is there; a process that it left behind may keep the pipe open for ever.
-const LAST_WORDS_WAIT: Duration = Duration::from_millis(100);
+/// Bytes of a failed program's standard error that are kept, from its end.
+const STDERR_BYTES_MAX: usize = 500;
+/// How long the rest of the standard error is read after the program's end. A process that the program left behind may
+/// keep the pipe open for ever.
+const STDERR_WAIT: Duration = Duration::from_millis(100);
 
-/// A client without a deadline: the phase has one.
+/// An HTTP client without a deadline, since the phase has one.
 pub(super) fn client() -> Result<Client, UpdateError> {
     Client::builder().no_proxy().build().map_err(|error| UpdateError::Client { reason: reason_of(&error) })
 }
 
-/// Their URLs; their names where they have none.
+/// The servers' URLs; the names of servers that have none.
 fn addresses(servers: &[ServerRef]) -> Vec<&str> {
     servers.iter().map(|server| server.url.as_deref().unwrap_or(&server.name)).collect()
 }
 
-/// Cancel-safe: dropping it drops the request.
+/// Posts an announcement to the user's URL. Cancel-safe: dropping the future drops the request.
 pub(super) async fn post(
     client: Client,
     url: String,
@@ -48,10 +49,11 @@ pub(super) async fn post(
     if status.is_success() {
         return Ok(());
     }
-    Err(format!("{url} answered with status {status}{}", said(response).await))
+    Err(format!("{url} answered with status {status}{}", error_text(response).await))
 }
 
-/// Ends a program and what it has started. Once the program has ended, its number may be somebody else's.
+/// Ends a program and all processes that it has started. Once the program has been waited for, another process may get
+/// its number, so that the group forgets it then.
 struct Group {
     leader: Option<Pid>,
 }
@@ -59,19 +61,21 @@ struct Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(leader) = self.leader {
-            // They may have ended by themselves.
+            // The processes may have ended by themselves.
             let _ = kill_process_group(leader, Signal::KILL);
         }
     }
 }
 
-/// Cancel-safe: dropping it kills the program and what it has started.
+/// Runs the user's program. Cancel-safe: dropping the future kills the program and all processes that it has started.
 pub(super) async fn run(
     argv: &[String],
     announcement: &Announcement,
     servers: &[ServerRef],
 ) -> Result<(), String> {
-    let Some((program, arguments)) = argv.split_first() else { return Err("no program".to_owned()) };
+    let Some((program, arguments)) = argv.split_first() else {
+        return Err("expected a program, found an empty command".to_owned());
+    };
     let mut command = Command::new(program);
     command.args(arguments).process_group(0).kill_on_drop(true);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -84,12 +88,12 @@ pub(super) async fn run(
     let mut child = command.spawn().map_err(|error| format!("{program}: {error}"))?;
     let leader = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
     let mut group = Group { leader };
-    let (ended, words) = watch(&mut child, &mut group).await;
+    let (ended, message) = watch(&mut child, &mut group).await;
     let status = ended.map_err(|error| format!("{program}: {error}"))?;
     if status.success() {
         return Ok(());
     }
-    Err(format!("{program} ended with {status}{words}"))
+    Err(format!("{program} ended with {status}{message}"))
 }
 
 async fn watch(child: &mut Child, group: &mut Group) -> (std::io::Result<ExitStatus>, String) {
@@ -100,8 +104,8 @@ async fn watch(child: &mut Child, group: &mut Group) -> (std::io::Result<ExitSta
         biased;
         ended = child.wait() => {
             group.leader = None;
-            // What it said is worth waiting for only as long as somebody can still say it.
-            let _ = tokio::time::timeout(LAST_WORDS_WAIT, &mut listening).await;
+            // Waits for the rest of the standard error, which ends with the last process that holds the pipe.
+            let _ = tokio::time::timeout(STDERR_WAIT, &mut listening).await;
             ended
         }
         () = &mut listening => {
@@ -111,19 +115,19 @@ async fn watch(child: &mut Child, group: &mut Group) -> (std::io::Result<ExitSta
         }
     };
     drop(listening);
-    let words = match String::from_utf8_lossy(&last).trim() {
+    let message = match String::from_utf8_lossy(&last).trim() {
         "" => String::new(),
         text => format!(": {text}"),
     };
-    (ended, words)
+    (ended, message)
 }
 
-/// Keeps the end of what is said.
-async fn listen(mut said: impl AsyncRead + Unpin, last: &mut Vec<u8>) {
+/// Reads the standard error and keeps its end.
+async fn listen(mut stderr: impl AsyncRead + Unpin, last: &mut Vec<u8>) {
     let mut piece = [0_u8; 4096];
-    while let Ok(length @ 1..) = said.read(&mut piece).await {
+    while let Ok(length @ 1..) = stderr.read(&mut piece).await {
         last.extend_from_slice(&piece[..length]);
-        let surplus = last.len().saturating_sub(WORDS_MAX);
+        let surplus = last.len().saturating_sub(STDERR_BYTES_MAX);
         last.drain(..surplus);
     }
 }

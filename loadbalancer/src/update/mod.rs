@@ -1,24 +1,24 @@
-//! New weights for a fleet that goes on working.
+//! Weight updates of a fleet that goes on working.
 //!
-//! The trainer announces a version; the servers are paused, get it, forget what they have cached, are told what it is
-//! called, and go on. A phase has a deadline over all servers, which are asked at the same time; what happens to one says
-//! nothing about the others.
+//! The trainer announces a version. The servers are paused, get the weights, empty their prefix caches, are told the
+//! weights' name, and are resumed. Each phase has a deadline over all servers, which are called at the same time; the
+//! failure of one server does not affect the others.
 //!
 //! # Invariants
 //! - **An engine that was paused here is resumed**: after a failure of any phase, when the caller has gone, when the scope
-//!   ends. One that does not answer is owed it, takes no permits, and is asked again at every look. After a crash of our
-//!   own nobody knows what was paused, so [`WeightUpdater::recover`] asks the engines.
-//! - **No server takes a permit with older weights than were announced last.** The balancer keeps this by itself, in the
-//!   moment in which a server comes back or joins; there is nothing that would have to be quick. With
-//!   [`UpdateMethod::None`] only the trainer knows who has what, so nothing is required.
-//! - **Tokens are some version's.** A server that failed before its weights were touched goes on with the old ones for
-//!   what it has. One that failed later has weights that are no version's: its permits are revoked before it is resumed.
-//! - **One thing at a time.** Of announcements that come during an update only the newest is done, after it. Catching up
-//!   gives way to an announcement.
+//!   ends. An engine that does not answer takes no permits and is asked again at every look. After a crash of this process
+//!   it is unknown which engines were paused, so that [`WeightUpdater::recover`] asks them.
+//! - **No server takes a permit with older weights than were announced last.** The balancer itself refuses the permit from
+//!   the moment in which a server comes back or joins, so that the updater need not be quick. With [`UpdateMethod::None`]
+//!   only the trainer knows which server has which weights, and nothing is required.
+//! - **Every token belongs to a version.** A server that failed before its weights were touched finishes its requests with
+//!   the old ones. A server that failed later has weights of no version: its permits are revoked before it is resumed.
+//! - **One job at a time.** Of the announcements that come during an update only the newest is carried out, after it.
+//!   Catching up gives way to an announcement.
 //!
 //! # Deliberately absent
 //! Moving weights (the trainer, the engine or the user's hook does), undoing an update (a failed one is repeated or
-//! followed by the next), and what becomes of samples that are too old (the rollout decides).
+//! followed by the next), and the fate of samples that are too old (the rollout decides).
 
 use std::sync::Arc;
 
@@ -30,9 +30,11 @@ mod book;
 mod calls;
 mod config;
 mod hook;
+mod inner;
 mod metered;
 mod report;
 mod round;
+mod target;
 mod worker;
 
 pub use config::{Deadlines, Reload, UpdateConfig, UpdateError, UpdateMethod};
@@ -41,10 +43,10 @@ pub use report::{Announcement, Failure, Phase, ServerUpdate, UpdateOutcome, Upda
 use crate::control::EngineControl;
 use crate::{LoadBalancer, ServerRef};
 use book::Book;
+use inner::Inner;
 use metered::UpdateMetrics;
-use worker::Inner;
 
-/// See the module's documentation. Clones are one updater.
+/// Gives the servers of a fleet their weights. Clones share one updater.
 #[derive(Clone)]
 pub struct WeightUpdater {
     inner: Arc<Inner>,
@@ -57,8 +59,8 @@ impl std::fmt::Debug for WeightUpdater {
 }
 
 impl WeightUpdater {
-    /// An updater of `balancer`'s fleet. It works in tasks of `tracker`; once `end` is cancelled nothing is begun, what runs
-    /// is cut short, and engines that are paused are resumed, for which whoever owns the tracker should wait.
+    /// An updater of `balancer`'s fleet. It works in tasks of `tracker`. Once `end` is cancelled, no job is begun, a running
+    /// one is cut short, and paused engines are resumed; the owner of the tracker should wait for that.
     pub fn new(
         balancer: LoadBalancer,
         control: Arc<dyn EngineControl>,
@@ -84,8 +86,8 @@ impl WeightUpdater {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Gives every server that is not dead the announced weights. One that misses them is kept out until it has them. The
-    /// version that was announced last may be announced again, for those that lack it.
+    /// Gives the announced weights to every server that is not dead. A server that misses them takes no permits until it has
+    /// them. The last announced version may be announced again, for the servers that lack it.
     ///
     /// Cancel-safe: from the first poll on, the update goes on without its caller.
     pub async fn update(&self, announcement: Announcement) -> UpdateReport {
@@ -93,20 +95,21 @@ impl WeightUpdater {
         if self.inner.end.is_cancelled() {
             return ended;
         }
-        let (tell, told) = oneshot::channel();
-        self.inner.submit(|book| book.announce(announcement, tell));
-        let report = told.await.unwrap_or(ended);
+        let (reply, replied) = oneshot::channel();
+        self.inner.submit(|book| book.announce(announcement, reply));
+        let report = replied.await.unwrap_or(ended);
         if matches!(report.outcome, UpdateOutcome::Superseded { .. }) {
             self.inner.metrics.ended(&report);
         }
         report
     }
 
-    /// From now on servers take permits only with these weights, or newer ones; who lacks them gets them when it
-    /// [catches up](Self::catch_up). For a run that goes on after a crash: nobody knows how far its servers had come.
+    /// Lets servers take permits only with these weights or newer ones from now on. A server that lacks them gets them when
+    /// it [catches up](Self::catch_up). Meant for a run that goes on after a crash, when it is unknown how far its servers
+    /// had come.
     ///
-    /// Says whether they can be given again. Where only the trainer could, nothing is required: servers would wait for
-    /// what nobody brings.
+    /// Returns whether the updater can give the weights again. Where only the trainer could, nothing is required, since
+    /// the servers would wait for ever.
     pub fn require(&self, announcement: Announcement) -> bool {
         if self.inner.config.method_of_one(&announcement).is_none() {
             return false;
@@ -119,37 +122,38 @@ impl WeightUpdater {
         true
     }
 
-    /// Gives those the weights that lack them: they missed the update, came back from the dead, or joined. Who failed lately
-    /// is left alone for a while, at most a minute. A transfer cannot be repeated for one server: it loads the announced
-    /// path if there is one, and else waits for the next announcement.
+    /// Gives the current weights to servers that lack them: they missed the update, came back after their death, or joined.
+    /// A server that failed lately is skipped for a while, at most a minute. A transfer cannot be repeated for one server:
+    /// the server loads the announced path if there is one, and else waits for the next announcement.
     ///
-    /// Cancel-safe: what has begun goes on.
+    /// Cancel-safe: a job that has begun goes on.
     pub async fn catch_up(&self) -> Vec<ServerUpdate> {
-        let (tell, told) = oneshot::channel();
+        let (reply, replied) = oneshot::channel();
         if self.inner.end.is_cancelled() {
             return Vec::new();
         }
-        self.inner.submit(|book| book.ask_catch_up(tell));
-        told.await.unwrap_or_default()
+        self.inner.submit(|book| book.ask_catch_up(reply));
+        replied.await.unwrap_or_default()
     }
 
-    /// Resumes engines that say that they are paused, though nobody here has paused them or their server: what a crash of
-    /// our own leaves behind. And those that could not be resumed before. Says which were resumed.
+    /// Resumes engines that report a pause which neither this process nor an operator has asked for: a crash of this process
+    /// leaves such engines behind. Resumes also the engines for which an earlier attempt failed. Returns the resumed ones.
     ///
-    /// Where somebody else pauses engines, a trainer that does the whole update by itself, say, this would undo it.
+    /// Where another program pauses engines (a trainer that does the whole update itself, say), this call would undo its
+    /// pause.
     ///
-    /// Cancel-safe: what has begun goes on.
+    /// Cancel-safe: a job that has begun goes on.
     pub async fn recover(&self) -> Vec<ServerRef> {
-        let (tell, told) = oneshot::channel();
+        let (reply, replied) = oneshot::channel();
         if self.inner.end.is_cancelled() {
             return Vec::new();
         }
-        self.inner.submit(|book| book.ask_recovery(tell));
-        told.await.unwrap_or_default()
+        self.inner.submit(|book| book.ask_recovery(reply));
+        replied.await.unwrap_or_default()
     }
 
-    /// Recovers at once and then, until `end`, looks again and again for engines that are left paused and servers that lack
-    /// their weights. Unless it is configured to pause engines, it resumes none that it has not paused.
+    /// Recovers at once and then, until `end`, looks repeatedly for engines that are left paused and servers that lack their
+    /// weights. Unless it is configured to pause engines, it resumes only those that it has paused.
     ///
     /// Cancel-safe.
     pub async fn run(self, end: CancellationToken) {
@@ -170,7 +174,7 @@ impl WeightUpdater {
         }
     }
 
-    /// What it is doing now; `None` if nothing.
+    /// The phase that the updater is in; `None` while it has no job.
     pub fn phase(&self) -> Option<UpdatePhase> {
         self.inner.book.lock().phase.clone()
     }

@@ -1,4 +1,4 @@
-//! What is announced, and what became of it.
+//! Announcements of new weights, and reports of their updates.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,23 +7,22 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::Instant;
 
-/// New weights. Where it is written, `version` is all that it needs.
+/// The announcement of new weights. In JSON only `version` is required.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(from = "Written")]
 pub struct Announcement {
-    /// The policy version; above all that were announced before.
+    /// The policy version; higher than every version that was announced before.
     pub version: u64,
-    /// What servers are to call them.
+    /// The name of the weights on the servers; the version's number if absent in JSON.
     pub label: Arc<str>,
-    /// Where they are, for those that load them from somewhere.
+    /// Where servers can load the weights from.
     pub path: Option<String>,
-    /// What the trainer has to say to the engines; for [`Transfer`](super::UpdateMethod::Transfer) the body of
-    /// `/update_weights`.
+    /// The trainer's message to the engines; for [`Transfer`](super::UpdateMethod::Transfer) the body of `/update_weights`.
     pub payload: Option<Value>,
 }
 
 impl Announcement {
-    /// Of a version that is called by its number.
+    /// The announcement of a version whose number is its name.
     pub fn new(version: u64) -> Self {
         Self { version, label: version.to_string().into(), path: None, payload: None }
     }
@@ -45,19 +44,19 @@ impl From<Written> for Announcement {
     }
 }
 
-/// What an update does, in this order.
+/// The phases of an update, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// The engines stand still.
+    /// The engines are paused.
     Pause,
-    /// They get the weights.
+    /// The servers get the weights.
     Update,
-    /// They forget what they have cached.
+    /// The prefix caches are emptied.
     Reset,
-    /// They are told what the weights are called.
+    /// The servers are told the name of the weights.
     Label,
-    /// They go on.
+    /// The engines are resumed.
     Resume,
 }
 
@@ -65,7 +64,7 @@ impl Phase {
     /// Every phase, in order.
     pub const ALL: [Self; 5] = [Self::Pause, Self::Update, Self::Reset, Self::Label, Self::Resume];
 
-    /// As it is written everywhere.
+    /// The phase's name in metrics, logs and JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pause => "pause",
@@ -77,18 +76,18 @@ impl Phase {
     }
 }
 
-/// What an updater is doing, for a watchdog.
+/// The phase that an updater is in, for a watchdog.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpdatePhase {
-    /// See [`Phase`].
+    /// The phase.
     pub phase: Phase,
-    /// What is being given to the servers; `None` when they are only resumed.
+    /// The version that the servers are given; `None` when engines are only resumed.
     pub version: Option<u64>,
     /// When the phase began.
     pub since: Instant,
-    /// How long it may take.
+    /// How long the phase may take.
     pub deadline: Duration,
-    /// Servers that have not finished it, in order of their numbers.
+    /// Servers that have not finished the phase, in order of their numbers.
     pub awaited: Vec<Arc<str>>,
 }
 
@@ -101,12 +100,12 @@ pub struct Failure {
     pub reason: String,
 }
 
-/// One server's part of an update.
+/// The result of an update on one server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ServerUpdate {
-    /// Its name.
+    /// The server's name.
     pub server: Arc<str>,
-    /// `None` if all went well.
+    /// `None` if every phase succeeded.
     pub failure: Option<Failure>,
 }
 
@@ -114,21 +113,21 @@ pub struct ServerUpdate {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UpdateOutcome {
-    /// Every server that lived has the weights.
+    /// Every server that is not dead has the weights.
     Complete,
-    /// Some have not, and are kept out until they have.
+    /// Some servers lack the weights, and take no permits until they have them.
     Partial,
-    /// It was not begun: a newer version had been announced.
+    /// The update was not begun, since a newer version had been announced.
     Superseded {
-        /// That one.
+        /// The newer version.
         by: u64,
     },
-    /// It was not begun, because it lacks what the method needs: nothing has changed.
+    /// The update was not begun, since the announcement lacks a part that the method needs.
     Refused {
-        /// What it lacks.
+        /// What the announcement lacks.
         reason: String,
     },
-    /// It was not finished, or not begun: the updater's scope has ended.
+    /// The update was not begun or not finished, since the updater's scope has ended.
     Ended,
 }
 
@@ -144,16 +143,16 @@ impl UpdateOutcome {
     }
 }
 
-/// What became of an announcement.
+/// The result of an announcement.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct UpdateReport {
     /// The version.
     pub version: u64,
-    /// See [`UpdateOutcome`].
+    /// How the update ended.
     pub outcome: UpdateOutcome,
-    /// The servers that were asked, in order of their numbers.
+    /// The servers that took part, in order of their numbers.
     pub servers: Vec<ServerUpdate>,
-    /// From the first pause to the last resume.
+    /// Time from the first pause to the last resume.
     pub took: Duration,
 }
 

@@ -1,13 +1,14 @@
 //! One update of some servers: pause, update, reset, label, resume.
 //!
 //! A server that fails at a phase skips those that follow, except for the last: an engine that was paused is resumed,
-//! whatever happened. If that fails too it stays on the list of those that are owed it, and out of rotation.
+//! whatever happened. If that fails, too, the engine stays on the list of those that have to be resumed, and the server
+//! stays out of rotation.
 //!
-//! A server whose weights were touched and which did not get through cannot be told apart from one that has half of them.
-//! Its permits are revoked before its engine runs again, so that nobody takes tokens of such weights for a version's. One
-//! that failed before has its old weights: what runs there runs on.
+//! A server that failed after its weights were touched may have half of the new weights. Its permits are revoked before
+//! its engine runs again, so that no caller takes tokens of such weights for tokens of a version. A server that failed
+//! before that has its old weights, and its requests go on.
 //!
-//! Nothing in here is cancel-safe: a round is run to its end by the updater's task.
+//! No function in here is cancel-safe: the updater's task runs a round to its end.
 
 use std::sync::Arc;
 
@@ -15,41 +16,28 @@ use futures::stream::{self, StreamExt};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::book::Has;
+use super::book::Loaded;
 use super::calls::{self, Attempt, Call, Until, attempt};
-use super::worker::Inner;
+use super::inner::Inner;
+use super::target::Target;
 use super::{Announcement, Failure, Phase, ServerUpdate, UpdateMethod, hook};
 use crate::control::ControlError;
-use crate::{Epoch, PauseMode, ServerId, ServerRef, ServerSnapshot};
+use crate::snapshot::ServerSnapshot;
+use crate::{PauseMode, ServerRef};
 
-/// A life of a server.
-#[derive(Debug, Clone)]
-pub(super) struct Target {
-    pub(super) id: ServerId,
-    pub(super) epoch: Epoch,
-    pub(super) server: ServerRef,
-}
-
-impl Target {
-    pub(super) fn of(server: &ServerSnapshot) -> Self {
-        let ServerSnapshot { id, epoch, ref name, ref url, .. } = *server;
-        Self { id, epoch, server: ServerRef { name: Arc::clone(name), url: url.clone() } }
-    }
-}
-
-/// A server's way through the phases.
-struct Lot {
+/// One server of a round, and how far it has come.
+struct Participant {
     target: Target,
     is_loaded: bool,
     is_reset: bool,
     is_labelled: bool,
     is_named: bool,
-    /// Its weights may not be what they were.
+    /// Whether its weights may have changed.
     is_touched: bool,
     failure: Option<Failure>,
 }
 
-impl Lot {
+impl Participant {
     fn note(&mut self, phase: Phase, attempt: Attempt) {
         let is_offered = !matches!(attempt, Attempt::Answered(Err(ControlError::Unsupported { .. })));
         let is_made = is_offered && !matches!(attempt, Attempt::NotMade(_));
@@ -57,7 +45,7 @@ impl Lot {
         self.is_named |= phase == Phase::Label && matches!(attempt, Attempt::Answered(Ok(())));
         let reason = match attempt {
             Attempt::Answered(Ok(())) => None,
-            // An engine that has no names for weights is not asked for any.
+            // An engine that has no names for weights needs no label.
             Attempt::Answered(Err(ControlError::Unsupported { .. })) if phase == Phase::Label => None,
             Attempt::Answered(Err(error)) => Some(error.to_string()),
             Attempt::NotMade(reason) | Attempt::Unanswered(reason) => Some(reason),
@@ -73,14 +61,14 @@ impl Lot {
     }
 }
 
-/// See the module's documentation.
+/// One update of some servers.
 pub(super) struct Round {
     inner: Arc<Inner>,
     announcement: Arc<Announcement>,
     method: UpdateMethod,
-    /// Once it is cancelled nothing is begun any more, and everything is resumed.
+    /// Once it is cancelled, no further call is made except for resuming the engines.
     token: CancellationToken,
-    lots: Vec<Lot>,
+    participants: Vec<Participant>,
 }
 
 impl Round {
@@ -94,9 +82,9 @@ impl Round {
         let version = announcement.version;
         let wants_reset = inner.config.reset_prefix_cache;
         let book = inner.book.lock();
-        let lot = |server: &ServerSnapshot| {
+        let participant = |server: &ServerSnapshot| {
             let has = book.servers.get(server.id).and_then(|known| known.has(server.epoch, version));
-            Lot {
+            Participant {
                 target: Target::of(server),
                 is_loaded: has.is_some(),
                 is_reset: has.map_or(!wants_reset, |has| has.is_reset),
@@ -106,9 +94,9 @@ impl Round {
                 failure: None,
             }
         };
-        let lots = servers.iter().map(lot).collect();
+        let participants = servers.iter().map(participant).collect();
         drop(book);
-        Self { inner: Arc::clone(inner), announcement: Arc::clone(announcement), method, token, lots }
+        Self { inner: Arc::clone(inner), announcement: Arc::clone(announcement), method, token, participants }
     }
 
     pub(super) async fn run(mut self) -> Vec<ServerUpdate> {
@@ -121,13 +109,16 @@ impl Round {
         self.distrust();
         self.resume().await;
         self.inner.forget_phase();
-        let outcome = |lot: Lot| ServerUpdate { server: lot.target.server.name, failure: lot.failure };
-        self.lots.into_iter().map(outcome).collect()
+        let outcome = |participant: Participant| ServerUpdate {
+            server: participant.target.server.name,
+            failure: participant.failure,
+        };
+        self.participants.into_iter().map(outcome).collect()
     }
 
     async fn pause(&mut self, mode: PauseMode) {
-        // Before the first call: one that is not answered may have been heard.
-        self.inner.owe(self.lots.iter().map(|lot| lot.target.id));
+        // Noted before the first call: an engine may have paused although its answer was lost.
+        self.inner.owe(self.participants.iter().map(|participant| participant.target.id));
         let control = Arc::clone(&self.inner.control);
         self.each(Phase::Pause, |_| true, |target| calls::pause(Arc::clone(&control), target, mode)).await;
     }
@@ -135,10 +126,12 @@ impl Round {
     async fn update(&mut self) {
         let control = Arc::clone(&self.inner.control);
         let announcement = Arc::clone(&self.announcement);
-        let lacks = |lot: &Lot| !lot.is_loaded;
+        let lacks = |participant: &Participant| !participant.is_loaded;
         match self.method.clone() {
-            // The trainer has done it, also where we could not pause.
-            UpdateMethod::None => self.lots.iter_mut().for_each(|lot| lot.is_loaded = true),
+            // The trainer has given the weights, also to engines that could not be paused here.
+            UpdateMethod::None => {
+                self.participants.iter_mut().for_each(|participant| participant.is_loaded = true)
+            }
             UpdateMethod::Reload(reload) => {
                 let call = |target| {
                     calls::load(Arc::clone(&control), target, reload.clone(), Arc::clone(&announcement))
@@ -153,11 +146,15 @@ impl Round {
         }
     }
 
-    /// One call for all of them, with one outcome.
-    async fn update_at_once(&mut self, lacks: impl Fn(&Lot) -> bool) {
-        let going = |lot: &&mut Lot| lot.failure.is_none() && lacks(lot);
-        let servers: Vec<ServerRef> =
-            self.lots.iter_mut().filter(&going).map(|lot| lot.target.server.clone()).collect();
+    /// Runs the user's hook once for all servers. All of them share its outcome.
+    async fn update_at_once(&mut self, lacks: impl Fn(&Participant) -> bool) {
+        let going = |participant: &&mut Participant| participant.failure.is_none() && lacks(participant);
+        let servers: Vec<ServerRef> = self
+            .participants
+            .iter_mut()
+            .filter(&going)
+            .map(|participant| participant.target.server.clone())
+            .collect();
         if servers.is_empty() {
             return;
         }
@@ -172,12 +169,12 @@ impl Round {
                 }
                 _ => Err("there is no hook".to_owned()),
             };
-            // The user's hook is nobody's server.
+            // The hook is no server, so that its error needs a name of its own.
             done.map_err(|reason| ControlError::Failed { server: "hook".into(), what: "update", reason })
         };
         let outcome = attempt(&self.token, until, self.inner.config.deadlines.of(Phase::Update), call).await;
-        for lot in self.lots.iter_mut().filter(going) {
-            lot.note(Phase::Update, outcome.clone());
+        for participant in self.participants.iter_mut().filter(going) {
+            participant.note(Phase::Update, outcome.clone());
         }
         self.inner.metrics.phase(Phase::Update, until.began.elapsed());
     }
@@ -187,26 +184,31 @@ impl Round {
             return;
         }
         let control = Arc::clone(&self.inner.control);
-        // Requests that go on after the update have cached what the old weights made of their tokens.
+        // Requests that go on after the update hold cache blocks that the old weights computed.
         let is_running = !matches!(self.inner.config.pause, Some(PauseMode::Abort | PauseMode::Wait));
         let call = |target| calls::reset(Arc::clone(&control), target, is_running);
-        self.each(Phase::Reset, |lot| !lot.is_reset, call).await;
+        self.each(Phase::Reset, |participant| !participant.is_reset, call).await;
     }
 
     async fn label(&mut self) {
         let control = Arc::clone(&self.inner.control);
         let label = Arc::clone(&self.announcement.label);
         let call = |target| calls::set_label(Arc::clone(&control), target, Arc::clone(&label));
-        self.each(Phase::Label, |lot| !lot.is_labelled, call).await;
+        self.each(Phase::Label, |participant| !participant.is_labelled, call).await;
     }
 
-    /// Asks all that are still on their way and want it, and waits for all.
-    async fn each(&mut self, phase: Phase, wants: impl Fn(&Lot) -> bool, call: impl Fn(Target) -> Call) {
-        let going = |lot: &Lot| lot.failure.is_none() && wants(lot);
+    /// Calls every server that has not failed and `wants` this phase, and waits for all answers.
+    async fn each(
+        &mut self,
+        phase: Phase,
+        wants: impl Fn(&Participant) -> bool,
+        call: impl Fn(Target) -> Call,
+    ) {
+        let going = |participant: &Participant| participant.failure.is_none() && wants(participant);
         let chosen: Vec<(usize, Target)> = (0..)
-            .zip(&self.lots)
-            .filter(|(_, lot)| going(lot))
-            .map(|(index, lot)| (index, lot.target.clone()))
+            .zip(&self.participants)
+            .filter(|(_, participant)| going(participant))
+            .map(|(index, participant)| (index, participant.target.clone()))
             .collect();
         if chosen.is_empty() {
             return;
@@ -228,39 +230,45 @@ impl Round {
         let limit = self.inner.config.concurrency_in(phase);
         let all_tried: Vec<(usize, Attempt)> = stream::iter(calls).buffer_unordered(limit).collect().await;
         for (index, tried) in all_tried {
-            if let Some(lot) = self.lots.get_mut(index) {
-                lot.note(phase, tried);
+            if let Some(participant) = self.participants.get_mut(index) {
+                participant.note(phase, tried);
             }
         }
         self.inner.metrics.phase(phase, until.began.elapsed());
     }
 
-    /// Whose weights are touched and who did not get through begins a new life.
+    /// Begins a new life of every server that failed after its weights were touched.
     fn distrust(&mut self) {
         if !self.inner.config.gives_weights() {
             return;
         }
-        for lot in &mut self.lots {
-            let Some(Failure { phase, reason }) = lot.failure.as_ref().filter(|_| lot.is_touched) else {
+        for participant in &mut self.participants {
+            let Some(Failure { phase, reason }) =
+                participant.failure.as_ref().filter(|_| participant.is_touched)
+            else {
                 continue;
             };
-            let words = format!("its weights are not known after {}: {reason}", phase.as_str());
-            let Target { id, epoch, .. } = lot.target;
-            if let Some(epoch) = self.inner.balancer.restart(id, epoch, &words) {
-                lot.target.epoch = epoch;
+            let reason = format!("its weights are not known after {}: {reason}", phase.as_str());
+            let Target { id, epoch, .. } = participant.target;
+            if let Some(epoch) = self.inner.balancer.restart(id, epoch, &reason) {
+                participant.target.epoch = epoch;
             }
         }
     }
 
     async fn resume(&mut self) {
-        let servers: Vec<ServerRef> = self.lots.iter().map(|lot| lot.target.server.clone()).collect();
+        let servers: Vec<ServerRef> =
+            self.participants.iter().map(|participant| participant.target.server.clone()).collect();
         if servers.is_empty() {
             return;
         }
         let until = self.enter(Phase::Resume, &servers);
         let version = self.announcement.version;
-        let settled: Vec<_> =
-            self.lots.iter().map(|lot| (lot.target.clone(), self.settle(lot, version))).collect();
+        let settled: Vec<_> = self
+            .participants
+            .iter()
+            .map(|participant| (participant.target.clone(), self.settle(participant, version)))
+            .collect();
         let calls: Vec<_> = settled
             .into_iter()
             .zip(0..)
@@ -277,35 +285,39 @@ impl Round {
         let all_asked: Vec<(usize, Result<(), String>)> =
             stream::iter(calls).buffer_unordered(limit).collect().await;
         for (index, resumed) in all_asked {
-            let (Some(lot), Err(reason)) = (self.lots.get_mut(index), resumed) else { continue };
-            if lot.failure.is_none() {
-                let Target { id, epoch, .. } = lot.target;
+            let (Some(participant), Err(reason)) = (self.participants.get_mut(index), resumed) else {
+                continue;
+            };
+            if participant.failure.is_none() {
+                let Target { id, epoch, .. } = participant.target;
                 self.inner.balancer.set_weights(id, epoch, None, Some(&format!("resume: {reason}")));
-                lot.failure = Some(Failure { phase: Phase::Resume, reason });
+                participant.failure = Some(Failure { phase: Phase::Resume, reason });
             }
         }
         self.inner.metrics.phase(Phase::Resume, until.began.elapsed());
         let now = Instant::now();
         let mut book = self.inner.book.lock();
-        for lot in &self.lots {
-            book.servers.known(lot.target.id).note(lot.failure.is_none(), now);
+        for participant in &self.participants {
+            book.servers.known(participant.target.id).note(participant.failure.is_none(), now);
         }
     }
 
-    /// Writes down what a server has; says whether its running requests have to end before it runs again.
-    fn settle(&self, lot: &Lot, version: u64) -> bool {
-        let Target { id, epoch, .. } = lot.target;
-        let Lot { is_reset, is_labelled, is_named, .. } = *lot;
-        let has = lot.is_loaded.then_some(Has { epoch, version, is_reset, is_labelled, is_named });
+    /// Notes what a server has; says whether its running requests have to be aborted before its engine goes on.
+    fn settle(&self, participant: &Participant, version: u64) -> bool {
+        let Target { id, epoch, .. } = participant.target;
+        let Participant { is_reset, is_labelled, is_named, .. } = *participant;
+        let has = participant.is_loaded.then_some(Loaded { epoch, version, is_reset, is_labelled, is_named });
         self.inner.book.lock().servers.known(id).has = has;
         if !self.inner.config.gives_weights() {
             return false;
         }
-        let is_complete = lot.failure.is_none() && lot.is_loaded;
-        let reason =
-            lot.failure.as_ref().map(|Failure { phase, reason }| format!("{}: {reason}", phase.as_str()));
+        let is_complete = participant.failure.is_none() && participant.is_loaded;
+        let reason = participant
+            .failure
+            .as_ref()
+            .map(|Failure { phase, reason }| format!("{}: {reason}", phase.as_str()));
         self.inner.balancer.set_weights(id, epoch, is_complete.then_some(version), reason.as_deref());
-        lot.is_touched && lot.failure.is_some()
+        participant.is_touched && participant.failure.is_some()
     }
 
     fn enter(&self, phase: Phase, servers: &[ServerRef]) -> Until {

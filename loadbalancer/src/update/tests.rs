@@ -6,7 +6,10 @@ use futures::FutureExt;
 use tokio::time::Instant;
 
 use super::*;
-use crate::{BalancerConfig, Hold, Outcome, PauseMode, ServerSnapshot, ServerSpec, ServerState, invariants};
+use crate::outcome::Outcome;
+use crate::server::{Hold, ServerState};
+use crate::snapshot::ServerSnapshot;
+use crate::{BalancerConfig, PauseMode, ServerSpec, invariants};
 
 mod config;
 mod fake;

@@ -1,47 +1,25 @@
-//! The one task that does what an updater is asked, one thing at a time; it is there only while there is something to do.
+//! The one task that does the jobs of an updater, one at a time. It runs only while there is a job.
 //!
-//! It belongs to nobody who waits for it: a caller that goes away takes nothing with it, so that an engine that was paused
-//! is resumed. When the scope ends, what has not begun is not begun, and everything is resumed. Nothing in here is
-//! cancel-safe, because nothing in here is cancelled: jobs are told by a token to be quick.
+//! The task does not belong to a caller: a caller that goes away ends no job, so that every engine that was paused is
+//! resumed. When the updater's scope ends, no further job is begun, and all paused engines are resumed. No function in
+//! here is cancel-safe, because none is ever cancelled: a token tells a job to end early.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
-use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::book::{Book, Job};
-use super::metered::UpdateMetrics;
-use super::round::{Round, Target};
-use super::{
-    Announcement, Phase, ServerUpdate, UpdateConfig, UpdateMethod, UpdateOutcome, UpdatePhase, UpdateReport,
-};
-use crate::control::{ControlError, EngineControl};
-use crate::{LoadBalancer, PauseMode, ServerId, ServerRef, ServerSnapshot, ServerState, invariants};
+use super::inner::{CALL_MAX, Inner};
+use super::round::Round;
+use super::target::Target;
+use super::{Announcement, Phase, ServerUpdate, UpdateMethod, UpdateOutcome, UpdateReport};
+use crate::server::{ServerId, ServerState};
+use crate::snapshot::ServerSnapshot;
+use crate::{ServerRef, invariants};
 
-/// One call of a phase that may ask again; an engine that is well answers in milliseconds.
-const CALL_MAX: Duration = Duration::from_secs(5);
-/// Before a server is asked again to resume; doubled each time.
-const RESUME_PAUSE_MIN: Duration = Duration::from_millis(100);
-const RESUME_PAUSE_MAX: Duration = Duration::from_secs(5);
-
-/// What an updater's clones and its task share.
-pub(super) struct Inner {
-    pub(super) balancer: LoadBalancer,
-    pub(super) control: Arc<dyn EngineControl>,
-    pub(super) config: UpdateConfig,
-    /// For the user's URL.
-    pub(super) hook: Option<reqwest::Client>,
-    pub(super) tracker: TaskTracker,
-    pub(super) end: CancellationToken,
-    pub(super) book: Mutex<Book>,
-    pub(super) metrics: UpdateMetrics,
-}
-
-/// Nobody is left waiting for a task that panicked.
+/// Ends all waiting if the task panics.
 struct Working<'a> {
     inner: &'a Inner,
     is_over: bool,
@@ -56,7 +34,7 @@ impl Drop for Working<'_> {
 }
 
 impl Inner {
-    /// Puts something into the book and has it done.
+    /// Notes a job in the book, and starts the task unless it runs already.
     pub(super) fn submit(self: &Arc<Self>, ask: impl FnOnce(&mut Book)) {
         let is_working = {
             let mut book = self.book.lock();
@@ -72,20 +50,20 @@ impl Inner {
         let mut working = Working { inner: &self, is_over: false };
         loop {
             let job = self.book.lock().take(&self.end);
-            // Whoever asked may have gone.
+            // The callers may have gone, so that sending a reply may fail.
             match job {
                 None => break,
-                Some(Job::Update(announcement, tells)) => {
+                Some(Job::Update(announcement, replies)) => {
                     let report = self.update(announcement).await;
-                    tells.into_iter().for_each(|tell| drop(tell.send(report.clone())));
+                    replies.into_iter().for_each(|reply| drop(reply.send(report.clone())));
                 }
-                Some(Job::Recover(tells, token)) => {
+                Some(Job::Recover(replies, token)) => {
                     let resumed = self.recover(&token).await;
-                    tells.into_iter().for_each(|tell| drop(tell.send(resumed.clone())));
+                    replies.into_iter().for_each(|reply| drop(reply.send(resumed.clone())));
                 }
-                Some(Job::CatchUp(tells, token)) => {
+                Some(Job::CatchUp(replies, token)) => {
                     let updated = self.catch_up(&token).await;
-                    tells.into_iter().for_each(|tell| drop(tell.send(updated.clone())));
+                    replies.into_iter().for_each(|reply| drop(reply.send(updated.clone())));
                 }
             }
             self.check();
@@ -107,7 +85,7 @@ impl Inner {
         let refusal = if self.end.is_cancelled() {
             Some(UpdateOutcome::Ended)
         } else if self.config.method == UpdateMethod::Transfer && announcement.payload.is_none() {
-            let reason = "a transfer needs a payload, the body of /update_weights".to_owned();
+            let reason = "expected a payload, the body of /update_weights: a transfer needs one".to_owned();
             Some(UpdateOutcome::Refused { reason })
         } else {
             None
@@ -137,7 +115,7 @@ impl Inner {
         report
     }
 
-    /// An update of those servers that lack something of it and that `may` be asked now.
+    /// Updates the servers that lack some part of the announcement and that `may` be asked now.
     async fn round(
         self: &Arc<Self>,
         announcement: &Arc<Announcement>,
@@ -186,7 +164,8 @@ impl Inner {
         self.round(&announcement, method, token.clone(), may).await
     }
 
-    /// A process that was started anew, so fast that nobody saw it gone, says that its weights are called otherwise.
+    /// Finds the servers whose process was restarted so fast that the monitor did not see it gone: their weights have
+    /// another name than the announced one.
     async fn notice_lost_weights(&self, announcement: &Arc<Announcement>, token: &CancellationToken) {
         if !self.config.gives_weights() {
             return;
@@ -226,7 +205,7 @@ impl Inner {
         }
     }
 
-    /// Resumes those that are owed it, and those that are paused without anybody here having done it.
+    /// Resumes the engines that are owed it, and engines that are paused although this process has not paused them.
     async fn recover(self: &Arc<Self>, token: &CancellationToken) -> Vec<ServerRef> {
         let fleet = self.balancer.snapshot().servers;
         let known = {
@@ -244,25 +223,25 @@ impl Inner {
             .map(|(target, is_owed)| {
                 let control = Arc::clone(&self.control);
                 async move {
-                    let is_left = is_owed || {
+                    let is_left_paused = is_owed || {
                         let asked = tokio::time::timeout(CALL_MAX, control.is_paused(&target.server));
                         matches!(asked.await, Ok(Ok(true)))
                     };
-                    is_left.then_some(target)
+                    is_left_paused.then_some(target)
                 }
             })
             .collect();
         let limit = self.config.concurrency.max(1);
         let looking = stream::iter(looks).buffered(limit).collect();
         let seen: Vec<Option<Target>> = token.run_until_cancelled(looking).await.unwrap_or_default();
-        let left: Vec<Target> = seen.into_iter().flatten().collect();
-        if left.is_empty() {
+        let left_paused: Vec<Target> = seen.into_iter().flatten().collect();
+        if left_paused.is_empty() {
             return Vec::new();
         }
-        let servers: Vec<ServerRef> = left.iter().map(|target| target.server.clone()).collect();
+        let servers: Vec<ServerRef> = left_paused.iter().map(|target| target.server.clone()).collect();
         self.enter_phase(Phase::Resume, None, &servers);
         let until = Instant::now() + self.config.deadlines.of(Phase::Resume);
-        let calls: Vec<_> = left
+        let calls: Vec<_> = left_paused
             .into_iter()
             .map(|target| {
                 let (inner, token) = (Arc::clone(self), token.clone());
@@ -281,77 +260,5 @@ impl Inner {
         }
         self.metrics.recovered(resumed.len());
         resumed
-    }
-
-    /// Asks until it is done, the server is lost, or `until`; lets the server take permits again if nothing else is in the
-    /// way. With a token only until that is cancelled.
-    pub(super) async fn resume(
-        &self,
-        target: &Target,
-        needs_abort: bool,
-        until: Instant,
-        token: Option<&CancellationToken>,
-    ) -> Result<(), String> {
-        let Target { id, ref server, .. } = *target;
-        let is_owed = self.book.lock().servers.get(id).is_some_and(|known| known.is_owed);
-        // Without a token it is a round's; with one it is known to be paused.
-        if !is_owed && token.is_none() {
-            self.balancer.release(id);
-            return Ok(());
-        }
-        let call_until = || until.min(Instant::now() + CALL_MAX);
-        if needs_abort {
-            // Nobody waits for its answers any more; where this fails they go to nobody.
-            let _ = tokio::time::timeout_at(call_until(), self.control.pause(server, PauseMode::Abort)).await;
-        }
-        let mut pause = RESUME_PAUSE_MIN;
-        loop {
-            let asked = tokio::time::timeout_at(call_until(), self.control.resume(server)).await;
-            let reason = match asked {
-                // What cannot be resumed has not been paused.
-                Ok(Ok(()) | Err(ControlError::Unsupported { .. })) => {
-                    self.book.lock().servers.known(id).is_owed = false;
-                    self.balancer.release(id);
-                    return Ok(());
-                }
-                Ok(Err(error)) => error.to_string(),
-                Err(_) => "no answer".to_owned(),
-            };
-            let is_hopeless = !self.is_there(id) || Instant::now() + pause >= until;
-            if is_hopeless || token.is_some_and(CancellationToken::is_cancelled) {
-                return Err(reason);
-            }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(RESUME_PAUSE_MAX);
-        }
-    }
-
-    fn is_there(&self, id: ServerId) -> bool {
-        let fleet = self.balancer.snapshot().servers;
-        fleet.iter().any(|server| server.id == id && server.state != ServerState::Dead)
-    }
-
-    /// Their engines are about to be paused.
-    pub(super) fn owe(&self, servers: impl Iterator<Item = ServerId>) {
-        let mut book = self.book.lock();
-        servers.for_each(|id| book.servers.known(id).is_owed = true);
-    }
-
-    pub(super) fn enter_phase(&self, phase: Phase, version: Option<u64>, servers: &[ServerRef]) {
-        let awaited = servers.iter().map(|server| Arc::clone(&server.name)).collect();
-        let deadline = self.config.deadlines.of(phase);
-        self.book.lock().phase =
-            Some(UpdatePhase { phase, version, since: Instant::now(), deadline, awaited });
-    }
-
-    /// It is not waited for any more.
-    pub(super) fn leave_phase(&self, server: &str) {
-        if let Some(phase) = &mut self.book.lock().phase {
-            phase.awaited.retain(|awaited| **awaited != *server);
-        }
-    }
-
-    pub(super) fn forget_phase(&self) {
-        self.book.lock().phase = None;
     }
 }

@@ -65,7 +65,7 @@ impl Play {
             6 => balancer.set_paused(id, rng.random_bool(0.3)).unwrap(),
             7 => balancer.set_draining(id).unwrap(),
             _ => {
-                let (epoch, _) = balancer.glance(id).unwrap();
+                let (epoch, _) = balancer.life_and_places(id).unwrap();
                 balancer.has_generated(id, epoch, Instant::now());
                 balancer.has_proved(id, epoch);
             }

@@ -226,7 +226,7 @@ async fn full_fleet() -> (LoadBalancer, Vec<Permit>, Arc<AtomicU64>) {
     const SERVERS: u32 = 1024;
     let picks = Arc::new(AtomicU64::new(0));
     let config = BalancerConfig::default();
-    let counting = Counting { inner: policy::of(&config), picks: Arc::clone(&picks) };
+    let counting = Counting { inner: policy::of(config.policy, config.affinity), picks: Arc::clone(&picks) };
     let servers = (0..SERVERS).map(|number| spec(&format!("s{number}"), 4)).collect();
     let balancer = LoadBalancer::with_policy(config, Box::new(counting), servers).unwrap();
     let mut held = Vec::new();

@@ -1,0 +1,34 @@
+//! What a permit stands for: places on one life of a server.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::server::{Epoch, ServerId};
+
+/// What all permits of one life of a server have in common.
+#[derive(Debug)]
+pub(crate) struct Life {
+    pub(crate) server: ServerId,
+    pub(crate) epoch: Epoch,
+    pub(crate) name: Arc<str>,
+    pub(crate) url: Option<Arc<str>>,
+    /// Cancelled when this life ends.
+    pub(crate) end: CancellationToken,
+}
+
+/// Places that a server has given away. A grant is a plain value: a [`Permit`](super::Permit) has to be made of it at
+/// once, since only the permit returns the places.
+#[derive(Debug)]
+#[must_use = "places that become no permit are never returned"]
+pub(super) struct Grant {
+    pub(super) life: Arc<Life>,
+    /// Number of samples.
+    pub(super) weight: u32,
+    /// Counts the grants of the server, in order.
+    pub(super) number: u64,
+    /// Expected tokens of all samples together.
+    pub(super) tokens: u32,
+    pub(super) granted_at: Instant,
+}

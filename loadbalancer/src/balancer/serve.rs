@@ -1,0 +1,194 @@
+//! A pass over the waiting requests, made whenever there may be room: in order, as many as fit.
+//!
+//! A request that fits nowhere reserves one server: the one that is nearest to having room for it. All other servers
+//! are free for the requests behind it, so that a heavy request empties one server and not the fleet. A reserved server
+//! takes nothing new, so that the request gets its places in the end.
+//!
+//! # Invariants
+//! - The first waiting request that could be served loses no place to a request behind it.
+//! - Beyond the permits that it grants, a pass looks at the whole fleet a bounded number of times, and at a bounded
+//!   number of requests that fit nowhere.
+
+use tokio::time::Instant;
+
+use super::grant::Grant;
+use super::state::{State, WaiterKey};
+use crate::BalancerConfig;
+use crate::policy::Ask;
+use crate::server::{AdminState, ServerId};
+
+/// Servers that are reserved at a time, each for another request that fits nowhere.
+const RESERVED_MAX: usize = 8;
+/// Looks at the whole fleet for requests that fit nowhere.
+const LOOKS_MAX: usize = 16;
+/// Requests that fit nowhere and are passed over. A request behind them is looked at when one of them has been served.
+const PASSED_OVER_MAX: usize = 256;
+
+/// A demand that fitted nowhere in this pass: a request that demands as much does not fit either.
+struct Misfit {
+    weight: u32,
+    tokens: u32,
+    exclude: Vec<ServerId>,
+}
+
+impl Misfit {
+    fn is_at_most(&self, weight: u32, tokens: u32, exclude: &[ServerId]) -> bool {
+        let excludes_no_more = || self.exclude.iter().all(|id| exclude.contains(id));
+        self.weight <= weight && self.tokens <= tokens && excludes_no_more()
+    }
+}
+
+/// What can be done for a request that fits nowhere.
+enum Prospect {
+    /// The server of this index is nearest to having room.
+    Nearest(usize),
+    /// The server of this index is nearest to having room, once its capacity is raised.
+    Raised(usize),
+    /// The request has to wait for a server that takes nothing at the moment, or that is reserved for another request.
+    Later,
+    /// The fleet is full: no request behind can be served either.
+    FleetIsFull,
+}
+
+/// What came of looking for a server.
+enum Placed {
+    Granted(Grant),
+    /// There is no room for this request; requests behind it may find some.
+    NoRoom,
+    /// There is no room for this request or any behind it.
+    EndOfPass,
+}
+
+/// One pass over the waiting requests, under the lock.
+pub(super) struct Pass<'a> {
+    config: &'a BalancerConfig,
+    state: &'a mut State,
+    reserved: Vec<usize>,
+    misfits: Vec<Misfit>,
+    looks: usize,
+    passed_over: usize,
+}
+
+impl<'a> Pass<'a> {
+    pub(super) fn begin(config: &'a BalancerConfig, state: &'a mut State) -> Self {
+        state.settle(config);
+        Self { config, state, reserved: Vec::new(), misfits: Vec::new(), looks: 0, passed_over: 0 }
+    }
+
+    pub(super) fn run(mut self) {
+        let mut next = self.state.waiters.keys().next().copied();
+        while let Some(key) = next {
+            if !self.serve(key) {
+                break;
+            }
+            let later = (std::ops::Bound::Excluded(key), std::ops::Bound::Unbounded);
+            next = self.state.waiters.range(later).next().map(|(key, _)| *key);
+        }
+        let now = Instant::now();
+        for index in self.reserved {
+            self.state.refresh(self.config, index, now);
+        }
+    }
+
+    /// Serves one waiting request if there is room; says whether the pass goes on.
+    fn serve(&mut self, key: WaiterKey) -> bool {
+        let Some(waiter) = self.state.waiters.get_mut(&key) else { return true };
+        let (weight, tokens, group) = (waiter.weight, waiter.tokens, waiter.group);
+        // Given back below: looking for a server needs the whole state.
+        let exclude = std::mem::take(&mut waiter.exclude);
+        let avoid: &[ServerId] = if self.state.honours(&exclude, weight) { &exclude } else { &[] };
+        let placed = self.place(&Ask { weight, tokens, group, avoid });
+        let Placed::Granted(grant) = placed else {
+            if let Some(waiter) = self.state.waiters.get_mut(&key) {
+                waiter.exclude = exclude;
+            }
+            self.passed_over += 1;
+            return matches!(placed, Placed::NoRoom) && self.passed_over < PASSED_OVER_MAX;
+        };
+        if let Some(waiter) = self.state.waiters.remove(&key) {
+            let sent = waiter.answer.send(Ok(grant));
+            debug_assert!(sent.is_ok(), "a request leaves the list before it stops listening");
+        }
+        true
+    }
+
+    fn place(&mut self, ask: &Ask<'_>) -> Placed {
+        let Ask { weight, tokens, avoid, .. } = *ask;
+        let is_misfit = self.misfits.iter().any(|misfit| misfit.is_at_most(weight, tokens, avoid));
+        if is_misfit && self.looks >= RESERVED_MAX {
+            return Placed::NoRoom;
+        }
+        if !is_misfit {
+            if self.looks >= LOOKS_MAX {
+                return Placed::EndOfPass;
+            }
+            if let Some(grant) = self.state.try_grant(self.config, ask) {
+                return Placed::Granted(grant);
+            }
+            self.misfits.push(Misfit { weight, tokens, exclude: avoid.to_vec() });
+        }
+        self.looks += 1;
+        match self.prospect(ask) {
+            // The fleet's own bound is reached, and requests end one by one: lighter requests would take every place
+            // before this one could have enough.
+            Prospect::Nearest(_) | Prospect::Raised(_) if weight > self.state.room(self.config) => {
+                return Placed::EndOfPass;
+            }
+            Prospect::Nearest(index) => self.reserve(index),
+            Prospect::Raised(index) => {
+                let now = Instant::now();
+                self.state.change_at(self.config, index, now, |server| server.set_capacity(weight));
+                if let Some(grant) = self.state.try_grant(self.config, ask) {
+                    return Placed::Granted(grant);
+                }
+                self.reserve(index);
+            }
+            Prospect::Later => {}
+            Prospect::FleetIsFull => return Placed::EndOfPass,
+        }
+        Placed::NoRoom
+    }
+
+    /// Hides a server's room from the requests behind.
+    fn reserve(&mut self, index: usize) {
+        if self.reserved.len() < RESERVED_MAX {
+            self.state.candidates[index].free = 0;
+            self.reserved.push(index);
+        }
+    }
+
+    fn prospect(&self, ask: &Ask<'_>) -> Prospect {
+        let Ask { weight, tokens, avoid, .. } = *ask;
+        let ceiling = self.state.capacity_ceiling;
+        let mut nearest: Option<(u32, usize)> = None;
+        let mut roomiest: Option<(u32, usize)> = None;
+        let (mut has_room, mut has_holder) = (false, false);
+        for (index, candidate) in self.state.candidates.iter().enumerate() {
+            has_room |= candidate.free > 0;
+            let server = &self.state.servers[index];
+            if !candidate.is_live || avoid.contains(&server.id) {
+                continue;
+            }
+            let holds = server.could_hold(weight, tokens);
+            // A server that its operator has paused may stay paused.
+            has_holder |= holds && server.admin == AdminState::Active;
+            if !server.is_open() || self.reserved.contains(&index) {
+                continue;
+            }
+            let better = |best: Option<(u32, usize)>| best.is_none_or(|(free, _)| candidate.free > free);
+            if holds && better(nearest) {
+                nearest = Some((candidate.free, index));
+            }
+            let may_hold = ceiling >= weight && server.tokens_max() >= tokens;
+            if may_hold && better(roomiest) {
+                roomiest = Some((candidate.free, index));
+            }
+        }
+        match (nearest, roomiest) {
+            (None, Some((_, index))) if !has_holder => Prospect::Raised(index),
+            _ if !has_room => Prospect::FleetIsFull,
+            (Some((_, index)), _) => Prospect::Nearest(index),
+            _ => Prospect::Later,
+        }
+    }
+}

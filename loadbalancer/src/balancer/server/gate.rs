@@ -1,0 +1,52 @@
+//! What keeps a server out of rotation because of its weights, apart from its other states.
+//!
+//! The gate is separate from the operator's state, so that the end of a weight update does not undo an operator's pause,
+//! and the end of a pause lets no server in whose weights are outdated. A new life begins with the weights that the
+//! server's process was started with: weights that were loaded in an earlier life do not count, from the moment in which
+//! the new life could take its first permit.
+
+use std::sync::Arc;
+
+use crate::server::Hold;
+
+/// Closed while a server may not take permits.
+#[derive(Debug, Clone, Default)]
+pub(in crate::balancer) struct Gate {
+    /// The weight version that the server needs; `None` while any will do.
+    pub(in crate::balancer) required: Option<u64>,
+    /// The weight version that the server was given in this life; `None` for the weights that it was started with.
+    pub(in crate::balancer) weights: Option<u64>,
+    pub(in crate::balancer) is_updating: bool,
+    /// Why the server does not have the required weights yet.
+    pub(in crate::balancer) reason: Option<Arc<str>>,
+}
+
+impl Gate {
+    pub(in crate::balancer) fn hold(&self) -> Option<Hold> {
+        if self.is_updating {
+            return Some(Hold::Updating);
+        }
+        (self.weights < self.required).then_some(Hold::Outdated)
+    }
+
+    /// A new life begins with the weights of a fresh process.
+    pub(in crate::balancer) fn forget_weights(&mut self) {
+        self.weights = None;
+    }
+
+    /// Why the gate is closed, in words for the operator; `None` while it is open.
+    pub(in crate::balancer) fn description(&self) -> Option<Arc<str>> {
+        let awaited = match (self.hold()?, self.required) {
+            (Hold::Updating, None) => "its weights are updated".to_owned(),
+            (Hold::Updating, Some(version)) if self.weights >= Some(version) => {
+                format!("weights version={version}, not resumed yet")
+            }
+            (Hold::Updating, Some(version)) => format!("updated to weights version={version}"),
+            (Hold::Outdated, version) => format!("awaits weights version={}", version.unwrap_or_default()),
+        };
+        Some(match &self.reason {
+            Some(reason) => format!("{awaited}: {reason}").into(),
+            None => awaited.into(),
+        })
+    }
+}

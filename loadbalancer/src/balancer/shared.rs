@@ -1,0 +1,78 @@
+//! The balancer's state behind its lock, and the notifications that follow a change of it.
+
+use metrics::Gauge;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::Instant;
+
+use super::grant::Grant;
+use super::serve::Pass;
+use super::state::State;
+use crate::outcome::Outcome;
+use crate::{BalancerConfig, invariants};
+
+/// What the clones of a balancer and its permits share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) config: BalancerConfig,
+    pub(super) state: Mutex<State>,
+    /// Notified when a server changes its state or its number of places, joins, leaves, or has finished its last
+    /// request.
+    pub(super) changed: Notify,
+    /// Notified when the time changes at which a server opens.
+    pub(super) openings: Notify,
+    /// Held by the one waiting request that watches the clock for servers that open.
+    pub(super) timekeeper: Semaphore,
+    pub(super) waiting: Gauge,
+}
+
+impl Shared {
+    /// Takes back the places of a grant and counts the outcome of its request.
+    pub(super) fn take_back(&self, grant: &Grant, outcome: &Outcome) {
+        let Grant { life, weight, number, tokens, granted_at } = grant;
+        let now = Instant::now();
+        let took = now.saturating_duration_since(*granted_at);
+        self.update(|state| {
+            if let Outcome::Success { tokens } = outcome {
+                state.means.record(*weight, *tokens, took);
+            }
+            // The server may have left the fleet.
+            let Some(index) = state.index(life.server) else { return };
+            state.change_at(&self.config, index, now, |server| {
+                server.count_waste(outcome, *weight, took);
+                if server.epoch() != life.epoch {
+                    return;
+                }
+                server.take_back(*weight, *tokens);
+                if let Some(reason) = server.record(outcome, (*weight, *number), took, now, &self.config) {
+                    let in_use = server.in_use;
+                    tracing::warn!(server = %server.name(), %reason, in_use, "server is suspect");
+                }
+            });
+        });
+    }
+
+    /// Changes the state, then serves the waiting requests and sends the notifications that are due.
+    pub(super) fn update<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let (result, changes) = {
+            let mut state = self.state.lock();
+            let result = change(&mut state);
+            if !state.waiters.is_empty() {
+                Pass::begin(&self.config, &mut state).run();
+            }
+            let waiting = state.waiters.len();
+            if std::mem::replace(&mut state.waiting_shown, waiting) != waiting {
+                self.waiting.set(waiting as f64);
+            }
+            debug_assert_eq!(invariants::within_capacity(&state.snapshot()), Ok(()));
+            (result, std::mem::take(&mut state.changes))
+        };
+        if changes.of_fleet {
+            self.changed.notify_waiters();
+        }
+        if changes.of_openings {
+            self.openings.notify_waiters();
+        }
+        result
+    }
+}

@@ -1,0 +1,22 @@
+//! The servers of an update: each is one life of a server, and how control addresses it.
+
+use std::sync::Arc;
+
+use crate::ServerRef;
+use crate::server::{Epoch, ServerId};
+use crate::snapshot::ServerSnapshot;
+
+/// One life of a server, as a call addresses it.
+#[derive(Debug, Clone)]
+pub(super) struct Target {
+    pub(super) id: ServerId,
+    pub(super) epoch: Epoch,
+    pub(super) server: ServerRef,
+}
+
+impl Target {
+    pub(super) fn of(server: &ServerSnapshot) -> Self {
+        let ServerSnapshot { id, epoch, ref name, ref url, .. } = *server;
+        Self { id, epoch, server: ServerRef { name: Arc::clone(name), url: url.clone() } }
+    }
+}
