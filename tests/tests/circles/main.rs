@@ -23,9 +23,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("rolldock", "data"),
     ("rolldock", "engine::http"),
     ("rolldock", "run"),
-    ("rolldock_loadbalancer", ""),
-    ("rolldock_loadbalancer", "balancer"),
-    ("rolldock_loadbalancer", "update"),
     ("rolldock_queue", ""),
     ("rolldock_queue", "local"),
     ("rolldock_queue", "partition"),
@@ -34,8 +31,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("rolldock_reward", ""),
     ("rolldock_reward", "external"),
     ("rolldock_reward", "external::sandbox"),
-    ("rolldock_simengine", ""),
-    ("rolldock_simengine", "http"),
 ];
 
 fn describe(crate_name: &str, circle: &Circle) -> String {
