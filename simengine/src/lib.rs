@@ -37,6 +37,6 @@ pub use config::ServerConfig;
 pub use engine::PauseMode;
 pub use error::SimError;
 pub use fault::Fault;
-pub use request::{SimChunk, SimRequest, SimResponse};
+pub use request::{FinishReason, Resumed, SimChoice, SimChunk, SimRequest, SimResponse, VersionSpan};
 pub use server::{Phase, SimServer};
 pub use workload::{LengthConfig, Workload, WorkloadConfig};
