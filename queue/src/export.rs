@@ -143,7 +143,7 @@ impl Partition {
     /// Every column that any row has.
     fn export_schema(&self) -> SchemaRef {
         let table = self.shared.table.lock();
-        Arc::new(Schema::new(table.columns.values().map(ColumnSpec::field).collect::<Vec<_>>()))
+        Arc::new(Schema::new(table.columns().values().map(ColumnSpec::field).collect::<Vec<_>>()))
     }
 
     /// All rows that are there, to be written somewhere.

@@ -16,7 +16,7 @@
 //! [`TransferQueue::snapshot`] and [`TransferQueue::restore`] carry what is live from one queue to another, and
 //! [`TransferQueue::verify`] looks through it.
 //!
-//! [`face`] has the calls of other queues over it.
+//! [`compat`] offers the client calls of other queues over this one.
 //!
 //! # Invariants
 //! [`invariants`] has them as functions.
@@ -34,10 +34,10 @@
 //! that is the business of an existing distributed store behind [`Store`].
 
 mod api;
+pub mod compat;
 mod config;
 mod error;
 mod export;
-pub mod face;
 mod inspect;
 pub mod invariants;
 mod journal;

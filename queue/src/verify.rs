@@ -202,8 +202,8 @@ impl VerifyReport {
                 Tail::Unfinished { bytes } => self.unfinished_bytes = bytes,
                 // It may be half a write that goes on.
                 Tail::Damaged(_) if attempt < ATTEMPTS && read_journal(path)? != bytes => continue,
-                Tail::Damaged(reason) => {
-                    let (file, reason) = (path.to_owned(), reason.to_owned());
+                Tail::Damaged(damage) => {
+                    let (file, reason) = (path.to_owned(), damage.to_string());
                     self.problems.push(Problem::JournalEnd { file, offset: sound, reason });
                 }
             }

@@ -16,7 +16,7 @@ use crate::partition::{ClosedNames, Dispositions, Freed, Label, SamplePart, Samp
 use crate::units::Place;
 use crate::{ChunkId, ChunkLocation, PartitionSpec, RowHandle};
 
-pub(crate) use frame::{Body, HEAD, Tail, framed, look_behind, read_frames, read_head};
+pub(crate) use frame::{Body, Tail, framed, look_behind, read_frames};
 pub(crate) use leases::{LeaseLog, read_leases};
 pub(crate) use runs::{RECORD_ROWS_MAX, Runs};
 pub(crate) use writer::{Entry, Facts, Journal, LiveRecords, Recorder, Relocate, Sink};

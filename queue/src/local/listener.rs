@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 
+use super::config::LocalServiceConfig;
 use super::pool::Regions;
-use super::server::LocalServiceConfig;
 use crate::QueueError;
 
 /// Connections that wait to be accepted.

@@ -34,6 +34,7 @@
 
 mod array;
 mod client;
+mod config;
 mod connection;
 mod fill;
 mod frame;
@@ -48,7 +49,8 @@ mod requests;
 mod server;
 
 pub use client::LocalQueue;
+pub use config::LocalServiceConfig;
 pub use link::LocalConfig;
 pub use listener::LocalListener;
 pub use pool::{RegionStats, Regions};
-pub use server::{LocalServiceConfig, serve_local};
+pub use server::serve_local;

@@ -29,24 +29,6 @@ const CLOSE_MAX: Duration = Duration::from_secs(5);
 /// Pause after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How a queue is served to this host.
-#[derive(Debug, Clone)]
-pub struct LocalServiceConfig {
-    /// Bytes of shared memory that are kept though nobody uses them; a quarter of what is in use if that is more.
-    pub idle_bytes_max: usize,
-    /// Regions that rows may stay in; rows of further puts are copied to memory of the server's own. At most a
-    /// quarter of the files that the process may open, since each is one.
-    pub regions_max: usize,
-    /// Largest put.
-    pub put_bytes_max: usize,
-}
-
-impl Default for LocalServiceConfig {
-    fn default() -> Self {
-        Self { idle_bytes_max: 256 << 20, regions_max: 4096, put_bytes_max: 1 << 30 }
-    }
-}
-
 /// Serves `queue` until `end`; then waiting calls are told that it is closed, answers that have begun are finished, and
 /// the socket's file is removed.
 ///

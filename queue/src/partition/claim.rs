@@ -148,7 +148,9 @@ impl Partition {
 
     fn check_columns_of(&self, table: &Table, take: &Take) -> Result<(), QueueError> {
         let Some(columns) = &take.columns else { return Ok(()) };
-        match columns.iter().find(|column| !table.columns.is_empty() && !table.columns.contains_key(*column))
+        match columns
+            .iter()
+            .find(|column| !table.columns().is_empty() && !table.columns().contains_key(*column))
         {
             None => Ok(()),
             Some(unknown) => Err(QueueError::UnknownColumn {

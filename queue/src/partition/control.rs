@@ -16,7 +16,7 @@ impl Partition {
         let table = self.shared.table.lock();
         PartitionStats {
             rows: table.rows_live,
-            rows_reserved: table.rows_reserved,
+            rows_reserved: table.rows_reserved(),
             capacity_rows: table.spec.capacity_rows,
             payload_bytes: u64::from(table.kib_live) * 1024,
             capacity_bytes: table.spec.capacity_bytes,

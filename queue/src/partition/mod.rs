@@ -229,7 +229,7 @@ impl Shared {
 
     fn check_table(&self, table: &Table) {
         debug_assert_eq!(
-            invariants::within_capacity(table.rows_live + table.rows_reserved, table.spec.capacity_rows),
+            invariants::within_capacity(table.rows_live + table.rows_reserved(), table.spec.capacity_rows),
             Ok(())
         );
     }
@@ -416,7 +416,7 @@ impl Partition {
             rows: table.rows_live,
             groups: table.groups.len(),
             capacity_rows: table.spec.capacity_rows,
-            columns: table.columns.values().cloned().collect(),
+            columns: table.columns().values().cloned().collect(),
             tasks,
             dispositions: table.dispositions,
             leases: table.held_leases(Instant::now()),

@@ -6,52 +6,62 @@
 mod check;
 mod choose;
 mod chunks;
+mod closing;
 mod columns;
 mod dropping;
 mod fates;
 mod groups;
 mod index;
+mod keys;
 mod labels;
+mod leases;
+mod leasing;
 mod leaving;
 mod puts;
 mod ready;
+mod records;
 mod samples;
 mod share;
 mod slots;
 #[cfg(test)]
 mod tests;
 mod tokens;
+mod under_way;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
-use tokio::time::Instant;
 
 use super::cut::Cuts;
 use super::room::Size;
-use crate::recent::Recent;
 use crate::{ChunkId, ColumnSpec, PartitionSpec, QueueError};
-
-pub(crate) use leaving::BeginAck;
 
 pub(crate) use choose::Chosen;
 use chunks::Chunks;
 pub(crate) use chunks::Move;
+use columns::Columns;
 use fates::Fates;
 pub use fates::{Disposition, GroupFate};
 pub(crate) use groups::Group;
 use index::GroupIndex;
+use keys::Keys;
 pub use labels::KeyedRow;
 pub(crate) use labels::Label;
+pub(crate) use leases::BeginAck;
+use leases::Leases;
 pub(crate) use ready::Progress;
 use ready::{Ready, SingleRows};
+use records::OwnerRecords;
 use samples::SampleIndex;
 pub use samples::{ClosedGroup, INCOMPLETE, SamplePart, Unfinished};
 pub(crate) use samples::{ClosedNames, SamplesRecord};
+use share::Shares;
+use slots::Slots;
 pub(crate) use slots::{GENERATION_MAX, SLOTS_AT_REST, SLOTS_MAX};
 use tokens::Tokens;
+use under_way::PutsUnderWay;
 
 /// Names one row for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -89,24 +99,6 @@ pub(crate) struct Row {
     pub(crate) progress: SmallVec<[Progress; 1]>,
 }
 
-#[derive(Debug, Default)]
-struct Slot {
-    generation: u32,
-    /// It is set aside for a row whose put is not durable yet.
-    is_reserved: bool,
-    /// `None` for free slots, and for those that are set aside. Boxed, since a slot may outlive many rows.
-    row: Option<Box<Row>>,
-}
-
-/// Rows of a group whose puts are not durable yet.
-#[derive(Debug)]
-struct UnderWay {
-    group_size: usize,
-    rows: usize,
-    /// Puts of each sample.
-    samples: BTreeMap<String, usize>,
-}
-
 /// What is set aside for a put that is not durable yet.
 #[derive(Debug)]
 pub(crate) struct Claim {
@@ -142,21 +134,6 @@ pub(crate) struct Released {
     pub(crate) sparse: Vec<ChunkId>,
 }
 
-#[derive(Debug)]
-pub(crate) struct LeaseState {
-    pub(crate) task: usize,
-    pub(crate) rows: Vec<RowHandle>,
-    pub(crate) expires: Instant,
-    /// Whether the journal knows of it: it outlives the process.
-    pub(crate) is_recorded: bool,
-    /// As those who took it call themselves; nobody where it was given out before this process, or to one without a name.
-    holders: Vec<String>,
-    /// Consumers that get the same rows; they are consumed when all have acked.
-    members: u32,
-    fetched: BTreeSet<u32>,
-    acked: BTreeSet<u32>,
-}
-
 /// What became of rows that are gone.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dispositions {
@@ -189,64 +166,33 @@ pub(crate) enum Freed {
 #[derive(Debug)]
 pub(crate) struct Table {
     pub(crate) spec: PartitionSpec,
-    pub(crate) columns: BTreeMap<String, ColumnSpec>,
-    /// Columns that only puts have which are not durable yet, and how many of these.
-    columns_to_come: BTreeMap<String, (ColumnSpec, usize)>,
-    slots: Vec<Slot>,
-    /// Slots without rows, in the order in which these left.
-    free: VecDeque<u32>,
-    /// Slots that became free since somebody looked whether there are too many.
-    freed_since_look: usize,
-    /// New slots start here.
-    generation_floor: u32,
-    /// Above every generation that this process gave out.
-    generation_above: u32,
+    columns: Columns,
+    slots: Slots,
     pub(crate) groups: BTreeMap<u64, Group>,
     /// Groups that are there by their names; the latest of a name.
     open_groups: HashMap<String, u64>,
     samples: SampleIndex,
     next_group: u64,
     ready: Vec<Ready>,
-    leases: HashMap<u64, LeaseState>,
-    expiries: BTreeSet<(Instant, u64)>,
-    /// Starts anew in a place of its own each time the queue is opened: numbers of an earlier life mean the same or
-    /// nothing.
-    next_lease: u64,
-    /// Takes that were served.
-    draws: u64,
-    /// Ends of recorded leases that are still to be written down.
-    unrecorded_ends: Vec<u64>,
-    /// Acks by lease: whether they are done.
-    acks: HashMap<u64, bool>,
-    ack_order: VecDeque<u64>,
-    shares: HashMap<share::Team, share::Waiting>,
+    leases: Leases,
+    shares: Shares,
     chunks: Chunks,
-    /// Moments that somebody is reading.
+    /// Moments that are being read.
     pub(super) cuts: Cuts,
-    /// Groups that may be dropped, once somebody has asked for them.
+    /// Groups that may be dropped, from the first time that room has to be made.
     droppable: Option<GroupIndex>,
     tokens: Tokens,
-    groups_under_way: HashMap<String, UnderWay>,
-    /// Columns of rows whose writing is not durable yet.
-    columns_under_way: HashSet<(RowHandle, String)>,
-    records: VecDeque<String>,
-    records_bytes: usize,
-    keys: HashMap<String, RowHandle>,
-    keys_under_way: HashSet<String>,
-    /// Names of columns that were put together.
-    column_sets: Recent<[String]>,
-    /// Rows that have each column.
-    column_rows: BTreeMap<String, usize>,
-    /// The newest that a put had or somebody announced.
+    puts: PutsUnderWay,
+    records: OwnerRecords,
+    keys: Keys,
+    /// The newest that a put had or that was announced.
     pub(crate) policy_version: u64,
     /// Counts changes.
     pub(crate) revision: u64,
     pub(crate) dispositions: Dispositions,
     pub(crate) fates: Fates,
     pub(crate) rows_live: usize,
-    pub(crate) rows_reserved: usize,
     pub(crate) kib_live: u32,
-    pub(crate) kib_reserved: u32,
     /// There are no more puts, as far as this process goes.
     pub(crate) closed: bool,
     /// There are no more puts, as is written down.
@@ -255,52 +201,32 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn new(spec: PartitionSpec) -> Self {
-        let columns = spec.columns.iter().map(|column| (column.name.clone(), column.clone())).collect();
-        let ready = spec.tasks.iter().map(|_| Ready::default()).collect();
         Self {
-            columns,
-            columns_to_come: BTreeMap::new(),
-            ready,
-            spec,
-            slots: Vec::new(),
-            free: VecDeque::new(),
-            freed_since_look: 0,
-            generation_floor: 0,
-            generation_above: 0,
+            columns: Columns::new(&spec),
+            slots: Slots::default(),
             groups: BTreeMap::new(),
             open_groups: HashMap::new(),
             samples: SampleIndex::default(),
             next_group: 0,
-            leases: HashMap::new(),
-            expiries: BTreeSet::new(),
-            next_lease: u64::from(rand::random::<u32>() >> 1) << 32,
-            draws: 0,
-            unrecorded_ends: Vec::new(),
-            acks: HashMap::new(),
-            ack_order: VecDeque::new(),
-            shares: HashMap::new(),
+            ready: spec.tasks.iter().map(|_| Ready::default()).collect(),
+            leases: Leases::default(),
+            shares: Shares::default(),
             chunks: Chunks::default(),
             cuts: Cuts::default(),
             droppable: None,
             tokens: Tokens::default(),
-            groups_under_way: HashMap::new(),
-            columns_under_way: HashSet::new(),
-            records: VecDeque::new(),
-            records_bytes: 0,
-            keys: HashMap::new(),
-            keys_under_way: HashSet::new(),
-            column_sets: Recent::default(),
-            column_rows: BTreeMap::new(),
+            puts: PutsUnderWay::default(),
+            records: OwnerRecords::default(),
+            keys: Keys::default(),
             policy_version: 0,
             revision: 0,
             fates: Fates::default(),
             dispositions: Dispositions::default(),
             rows_live: 0,
-            rows_reserved: 0,
             kib_live: 0,
-            kib_reserved: 0,
             closed: false,
             ended: false,
+            spec,
         }
     }
 
@@ -314,16 +240,16 @@ impl Table {
     }
 
     pub(crate) fn row(&self, handle: RowHandle) -> Result<&Row, QueueError> {
-        let slot = self.slots.get(handle.slot as usize).filter(|slot| slot.generation == handle.generation);
-        let stale = || QueueError::StaleHandle { slot: handle.slot, generation: handle.generation };
-        slot.and_then(|slot| slot.row.as_deref()).ok_or_else(stale)
+        self.slots.row(handle).ok_or_else(|| stale(handle))
     }
 
     fn row_mut(&mut self, handle: RowHandle) -> Result<&mut Row, QueueError> {
-        let slot =
-            self.slots.get_mut(handle.slot as usize).filter(|slot| slot.generation == handle.generation);
-        let stale = || QueueError::StaleHandle { slot: handle.slot, generation: handle.generation };
-        slot.and_then(|slot| slot.row.as_deref_mut()).ok_or_else(stale)
+        self.slots.row_mut(handle).ok_or_else(|| stale(handle))
+    }
+
+    /// Rows whose puts are not durable yet; they count against the capacity.
+    pub(crate) fn rows_reserved(&self) -> usize {
+        self.puts.rows()
     }
 
     /// Above every group that has been there.
@@ -336,8 +262,8 @@ impl Table {
         self.closed = true;
         self.ended = true;
     }
+}
 
-    pub(crate) fn lease_count(&self) -> usize {
-        self.leases.len()
-    }
+fn stale(handle: RowHandle) -> QueueError {
+    QueueError::StaleHandle { slot: handle.slot, generation: handle.generation }
 }

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use direct::Direct;
 
 use super::body::Content;
+use super::config::RemoteConfig;
 use super::ipc;
 use super::link::{Call, Link};
 use super::wire::{
@@ -38,27 +39,6 @@ const WAIT_MAX: Duration = Duration::from_secs(20);
 const RETRY: Duration = Duration::from_millis(50);
 /// A put may be answered so much after its deadline: what found room has to be written down.
 const WRITE_MAX: Duration = Duration::from_secs(4);
-
-/// How to reach a queue's server.
-#[derive(Debug, Clone)]
-pub struct RemoteConfig {
-    /// `http://host:port`
-    pub url: String,
-    /// The bearer token, where the server asks for one.
-    pub token: Option<String>,
-    /// For how long a server that is away is tried again before a call fails. A call with a deadline of its own (a take that
-    /// waits, a put with a `wait`, a watch) fails within some seconds of that, if it comes before; a put that waits for
-    /// room without one waits on as long as the server answers. A server that has taken a call and says nothing is given up
-    /// after as long, but not before 10 s nor after 60 s.
-    pub patience: Duration,
-}
-
-impl RemoteConfig {
-    /// Without a token, trying for 30 s.
-    pub fn new(url: impl Into<String>) -> Self {
-        Self { url: url.into(), token: None, patience: Duration::from_secs(30) }
-    }
-}
 
 /// A queue of a server. Clones use the same connections.
 #[derive(Debug, Clone)]

@@ -23,8 +23,8 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::RemoteConfig;
 use super::body::{Content, RequestBody};
+use super::config::RemoteConfig;
 use super::connection::{Failure, Wire, innermost};
 use super::ipc::Blocks;
 use super::wire::ErrorBody;

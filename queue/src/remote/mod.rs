@@ -10,13 +10,15 @@
 
 mod body;
 mod client;
+mod config;
 mod connection;
 pub(crate) mod ipc;
 mod link;
 mod service;
 pub(crate) mod wire;
 
-pub use client::{RemoteConfig, RemoteQueue};
+pub use client::RemoteQueue;
+pub use config::RemoteConfig;
 pub use ipc::{GROUP, HANDLE, KEY, POLICY_VERSION, RECORD, TAGS};
 pub(crate) use ipc::{common_schema, conformed};
 pub use service::{ServiceConfig, answer, serve};

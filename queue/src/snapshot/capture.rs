@@ -143,7 +143,7 @@ impl Captured {
     fn of(partition: &Partition, table: &mut Table, scrutiny: Scrutiny) -> Self {
         Self {
             name: table.spec.name.clone(),
-            columns: table.columns.clone(),
+            columns: table.columns().clone(),
             violations: if scrutiny == Scrutiny::Full { table.violations() } else { Vec::new() },
             records: CutReader::begin(partition, table),
         }

@@ -2,12 +2,13 @@
 
 use std::io::Read;
 
+use rolldock_frames::{Damage, HEAD_BYTES, Head};
 use serde::Deserialize;
 
 use super::pack::unpacked;
 use super::{Line, MAGIC, SnapshotCounts, Stretch};
 use crate::QueueError;
-use crate::journal::{HEAD, Record, read_head};
+use crate::journal::Record;
 
 /// A frame is held in memory while it is read; bytes, also when it is unpacked.
 const FRAME_BYTES_MAX: u64 = 512 << 20;
@@ -78,15 +79,15 @@ impl<'a> Reader<'a> {
     /// The next frame, without what stands behind it.
     pub(super) fn frame(&mut self) -> Result<Frame, QueueError> {
         let at = self.offset;
-        let head = self.bytes(HEAD as u64)?;
-        let damaged = || bad(at, "the checksum of a frame's head does not match");
-        let (length, checksum) = read_head(&head).ok_or_else(damaged)?;
-        if u64::from(length) > FRAME_BYTES_MAX {
+        let head = self.bytes(HEAD_BYTES as u64)?;
+        let head = Head::read(&head).ok_or_else(|| bad(at, Damage::Head))?;
+        let length = u64::from(head.body_bytes());
+        if length > FRAME_BYTES_MAX {
             return Err(bad(at, format!("a frame of bytes={length}, at most bytes_max={FRAME_BYTES_MAX}")));
         }
-        let body = self.bytes(u64::from(length))?;
-        if crc32fast::hash(&body) != checksum {
-            return Err(bad(at, "the checksum of a frame does not match"));
+        let body = self.bytes(length)?;
+        if !head.matches(&body) {
+            return Err(bad(at, Damage::Body));
         }
         let body = unpacked(&body, FRAME_BYTES_MAX).map_err(|reason| bad(at, reason))?;
         let lines = body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());

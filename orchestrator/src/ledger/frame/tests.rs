@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use rolldock_dispatch::{DispatchId, Fate, Position, StepEnd};
+use rolldock_frames::HEAD_BYTES;
 
 use super::*;
 use crate::ledger::codec::{Encoder, SETTLED_MAX, encode};
@@ -10,7 +11,7 @@ use crate::ledger::{DispatchRecord, Next, StepEndRecord, TokensPlace, fixture};
 fn frame_of(records: &[Record]) -> Vec<u8> {
     let mut body = Encoder::default();
     records.iter().for_each(|record| encode(record, &mut body));
-    framed(&body.0)
+    FORMAT.frame(&body.0).unwrap()
 }
 
 fn read(bytes: &[u8]) -> Result<(Vec<Record>, LogEnd), LedgerError> {
@@ -72,7 +73,7 @@ fn all_kinds() -> Vec<Record> {
 #[test]
 fn every_kind_of_record_comes_back() {
     let records = all_kinds();
-    let mut bytes = MAGIC.to_vec();
+    let mut bytes = FORMAT.magic.to_vec();
     bytes.extend(frame_of(&records[..4]));
     bytes.extend(frame_of(&records[4..]));
     let (read, end) = read(&bytes).unwrap();
@@ -80,18 +81,31 @@ fn every_kind_of_record_comes_back() {
     assert_eq!(end, LogEnd { sound_bytes: bytes.len() as u64, torn_bytes: 0 });
 }
 
+/// A ledger as it lies on disks: the bytes must not change.
+const LEDGER: &[u8] = b"ROLLDOCK-LEDGER-1\n\
+    \x09\x00\x00\x00\x2d\x49\xf8\x0c\x70\x22\xad\x82\
+    \x08\xac\x02\x05\xa0\x8d\x06\x00\x00";
+
+#[test]
+fn a_ledger_is_written_and_read_as_it_lies_on_disks() {
+    let records = [Record::Version { version: 300 }, Record::end(DispatchId(100_000), Fate::Accepted)];
+    let bytes = [FORMAT.magic, &frame_of(&records)].concat();
+    assert_eq!(bytes, LEDGER);
+    assert_eq!(read(LEDGER).unwrap().0, records);
+}
+
 #[test]
 fn a_dispatch_and_its_end_are_small() {
-    let bytes = frame_of(&[fixture::dispatch(100_000, 90_000, 40)]).len() - HEAD;
+    let bytes = frame_of(&[fixture::dispatch(100_000, 90_000, 40)]).len() - HEAD_BYTES;
     assert!(bytes <= 40, "{bytes}");
-    let end = frame_of(&[Record::end(DispatchId(100_000), Fate::Accepted)]).len() - HEAD;
+    let end = frame_of(&[Record::end(DispatchId(100_000), Fate::Accepted)]).len() - HEAD_BYTES;
     assert!(end <= 8, "{end}");
 }
 
 #[test]
 fn a_long_reason_is_cut_between_characters() {
     let reason = format!("x{}", "ü".repeat(2000));
-    let mut bytes = MAGIC.to_vec();
+    let mut bytes = FORMAT.magic.to_vec();
     bytes.extend(frame_of(&[Record::end(DispatchId(0), Fate::Failed(reason.clone()))]));
     let (records, _) = read(&bytes).unwrap();
     let Record::End { fate: Fate::Failed(kept), .. } = &records[0] else { panic!("{records:?}") };
@@ -109,10 +123,10 @@ fn a_file_of_somebody_else_is_refused() {
 
 #[test]
 fn a_record_that_nobody_knows_is_refused_with_its_place() {
-    let mut bytes = MAGIC.to_vec();
+    let mut bytes = FORMAT.magic.to_vec();
     bytes.extend(frame_of(&[fixture::run()]));
     let at = bytes.len() as u64;
-    bytes.extend(framed(&[99]));
+    bytes.extend(FORMAT.frame(&[99]).unwrap());
     let error = read(&bytes).unwrap_err();
     let LedgerError::Corrupt { offset, expected, .. } = error else { panic!("{error}") };
     assert_eq!((offset, expected), (at, "a known kind of record"));
@@ -120,7 +134,7 @@ fn a_record_that_nobody_knows_is_refused_with_its_place() {
 
 #[test]
 fn zeros_behind_the_last_frame_are_a_torn_tail() {
-    let mut bytes = MAGIC.to_vec();
+    let mut bytes = FORMAT.magic.to_vec();
     bytes.extend(frame_of(&[fixture::run()]));
     let sound = bytes.len() as u64;
     bytes.extend([0; 5000]);
@@ -130,7 +144,7 @@ fn zeros_behind_the_last_frame_are_a_torn_tail() {
 }
 
 fn log_of_frames() -> (Vec<u8>, Vec<(usize, usize)>) {
-    let mut bytes = MAGIC.to_vec();
+    let mut bytes = FORMAT.magic.to_vec();
     let mut ends = vec![(bytes.len(), 0)];
     let mut count = 0;
     for records in all_kinds().chunks(3) {

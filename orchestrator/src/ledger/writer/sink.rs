@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::Item;
 use crate::ledger::codec::{Encoder, encode};
-use crate::ledger::frame::{BODY_BYTES_MAX, MAGIC, framed};
+use crate::ledger::frame::FORMAT;
 use crate::ledger::tokens::TokenFiles;
 use crate::ledger::{LedgerError, LedgerState, LogEnd, Next, Record, ledger_file};
 
@@ -56,7 +56,7 @@ impl Sink {
             failed: None,
         };
         if sink.length == 0 {
-            sink.append(MAGIC)?;
+            sink.append(FORMAT.magic)?;
         }
         if fsync {
             sink.sync()?;
@@ -86,19 +86,19 @@ impl Sink {
             }
             encode(&record, &mut body);
         }
-        if body.0.len() > BODY_BYTES_MAX {
-            let reason = format!("a batch of {} bytes is too large", body.0.len());
-            return Err(LedgerError::Io { action: "write", file: self.path.clone(), reason });
-        }
         if body.0.is_empty() {
             return Ok(());
         }
+        let frame = FORMAT.frame(&body.0).map_err(|error| {
+            let reason = error.to_string();
+            LedgerError::Io { action: "write", file: self.path.clone(), reason }
+        })?;
         if self.is_synced {
             // First: the log never names tokens that are not there.
             self.tokens.sync()?;
         }
         let sound = self.length;
-        self.append(&framed(&body.0))?;
+        self.append(&frame)?;
         if self.is_synced
             && let Err(error) = self.sync()
         {

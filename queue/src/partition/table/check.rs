@@ -1,39 +1,66 @@
-//! What must hold between the parts of a table.
+//! What must hold of a table: of each of its parts, and between them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::{Progress, Table};
+use super::{Group, Progress, Table};
 use crate::ChunkId;
 use crate::invariants::{self, Violation};
 
 impl Table {
     /// Everything that does not agree with the rest: O(rows).
     pub(crate) fn violations(&self) -> Vec<Violation> {
-        let rows = self.rows_live + self.rows_reserved;
+        let rows = self.rows_live + self.puts.rows();
         let mut checks = vec![
             invariants::within_capacity(rows, self.spec.capacity_rows),
-            self.check_slots(),
+            self.slots.check(self.rows_live, self.puts.rows()),
+            self.puts.check(),
+            self.leases.check(),
+            self.shares.check(),
+            self.tokens.check(),
+            self.records.check(),
+            self.check_keys_of_rows(),
+            self.check_columns_of_rows(),
+            self.check_samples_of_groups(),
+            self.check_rows_of_groups(),
             self.check_chunks(),
         ];
         checks.extend((0..self.spec.tasks.len()).map(|task| self.check_task(task)));
-        checks.extend(self.groups.values().map(|group| {
-            let gone = group.rows.iter().filter(|row| self.row(**row).is_err()).count();
-            invariants::group_sound(&group.key, group.rows.len() - gone, group.put, group.size).and(
-                invariants::counts_agree(
-                    &format!("rows of group={}", group.key),
-                    group.rows.len() - gone,
-                    group.rows.len(),
-                ),
-            )
-        }));
+        checks.extend(self.groups.values().map(|group| self.check_group_sound(group)));
         checks.into_iter().filter_map(Result::err).collect()
     }
 
-    fn check_slots(&self) -> Result<(), Violation> {
-        let there = self.slots.iter().filter(|slot| slot.row.is_some()).count();
+    fn check_keys_of_rows(&self) -> Result<(), Violation> {
+        let labelled = self.slots.rows().filter_map(|(handle, row)| {
+            let key = row.label.as_ref()?.key.as_ref()?;
+            Some((key, handle))
+        });
+        self.keys.check(labelled)
+    }
+
+    fn check_columns_of_rows(&self) -> Result<(), Violation> {
+        let mut counted: BTreeMap<&String, usize> = BTreeMap::new();
+        for (_, row) in self.slots.rows() {
+            for column in row.parts.iter().flat_map(|part| part.columns.iter()) {
+                *counted.entry(column).or_default() += 1;
+            }
+        }
+        self.columns.check(&counted)
+    }
+
+    fn check_samples_of_groups(&self) -> Result<(), Violation> {
+        let groups = self.groups.iter();
+        self.samples.check(groups.filter_map(|(id, group)| Some((*id, group.samples.as_deref()?))))
+    }
+
+    fn check_rows_of_groups(&self) -> Result<(), Violation> {
         let in_groups = self.groups.values().map(|group| group.rows.len()).sum();
-        invariants::counts_agree("rows", there, self.rows_live)?;
         invariants::counts_agree("rows of groups", in_groups, self.rows_live)
+    }
+
+    fn check_group_sound(&self, group: &Group) -> Result<(), Violation> {
+        let there = group.rows.iter().filter(|row| self.row(**row).is_ok()).count();
+        invariants::group_sound(&group.key, there, group.put, group.size)?;
+        invariants::counts_agree(&format!("rows of group={}", group.key), there, group.rows.len())
     }
 
     /// A task's rows by state add up, and what takers are offered is what is ready.
@@ -47,13 +74,23 @@ impl Table {
         invariants::counts_agree(&format!("ready rows of task={name}"), ready, kept.rows)?;
         let groups = self.groups.values().filter(|group| group.is_ready(task)).count();
         invariants::counts_agree(&format!("ready groups of task={name}"), groups, kept.groups.len())?;
-        let in_leases: usize =
-            self.leases.values().filter(|lease| lease.task == task).map(|lease| lease.rows.len()).sum();
-        let held = self.slots.iter().filter_map(|slot| slot.row.as_ref());
-        let held = held.filter(|row| matches!(row.progress[task], Progress::Leased(_))).count();
-        // Rows of a lease may have been cleared by their owner.
-        if held > in_leases {
-            return Err(Violation(format!("task={name} holds rows={held}, its leases rows={in_leases}")));
+        self.check_leased(task)
+    }
+
+    /// A row that is leased is one of its lease's. A lease may have other rows, which their owner has cleared.
+    fn check_leased(&self, task: usize) -> Result<(), Violation> {
+        let held = self.leases.iter().filter(|(_, lease)| lease.task == task);
+        let leased: HashSet<_> =
+            held.flat_map(|(id, lease)| lease.rows.iter().map(move |row| (id, *row))).collect();
+        for (handle, row) in self.slots.rows() {
+            if let Progress::Leased(id) = row.progress[task]
+                && !leased.contains(&(id, handle))
+            {
+                let (task, slot) = (&self.spec.tasks[task].name, handle.slot);
+                return Err(Violation(format!(
+                    "slot={slot} is not among the rows of lease={id} of task={task}"
+                )));
+            }
         }
         Ok(())
     }
@@ -61,7 +98,7 @@ impl Table {
     /// A chunk is kept for as many rows as lie in it.
     fn check_chunks(&self) -> Result<(), Violation> {
         let mut counted: HashMap<ChunkId, usize> = HashMap::new();
-        for part in self.slots.iter().filter_map(|slot| slot.row.as_ref()).flat_map(|row| &row.parts) {
+        for part in self.slots.rows().flat_map(|(_, row)| &row.parts) {
             *counted.entry(part.chunk).or_default() += 1;
         }
         invariants::counts_agree("chunks", counted.len(), self.chunk_ids().len())?;

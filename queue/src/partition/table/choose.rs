@@ -32,7 +32,7 @@ impl Table {
         let min_version = take.enforced_version(self.policy_version);
         self.prepare_order(task, take);
         let keys = |id: u64| self.groups.get(&id).map(Group::keys);
-        let order = self.ready[task].groups.order(take.sampler, min_version, self.draws, keys);
+        let order = self.ready[task].groups.order(take.sampler, min_version, self.leases.given(), keys);
         let order = order.filter_map(|id| Some((id, self.groups.get(&id)?)));
         let (mut tokens, mut is_full) = (0, false);
         let mut chosen = Vec::new();
@@ -119,9 +119,12 @@ impl Table {
         let keys = |id: u64| self.groups.get(&id).map(Group::keys);
         let mut chosen = Vec::new();
         let mut found = 0;
-        for id in
-            single.groups.order(take.sampler, take.enforced_version(self.policy_version), self.draws, keys)
-        {
+        for id in single.groups.order(
+            take.sampler,
+            take.enforced_version(self.policy_version),
+            self.leases.given(),
+            keys,
+        ) {
             let first = RowHandle { slot: 0, generation: 0 };
             let ready = single.rows.range((id, 0, first)..(id + 1, 0, first)).map(|(.., handle)| *handle);
             let rows: Vec<RowHandle> = ready.take(count - found).collect();
@@ -151,11 +154,7 @@ impl Table {
         }
         let single = ready.single.get_or_insert_with(|| {
             let mut single = SingleRows::default();
-            for (slot, state) in self.slots.iter().enumerate() {
-                let Some(row) = state.row.as_ref().filter(|row| row.progress[task] == Progress::Ready) else {
-                    continue;
-                };
-                let handle = RowHandle { slot: slot as u32, generation: state.generation };
+            for (handle, row) in self.slots.rows().filter(|(_, row)| row.progress[task] == Progress::Ready) {
                 single.rows.insert((row.group, row.place, handle));
                 if let Some(group) = groups.get(&row.group) {
                     single.groups.insert(row.group, group.keys());

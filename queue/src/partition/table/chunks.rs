@@ -126,7 +126,7 @@ impl Table {
         let Some(chunk) = self.chunks.by_id.get_mut(&id) else { return };
         let mut live_bytes = 0;
         for handle in &chunk.rows {
-            let row = self.slots.get_mut(handle.slot as usize).and_then(|slot| slot.row.as_deref_mut());
+            let row = self.slots.row_mut(*handle);
             let part = row.and_then(|row| row.parts.iter_mut().find(|part| part.chunk == id));
             if let Some(part) = part {
                 part.bytes = sizes.rows.get(part.row as usize).copied().unwrap_or(0);

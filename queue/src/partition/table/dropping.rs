@@ -61,7 +61,7 @@ impl Table {
         let tasks = self.spec.tasks.len();
         let mut droppable = GroupIndex::default();
         for (id, group) in &mut self.groups {
-            let rows = group.rows.iter().filter_map(|row| self.slots[row.slot as usize].row.as_ref());
+            let rows = group.rows.iter().filter_map(|row| self.slots.row(*row));
             group.settled =
                 rows.map(|row| row.progress.iter().filter(|progress| is_settled(**progress)).count()).sum();
             if group.is_droppable(tasks) {

@@ -1,4 +1,4 @@
-//! What a row is called: its key, its tags, and how many rows have each column.
+//! Labels: the key and the tags of a row.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -34,11 +34,7 @@ pub struct KeyedRow {
 impl Table {
     /// A key names one row at a time.
     pub(crate) fn check_keys(&self, keys: &[String]) -> Result<(), QueueError> {
-        let taken = |key: &&String| self.keys.contains_key(*key) || self.keys_under_way.contains(*key);
-        match keys.iter().find(taken) {
-            Some(key) => Err(QueueError::KeyExists { key: key.clone() }),
-            None => Ok(()),
-        }
+        self.keys.check_free(keys)
     }
 
     pub(super) fn set_label(&mut self, handle: RowHandle, label: Label) {
@@ -60,7 +56,7 @@ impl Table {
 
     /// The row of a key, if there is one.
     pub(crate) fn find(&self, key: &str) -> Option<KeyedRow> {
-        self.keyed(key, *self.keys.get(key)?)
+        self.keyed(key, self.keys.get(key)?)
     }
 
     fn keyed(&self, key: &str, handle: RowHandle) -> Option<KeyedRow> {
@@ -76,7 +72,7 @@ impl Table {
     /// All rows that have keys, in order of these: O(keys).
     pub(crate) fn keyed_rows(&self) -> Vec<KeyedRow> {
         let mut rows: Vec<KeyedRow> =
-            self.keys.iter().filter_map(|(key, handle)| self.keyed(key, *handle)).collect();
+            self.keys.iter().filter_map(|(key, handle)| self.keyed(key, handle)).collect();
         rows.sort_by(|left, right| left.key.cmp(&right.key));
         rows
     }
@@ -91,39 +87,11 @@ impl Table {
         }
     }
 
-    /// Rows that have each column.
-    pub(crate) fn column_rows(&self) -> std::collections::BTreeMap<String, usize> {
-        self.column_rows.clone()
-    }
-
-    pub(super) fn count_columns_in(&mut self, columns: &[String], rows: usize) {
-        for column in columns {
-            match self.column_rows.get_mut(column) {
-                Some(count) => *count += rows,
-                None => {
-                    self.column_rows.insert(column.clone(), rows);
-                }
-            }
-        }
-    }
-
-    pub(super) fn count_columns_out(&mut self, columns: &[String], rows: usize) {
-        for column in columns {
-            if let Some(count) = self.column_rows.get_mut(column) {
-                *count -= rows;
-            }
-        }
-    }
-
     /// Gives a task all rows again that it has acked and that are still there; returns their number.
     pub(crate) fn reset(&mut self, task: usize) -> usize {
-        let handles = self.slots.iter().enumerate().filter_map(|(slot, state)| {
-            let row = state.row.as_ref()?;
-            let handle = RowHandle { slot: slot as u32, generation: state.generation };
-            (row.progress[task] == Progress::Acked).then_some(handle)
-        });
+        let acked = self.slots.rows().filter(|(_, row)| row.progress[task] == Progress::Acked);
         // No further than to the last of them.
-        let handles: Vec<RowHandle> = handles.take(self.ready[task].acked).collect();
+        let handles: Vec<RowHandle> = acked.map(|(handle, _)| handle).take(self.ready[task].acked).collect();
         handles.iter().for_each(|handle| self.set(*handle, task, Progress::Ready));
         handles.len()
     }

@@ -1,17 +1,13 @@
 //! Rows on their way in: what a put may do, what it sets aside, and how its rows become visible.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{Admission, Claim, Freed, Group, Part, Progress, Released, Row, RowHandle, Table, UnderWay};
+use super::{Admission, Claim, Freed, Group, Part, Progress, Released, Row, RowHandle, Table};
 use crate::journal::{PayloadRecord, PutRecord, RECORD_ROWS_MAX, Runs};
 use crate::partition::Put;
 use crate::{ColumnSpec, QueueError};
-
-/// Owners' records that are kept until they are forgotten; bytes.
-const RECORDS_BYTES_MAX: usize = 256 << 20;
 
 /// Share `at` of `parts` shares of a whole that differ by at most 1.
 fn even_part(whole: u32, parts: usize, at: usize) -> u32 {
@@ -32,8 +28,8 @@ impl Table {
         let there = self.open_groups.get(key).and_then(|id| self.groups.get(id));
         // A whole group of the name of another one is a group of its own; a part of one comes late.
         let there = there.filter(|group| rows < size || !group.is_whole());
-        let under_way = self.groups_under_way.get(key);
-        let declared = there.map(|group| group.size).or(under_way.map(|way| way.group_size));
+        let under_way = self.puts.group(key);
+        let declared = there.map(|group| group.size).or(under_way.map(|way| way.size));
         if declared.is_none() && rows < size && self.samples.is_closed(key) {
             return Err(QueueError::GroupClosed { group: key.to_owned() });
         }
@@ -92,14 +88,7 @@ impl Table {
             return Err(QueueError::Closed { partition: self.spec.name.clone() });
         }
         self.check_rows(rows)?;
-        let record_bytes = put.record.as_ref().map_or(0, String::len);
-        if record_bytes > 0 && self.records_bytes + record_bytes > RECORDS_BYTES_MAX {
-            return Err(QueueError::RecordsFull {
-                partition: self.spec.name.clone(),
-                bytes: self.records_bytes,
-                bytes_max: RECORDS_BYTES_MAX,
-            });
-        }
+        self.check_record(put.record.as_ref().map_or(0, String::len))?;
         self.check_columns(columns)?;
         self.check_keys(&put.keys)?;
         self.check_sample(put)?;
@@ -111,51 +100,24 @@ impl Table {
 
     /// Sets slots, the group's places and the token aside for a put that is about to be written.
     pub(crate) fn reserve(&mut self, put: &Put, rows: usize, kib: u32, columns: &[ColumnSpec]) -> Claim {
-        self.rows_reserved += rows;
-        self.kib_reserved += kib;
-        let under_way = self.groups_under_way.entry(put.group.clone()).or_insert_with(|| UnderWay {
-            group_size: put.group_size,
-            rows: 0,
-            samples: BTreeMap::new(),
-        });
-        under_way.rows += rows;
-        if let Some(part) = &put.sample {
-            *under_way.samples.entry(part.uid.clone()).or_default() += 1;
-        }
+        self.puts.begin(put, rows, kib);
         self.begin_token(put.token.as_ref());
-        self.keys_under_way.extend(put.keys.iter().cloned());
-        let rows = (0..rows).map(|_| self.take_slot()).collect();
+        self.keys.reserve(&put.keys);
+        let rows = (0..rows).map(|_| self.slots.reserve()).collect();
         let (group, token, keys) = (put.group.clone(), put.token.clone(), put.keys.clone());
         let sample = put.sample.as_ref().map(|part| part.uid.clone());
-        let columns = self.expect_columns(columns);
+        let columns = self.columns.expect(columns);
         Claim { rows, kib, group, sample, token, keys, columns }
     }
 
     /// Gives back what was set aside for a put that came to nothing.
     pub(crate) fn release(&mut self, claim: &Claim) {
-        self.settle(&claim.group, claim.rows.len(), claim.sample.as_deref());
-        self.kib_reserved -= claim.kib;
+        self.puts.end(&claim.group, claim.rows.len(), claim.kib, claim.sample.as_deref());
         self.end_token(claim.token.clone(), None);
         self.settle_columns(&claim.columns, false);
         self.close_if_whole(&claim.group);
-        for key in &claim.keys {
-            self.keys_under_way.remove(key);
-        }
-        claim.rows.iter().for_each(|row| self.free_slot(row.slot));
-    }
-
-    /// Rows of a group are not on their way any more.
-    fn settle(&mut self, group: &str, rows: usize, sample: Option<&str>) {
-        self.rows_reserved -= rows;
-        let Some(under_way) = self.groups_under_way.get_mut(group) else { return };
-        under_way.rows -= rows;
-        if let Some(puts) = sample.and_then(|uid| under_way.samples.get_mut(uid)) {
-            *puts -= 1;
-        }
-        under_way.samples.retain(|_, puts| *puts > 0);
-        if under_way.rows == 0 {
-            self.groups_under_way.remove(group);
-        }
+        claim.keys.iter().for_each(|key| self.keys.settle(key));
+        claim.rows.iter().for_each(|row| self.slots.release(*row));
     }
 
     /// The group of a name, new if none of it takes rows.
@@ -212,8 +174,7 @@ impl Table {
             words,
             ..
         } = put;
-        self.settle(&key, rows.len(), sample.as_ref().map(|part| part.uid.as_str()));
-        self.kib_reserved -= kib;
+        self.puts.end(&key, rows.len(), kib, sample.as_ref().map(|part| part.uid.as_str()));
         let is_late = self.is_late(&key, group_size, rows.len() + group_gone, sample.is_some());
         self.rows_live += rows.len();
         self.kib_live += kib;
@@ -239,9 +200,7 @@ impl Table {
         for (at, handle) in rows.iter().enumerate() {
             let progress = smallvec![Progress::Incomplete; tasks];
             let length = lengths.get(at).copied().unwrap_or(0);
-            let slot = &mut self.slots[handle.slot as usize];
-            slot.is_reserved = false;
-            slot.row = Some(Box::new(Row {
+            let row = Row {
                 group: id,
                 place: first_place + at,
                 length,
@@ -250,11 +209,12 @@ impl Table {
                 label: None,
                 parts: SmallVec::new(),
                 progress,
-            }));
+            };
+            self.slots.fill(*handle, Box::new(row));
         }
         for (handle, label) in rows.iter().zip(labels) {
             if let Some(key) = &label.key {
-                self.keys_under_way.remove(key);
+                self.keys.settle(key);
             }
             self.set_label(*handle, label);
         }
@@ -276,25 +236,10 @@ impl Table {
         Ok(())
     }
 
-    pub(crate) fn keep_record(&mut self, words: String) {
-        self.records_bytes += words.len();
-        self.records.push_back(words);
-    }
-
-    pub(crate) fn records(&self) -> impl ExactSizeIterator<Item = &String> {
-        self.records.iter()
-    }
-
-    pub(crate) fn forget_records(&mut self, count: usize) {
-        for words in self.records.drain(..count.min(self.records.len())) {
-            self.records_bytes -= words.len();
-        }
-    }
-
     /// Adds columns to rows that are there, `kib` in all; those that are gone by now are left out. Returns the KiB that
     /// count from now on.
     pub(crate) fn add_columns(&mut self, rows: &[RowHandle], payload: &PayloadRecord, kib: u32) -> u32 {
-        let columns = self.column_sets.share(&payload.columns, || payload.columns.clone().into());
+        let columns = self.columns.shared(&payload.columns);
         let (mut there, mut charged) = (0, 0);
         for (at, handle) in rows.iter().enumerate() {
             self.keep_row(*handle);
@@ -312,7 +257,7 @@ impl Table {
             self.chunks.add(payload.chunk, *handle, payload.chunk_row(at));
             self.complete(*handle);
         }
-        self.count_columns_in(&columns, there);
+        self.columns.come(&columns, there);
         self.kib_live += charged;
         charged
     }

@@ -154,7 +154,7 @@ impl Table {
     /// Rows by state for a task: incomplete, ready, leased, acked, away.
     pub(crate) fn counts(&self, task: usize) -> [usize; 5] {
         let mut counts = [0; 5];
-        for row in self.slots.iter().filter_map(|slot| slot.row.as_ref()) {
+        for (_, row) in self.slots.rows() {
             let place = match row.progress[task] {
                 Progress::Incomplete => 0,
                 Progress::Ready => 1,
@@ -186,10 +186,10 @@ impl Table {
 
     /// Whether rows may still become ready for the task without another put.
     pub(crate) fn may_become_ready(&self, task: usize) -> bool {
-        self.rows_reserved > 0
+        self.puts.rows() > 0
             || self.ready[task].incomplete > 0
             || self.ready[task].away > 0
-            || self.leases.values().any(|lease| lease.task == task)
+            || self.leases.iter().any(|(_, lease)| lease.task == task)
     }
 
     pub(in crate::partition) fn waiters(&mut self, task: usize) -> &mut Waiters {

@@ -1,21 +1,23 @@
-//! Groups that are put by samples of several rows each: how many rows they will have nobody knows before the last one.
+//! Samples: groups that are put by samples of several rows each, so that the number of their rows is known only when the
+//! last one has come.
 //!
-//! Such a group is **open** until as many samples as it was declared with are whole, or until somebody closes it. It is
-//! ready for nobody before. Its name is remembered when it is closed, so that what comes late is refused instead of
-//! beginning the group anew; only so many names are remembered, the latest.
+//! Such a group is **open** until as many samples as it was declared with are whole, or until a client closes it; no task
+//! can take it before. The name of a closed group is remembered, so that late rows are refused instead of beginning the
+//! group anew. Only the latest names are remembered.
 //!
-//! Names of groups that are put by rows, in several puts, are remembered too, and those of groups that were **given up**
-//! because rows of them are gone before all had come: what is on its way into one of these then is dropped.
+//! Two more kinds of names are remembered: those of groups that were put by rows in several puts, and those of groups that
+//! were **given up** because some of their rows left before all had come. Rows that are on their way into a group while it
+//! is given up are dropped.
+//!
+//! # Invariants
+//! Every group that is not closed is found by the moment of its opening, and every sample by its name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{Freed, Group, Released, Table};
-use crate::QueueError;
-use crate::partition::Put;
+use crate::invariants::{self, Violation};
 
 /// Names of closed groups that are remembered.
 const CLOSED_MAX: usize = 65_536;
@@ -74,27 +76,46 @@ pub(crate) struct GroupSamples {
 }
 
 impl GroupSamples {
+    pub(super) fn is_open(&self) -> bool {
+        self.state == State::Open
+    }
+
     pub(super) fn is_closed(&self) -> bool {
         self.state == State::Closed
     }
 
-    fn whole_count(&self) -> usize {
+    /// Whether all rows of a sample have come.
+    pub(super) fn is_whole(&self, uid: &str) -> bool {
+        self.whole.get(uid) == Some(&true)
+    }
+
+    pub(super) fn whole_count(&self) -> usize {
         self.whole.values().filter(|is_whole| **is_whole).count()
     }
-}
 
-/// All groups that are put by samples.
-#[derive(Debug, Default)]
-pub(crate) struct SampleIndex {
-    /// The group of each sample that is there.
-    groups: HashMap<String, u64>,
-    /// Groups that are open, oldest first.
-    open: BTreeSet<(Instant, u64)>,
-    closed: Names,
-    /// Groups that were put by rows.
-    closed_by_rows: Names,
-    /// Those of the closed that were given up.
-    given_up: Names,
+    pub(super) fn uids(&self) -> impl Iterator<Item = &String> {
+        self.whole.keys()
+    }
+
+    /// The samples, and whether each is whole.
+    pub(super) fn to_vec(&self) -> Vec<(String, bool)> {
+        self.whole.iter().map(|(uid, is_whole)| (uid.clone(), *is_whole)).collect()
+    }
+
+    /// Takes no more rows, until that is durable or undone; says whether the group was open.
+    pub(super) fn begin_close(&mut self) -> bool {
+        let is_open = self.is_open();
+        if is_open {
+            self.state = State::Closing;
+        }
+        is_open
+    }
+
+    pub(super) fn undo_close(&mut self) {
+        if self.state == State::Closing {
+            self.state = State::Open;
+        }
+    }
 }
 
 /// The latest names.
@@ -124,6 +145,10 @@ impl Names {
     fn to_vec(&self) -> Vec<String> {
         self.order.iter().cloned().collect()
     }
+
+    fn check(&self) -> Result<(), Violation> {
+        invariants::counts_agree("names of closed groups", self.names.len(), self.order.len())
+    }
 }
 
 /// Names of groups that take no more rows, for a journal without history.
@@ -144,10 +169,131 @@ impl ClosedNames {
     }
 }
 
+/// All groups of a table that are put by samples, and the names of groups that take no more rows.
+#[derive(Debug, Default)]
+pub(super) struct SampleIndex {
+    /// The group of each sample that is there.
+    groups: HashMap<String, u64>,
+    /// Groups that are not closed, oldest first.
+    open: BTreeSet<(Instant, u64)>,
+    closed: Names,
+    /// Groups that were put by rows.
+    closed_by_rows: Names,
+    /// Groups of both kinds that were given up.
+    given_up: Names,
+}
+
 impl SampleIndex {
+    /// A group begins. One of a name that was closed is a late part of it, from the journal.
+    pub(super) fn begin(&mut self, id: u64, name: &str) -> Box<GroupSamples> {
+        let opened = Instant::now();
+        let is_late = self.closed.contains(name);
+        if !is_late {
+            self.open.insert((opened, id));
+        }
+        let state = if is_late { State::Closed } else { State::Open };
+        Box::new(GroupSamples { whole: BTreeMap::new(), state, opened })
+    }
+
+    /// Rows of a sample have come into a group.
+    pub(super) fn add(&mut self, id: u64, samples: &mut GroupSamples, part: &SamplePart) {
+        *samples.whole.entry(part.uid.clone()).or_default() |= part.is_last;
+        self.groups.entry(part.uid.clone()).or_insert(id);
+    }
+
+    /// Closes a group.
+    pub(super) fn close(&mut self, id: u64, name: &str, samples: &mut GroupSamples) {
+        samples.state = State::Closed;
+        self.open.remove(&(samples.opened, id));
+        self.closed.insert(name);
+    }
+
+    /// A group is gone.
+    pub(super) fn forget(&mut self, id: u64, samples: &GroupSamples) {
+        self.open.remove(&(samples.opened, id));
+        for uid in samples.uids() {
+            if self.groups.get(uid) == Some(&id) {
+                self.groups.remove(uid);
+            }
+        }
+    }
+
+    /// The group of a sample.
+    pub(super) fn group_of(&self, uid: &str) -> Option<u64> {
+        self.groups.get(uid).copied()
+    }
+
+    /// Groups that are not closed and were opened at `until` or before, oldest first.
+    pub(super) fn opened_until(&self, until: Instant) -> impl Iterator<Item = u64> {
+        self.open.range(..=(until, u64::MAX)).map(|(_, id)| *id)
+    }
+
+    /// Whether a group of this name was put by samples and closed.
+    pub(super) fn is_closed_by_samples(&self, name: &str) -> bool {
+        self.closed.contains(name)
+    }
+
     /// Whether a group that is put by rows comes late.
     pub(super) fn is_closed(&self, name: &str) -> bool {
         self.closed_by_rows.contains(name) || self.given_up.contains(name)
+    }
+
+    pub(super) fn is_given_up(&self, name: &str) -> bool {
+        self.given_up.contains(name)
+    }
+
+    /// Remembers a group that was put by rows.
+    pub(super) fn remember_closed_by_rows(&mut self, name: &str) {
+        self.closed_by_rows.insert(name);
+    }
+
+    /// Remembers a group that was put by samples.
+    pub(super) fn remember_closed(&mut self, name: &str) {
+        self.closed.insert(name);
+    }
+
+    pub(super) fn remember_given_up(&mut self, name: &str) {
+        self.given_up.insert(name);
+    }
+
+    /// Forgets the names of groups that were put by rows, given-up ones included.
+    pub(super) fn forget_closed_by_rows(&mut self) {
+        self.closed_by_rows = Names::default();
+        let given_up = std::mem::take(&mut self.given_up);
+        for name in given_up.order.iter().filter(|name| self.closed.contains(name)) {
+            self.given_up.insert(name);
+        }
+    }
+
+    pub(super) fn names(&self) -> ClosedNames {
+        let Self { closed, closed_by_rows, given_up, .. } = self;
+        let (groups, by_rows, given_up) = (closed.to_vec(), closed_by_rows.to_vec(), given_up.to_vec());
+        ClosedNames { groups, by_rows, given_up }
+    }
+
+    pub(super) fn remember(&mut self, names: &ClosedNames) {
+        names.groups.iter().for_each(|name| self.closed.insert(name));
+        names.by_rows.iter().for_each(|name| self.closed_by_rows.insert(name));
+        names.given_up.iter().for_each(|name| self.given_up.insert(name));
+    }
+
+    /// `groups` are those that are there and put by samples: O(samples).
+    pub(super) fn check<'a>(
+        &self,
+        groups: impl Iterator<Item = (u64, &'a GroupSamples)>,
+    ) -> Result<(), Violation> {
+        let mut open = 0;
+        for (id, samples) in groups {
+            open += usize::from(!samples.is_closed());
+            if !samples.is_closed() && !self.open.contains(&(samples.opened, id)) {
+                return Err(Violation(format!("group={id} takes samples and is not among the open ones")));
+            }
+            if let Some(uid) = samples.uids().find(|uid| !self.groups.contains_key(*uid)) {
+                return Err(Violation(format!("sample={uid} of group={id} is not found by its name")));
+            }
+        }
+        invariants::counts_agree("open groups", open, self.open.len())?;
+        [&self.closed, &self.closed_by_rows, &self.given_up].into_iter().try_for_each(Names::check)
     }
 }
 
@@ -162,270 +308,61 @@ pub(crate) struct SamplesRecord {
     pub(crate) closed: bool,
 }
 
-impl Table {
-    /// Whether a group that takes rows counts samples.
-    pub(crate) fn is_by_samples(&self, group: &str) -> bool {
-        let group = self.open_groups.get(group).and_then(|id| self.groups.get(id));
-        group.is_some_and(|group| group.samples.is_some())
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(uid: &str, is_last: bool) -> SamplePart {
+        SamplePart { uid: uid.to_owned(), is_last }
     }
 
-    /// Whether a group takes rows in this way: by rows or by samples, and of this sample.
-    pub(super) fn check_sample(&self, put: &Put) -> Result<(), QueueError> {
-        let otherwise = |what: String| {
-            let what = format!("group={} {what}", put.group);
-            Err(QueueError::DeclaredOtherwise { name: self.spec.name.clone(), what })
-        };
-        let there = self.open_groups.get(&put.group).and_then(|id| self.groups.get(id));
-        let under_way = self.groups_under_way.get(&put.group);
-        let by_samples = there
-            .map(|group| group.samples.is_some())
-            .or_else(|| under_way.map(|under_way| !under_way.samples.is_empty()));
-        let Some(part) = &put.sample else {
-            return if by_samples == Some(true) { otherwise("is put by samples".to_owned()) } else { Ok(()) };
-        };
-        if by_samples == Some(false) {
-            return otherwise("is put by rows".to_owned());
-        }
-        let samples = there.and_then(|group| group.samples.as_deref());
-        let is_closed = samples
-            .map_or_else(|| self.samples.closed.contains(&put.group), |samples| samples.state != State::Open);
-        if is_closed {
-            return Err(QueueError::GroupClosed { group: put.group.clone() });
-        }
-        if samples.is_some_and(|samples| samples.whole.get(&part.uid) == Some(&true)) {
-            return Err(QueueError::SampleClosed { sample: part.uid.clone() });
-        }
-        let other = self.samples.groups.get(&part.uid).and_then(|id| self.groups.get(id));
-        if let Some(other) = other.filter(|other| other.key != put.group) {
-            return otherwise(format!("is not the one of sample={}, group={}", part.uid, other.key));
-        }
-        let size = there.map(|group| group.size).or_else(|| under_way.map(|under_way| under_way.group_size));
-        if let Some(size) = size.filter(|size| *size != put.group_size) {
-            return otherwise(format!("has samples={size}, found samples={}", put.group_size));
-        }
-        let mut uids: HashSet<&String> = HashSet::from([&part.uid]);
-        uids.extend(samples.iter().flat_map(|samples| samples.whole.keys()));
-        uids.extend(under_way.iter().flat_map(|under_way| under_way.samples.keys()));
-        if uids.len() > put.group_size {
-            return Err(QueueError::GroupOverflow {
-                group: put.group.clone(),
-                size: put.group_size,
-                rows: uids.len(),
-            });
-        }
-        Ok(())
+    #[test]
+    fn a_group_is_open_until_it_is_closed_and_its_samples_are_found_until_it_is_gone() {
+        let mut index = SampleIndex::default();
+        let mut samples = index.begin(7, "g");
+        index.add(7, &mut samples, &part("a", false));
+        index.add(7, &mut samples, &part("b", true));
+        index.add(7, &mut samples, &part("a", true));
+        assert_eq!((samples.whole_count(), samples.is_whole("a"), index.group_of("a")), (2, true, Some(7)));
+        assert_eq!(index.opened_until(Instant::now()).collect::<Vec<_>>(), [7]);
+        assert_eq!(index.check([(7, &*samples)].into_iter()), Ok(()));
+        assert!(samples.begin_close() && !samples.begin_close(), "once");
+        samples.undo_close();
+        assert!(samples.is_open());
+        index.close(7, "g", &mut samples);
+        assert!(samples.is_closed() && index.is_closed_by_samples("g"));
+        assert_eq!(index.opened_until(Instant::now()).count(), 0);
+        assert_eq!(index.check([(7, &*samples)].into_iter()), Ok(()));
+        index.forget(7, &samples);
+        assert_eq!(index.group_of("a"), None);
+        assert!(index.check([(7, &*samples)].into_iter()).is_err(), "its samples are not found");
+        assert!(index.begin(8, "g").is_closed(), "it comes late");
     }
 
-    /// The samples of a group that begins now. One of a name that was closed is a late part of it, from the journal.
-    pub(super) fn new_samples(&mut self, id: u64, key: &str) -> Box<GroupSamples> {
-        let opened = Instant::now();
-        let is_late = self.samples.closed.contains(key);
-        if !is_late {
-            self.samples.open.insert((opened, id));
+    #[test]
+    fn the_latest_names_are_remembered() {
+        let mut names = Names::default();
+        for number in 0..=CLOSED_MAX {
+            names.insert(&number.to_string());
         }
-        let state = if is_late { State::Closed } else { State::Open };
-        Box::new(GroupSamples { whole: BTreeMap::new(), state, opened })
+        names.insert("1");
+        assert_eq!((names.contains("0"), names.contains("1"), names.check()), (false, true, Ok(())));
+        assert_eq!(names.to_vec().len(), CLOSED_MAX);
     }
 
-    /// Rows of a sample have come into a group.
-    pub(super) fn add_sample(&mut self, id: u64, part: &SamplePart) {
-        self.keep_group(id);
-        let Some(samples) = self.groups.get_mut(&id).and_then(|group| group.samples.as_mut()) else { return };
-        *samples.whole.entry(part.uid.clone()).or_default() |= part.is_last;
-        self.samples.groups.entry(part.uid.clone()).or_insert(id);
-    }
-
-    /// Closes a group whose samples are all whole. One that rows are on their way into waits for them.
-    pub(super) fn close_if_whole(&mut self, key: &str) {
-        let Some(id) = self.open_groups.get(key).copied() else { return };
-        let Some(group) = self.groups.get(&id) else { return };
-        let is_whole = |samples: &GroupSamples| samples.whole_count() >= group.size;
-        if self.groups_under_way.contains_key(key) || !group.samples.as_deref().is_some_and(is_whole) {
-            return;
-        }
-        self.close(id);
-    }
-
-    fn close(&mut self, id: u64) {
-        self.keep_group(id);
-        let Some(group) = self.groups.get_mut(&id) else { return };
-        let Some(samples) = &mut group.samples else { return };
-        if samples.is_closed() {
-            return;
-        }
-        samples.state = State::Closed;
-        self.samples.open.remove(&(samples.opened, id));
-        self.samples.closed.insert(&group.key);
-        let is_empty = group.rows.is_empty();
-        (0..self.spec.tasks.len()).for_each(|task| self.index_group(id, task));
-        if is_empty {
-            self.forget_group(id);
-        }
-    }
-
-    /// A group without rows that takes none any more.
-    pub(super) fn forget_group(&mut self, id: u64) {
-        self.keep_group(id);
-        self.unindex_group(id);
-        let Some(group) = self.groups.remove(&id) else { return };
-        if self.open_groups.get(&group.key) == Some(&id) {
-            self.open_groups.remove(&group.key);
-        }
-        let Some(samples) = group.samples else {
-            if group.in_parts && group.put == group.size {
-                self.samples.closed_by_rows.insert(&group.key);
-            }
-            return;
-        };
-        self.samples.open.remove(&(samples.opened, id));
-        for uid in samples.whole.keys() {
-            if self.samples.groups.get(uid) == Some(&id) {
-                self.samples.groups.remove(uid);
-            }
-        }
-    }
-
-    /// Lets go of a group without rows that were not all there.
-    pub(super) fn give_up_group(&mut self, id: u64) {
-        if let Some(group) = self.groups.get(&id) {
-            self.samples.given_up.insert(&group.key);
-            if group.samples.is_some() {
-                self.samples.closed.insert(&group.key);
-            }
-        }
-        self.forget_group(id);
-    }
-
-    /// Whether rows come into a group that was given up while they were on their way.
-    pub(super) fn is_late(&self, group: &str, size: usize, rows: usize, by_samples: bool) -> bool {
-        let is_there = || self.open_groups.get(group).is_some_and(|id| self.is_open(*id));
-        (by_samples || rows < size) && self.samples.given_up.contains(group) && !is_there()
-    }
-
-    /// Whether a sample is whole; an error if it is not there, or never will be.
-    pub(crate) fn is_sample_whole(&self, uid: &str) -> Result<bool, QueueError> {
-        let unknown =
-            || QueueError::UnknownSample { partition: self.spec.name.clone(), sample: uid.to_owned() };
-        let group = self.samples.groups.get(uid).and_then(|id| self.groups.get(id)).ok_or_else(unknown)?;
-        let samples = group.samples.as_deref().ok_or_else(unknown)?;
-        let is_whole = samples.whole.get(uid) == Some(&true);
-        if !is_whole && samples.state != State::Open {
-            return Err(QueueError::GroupClosed { group: group.key.clone() });
-        }
-        Ok(is_whole)
-    }
-
-    /// No more rows of a sample.
-    pub(crate) fn end_sample(&mut self, uid: &str) {
-        let Some(id) = self.samples.groups.get(uid).copied() else { return };
-        let Some(group) = self.groups.get(&id) else { return };
-        let key = group.key.clone();
-        self.add_sample(id, &SamplePart { uid: uid.to_owned(), is_last: true });
-        self.close_if_whole(&key);
-    }
-
-    /// Groups that were opened at `until` or before take no more rows; those that rows are on their way into stay.
-    pub(crate) fn begin_close(&mut self, until: Instant) -> Vec<ClosedGroup> {
-        let old = self.samples.open.range(..=(until, u64::MAX)).map(|(_, id)| *id);
-        let mut closing = Vec::new();
-        for id in old {
-            let Some(group) = self.groups.get_mut(&id) else { continue };
-            let (rows, size) = (group.rows.len(), group.size);
-            let Some(samples) = &mut group.samples else { continue };
-            if samples.state != State::Open || self.groups_under_way.contains_key(&group.key) {
-                continue;
-            }
-            samples.state = State::Closing;
-            let samples_whole = samples.whole_count();
-            closing.push(ClosedGroup { group: group.key.clone(), samples: size, samples_whole, rows });
-        }
-        closing
-    }
-
-    pub(crate) fn undo_close(&mut self, names: &[String]) {
-        for name in names {
-            let group = self.open_groups.get(name).and_then(|id| self.groups.get_mut(id));
-            if let Some(samples) = group.and_then(|group| group.samples.as_mut())
-                && samples.state == State::Closing
-            {
-                samples.state = State::Open;
-            }
-        }
-    }
-
-    /// Closes groups as they are.
-    pub(crate) fn finish_close(&mut self, names: &[String], unfinished: Unfinished) -> Released {
-        let mut dropped = Vec::new();
-        for name in names {
-            let Some(id) = self.open_groups.get(name).copied() else { continue };
-            self.keep_group(id);
-            let rows = self.groups.get(&id).map(|group| group.rows.clone()).unwrap_or_default();
-            match unfinished {
-                Unfinished::Drop => dropped.extend(rows),
-                Unfinished::Give => rows.iter().for_each(|row| {
-                    let Ok(row) = self.row_mut(*row) else { return };
-                    let tags = &mut row.label.get_or_insert_default().tags;
-                    if tags.is_null() {
-                        *tags = Value::Object(serde_json::Map::new());
-                    }
-                    if let Some(tags) = tags.as_object_mut() {
-                        tags.insert(INCOMPLETE.to_owned(), Value::Bool(true));
-                    }
-                }),
-            }
-        }
-        let released = self.remove(&dropped, Freed::Dropped);
-        let gone: Vec<u64> = names.iter().filter_map(|name| self.open_groups.get(name).copied()).collect();
-        gone.into_iter().for_each(|id| self.close(id));
-        released
-    }
-
-    /// Lets go of groups without rows: their names begin new ones, and so do those of groups that were put by rows.
-    pub(super) fn forget_empty_groups(&mut self) {
-        let empty = self.groups.iter().filter(|(_, group)| group.rows.is_empty()).map(|(id, _)| *id);
-        empty.collect::<Vec<_>>().into_iter().for_each(|id| self.forget_group(id));
-        self.samples.closed_by_rows = Names::default();
-        let given_up = std::mem::take(&mut self.samples.given_up);
-        let by_samples = given_up.order.iter().filter(|name| self.samples.closed.contains(name));
-        let mut stay = Names::default();
-        by_samples.for_each(|name| stay.insert(name));
-        self.samples.given_up = stay;
-    }
-
-    /// The groups that are put by samples, for a journal without history.
-    pub(crate) fn samples_record(group: &Group) -> Option<SamplesRecord> {
-        let samples = group.samples.as_deref()?;
-        Some(SamplesRecord {
-            group: group.key.clone(),
-            group_size: group.size,
-            policy_version: group.policy_version,
-            priority: group.priority,
-            samples: samples.whole.iter().map(|(uid, is_whole)| (uid.clone(), *is_whole)).collect(),
-            closed: samples.is_closed(),
-        })
-    }
-
-    /// A group as the journal has it, before its rows.
-    pub(crate) fn replay_samples(&mut self, record: SamplesRecord) {
-        if record.closed {
-            self.samples.closed.insert(&record.group);
-        }
-        let SamplesRecord { group, group_size, policy_version, priority, samples, .. } = record;
-        let id = self.begin_group(&group, group_size, policy_version, priority, true);
-        for (uid, is_last) in samples {
-            self.add_sample(id, &SamplePart { uid, is_last });
-        }
-    }
-
-    pub(crate) fn closed_groups(&self) -> ClosedNames {
-        let SampleIndex { closed, closed_by_rows, given_up, .. } = &self.samples;
-        let (groups, by_rows, given_up) = (closed.to_vec(), closed_by_rows.to_vec(), given_up.to_vec());
-        ClosedNames { groups, by_rows, given_up }
-    }
-
-    pub(crate) fn remember_closed(&mut self, names: &ClosedNames) {
-        names.groups.iter().for_each(|name| self.samples.closed.insert(name));
-        names.by_rows.iter().for_each(|name| self.samples.closed_by_rows.insert(name));
-        names.given_up.iter().for_each(|name| self.samples.given_up.insert(name));
+    #[test]
+    fn names_of_groups_that_were_put_by_samples_outlive_those_of_the_others() {
+        let mut index = SampleIndex::default();
+        index.remember_closed("samples");
+        index.remember_given_up("samples");
+        index.remember_given_up("given up rows");
+        index.remember_closed_by_rows("rows");
+        assert!(index.is_closed("rows") && index.is_given_up("given up rows"));
+        index.forget_closed_by_rows();
+        assert!(!index.is_closed("rows") && !index.is_given_up("given up rows"));
+        assert!(index.is_given_up("samples") && index.is_closed_by_samples("samples"));
+        let mut again = SampleIndex::default();
+        again.remember(&index.names());
+        assert_eq!(again.names(), index.names());
     }
 }

@@ -1,17 +1,26 @@
-//! Batches that several consumers take together.
+//! Shares: batches that several consumers take together.
+//!
+//! # Invariants
+//! Each rank of a team has a queue of leases, and each team has a rank that is served next. A lease is in at most one of
+//! these queues, and leaves it when every member has fetched it.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use tokio::time::Instant;
 
 use super::choose::Chosen;
+use super::leases::Leases;
 use super::{RowHandle, Table};
 use crate::Share;
+use crate::invariants::Violation;
 use crate::partition::balance::balance;
+
+/// Teams that are remembered though none of their shares waits.
+const TEAMS_MAX: usize = 64;
 
 /// Consumers that share batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Team {
+struct Team {
     task: usize,
     ranks: u32,
     equal_counts: bool,
@@ -24,37 +33,69 @@ impl Team {
     }
 }
 
-/// Teams that are kept in mind though none of their shares waits.
-const TEAMS_MAX: usize = 64;
-
 /// The shares of a team.
 #[derive(Debug)]
-pub(super) struct Waiting {
+struct Waiting {
     /// For each rank: leases that not every member has fetched.
     ranks: Vec<VecDeque<u64>>,
-    /// Who is served first where not everybody is.
+    /// The rank that is served first where there are fewer shares than ranks.
     next: usize,
+}
+
+/// The shares of all teams of a table.
+#[derive(Debug, Default)]
+pub(super) struct Shares(HashMap<Team, Waiting>);
+
+impl Shares {
+    /// The oldest lease of a rank that this member has not fetched; it has from now on.
+    fn fetch(&mut self, task: usize, share: &Share, leases: &mut Leases) -> Option<u64> {
+        let waiting = self.0.get_mut(&Team::new(task, share))?.ranks.get_mut(share.rank as usize)?;
+        waiting.retain(|lease| leases.contains(*lease));
+        let (place, id) = waiting.iter().enumerate().find_map(|(place, id)| {
+            let is_fresh = leases.get_mut(*id)?.fetch(share.member);
+            is_fresh.then_some((place, *id))
+        })?;
+        if leases.get(id)?.is_fetched_by_all() {
+            waiting.remove(place);
+        }
+        Some(id)
+    }
+
+    /// The shares of a team. Teams without any are forgotten when there are too many.
+    fn of_team(&mut self, team: Team, leases: &Leases) -> &mut Waiting {
+        if self.0.len() >= TEAMS_MAX && !self.0.contains_key(&team) {
+            let is_waited_for = |lease: &u64| leases.contains(*lease);
+            self.0.retain(|_, waiting| waiting.ranks.iter().flatten().any(is_waited_for));
+        }
+        let fresh = || Waiting { ranks: vec![VecDeque::new(); team.ranks as usize], next: 0 };
+        self.0.entry(team).or_insert_with(fresh)
+    }
+
+    /// Every team has its ranks, and no lease waits twice.
+    pub(super) fn check(&self) -> Result<(), Violation> {
+        let mut seen = HashSet::new();
+        for (team, waiting) in &self.0 {
+            let ranks = waiting.ranks.len();
+            if ranks != team.ranks as usize || waiting.next >= ranks {
+                return Err(Violation(format!("{team:?} has ranks={ranks}, next={}", waiting.next)));
+            }
+            if let Some(twice) = waiting.ranks.iter().flatten().find(|lease| !seen.insert(**lease)) {
+                return Err(Violation(format!("lease={twice} waits twice, also for {team:?}")));
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Table {
     /// The oldest share of a rank that this member has not fetched.
     pub(crate) fn next_share(&mut self, task: usize, share: &Share) -> Option<(u64, Vec<RowHandle>)> {
-        let waiting = self.shares.get_mut(&Team::new(task, share))?.ranks.get_mut(share.rank as usize)?;
-        waiting.retain(|lease| self.leases.contains_key(lease));
-        let (place, id) = waiting.iter().enumerate().find_map(|(place, id)| {
-            let is_fresh = self.leases.get_mut(id)?.fetched.insert(share.member);
-            is_fresh.then_some((place, *id))
-        })?;
-        let lease = self.leases.get(&id)?;
-        let rows = lease.rows.clone();
-        if lease.fetched.len() == share.members as usize {
-            waiting.remove(place);
-        }
-        Some((id, rows))
+        let id = self.shares.fetch(task, share, &mut self.leases)?;
+        Some((id, self.leases.get(id)?.rows.clone()))
     }
 
     /// Leases a batch as one share for each rank; says whether anything was leased. With equal counts the groups that are
-    /// over stay. Where there are fewer groups than ranks these have their turns.
+    /// over stay. Where there are fewer groups than ranks the ranks are served in turn.
     pub(crate) fn split(&mut self, task: usize, chosen: Chosen, share: &Share, expires: Instant) -> bool {
         let ranks = share.ranks as usize;
         let mut groups = chosen.groups;
@@ -71,24 +112,18 @@ impl Table {
         }
         let mut parts = balance(&weights, ranks.min(groups.len()), share.equal_counts);
         parts.retain(|places| !places.is_empty());
-        let team = Team::new(task, share);
-        if self.shares.len() >= TEAMS_MAX && !self.shares.contains_key(&team) {
-            let leases = &self.leases;
-            let is_waited_for = |lease: &u64| leases.contains_key(lease);
-            self.shares.retain(|_, waiting| waiting.ranks.iter().flatten().any(is_waited_for));
-        }
-        let fresh = || Waiting { ranks: vec![VecDeque::new(); ranks], next: 0 };
-        let first = self.shares.entry(team).or_insert_with(fresh).next;
-        for (turn, places) in parts.iter().enumerate() {
-            let rows = places.iter().flat_map(|place| groups[*place].1.iter().copied()).collect();
-            let id = self.lease(task, rows, expires);
-            if let Some(lease) = self.leases.get_mut(&id) {
-                lease.members = share.members;
-            }
-            if let Some(waiting) = self.shares.get_mut(&team) {
-                waiting.ranks[(first + turn) % ranks].push_back(id);
-                waiting.next = (first + parts.len()) % ranks;
-            }
+        let leases: Vec<u64> = parts
+            .iter()
+            .map(|places| {
+                let rows = places.iter().flat_map(|place| groups[*place].1.iter().copied()).collect();
+                self.lease_to_members(task, rows, expires, share.members)
+            })
+            .collect();
+        let waiting = self.shares.of_team(Team::new(task, share), &self.leases);
+        let first = waiting.next;
+        waiting.next = (first + leases.len()) % ranks;
+        for (turn, lease) in leases.into_iter().enumerate() {
+            waiting.ranks[(first + turn) % ranks].push_back(lease);
         }
         // The other ranks' shares are there.
         self.ready[task].is_news = true;
@@ -97,5 +132,60 @@ impl Table {
 
     fn tokens_of(&self, rows: &[RowHandle]) -> u64 {
         rows.iter().filter_map(|row| self.row(*row).ok()).map(|row| u64::from(row.length)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(rank: u32, member: u32) -> Share {
+        Share { member, members: 2, ..Share::of(rank, 2) }
+    }
+
+    fn hold(leases: &mut Leases) -> u64 {
+        let id = leases.next_id();
+        leases.hold(id, 0, Vec::new(), Instant::now());
+        leases.get_mut(id).into_iter().for_each(|lease| lease.members = 2);
+        id
+    }
+
+    #[test]
+    fn every_member_of_a_rank_fetches_each_of_its_shares_once() {
+        let (mut shares, mut leases) = (Shares::default(), Leases::default());
+        let ids = [hold(&mut leases), hold(&mut leases)];
+        let waiting = shares.of_team(Team::new(0, &share(0, 0)), &leases);
+        waiting.ranks[1].extend(ids);
+        let mut fetch = |rank, member| shares.fetch(0, &share(rank, member), &mut leases);
+        assert_eq!(fetch(0, 0), None, "the other rank has none");
+        assert_eq!([fetch(1, 0), fetch(1, 0), fetch(1, 0)], [Some(ids[0]), Some(ids[1]), None]);
+        assert_eq!([fetch(1, 1), fetch(1, 1), fetch(1, 1)], [Some(ids[0]), Some(ids[1]), None]);
+        assert_eq!(shares.check(), Ok(()));
+        assert!(shares.0.values().all(|waiting| waiting.ranks.iter().all(VecDeque::is_empty)));
+    }
+
+    #[test]
+    fn a_share_whose_lease_has_ended_is_passed_over() {
+        let (mut shares, mut leases) = (Shares::default(), Leases::default());
+        let ids = [hold(&mut leases), hold(&mut leases)];
+        shares.of_team(Team::new(0, &share(0, 0)), &leases).ranks[0].extend(ids);
+        assert!(leases.end(ids[0]).is_ok());
+        assert_eq!(shares.fetch(0, &share(0, 0), &mut leases), Some(ids[1]));
+        shares.of_team(Team::new(0, &share(0, 0)), &leases).ranks[1].push_back(ids[1]);
+        assert!(shares.check().is_err(), "it waits for two ranks");
+    }
+
+    #[test]
+    fn teams_that_wait_for_nothing_are_forgotten_when_there_are_too_many() {
+        let (mut shares, mut leases) = (Shares::default(), Leases::default());
+        let id = hold(&mut leases);
+        for task in 0..3 * TEAMS_MAX {
+            shares.of_team(Team::new(task, &share(0, 0)), &leases);
+            assert!(shares.0.len() <= TEAMS_MAX);
+            if task == 0 {
+                shares.of_team(Team::new(task, &share(0, 0)), &leases).ranks[0].push_back(id);
+            }
+        }
+        assert_eq!(shares.fetch(0, &share(0, 0), &mut leases), Some(id));
     }
 }

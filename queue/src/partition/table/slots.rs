@@ -1,9 +1,16 @@
-//! Where rows are kept, and the handles that name them.
+//! Slots: where rows are kept, and the handles that name them.
 //!
 //! A slot is used again in the order in which slots became free, and not before many of them are: so a slot's generation
 //! grows slowly however fast rows come and go. Before it comes to its end the slot is given up.
+//!
+//! # Invariants
+//! - A slot is free, reserved for a row whose put is not durable yet, or has a row; never two of these.
+//! - No two rows ever have the same handle.
 
-use super::{RowHandle, Slot, Table};
+use std::collections::VecDeque;
+
+use super::{Row, RowHandle, Table};
+use crate::invariants::{self, Violation};
 
 /// Generations of a slot.
 pub(crate) const GENERATION_MAX: u32 = u32::MAX - (1 << 16);
@@ -12,9 +19,55 @@ pub(crate) const SLOTS_MAX: usize = 1 << 26;
 /// Free slots that wait until they are used again.
 pub(crate) const SLOTS_AT_REST: usize = if cfg!(test) { 4 } else { 16_384 };
 
-impl Table {
-    /// Sets a slot aside for a row.
-    pub(super) fn take_slot(&mut self) -> RowHandle {
+#[derive(Debug, Default)]
+struct Slot {
+    generation: u32,
+    /// Whether it is reserved for a row whose put is not durable yet.
+    is_reserved: bool,
+    /// `None` for free slots, and for reserved ones. Boxed, since a slot may outlive many rows.
+    row: Option<Box<Row>>,
+}
+
+/// All slots of a table.
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    slots: Vec<Slot>,
+    /// Slots without rows, in the order in which their rows left.
+    free: VecDeque<u32>,
+    /// Slots that became free since [`shrink`](Self::shrink) last counted.
+    freed_since_look: usize,
+    /// New slots start at this generation.
+    generation_floor: u32,
+    /// Above every generation that this process gave out.
+    generation_above: u32,
+}
+
+impl Slots {
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(super) fn row(&self, handle: RowHandle) -> Option<&Row> {
+        let slot = self.slots.get(handle.slot as usize)?;
+        slot.row.as_deref().filter(|_| slot.generation == handle.generation)
+    }
+
+    pub(super) fn row_mut(&mut self, handle: RowHandle) -> Option<&mut Row> {
+        let slot = self.slots.get_mut(handle.slot as usize)?;
+        slot.row.as_deref_mut().filter(|_| slot.generation == handle.generation)
+    }
+
+    /// All rows, in the order of their slots.
+    pub(super) fn rows(&self) -> impl Iterator<Item = (RowHandle, &Row)> {
+        self.slots.iter().enumerate().filter_map(|(slot, state)| {
+            let handle = RowHandle { slot: slot as u32, generation: state.generation };
+            Some((handle, state.row.as_deref()?))
+        })
+    }
+
+    /// Reserves a slot for a row.
+    pub(super) fn reserve(&mut self) -> RowHandle {
         let rested = (self.free.len() > SLOTS_AT_REST).then(|| self.free.pop_front()).flatten();
         let slot = rested.unwrap_or_else(|| {
             self.slots.push(Slot { generation: self.generation_floor, ..Slot::default() });
@@ -26,8 +79,28 @@ impl Table {
         RowHandle { slot, generation: state.generation }
     }
 
+    /// Frees a reserved slot.
+    pub(super) fn release(&mut self, handle: RowHandle) {
+        self.free(handle.slot);
+    }
+
+    /// Puts a row into the slot that was reserved for it.
+    pub(super) fn fill(&mut self, handle: RowHandle, row: Box<Row>) {
+        let state = &mut self.slots[handle.slot as usize];
+        state.is_reserved = false;
+        state.row = Some(row);
+    }
+
+    /// Takes a row out and frees its slot; `None` if the row is gone.
+    pub(super) fn take(&mut self, handle: RowHandle) -> Option<Box<Row>> {
+        let state = self.slots.get_mut(handle.slot as usize)?;
+        let row = if state.generation == handle.generation { state.row.take() } else { None }?;
+        self.free(handle.slot);
+        Some(row)
+    }
+
     /// What a handle named is gone: no other row will have it.
-    pub(super) fn free_slot(&mut self, slot: u32) {
+    fn free(&mut self, slot: u32) {
         let state = &mut self.slots[slot as usize];
         state.is_reserved = false;
         self.freed_since_look += 1;
@@ -37,10 +110,11 @@ impl Table {
         }
     }
 
-    /// Gives the free slots behind the last row back, once most slots are free and a quarter of all are behind it. New ones
-    /// begin above the generations that these had. Looks for them once for every eighth of the slots that becomes free.
-    pub(super) fn shrink_slots(&mut self) {
-        let (all, taken) = (self.slots.len(), self.rows_live + self.rows_reserved);
+    /// Gives the free slots behind the last row back, once most slots are free and a quarter of all are behind it. New
+    /// ones begin above the generations that these had. `taken` slots are reserved or have rows. The slots are counted
+    /// once for every eighth of them that becomes free.
+    pub(super) fn shrink(&mut self, taken: usize) {
+        let all = self.slots.len();
         let is_time = self.freed_since_look * 8 >= all || taken == 0;
         if !is_time || all <= 2 * SLOTS_AT_REST {
             return;
@@ -62,23 +136,13 @@ impl Table {
         self.free.shrink_to_fit();
     }
 
-    /// Whether any of these rows is not there yet, though its put has returned, as puts without durability do.
-    pub(crate) fn are_on_their_way(&self, rows: &[RowHandle]) -> bool {
-        rows.iter().any(|handle| {
-            let slot = self.slots.get(handle.slot as usize);
-            slot.is_some_and(|slot| slot.is_reserved && slot.generation == handle.generation)
-        })
+    fn is_reserved(&self, handle: RowHandle) -> bool {
+        let slot = self.slots.get(handle.slot as usize);
+        slot.is_some_and(|slot| slot.is_reserved && slot.generation == handle.generation)
     }
 
-    /// Whether a row is there in a slot.
-    pub(crate) fn is_taken(&self, slot: u32) -> bool {
-        self.slots.get(slot as usize).is_some_and(|slot| slot.row.is_some())
-    }
-
-    /// Makes room for the rows of a journal record, at the slots that it names.
-    pub(crate) fn reserve_for_replay(&mut self, rows: &[RowHandle], kib: u32) {
-        self.rows_reserved += rows.len();
-        self.kib_reserved += kib;
+    /// Makes the slots that a journal record names ready for its rows.
+    fn reserve_for_replay(&mut self, rows: &[RowHandle]) {
         for row in rows {
             let needed = row.slot as usize + 1;
             if self.slots.len() < needed {
@@ -89,11 +153,9 @@ impl Table {
         }
     }
 
-    /// Handles of before the restart name no row of after it, but for those that are still there.
-    pub(crate) fn finish_replay(&mut self, generation_floor: u32) {
+    fn finish_replay(&mut self, generation_floor: u32) {
         self.generation_floor = self.generation_floor.max(generation_floor);
         self.free.clear();
-        self.fates.clear();
         for (slot, state) in self.slots.iter_mut().enumerate() {
             if state.row.is_none() {
                 state.generation = self.generation_floor;
@@ -102,8 +164,57 @@ impl Table {
         }
     }
 
-    /// Above every generation that was given out.
-    pub(crate) fn generation_floor(&self) -> u32 {
-        self.generation_above.max(self.generation_floor)
+    /// `live` slots have rows, `reserved` ones are reserved, and the others are free or used up: O(slots).
+    pub(super) fn check(&self, live: usize, reserved: usize) -> Result<(), Violation> {
+        let (mut rows, mut waiting, mut used_up) = (0, 0, 0);
+        for (number, slot) in self.slots.iter().enumerate() {
+            match (slot.row.is_some(), slot.is_reserved) {
+                (true, true) => {
+                    return Err(Violation(format!("slot={number} has a row and is reserved for another")));
+                }
+                (true, false) => rows += 1,
+                (false, true) => waiting += 1,
+                (false, false) => used_up += usize::from(slot.generation >= GENERATION_MAX),
+            }
+        }
+        invariants::counts_agree("rows", rows, live)?;
+        invariants::counts_agree("reserved slots", waiting, reserved)?;
+        let free = self.slots.len() - rows - waiting - used_up;
+        if (free..=free + used_up).contains(&self.free.len()) {
+            return Ok(());
+        }
+        invariants::counts_agree("free slots", free, self.free.len())
     }
 }
+
+impl Table {
+    /// Whether any of these rows is not there yet, though its put has returned, as puts without durability do.
+    pub(crate) fn are_on_their_way(&self, rows: &[RowHandle]) -> bool {
+        rows.iter().any(|handle| self.slots.is_reserved(*handle))
+    }
+
+    /// Whether a row is there in a slot.
+    pub(crate) fn is_taken(&self, slot: u32) -> bool {
+        self.slots.slots.get(slot as usize).is_some_and(|slot| slot.row.is_some())
+    }
+
+    /// Makes room for the rows of a journal record, at the slots that it names.
+    pub(crate) fn reserve_for_replay(&mut self, rows: &[RowHandle], kib: u32) {
+        self.puts.reserve_for_replay(rows.len(), kib);
+        self.slots.reserve_for_replay(rows);
+    }
+
+    /// Handles of before the restart name no row of after it, but for those that are still there.
+    pub(crate) fn finish_replay(&mut self, generation_floor: u32) {
+        self.fates.clear();
+        self.slots.finish_replay(generation_floor);
+    }
+
+    /// Above every generation that was given out.
+    pub(crate) fn generation_floor(&self) -> u32 {
+        self.slots.generation_above.max(self.slots.generation_floor)
+    }
+}
+
+#[cfg(test)]
+mod tests;

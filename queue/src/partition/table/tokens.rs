@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::{Admission, Table};
+use crate::invariants::{self, Violation};
 use crate::journal::Runs;
 
 /// Tokens remembered.
@@ -45,6 +46,13 @@ impl Tokens {
         {
             self.bytes -= Self::bytes_of(&oldest, &rows);
         }
+    }
+
+    /// What is remembered is counted: O(tokens).
+    pub(super) fn check(&self) -> Result<(), Violation> {
+        invariants::counts_agree("tokens", self.made.len(), self.order.len())?;
+        let bytes = self.made.iter().map(|(token, rows)| Self::bytes_of(token, rows)).sum();
+        invariants::counts_agree("bytes of tokens", bytes, self.bytes)
     }
 }
 

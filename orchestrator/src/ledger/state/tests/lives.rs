@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::ledger::codec::{Encoder, encode};
-use crate::ledger::frame::{MAGIC, framed};
+use crate::ledger::frame::FORMAT;
 use crate::ledger::{DispatchRecord, TokensPlace, ledger_file};
 
 /// What a crash leaves.
@@ -35,7 +35,7 @@ impl Life {
         self.state.apply(&record).unwrap();
         let mut body = Encoder::default();
         encode(&record, &mut body);
-        self.world.log.extend(framed(&body.0));
+        self.world.log.extend(FORMAT.frame(&body.0).unwrap());
         if let Record::Dispatch(dispatch) = &record {
             self.ends_at.insert(dispatch.id, self.world.log.len());
         }
@@ -190,7 +190,7 @@ fn resume(world: World, dir: &std::path::Path, crash_at: u8) -> Life {
     };
     life.world.log.truncate(sound as usize);
     if life.world.log.is_empty() {
-        life.world.log.extend(MAGIC);
+        life.world.log.extend(FORMAT.magic);
     }
     if state.run().is_none() {
         life.append(fixture::run());

@@ -12,7 +12,7 @@
 //! ```
 //! # use std::sync::Arc;
 //! # use rolldock_queue::{QueueConfig, QueueError, TransferQueue};
-//! # use rolldock_queue::face::{DataPool, PoolConfig, Step};
+//! # use rolldock_queue::compat::{DataPool, PoolConfig, Step};
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), QueueError> {
 //! # let step = Step { prompt_ids: vec![1], response_ids: vec![2], reward: 1.0, trajectory_uid: "t".into(),

@@ -8,7 +8,7 @@
 //! # use std::sync::Arc;
 //! # use arrow_array::{Int64Array, RecordBatch};
 //! # use rolldock_queue::{PartitionSpec, QueueConfig, QueueError, TransferQueue};
-//! # use rolldock_queue::face::{MetaRequest, TransferQueueClient};
+//! # use rolldock_queue::compat::{MetaRequest, TransferQueueClient};
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), QueueError> {
 //! let queue = TransferQueue::open(QueueConfig::default())?;

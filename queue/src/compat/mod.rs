@@ -1,17 +1,20 @@
-//! Faces: the calls of other queues, over this one.
+//! Compatibility: the client calls of other queues, offered over this one.
 //!
-//! Who comes from another system finds its calls here, with its words: [`TransferQueueClient`], [`DataPool`],
-//! [`TransferDock`]. Each is a thin layer over [`Queue`](crate::Queue), so that it works in this process and against a
-//! server alike; what it knows lies in the queue's rows, keys, tags and groups, so that it survives what they survive and
-//! any number of processes may use the same face at once.
+//! Code that was written for another system finds that system's calls here, under their own names:
+//! [`TransferQueueClient`], [`DataPool`] and [`TransferDock`]. Each is a thin layer over [`Queue`](crate::Queue), so it
+//! works in this process and against a server alike. It keeps no state of its own: all of it lies in the queue's rows,
+//! keys, tags and groups. So its state survives whatever these survive, and any number of processes may use one
+//! partition through the same calls at once.
 //!
-//! # Invariants, in all three
-//! - Nothing is consumed by being read: rows come under a lease, and `consume` acks them. Dropped, they are given again.
-//! - A type is what was put; nothing is cast, and what is no tensor (text, JSON, ragged lists) is a column like any other.
-//! - Limits are the partition's: rows never exceed them, whether anybody fetches or not.
+//! # Invariants of all three
+//! - Reading consumes nothing: rows come under a lease, and `consume` acks them. Rows of a dropped lease are given out
+//!   again.
+//! - A column keeps the type that it was put with, and nothing is cast. Data other than tensors (text, JSON, ragged
+//!   lists) are columns like any other.
+//! - The partition's limits hold: its rows never exceed them, however slowly consumers fetch.
 //!
 //! # Deliberately absent
-//! Overwriting: a column of a row is written once. Padding, and any framework's tensors: columns are Arrow.
+//! Overwriting: a column of a row is written once. Padding, and the tensors of any framework: columns are Arrow arrays.
 
 pub mod data_pool;
 pub mod transfer_dock;
@@ -27,7 +30,7 @@ pub use transfer_queue::{BatchMeta, MetaRequest, TakenMeta, TransferQueueClient}
 use crate::remote::{common_schema, conformed};
 use crate::{PartitionStats, QueueError, TaskStats};
 
-/// Batches as one; a column that some of them lack is null there. Copies where there are several.
+/// Joins batches into one; a column is null in the rows of batches that lack it. Several batches are copied.
 fn joined(batches: &[RecordBatch]) -> Result<RecordBatch, QueueError> {
     if let [batch] = batches {
         return Ok(batch.clone());

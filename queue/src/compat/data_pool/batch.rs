@@ -10,7 +10,7 @@ use arrow_schema::{DataType, Field, Schema};
 use arrow_select::take::{take, take_record_batch};
 
 use super::IMPORTANCE_WEIGHT;
-use crate::face::joined;
+use crate::compat::joined;
 use crate::{INCOMPLETE, Lease, QueueError, RowHandle};
 
 /// Whole prompt groups that a task holds: consumed, or dropped and given again.

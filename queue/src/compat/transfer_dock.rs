@@ -9,7 +9,7 @@
 //! # use std::sync::Arc;
 //! # use arrow_array::{Int64Array, RecordBatch};
 //! # use rolldock_queue::{QueueConfig, QueueError, TransferQueue};
-//! # use rolldock_queue::face::{DockConfig, Pick, TransferDock};
+//! # use rolldock_queue::compat::{DockConfig, Pick, TransferDock};
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), QueueError> {
 //! let queue = Arc::new(TransferQueue::open(QueueConfig::default())?);

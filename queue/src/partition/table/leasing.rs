@@ -1,0 +1,160 @@
+//! What leases do to rows: the rows of a lease are leased, and ready again when it ends without an ack.
+
+use tokio::time::Instant;
+
+use super::leases::{BeginAck, HeldLease};
+use super::{Progress, RowHandle, Table};
+use crate::QueueError;
+use crate::inspect::LeaseInspection;
+
+impl Table {
+    /// Leases ready rows; returns the number of the lease.
+    pub(crate) fn lease(&mut self, task: usize, rows: Vec<RowHandle>, expires: Instant) -> u64 {
+        let id = self.leases.next_id();
+        self.hold(id, task, rows, expires);
+        id
+    }
+
+    fn hold(&mut self, id: u64, task: usize, rows: Vec<RowHandle>, expires: Instant) {
+        rows.iter().for_each(|row| self.set(*row, task, Progress::Leased(id)));
+        self.leases.hold(id, task, rows, expires);
+    }
+
+    /// Leases rows that so many consumers get; they are consumed when all of them have acked.
+    pub(super) fn lease_to_members(
+        &mut self,
+        task: usize,
+        rows: Vec<RowHandle>,
+        expires: Instant,
+        members: u32,
+    ) -> u64 {
+        let id = self.lease(task, rows, expires);
+        if let Some(lease) = self.leases.get_mut(id) {
+            lease.members = members;
+        }
+        id
+    }
+
+    pub(crate) fn lease_count(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// Names a client that has the lease; consumers that get the same rows are named each.
+    pub(crate) fn name_holder(&mut self, id: u64, holder: &str) {
+        if let Some(lease) = self.leases.get_mut(id)
+            && !lease.holders.iter().any(|known| known == holder)
+        {
+            lease.holders.push(holder.to_owned());
+        }
+    }
+
+    /// Leases that are held, in order.
+    pub(crate) fn held_leases(&self, now: Instant) -> Vec<LeaseInspection> {
+        let inspect = |(id, lease): (u64, &HeldLease)| LeaseInspection {
+            lease: id,
+            task: self.spec.tasks[lease.task].name.clone(),
+            holders: lease.holders.clone(),
+            rows: lease.rows.len(),
+            members: lease.members,
+            acked_members: lease.acked_members(),
+            expires_in_ms: lease.expires.saturating_duration_since(now).as_millis() as u64,
+        };
+        let mut leases: Vec<_> = self.leases.iter().map(inspect).collect();
+        leases.sort_unstable_by_key(|lease| lease.lease);
+        leases
+    }
+
+    /// The holder is another process, and may outlive this one: the lease is about to be written down. `None` where a
+    /// restart ends it.
+    pub(crate) fn record_lease(&mut self, id: u64) -> Option<(usize, Vec<RowHandle>)> {
+        self.leases.record(id).map(|lease| (lease.task, lease.rows.clone()))
+    }
+
+    /// Leases that are written down, in order.
+    pub(crate) fn recorded_leases(&self) -> Vec<(u64, usize, Vec<RowHandle>)> {
+        let recorded = self.leases.iter().filter(|(_, lease)| lease.is_recorded);
+        let mut leases: Vec<_> = recorded.map(|(id, lease)| (id, lease.task, lease.rows.clone())).collect();
+        leases.sort_unstable_by_key(|(id, ..)| *id);
+        leases
+    }
+
+    /// A lease that was written down, as the journal is read. Rows that an earlier lease held are this one's: that one has
+    /// ended, or they would not have been given again.
+    pub(crate) fn restore_lease(&mut self, id: u64, task: usize, rows: Vec<RowHandle>, expires: Instant) {
+        if self.leases.contains(id) {
+            return;
+        }
+        for row in &rows {
+            if let Ok(Progress::Leased(earlier)) = self.row(*row).map(|row| row.progress[task]) {
+                // It may have ended with another row.
+                let _ = self.nack(earlier);
+            }
+        }
+        let is_free = |row: &RowHandle| self.row(*row).is_ok_and(|row| row.progress[task] == Progress::Ready);
+        if rows.iter().all(is_free) {
+            self.hold(id, task, rows, expires);
+            if let Some(lease) = self.leases.get_mut(id) {
+                lease.is_recorded = true;
+            }
+        }
+    }
+
+    /// Ends of leases that the journal does not know of yet.
+    pub(crate) fn take_unrecorded_ends(&mut self) -> Vec<u64> {
+        self.leases.take_ends_to_record()
+    }
+
+    /// Leases that were acked and whose acks may be repeated, oldest first.
+    pub(crate) fn remembered_acks(&self) -> Vec<u64> {
+        self.leases.remembered_acks().collect()
+    }
+
+    pub(crate) fn remember_ack(&mut self, id: u64) {
+        self.leases.remember_ack(id);
+    }
+
+    pub(crate) fn renew(&mut self, id: u64, expires: Instant) -> Result<(), QueueError> {
+        self.leases.renew(id, expires)
+    }
+
+    /// Gives a lease's rows back.
+    pub(crate) fn nack(&mut self, id: u64) -> Result<(), QueueError> {
+        let lease = self.leases.end(id)?;
+        self.give_back(&lease);
+        Ok(())
+    }
+
+    fn give_back(&mut self, lease: &HeldLease) {
+        // Also where all of its rows are gone: a take that waits for the end waits for leases.
+        self.ready[lease.task].is_news = true;
+        lease.rows.iter().for_each(|row| self.set(*row, lease.task, Progress::Ready));
+    }
+
+    /// Gives back the rows of leases that are over; says when the next one is.
+    pub(crate) fn expire(&mut self, now: Instant) -> Option<Instant> {
+        while let Some((expires, id)) = self.leases.next_expiry() {
+            if expires > now {
+                return Some(expires);
+            }
+            if let Ok(lease) = self.leases.end(id) {
+                tracing::warn!(partition = %self.spec.name, lease = id, rows = lease.rows.len(), "a lease expired; its rows are given again");
+                self.give_back(&lease);
+            }
+        }
+        None
+    }
+
+    /// Ends a lease whose rows are consumed as soon as that is durable.
+    pub(crate) fn begin_ack(&mut self, id: u64, member: u32) -> Result<BeginAck, QueueError> {
+        let ack = self.leases.ack(id, member)?;
+        if let BeginAck::Begun { task, rows } = &ack {
+            rows.iter().for_each(|row| self.set(*row, *task, Progress::Leaving));
+        }
+        Ok(ack)
+    }
+
+    pub(crate) fn undo_ack(&mut self, id: u64, task: usize, rows: &[RowHandle]) {
+        self.leases.undo_ack(id);
+        rows.iter().for_each(|row| self.set(*row, task, Progress::Ready));
+    }
+}

@@ -1,0 +1,96 @@
+//! Owners' records: opaque texts that came with puts, oldest first, until their owner forgets them.
+//!
+//! # Invariants
+//! Their bytes are counted, and puts with records are refused above a bound.
+
+use std::collections::VecDeque;
+
+use super::Table;
+use crate::QueueError;
+use crate::invariants::{self, Violation};
+
+/// Bytes that the records of a partition may take.
+const RECORDS_BYTES_MAX: usize = 256 << 20;
+
+/// The records of a table.
+#[derive(Debug, Default)]
+pub(super) struct OwnerRecords {
+    kept: VecDeque<String>,
+    bytes: usize,
+}
+
+impl OwnerRecords {
+    fn has_room(&self, bytes: usize) -> bool {
+        bytes == 0 || self.bytes + bytes <= RECORDS_BYTES_MAX
+    }
+
+    fn push(&mut self, record: String) {
+        self.bytes += record.len();
+        self.kept.push_back(record);
+    }
+
+    fn forget(&mut self, count: usize) {
+        for record in self.kept.drain(..count.min(self.kept.len())) {
+            self.bytes -= record.len();
+        }
+    }
+
+    /// The bytes are counted: O(records).
+    pub(super) fn check(&self) -> Result<(), Violation> {
+        let bytes = self.kept.iter().map(String::len).sum();
+        invariants::counts_agree("bytes of records", bytes, self.bytes)
+    }
+}
+
+impl Table {
+    /// An error if a record of so many bytes must not come.
+    pub(super) fn check_record(&self, bytes: usize) -> Result<(), QueueError> {
+        if self.records.has_room(bytes) {
+            return Ok(());
+        }
+        Err(QueueError::RecordsFull {
+            partition: self.spec.name.clone(),
+            bytes: self.records.bytes,
+            bytes_max: RECORDS_BYTES_MAX,
+        })
+    }
+
+    pub(crate) fn keep_record(&mut self, record: String) {
+        self.records.push(record);
+    }
+
+    pub(crate) fn records(&self) -> impl ExactSizeIterator<Item = &String> {
+        self.records.kept.iter()
+    }
+
+    /// Forgets the oldest records.
+    pub(crate) fn forget_records(&mut self, count: usize) {
+        self.records.forget(count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_records_are_forgotten_first_and_their_bytes_are_free_again() {
+        let mut records = OwnerRecords::default();
+        for record in ["one", "three", "five"] {
+            records.push(record.to_owned());
+        }
+        assert_eq!((records.bytes, records.check()), (12, Ok(())));
+        records.forget(2);
+        assert_eq!((records.bytes, records.kept.front().map(String::as_str)), (4, Some("five")));
+        records.forget(9);
+        assert_eq!((records.bytes, records.kept.len(), records.check()), (0, 0, Ok(())));
+    }
+
+    #[test]
+    fn there_is_room_up_to_the_bound_and_always_for_no_record() {
+        let records = OwnerRecords { kept: VecDeque::new(), bytes: RECORDS_BYTES_MAX - 1 };
+        assert!(records.has_room(1) && !records.has_room(2) && records.check().is_err());
+        let full = OwnerRecords { bytes: RECORDS_BYTES_MAX + 1, ..records };
+        assert!(full.has_room(0) && !full.has_room(1));
+    }
+}
