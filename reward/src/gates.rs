@@ -1,20 +1,20 @@
 //! Named gates that a group must pass: all must agree, and each counts what it let pass and what it rejected.
 //!
-//! [`crate::GroupFilter`] is the published rule and stays what it is; [`Gates`] holds that rule as one gate among
-//! others (the `variance` gate without a tolerance is the same, value for value).
+//! [`crate::GroupFilter`] is the published rule and stays what it is; [`Gates`] holds that rule as one gate
+//! among others (the `variance` gate without a tolerance is the same, value for value).
 //!
-//! Every gate sees every group, also one that another gate has rejected already. So the counters do not depend on
-//! the order of gates, and a rejection can say whether *all* the gates behind it would yield. Gates named in
-//! [`KeepIfShort`] yield when a step would starve: a group rejected by these alone is still rejected here, but its
-//! [`Rejection::yields`], and a caller that runs out of prompts may take it after all.
+//! Every gate sees every group, also one that another gate has rejected already. So the counters do not
+//! depend on the order of gates, and a rejection can say whether *all* the gates behind it would yield. Gates
+//! named in [`KeepIfShort`] yield when a step would starve: a group rejected by these alone is still rejected
+//! here, but its [`Rejection::yields`], and a caller that runs out of prompts may take it after all.
 //!
 //! # Invariants
 //! - The verdict is a pure function of the group and the gates.
 //! - For each gate, seen = passed + rejected, and kept <= rejected; counters never wait.
 //!
 //! # Deliberately absent
-//! Deciding that a step is short: the caller knows its prompts and its target. Telling other processes: a gate of
-//! one's own is a [`Gate`], or somebody outside who is asked ([`Gates::ask`]).
+//! Deciding that a step is short: the caller knows its prompts and its target. Telling other processes: a
+//! gate of one's own is a [`Gate`], or somebody outside who is asked ([`Gates::ask`]).
 
 mod outside;
 mod rule;
@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+use crate::invariants::Violation;
 use crate::{GroupFilter, RewardError};
 use outside::Outside;
 
@@ -36,8 +37,8 @@ pub const GATES_MAX: usize = 32;
 /// Bytes of a gate's name.
 pub const GATE_NAME_BYTES_MAX: usize = 64;
 
-/// A group as gates see it: one value per valid sample in each list, in the same order. Samples that failed are not
-/// in it.
+/// A group as gates see it: one value per valid sample in each list, in the same order. Samples that failed
+/// are not in it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct GroupView<'a> {
     /// Right or wrong.
@@ -86,8 +87,8 @@ pub struct Rejection {
 }
 
 impl Rejection {
-    /// What is said of a group inside and then outside ([`Gates::ask`]): the first rejection that does not yield, or
-    /// else the first.
+    /// What is said of a group inside and then outside ([`Gates::ask`]): the first rejection that does not
+    /// yield, or else the first.
     pub fn of_both(inside: Result<(), Self>, outside: Result<(), Self>) -> Result<(), Self> {
         match (inside, outside) {
             (Err(inside), Err(outside)) if inside.yields && !outside.yields => Err(outside),
@@ -148,6 +149,17 @@ pub struct GateCounts {
     pub rejected: u64,
     /// Groups with its name on their rejection that the caller took after all.
     pub kept: u64,
+}
+
+impl GateCounts {
+    /// Checks the sums: a gate passes or rejects each group, and only a rejected group can be kept.
+    pub fn add_up(&self) -> Result<(), Violation> {
+        let Self { name, seen, passed, rejected, kept } = self;
+        if *seen == passed + rejected && kept <= rejected {
+            return Ok(());
+        }
+        Err(Violation(format!("gate={name} seen={seen} passed={passed} rejected={rejected} kept={kept}")))
+    }
 }
 
 /// A gate's name and what it has done.
@@ -269,8 +281,8 @@ impl Gates {
         Err(counted.rejection(reason, value))
     }
 
-    /// Counts a rejected group that was taken after all, so that nobody wonders where it comes from. A rejection
-    /// that does not yield, or of another run's gates, is not counted.
+    /// Counts a rejected group that was taken after all, so that nobody wonders where it comes from. A
+    /// rejection that does not yield, or of another run's gates, is not counted.
     pub fn kept_if_short(&self, rejection: &Rejection) {
         let yielding = self.all().find(|gate| gate.yields && gate.name == rejection.gate);
         if let Some(gate) = yielding {
@@ -278,8 +290,8 @@ impl Gates {
         }
     }
 
-    /// What every gate has counted so far, in the order of the list, those outside last. Of a group that is checked
-    /// meanwhile some gates may have been counted already.
+    /// What every gate has counted so far, in the order of the list, those outside last. Of a group that is
+    /// checked meanwhile some gates may have been counted already.
     pub fn counts(&self) -> Vec<GateCounts> {
         self.all().map(Counted::counts).collect()
     }

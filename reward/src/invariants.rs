@@ -1,14 +1,15 @@
-//! What must hold of scores, penalties, gates and advantages, for debug assertions, property tests and simulations.
+//! What must hold of scores, penalties, gates and advantages, for debug assertions, property tests and
+//! simulations.
 
-use crate::{GateCounts, Score};
+use crate::Score;
 
 /// A broken invariant, in words that name the numbers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("broken invariant: {0}")]
 pub struct Violation(pub String);
 
-/// Whether a number is one in 32 bits too, where trainers keep rewards: 1e39 is infinite there, and makes every
-/// advantage of its group NaN.
+/// Whether a number is one in 32 bits too, where trainers keep rewards: 1e39 is infinite there, and makes
+/// every advantage of its group NaN.
 pub fn is_finite_in_32_bits(number: f64) -> bool {
     (number as f32).is_finite()
 }
@@ -38,13 +39,4 @@ pub fn advantages_cancel_out(advantages: &[f32]) -> Result<(), Violation> {
         return Ok(());
     }
     Err(Violation(format!("advantages add up to {sum} of size {size}")))
-}
-
-/// A gate lets a group pass or rejects it, and only what it rejected can be kept all the same.
-pub fn gate_counts_add_up(counts: &GateCounts) -> Result<(), Violation> {
-    let GateCounts { name, seen, passed, rejected, kept } = counts;
-    if *seen == passed + rejected && kept <= rejected {
-        return Ok(());
-    }
-    Err(Violation(format!("gate={name} seen={seen} passed={passed} rejected={rejected} kept={kept}")))
 }

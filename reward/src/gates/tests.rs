@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::{FilterMetric, GroupFilter, invariants};
+use crate::{FilterMetric, GroupFilter};
 
 fn gates(value: serde_json::Value) -> Gates {
     Gates::new(&serde_json::from_value(value).unwrap()).unwrap()
@@ -204,7 +204,7 @@ proptest! {
             }
         }
         for (counts, alone) in together.counts().iter().zip(&alone) {
-            prop_assert_eq!(invariants::gate_counts_add_up(counts), Ok(()));
+            prop_assert_eq!(counts.add_up(), Ok(()));
             prop_assert_eq!(counts.seen, groups.len() as u64);
             prop_assert_eq!(counts.passed, alone.counts()[0].passed, "the others change nothing");
         }
