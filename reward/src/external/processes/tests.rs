@@ -146,9 +146,9 @@ async fn a_pool_that_was_given_up_is_tried_again_later() {
 #[tokio::test]
 async fn a_line_that_is_no_answer_costs_the_worker() {
     let cases = [
-        ("echo hello", "not JSON"),
+        ("echo hello", "to be JSON"),
         ("echo '{\"id\":99,\"score\":1}'", "answer to id=1"),
-        ("yes | head -c 4000000 | tr -d '\\n'; sleep 100", "too long"),
+        ("yes | head -c 4000000 | tr -d '\\n'; sleep 100", "answer line of at most"),
     ];
     for (says, words) in cases {
         let fixture = pool(&format!("echo $$ >>$0/pids; read line; {says}; read line; echo 1"));
