@@ -1,9 +1,9 @@
-//! Checks the documentation: every page is in the summary, every link and anchor resolves, and code that a page quotes
-//! from the repository equals its source.
+//! Checks the documentation: every page is in the summary, every link and anchor resolves, every test that a
+//! table names exists, and code that a page quotes from the repository equals its source.
 //!
-//! A quotation is a fenced block after a line `<!-- copy: PATH -->`, or `<!-- copy: PATH#NAME -->` for the lines between
-//! `ANCHOR: NAME` and `ANCHOR_END: NAME` in the source. `ROLLDOCK_BOOK_WRITE=1 cargo test -p rolldock-tests --test book`
-//! brings the quotations up to date.
+//! A quotation is a fenced block after a line `<!-- copy: PATH -->`, or `<!-- copy: PATH#NAME -->` for the
+//! lines between `ANCHOR: NAME` and `ANCHOR_END: NAME` in the source.
+//! `ROLLDOCK_BOOK_WRITE=1 cargo test -p rolldock-tests --test book` brings the quotations up to date.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -121,7 +121,9 @@ fn with_quotations(document: &Path) -> String {
     while let Some(line) = lines.next() {
         result.push_str(line);
         result.push('\n');
-        let Some(source) = line.strip_prefix(COPY).and_then(|rest| rest.strip_suffix(" -->")) else { continue };
+        let Some(source) = line.strip_prefix(COPY).and_then(|rest| rest.strip_suffix(" -->")) else {
+            continue;
+        };
         let fence = lines.find(|line| line.starts_with("```"));
         let fence = fence.unwrap_or_else(|| panic!("{document:?}: no block follows {line:?}"));
         lines.find(|line| *line == "```").unwrap_or_else(|| panic!("{document:?}: a block does not end"));
@@ -150,12 +152,61 @@ fn every_link_leads_to_a_file_and_a_heading() {
     assert!(faults.is_empty(), "broken links:\n{}", faults.join("\n"));
 }
 
+/// The sources of the workspace, as one text for each top-level folder.
+fn sources() -> String {
+    let mut folders: Vec<PathBuf> =
+        ["loadbalancer", "orchestrator", "queue", "reward", "simengine", "tests"].map(PathBuf::from).to_vec();
+    let mut text = String::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(workspace_root().join(&folder)).unwrap() {
+            let entry = entry.unwrap();
+            let path = folder.join(entry.file_name());
+            if entry.file_type().unwrap().is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                text.push_str(&read(&path));
+            }
+        }
+    }
+    text
+}
+
+#[test]
+fn every_test_that_a_table_names_exists() {
+    let sources = sources();
+    let (mut names, mut missing) = (0, Vec::new());
+    for page in pages() {
+        let text = read(&page);
+        let mut column = None;
+        for line in text.lines() {
+            let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+            if !line.starts_with('|') {
+                column = None;
+            } else if let Some(header) = cells.iter().position(|cell| *cell == "test") {
+                column = Some(header);
+            } else if let Some(cell) = column.and_then(|column| cells.get(column)) {
+                for name in cell.split('`').skip(1).step_by(2) {
+                    names += 1;
+                    if !sources.contains(&format!("fn {name}(")) {
+                        missing.push(format!("{}: {name}", page.display()));
+                    }
+                }
+            }
+        }
+    }
+    assert!(names > 40, "only {names} names were found");
+    assert!(missing.is_empty(), "tests that do not exist:\n{}", missing.join("\n"));
+}
+
 #[test]
 fn quoted_code_equals_its_source() {
     let is_writing = std::env::var_os("ROLLDOCK_BOOK_WRITE").is_some();
     for document in OTHERS.iter().map(PathBuf::from).chain(pages()) {
         let (found, expected) = (read(&document), with_quotations(&document));
-        assert!(!found.contains("{{#"), "{document:?} has a directive, which the repository's browser shows raw");
+        assert!(
+            !found.contains("{{#"),
+            "{document:?} has a directive, which the repository's browser shows raw"
+        );
         if found == expected {
             continue;
         }

@@ -31,9 +31,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("rolldock_queue", "partition"),
     ("rolldock_queue", "partition::table"),
     ("rolldock_queue", "remote"),
-    ("rolldock_reward", ""),
-    ("rolldock_reward", "external"),
-    ("rolldock_reward", "external::sandbox"),
     ("rolldock_simengine", ""),
     ("rolldock_simengine", "http"),
 ];
