@@ -145,7 +145,10 @@ fn configurations_are_read_written_and_refused() {
         (json!({"gates": [{"gate": "mean_range", "min": 1.0, "max": 0.0}]}), "in order"),
         (json!({"gates": [{"gate": "min_samples", "samples": 0}]}), "1 or more"),
         (json!({"gates": [{"gate": "truncated", "share_max": 1.5}]}), "0 to 1"),
-        (json!({"gates": [{"gate": "variance"}, {"gate": "variance", "metric": "reward"}]}), "that no other gate has"),
+        (
+            json!({"gates": [{"gate": "variance"}, {"gate": "variance", "metric": "reward"}]}),
+            "that no other gate has",
+        ),
         (json!({"gates": [{"gate": "variance", "name": ""}]}), "name of 1 to"),
         (json!({"gates": [], "keep_if_short": {"gates": ["variance"]}}), "name of a gate in the list"),
     ] {
