@@ -1,14 +1,14 @@
-//! Advantages relative to the group: how much better a sample is than its siblings.
+//! Advantages relative to the group: how much better a sample is than the other samples of its group.
 //!
-//! Every estimator here is outcome-level: one number per sample, the same for each of its tokens. Trainers
-//! accumulate rewards in 32 bits, and so does [`Advantage::of_group`], to the bit where the reference is known;
-//! [`Advantage::of_group_f64`] is the plain formula, for analysis.
+//! Every estimator here is outcome-level: each token of a sample has the advantage of the sample. Trainers
+//! accumulate rewards in 32 bits, and so does [`Advantage::of_group`]; where the reference is known, the
+//! results are equal to the bit. [`Advantage::of_group_f64`] is the plain formula, for analysis.
 //!
-//! An [`Advantage`] needs its group only; an [`Estimator`] is one of these or one that needs the whole batch.
+//! An [`Advantage`] needs only its group; an [`Estimator`] is an [`Advantage`] or needs the whole batch.
 //!
 //! # Deliberately absent
-//! Estimators that need more than the outcome (GAE needs a critic). Dr. GRPO's other half, the loss without division
-//! by the length, is the trainer's: see [`Advantage::DR_GRPO`].
+//! There are no estimators that need more than the outcome (GAE needs a critic). Dr. GRPO also changes the
+//! loss, which is up to the trainer: see [`Advantage::DR_GRPO`].
 
 mod estimator;
 
@@ -25,24 +25,26 @@ pub enum Advantage {
         /// Keeps the quotient finite; 1e-6 in the reference.
         epsilon: f32,
     },
-    /// GRPO without the division (Dr. GRPO, Liu et al. 2025): `r - mean`, so that easy and hard prompts weigh alike.
+    /// GRPO without the division (Dr. GRPO, Liu et al. 2025): `r - mean`, so easy and hard prompts have equal
+    /// weight.
     GrpoNoStd,
-    /// RLOO (Ahmadian et al. 2024): `r` less the mean of the others, which is `(r - mean) * n / (n - 1)`.
+    /// RLOO (Ahmadian et al. 2024): `r` minus the mean of the other samples, which is
+    /// `(r - mean) * n / (n - 1)`.
     Rloo,
 }
 
 impl Advantage {
-    /// GRPO with the reference's epsilon.
+    /// GRPO with the epsilon of the reference.
     pub const GRPO: Self = Self::Grpo { epsilon: 1e-6 };
 
-    /// The advantage of Dr. GRPO (Liu et al. 2025, "Understanding R1-Zero-Like Training", section 3.2), which is
-    /// [`Advantage::GrpoNoStd`]. The method has a second half, which no advantage can bring: the trainer must divide
-    /// the sum of a batch's token losses by a constant (the number of samples times the most tokens of a response)
-    /// and never by a response's own length, or long wrong answers are punished less than short ones.
+    /// The advantage of Dr. GRPO (Liu et al. 2025, "Understanding R1-Zero-Like Training", section 3.2), which
+    /// is [`Advantage::GrpoNoStd`]. The method also changes the loss: the trainer must divide the sum of a
+    /// batch's token losses by a constant (the number of samples times the most tokens of a response) and
+    /// never by a response's own length, or long wrong answers are punished less than short ones.
     pub const DR_GRPO: Self = Self::GrpoNoStd;
 
-    /// One advantage per reward, in 32-bit arithmetic as the reference has it. A single sample keeps its reward: its
-    /// mean counts as 0 and its deviation as 1.
+    /// One advantage per reward, in 32-bit arithmetic as the reference has it. A single sample keeps its
+    /// reward: its mean counts as 0 and its deviation as 1.
     pub fn of_group(self, rewards: &[f32]) -> Vec<f32> {
         let wide: Vec<f64> = rewards.iter().map(|reward| f64::from(*reward)).collect();
         let moments = Moments::of(&wide);
@@ -56,7 +58,7 @@ impl Advantage {
         rewards.iter().map(|reward| of_reward(*reward)).collect()
     }
 
-    /// The same by the plain formula in 64-bit arithmetic.
+    /// One advantage per reward, by the plain formula in 64-bit arithmetic.
     pub fn of_group_f64(self, rewards: &[f64]) -> Vec<f64> {
         let Moments { mean, deviation, leave_one_out } = Moments::of(rewards);
         let of_reward = |reward: f64| match self {
@@ -68,18 +70,19 @@ impl Advantage {
     }
 }
 
-/// What the estimators know of a group.
+/// The moments of a group that the estimators use.
 struct Moments {
     mean: f64,
-    /// Unbiased standard deviation.
+    /// The unbiased standard deviation.
     deviation: f64,
-    /// `n / (n - 1)`: turns a distance from the mean into one from the mean of the others.
+    /// `n / (n - 1)`, which turns a distance from the mean into a distance from the mean of the other
+    /// samples.
     leave_one_out: f64,
 }
 
 impl Moments {
     fn of(rewards: &[f64]) -> Self {
-        // With nothing to compare, a sample stands for itself.
+        // A single sample has nothing to be compared with and keeps its reward.
         if rewards.len() <= 1 {
             return Self { mean: 0.0, deviation: 1.0, leave_one_out: 1.0 };
         }
@@ -90,7 +93,7 @@ impl Moments {
     }
 }
 
-/// The number a person wrote: 1e-6 and not 9.99999997e-7, which is what its 32 bits hold.
+/// The decimal that was written: 1e-6, and not 9.99999997e-7, which is the value of its 32 bits.
 fn shortest_decimal(epsilon: f32) -> f64 {
     epsilon.to_string().parse().unwrap_or(f64::from(epsilon))
 }

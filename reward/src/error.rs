@@ -1,19 +1,19 @@
-//! Why there is no score.
+//! The errors of this crate.
 
 use std::time::Duration;
 
 /// What a caller may do about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorClass {
-    /// Try again.
+    /// A later attempt may succeed.
     Retryable,
-    /// Too much at a time.
+    /// The other side is overloaded; a later attempt at a lower rate may succeed.
     Backpressure,
     /// The input or the configuration is wrong.
     Client,
     /// The scorer failed.
     Fault,
-    /// Somebody asked for the end.
+    /// The caller cancelled the work.
     Cancelled,
 }
 
@@ -25,10 +25,10 @@ pub enum RewardError {
     UnknownSource {
         /// The row's source.
         data_source: String,
-        /// What is known.
+        /// The sources that have a scorer.
         known: &'static str,
     },
-    /// A row comes from where verl knows a scorer that has no exact counterpart here.
+    /// verl has a scorer for the row's source, and this crate has no exact counterpart of it.
     #[error("no exact scorer for data_source={data_source:?}, which verl scores by {verl}: {instead}")]
     SourceElsewhere {
         /// The row's source.
@@ -38,42 +38,42 @@ pub enum RewardError {
         /// What to configure.
         instead: &'static str,
     },
-    /// A configuration names something that is not there.
+    /// A configuration has a name that this crate does not know.
     #[error("unknown {what}={name:?}; expected one of: {known}")]
     Unknown {
-        /// What kind of thing.
+        /// The kind of thing that is named.
         what: &'static str,
-        /// Its name.
+        /// The unknown name.
         name: String,
-        /// What is known.
+        /// The names that exist.
         known: &'static str,
     },
     /// A configuration or a row has a value that cannot be used.
     #[error("invalid {what}={value:?}: {reason}")]
     Invalid {
-        /// What kind of thing.
+        /// The kind of value.
         what: &'static str,
-        /// As it was found, cut to [`EXCERPT_CODE_POINTS`].
+        /// The value as it was found, cut to 200 code points.
         value: String,
         /// Why it cannot be used.
         reason: String,
     },
-    /// A name alone does not say enough.
-    #[error("scorer={scorer:?} cannot do without options: {options}")]
+    /// The scorer has options without defaults, so its name alone does not configure it.
+    #[error("scorer={scorer:?} expects the options: {options}")]
     NeedsOptions {
         /// The scorer.
         scorer: &'static str,
-        /// The options.
+        /// The options that have no default.
         options: &'static str,
     },
-    /// A key of a configuration has a value that it cannot have.
+    /// A key of a configuration has a value that is not allowed.
     #[error("{key}: expected {expected}, found {found}")]
     Misconfigured {
         /// The key, with its table.
         key: &'static str,
-        /// What may stand there.
+        /// The values that are allowed.
         expected: &'static str,
-        /// What stands there.
+        /// The value that was found.
         found: String,
     },
     /// A server gave no answer, or only a part of one.
@@ -84,26 +84,26 @@ pub enum RewardError {
         /// The cause.
         reason: String,
     },
-    /// A server refused.
+    /// A server answered with an HTTP status other than success.
     #[error("{what} answered status={status}: {quote:?}")]
     Refused {
         /// The runner.
         what: String,
-        /// HTTP status.
+        /// The HTTP status.
         status: u16,
-        /// When it wants to be asked again.
+        /// The pause that the server asked for before the next attempt.
         retry_after: Option<Duration>,
-        /// The beginning of its answer.
+        /// The beginning of the answer.
         quote: String,
     },
-    /// An answer came that holds no score.
+    /// An answer holds no score that can be read.
     #[error("{what}: {reason}; it said {quote:?}")]
     Nonsense {
         /// The runner.
         what: String,
-        /// What is wrong with it.
+        /// What was expected of the answer.
         reason: String,
-        /// The beginning of the answer, or its end where the end decides.
+        /// The beginning of the answer, or its end where the score stands at the end.
         quote: String,
     },
     /// The reward function ran and failed.
@@ -111,67 +111,67 @@ pub enum RewardError {
     Raised {
         /// The runner.
         what: String,
-        /// Its own words.
+        /// The function's own error message.
         reason: String,
     },
-    /// A command or a function is not there or cannot be started; it stays so.
+    /// A command or a function does not exist or cannot be started; later attempts cannot succeed either.
     #[error("{what} cannot be started: {reason}")]
     Unloadable {
         /// The runner.
         what: String,
-        /// Why not.
+        /// The reason of the failed start.
         reason: String,
     },
-    /// Two workers died of the same job, or one did not start in time.
+    /// Two workers died while they scored the same job, or a worker did not start in time.
     #[error("{what}: the worker died, {how}; stderr: {stderr:?}")]
     WorkerDied {
         /// The runner.
         what: String,
-        /// Its exit status or signal.
+        /// The exit status or signal of the worker.
         how: String,
-        /// The last that it wrote there.
+        /// The end of what the worker wrote to standard error.
         stderr: String,
     },
-    /// Workers die one after the other; the next start waits.
+    /// Workers died one after the other without an answer; the next start is delayed.
     #[error("{what}: deaths={deaths} in a row without an answer, the last one {how}; stderr: {stderr:?}")]
     WorkersKeepDying {
         /// The runner.
         what: String,
-        /// How many.
+        /// The number of deaths in a row.
         deaths: u32,
-        /// Exit status or signal of the last one.
+        /// The exit status or signal of the last worker.
         how: String,
-        /// The last that it wrote there.
+        /// The end of what the last worker wrote to standard error.
         stderr: String,
     },
-    /// One attempt took too long.
+    /// One attempt exceeded its time limit.
     #[error("no answer within attempt_s={}", after.as_secs_f64())]
     TimedOut {
         /// The limit.
         after: Duration,
     },
-    /// Nobody was answered for too long while a job waited for its turn.
-    #[error("nobody was answered for {} s: it waited for {waiting_for}", after.as_secs_f64())]
+    /// A job waited for its turn while the runner answered no job at all.
+    #[error("no job was answered for {} s: this one waited for {waiting_for}", after.as_secs_f64())]
     NoTurn {
-        /// How long.
+        /// The time without an answer.
         after: Duration,
-        /// What it waited for last.
+        /// What the job waited for last.
         waiting_for: &'static str,
     },
-    /// All attempts, waits and pauses of a job, from its turn on, took too long.
-    #[error("no score within deadline_s={}: it waited for {waiting_for}; {last_error}", after.as_secs_f64())]
+    /// The attempts and pauses of a job exceeded the deadline, which counts from the job's turn.
+    #[error("no score within deadline_s={}: the job waited for {waiting_for}; {last_error}", after.as_secs_f64())]
     Deadline {
         /// The limit.
         after: Duration,
-        /// What it waited for last.
+        /// What the job waited for last.
         waiting_for: &'static str,
-        /// How the attempt before failed, if there was one.
+        /// The error of the previous attempt, if there was one.
         last_error: String,
     },
-    /// The runner was closed before there was a score.
+    /// The runner was closed before the job had a score.
     #[error("scoring was cancelled")]
     Cancelled,
-    /// A job failed and the rule says that the run ends.
+    /// A job failed, and `on_failure = "stop"` ends the run.
     #[error("a reward failed and on_failure=\"stop\": {reason}")]
     Stop {
         /// The job's error.
@@ -179,22 +179,22 @@ pub enum RewardError {
     },
 }
 
-/// Code points of a value that an error shows.
-pub const EXCERPT_CODE_POINTS: usize = 200;
+/// The most code points of a value that an error shows.
+const EXCERPT_CODE_POINTS: usize = 200;
 
-/// "Too many requests".
+/// HTTP 429, "Too Many Requests".
 const STATUS_BACKPRESSURE: u16 = 429;
-/// "Request timeout".
+/// HTTP 408, "Request Timeout".
 const STATUS_TIMEOUT: u16 = 408;
 
 impl RewardError {
-    /// A value that cannot be used, and why.
+    /// A [`RewardError::Invalid`]; `reason` says what was expected.
     pub(crate) fn invalid(what: &'static str, value: impl ToString, reason: impl Into<String>) -> Self {
         let value = value.to_string().chars().take(EXCERPT_CODE_POINTS).collect();
         Self::Invalid { what, value, reason: reason.into() }
     }
 
-    /// What a caller may do about it.
+    /// What a caller may do about the error.
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::UnknownSource { .. }
@@ -210,7 +210,7 @@ impl RewardError {
                 STATUS_TIMEOUT | 500.. => ErrorClass::Retryable,
                 _ => ErrorClass::Client,
             },
-            // Nobody's input is proven wrong, and the same question would most likely get the same answer again.
+            // These do not show that the input is wrong, and another attempt would most likely fail alike.
             Self::Nonsense { .. }
             | Self::Raised { .. }
             | Self::WorkerDied { .. }
@@ -222,7 +222,7 @@ impl RewardError {
         }
     }
 
-    /// When the other side wants to be asked again, if it said so.
+    /// The pause that the other side asked for before the next attempt, if any.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused { retry_after, .. } => *retry_after,

@@ -1,39 +1,39 @@
 //! Groups without variance: every sample is as good as every other, so their advantages are all zero and the
 //! group teaches nothing (dynamic sampling of DAPO, Yu et al. 2025, section 3.2).
 //!
-//! Two published rules differ on a single sample only: see [`varies`] and [`kept_by_deviation`]. Values are compared
-//! exactly, without a tolerance, as both rules do.
+//! Two published rules differ on a single sample only: see [`varies`] and [`kept_by_deviation`]. Values are
+//! compared exactly, without a tolerance, as both rules do.
 
 use serde::{Deserialize, Serialize};
 
-/// Whose variance counts.
+/// The values whose variance counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FilterMetric {
-    /// Right or wrong.
+    /// The accuracies of the samples.
     #[default]
     Acc,
-    /// The reward, shaping included.
+    /// The rewards, shaping included.
     Reward,
 }
 
-/// Why a group was left out.
+/// Why the filter rejects a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FilterReason {
     /// Every sample is right.
     AllRight,
     /// Every sample is wrong.
     AllWrong,
-    /// Every sample is as nearly right as every other.
+    /// All accuracies are equal, and neither 0 nor 1.
     EqualAccs,
-    /// All rewards are the same.
+    /// All rewards are equal.
     EqualRewards,
-    /// There is no sample.
+    /// The group has no sample.
     Empty,
 }
 
 impl FilterReason {
-    /// The word in ledgers, tables and metrics.
+    /// The name of the reason in ledgers, tables and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::AllRight => "all_right",
@@ -49,9 +49,9 @@ impl FilterReason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GroupFilter {
-    /// Off lets every group pass.
+    /// Whether the filter is on; otherwise every group passes.
     pub enable: bool,
-    /// See [`FilterMetric`].
+    /// The values that are compared.
     pub metric: FilterMetric,
 }
 
@@ -62,7 +62,7 @@ impl Default for GroupFilter {
 }
 
 impl GroupFilter {
-    /// Whether a group passes; one value per sample in each list.
+    /// Checks a group; each list has one value per sample.
     pub fn check(&self, accs: &[f32], rewards: &[f32]) -> Result<(), FilterReason> {
         debug_assert_eq!(accs.len(), rewards.len(), "one acc and one reward per sample");
         if !self.enable {
@@ -85,12 +85,12 @@ impl GroupFilter {
     }
 }
 
-/// The async recipe's rule: not all exactly equal. A single sample does not vary.
+/// The rule of the asynchronous recipe: the values are not all exactly equal. A single sample does not vary.
 pub fn varies(values: &[f32]) -> bool {
     values.windows(2).any(|pair| pair[0] != pair[1])
 }
 
-/// The synchronous recipe's rule: a standard deviation above zero, or a single sample.
+/// The rule of the synchronous recipe: the standard deviation is above zero, or there is a single sample.
 pub fn kept_by_deviation(values: &[f32]) -> bool {
     values.len() == 1 || varies(values)
 }

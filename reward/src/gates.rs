@@ -1,20 +1,20 @@
-//! Named gates that a group must pass: all must agree, and each counts what it let pass and what it rejected.
+//! The gates of a run: named filters, all of which a group must pass. Each gate counts the groups that it
+//! passes and rejects.
 //!
-//! [`crate::GroupFilter`] is the published rule and stays what it is; [`Gates`] holds that rule as one gate among
-//! others (the `variance` gate without a tolerance is the same, value for value).
+//! [`crate::GroupFilter`] is the filter of the published recipe; the `variance` gate without a tolerance
+//! decides exactly like it.
 //!
-//! Every gate sees every group, also one that another gate has rejected already. So the counters do not depend on
-//! the order of gates, and a rejection can say whether *all* the gates behind it would yield. Gates named in
-//! [`KeepIfShort`] yield when a step would starve: a group rejected by these alone is still rejected here, but its
-//! [`Rejection::yields`], and a caller that runs out of prompts may take it after all.
+//! Every gate checks every group, even when another gate has rejected the group already. So the counters do
+//! not depend on the order of the gates, and a rejection can say whether all the gates that reject the group
+//! would yield. The gates named in [`KeepIfShort`] yield when a step runs out of prompts: a group that only
+//! such gates reject has [`Rejection::yields`] set, and the caller may accept it after all.
 //!
 //! # Invariants
 //! - The verdict is a pure function of the group and the gates.
 //! - For each gate, seen = passed + rejected, and kept <= rejected; counters never wait.
 //!
 //! # Deliberately absent
-//! Deciding that a step is short: the caller knows its prompts and its target. Telling other processes: a gate of
-//! one's own is a [`Gate`], or somebody outside who is asked ([`Gates::ask`]).
+//! Gates do not decide that a step is short, because the caller knows its prompts and its target.
 
 mod outside;
 mod rule;
@@ -25,28 +25,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+use crate::invariants::Violation;
 use crate::{GroupFilter, RewardError};
 use outside::Outside;
 
 pub use outside::GateRow;
 pub use rule::GateRule;
 
-/// Gates of a run.
+/// The most gates of a run.
 pub const GATES_MAX: usize = 32;
-/// Bytes of a gate's name.
+/// The most bytes of a gate's name.
 pub const GATE_NAME_BYTES_MAX: usize = 64;
 
-/// A group as gates see it: one value per valid sample in each list, in the same order. Samples that failed are not
-/// in it.
+/// The group that a gate checks: each list has one value per valid sample, in the same order. Failed samples
+/// are left out.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct GroupView<'a> {
-    /// Right or wrong.
+    /// Accuracies: 1 for a right response, 0 for a wrong one.
     pub accs: &'a [f32],
     /// Rewards, shaping included.
     pub rewards: &'a [f32],
-    /// Whether the response was cut off at the most tokens.
+    /// Whether the response was cut off at the token limit.
     pub truncated: &'a [bool],
-    /// Tokens of the responses.
+    /// Response lengths in tokens.
     pub tokens: &'a [u32],
 }
 
@@ -57,16 +58,16 @@ impl GroupView<'_> {
     }
 }
 
-/// Why a gate does not let a group pass.
+/// Why a gate rejects a group.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Refusal {
-    /// The word in ledgers, tables and metrics.
+    /// The name of the reason in ledgers, tables and metrics.
     pub reason: &'static str,
-    /// What the gate measured: how near the group was.
+    /// The value that the gate measured.
     pub value: f64,
 }
 
-/// A gate; called from many threads, once per group. It must neither wait nor panic.
+/// A filter of groups. Many threads call it, once per group; it must neither wait nor panic.
 pub trait Gate: Send + Sync + 'static {
     /// Whether the group passes.
     fn check(&self, group: &GroupView<'_>) -> Result<(), Refusal>;
@@ -77,17 +78,18 @@ pub trait Gate: Send + Sync + 'static {
 pub struct Rejection {
     /// The gate's name: the first, in the order of the list, that does not yield; or else the first.
     pub gate: Arc<str>,
-    /// See [`Refusal`].
+    /// The name of the reason; see [`Refusal::reason`].
     pub reason: &'static str,
-    /// See [`Refusal`].
+    /// The value that the gate measured; see [`Refusal::value`].
     pub value: f64,
-    /// Every gate that rejected the group is in [`KeepIfShort`]: it may be taken when the prompts run out.
+    /// Whether every gate that rejected the group is in [`KeepIfShort`]; the group may then be accepted when
+    /// the prompts run out.
     pub yields: bool,
 }
 
 impl Rejection {
-    /// What is said of a group inside and then outside ([`Gates::ask`]): the first rejection that does not yield, or
-    /// else the first.
+    /// What is said of a group inside and then outside ([`Gates::ask`]): the first rejection that does not
+    /// yield, or else the first.
     pub fn of_both(inside: Result<(), Self>, outside: Result<(), Self>) -> Result<(), Self> {
         match (inside, outside) {
             (Err(inside), Err(outside)) if inside.yields && !outside.yields => Err(outside),
@@ -100,7 +102,7 @@ impl Rejection {
 /// A gate with its options: `{ gate = "variance", metric = "acc", tolerance = 0.0 }`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GateConfig {
-    /// How counters and rejections call it; by default as the rule is called. Names differ within a list.
+    /// The name in counters and rejections; by default the name of the rule. Names must differ within a list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The rule, which also refuses unknown keys.
@@ -108,21 +110,21 @@ pub struct GateConfig {
     pub rule: GateRule,
 }
 
-/// Which gates yield when a step would starve.
+/// The gates that yield when a step runs out of prompts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct KeepIfShort {
-    /// Names of gates; all others never yield.
+    /// The names of these gates; no other gate yields.
     pub gates: Vec<String>,
 }
 
-/// The gates of a run, as a recipe has them.
+/// The configuration of the gates of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GatesConfig {
-    /// All of these must agree; none lets every group pass.
+    /// The gates, all of which a group must pass; an empty list passes every group.
     pub gates: Vec<GateConfig>,
-    /// See [`KeepIfShort`].
+    /// The gates that yield.
     pub keep_if_short: KeepIfShort,
 }
 
@@ -135,22 +137,33 @@ impl From<GroupFilter> for GatesConfig {
     }
 }
 
-/// What a gate has counted, in groups.
+/// The groups that a gate has counted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct GateCounts {
-    /// The gate.
+    /// The name of the gate.
     pub name: Arc<str>,
-    /// Groups that came.
+    /// Groups that the gate checked.
     pub seen: u64,
-    /// Groups that it let pass; another gate may have rejected them.
+    /// Groups that it passed; another gate may have rejected them.
     pub passed: u64,
     /// Groups that it rejected.
     pub rejected: u64,
-    /// Groups with its name on their rejection that the caller took after all.
+    /// Groups whose rejection names this gate and that the caller accepted after all.
     pub kept: u64,
 }
 
-/// A gate's name and what it has done.
+impl GateCounts {
+    /// Checks the sums: a gate passes or rejects each group, and only a rejected group can be kept.
+    pub fn add_up(&self) -> Result<(), Violation> {
+        let Self { name, seen, passed, rejected, kept } = self;
+        if *seen == passed + rejected && kept <= rejected {
+            return Ok(());
+        }
+        Err(Violation(format!("gate={name} seen={seen} passed={passed} rejected={rejected} kept={kept}")))
+    }
+}
+
+/// The name and the counters of a gate.
 struct Counted {
     name: Arc<str>,
     yields: bool,
@@ -173,7 +186,7 @@ impl Counted {
     }
 
     fn counts(&self) -> GateCounts {
-        // Before the rejections, which it must not exceed.
+        // It is read before the rejections, which it must not exceed.
         let kept = self.kept.load(Ordering::Acquire);
         let (passed, rejected) = (self.passed.load(Ordering::Relaxed), self.rejected.load(Ordering::Relaxed));
         GateCounts { name: Arc::clone(&self.name), seen: passed + rejected, passed, rejected, kept }
@@ -185,7 +198,7 @@ struct Named {
     gate: Box<dyn Gate>,
 }
 
-/// See the module's documentation.
+/// The gates of a run, with their counters.
 #[derive(Default)]
 pub struct Gates {
     gates: Vec<Named>,
@@ -200,7 +213,7 @@ impl fmt::Debug for Gates {
 }
 
 impl Gates {
-    /// An error names the gate that cannot be used, and why.
+    /// Builds the gates; an error names the gate and what was expected of it.
     pub fn new(config: &GatesConfig) -> Result<Self, RewardError> {
         let mut gates = Self::default();
         let yielding = &config.keep_if_short.gates;
@@ -215,17 +228,21 @@ impl Gates {
         }
         let unknown = yielding.iter().find(|name| !gates.all().any(|gate| *gate.name == ***name));
         match unknown {
-            Some(name) => Err(RewardError::invalid("keep_if_short gate", name, "no gate has this name")),
+            Some(name) => Err(RewardError::invalid(
+                "keep_if_short gate",
+                name,
+                "expected the name of a gate in the list",
+            )),
             None => Ok(gates),
         }
     }
 
-    /// The valid samples that a group needs, where a `min_samples` gate says so: then it may lack others.
+    /// The valid samples that a group needs by its `min_samples` gates; such a group may lack the others.
     pub fn samples_min(&self) -> Option<usize> {
         self.samples_min
     }
 
-    /// Adds a gate of one's own behind the others; `yields` as in [`KeepIfShort`].
+    /// Appends a gate; `yields` says whether it yields as in [`KeepIfShort`].
     pub fn push(&mut self, name: &str, gate: Box<dyn Gate>, yields: bool) -> Result<(), RewardError> {
         let counted = self.counted(name, yields)?;
         self.gates.push(Named { counted, gate });
@@ -238,10 +255,10 @@ impl Gates {
             return invalid(format!("expected a name of 1 to {GATE_NAME_BYTES_MAX} bytes"));
         }
         if self.all().any(|other| &*other.name == name) {
-            return invalid("named twice; give each a name".to_owned());
+            return invalid("expected a name that no other gate has".to_owned());
         }
         if self.all().count() == GATES_MAX {
-            return invalid(format!("more than {GATES_MAX} gates"));
+            return invalid(format!("expected at most {GATES_MAX} gates"));
         }
         let zero = || AtomicU64::new(0);
         Ok(Counted { name: name.into(), yields, passed: zero(), rejected: zero(), kept: zero() })
@@ -252,7 +269,7 @@ impl Gates {
         self.gates.iter().map(|gate| &gate.counted).chain(outside)
     }
 
-    /// Whether every gate lets the group pass; counts either way. Those outside are not asked.
+    /// Checks the group with every gate and counts the results. Outside gates are not asked.
     pub fn check(&self, group: &GroupView<'_>) -> Result<(), Rejection> {
         debug_assert!(group.is_even(), "the lists of a group differ in length");
         let (mut hard, mut soft) = (None, None);
@@ -269,8 +286,8 @@ impl Gates {
         Err(counted.rejection(reason, value))
     }
 
-    /// Counts a rejected group that was taken after all, so that nobody wonders where it comes from. A rejection
-    /// that does not yield, or of another run's gates, is not counted.
+    /// Counts a rejected group that the caller accepted after all. A rejection that does not yield, or that
+    /// comes from the gates of another run, is not counted.
     pub fn kept_if_short(&self, rejection: &Rejection) {
         let yielding = self.all().find(|gate| gate.yields && gate.name == rejection.gate);
         if let Some(gate) = yielding {
@@ -278,8 +295,8 @@ impl Gates {
         }
     }
 
-    /// What every gate has counted so far, in the order of the list, those outside last. Of a group that is checked
-    /// meanwhile some gates may have been counted already.
+    /// What every gate has counted so far, in the order of the list, those outside last. Of a group that is
+    /// checked meanwhile some gates may have been counted already.
     pub fn counts(&self) -> Vec<GateCounts> {
         self.all().map(Counted::counts).collect()
     }

@@ -1,19 +1,20 @@
-//! What must hold of scores, penalties, gates and advantages, for debug assertions, property tests and simulations.
+//! The invariants of scores, penalties and advantages, which debug assertions, property tests and simulations
+//! check.
 
-use crate::{GateCounts, Score};
+use crate::Score;
 
-/// A broken invariant, in words that name the numbers.
+/// A broken invariant, with the numbers that break it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("broken invariant: {0}")]
 pub struct Violation(pub String);
 
-/// Whether a number is one in 32 bits too, where trainers keep rewards: 1e39 is infinite there, and makes every
-/// advantage of its group NaN.
+/// Whether a number stays finite in 32 bits, the width in which trainers keep rewards: 1e39 becomes infinite,
+/// and makes every advantage of its group NaN.
 pub fn is_finite_in_32_bits(number: f64) -> bool {
     (number as f32).is_finite()
 }
 
-/// A score is a number that 32 bits hold, and so are its parts, and `acc` is a share.
+/// Checks that a score and its parts are finite in 32 bits, and that `acc` is from 0 to 1.
 pub fn score_is_sound(score: &Score) -> Result<(), Violation> {
     let parts_are_finite = score.parts.values().all(|part| is_finite_in_32_bits(*part));
     if is_finite_in_32_bits(score.score) && parts_are_finite && (0.0..=1.0).contains(&score.acc) {
@@ -22,7 +23,7 @@ pub fn score_is_sound(score: &Score) -> Result<(), Violation> {
     Err(Violation(format!("score={} acc={} parts={:?}", score.score, score.acc, score.parts)))
 }
 
-/// A penalty takes away and never adds.
+/// Checks that a penalty is finite and not positive.
 pub fn penalty_is_sound(penalty: f64) -> Result<(), Violation> {
     if is_finite_in_32_bits(penalty) && penalty <= 0.0 {
         return Ok(());
@@ -30,7 +31,7 @@ pub fn penalty_is_sound(penalty: f64) -> Result<(), Violation> {
     Err(Violation(format!("penalty={penalty}")))
 }
 
-/// Relative to their group, advantages are numbers that add up to nothing, to rounding.
+/// Checks that the advantages of a group add up to 0, up to rounding.
 pub fn advantages_cancel_out(advantages: &[f32]) -> Result<(), Violation> {
     let sum: f64 = advantages.iter().map(|advantage| f64::from(*advantage)).sum();
     let size: f64 = advantages.iter().map(|advantage| f64::from(advantage.abs())).sum();
@@ -38,13 +39,4 @@ pub fn advantages_cancel_out(advantages: &[f32]) -> Result<(), Violation> {
         return Ok(());
     }
     Err(Violation(format!("advantages add up to {sum} of size {size}")))
-}
-
-/// A gate lets a group pass or rejects it, and only what it rejected can be kept all the same.
-pub fn gate_counts_add_up(counts: &GateCounts) -> Result<(), Violation> {
-    let GateCounts { name, seen, passed, rejected, kept } = counts;
-    if *seen == passed + rejected && kept <= rejected {
-        return Ok(());
-    }
-    Err(Violation(format!("gate={name} seen={seen} passed={passed} rejected={rejected} kept={kept}")))
 }

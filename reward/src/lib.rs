@@ -1,16 +1,37 @@
-//! What a response is worth, which groups teach nothing, and how far each sample is from its group.
+//! Scores responses, filters groups that teach nothing, and turns rewards into advantages.
 //!
-//! Scorers are exact to the field's reference implementations, quirks included: a model that was trained against
-//! the reference must not see another reward because the code is in another language. Where Python's idea of text
-//! differs from Rust's (code points, white space, digits) this crate follows Python; see [`python_text`].
+//! A [`Scorer`] scores one response against its ground truth; [`ScorerConfig`] builds it from a recipe.
+//! [`Gates`] decide whether a group is accepted. [`Shaping`] and [`Estimator`] turn the rewards of a group
+//! into advantages. Rewards that another process computes are in [`external`].
+//!
+//! Scorers give the result of the field's reference implementations, quirks included: a model that was
+//! trained against the reference must not see another reward because the code is in another language. Where
+//! Python treats text differently from Rust (code points, white space, digits), this crate follows Python;
+//! see [`python_text`].
+//!
+//! ```
+//! use rolldock_reward::{ScoreInput, ScorerConfig};
+//!
+//! let scorer = ScorerConfig::from_name("math_dapo")?.build()?;
+//! let input = ScoreInput {
+//!     response: "2 + 2 is four.\nAnswer: 4",
+//!     ground_truth: "4",
+//!     data_source: "math_dapo",
+//!     extra: None,
+//! };
+//! let score = scorer.score(&input)?;
+//! assert_eq!((score.score, score.acc), (1.0, 1.0));
+//! assert_eq!(score.pred.as_deref(), Some("4"));
+//! # Ok::<(), rolldock_reward::RewardError>(())
+//! ```
 //!
 //! # Invariants
-//! - Scoring is total and deterministic: any text gives a score, the same one every time, in time linear in the
-//!   part of the text that counts.
-//! - Nothing in here waits, locks, or does I/O, except for what is in [`external`], which keeps its own invariants.
+//! - Scoring is total and deterministic: every text has a score, which is always the same, and the time to
+//!   compute it is linear in the part of the text that counts.
+//! - Nothing in this crate waits, locks or does I/O, except [`external`], which states its own invariants.
 //!
 //! # Deliberately absent
-//! Deciding when to score: callers own threads and the order of samples.
+//! This crate does not decide when to score: callers own the threads and the order of samples.
 
 pub mod advantage;
 pub mod external;
@@ -25,18 +46,13 @@ pub mod shaping;
 
 mod error;
 
-pub use advantage::{Advantage, Estimator, expand};
-pub use error::{EXCERPT_CODE_POINTS, ErrorClass, RewardError};
-pub use external::{ExternalConfig, Guarded, OnFailure, RewardJob, RewardRunner};
-pub use filter::{FilterMetric, FilterReason, GroupFilter};
-pub use gates::{
-    Gate, GateConfig, GateCounts, GateRow, GateRule, Gates, GatesConfig, GroupView, KeepIfShort, Refusal,
-    Rejection,
-};
+pub use advantage::{Advantage, Estimator};
+pub use error::{ErrorClass, RewardError};
+pub use external::{ExternalConfig, OnFailure, RewardJob, RewardRunner};
+pub use filter::{FilterMetric, GroupFilter};
+pub use gates::{GateConfig, GateCounts, GateRow, GateRule, Gates, GatesConfig, GroupView, Rejection};
 pub use overlong::Overlong;
 pub use scorer::{
-    Choice, ExactMatch, Format, Gsm8k, Gsm8kMethod, JsonSchema, JsonSchemaConfig, Length, Math, MathDapo,
-    MathEquiv, Part, Parts, Pattern, PatternConfig, Ramp, Repetition, RepetitionUnit, Routed, Rubric,
-    RubricConfig, RubricPart, Score, ScoreInput, Scorer, ScorerConfig, Variant,
+    Gsm8k, Gsm8kMethod, Math, MathDapo, MathEquiv, Parts, Score, ScoreInput, Scorer, ScorerConfig, Variant,
 };
-pub use shaping::{Normalise, Shaping};
+pub use shaping::Shaping;

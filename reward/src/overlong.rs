@@ -1,24 +1,25 @@
-//! Soft punishment of overlong answers (DAPO, Yu et al. 2025, section 3.4).
+//! Soft overlong punishment (DAPO, Yu et al. 2025, section 3.4).
 //!
-//! A hard cut at the limit punishes a good answer that was a token too long as much as a wrong one, which is noise;
-//! a penalty that grows over a buffer before the limit tells the model which way to go.
+//! A response that is cut off at the token limit scores like a wrong one, however good it was, which adds
+//! noise to the reward. A penalty that grows over a buffer before the limit gives the model a direction
+//! instead.
 
 use crate::invariants;
 
 /// The penalty grows linearly over the last `buffer_length` tokens before the limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Overlong {
-    /// Most tokens of a response.
+    /// The token limit of a response.
     pub max_response_length: u32,
-    /// Tokens before the limit in which the penalty grows; without any there is no penalty.
+    /// The tokens before the limit over which the penalty grows; 0 means no penalty.
     pub buffer_length: u32,
     /// The penalty at the limit, 0 or more.
     pub penalty_factor: f64,
 }
 
 impl Overlong {
-    /// Zero or negative, and below `-penalty_factor` only for responses beyond the limit; added to the score.
-    /// `response_length` counts tokens.
+    /// The penalty that is added to the score of a response of `response_length` tokens. It is 0 or negative,
+    /// and below `-penalty_factor` only for responses beyond the limit.
     pub fn penalty(&self, response_length: u32) -> f64 {
         if self.buffer_length == 0 {
             return 0.0;

@@ -1,7 +1,7 @@
-//! The clipped policy loss, for trainers that want to check theirs: PPO's clip with separate bounds (clip-higher,
-//! DAPO) and the dual clip for negative advantages (Ye et al. 2020).
+//! A reference of the clipped policy loss, against which trainers can check their own: PPO's clip with
+//! separate bounds (clip-higher, DAPO) and the dual clip for negative advantages (Ye et al. 2020).
 
-/// How token losses become one number.
+/// How the losses of tokens are aggregated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Aggregation {
     /// Mean over all tokens of the batch.
@@ -26,13 +26,13 @@ pub struct Clip {
 /// One sequence; all lists have the same length, one entry per token.
 #[derive(Debug, Clone, Copy)]
 pub struct Sequence<'a> {
-    /// Log-probabilities under the policy that generated.
+    /// Log-probabilities under the policy that generated the tokens.
     pub old_log_prob: &'a [f64],
-    /// Log-probabilities under the policy that is trained.
+    /// Log-probabilities under the policy that is being trained.
     pub log_prob: &'a [f64],
-    /// Advantages.
+    /// The advantages of the tokens.
     pub advantages: &'a [f64],
-    /// 1 for tokens that count.
+    /// 1 for tokens that count, 0 for others.
     pub mask: &'a [f64],
 }
 
@@ -43,10 +43,10 @@ impl Sequence<'_> {
     }
 }
 
-/// The loss and what monitors it.
+/// The loss and its metrics.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PolicyLoss {
-    /// To be minimised.
+    /// The loss, which is minimised.
     pub loss: f64,
     /// Share of tokens at the ratio's bounds.
     pub clip_fraction: f64,
@@ -56,7 +56,7 @@ pub struct PolicyLoss {
     pub kl: f64,
 }
 
-/// Log ratios beyond this say nothing more; the reference clamps there.
+/// The bound at which the reference clamps log ratios.
 const LOG_RATIO_MAX: f64 = 20.0;
 
 /// The loss over a batch; sequences whose lists differ in length end at the shortest.

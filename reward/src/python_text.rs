@@ -1,4 +1,4 @@
-//! Python's notions of text, which the reference scorers are written in.
+//! Python's treatment of text, which the reference scorers rely on.
 //!
 //! `str.isdigit` also holds for superscripts, circled and full-width digits; `str.isspace` and the regular
 //! expression `\s` also hold for the four separators U+001C to U+001F. Ranges as of Unicode 14, Python 3.11.

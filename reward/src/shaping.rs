@@ -1,31 +1,32 @@
-//! What becomes of rewards between the scorer and the advantage.
+//! Reward shaping: the changes of a reward between the scorer and the advantage.
 //!
-//! In this order: the reward is clipped as soon as it is known, so that gates and people see what the trainer sees; a
-//! group that passed its gates is normalised, because a gate on variance would have nothing to look at afterwards.
+//! A reward is clipped as soon as it is known, so gates and logs show the value that the trainer gets. The
+//! rewards of a group are normalised after the group has passed its gates, because a gate on variance needs
+//! the original values.
 
 use serde::{Deserialize, Serialize};
 
 use crate::RewardError;
 
-/// Keeps the quotient finite where a group does not vary.
+/// Keeps the quotient finite where the rewards of a group are equal.
 const EPSILON: f32 = 1e-6;
 
-/// Changes of a reward; none by default.
+/// The configuration of reward shaping; it changes nothing by default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Shaping {
-    /// The smallest and the largest reward, overlong shaping included.
+    /// The smallest and the largest reward; the overlong penalty is added before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip: Option<[f32; 2]>,
-    /// Over the rewards of a group.
+    /// How the rewards of a group are normalised.
     pub normalise: Normalise,
 }
 
-/// How the rewards of a group are made comparable with those of others.
+/// How the rewards of a group are made comparable with those of other groups.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Normalise {
-    /// As they are.
+    /// Rewards stay as they are.
     #[default]
     Off,
     /// `(r - min) / (max - min)`; 0 where all are equal.
@@ -35,22 +36,26 @@ pub enum Normalise {
 }
 
 impl Shaping {
-    /// An error names the value that cannot be used.
+    /// Checks the configuration; an error names the value and what was expected.
     pub fn check(&self) -> Result<(), RewardError> {
         let Some([least, most]) = self.clip else { return Ok(()) };
         if least.is_finite() && most.is_finite() && least <= most {
             return Ok(());
         }
         let found = format!("[{least}, {most}]");
-        Err(RewardError::Misconfigured { key: "shaping.clip", expected: "two numbers in order", found })
+        Err(RewardError::Misconfigured {
+            key: "shaping.clip",
+            expected: "[least, most], two finite numbers in order",
+            found,
+        })
     }
 
-    /// A sample's reward.
+    /// The clipped reward of a sample.
     pub fn clipped(&self, reward: f32) -> f32 {
         self.clip.map_or(reward, |[least, most]| reward.max(least).min(most))
     }
 
-    /// A group's rewards.
+    /// The normalised rewards of a group.
     pub fn normalised(&self, rewards: &[f32]) -> Vec<f32> {
         match self.normalise {
             Normalise::Off => rewards.to_vec(),

@@ -1,4 +1,4 @@
-//! Estimators by name, over a whole batch, down to tokens.
+//! Estimators by name, over a whole batch, with advantages for tokens.
 
 use crate::{Advantage, RewardError};
 
@@ -7,11 +7,12 @@ const NAMES: &str = "grpo, grpo_no_std, dr_grpo, rloo, reinforce_plus_plus_basel
 /// How a batch of groups becomes advantages.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Estimator {
-    /// Group by group; the batch does not matter.
+    /// Each group is estimated on its own.
     PerGroup(Advantage),
-    /// REINFORCE++ with a group baseline (Hu et al. 2025, "REINFORCE++", arXiv 2501.03262): `a = r - mean(group)`
-    /// and then `(a - mean(batch)) / sqrt(var(batch) + epsilon)`, with the unbiased variance. The group takes the
-    /// prompt's difficulty away, the batch sets the scale, so that easy groups are not blown up as in GRPO.
+    /// REINFORCE++ with a group baseline (Hu et al. 2025, "REINFORCE++", arXiv 2501.03262):
+    /// `a = r - mean(group)` and then `(a - mean(batch)) / sqrt(var(batch) + epsilon)`, with the unbiased
+    /// variance. The group takes the prompt's difficulty away and the batch sets the scale, so easy groups
+    /// are not amplified as in GRPO.
     ReinforcePlusPlusBaseline {
         /// Added to the variance, as verl does; 1e-8 there.
         epsilon: f32,
@@ -22,8 +23,8 @@ impl Estimator {
     /// REINFORCE++ with the reference's epsilon.
     pub const REINFORCE_PLUS_PLUS_BASELINE: Self = Self::ReinforcePlusPlusBaseline { epsilon: 1e-8 };
 
-    /// The estimator of a name: `grpo`, `grpo_no_std`, `dr_grpo`, `rloo` or `reinforce_plus_plus_baseline`. `epsilon`
-    /// is for those that divide, 0 or more.
+    /// The estimator of a name: `grpo`, `grpo_no_std`, `dr_grpo`, `rloo` or `reinforce_plus_plus_baseline`.
+    /// `epsilon` is for those that divide, 0 or more.
     pub fn from_name(name: &str, epsilon: f32) -> Result<Self, RewardError> {
         if !(epsilon.is_finite() && epsilon >= 0.0) {
             return Err(RewardError::invalid("epsilon", epsilon, "expected a number, 0 or more"));
@@ -38,8 +39,8 @@ impl Estimator {
         }
     }
 
-    /// The estimator of a single group, whose [`Advantage::of_group`] may be called as soon as the group ends; `None`
-    /// when the batch is needed.
+    /// The estimator of a single group, whose [`Advantage::of_group`] may be called as soon as the group
+    /// ends; `None` when the batch is needed.
     pub fn per_group(self) -> Option<Advantage> {
         match self {
             Self::PerGroup(advantage) => Some(advantage),
@@ -47,13 +48,13 @@ impl Estimator {
         }
     }
 
-    /// One advantage per reward, group by group; every sample of the batch weighs alike.
+    /// One advantage per reward, group by group; every sample of the batch has weight 1.
     pub fn of_batch(self, groups: &[&[f32]]) -> Vec<Vec<f32>> {
         self.of_weighted_batch(groups, |_, _| 1.0)
     }
 
-    /// The same, but a sample weighs as much as it has tokens where the batch matters, which is how verl whitens:
-    /// over tokens. `lengths` has one count per reward; a sample without one weighs nothing.
+    /// One advantage per reward, where the moments of the batch weight each sample by its tokens, as verl
+    /// whitens. `lengths` has one count per reward; a sample without a count has weight 0.
     pub fn of_batch_by_tokens(self, groups: &[&[f32]], lengths: &[&[u32]]) -> Vec<Vec<f32>> {
         self.of_weighted_batch(groups, |group, sample| {
             let length = lengths.get(group).and_then(|of_group| of_group.get(sample));
@@ -72,8 +73,8 @@ impl Estimator {
     }
 }
 
-/// Mean 0 and deviation 1 over everything, in 64-bit arithmetic that is rounded once. With less than two tokens or
-/// samples there is no deviation, and values are only rid of their mean; equal values become 0.
+/// Scales all values to mean 0 and deviation 1, in 64-bit arithmetic that is rounded once. With a total
+/// weight of at most 1 there is no deviation, and only the mean is subtracted; equal values become 0.
 fn whitened(values: Vec<Vec<f32>>, epsilon: f64, weight: impl Fn(usize, usize) -> f64) -> Vec<Vec<f32>> {
     let weighted_sum = |term: &dyn Fn(f64) -> f64| -> f64 {
         let groups = values.iter().enumerate();
@@ -89,14 +90,14 @@ fn whitened(values: Vec<Vec<f32>>, epsilon: f64, weight: impl Fn(usize, usize) -
     let deviation = if count > 1.0 { (squares / (count - 1.0) + epsilon).sqrt() } else { 1.0 };
     let white = |value: &f32| {
         let distance = f64::from(*value) - mean;
-        // Without an epsilon a batch of equal values has no deviation, and no distance to divide either.
+        // Without an epsilon, a batch of equal values has deviation 0, and all distances are 0 too.
         if deviation > 0.0 { (distance / deviation) as f32 } else { 0.0 }
     };
     values.iter().map(|of_group| of_group.iter().map(white).collect()).collect()
 }
 
-/// A sample's advantage at every token that the policy generated, where the mask is not 0, and 0 at all others
-/// (those of tools, or padding).
+/// Expands a sample's advantage to its tokens: tokens that the policy generated, where the mask is not 0, get
+/// the advantage, and all others (tool output, padding) get 0.
 pub fn expand(advantage: f32, response_mask: &[u8]) -> Vec<f32> {
     response_mask.iter().map(|mask| if *mask == 0 { 0.0 } else { advantage }).collect()
 }

@@ -1,9 +1,10 @@
-//! What a job looks like on the wire, and how an answer becomes a score.
+//! The wire format of a job, and the reading of an answer as a score.
 //!
-//! A question is `{"id", "data_source", "solution_str", "ground_truth", "extra_info", "prompt"}`, with the names of
-//! verl's `compute_score`. An answer is a number, a bool, `{"score": x}` with optional `"acc"` (0 to 1, or a bool),
-//! `"pred"` and `"parts"` (numbers by name, as a rubric's), or `{"error": "why"}`; other keys are left alone. Without an `acc` it is the score where that is a share,
-//! and otherwise whether the score is positive.
+//! A question is `{"id", "data_source", "solution_str", "ground_truth", "extra_info", "prompt"}`, with the
+//! names of verl's `compute_score`. An answer is a number, a bool, `{"score": x}` with optional `"acc"` (0 to
+//! 1, or a bool), `"pred"` and `"parts"` (numbers by name, like those of a rubric), or `{"error": "why"}`;
+//! other keys are ignored. Where an answer has no `acc`, it is the score if that is from 0 to 1, and
+//! otherwise 1 for a positive score and 0 for others.
 
 use serde_json::{Value, json};
 
@@ -12,14 +13,14 @@ use crate::invariants::is_finite_in_32_bits;
 use crate::scorer::{PART_NAME_BYTES_MAX, PARTS_MAX};
 use crate::{Parts, RewardError, Score};
 
-/// Characters of an answer that an error quotes.
+/// The most characters of an answer that an error quotes.
 pub(super) const QUOTE_CHARS_MAX: usize = 200;
-/// Characters of a prediction that are kept: it is shown to people and never scored again.
+/// The most characters of a prediction that are kept; it is shown to people and never scored again.
 const PRED_CHARS_MAX: usize = 1000;
-/// Most bytes of a code point.
+/// The most bytes of a code point in UTF-8.
 const CHAR_BYTES_MAX: usize = 4;
 
-/// A job as other programs read it.
+/// The question that asks for the score of `job`.
 pub(super) fn question(id: u64, job: &RewardJob) -> Value {
     json!({
         "id": id,
@@ -31,19 +32,19 @@ pub(super) fn question(id: u64, job: &RewardJob) -> Value {
     })
 }
 
-/// The score in an answer, whose text is `bytes` in errors about `what`.
+/// Reads a score from the bytes of an answer; `what` names the runner in errors.
 pub(super) fn read_score(what: &str, bytes: &[u8]) -> Result<Score, RewardError> {
     let value = read_json(what, bytes)?;
     score_of(what, &value)
 }
 
-/// Any JSON.
+/// Parses the bytes of an answer.
 pub(super) fn read_json(what: &str, bytes: &[u8]) -> Result<Value, RewardError> {
     serde_json::from_slice(bytes)
-        .map_err(|error| nonsense(what, format!("the answer is not JSON ({error})"), bytes))
+        .map_err(|error| nonsense(what, format!("expected the answer to be JSON ({error})"), bytes))
 }
 
-/// The score in an answer that is JSON.
+/// Reads a score from a parsed answer.
 pub(super) fn score_of(what: &str, value: &Value) -> Result<Score, RewardError> {
     let wrong = |reason: &str| nonsense(what, reason.to_owned(), value.to_string().as_bytes());
     let Value::Object(fields) = value else {
@@ -88,18 +89,18 @@ fn parts_of(parts: Option<&Value>) -> Option<Parts> {
     parts.iter().map(read).collect()
 }
 
-/// An error about an answer.
+/// The error of an answer without a score; `reason` says what was expected.
 pub(super) fn nonsense(what: &str, reason: String, bytes: &[u8]) -> RewardError {
     RewardError::Nonsense { what: what.to_owned(), reason, quote: quote(bytes) }
 }
 
-/// The beginning of any bytes, as text.
+/// The beginning of `bytes` as text.
 pub(super) fn quote(bytes: &[u8]) -> String {
     let enough = &bytes[..bytes.len().min(QUOTE_CHARS_MAX * CHAR_BYTES_MAX)];
     first_chars(&String::from_utf8_lossy(enough), QUOTE_CHARS_MAX)
 }
 
-/// Right or wrong, where only a score is known.
+/// The `acc` of an answer that has only a score.
 pub(super) fn acc_of(score: f64) -> f64 {
     match (0.0..=1.0).contains(&score) {
         true => score,
@@ -107,7 +108,7 @@ pub(super) fn acc_of(score: f64) -> f64 {
     }
 }
 
-/// The first so many code points.
+/// The first `count` code points of `text`.
 pub(super) fn first_chars(text: &str, count: usize) -> String {
     text.chars().take(count).collect()
 }

@@ -1,27 +1,31 @@
-//! The scorer of code: runs what a model has written against the unit tests of its row, in a [`sandbox`](super::sandbox).
+//! The code scorer: runs the program in a response (the *candidate*) against the unit tests of its row, in a
+//! [`sandbox`](super::sandbox).
 //!
-//! `candidate.rs` says which part of a response is the program and `cases.rs` which tests a row can have. Every test is
-//! a process of its own in an empty directory, so that none sees what another has left behind. A program passes when it
-//! exits with 0 and prints the expected text, white space at the ends of lines and of the whole aside. A function passes
-//! when it returns the expected value (`value.rs`). Assertions pass when all of them have run; functions and assertions
-//! are run with the usual names of the standard library imported, and with `__name__` not being `__main__`.
+//! `candidate.rs` finds the program in a response, and `cases.rs` reads the tests of a row. Every test runs
+//! in a process of its own in an empty directory, so no test sees the files of another. A program passes a
+//! test when it exits with 0 and prints the expected text; white space at the ends of lines and at the end of
+//! the text does not count. A function passes when it returns the expected value (`value.rs`). Assertions
+//! pass when all of them have run. Functions and assertions run with common names of the standard library
+//! imported, and with a `__name__` other than `__main__`.
 //!
-//! The score is 1 when all tests pass and 0 otherwise, and the first failure ends it; with `continuous` it is the share
-//! of tests that pass. `acc` is 1 or 0 for all of them, and `pred` says in a few words why.
+//! The score is 1 when all tests pass and 0 otherwise, and the first failure ends the job; with `continuous`
+//! it is the share of tests that pass. `acc` is 1 when all tests pass and 0 otherwise; `pred` names the first
+//! failure.
 //!
 //! # Invariants
-//! - What a candidate does costs the candidate and nobody else: every way in which it fails is a score of 0. Only what
-//!   happens before its turn has come (the harness says so in its first line) is an error.
-//! - Expected outputs and results never enter the sandbox. That a candidate prints what it was told to print, exits
-//!   early with 0, or ends the harness is no success: a check has passed only when the harness returns a number that
-//!   was drawn for this one run.
+//! - Every failure of a candidate is a score of 0. Only a failure before the candidate begins, which the
+//!   harness reports in its first line of output, is an error.
+//! - Expected outputs and results never enter the sandbox. A candidate does not pass by printing what it was
+//!   given, by exiting early with 0, or by ending the harness: a check passes only when the harness returns
+//!   the random number of this run.
 //!
 //! # Deliberately absent
-//! Languages other than Python. Secrecy of assertions: they run in the candidate's own interpreter, and a candidate that
-//! searches it can find them. Tolerance for fractions and for the order of lines.
+//! Only Python is supported. Assertions are not secret: they run in the candidate's interpreter, where it can
+//! find them. Comparison allows no tolerance for fractions and none for the order of lines.
 
 mod candidate;
 mod cases;
+mod config;
 mod value;
 
 use std::hash::{BuildHasher, RandomState};
@@ -36,25 +40,26 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::answer::first_chars;
-use super::config::CodeConfig;
 use super::sandbox::{Ended, How, Place, Sandbox, SandboxSpec};
 use super::{RewardJob, RewardRunner};
 use crate::{RewardError, Score};
 use cases::Case;
 
-/// The program around every candidate.
+pub use config::CodeConfig;
+
+/// The program that runs every candidate.
 const HARNESS: &str = include_str!("code/harness.py");
-/// What it says first.
+/// The first line that the harness prints.
 const READY: &[u8] = b"rolldock ready\n";
-/// Characters of a candidate's own words in `pred` and in errors.
+/// The most characters of a candidate's output in `pred` and in errors.
 const EXCERPT_CHARS_MAX: usize = 100;
-/// Signals that the limit of processor time ends in.
+/// The signal that the kernel sends at the limit of processor time.
 const SIGXCPU: i32 = 24;
-/// As errors call it.
+/// The name of this runner in errors.
 const WHAT: &str = "code";
 
-/// See the module's documentation.
-pub struct CodeRunner {
+/// Scores responses by running their code against unit tests.
+pub(crate) struct CodeRunner {
     spec: SandboxSpec,
     time_all: Duration,
     is_continuous: bool,
@@ -63,7 +68,7 @@ pub struct CodeRunner {
     tracker: TaskTracker,
 }
 
-/// How a test went.
+/// The result of one test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Verdict {
     Passed,
@@ -76,9 +81,13 @@ enum Verdict {
 }
 
 impl CodeRunner {
-    /// A runner that has not looked at the host yet: the first job or check does. `attempt` is the limit of a job from
-    /// outside; an error names the key that is wrong. Cleaning up runs on `tracker`.
-    pub fn new(config: &CodeConfig, attempt: Duration, tracker: TaskTracker) -> Result<Self, RewardError> {
+    /// Creates a runner; the first job or check looks for a sandbox that works on this host. `attempt` is the
+    /// guard's limit of one attempt. Tasks that clean up run on `tracker`. An error names the wrong key.
+    pub(crate) fn new(
+        config: &CodeConfig,
+        attempt: Duration,
+        tracker: TaskTracker,
+    ) -> Result<Self, RewardError> {
         let (limits, time_all) = config.limits(attempt)?;
         let spec = SandboxSpec {
             choice: config.sandbox,
@@ -103,7 +112,7 @@ impl CodeRunner {
         self.sandbox.get_or_try_init(|| Sandbox::find(&self.spec, &self.tracker)).await
     }
 
-    /// Cancel-safe: what runs is killed, and its directory is removed.
+    /// Cancel-safe: the running test is killed, and its directory is removed.
     async fn all(&self, job: &RewardJob) -> Result<Score, RewardError> {
         let cases = cases::read(&job.ground_truth)?;
         self.check_outputs(&cases)?;
@@ -124,7 +133,7 @@ impl CodeRunner {
                     continue;
                 }
                 Ok(Verdict::TimedOut) if is_over => format!("timed out in all at test={}", index + 1),
-                // A test that had no time left to start says nothing about the sandbox.
+                // A test that had no time left to start does not show that the sandbox failed.
                 Err(_) if is_over && index > 0 => format!("timed out in all at test={}", index + 1),
                 Ok(verdict) => words(&verdict, index + 1),
                 Err(error) => return Err(error),
@@ -137,7 +146,7 @@ impl CodeRunner {
         Ok(score_of(passed, cases.len(), failure, self.is_continuous))
     }
 
-    /// An output that no candidate is allowed to print is nobody's failure but the settings'.
+    /// Checks that the limit of output allows the expected outputs; otherwise no candidate could pass.
     fn check_outputs(&self, cases: &[Case]) -> Result<(), RewardError> {
         let most = self.spec.limits.output_bytes;
         let longest = cases.iter().map(|case| match case {
@@ -148,7 +157,7 @@ impl CodeRunner {
         match longest.max() {
             Some(bytes) if bytes > most => Err(RewardError::Misconfigured {
                 key: "code.output_bytes_max",
-                expected: "more bytes than the longest output of the row's tests has",
+                expected: "at least the bytes of the longest expected output",
                 found: format!("{most} for bytes={bytes}"),
             }),
             _ => Ok(()),
@@ -209,18 +218,18 @@ fn words(verdict: &Verdict, test: usize) -> String {
     }
 }
 
-/// The sandbox or the interpreter has failed, and the candidate has not begun.
+/// The error of a run that ended before the candidate began.
 fn no_turn(ended: &Ended) -> RewardError {
     let how = match ended.how {
-        How::TimedOut => "its time was over before the candidate's turn had come".to_owned(),
-        How::TooMuchOutput => "it wrote too much before the candidate's turn".to_owned(),
-        How::Exited(code) => format!("exit={code} before the candidate's turn"),
-        How::Signalled(signal) => format!("signal={signal} before the candidate's turn"),
+        How::TimedOut => "its time was over before the candidate began".to_owned(),
+        How::TooMuchOutput => "it wrote too much before the candidate began".to_owned(),
+        How::Exited(code) => format!("exit={code} before the candidate began"),
+        How::Signalled(signal) => format!("signal={signal} before the candidate began"),
     };
     RewardError::WorkerDied { what: WHAT.into(), how, stderr: ended.stderr.clone() }
 }
 
-/// What the end of a run means. `said` is all of standard output that is the candidate's or about it.
+/// The result of a test by the end of its run. `said` is standard output after the harness's first line.
 fn verdict(case: &Case, ended: &Ended, said: &[u8], seal: &str) -> Verdict {
     match ended.how {
         How::TimedOut | How::Signalled(SIGXCPU) => return Verdict::TimedOut,
@@ -231,7 +240,7 @@ fn verdict(case: &Case, ended: &Ended, said: &[u8], seal: &str) -> Verdict {
     }
     let is_right = match case {
         Case::Program { output, .. } => same_text(said, output),
-        // Nothing at all was returned: the candidate has left by itself.
+        // The harness returned nothing, so the candidate has ended the process.
         Case::Call { .. } | Case::Check(_) if said.is_empty() => return Verdict::ExitedEarly,
         Case::Call { expected, .. } => {
             serde_json::from_slice::<&RawValue>(said).is_ok_and(|result| value::is_expected(result, expected))
@@ -241,7 +250,7 @@ fn verdict(case: &Case, ended: &Ended, said: &[u8], seal: &str) -> Verdict {
     if is_right { Verdict::Passed } else { Verdict::Wrong }
 }
 
-/// What an exit other than with 0 means, by the last line of the traceback.
+/// The result of a test that exited with a status other than 0, by the last line of the traceback.
 fn crash(case: &Case, code: i32, stderr: &str) -> Verdict {
     let last = stderr.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     let name = last.split(':').next().unwrap_or_default();
@@ -261,7 +270,7 @@ fn excerpt(text: &str) -> String {
     first_chars(text, EXCERPT_CHARS_MAX)
 }
 
-/// Whether two texts are equal but for white space at the ends of lines and of the whole.
+/// Whether two texts are equal, apart from white space at the ends of lines and at the end of the text.
 fn same_text(printed: &[u8], expected: &str) -> bool {
     let printed = String::from_utf8_lossy(printed);
     let mut printed = printed.trim_end().lines().map(str::trim_end);
@@ -275,7 +284,8 @@ fn same_text(printed: &[u8], expected: &str) -> bool {
     }
 }
 
-/// Numbers that nobody can foretell. No score depends on them.
+/// Draws unpredictable numbers, by which a harness proves that a check has run. No score depends on their
+/// values.
 #[derive(Default)]
 struct Seals {
     state: RandomState,

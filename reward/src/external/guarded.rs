@@ -1,24 +1,27 @@
-//! The promises around any runner: how many at a time, how fast, how often, how long, and what a failure means.
+//! The guard around a runner: it bounds concurrency, rate, attempts and time, and decides what a failure
+//! means.
 //!
-//! A job passes, in this order: the cache (equal jobs share one answer, and one that runs already is waited for), a
-//! place among `concurrency`, and for each attempt the rate limit and the runner under the attempt's limit. Only
-//! errors that may pass (retryable, backpressure) are tried again, after a pause that doubles or that the other side
-//! asked for. The rule for failures has the last word.
+//! A job passes three stages. First the cache: equal jobs share one score, and a job waits for an equal job
+//! that is already being scored. Then one of `concurrency` permits. Then its attempts, each of which waits
+//! for the rate limit and calls the runner under the attempt's time limit. Only errors of the classes
+//! `Retryable` and `Backpressure` are tried again, after a pause that doubles each time, or after the pause
+//! that the server asked for. At the end [`OnFailure`] is applied.
 //!
-//! The deadline counts from the job's turn, when it has its place and may ask, so that a burst of jobs costs none of
-//! them. A job that waits for its turn goes on waiting while others are answered, since then its turn will come; it
-//! gives up when for [`PATIENCE_DEADLINES`] deadlines nobody was. Both errors name what was waited for.
+//! The deadline counts from the moment at which the job has its permit and may ask, so a burst of jobs does
+//! not time out in the queue. A job without a permit keeps waiting as long as other jobs are answered. It
+//! fails when no job was answered for [`PATIENCE_DEADLINES`] deadlines. Both errors name what the job waited
+//! for.
 //!
 //! # Invariants
-//! - A call that has its turn ends within `deadline`, and one that waits ends when answers do not come any more; both at
-//!   once when the token ends.
-//! - At most `concurrency` jobs are with the runner; a place is kept over the pauses, so that a server in trouble
-//!   gets fewer questions and not more.
-//! - Failures are never cached. A dropped job hands its turn to an equal one that waits.
+//! - A job with a permit ends within `deadline`. A job without one ends when answers stop. Both end at once
+//!   when the token is cancelled.
+//! - At most `concurrency` jobs are with the runner. A job keeps its permit during pauses, so a server in
+//!   trouble gets fewer questions and not more.
+//! - Failures are never cached. When a job is dropped, an equal job that waits takes over.
 //!
 //! # Deliberately absent
-//! Jitter: randomness is injected in this project, and the rate limit already spreads attempts. `Retry-After` as a
-//! date: nothing here reads the wall clock.
+//! Pauses have no jitter: randomness is injected in this project, and the rate limit already spreads
+//! attempts. `Retry-After` is not read as a date, because nothing in this crate reads the wall clock.
 
 mod cache;
 mod rate;
@@ -43,27 +46,27 @@ const RETRY_PAUSE_FIRST: Duration = Duration::from_millis(100);
 /// The longest pause that doubling leads to.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// Deadlines without an answer to anybody after which a job does not wait for its turn any longer. Whoever has a place
-/// is answered within one, or never.
+/// A waiting job fails after this many deadlines in which no job was answered. A job with a permit is
+/// answered within one deadline, or never.
 const PATIENCE_DEADLINES: u32 = 2;
 
-/// What becomes of a job that has no score.
+/// What happens to a job that has no score.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFailure {
-    /// The error is the job's: its sample fails.
+    /// The sample fails with the job's error.
     #[default]
     FailSample,
-    /// It gets this score, and as much `acc` as such a score has.
+    /// The sample gets this score, and the `acc` that an answer with this score alone would give.
     Score(f64),
-    /// The run ends: [`RewardError::Stop`].
+    /// The run ends with [`RewardError::Stop`].
     Stop,
 }
 
 impl OnFailure {
     fn apply(self, result: Result<Score, RewardError>) -> Result<Score, RewardError> {
         let error = match result {
-            // The end was asked for: no rule may turn it into a score or into an alarm.
+            // A cancelled job must become neither a score nor a stopped run.
             Ok(_) | Err(RewardError::Cancelled) => return result,
             Err(error) => error,
         };
@@ -79,38 +82,38 @@ impl OnFailure {
 
 /// The settings of [`Guarded`].
 #[derive(Debug, Clone, PartialEq)]
-pub struct Guard {
+pub(crate) struct Guard {
     /// Jobs with the runner at a time, at least 1.
     pub concurrency: usize,
     /// Attempts a second; no limit when absent.
     pub per_second: Option<f64>,
-    /// Attempts after the first.
+    /// Attempts after the first one.
     pub retries: u32,
-    /// Of one attempt.
+    /// The time limit of one attempt.
     pub attempt: Duration,
-    /// Of everything together, from a job's turn on.
+    /// The time limit of a job with all its attempts and pauses, from its permit on.
     pub deadline: Duration,
-    /// Scores that are kept; 0 asks for every job anew, equal or not.
+    /// The number of scores that the cache keeps; 0 scores every job anew.
     pub cache_entries: usize,
-    /// See [`OnFailure`].
+    /// What happens to a job that has no score.
     pub on_failure: OnFailure,
 }
 
-/// A runner behind its guard; see the module's documentation.
-pub struct Guarded {
+/// A runner behind a guard.
+pub(crate) struct Guarded {
     runner: Arc<dyn RewardRunner>,
     guard: Guard,
     places: Semaphore,
     rate: Option<RateLimit>,
     cache: Option<Cache>,
-    /// When somebody was answered last.
+    /// When a job was answered last.
     answered_at: Mutex<Option<Instant>>,
     token: CancellationToken,
 }
 
 impl Guarded {
-    /// Guards `runner`; when `token` ends, so do all its jobs.
-    pub fn new(runner: Arc<dyn RewardRunner>, guard: Guard, token: CancellationToken) -> Self {
+    /// Guards `runner`; all its jobs end when `token` is cancelled.
+    pub(crate) fn new(runner: Arc<dyn RewardRunner>, guard: Guard, token: CancellationToken) -> Self {
         Self {
             places: Semaphore::new(guard.concurrency.clamp(1, Semaphore::MAX_PERMITS)),
             rate: guard.per_second.map(RateLimit::new),
@@ -132,14 +135,14 @@ impl Guarded {
         }
     }
 
-    /// Ends when a job has waited too long for its turn, and never when it has had it. Cancel-safe.
+    /// Ends when a job has waited too long for a permit; never ends for a job that has had one. Cancel-safe.
     async fn out_of_patience(&self, progress: &Progress) -> RewardError {
         let asked_at = Instant::now();
         let patience = self.guard.deadline.saturating_mul(PATIENCE_DEADLINES);
         loop {
             let answered_at = *self.answered_at.lock();
             let last = answered_at.map_or(asked_at, |instant| instant.max(asked_at));
-            // Beyond what the clock can say there is no limit.
+            // A limit beyond the clock's range is no limit.
             let Some(end) = last.checked_add(patience) else { return std::future::pending().await };
             if Instant::now() < end {
                 sleep_until(end).await;
@@ -152,7 +155,7 @@ impl Guarded {
         }
     }
 
-    /// Cancel-safe: an equal job that waits goes on where this one is dropped.
+    /// Cancel-safe: when this job is dropped, an equal job that waits takes over.
     async fn cached(&self, job: &RewardJob, progress: &Progress) -> Result<Score, RewardError> {
         let Some(cache) = &self.cache else { return self.in_turn(job, progress).await };
         let cell = cache.cell(job.content_hash());
@@ -160,9 +163,9 @@ impl Guarded {
         cell.get_or_try_init(|| self.in_turn(job, progress)).await.cloned()
     }
 
-    /// Waits for the job's turn. Cancel-safe.
+    /// Waits for a permit, then scores the job. Cancel-safe.
     async fn in_turn(&self, job: &RewardJob, progress: &Progress) -> Result<Score, RewardError> {
-        progress.waits_for("a place among the jobs at a time");
+        progress.waits_for("one of the jobs at a time to end");
         let _place = self.places.acquire().await.map_err(|_| RewardError::Cancelled)?;
         self.rate_allows(progress).await;
         progress.has_turn();
@@ -180,7 +183,7 @@ impl Guarded {
         }
     }
 
-    /// The first attempt is at once. Cancel-safe.
+    /// The first attempt starts at once; pauses separate the others. Cancel-safe.
     async fn attempts(&self, job: &RewardJob, progress: &Progress) -> Result<Score, RewardError> {
         let mut pause = RETRY_PAUSE_FIRST;
         let mut left = self.guard.retries;
@@ -243,7 +246,7 @@ impl RewardRunner for Guarded {
     }
 }
 
-/// How far a job has come, for the error at its deadline.
+/// The stage that a job has reached, for the error at its deadline.
 #[derive(Default)]
 struct Progress(Mutex<Stage>);
 
@@ -263,7 +266,7 @@ impl Progress {
         self.0.lock().has_turn = true;
     }
 
-    /// The error of a job that has not had its turn.
+    /// The error of a job that has no permit yet; `None` where it has one.
     fn no_turn(&self, after: Duration) -> Option<RewardError> {
         let stage = self.0.lock();
         (!stage.has_turn).then_some(RewardError::NoTurn { after, waiting_for: stage.waiting_for })
@@ -278,7 +281,7 @@ impl Progress {
     fn deadline(&self, after: Duration) -> RewardError {
         let stage = self.0.lock();
         let last_error = match &stage.last_error {
-            Some(error) => format!("the attempt before failed: {error}"),
+            Some(error) => format!("the previous attempt failed: {error}"),
             None => "no attempt had failed".to_owned(),
         };
         RewardError::Deadline { after, waiting_for: stage.waiting_for, last_error }

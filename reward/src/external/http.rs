@@ -1,43 +1,104 @@
-//! A reward server over HTTP, one job or a batch of jobs a request.
+//! A reward server over HTTP, which scores one job or a batch of jobs a request.
 //!
-//! A single request posts the question of a job ([`super::answer`]) and the answer is read as a worker's line would
-//! be. A batch posts `{"items": [question, ..]}` and is answered by `{"scores": [answer, ..]}` or by the bare list, in
-//! the order of the items; another number of answers than of items is an error for each of them, since nobody can say
-//! whose they are.
+//! A single request posts the question of a job, and its answer is read as [`super::answer`] describes. A
+//! batch posts `{"items": [question, ..]}`, and the server answers `{"scores": [answer, ..]}` or the bare
+//! list, in the order of the items. When the numbers of answers and items differ, each job of the batch
+//! fails, because the answers cannot be assigned to their jobs.
 //!
 //! # Invariants
-//! - Dropping a job closes its connection; a batch's connection is closed when the last of its jobs is dropped.
-//! - Answers are read up to [`ANSWER_BYTES_MAX`]. Redirects are errors: a question is not sent on to strangers.
+//! - Dropping a job closes its connection; a batch's connection is closed when the last of its jobs is
+//!   dropped.
+//! - Answers are read up to [`ANSWER_BYTES_MAX`]. Redirects are errors: a question goes only to the
+//!   configured server.
 //!
 //! # Deliberately absent
-//! Limits of time: the guard has them.
+//! Requests have no time limits of their own; the guard has them.
 
 mod batch;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use reqwest::header::RETRY_AFTER;
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, Url};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::answer::{nonsense, question, quote, read_score};
+use super::settings::{api_key, count};
+use super::short_form::ShortForm;
 use super::{RewardJob, RewardRunner};
 use crate::{RewardError, Score};
 
-pub use batch::HttpBatch;
+use batch::HttpBatch;
 
-/// Bytes of an answer.
+/// The most bytes of an answer.
 pub(super) const ANSWER_BYTES_MAX: usize = 8 << 20;
-/// Bytes that are read of the answer that comes with a refusal: more than is quoted.
+/// The most bytes that are read of a refusal; errors quote fewer.
 const REFUSAL_BYTES_MAX: usize = 1024;
-/// A host that does not take connections.
+/// The time limit of a connection attempt.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// Below the keep-alive of common servers, so that a connection is not used in the moment it closes.
+/// How long an idle connection is kept. It is below the keep-alive of common servers, so that a request does
+/// not use a connection that the server is closing.
 const IDLE_MAX: Duration = Duration::from_secs(4);
 
-/// One place that is asked by POST. Without `Debug`, because of the key.
+/// The most items of a request.
+const BATCH_MAX: usize = 1 << 14;
+
+/// A reward server; its short form is `url` alone.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HttpConfig {
+    /// The address of the server; it begins with `http://`.
+    pub url: String,
+    /// The environment variable whose value is sent as a bearer token.
+    #[serde(default)]
+    pub api_key_env: Option<String>,
+    /// The most jobs of a request; one request a job when absent.
+    #[serde(default)]
+    pub batch_max: Option<usize>,
+    /// How long a batch waits to become full, in milliseconds.
+    #[serde(default = "batch_wait_ms")]
+    pub batch_wait_ms: u64,
+}
+
+fn batch_wait_ms() -> u64 {
+    20
+}
+
+impl ShortForm for HttpConfig {
+    const EXPECTED: &'static str = "\"http://..\" or a table";
+
+    fn of_text(text: &str) -> Option<Self> {
+        Some(Self {
+            url: text.to_owned(),
+            api_key_env: None,
+            batch_max: None,
+            batch_wait_ms: batch_wait_ms(),
+        })
+    }
+}
+
+impl HttpConfig {
+    /// Builds the runner: one request a job, or a request a batch where `batch_max` is set.
+    pub(super) fn runner(
+        &self,
+        tracker: TaskTracker,
+        token: CancellationToken,
+    ) -> Result<Arc<dyn RewardRunner>, RewardError> {
+        let key = api_key("http.api_key_env", self.api_key_env.as_deref())?;
+        let Some(batch_max) = self.batch_max else { return Ok(Arc::new(HttpSingle::new(&self.url, key)?)) };
+        let batch_max = count("http.batch_max", batch_max, BATCH_MAX)?;
+        let batch_wait = Duration::from_millis(self.batch_wait_ms);
+        Ok(Arc::new(HttpBatch::new(&self.url, key, batch_max, batch_wait, tracker, token)?))
+    }
+}
+
+/// An address that takes questions by POST. It has no `Debug`, which would show the key.
 pub(super) struct Endpoint {
     client: Client,
     url: Url,
@@ -72,12 +133,12 @@ impl Endpoint {
         Ok(Self { client, what: format!("{kind} {parsed}"), url: parsed, api_key })
     }
 
-    /// As errors call it.
+    /// The name of the endpoint in errors.
     pub(super) fn what(&self) -> &str {
         &self.what
     }
 
-    /// The bytes of a successful answer. Cancel-safe: dropping it closes the connection.
+    /// Posts `body` and reads a successful answer. Cancel-safe: dropping the future closes the connection.
     pub(super) async fn post(&self, body: &Value) -> Result<Vec<u8>, RewardError> {
         let request = self.client.post(self.url.clone()).json(body);
         let request = match &self.api_key {
@@ -88,12 +149,17 @@ impl Endpoint {
         let status = response.status();
         if status.is_success() {
             let (bytes, is_cut) = self.read(response, ANSWER_BYTES_MAX).await?;
-            let too_long =
-                || nonsense(&self.what, format!("the answer is over {ANSWER_BYTES_MAX} bytes"), &bytes);
+            let too_long = || {
+                nonsense(
+                    &self.what,
+                    format!("expected an answer of at most {ANSWER_BYTES_MAX} bytes"),
+                    &bytes,
+                )
+            };
             return if is_cut { Err(too_long()) } else { Ok(bytes) };
         }
         let retry_after = retry_after(&response);
-        // Its words are for people only: a refusal without them is still one.
+        // The body of a refusal is for people only, so it may fail to arrive.
         let words =
             self.read(response, REFUSAL_BYTES_MAX).await.map_or_else(|_| Vec::new(), |(bytes, _)| bytes);
         Err(RewardError::Refused {
@@ -104,7 +170,7 @@ impl Endpoint {
         })
     }
 
-    /// At most `most` bytes of a body, and whether there were more.
+    /// Reads at most `most` bytes of a body; the flag says whether there were more.
     async fn read(&self, mut response: Response, most: usize) -> Result<(Vec<u8>, bool), RewardError> {
         let mut bytes = Vec::new();
         while let Some(piece) = response.chunk().await.map_err(|error| self.unreachable(&error))? {
@@ -122,13 +188,13 @@ impl Endpoint {
     }
 }
 
-/// Seconds, with or without decimals; the form of a date is left aside.
+/// The header `Retry-After` in seconds, with or without decimals; dates are not read.
 fn retry_after(response: &Response) -> Option<Duration> {
     let text = response.headers().get(RETRY_AFTER)?.to_str().ok()?;
     Duration::try_from_secs_f64(text.trim().parse().ok()?).ok()
 }
 
-/// The cause, which reqwest's own words leave out.
+/// The innermost cause, which the message of reqwest's error leaves out.
 fn cause_of(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(source) = cause.source() {
@@ -137,12 +203,12 @@ fn cause_of(error: &reqwest::Error) -> String {
     cause.to_string()
 }
 
-/// One job a request.
-pub struct HttpSingle(Endpoint);
+/// A runner that sends one job a request.
+pub(crate) struct HttpSingle(Endpoint);
 
 impl HttpSingle {
-    /// Posts to `url`; errors name the key `http.url`.
-    pub fn new(url: &str, api_key: Option<String>) -> Result<Self, RewardError> {
+    /// A runner that posts to `url`; errors name the key `http.url`.
+    pub(crate) fn new(url: &str, api_key: Option<String>) -> Result<Self, RewardError> {
         Endpoint::new("reward server", "http.url", url, api_key).map(Self)
     }
 }

@@ -1,42 +1,76 @@
-//! A language model as a judge, behind the chat completions of the OpenAI protocol.
+//! A reward that a language model decides (LLM as a judge), over the chat completions of the OpenAI protocol.
 //!
-//! Templates make the messages from a job; the judge's text is read by a regular expression with one group, whose last
-//! match counts, because judges think aloud before they decide. The group's text is a word with a score of its own, or
-//! a number in a range that is scaled to 0..1.
+//! Templates make the messages from a job. A regular expression with one group reads the judge's answer; its
+//! last match counts, because judges reason before they decide. The text of the group is a word with a
+//! configured score, or a number in a range that is scaled to 0..1.
 //!
-//! A verdict that cannot be read is [`RewardError::Nonsense`], of class `Fault`: neither the job nor the settings are
-//! proven wrong, and a judge that is asked the same again says much the same again, so it is not worth a retry. The
-//! rule for failures decides what becomes of the sample.
+//! A verdict that cannot be read is [`RewardError::Nonsense`], of class `Fault`. It is not tried again,
+//! because a judge tends to repeat its answer; `on_failure` decides what happens to the sample.
 //!
 //! # Deliberately absent
-//! Several judges, votes, and pairs of responses: one answer, one score.
+//! There are no panels of judges, no votes and no comparison of two responses: one answer gives one score.
 
 mod verdict;
 
+use std::collections::BTreeMap;
+
 use futures::future::BoxFuture;
 use minijinja::{Environment, UndefinedBehavior, context};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::answer::{nonsense, read_json};
-use super::config::JudgeConfig;
 use super::http::Endpoint;
 use super::{RewardJob, RewardRunner};
 use crate::{RewardError, Score};
 
-pub use verdict::Verdict;
+use verdict::Verdict;
 
-/// What templates may speak of.
+/// The variables of templates.
 const VARIABLES: [&str; 5] = ["prompt", "response", "ground_truth", "data_source", "extra"];
 const VARIABLES_EXPECTED: &str =
-    "a template of the variables prompt, response, ground_truth, data_source, extra";
-/// Where the protocol puts it.
+    "a template with no variables but prompt, response, ground_truth, data_source, extra";
+/// The path of chat completions below the base address.
 const PATH: &str = "/chat/completions";
-/// The messages in their order: the template's name and key, and the message's role.
+/// The messages in order: the name and the key of the template, and the role of the message.
 const MESSAGES: [(&str, &str, &str); 2] =
     [("system", "judge.system", "system"), ("template", "judge.template", "user")];
 
-/// See the module's documentation.
-pub struct Judge {
+/// A language model that judges responses.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JudgeConfig {
+    /// The base address of the server, `http://host:port/v1`, or the whole address of its chat completions.
+    pub url: String,
+    /// The name of the model on the server.
+    pub model: String,
+    /// A Jinja template of the user message, with `prompt`, `response`, `ground_truth`, `data_source` and
+    /// `extra`.
+    pub template: String,
+    /// A Jinja template of the system message, which comes first.
+    #[serde(default)]
+    pub system: Option<String>,
+    /// The most tokens of the judge's answer; the server's limit when absent.
+    #[serde(default)]
+    pub max_tokens: Option<u32>,
+    /// The sampling temperature; the server's default when absent.
+    #[serde(default)]
+    pub temperature: Option<f64>,
+    /// The environment variable whose value is sent as a bearer token.
+    #[serde(default)]
+    pub api_key_env: Option<String>,
+    /// A regular expression with one group; the last match counts.
+    pub pattern: String,
+    /// The scores of the words that the group may match, in any case. Either this or `range` is set.
+    #[serde(default)]
+    pub words: Option<BTreeMap<String, f64>>,
+    /// The smallest and the largest number that the group may match; scores are scaled to 0..1.
+    #[serde(default)]
+    pub range: Option<[f64; 2]>,
+}
+
+/// Asks a language model to judge responses.
+pub(crate) struct Judge {
     endpoint: Endpoint,
     templates: Environment<'static>,
     config: JudgeConfig,
@@ -44,8 +78,8 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// A judge; an error names the key that is wrong. `api_key` is sent as a bearer token.
-    pub fn new(config: &JudgeConfig, api_key: Option<String>) -> Result<Self, RewardError> {
+    /// Checks the configuration; an error names the wrong key. `api_key` is sent as a bearer token.
+    pub(crate) fn new(config: &JudgeConfig, api_key: Option<String>) -> Result<Self, RewardError> {
         let base = config.url.trim_end_matches('/');
         let url = if base.ends_with(PATH) { base.to_owned() } else { format!("{base}{PATH}") };
         let mut templates = Environment::new();
@@ -77,7 +111,7 @@ impl Judge {
             let Ok(template) = self.templates.get_template(name) else { continue };
             let content = template.render(&variables).map_err(|error| RewardError::Misconfigured {
                 key,
-                expected: "a template that suits the row",
+                expected: "a template that renders for every row",
                 found: error.to_string(),
             })?;
             messages.push(json!({ "role": role, "content": content }));

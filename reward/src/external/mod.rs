@@ -1,19 +1,24 @@
-//! Rewards that come from outside: a server, a judge model, a Python function, any command, unit tests of code.
+//! Rewards that are computed outside this process: by a server, a judge model, a Python function, a command,
+//! or by unit tests of the code in a response.
 //!
-//! A [`RewardRunner`] asks once; [`Guarded`] around it keeps the promises that a step depends on, so that an outside
-//! that hangs, lies or dies costs samples and never the step. [`ExternalConfig::build`] makes both from a recipe.
+//! A [`RewardRunner`] scores one job. [`ExternalConfig::build`] makes the runner that a recipe configures and
+//! wraps it in a guard (`guarded.rs`), which bounds concurrency, rate, attempts and time. A runner that
+//! hangs, answers nonsense or dies therefore costs samples and never the step.
 //!
 //! # Invariants
-//! - Dropping a future of a runner cancels its work: a connection is closed, a busy worker process is killed with its
-//!   process group. Nothing is scored for nobody.
-//! - A job asked of [`Guarded`] ends within its deadline, in a score or in an error.
-//! - Answers, queues, restarts, retries, processes and the cache are bounded by named constants or by settings.
-//! - A score that leaves this module is finite in 32 bits and its `acc` is a share; see [`crate::invariants::score_is_sound`].
+//! - Dropping a runner's future cancels its work: the connection is closed, or the busy worker process is
+//!   killed with its process group.
+//! - A job that a guard has admitted ends within its deadline, in a score or in an error.
+//! - Answers, queues, restarts, retries, processes and the cache are bounded by named constants or by
+//!   settings.
+//! - A score that leaves this module is finite in 32 bits and its `acc` is a share; see
+//!   [`crate::invariants::score_is_sound`].
 //!
 //! # Deliberately absent
-//! TLS, because the binary has none; sandboxes around reward functions and commands, because those are the user's own
-//! code: only what a model has written runs in one ([`CodeRunner`]). Metrics, because callers count fates. Virtual time:
-//! real sockets and processes do not wait for a paused clock.
+//! There is no TLS, because the binary has none. Reward functions and commands run without a sandbox, because
+//! they are the user's own code; only the code that a model has written runs in one (`sandbox.rs`). There are
+//! no metrics, because callers count fates. Virtual time is not supported: real sockets and processes do not
+//! wait for a paused clock.
 
 mod answer;
 mod code;
@@ -25,6 +30,8 @@ mod judge;
 mod processes;
 mod python;
 mod sandbox;
+mod settings;
+mod short_form;
 #[cfg(test)]
 mod test_server;
 
@@ -36,17 +43,17 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::{RewardError, Score};
 
-pub use code::CodeRunner;
-pub use config::{
-    CodeConfig, CommandConfig, ExternalConfig, HttpConfig, JudgeConfig, PythonConfig, SandboxChoice,
-    short_or_table,
-};
-pub use guarded::{Guard, Guarded, OnFailure};
-pub use http::{HttpBatch, HttpSingle};
-pub use judge::{Judge, Verdict};
-pub use processes::{PoolSpec, ProcessPool};
+pub use code::CodeConfig;
+pub use command::CommandConfig;
+pub use config::ExternalConfig;
+pub use guarded::OnFailure;
+pub use http::HttpConfig;
+pub use judge::JudgeConfig;
+pub use python::PythonConfig;
+pub use sandbox::SandboxChoice;
+pub use short_form::{ShortForm, short_or_table};
 
-/// What an external reward is asked about. Cheap to clone.
+/// One response that an external reward scores. Cheap to clone.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RewardJob {
     /// The whole response.
@@ -62,12 +69,13 @@ pub struct RewardJob {
 }
 
 impl RewardJob {
-    /// The same for equal jobs and, but for accidents of 128 bits, for no others.
+    /// A hash of all fields: equal jobs have equal hashes, and different jobs differ up to collisions of 128
+    /// bits.
     pub fn content_hash(&self) -> u128 {
         let extra = self.extra.to_string();
         let mut hasher = Xxh3Default::new();
         for text in [&self.response, &self.ground_truth, &self.data_source, &self.prompt, extra.as_str()] {
-            // The length first, or texts could be cut at another place and give the same bytes.
+            // The length comes first; otherwise different splits of one text would hash alike.
             hasher.update(&(text.len() as u64).to_le_bytes());
             hasher.update(text.as_bytes());
         }
@@ -75,16 +83,15 @@ impl RewardJob {
     }
 }
 
-/// Scores jobs outside of this process.
+/// Scores jobs outside this process.
 pub trait RewardRunner: Send + Sync + 'static {
-    /// The score of one job.
+    /// Scores one job.
     ///
-    /// Cancel-safe: dropping the future cancels the work, and the runner goes on with other jobs.
+    /// Cancel-safe: dropping the future cancels the work of this job only.
     fn score<'a>(&'a self, job: &'a RewardJob) -> BoxFuture<'a, Result<Score, RewardError>>;
 
-    /// Whether jobs can be scored at all, as far as that can be known without one: worth asking before a run begins,
-    /// also because a worker that takes long to start is then there. Has no deadline of its own beyond the runner's
-    /// limit for a start.
+    /// Checks, without a job, that jobs can be scored. A run calls it before its first step; this also starts
+    /// workers that take long to start. The only time limit is the runner's own limit for a start.
     ///
     /// Cancel-safe.
     fn check(&self) -> BoxFuture<'_, Result<(), RewardError>> {

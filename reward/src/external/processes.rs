@@ -1,29 +1,32 @@
 //! A pool of worker processes that speak JSON lines.
 //!
 //! # The protocol
-//! A worker reads one question a line from its standard input and writes one answer a line to its standard output,
-//! one job at a time, in UTF-8. A question is
-//! `{"id": 7, "data_source": "..", "solution_str": "..", "ground_truth": "..", "extra_info": .., "prompt": ".."}`. An
-//! answer is a number or bool, or `{"id": 7, "score": x, "acc": y, "pred": "z"}` where all but `score` may be left out,
-//! or `{"id": 7, "error": "why"}`, which costs no worker. Empty lines are skipped. Standard error is free: its last
-//! lines go into errors. With a handshake a worker first says `{"ready": true}`, or `{"fatal": "why"}` when no worker
-//! will ever be able to score. At the end of its input a worker should exit.
+//! A worker reads one question a line from its standard input and writes one answer a line to its standard
+//! output, one job at a time, in UTF-8. A question is
+//! `{"id": 7, "data_source": "..", "solution_str": "..", "ground_truth": "..", "extra_info": .., "prompt": ".."}`.
+//! An answer is a number or a bool, or `{"id": 7, "score": x, "acc": y, "pred": "z"}` where only `score` is
+//! required, or `{"id": 7, "error": "why"}`, after which the worker continues. Empty lines are skipped.
+//! Errors quote the last lines of standard error. With a handshake, a worker first prints `{"ready": true}`,
+//! or `{"fatal": "why"}` when no worker could ever score. A worker should exit at the end of its input.
 //!
 //! # How it works
-//! A slot is the right to a living process; there are `workers` of them. A job waits for an idle worker or for a free
-//! slot, whichever comes first. A start runs in a task of its own and ends in the idle queue, so a slow start is not
-//! lost with the job that asked for it. A worker belongs to the job it works for: when that is dropped, so is the
-//! worker, because its answer would be taken for the next job's.
+//! A slot is the right to one process; there are `workers` slots. A job waits for an idle worker or for a
+//! free slot, whichever comes first. A task of its own starts a worker and puts it into the idle queue, so a
+//! slow start survives the job that asked for it. A busy worker belongs to its job: when the job is dropped
+//! the worker is dropped too, because its answer would be read as that of the next job.
 //!
 //! # Invariants
-//! - At most `workers` processes of the pool live at a time, each with what it has started in a process group of its
-//!   own. A slot is free again only after its process was killed and waited for.
-//! - A job is given to at most two workers. Starts in a row without an answer are spaced by doubling pauses, and after
-//!   [`DEATHS_IN_A_ROW_MAX`] of them (or two rounds of the pool) jobs are refused, but for one start at a time.
-//! - When the pool is dropped, or its token ends, every process group is killed; the tracker's end waits for that.
+//! - At most `workers` processes of the pool live at a time, each in a process group of its own with the
+//!   processes that it has started. A slot is free again only after its process was killed and waited for.
+//! - At most two workers get the same job. Doubling pauses separate starts in a row without an answer, and
+//!   after [`DEATHS_IN_A_ROW_MAX`] deaths (or two for each worker, if that is more) jobs are refused, except
+//!   for one start at a time.
+//! - When the pool is dropped or its token is cancelled, every process group is killed; the tracker waits for
+//!   that.
 //!
 //! # Deliberately absent
-//! Several jobs in a worker at a time; memory limits away from Linux; hunting for processes that have left the group.
+//! A worker scores one job at a time. Memory limits exist on Linux only. Processes that have left their group
+//! are not searched for.
 
 mod worker;
 
@@ -44,48 +47,48 @@ use tokio_util::task::TaskTracker;
 use super::answer::{nonsense, question, read_json, score_of};
 use super::{RewardJob, RewardRunner};
 use crate::{RewardError, Score};
-use worker::{Death, Ended, StartError, Worker};
+use worker::{Death, Ended, LINE_BYTES_MAX, StartError, Worker};
 
-/// Deaths without an answer after which jobs are refused.
+/// The deaths in a row without an answer after which jobs are refused.
 const DEATHS_IN_A_ROW_MAX: u32 = 8;
-/// Workers that a job is given to before it fails.
+/// The workers that get a job before it fails.
 const WORKERS_PER_JOB_MAX: usize = 2;
-/// Before the start that follows the first death.
+/// The pause before the start that follows the first death.
 const START_PAUSE_FIRST: Duration = Duration::from_millis(20);
-/// The longest pause that doubling leads to.
+/// The longest pause before a start.
 const START_PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Doublings until the longest pause is certainly reached.
+/// The most doublings of the pause; the longest pause is reached before.
 const DOUBLINGS_MAX: u32 = 16;
 
-/// What a pool runs.
+/// The settings of a pool.
 #[derive(Debug, Clone, PartialEq)]
-pub struct PoolSpec {
-    /// As errors call it.
+pub(crate) struct PoolSpec {
+    /// The name of the pool in errors.
     pub what: String,
     /// The program and its arguments.
     pub words: Vec<String>,
-    /// Where it runs; where this process runs when absent.
+    /// The working directory; that of this process when absent.
     pub directory: Option<PathBuf>,
-    /// Added to this process's environment.
+    /// Variables that are added to this process's environment.
     pub env: BTreeMap<String, String>,
-    /// Processes at a time, at least 1.
+    /// The number of processes, at least 1.
     pub workers: usize,
-    /// The limit for a start that ends in a handshake; no handshake when absent.
+    /// The time limit of a start with a handshake; workers have no handshake when absent.
     pub handshake: Option<Duration>,
-    /// Answers after which a worker is replaced, against leaks.
+    /// The number of answers after which a worker is replaced, against leaks.
     pub jobs_per_worker: Option<NonZeroU64>,
-    /// Address space of a worker (`RLIMIT_AS`), bytes; set right after its start. Linux only.
+    /// The address space of a worker (`RLIMIT_AS`), in bytes; set right after its start. Linux only.
     pub memory_bytes: Option<u64>,
 }
 
-/// See the module's documentation.
-pub struct ProcessPool(Arc<Pool>);
+/// A pool of worker processes.
+pub(crate) struct ProcessPool(Arc<Pool>);
 
 struct Pool {
     spec: PoolSpec,
     slots: Arc<Semaphore>,
     idle: async_channel::Receiver<Worker>,
-    /// Never full: a worker has a slot, and there are as many places as slots.
+    /// Never full: each worker holds a slot, and the capacity is the number of slots.
     idle_sender: async_channel::Sender<Worker>,
     health: Mutex<Health>,
     next_id: AtomicU64,
@@ -99,29 +102,30 @@ struct Health {
     deaths: u32,
     next_start: Option<Instant>,
     last: Death,
-    /// Why no worker will ever start.
+    /// The reason why no worker can ever start.
     unloadable: Option<RewardError>,
 }
 
-/// What a waiting job got.
+/// What a waiting job found.
 enum Found {
     Idle(Box<Worker>),
     Slot(OwnedSemaphorePermit),
-    /// The start it asked for has failed, or has ended in the idle queue.
+    /// The start that the job asked for has failed, or (`None`) has put a worker into the idle queue.
     Started(Option<RewardError>),
     Closed,
 }
 
-/// What an answer line means for the worker that wrote it.
+/// The meaning of an answer line for the worker that wrote it.
 enum Line {
     Answer(Result<Score, RewardError>),
-    /// Nobody can know what its next line will answer.
+    /// The line answers another question, so the next lines of this worker cannot be assigned to their jobs.
     OutOfStep(RewardError),
 }
 
 impl ProcessPool {
-    /// A pool without processes: they start when jobs come. Tasks run on `tracker`, and `token` ends them.
-    pub fn new(spec: PoolSpec, tracker: TaskTracker, token: &CancellationToken) -> Self {
+    /// A pool whose processes start when jobs arrive. Its tasks run on `tracker` and end when `token` is
+    /// cancelled.
+    pub(crate) fn new(spec: PoolSpec, tracker: TaskTracker, token: &CancellationToken) -> Self {
         let workers = spec.workers.clamp(1, Semaphore::MAX_PERMITS);
         let (idle_sender, idle) = async_channel::bounded(workers);
         Self(Arc::new(Pool {
@@ -168,7 +172,7 @@ impl RewardRunner for ProcessPool {
 }
 
 impl Pool {
-    /// Cancel-safe: a dropped job takes its worker with it.
+    /// Cancel-safe: dropping a job also drops its worker.
     async fn score(self: &Arc<Self>, job: &RewardJob) -> Result<Score, RewardError> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let line = format!("{}\n", question(id, job));
@@ -184,9 +188,11 @@ impl Pool {
                     }
                     Line::OutOfStep(error) => error,
                 },
-                Err(Ended::TooLong(start)) => {
-                    nonsense(&self.spec.what, "the answer is too long".into(), &start)
-                }
+                Err(Ended::TooLong(start)) => nonsense(
+                    &self.spec.what,
+                    format!("expected an answer line of at most {LINE_BYTES_MAX} bytes"),
+                    &start,
+                ),
                 Err(Ended::Died) => {
                     last = worker.death().await;
                     self.died(&last);
@@ -217,13 +223,13 @@ impl Pool {
         }
     }
 
-    /// An idle worker, or one that is started for this. Cancel-safe: a start that has begun goes on for others.
+    /// Gets an idle worker, or starts one. Cancel-safe: a start that has begun continues for other jobs.
     async fn worker(self: &Arc<Self>) -> Result<Worker, RewardError> {
         let mut starting: Option<oneshot::Receiver<RewardError>> = None;
         loop {
             match self.find(&mut starting).await {
                 Found::Idle(worker) if worker.lives() => return Ok(*worker),
-                // It died of itself between two jobs; dropping it frees its slot.
+                // The worker died between two jobs; dropping it frees its slot.
                 Found::Idle(_) => {}
                 Found::Slot(slot) => starting = Some(self.start(slot)),
                 Found::Started(None) => starting = None,
@@ -252,7 +258,8 @@ impl Pool {
         }
     }
 
-    /// Starts a worker in a task; what is returned speaks only of failure.
+    /// Starts a worker in a task. The receiver gets an error only; a worker that starts goes to the idle
+    /// queue.
     fn start(self: &Arc<Self>, slot: OwnedSemaphorePermit) -> oneshot::Receiver<RewardError> {
         if !self.is_watched.swap(true, Ordering::Relaxed) {
             let pool = Arc::clone(self);
@@ -271,14 +278,14 @@ impl Pool {
             };
             match started {
                 Ok(worker) => pool.give_back(worker),
-                // The job may be gone; the next one will find out for itself.
+                // Sending fails only when the job was dropped; the next job meets the error itself.
                 Err(error) => drop(failed.send(error)),
             }
         });
         failure
     }
 
-    /// Cancel-safe: a process that was started is killed.
+    /// Starts workers until one is ready. Cancel-safe: a process that was started is killed.
     async fn started(&self, slot: OwnedSemaphorePermit) -> Result<Worker, RewardError> {
         loop {
             let may_start_at = self.health.lock().may_start(&self.spec)?;
@@ -301,15 +308,17 @@ impl Pool {
         }
     }
 
-    /// Makes a worker idle, or lets it go: when it has done its share, has said more than it was asked, or comes late.
+    /// Makes a worker idle. A worker that has reached its number of answers, has printed more than answers,
+    /// or returns after the end of the pool is dropped instead.
     fn give_back(&self, worker: Worker) {
         let is_spent = self.spec.jobs_per_worker.is_some_and(|most| worker.answers() >= most.get());
         if is_spent || !worker.is_quiet() {
             return;
         }
-        // Refused only when the pool is gone: then the worker is dropped here.
+        // Sending fails only when the pool is gone; the worker is then dropped here.
         drop(self.idle_sender.try_send(worker));
-        // After the sending, so that either this or the one who closes sees the worker.
+        // The check follows the sending, so that either this call or the one that closes the pool drops the
+        // worker.
         if self.closing.is_cancelled() {
             self.kill_idle();
         }
@@ -337,12 +346,12 @@ impl Health {
         self.next_start = None;
     }
 
-    /// When the next start may be, if not at once; an error when there is no sense in waiting for it.
+    /// The earliest time of the next start, if it must wait; an error when jobs are refused.
     fn may_start(&mut self, spec: &PoolSpec) -> Result<Option<Instant>, RewardError> {
         if let Some(error) = &self.unloadable {
             return Err(error.clone());
         }
-        // All workers of a pool can die of one cause at the same time, and that is not yet a row.
+        // One cause can kill all workers of a pool at the same time, which alone is no reason to refuse jobs.
         let two_rounds = u32::try_from(spec.workers.saturating_mul(2)).unwrap_or(u32::MAX);
         if self.deaths < two_rounds.max(DEATHS_IN_A_ROW_MAX) {
             return Ok(self.next_start);
@@ -356,7 +365,7 @@ impl Health {
                 stderr: self.last.stderr.clone(),
             });
         }
-        // This start is the one that finds out whether things are better; the others are refused until it has ended.
+        // This start tests whether workers live again; other starts are refused until it has ended.
         self.next_start = Some(now + START_PAUSE_MAX);
         Ok(None)
     }

@@ -1,26 +1,107 @@
 //! A Python function as a reward, in a pool of worker processes.
 //!
-//! `module:function` or `/path/to/file.py:function`, called with the keywords `data_source`, `solution_str`,
-//! `ground_truth` and `extra_info`, which is the signature of verl's `compute_score`; a function that also names a
-//! parameter `prompt` gets it. It may return a number, a bool, or a dict with `score` and, if it likes, `acc` and
-//! `pred`; it may be `async`. What it prints goes to standard error. What it raises is its job's error, with the last
-//! line of the traceback and the place. A function that is not there is an error for every job, and one start.
+//! The function is named `module:function` or `/path/to/file.py:function`. A worker calls it with the
+//! keywords `data_source`, `solution_str`, `ground_truth` and `extra_info`, which is the signature of verl's
+//! `compute_score`; a function with a parameter `prompt` also gets the prompt. It returns a number, a bool,
+//! or a dict with `score` and optionally `acc` and `pred`; it may be `async`. What it prints goes to standard
+//! error. An exception becomes the error of its job, with the last line of the traceback and its place in the
+//! source. When the function does not exist, the pool starts one worker to find out, and every job gets the
+//! error.
 //!
 //! # Deliberately absent
-//! An interpreter in this process: one reward that leaks, hangs or crashes would be everybody's.
+//! There is no interpreter in this process: a function that leaks, hangs or crashes would harm the whole run.
 
+use std::collections::BTreeMap;
+use std::num::NonZeroU64;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use super::config::PythonConfig;
+use serde::{Deserialize, Serialize};
+
 use super::processes::PoolSpec;
+use super::settings::{self, WORKERS_MAX, bytes_of_mb, check_memory, count, seconds};
+use super::short_form::ShortForm;
+use crate::RewardError;
 
 /// The program that every worker runs.
 const WORKER: &str = include_str!("worker.py");
-/// Where Python looks for modules.
+/// The variable that lists the directories of modules.
 const PATH_VARIABLE: &str = "PYTHONPATH";
 
-/// The pool of a function. `start` limits the import; `inherited_path` is what this process has as `PYTHONPATH`.
-pub(super) fn pool_spec(config: &PythonConfig, start: Duration, inherited_path: Option<&str>) -> PoolSpec {
+/// A Python function that scores; its short form is `function` alone.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PythonConfig {
+    /// `module:function`, or `/path/to/file.py:function`.
+    pub function: String,
+    /// The Python interpreter to run.
+    #[serde(default = "settings::interpreter")]
+    pub interpreter: String,
+    /// Its working directory, where Python looks for modules first; that of this process when absent.
+    #[serde(default)]
+    pub directory: Option<PathBuf>,
+    /// Directories that precede those of `PYTHONPATH`.
+    #[serde(default)]
+    pub path: Vec<String>,
+    /// Variables that are added to the environment.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// The number of processes.
+    #[serde(default = "settings::workers")]
+    pub workers: usize,
+    /// The number of answers after which a worker is replaced.
+    #[serde(default)]
+    pub jobs_per_worker: Option<NonZeroU64>,
+    /// The address space of a worker, in MiB.
+    #[serde(default)]
+    pub memory_mb: Option<u64>,
+    /// The time limit of a start with its imports, in seconds.
+    #[serde(default = "settings::start_s")]
+    pub start_s: f64,
+}
+
+impl ShortForm for PythonConfig {
+    const EXPECTED: &'static str = "\"module:function\" or a table";
+
+    fn of_text(text: &str) -> Option<Self> {
+        Some(Self {
+            function: text.to_owned(),
+            interpreter: settings::interpreter(),
+            directory: None,
+            path: Vec::new(),
+            env: Default::default(),
+            workers: settings::workers(),
+            jobs_per_worker: None,
+            memory_mb: None,
+            start_s: settings::start_s(),
+        })
+    }
+}
+
+impl PythonConfig {
+    /// The pool that runs the function.
+    pub(super) fn pool_spec(&self) -> Result<PoolSpec, RewardError> {
+        let is_complete = self
+            .function
+            .rsplit_once(':')
+            .is_some_and(|(module, function)| !module.is_empty() && !function.is_empty());
+        if !is_complete {
+            return Err(RewardError::Misconfigured {
+                key: "python.function",
+                expected: "module:function or /path/to/file.py:function",
+                found: format!("{:?}", self.function),
+            });
+        }
+        count("python.workers", self.workers, WORKERS_MAX)?;
+        check_memory("python.memory_mb", self.memory_mb)?;
+        let start = seconds("python.start_s", self.start_s)?;
+        let inherited_path = std::env::var("PYTHONPATH").ok().filter(|path| !path.is_empty());
+        Ok(pool_spec(self, start, inherited_path.as_deref()))
+    }
+}
+
+/// The pool that runs a function. `start` limits the import; `inherited_path` is this process's `PYTHONPATH`.
+fn pool_spec(config: &PythonConfig, start: Duration, inherited_path: Option<&str>) -> PoolSpec {
     let words = [&config.interpreter, "-u", "-c", WORKER, &config.function].map(str::to_owned);
     let mut env = config.env.clone();
     if !config.path.is_empty() {
@@ -36,7 +117,7 @@ pub(super) fn pool_spec(config: &PythonConfig, start: Duration, inherited_path: 
         workers: config.workers,
         handshake: Some(start),
         jobs_per_worker: config.jobs_per_worker,
-        memory_bytes: config.memory_mb.map(super::config::bytes_of_mb),
+        memory_bytes: config.memory_mb.map(bytes_of_mb),
     }
 }
 

@@ -1,36 +1,39 @@
-//! Runs what nobody vouches for: a Python program in a process that can hurt neither this one nor the host.
+//! Runs untrusted Python programs in processes that can harm neither this process nor the host.
 //!
-//! There are three levels, and [`Sandbox::find`] tries them on the host itself instead of guessing.
+//! There are three levels of isolation. [`Sandbox::find`] runs a trial of each on the host and takes the
+//! strongest that works.
 //!
 //! | | `bubblewrap`, `namespaces` | `limits` |
 //! |---|---|---|
-//! | time | all is killed at the deadline | the same, but what hides from an unprivileged caller may stay |
-//! | memory, processor, open files | limits of each process | the same |
-//! | processes | those of one candidate | with a user of its own the same, else those of the caller's user |
-//! | output | read up to the limit, then killed | the same |
-//! | files | sees the system's and its own, writes to memory of a limited size | what its user may |
+//! | time | all processes are killed at the deadline | likewise, but a process that hides from an unprivileged caller may stay |
+//! | memory, processor, open files | limits of each process | limits of each process |
+//! | processes | a limit for each candidate | with a user of its own likewise; else a limit for all of the caller's user |
+//! | output | the process is killed at the limit | the process is killed at the limit |
+//! | files | it reads the system's and its own, and writes to memory of a limited size | whatever its user may |
 //! | network | none | all |
-//! | environment | a few words of ours | the same |
+//! | environment | a few fixed variables | a few fixed variables |
 //!
-//! A caller that is `root` gives every candidate a user of its own, who owns nothing (`users.rs`). Other callers run
-//! them as themselves, in namespaces of users where there are any.
+//! A caller that is `root` gives every candidate a user of its own that owns no files (`users.rs`). Other
+//! callers run candidates as their own user, in user namespaces where the host has them.
 //!
 //! # Invariants
-//! - Dropping a run kills it; its directory and its turn are given back only after its processes are gone.
-//! - A level that was not seen to work is not used, and a weaker one only under `auto`, with a warning.
-//! - A candidate that fails is never an error; a sandbox that fails always is.
+//! - Dropping a run kills it; its directory and its permit are released only after its processes are gone.
+//! - A level is used only after a successful trial; `auto` alone falls back to a weaker one, and logs a
+//!   warning.
+//! - The failure of a candidate is never an error; the failure of a sandbox always is.
 //!
 //! # Deliberately absent
-//! Control groups: memory is limited for each process, so that a candidate has at most `processes` times as much. Filters
-//! of system calls: a hole of the kernel is a hole of the sandbox. Hosts other than Linux. Finding a process that has
-//! changed session, environment and directory, where there is neither a namespace nor a user to tell it by.
+//! There are no control groups: memory is limited for each process, so a candidate can use `processes` times
+//! the limit. System calls are not filtered, so a vulnerability of the kernel is one of the sandbox. Only
+//! Linux is supported. A process that has changed its session, environment and directory is not found where
+//! the candidate has neither a namespace nor a user of its own.
 
+mod command_line;
 mod interpreter;
 mod leftovers;
 mod place;
 mod process;
 mod users;
-mod words;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -38,51 +41,67 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::config::SandboxChoice;
 use crate::RewardError;
+use command_line::{Cage, MARK};
 use interpreter::Interpreter;
 use leftovers::Mark;
 use place::Owner;
 use process::{Run, Start, Times};
 use users::Users;
-use words::{Cage, MARK};
 
 pub(super) use place::Place;
 pub(super) use process::{Ended, How};
 
-/// As errors call it.
+/// The `PATH` on which the commands of the sandbox are looked for.
+const TOOLS_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// The name of the sandbox in errors.
 const WHAT: &str = "sandbox";
-/// Looks at the sandbox from within.
+/// The program of the trial, which inspects the sandbox from within.
 const TRIAL: &str = include_str!("sandbox/trial.py");
-/// For a start on a host under load.
+/// The time limit of a start, on a host under load.
 const START_MAX: Duration = Duration::from_secs(30);
-/// Bytes that a trial says.
+/// The most bytes that a trial prints.
 const TRIAL_BYTES_MAX: usize = 1 << 16;
-/// Since this version the kernel counts the processes of a user in each namespace of users by itself.
+/// Since this version the kernel counts the processes of a user separately in each user namespace.
 const COUNTED_APART_SINCE: (u32, u32) = (5, 14);
+
+/// The kind of sandbox that candidates run in. A stronger one includes the limits of the weaker ones.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SandboxChoice {
+    /// The first of the others that works on this host; the run logs a warning where that is `limits`.
+    #[default]
+    Auto,
+    /// Namespaces made by the command `bwrap`.
+    Bubblewrap,
+    /// Namespaces made by the command `unshare`.
+    Namespaces,
+    /// Resource limits alone.
+    Limits,
+}
 
 /// The limits of one run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limits {
-    /// Of the wall clock, once it has started.
+    /// Wall-clock time, from its first output on.
     pub(super) time: Duration,
-    /// Address space of a process.
+    /// The address space of each process.
     pub(super) memory_bytes: u64,
     /// Standard output and standard error together.
     pub(super) output_bytes: usize,
     /// Processes and threads at a time.
     pub(super) processes: usize,
-    /// Of a file; in namespaces of all files.
+    /// Bytes of a file; in namespaces the bytes of all files.
     pub(super) file_bytes: u64,
 }
 
-/// What a sandbox is made of.
+/// The settings of a sandbox.
 #[derive(Debug, Clone)]
 pub(super) struct SandboxSpec {
     pub(super) choice: SandboxChoice,
@@ -93,7 +112,7 @@ pub(super) struct SandboxSpec {
     pub(super) limits: Limits,
 }
 
-/// How strong it is.
+/// The strength of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Level {
     Bubblewrap,
@@ -101,7 +120,7 @@ pub(super) enum Level {
     Limits,
 }
 
-/// See the module's documentation.
+/// A sandbox that works on this host; each run of a candidate starts from it.
 pub(super) struct Sandbox {
     cage: Cage,
     users: Option<Users>,
@@ -112,7 +131,7 @@ pub(super) struct Sandbox {
     tracker: TaskTracker,
 }
 
-/// What the trial says.
+/// What the trial reports.
 #[derive(Debug, Deserialize)]
 struct Sight {
     sees: bool,
@@ -132,7 +151,7 @@ impl Sandbox {
                     let reasons = reasons.join("; ");
                     tracing::warn!(
                         reasons,
-                        "candidates run with limits alone: they have the network and their user's files"
+                        "candidates run with resource limits alone: they can reach the network and their user's files"
                     );
                 }
                 return Ok(sandbox);
@@ -169,18 +188,24 @@ impl Sandbox {
         }
     }
 
-    /// A place for a candidate; waits for its turn. Cancel-safe.
+    /// Prepares the directories and the user of a candidate; waits for a permit first. Cancel-safe.
     pub(super) async fn place(&self, program: &str) -> Result<Place, RewardError> {
         let turn = Arc::clone(&self.turns).acquire_owned().await.map_err(|_| RewardError::Cancelled)?;
         let user = match &self.users {
             None => None,
-            Some(users) => Some(users.take().ok_or_else(|| failed("all users are taken"))?),
+            Some(users) => Some(
+                users
+                    .take()
+                    .ok_or_else(|| failed("expected a free user id for a candidate, found all in use"))?,
+            ),
         };
         let (program, directory) = (program.to_owned(), self.directory.clone());
         let owner = Owner { user, turn, tracker: self.tracker.clone(), runtime: Handle::current() };
         let place = self.tracker.spawn_blocking(move || Place::new(&directory, &program, owner));
         match place.await {
-            Ok(place) => place.map_err(|error| failed(&format!("no place for a candidate: {error}"))),
+            Ok(place) => {
+                place.map_err(|error| failed(&format!("a candidate's directory could not be made: {error}")))
+            }
             Err(_) => Err(RewardError::Cancelled),
         }
     }
@@ -190,14 +215,14 @@ impl Sandbox {
         self.turns.available_permits()
     }
 
-    /// The program of a place as a run finds it.
+    /// The path of the program inside the sandbox.
     pub(super) fn program(&self) -> &'static str {
         self.cage.program()
     }
 
-    /// Runs the interpreter with `-c` and `arguments` until it ends, its time is over, which is counted from its first
-    /// word, or `end` comes; and cleans up after it. An error is the sandbox's own. Cancel-safe: dropped, it kills and
-    /// cleans up all the same.
+    /// Runs the interpreter with `-c` and `arguments` until it ends, until its time is over, which counts
+    /// from its first output, or until `end`; then cleans up. Errors are failures of the sandbox itself.
+    /// Cancel-safe: a dropped run is killed and cleaned up.
     pub(super) async fn run(
         &self,
         place: &Place,
@@ -221,7 +246,7 @@ impl Sandbox {
         let broken = |error: std::io::Error| failed(&format!("a process could not be run: {error}"));
         let work = match self.cage.level {
             Level::Limits => place.work().map_err(broken)?,
-            // They have a directory within.
+            // These have a working directory inside the namespace.
             Level::Bubblewrap | Level::Namespaces => place.path().to_owned(),
         };
         let number = self.runs.fetch_add(1, Ordering::Relaxed);
@@ -239,7 +264,8 @@ impl Sandbox {
         run.finish(input, times, output_bytes).await.map_err(broken)
     }
 
-    /// How processes that are left are told from others; nothing where a namespace of them is all there is to end.
+    /// How the remaining processes of a candidate are recognised; `None` where ending the namespace ends them
+    /// all.
     fn mark(&self, place: &Place, mark: &str) -> Option<Mark> {
         match (place.user(), self.cage.level) {
             (Some(user), _) => Some(Mark::User(user)),
@@ -251,7 +277,7 @@ impl Sandbox {
         }
     }
 
-    /// The limit of processes, with those that the kernel will count besides.
+    /// The limit of processes, plus the other processes that the kernel counts against it.
     fn processes(&self) -> usize {
         let most = self.cage.limits.processes;
         let counts_alone = match self.cage.level {
@@ -264,7 +290,7 @@ impl Sandbox {
         }
     }
 
-    /// Runs the trial; an error says what is missing.
+    /// Runs the trial; the error says what the sandbox lacks.
     async fn works(&self) -> Result<(), String> {
         let place = self.place("").await.map_err(|error| error.to_string())?;
         let secret = place.path().to_string_lossy().into_owned();
@@ -272,15 +298,16 @@ impl Sandbox {
         let times = Times { start: START_MAX, run: START_MAX, end: Instant::now() + START_MAX };
         let ended = self.run_within(&place, &[TRIAL, &secret, &most], b"", times, TRIAL_BYTES_MAX).await;
         let ended = ended.map_err(|error| error.to_string())?;
-        let sight: Sight = serde_json::from_slice(&ended.stdout)
-            .map_err(|_| format!("the trial ended by {:?}; stderr: {:?}", ended.how, ended.stderr.trim()))?;
+        let sight: Sight = serde_json::from_slice(&ended.stdout).map_err(|_| {
+            format!("the trial ended with {:?}; stderr: {:?}", ended.how, ended.stderr.trim())
+        })?;
         if self.cage.level != Level::Limits {
             apart(&sight)?;
         }
         if sight.forks > self.cage.limits.processes {
             tracing::warn!(
                 level = self.cage.level.name(),
-                "this host does not limit the processes of candidates"
+                "this host does not enforce the limit of candidates' processes"
             );
         }
         Ok(())
@@ -297,8 +324,8 @@ impl Level {
     }
 }
 
-/// What to try: levels, and whether candidates shall be kept from namespaces of their own, which old hosts cannot do,
-/// and `bwrap` not for `root`.
+/// The variants to try, strongest first: a level, and whether candidates are kept from making user
+/// namespaces. Old hosts cannot do the latter, and neither can `bwrap` for `root`.
 fn strongest_first(choice: SandboxChoice, is_privileged: bool) -> Vec<(Level, bool)> {
     let mut all = vec![
         (Level::Bubblewrap, true),
@@ -324,10 +351,10 @@ fn is_privileged() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Whether a process of the trial is where the host is not.
+/// Checks that the trial ran apart from the host.
 fn apart(sight: &Sight) -> Result<(), String> {
     if sight.sees {
-        return Err("it sees the host's files".to_owned());
+        return Err("it can read the host's files".to_owned());
     }
     for (kind, theirs) in ["net", "pid", "mnt"].into_iter().zip(&sight.namespaces) {
         let ours = std::fs::read_link(Path::new("/proc/self/ns").join(kind)).unwrap_or_default();
@@ -342,7 +369,7 @@ fn failed(reason: &str) -> RewardError {
     RewardError::Raised { what: WHAT.into(), reason: reason.to_owned() }
 }
 
-/// The first two numbers of a kernel's release; zeros where there are none.
+/// The first two numbers of a kernel release; a missing number is 0.
 fn version(release: &str) -> (u32, u32) {
     let mut numbers =
         release.split(|byte: char| !byte.is_ascii_digit()).map(|word| word.parse().unwrap_or(0));

@@ -1,4 +1,4 @@
-//! A server that does as it is told, on a real socket.
+//! A server for tests, on a real socket, whose answers the test decides.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use super::RewardJob;
 pub(super) enum Reply {
     /// Status, further header lines, body.
     Say(u16, &'static str, Vec<u8>),
-    /// Nothing ever; the client's leaving is counted.
+    /// The server never answers, and counts when the client disconnects.
     Hang,
     /// The connection is closed without a word.
     Close,
@@ -31,7 +31,7 @@ impl Reply {
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) requests: AtomicUsize,
-    /// Clients that left a request that hangs.
+    /// Clients that disconnected from a request without an answer.
     pub(super) left: AtomicUsize,
 }
 
@@ -71,7 +71,7 @@ impl Server {
         self.seen.requests.load(Ordering::SeqCst)
     }
 
-    /// Waits until so many clients have left.
+    /// Waits until `count` clients have disconnected.
     pub(super) async fn left(&self, count: usize) {
         eventually("clients leave", || self.seen.left.load(Ordering::SeqCst) == count).await;
     }
@@ -127,7 +127,7 @@ pub(super) fn job(response: &str) -> RewardJob {
     }
 }
 
-/// Waits for what happens in other processes; far longer than it should ever take.
+/// Waits until `holds` is true, for at most 20 seconds.
 pub(super) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {

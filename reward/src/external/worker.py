@@ -1,7 +1,7 @@
 """Runs one reward function over JSON lines; `processes.rs` documents the protocol.
 
-The protocol has file descriptors of its own, so that whatever a reward prints goes to standard error. An exception
-costs one answer; leaving the process (sys.exit, a crash) costs the worker, as it should.
+The protocol has file descriptors of its own, so what a reward function prints goes to standard error. An exception is
+the answer of one job; an exit of the process (sys.exit, a crash) ends the worker.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ def load(target):
     if name.endswith(".py"):
         folder, file = os.path.split(os.path.abspath(name))
         sys.path.insert(0, folder)
-        # Not the file's own name: a reward in math.py must not stand in for the standard library's.
+        # The name differs from the file's, so that a reward in math.py does not shadow the standard library's.
         module_name = "reward_function_" + file[: -len(".py")]
         spec = importlib.util.spec_from_file_location(module_name, os.path.join(folder, file))
         module = importlib.util.module_from_spec(spec)
@@ -41,12 +41,12 @@ def load(target):
     for attribute in attributes.split("."):
         function = getattr(function, attribute)
     if not callable(function):
-        raise TypeError(f"{target} is a {type(function).__name__} and no function")
+        raise TypeError(f"{target} is a {type(function).__name__}; expected a function")
     return function
 
 
 def takes_prompt(function):
-    """verl's functions do not know of prompts; one that names the parameter gets it."""
+    """verl's functions take no prompt; a function with a parameter of this name gets it."""
     try:
         return "prompt" in inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -54,12 +54,12 @@ def takes_prompt(function):
 
 
 class WrongResult(Exception):
-    """The function returned, but not a score; the place of the error says nothing about it."""
+    """The function returned something other than a score. The traceback would not help."""
 
 
 def number(value, name):
     try:
-        # float() would read text as well.
+        # float() would also accept text.
         result = math.nan if isinstance(value, (str, bytes)) else float(value)
     except (TypeError, ValueError, OverflowError):
         result = math.nan
@@ -69,7 +69,7 @@ def number(value, name):
 
 
 def clean(text):
-    """Text that every reader of JSON accepts: no lone surrogates."""
+    """Replaces lone surrogates, which some readers of JSON reject."""
     return str(text).encode("utf-8", "replace").decode("utf-8")
 
 
@@ -84,12 +84,12 @@ def verdict(result):
         return {"score": number(result, "the result")}
     if "score" not in result:
         keys = str(sorted(map(str, result)))[:VALUE_CHARS_MAX]
-        raise WrongResult(f"the result has no \"score\"; it has {keys}")
+        raise WrongResult(f"expected the result to have \"score\"; it has {keys}")
     answer = {"score": number(result["score"], "score")}
     if result.get("acc") is not None:
         answer["acc"] = number(result["acc"], "acc")
     if result.get("pred") is not None:
-        # A line of answer has a bound, and a worker that breaks it is killed.
+        # A worker whose answer line exceeds its limit is killed.
         answer["pred"] = clean(str(result["pred"])[:PRED_CHARS_MAX])
     if result.get("parts") is not None:
         answer["parts"] = parts(result["parts"])
@@ -113,13 +113,13 @@ class Worker:
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.close(nothing)
-        # One loop for all jobs: clients that a function keeps between calls belong to the loop they began in.
+        # One event loop serves all jobs, because clients that a function keeps between calls belong to their loop.
         self.loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self.loop)
 
     def say(self, message):
         if os.getpid() != self.process:
-            # A fork of the user's that came back here: its answer would be one too many.
+            # A process that the function forked has returned here; its answer would be one too many.
             os._exit(1)
         self.answers.write(json.dumps(message).encode("ascii") + b"\n")
         self.answers.flush()
@@ -152,13 +152,13 @@ class Worker:
             except SystemExit as error:
                 leave(error)
             except BaseException as error:
-                # A cancelled task and the like: the function has failed, and nobody asked this process to end.
+                # A cancelled task, for example: the function has failed, but this process was not asked to end.
                 answer = {"error": reason(error)}
             self.say({"id": job["id"], **answer})
 
 
 def leave(error):
-    """At once: threads that the user's code has left running would hold up an orderly end for ever."""
+    """Exits at once: threads that the user's code left running could delay an orderly exit for ever."""
     if isinstance(error.code, str):
         print(error.code, file=sys.stderr, flush=True)
     os._exit(error.code & 0xFF if isinstance(error.code, int) else error.code is not None)
@@ -169,7 +169,7 @@ async def finished(awaitable):
 
 
 def die_with_parent():
-    """A worker that is busy when its parent is killed would not see the end of its input for as long as it is busy."""
+    """Makes the kernel kill this worker with its parent: a busy worker does not notice the end of its input."""
     if sys.platform != "linux":
         return
     parent = os.getppid()
@@ -180,7 +180,7 @@ def die_with_parent():
     except (ImportError, OSError, AttributeError):
         return
     if os.getppid() != parent:
-        # It died before the kernel was asked.
+        # The parent died before the call above.
         os._exit(1)
 
 

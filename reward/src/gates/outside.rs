@@ -1,11 +1,12 @@
-//! Gates of one's own that are asked outside of this process, by the protocols of [`crate::external`].
+//! Outside gates: gates that another process decides, asked by the protocols of [`crate::external`].
 //!
-//! The question is that of a reward, about a group: `solution_str` is empty, and `extra_info` is
-//! `{"rewards": [..], "accs": [..], "truncated": [..], "tokens": [..], "row": the data set's}`. A positive score lets the
-//! group pass.
+//! The question is that of an external reward, but about a group: `solution_str` is empty, and `extra_info`
+//! is `{"rewards": [..], "accs": [..], "truncated": [..], "tokens": [..], "row": the data set's}`. A positive
+//! score lets the group pass.
 //!
-//! They cost more than all other gates together, so each sees only groups that may still be taken: those that everybody
-//! before it lets pass, and those that only yielding gates are against, because a hard one may be against them too.
+//! An outside gate costs more than all other gates together. So it is asked only about groups that may still
+//! be accepted: those that all gates before it pass, and those that only yielding gates reject, because it
+//! may reject them for good.
 
 use std::sync::Arc;
 
@@ -14,10 +15,10 @@ use serde_json::{Value, json};
 use super::{Counted, Gates, GroupView, Rejection};
 use crate::{RewardError, RewardJob, RewardRunner};
 
-/// What a rejection of such a gate is called.
+/// The reason of a rejection by an outside gate.
 const REASON: &str = "outside";
 
-/// Somebody who is asked about groups.
+/// A gate that another process decides.
 pub(super) struct Outside {
     pub(super) counted: Counted,
     pub(super) runner: Arc<dyn RewardRunner>,
@@ -37,7 +38,7 @@ pub struct GateRow {
 }
 
 impl Gates {
-    /// Adds somebody outside behind all others; `yields` as in [`super::KeepIfShort`].
+    /// Appends an outside gate; `yields` says whether it yields as in [`super::KeepIfShort`].
     pub fn push_outside(
         &mut self,
         name: &str,
@@ -49,20 +50,20 @@ impl Gates {
         Ok(())
     }
 
-    /// Whether [`Self::ask`] asks anybody.
+    /// Whether there are outside gates.
     pub fn has_outside(&self) -> bool {
         !self.outside.is_empty()
     }
 
-    /// Whether those outside are to be asked about a group of which [`Self::check`] has said this: there are some, and
-    /// the group may still be taken.
+    /// Whether the outside gates are asked about a group whose [`Self::check`] gave this result: there are
+    /// outside gates, and the group may still be accepted.
     pub fn asks_after(&self, inside: &Result<(), Rejection>) -> bool {
         self.has_outside() && inside.as_ref().map_or_else(|rejection| rejection.yields, |()| true)
     }
 
-    /// What those outside say about a group that [`Self::asks_after`]: a rejection by the first that does not yield, or
-    /// else by the first that does. [`Rejection::of_both`] puts it together with the verdict inside. An error is a
-    /// runner's, whose own rule for failures has been applied already.
+    /// Asks the outside gates about a group. The result is the rejection by the first gate that does not
+    /// yield, or else by the first that does. [`Rejection::of_both`] combines it with the result of
+    /// [`Self::check`]. An error comes from a runner whose `on_failure` has been applied already.
     ///
     /// Cancel-safe: dropping the future cancels the question.
     pub async fn ask(
@@ -100,7 +101,7 @@ impl Gates {
         Ok(soft.map_or(Ok(()), Err))
     }
 
-    /// Whether everybody outside can be asked; see [`RewardRunner::check`]. Cancel-safe.
+    /// Checks that every outside gate can be asked; see [`RewardRunner::check`]. Cancel-safe.
     pub async fn check_outside(&self) -> Result<(), RewardError> {
         for outside in &self.outside {
             outside.runner.check().await?;

@@ -1,18 +1,18 @@
-//! The rules that gates may have.
+//! The rules of gates.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Gate, GroupView, Refusal};
 use crate::{FilterMetric, GroupFilter, RewardError};
 
-/// A rule with its options. A bound that is left out bounds nothing; bounds are included in what passes.
+/// A rule with its options. A bound that is left out does not apply; a value equal to a bound passes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "gate", rename_all = "snake_case", deny_unknown_fields)]
 pub enum GateRule {
-    /// Values must differ: the largest and the smallest by more than `tolerance`. With 0 this is
-    /// [`crate::GroupFilter`], reasons included; what it measures is the spread.
+    /// The largest and the smallest value must differ by more than `tolerance`. With 0 the rule decides like
+    /// [`crate::GroupFilter`], with its reasons. It measures the difference.
     Variance {
-        /// Whose variance counts.
+        /// The values whose variance counts.
         #[serde(default)]
         metric: FilterMetric,
         /// 0 or more.
@@ -21,7 +21,7 @@ pub enum GateRule {
     },
     /// The mean must lie in a range: prompts that are too easy or too hard teach little.
     MeanRange {
-        /// Whose mean counts.
+        /// The values whose mean counts.
         #[serde(default)]
         metric: FilterMetric,
         /// The smallest mean that passes.
@@ -31,12 +31,12 @@ pub enum GateRule {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         max: Option<f64>,
     },
-    /// There must be so many valid samples.
+    /// The group must have at least this many valid samples.
     MinSamples {
         /// 1 or more.
         samples: usize,
     },
-    /// At most such a share of the responses may have been cut off.
+    /// At most this share of the responses may be cut off at the token limit.
     Truncated {
         /// From 0 to 1.
         share_max: f64,
@@ -53,10 +53,10 @@ pub enum GateRule {
 }
 
 impl GateRule {
-    /// How gates are called that have no name of their own.
+    /// The names of the rules; a gate without a name of its own takes that of its rule.
     pub const NAMES: [&str; 5] = ["variance", "mean_range", "min_samples", "truncated", "length"];
 
-    /// As recipes name it.
+    /// The name of the rule in recipes.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Variance { .. } => "variance",
@@ -67,7 +67,7 @@ impl GateRule {
         }
     }
 
-    /// Whether the options can be used.
+    /// Checks the options.
     pub(super) fn check_options(&self) -> Result<(), RewardError> {
         match *self {
             Self::Variance { tolerance, .. } => require(
@@ -135,7 +135,7 @@ fn check_variance(metric: FilterMetric, tolerance: f64, group: &GroupView<'_>) -
     published
         .check(group.accs, group.rewards)
         .map_err(|reason| Refusal { reason: reason.as_str(), value })?;
-    // What is not a number differs from everything, as it does to the published rule.
+    // NaN differs from every value, as in the published rule.
     let is_known = values.iter().all(|value| !value.is_nan());
     if tolerance > 0.0 && is_known && value <= tolerance {
         return Err(Refusal { reason: "within_tolerance", value });

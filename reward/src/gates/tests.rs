@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::{FilterMetric, GroupFilter, invariants};
+use crate::{FilterMetric, GroupFilter};
 
 fn gates(value: serde_json::Value) -> Gates {
     Gates::new(&serde_json::from_value(value).unwrap()).unwrap()
@@ -145,9 +145,12 @@ fn configurations_are_read_written_and_refused() {
         (json!({"gates": [{"gate": "mean_range", "min": 1.0, "max": 0.0}]}), "in order"),
         (json!({"gates": [{"gate": "min_samples", "samples": 0}]}), "1 or more"),
         (json!({"gates": [{"gate": "truncated", "share_max": 1.5}]}), "0 to 1"),
-        (json!({"gates": [{"gate": "variance"}, {"gate": "variance", "metric": "reward"}]}), "named twice"),
+        (
+            json!({"gates": [{"gate": "variance"}, {"gate": "variance", "metric": "reward"}]}),
+            "that no other gate has",
+        ),
         (json!({"gates": [{"gate": "variance", "name": ""}]}), "name of 1 to"),
-        (json!({"gates": [], "keep_if_short": {"gates": ["variance"]}}), "no gate has this name"),
+        (json!({"gates": [], "keep_if_short": {"gates": ["variance"]}}), "name of a gate in the list"),
     ] {
         let error = Gates::new(&serde_json::from_value(config).unwrap()).err().unwrap().to_string();
         assert!(error.contains(words), "{error}");
@@ -204,7 +207,7 @@ proptest! {
             }
         }
         for (counts, alone) in together.counts().iter().zip(&alone) {
-            prop_assert_eq!(invariants::gate_counts_add_up(counts), Ok(()));
+            prop_assert_eq!(counts.add_up(), Ok(()));
             prop_assert_eq!(counts.seen, groups.len() as u64);
             prop_assert_eq!(counts.passed, alone.counts()[0].passed, "the others change nothing");
         }

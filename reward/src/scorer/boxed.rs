@@ -1,6 +1,7 @@
-//! `\boxed{...}` with its braces matched.
+//! Finds `\boxed{...}` with matching braces.
 
-/// The text from byte `start` of `text` to the brace that closes the first one opened after it, both ends included.
+/// The text from byte `start` of `text` to the brace that closes the first one opened after it, both ends
+/// included.
 pub(super) fn balanced_from(text: &str, start: usize) -> Option<&str> {
     let mut open = 0_i64;
     for (offset, byte) in text.as_bytes()[start..].iter().enumerate() {
@@ -18,7 +19,7 @@ pub(super) fn balanced_from(text: &str, start: usize) -> Option<&str> {
     None
 }
 
-/// What stands in the last `\boxed{...}`; `None` when there is none or it does not close.
+/// The content of the last `\boxed{...}`; `None` when there is none or it does not close.
 pub(super) fn last_boxed_content(text: &str) -> Option<&str> {
     let whole = balanced_from(text, text.rfind("\\boxed{")?)?;
     whole.strip_prefix("\\boxed{")?.strip_suffix('}')

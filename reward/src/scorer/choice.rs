@@ -1,17 +1,18 @@
-//! `choice`: the letter of a multiple-choice answer.
+//! `choice`: compares the letter of a multiple-choice answer.
 //!
-//! Three forms count: a letter in a box (`\boxed{C}`, `\boxed{\text{C}}`, `\boxed{(C)}`), a letter behind "answer:"
-//! or "answer is" ("Answer: C", "the answer is (C)", "**Answer:** option C"), and a letter alone on the last line
-//! that is not empty ("C", "(C)", "**C**."). The order is by place and not by form: whatever stands last in the
-//! response counts, because a model that corrects itself does so later on. Letters are A to J in either case; what
-//! is not such a letter is passed over, so `\boxed{42}` hides nothing.
+//! Three forms count: a letter in a box (`\boxed{C}`, `\boxed{\text{C}}`, `\boxed{(C)}`), a letter after
+//! "answer:" or "answer is" ("Answer: C", "the answer is (C)", "**Answer:** option C"), and a letter alone on
+//! the last line that is not empty ("C", "(C)", "**C**."). The last letter in any of these forms counts,
+//! because a model that corrects itself does so later in the response. Letters are A to J in either case;
+//! other contents such as `\boxed{42}` are skipped.
 //!
-//! A small letter with words right behind it ("the answer is a prime") is an article and no choice, and an I ("my
-//! answer is: I chose B") a pronoun; a bracket or another mark between them ("the answer is a) a prime"), or "option"
-//! or "choice" before it, makes it one.
+//! A small letter that words follow ("the answer is a prime") is an article and not a choice, and an I ("my
+//! answer is: I chose B") is a pronoun. With a bracket or another mark after the letter ("the answer is a) a
+//! prime"), or with "option" or "choice" before it, it is a choice.
 //!
 //! # Deliberately absent
-//! The text of an option in place of its letter: the row does not say which text has which letter.
+//! The text of an option does not count in place of its letter, because the row does not map texts to
+//! letters.
 
 use std::sync::LazyLock;
 
@@ -21,18 +22,18 @@ use super::{Score, ScoreInput, Scorer};
 use crate::RewardError;
 use crate::python_text::{is_space, strip};
 
-/// 1 when the last letter that the response gives is the ground truth's, else 0. The ground truth is a letter too,
-/// with or without brackets; any other is an error.
+/// Scores 1 when the last letter in the response is that of the ground truth, and otherwise 0. The ground
+/// truth must be a letter, with or without brackets.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Choice;
 
 /// A word of one letter in upper case.
 const PRONOUN: char = 'I';
 
-/// May stand around a letter.
+/// Characters that may surround a letter.
 const WRAPPING: &[char] = &['(', ')', '[', ']', '{', '}', '*', '_', '$', '"', '\'', '.', ',', ':'];
 
-// Every repetition is bounded, so that no attempt at a match reads far and all of them together stay linear.
+// Every repetition is bounded, so each attempt at a match reads little, and all together take linear time.
 #[expect(clippy::expect_used, reason = "a constant pattern compiles, and the tests run it")]
 static BOXED: LazyLock<Regex> = LazyLock::new(|| {
     let pattern =
@@ -77,7 +78,7 @@ fn last_stated(response: &str) -> Option<(usize, char)> {
         let rest = &response[letter.end()..];
         let may_be_word = captures.get(1).is_none()
             && letter.as_str().starts_with(|c: char| c.is_ascii_lowercase() || c == PRONOUN);
-        // The pattern's boundary knows ASCII only: "É" makes a word of the letter before it.
+        // The boundary of the pattern knows ASCII only; here "É" after a letter makes it a word.
         let is_word = rest.starts_with(char::is_alphanumeric);
         let is_article = may_be_word && goes_on(rest);
         (!is_word && !is_article).then(|| letter_of(letter.as_str()).map(|found| (letter.start(), found)))?

@@ -1,4 +1,5 @@
-//! `exact_match`: the answer is the ground truth, letter by letter, less what the options ignore.
+//! `exact_match`: compares the answer with the ground truth character by character, apart from what the
+//! options ignore.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +7,7 @@ use super::{Score, ScoreInput, Scorer};
 use crate::RewardError;
 use crate::python_text::{is_space, strip};
 
-/// 1 when the answer equals the ground truth, else 0. White space at both ends never counts.
+/// Scores 1 when the answer equals the ground truth, and otherwise 0. White space at both ends never counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExactMatch {
@@ -16,13 +17,14 @@ pub struct ExactMatch {
     pub ignore_white_space: bool,
     /// Compares without ASCII punctuation, which is Python's `string.punctuation`.
     pub ignore_punctuation: bool,
-    /// The answer starts behind the last of these; a response without one has no answer. `None` takes it whole.
+    /// The marker whose last occurrence the answer follows; a response without it has no answer. `None` takes
+    /// the whole response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
 }
 
 impl ExactMatch {
-    /// Itself, when its options can be used.
+    /// Checks the options.
     pub(super) fn checked(self) -> Result<Self, RewardError> {
         if self.after.as_deref() == Some("") {
             return Err(RewardError::invalid("exact_match.after", "", "expected a marker that is not empty"));
@@ -42,7 +44,7 @@ impl ExactMatch {
         };
         let kept: String = strip(text).chars().filter(|c| !is_ignored(*c)).collect();
         let cased = if self.ignore_case { kept.to_lowercase() } else { kept };
-        // Punctuation at an end may have hidden the white space behind it.
+        // Removing punctuation at an end may have uncovered white space.
         strip(&cased).to_owned()
     }
 }

@@ -1,5 +1,5 @@
-//! `format`: whether a response keeps to its tags, as `<think>...</think>` and then an answer
-//! (DeepSeek-R1, Guo et al. 2025, section 2.2.2).
+//! `format`: checks that a response follows a sequence of tags, such as `<think>...</think>` and then an
+//! answer (DeepSeek-R1, Guo et al. 2025, section 2.2.2).
 
 use serde::{Deserialize, Serialize};
 
@@ -7,23 +7,26 @@ use super::{Score, ScoreInput, Scorer};
 use crate::RewardError;
 use crate::python_text::{is_space, strip};
 
-/// Tags that a format may have.
+/// The most tags of a format.
 pub const TAGS_MAX: usize = 16;
-/// Bytes of a tag's name.
+/// The most bytes of a tag's name.
 pub const TAG_BYTES_MAX: usize = 64;
 
-/// 1 when the response is made of exactly these tags, in this order, each opened and closed once, with nothing but
-/// white space before and between them, and with an answer that is not empty; else 0. The answer is `pred`.
+/// Scores 1 when the response consists of exactly these tags, in this order, each opened and closed once,
+/// with only white space before and between them, and with an answer that is not empty; otherwise 0. `pred`
+/// is the answer.
 ///
-/// With the defaults that is one `<think>...</think>` and then a text.
+/// The default is one `<think>...</think>` and then a text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Format {
     /// Names of tags, without brackets.
     pub tags: Vec<String>,
-    /// The answer is the text behind the last tag. Otherwise it is the last tag's content, and nothing may follow.
+    /// Whether the answer is the text after the last tag. Otherwise it is the content of the last tag, and
+    /// only white space may follow.
     pub trailing_answer: bool,
-    /// The prompt ends with the first tag's opening, as some chat templates have it, so that the response must not.
+    /// Whether the prompt ends with the opening of the first tag, as some chat templates do; the response
+    /// must not repeat it.
     pub opened_by_prompt: bool,
 }
 
@@ -34,7 +37,7 @@ impl Default for Format {
 }
 
 impl Format {
-    /// Itself, when its options can be used.
+    /// Checks the options.
     pub(super) fn checked(self) -> Result<Self, RewardError> {
         let count = self.tags.len();
         if count == 0 || count > TAGS_MAX {

@@ -1,4 +1,4 @@
-//! GSM8K: the number behind `####`, or the last number at all.
+//! `gsm8k`: compares the number after `####`, or the last number of the response.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,24 +6,24 @@ use super::{Score, ScoreInput, Scorer};
 use crate::RewardError;
 use crate::python_text::tail;
 
-/// Code points of a response's end that are looked at.
+/// The code points at the end of a response that are read.
 const TAIL: usize = 300;
 
-/// Which number counts.
+/// The number that counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Gsm8kMethod {
-    /// The last one behind `#### `.
+    /// The last number after `#### `.
     #[default]
     Strict,
-    /// The last one.
+    /// The last number.
     Flexible,
 }
 
-/// Compares the number with the ground truth, as text: 1 or 0.
+/// Compares the number with the ground truth as text; scores 1 or 0.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Gsm8k {
-    /// See [`Gsm8kMethod`].
+    /// The number that counts.
     pub method: Gsm8kMethod,
 }
 
@@ -40,7 +40,7 @@ impl Gsm8k {
         let end = tail(response, TAIL);
         match self.method {
             Gsm8kMethod::Strict => {
-                // From the right: the first that is followed by a number is the last one.
+                // The search runs from the right: the first marker that a number follows is the last one.
                 let mut found = end
                     .rmatch_indices("#### ")
                     .filter_map(|(at, marker)| number_at(&end[at + marker.len()..]));

@@ -1,15 +1,16 @@
-//! `json_schema`: whether the response is JSON of the asked shape.
+//! `json_schema`: checks that the response is JSON that a schema accepts.
 //!
-//! The document is what stands behind the last "```json", up to the fence that closes it; without such a fence it is
-//! the whole response. The schema is the configuration's, or else the row's ground truth.
+//! The document is the text after the last "```json", up to the closing fence; without such a fence it is the
+//! whole response. The schema comes from the configuration, or else from the row's ground truth.
 //!
-//! The keywords are a subset of JSON Schema 2020-12; see [`schema`] for the list. A keyword outside of it is an error and
-//! not ignored, since a schema that says more than is checked would reward what it forbids.
+//! The keywords are a subset of JSON Schema 2020-12; [`schema`] lists them. Another keyword is an error: if
+//! it were ignored, documents that the schema forbids would be rewarded.
 //!
 //! # Deliberately absent
-//! Formats, conditions (`if`), references to other documents, and a library for all of it: a check must end in bounded
-//! time whatever document a model writes, and where branches refer to what they stand in, time doubles with every level
-//! of the document. A validator needs a budget of steps against that, which those at hand do not have.
+//! Formats, conditions (`if`) and references to other documents are not supported. No validation library is
+//! used: a check must end in bounded time for every document that a model writes, and recursive references in
+//! branches double the time with every level of the document. The available libraries have no budget of steps
+//! against that.
 
 mod schema;
 
@@ -26,34 +27,34 @@ pub use schema::{
     SCHEMA_BYTES_MAX, SCHEMA_DEPTH_MAX, SCHEMA_KEYWORDS, SCHEMA_PATTERNS_MAX, SCHEMA_STEPS_MAX,
 };
 
-/// Opens a block of JSON.
+/// The fence that opens a block of JSON.
 const FENCE_OPEN: &str = "```json";
-/// Closes a block.
+/// The fence that closes a block.
 const FENCE_CLOSE: &str = "```";
 
 /// The options of [`JsonSchema`].
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct JsonSchemaConfig {
-    /// The schema; without one every row's ground truth is the text of its own.
+    /// The schema; without it, the ground truth of each row is its schema.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schema: Option<Value>,
 }
 
-/// 1 when the response's document parses and matches the schema, else 0; `pred` is the document's text, if it
-/// parses. A schema in a ground truth that cannot be used is an error.
+/// Scores 1 when the response's document parses and matches the schema, and otherwise 0; `pred` is the text
+/// of a document that parses. An invalid schema in a ground truth is an error.
 #[derive(Debug)]
 pub struct JsonSchema {
     schema: Option<Schema>,
 }
 
-/// The response's document with its text.
+/// Finds the document in a response, with its text.
 fn document(response: &str) -> Option<(&str, Value)> {
     let Some((_, block)) = response.rsplit_once(FENCE_OPEN) else {
         let text = strip(response);
         return serde_json::from_str(text).ok().map(|value| (text, value));
     };
-    // The parser finds the end, so that a fence within a string closes nothing.
+    // The JSON parser finds the end, so a fence inside a string does not close the block.
     let mut values = serde_json::Deserializer::from_str(block).into_iter();
     let value = values.next()?.ok()?;
     let (text, behind) = block.split_at_checked(values.byte_offset())?;
@@ -61,7 +62,7 @@ fn document(response: &str) -> Option<(&str, Value)> {
     (rest.is_empty() || rest.starts_with(FENCE_CLOSE)).then(|| (strip(text), value))
 }
 
-/// The schema that a row's ground truth is.
+/// Reads the schema in a ground truth.
 fn schema_of_row(ground_truth: &str) -> Result<Schema, RewardError> {
     let invalid = |reason| RewardError::invalid("ground_truth", ground_truth, reason);
     if ground_truth.len() > SCHEMA_BYTES_MAX {
@@ -73,7 +74,7 @@ fn schema_of_row(ground_truth: &str) -> Result<Schema, RewardError> {
 }
 
 impl JsonSchema {
-    /// An error names the keyword and the reason.
+    /// Compiles the schema; an error names the keyword and the reason.
     pub fn new(config: &JsonSchemaConfig) -> Result<Self, RewardError> {
         let Some(value) = &config.schema else { return Ok(Self { schema: None }) };
         let bytes = value.to_string().len();

@@ -1,12 +1,12 @@
-//! `length`: full score for short responses, less and less for longer ones.
+//! `length`: the full score for short responses, and a falling score for longer ones.
 //!
-//! With `x = (code points - target) / (max - target)`, cut to 0..=1, the score is `1 - x` on a linear ramp and
-//! `(1 + cos(pi * x)) / 2` on a cosine one, which hardly punishes the first tokens beyond the target and is flat at
-//! both ends (in the manner of Yeo et al. 2025, "Demystifying Long Chain-of-Thought Reasoning").
+//! Let `x = (code points - target) / (max - target)`, clamped to 0..=1. The score is `1 - x` on a linear ramp
+//! and `(1 + cos(pi * x)) / 2` on a cosine ramp, which is flat at both ends, so the first code points beyond
+//! the target cost little (in the manner of Yeo et al. 2025, "Demystifying Long Chain-of-Thought Reasoning").
 //!
 //! # Deliberately absent
-//! A lower bound: an empty response has the full score here, and a rubric's other parts say that it is wrong.
-//! Tokens: a scorer sees text; [`crate::Overlong`] counts tokens.
+//! There is no lower bound: an empty response has the full score here, and other parts of a rubric must score
+//! it. Lengths are not counted in tokens, because a scorer gets text; [`crate::Overlong`] counts tokens.
 
 use std::f64::consts::PI;
 
@@ -15,32 +15,33 @@ use serde::{Deserialize, Serialize};
 use super::{Score, ScoreInput, Scorer};
 use crate::RewardError;
 
-/// How the score falls.
+/// The shape of the falling score.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ramp {
-    /// Evenly.
+    /// A straight line.
     #[default]
     Linear,
-    /// Half a wave of a cosine.
+    /// Half a period of a cosine.
     Cosine,
 }
 
-/// 1 up to `target`, 0 from `max` on, a ramp between them; `acc` is the same number.
+/// Scores 1 up to `target`, 0 from `max` on, and a ramp between them; `acc` equals the score.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Length {
-    /// Most code points with the full score.
+    /// The most code points that have the full score.
     pub target: usize,
-    /// Fewest code points without any score, unless `target` is as many: then that many have the full one.
+    /// The fewest code points that score 0. Where it equals `target`, a response of that length has the full
+    /// score.
     pub max: usize,
-    /// See [`Ramp`].
+    /// The shape of the falling score.
     #[serde(default)]
     pub ramp: Ramp,
 }
 
 impl Length {
-    /// Itself, when its options can be used.
+    /// Checks the options.
     pub(super) fn checked(self) -> Result<Self, RewardError> {
         if self.target > self.max {
             let reason = format!("expected at least target={}", self.target);
@@ -49,7 +50,7 @@ impl Length {
         Ok(self)
     }
 
-    /// The score of so many code points.
+    /// The score of a response of `code_points`.
     pub fn of(&self, code_points: usize) -> f64 {
         if code_points <= self.target {
             return 1.0;

@@ -5,14 +5,14 @@ use super::rewrites::replace;
 use super::{Score, ScoreInput, Scorer};
 use crate::RewardError;
 
-/// 1 when the last `\boxed{}` equals the ground truth in normal form, else 0.
+/// Scores 1 when the last `\boxed{}` equals the ground truth in normal form, and otherwise 0.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Math;
 
-/// The reference stops with an exception; both sides are then compared as they are.
+/// The reference would raise an exception here; both sides are then compared as they are.
 struct Exception;
 
-/// What stands in the last box. A `\boxed ` with a space after it wins over every other and ends at a dollar sign.
+/// The content of the last box. A `\boxed ` with a space after it takes precedence and ends at a dollar sign.
 fn extract(response: &str) -> Option<&str> {
     if let Some((_, rest)) = response.rsplit_once("\\boxed ") {
         return Some(rest.split('$').next().unwrap_or(rest));
@@ -37,7 +37,7 @@ fn brace_fractions(text: &str) -> Result<String, Exception> {
             result.push_str(part);
             continue;
         }
-        // With a single character behind it the reference gives the whole text up.
+        // Where a single character follows, the reference returns the whole text unchanged.
         let Ok((denominator, rest)) = first_char(rest) else { return Ok(text.to_owned()) };
         result.extend(['{', numerator, '}']);
         if denominator == '{' {
@@ -67,7 +67,7 @@ fn brace_roots(text: &str) -> Result<String, Exception> {
     Ok(result)
 }
 
-/// Digits of the longest text that Python's `int` reads unless told otherwise; longer ones raise an exception.
+/// The most digits that Python's `int` reads by default; longer texts raise an exception.
 const INTEGER_DIGITS_MAX: usize = 4300;
 
 /// Whether the text is an integer as Python prints it.

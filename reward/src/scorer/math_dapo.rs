@@ -1,4 +1,4 @@
-//! `math_dapo`: DAPO's scorer, which reads the last 300 code points and normalises as Minerva did
+//! `math_dapo`: the scorer of DAPO, which reads the last 300 code points and normalises like Minerva
 //! (Lewkowycz et al. 2022, appendix D).
 
 mod marker;
@@ -11,13 +11,13 @@ use super::{Score, ScoreInput, Scorer};
 use crate::RewardError;
 use crate::python_text::{is_digit, strip, tail};
 
-/// Code points of a response's end that are looked at.
+/// The code points at the end of a response that are read.
 const TAIL: usize = 300;
-/// Of these, where a box is looked for.
+/// The last code points in which a box is looked for.
 const BOX_TAIL: usize = 100;
 const INVALID: &str = "[INVALID]";
 
-/// A word and what stands in its place.
+/// A word and its replacement.
 struct Rule {
     from: &'static str,
     to: &'static str,
@@ -25,7 +25,8 @@ struct Rule {
     needs: u128,
 }
 
-/// The characters of a text as a set. Those outside of ASCII count as others: what is not in the set is not in the text.
+/// The set of a text's characters, where all characters outside ASCII share one entry. A character that is
+/// not in the set is not in the text.
 const fn characters(text: &str) -> u128 {
     let bytes = text.as_bytes();
     let mut set = 0;
@@ -45,7 +46,7 @@ const fn removed(word: &'static str) -> Rule {
     replaced(word, "")
 }
 
-/// Every rule, and every scanner, needs one of these, which a plain number does not have.
+/// Every rule and every scanner needs one of these characters; a plain number has none.
 const REWRITABLE: u128 = characters("abcdefghijklmnopqrstuvwxyz \\${\"");
 
 /// Replaced in this order.
@@ -107,22 +108,22 @@ const REMOVED: &[Rule] = &[
     removed("\\dots"),
 ];
 
-/// Which of the published versions.
+/// The published versions of the scorer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Variant {
-    /// Without an "Answer:" there is no answer.
+    /// A response without "Answer:" has no answer.
     #[default]
     #[serde(rename = "2025")]
     V2025,
-    /// Without an "Answer:" the last `\boxed{}` of the last 100 code points counts, as text.
+    /// In a response without "Answer:", the last `\boxed{}` of the last 100 code points counts, as text.
     #[serde(rename = "2026")]
     V2026,
 }
 
-/// +1 for a right answer, -1 otherwise.
+/// Scores +1 for a right answer and -1 otherwise.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MathDapo {
-    /// See [`Variant`].
+    /// The version of the scorer.
     pub variant: Variant,
     /// Compares the last `\boxed{}` of the last 100 code points, as text.
     pub strict_box: bool,
@@ -156,7 +157,7 @@ fn rewritten(answer: &str) -> String {
     text
 }
 
-/// Without the commas between digits, and without white space at the ends.
+/// Removes commas between digits, and white space at both ends.
 fn finished(text: &str) -> String {
     let mut digits = text.chars().filter(|c| *c != ',').peekable();
     if digits.peek().is_some() && digits.all(is_digit) {
@@ -165,7 +166,7 @@ fn finished(text: &str) -> String {
     strip(text).to_owned()
 }
 
-/// What stands behind the last "Answer:", in normal form; [`INVALID`] without one.
+/// The text after the last "Answer:", in normal form; [`INVALID`] where there is none.
 fn answer_in(end: &str) -> String {
     normalize(marker::last_answer(end).unwrap_or(INVALID))
 }
@@ -182,8 +183,8 @@ impl MathDapo {
             return boxed_in(end).map_or((false, None), as_text);
         }
         let pred = answer_in(end);
-        // The reference decides by the word, not by whether there was an answer: a model that answers "[INVALID]"
-        // falls back as well. What it then finds in the box is compared as it stands, not in normal form.
+        // The reference tests for this word and not for a missing answer, so it also falls back for a model
+        // that answers "[INVALID]". The text of the box is then compared as it is, not in normal form.
         if self.variant == Variant::V2026
             && pred == INVALID
             && let Some(boxed) = boxed_in(end)

@@ -1,4 +1,4 @@
-//! Scorers of verifiable answers, of a response's form, and sums of them.
+//! Scorers: of verifiable answers, of the form of a response, and weighted sums of these.
 
 mod boxed;
 mod choice;
@@ -41,7 +41,7 @@ pub use repetition::{NGRAM_MAX, Repetition, RepetitionUnit};
 pub use routed::Routed;
 pub use rubric::{PART_NAME_BYTES_MAX, PARTS_MAX, Part, Rubric, RubricConfig, RubricPart, WEIGHT_MAX};
 
-/// What is scored.
+/// The response to score, with its row.
 #[derive(Debug, Clone, Copy)]
 pub struct ScoreInput<'a> {
     /// The response, or at least as much of its end as [`Scorer::tail_code_points`] asks for.
@@ -54,28 +54,28 @@ pub struct ScoreInput<'a> {
     pub extra: Option<&'a serde_json::Value>,
 }
 
-/// The scores of a rubric's parts by name, without their weights: columns of their own, in the order of their names.
+/// The unweighted scores of a rubric's parts by name; each is a column of its own.
 pub type Parts = BTreeMap<Arc<str>, f64>;
 
-/// What a response is worth.
+/// The score of a response.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Score {
     /// The reward before shaping; its range is the scorer's.
     pub score: f64,
-    /// 1 when the answer is right, 0 when not; of scorers of form, the share of the form that is kept.
+    /// 1 for a right answer and 0 for a wrong one; for scorers of form, the degree to which the form is kept.
     pub acc: f64,
-    /// The answer that was found.
+    /// The answer that the scorer found in the response.
     pub pred: Option<String>,
-    /// Empty for all scorers but [`Rubric`].
+    /// The scores of a [`Rubric`]'s parts; empty for other scorers.
     #[serde(default, skip_serializing_if = "Parts::is_empty")]
     pub parts: Parts,
-    /// Why, in one word, from scorers that say so: [`MathEquiv`], also as the part of a rubric that is its `acc`.
+    /// The reason of the verdict, from [`MathEquiv`], also as the part of a rubric that decides its `acc`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
 }
 
 impl Score {
-    /// 1 or 0, which is its own accuracy.
+    /// A score of 1 or 0, with the same `acc`.
     pub fn right_or_wrong(right: bool, pred: Option<String>) -> Self {
         Self { score: f64::from(right), acc: f64::from(right), pred, ..Self::default() }
     }
@@ -83,18 +83,18 @@ impl Score {
 
 /// Scores one response.
 pub trait Scorer: Send + Sync + 'static {
-    /// As recipes name it.
+    /// The name of the scorer in recipes.
     fn name(&self) -> &'static str;
 
-    /// How many code points of a response's end decide its score; `None` when all do. Callers may cut the rest off
-    /// before they decode it.
+    /// The number of code points at the end of a response that decide its score; `None` when all do. Callers
+    /// may leave the rest undecoded.
     fn tail_code_points(&self) -> Option<usize>;
 
-    /// The score; an error only for input that has none, never for a response.
+    /// Scores a response. An error is due to the row, never to the response.
     fn score(&self, input: &ScoreInput<'_>) -> Result<Score, RewardError>;
 }
 
-/// A scorer by name and options, as a recipe has it.
+/// The name and the options of a scorer, as a recipe writes them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "scorer", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ScorerConfig {
@@ -113,7 +113,7 @@ pub enum ScorerConfig {
         #[serde(default)]
         method: Gsm8kMethod,
     },
-    /// See [`Math`]; the braces make serde refuse unknown keys here too.
+    /// See [`Math`]. The braces make serde refuse unknown keys.
     Math {},
     /// See [`MathEquiv`].
     MathEquiv {},
@@ -151,7 +151,7 @@ const NAMES: &str = "math_dapo, gsm8k, math, math_equiv, routed, choice, exact_m
                      repetition, rubric";
 
 impl ScorerConfig {
-    /// The scorer of a name, with its default options; an error for those that cannot do without options.
+    /// The scorer `name` with its default options; an error where the scorer has options without defaults.
     pub fn from_name(name: &str) -> Result<Self, RewardError> {
         match name {
             "math_dapo" => Ok(Self::MathDapo { variant: Variant::default(), strict_box: false }),
@@ -175,7 +175,7 @@ impl ScorerConfig {
         }
     }
 
-    /// The scorer; an error names the option that cannot be used, and why.
+    /// Builds the scorer; an error names the option and what was expected.
     pub fn build(&self) -> Result<Arc<dyn Scorer>, RewardError> {
         Ok(match self {
             Self::MathDapo { variant, strict_box } => {

@@ -1,8 +1,8 @@
-//! `regex`: whether a pattern is found in the response, or whether what it finds is the ground truth.
+//! `regex`: checks that a pattern matches in the response, or that the text it matches is the ground truth.
 //!
-//! Patterns are the `regex` crate's: no look-around and no back-references, and in return every search takes time
-//! linear in the text. Only the first match counts, since to walk over all of them can take quadratic time; for the
-//! last one let the pattern begin with `(?s).*`, which takes as much as it can.
+//! Patterns have the syntax of the `regex` crate: no look-around and no back-references, so every search
+//! takes time linear in the text. Only the first match counts, because finding all of them can take quadratic
+//! time. A pattern that begins with `(?s).*`, which is greedy, matches the last occurrence.
 
 use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ use crate::python_text::strip;
 
 /// Bytes of the longest pattern.
 pub const PATTERN_BYTES_MAX: usize = 4096;
-/// Bytes that a compiled pattern may take; they bound the time per code point too.
+/// The most bytes of a compiled pattern, which also bound the time per code point.
 pub const COMPILED_BYTES_MAX: usize = 1 << 20;
 
 /// The options of [`Pattern`].
@@ -22,42 +22,42 @@ pub const COMPILED_BYTES_MAX: usize = 1 << 20;
 pub struct PatternConfig {
     /// The pattern.
     pub pattern: String,
-    /// The group that is compared with the ground truth, 0 for the whole match; without one the pattern's presence
-    /// is enough.
+    /// The group that is compared with the ground truth, 0 for the whole match; without it, any match is
+    /// right.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<usize>,
 }
 
-/// 1 when the pattern is found and its group, if one is asked for, equals the ground truth but for white space at
-/// both ends; else 0.
+/// Scores 1 when the pattern matches and its group, if one is configured, equals the ground truth apart from
+/// white space at both ends; otherwise 0.
 #[derive(Debug, Clone)]
 pub struct Pattern {
     regex: Regex,
     group: Option<usize>,
 }
 
-/// The pattern, or why there is none.
+/// Compiles a pattern; the error says what is wrong with it.
 pub(super) fn compile(pattern: &str) -> Result<Regex, RewardError> {
     let invalid = |reason: String| Err(RewardError::invalid("pattern", pattern, reason));
     if pattern.len() > PATTERN_BYTES_MAX {
-        return invalid(format!("longer than bytes={PATTERN_BYTES_MAX}"));
+        return invalid(format!("expected at most bytes={PATTERN_BYTES_MAX}"));
     }
     let compiled = RegexBuilder::new(pattern).size_limit(COMPILED_BYTES_MAX).build();
     compiled.or_else(|error| {
-        // Above its last line a syntax error draws the pattern again.
+        // The lines above the last one of a syntax error repeat the pattern.
         let drawn = error.to_string();
-        let reason = drawn.lines().last().unwrap_or("not a pattern");
+        let reason = drawn.lines().last().unwrap_or("expected a regular expression");
         invalid(reason.trim_start_matches("error: ").to_owned())
     })
 }
 
 impl Pattern {
-    /// An error names the pattern and the reason.
+    /// Compiles the pattern; an error names it and the reason.
     pub fn new(config: &PatternConfig) -> Result<Self, RewardError> {
         let regex = compile(&config.pattern)?;
         let groups = regex.captures_len();
         if let Some(group) = config.group.filter(|group| *group >= groups) {
-            let reason = format!("group={group} is not there, the last one is {}", groups - 1);
+            let reason = format!("expected a group up to {}, found group={group}", groups - 1);
             return Err(RewardError::invalid("pattern", &config.pattern, reason));
         }
         Ok(Self { regex, group: config.group })

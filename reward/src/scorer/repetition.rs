@@ -1,8 +1,8 @@
-//! `repetition`: a penalty for saying the same again
+//! `repetition`: a penalty for repeated n-grams
 //! (in the manner of Yeo et al. 2025, "Demystifying Long Chain-of-Thought Reasoning").
 //!
-//! Of all n-grams, the share that has stood in the text before is `1 - distinct / all`; the penalty is that share
-//! times the factor. N-grams are kept whole and not as sums that may collide, so the result is exact.
+//! The share of repeated n-grams is `1 - distinct / all`; the penalty is that share times the factor. N-grams
+//! are compared whole and not by hashes that may collide, so the result is exact.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,29 +12,30 @@ use super::{Score, ScoreInput, Scorer, WEIGHT_MAX};
 use crate::RewardError;
 use crate::python_text::is_space;
 
-/// Units of the longest n-gram: each of them is read n times.
+/// The largest n; scoring reads each unit n times.
 pub const NGRAM_MAX: usize = 64;
 
-/// What an n-gram is made of.
+/// The unit of an n-gram.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RepetitionUnit {
-    /// Words between white space, in their case.
+    /// Words between white space; upper and lower case differ.
     #[default]
     Words,
     /// Code points, for languages that are written without spaces.
     CodePoints,
 }
 
-/// From 0, when no n-gram comes twice, down towards `-factor`; `acc` is the share of n-grams that are new.
+/// Scores from 0, when no n-gram occurs twice, down towards `-factor`; `acc` is the share of distinct
+/// n-grams.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Repetition {
-    /// Units per n-gram, 1 to [`NGRAM_MAX`]; others count as the nearest of these.
+    /// Units per n-gram, from 1 to [`NGRAM_MAX`]; values outside are clamped.
     pub n: usize,
-    /// See [`RepetitionUnit`].
+    /// The unit of an n-gram.
     pub unit: RepetitionUnit,
-    /// The penalty when everything is repeated, 0 to [`WEIGHT_MAX`].
+    /// The penalty of a text in which everything is repeated, from 0 to [`WEIGHT_MAX`].
     pub factor: f64,
 }
 
@@ -57,7 +58,7 @@ fn numbered_words(text: &str) -> Vec<u32> {
 }
 
 impl Repetition {
-    /// Itself, when its options can be used.
+    /// Checks the options.
     pub(super) fn checked(self) -> Result<Self, RewardError> {
         if !(1..=NGRAM_MAX).contains(&self.n) {
             return Err(RewardError::invalid("repetition.n", self.n, format!("expected 1 to {NGRAM_MAX}")));
@@ -69,7 +70,8 @@ impl Repetition {
         Ok(self)
     }
 
-    /// The share of n-grams that have stood in the text before, from 0 to 1; 0 for a text shorter than one.
+    /// The share of n-grams that occurred earlier in the text, from 0 to 1; 0 for a text shorter than one
+    /// n-gram.
     pub fn share(&self, text: &str) -> f64 {
         let units = match self.unit {
             RepetitionUnit::Words => numbered_words(text),
@@ -96,7 +98,7 @@ impl Scorer for Repetition {
 
     fn score(&self, input: &ScoreInput<'_>) -> Result<Score, RewardError> {
         let share = self.share(input.response);
-        // From zero and not by negation, so that no penalty is 0 and not -0.
+        // A subtraction and not a negation, so that no penalty is 0 and not -0.
         Ok(Score { score: 0.0 - share * self.factor, acc: 1.0 - share, ..Score::default() })
     }
 }

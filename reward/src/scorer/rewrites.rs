@@ -1,14 +1,15 @@
-//! The rewriting steps of the normal forms: replacement of words, and the regular expressions of `math_dapo` as
-//! scanners that pass over the text once.
+//! The rewriting steps of normal forms: replacement of words, and the regular expressions of `math_dapo` as
+//! scanners that read the text once.
 //!
-//! Each scanner is held equal to its expression by a property test. Written out they cost a fraction of a regular
-//! expression with capture groups, and nothing at all on a text without the word they look for. All rely on `.` not
-//! matching a line break: what does not close on its line does not close.
+//! A property test compares each scanner with its expression. A scanner costs a fraction of a regular
+//! expression with capture groups, and almost nothing on a text without the word that it looks for. All
+//! scanners rely on `.` not matching a line break: a construct that does not close on its line does not
+//! match.
 
 use memchr::{memchr, memchr2, memmem, memrchr};
 
-/// Python's `text.replace(from, to)`; whether `from` was there. Most of the words that the references look for are never
-/// there, and then the text is not copied.
+/// Python's `text.replace(from, to)`; returns whether the text contained `from`. Most texts contain none of
+/// the words, and such a text is not copied.
 pub(super) fn replace(text: &mut String, from: &str, to: &str) -> bool {
     let is_there = memmem::find(text.as_bytes(), from.as_bytes()).is_some();
     if is_there {
@@ -57,8 +58,8 @@ pub(super) fn unwrap_longest(text: &mut String, opener: &str) {
     });
 }
 
-/// `closing` finds the closing brace behind an opener, or else the end of the line, up to which no other opener can
-/// close either: that keeps the whole linear.
+/// `closing` finds the closing brace behind an opener, or else the end of the line, up to which no other
+/// opener can close either: that keeps the whole linear.
 fn unwrap(text: &mut String, opener: &str, closing: impl Fn(&[u8]) -> Result<usize, usize>) {
     let finder = memmem::Finder::new(opener);
     let mut rewritten = String::new();

@@ -1,7 +1,7 @@
-//! The scorer that a row's `data_source` names, as verl routes.
+//! Scores each row by the scorer that verl chooses for its `data_source`.
 //!
-//! Rows of sources that verl scores by what has no exact counterpart here are errors that say what to configure: a
-//! likeness would be another reward under the same name.
+//! Where verl's scorer of a source has no exact counterpart in this crate, the row is an error that says what
+//! to configure: an approximation would be a different reward under the same name.
 
 use super::{Gsm8k, Gsm8kMethod, Math, MathDapo, Score, ScoreInput, Scorer, search_qa};
 use crate::RewardError;
@@ -9,7 +9,7 @@ use crate::RewardError;
 const KNOWN: &str = "openai/gsm8k, lighteval/MATH, DigitalLearningGmbH/MATH-lighteval, HuggingFaceH4/MATH-500, \
                      math_dapo, math, math_dapo_reasoning, aime*, DAPO-17k, searchR1_*, rolldock/arithmetic";
 
-/// What verl scores a source with that is not scored here, and what to do about it.
+/// The sources whose scorer in verl has no counterpart here, and what to configure instead.
 fn elsewhere(source: &str) -> Option<(&'static str, &'static str)> {
     match source {
         "codecontests" | "apps" | "codeforces" | "taco" => {
@@ -26,7 +26,7 @@ fn elsewhere(source: &str) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// See the module's documentation.
+/// Chooses the scorer by `data_source`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Routed {
     gsm8k: Gsm8k,

@@ -1,11 +1,11 @@
-//! `rubric`: a weighted sum of other scorers, each of which keeps a column of its own.
+//! `rubric`: a weighted sum of other scorers, each of which also has a column of its own.
 //!
-//! The score is the sum of `weight * score` over the parts; weights are taken as they are and need not add up to
-//! anything. One part says what is right: its `acc` and `pred` are the rubric's, so that a filter by `acc` is not
-//! moved by form or length. An error of any part is the rubric's.
+//! The score is the sum of `weight * score` over the parts; weights are not normalised. One part decides
+//! `acc` and `pred`, so form or length do not affect a filter by `acc`. An error of any part is an error of
+//! the rubric.
 //!
 //! # Deliberately absent
-//! Rubrics within rubrics: multiply the weights out.
+//! A rubric contains no rubrics; multiply their weights out instead.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,29 +15,29 @@ use serde::{Deserialize, Serialize};
 use super::{Parts, Score, ScoreInput, Scorer, ScorerConfig};
 use crate::RewardError;
 
-/// Parts of a rubric.
+/// The most parts of a rubric.
 pub const PARTS_MAX: usize = 32;
-/// Bytes of a part's name.
+/// The most bytes of a part's name.
 pub const PART_NAME_BYTES_MAX: usize = 64;
 /// The largest weight, which keeps the sum finite.
 pub const WEIGHT_MAX: f64 = 1e6;
 
-/// As a rubric calls itself.
+/// The name of this scorer in recipes.
 const NAME: &str = "rubric";
 
 /// The options of [`Rubric`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RubricConfig {
-    /// What is added up.
+    /// The parts of the sum.
     pub parts: Vec<RubricPart>,
     /// The part whose `acc` and `pred` count; by default the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acc: Option<String>,
 }
 
-/// One part's options: `{ name = "form", weight = 0.1, scorer = "format", ... }`. Unknown keys are the scorer's to
-/// refuse.
+/// The options of a part: `{ name = "form", weight = 0.1, scorer = "format", ... }`. The scorer refuses
+/// unknown keys.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RubricPart {
     /// The column.
@@ -59,15 +59,15 @@ pub struct Part {
     pub scorer: Arc<dyn Scorer>,
 }
 
-/// See the module's documentation.
+/// A weighted sum of scorers.
 pub struct Rubric {
     parts: Vec<Part>,
-    /// Index of the part that says what is right.
+    /// The index of the part that decides `acc` and `pred`.
     acc: usize,
 }
 
 impl Rubric {
-    /// A rubric of parts that need not have been configured by name; `acc` names the part that says what is right.
+    /// A rubric of scorers that are already built; `acc` names the part that decides `acc` and `pred`.
     pub fn new(parts: Vec<Part>, acc: Option<&str>) -> Result<Self, RewardError> {
         if parts.is_empty() || parts.len() > PARTS_MAX {
             return Err(RewardError::invalid(
@@ -102,10 +102,10 @@ impl Rubric {
         Ok(Self { parts, acc: index })
     }
 
-    /// An error names the part that cannot be built, and why.
+    /// Builds the parts; an error names the part and the reason.
     pub(super) fn from_config(config: &RubricConfig) -> Result<Self, RewardError> {
         let build = |part: &RubricPart| {
-            // Before it is built: a rubric of rubrics of rubrics would take the stack with it.
+            // The check precedes the building: deeply nested rubrics would overflow the stack.
             if matches!(part.scorer, ScorerConfig::Rubric(_)) {
                 return Err(RewardError::invalid("rubric part", &part.name, "a rubric within a rubric"));
             }
@@ -122,7 +122,7 @@ impl Scorer for Rubric {
         NAME
     }
 
-    /// The longest that a part asks for.
+    /// The longest tail that a part needs.
     fn tail_code_points(&self) -> Option<usize> {
         self.parts.iter().try_fold(0, |longest, part| Some(part.scorer.tail_code_points()?.max(longest)))
     }

@@ -1,15 +1,17 @@
-//! The answers of questions that were searched for, as verl scores rows of the sources `searchR1_*`
+//! The scorer of answers that a model searched for, as verl scores rows of the sources `searchR1_*`
 //! (Jin et al. 2025, "Search-R1"): exact match after normalising.
 //!
-//! The answer is what stands in the last `<answer>..</answer>`. It is right when its normal form is that of one of the
-//! truths: lower case, without ASCII punctuation, without the words "a", "an" and "the", with single spaces. A right
-//! answer in a response with more than ten opening or closing tags is worth a quarter.
+//! The answer is the content of the last `<answer>..</answer>`. It is right when its normal form equals that
+//! of one of the ground truths: lower case, without ASCII punctuation, without the words "a", "an" and "the",
+//! with single spaces. A right answer in a response with more than ten opening or closing tags scores a
+//! quarter.
 //!
-//! The truth is the text of a row's `{"target": ..}`, where the target is a text or a list of texts; or such a list, or
-//! any other text as it is.
+//! The ground truth is the JSON `{"target": ..}`, where the target is a text or a list of texts; or such a
+//! list alone; or any other text as it is.
 //!
 //! # Deliberately absent
-//! The edges of Python's `\b` beside combining marks: words here are letters and digits as Rust has them.
+//! Python's `\b` next to combining marks is not reproduced: words here consist of the letters and digits of
+//! Rust.
 
 use memchr::memmem;
 use serde_json::Value;
@@ -19,12 +21,12 @@ use crate::python_text::{is_space, strip};
 
 const OPEN: &str = "<answer>";
 const CLOSE: &str = "</answer>";
-/// Tags of either kind that a response may have before its reward is cut.
+/// The most tags of either kind that a response may have without a reduced score.
 const TAGS_MAX: usize = 10;
 const SCORE_WITH_MANY_TAGS: f64 = 0.25;
 const ARTICLES: &[&str] = &["a", "an", "the"];
 
-/// 1, a quarter, or 0; `acc` is whether the answer is right.
+/// Scores 1, a quarter or 0; `acc` says whether the answer is right.
 pub(super) fn score(input: &ScoreInput<'_>) -> Score {
     let Some(answer) = last_answer(input.response) else { return Score::default() };
     let found = normal(answer);
@@ -37,7 +39,7 @@ pub(super) fn score(input: &ScoreInput<'_>) -> Score {
     score
 }
 
-/// What stands between the last tags that belong together, from the left.
+/// The content of the last matching pair of tags, matched from the left.
 fn last_answer(response: &str) -> Option<&str> {
     let mut last = None;
     let mut rest = response;

@@ -25,9 +25,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("rolldock", "run"),
     ("rolldock_queue", ""),
     ("rolldock_queue", "partition"),
-    ("rolldock_reward", ""),
-    ("rolldock_reward", "external"),
-    ("rolldock_reward", "external::sandbox"),
 ];
 
 fn describe(crate_name: &str, circle: &Circle) -> String {

@@ -120,7 +120,7 @@ impl Reward {
             cache_entries: self.guard.cache_entries,
             on_failure: self.guard.on_failure,
         };
-        external.names_anyone().then_some(external)
+        external.has_runner().then_some(external)
     }
 
     /// Who scores, in a word.

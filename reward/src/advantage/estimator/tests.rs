@@ -29,7 +29,8 @@ fn names_and_estimators_agree() {
 
 #[test]
 fn whitening_by_hand() {
-    // Less the groups' means: 0.5, -0.5 and 1, -1, 0. Their mean is 0, their squares add up to 2.5 over 5 - 1.
+    // Less the groups' means: 0.5, -0.5 and 1, -1, 0. Their mean is 0, their squares add up to 2.5 over 5 -
+    // 1.
     let groups: [&[f32]; 2] = [&[1.0, 0.0], &[3.0, 1.0, 2.0]];
     let estimator = Estimator::ReinforcePlusPlusBaseline { epsilon: 0.0 };
     let deviation = 0.625_f64.sqrt();
@@ -119,7 +120,8 @@ proptest! {
         prop_assert!(mean.abs() <= 1e-5, "mean {}", mean);
         let is_flat = groups.iter().all(|rewards| rewards.windows(2).all(|pair| pair[0] == pair[1]));
         let expected = if is_flat { 0.0 } else { 1.0 };
-        // The smallest variance that these rewards can have is 2.5e-5, next to which epsilon is not quite nothing.
+        // The smallest variance that these rewards can have is 2.5e-5, next to which epsilon is not quite
+        // nothing.
         prop_assert!((variance.sqrt() - expected).abs() <= 1e-3, "deviation {}", variance.sqrt());
     }
 

@@ -53,10 +53,10 @@ fn parts_are_kept_by_name() {
 #[test]
 fn what_is_no_answer_is_named_and_quoted() {
     for (text, reason) in [
-        ("", "not JSON"),
-        ("NaN", "not JSON"),
-        ("1e999", "not JSON"),
-        ("<html>", "not JSON"),
+        ("", "to be JSON"),
+        ("NaN", "to be JSON"),
+        ("1e999", "to be JSON"),
+        ("<html>", "to be JSON"),
         ("1e39", "finite number of 32 bits"),
         (r#"{"score": -1e300}"#, "\"score\" to be"),
         ("null", "finite number"),

@@ -1,9 +1,10 @@
-//! Which part of a response is the program.
+//! Finds the program in a response.
 //!
-//! The last fenced block that is marked as Python (`python`, `py` or `python3`, whatever the case); else the last one
-//! without a mark, because models print the output of their program in such blocks after it; else the whole response.
-//! A fence is a line that begins, after blanks, with three back-ticks or more; a line of at least as many and nothing
-//! else closes it. A block that is not closed goes to the end.
+//! The program is the last fenced block that is marked as Python (`python`, `py` or `python3`, in any case).
+//! Without such a block it is the last block without a mark, and without any block it is the whole response.
+//! Marked blocks come first because models print the output of their program in unmarked blocks after it. A
+//! fence is a line that begins, after blanks, with at least three back-ticks; a line of at least as many
+//! back-ticks and nothing else closes it. A block that is not closed extends to the end.
 
 const TICK: char = '`';
 const TICKS_MIN: usize = 3;
@@ -35,7 +36,7 @@ pub(super) fn find(response: &str) -> &str {
 struct Fence<'a> {
     ticks: usize,
     mark: &'a str,
-    /// Where the block begins, in bytes.
+    /// The byte offset at which the block begins.
     body: usize,
 }
 
@@ -50,12 +51,13 @@ impl<'a> Fence<'a> {
     }
 }
 
-/// How many back-ticks a line begins with, and the first word behind them.
+/// The number of back-ticks at the beginning of a line, and the first word after them; `None` for other
+/// lines.
 fn fence(line: &str) -> Option<(usize, &str)> {
     let text = line.trim();
     let rest = text.trim_start_matches(TICK);
     let ticks = text.len() - rest.len();
-    // Back-ticks further on make it code within a line.
+    // A line with further back-ticks holds inline code.
     let is_fence = ticks >= TICKS_MIN && !rest.contains(TICK);
     is_fence.then(|| (ticks, rest.split_whitespace().next().unwrap_or_default()))
 }

@@ -1,30 +1,31 @@
-//! Unit tests as data sets have them, in a row's `ground_truth`.
+//! Reads unit tests from a row's `ground_truth`, in the shapes that data sets use.
 //!
 //! | shape | tests |
 //! |---|---|
 //! | `{"inputs": [..], "outputs": [..]}` | programs: standard input and output, one pair a test |
-//! | the same with `"fn_name"` | calls: a list of arguments, or a text of one JSON value a line, and the result |
+//! | the shape above with `"fn_name"` | calls: a list of arguments, or a text of one JSON value a line, and the result |
 //! | `[{"input": .., "output": .., "testtype": ..}, ..]` | either, by `testtype`: `stdin`, or `functional` with `metadata.func_name` |
 //! | `{"functional": ".."}` | one test: Python that runs after the candidate and fails by an exception |
-//! | `["assert ..", ..]` | a test each where all begin with `assert`; else one test of all lines |
+//! | `["assert ..", ..]` | one test each where all begin with `assert`; else one test of all lines |
 //! | text with an `assert` in it | one test |
 //!
-//! A JSON string is read once more, since some data sets encode twice. A list of texts where a text is meant (the input
-//! or output of a program) is its lines.
+//! A JSON string is parsed once more, because some data sets encode twice. Where the input or output of a
+//! program is a list of texts, these are its lines.
 //!
 //! # Deliberately absent
-//! `unittest` and `pytest`: a test that ends the interpreter cannot be told from a candidate that does.
+//! `unittest` and `pytest` are not supported: a test that ends the interpreter cannot be distinguished from a
+//! candidate that does.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::RewardError;
 
-/// Tests of a row.
+/// The most tests of a row.
 pub(super) const CASES_MAX: usize = 1 << 14;
-/// How often a text in a text is read.
+/// The most layers of JSON strings.
 const LAYERS_MAX: usize = 2;
-/// As errors call it.
+/// The name of the field in errors.
 const WHAT: &str = "ground_truth";
 const SHAPES: &str = "expected unit tests: {\"inputs\", \"outputs\"}, {\"functional\"}, a list of {\"input\", \"output\"}, or assertions";
 
@@ -33,18 +34,18 @@ const SHAPES: &str = "expected unit tests: {\"inputs\", \"outputs\"}, {\"functio
 pub(super) enum Case {
     /// A whole program.
     Program {
-        /// Its standard input.
+        /// The standard input.
         input: String,
-        /// What it should print.
+        /// The expected standard output.
         output: String,
     },
     /// A function, or a method of `Solution`.
     Call {
-        /// The function.
+        /// The name of the function.
         name: String,
         /// A JSON list.
         arguments: Box<RawValue>,
-        /// What it should return.
+        /// The expected result.
         expected: Box<RawValue>,
     },
     /// Python that runs after the candidate.
@@ -72,13 +73,13 @@ struct Metadata {
     func_name: Option<String>,
 }
 
-/// The tests in a row's truth: at least one. An error says which shapes there are.
+/// Reads the tests of a row; there is at least one. An error lists the expected shapes.
 pub(super) fn read(ground_truth: &str) -> Result<Vec<Case>, RewardError> {
     let cases = read_layer(ground_truth, LAYERS_MAX).map_err(|reason| wrong(ground_truth, reason))?;
     match cases.len() {
-        0 => Err(wrong(ground_truth, "there are no tests".into())),
+        0 => Err(wrong(ground_truth, "expected at least one test".into())),
         1..=CASES_MAX => Ok(cases),
-        more => Err(wrong(ground_truth, format!("there are {more} tests, and at most {CASES_MAX} are run"))),
+        more => Err(wrong(ground_truth, format!("expected at most {CASES_MAX} tests, found {more}"))),
     }
 }
 
@@ -108,7 +109,11 @@ fn of_object(object: Pairs) -> Result<Vec<Case>, String> {
         _ => return Err(SHAPES.to_owned()),
     };
     if inputs.len() != outputs.len() {
-        return Err(format!("inputs={} and outputs={} are not pairs", inputs.len(), outputs.len()));
+        return Err(format!(
+            "expected as many outputs as inputs, found inputs={} outputs={}",
+            inputs.len(),
+            outputs.len()
+        ));
     }
     let name = object.fn_name.filter(|name| !name.is_empty());
     let pairs = inputs.into_iter().zip(outputs);
@@ -122,7 +127,7 @@ fn of_list(list: Vec<Box<RawValue>>) -> Result<Vec<Case>, String> {
         let texts = texts.map_err(|error| error.to_string())?;
         return Ok(match texts.iter().all(|text| text.trim_start().starts_with("assert")) {
             true => texts.into_iter().map(Case::Check).collect(),
-            // Without the others a line may be no test at all, and pass.
+            // A single line of these may check nothing, and would pass.
             false => vec![Case::Check(texts.join("\n"))],
         });
     }
@@ -135,9 +140,9 @@ fn of_pair(item: &RawValue) -> Result<Case, String> {
         None | Some("stdin" | "stdin_stdout") => None,
         Some("functional") => {
             let name = pair.metadata.and_then(|metadata| metadata.func_name);
-            Some(name.ok_or("testtype=functional needs metadata.func_name")?)
+            Some(name.ok_or("testtype=functional expects metadata.func_name")?)
         }
-        Some(other) => return Err(format!("testtype={other:?} is neither stdin nor functional")),
+        Some(other) => return Err(format!("expected testtype stdin or functional, found {other:?}")),
     };
     case_of(name.as_deref(), &pair.input, pair.output)
 }
@@ -160,21 +165,22 @@ fn case_of(name: Option<&str>, input: &RawValue, output: Box<RawValue>) -> Resul
     Ok(Case::Call { name: name.to_owned(), arguments, expected: inner.unwrap_or(output) })
 }
 
-/// One JSON value a line.
+/// Reads one JSON value a line.
 fn arguments_of_lines(text: &str) -> Result<String, String> {
     let mut arguments = Vec::new();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
-        let argument: &RawValue = serde_json::from_str(line)
-            .map_err(|error| format!("the argument {:?} is not JSON ({error})", super::excerpt(line)))?;
+        let argument: &RawValue = serde_json::from_str(line).map_err(|error| {
+            format!("expected the argument {:?} to be JSON ({error})", super::excerpt(line))
+        })?;
         arguments.push(argument.get());
     }
     Ok(format!("[{}]", arguments.join(",")))
 }
 
-/// A text, the lines of one, or a number.
+/// The text of a JSON string, of a list of lines, or of a number.
 fn text_of(value: &RawValue) -> Result<String, String> {
     let text = value.get();
-    let wrong = || format!("{:?} is no text", super::excerpt(text));
+    let wrong = || format!("expected a text, found {:?}", super::excerpt(text));
     match text.as_bytes().first() {
         Some(b'"') => serde_json::from_str(text).map_err(|_| wrong()),
         Some(b'[') => {

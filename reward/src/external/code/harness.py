@@ -1,7 +1,7 @@
-"""Runs a candidate under one test: `code.rs` documents the forms.
+"""Runs a candidate under one test; `code.rs` documents the forms.
 
-The first line on standard output says that the candidate's turn has come: without it the sandbox has failed, and not
-the candidate. Expected results never come in here, but for those inside of assertions.
+The first line on standard output reports that the candidate begins: without it the sandbox has failed, and not the
+candidate. Expected results never enter this process, except those inside assertions.
 """
 
 import os
@@ -9,7 +9,7 @@ import sys
 
 os.write(1, b"rolldock ready\n")
 
-# What solutions of functions take for granted; the builtins come back last, for modules have names like theirs.
+# Names that solutions expect. The builtins come last, because modules shadow some of them.
 PRELUDE = """
 from math import *
 from itertools import *
@@ -35,10 +35,10 @@ def load(path, name, prelude=""):
 
 
 def request():
-    """Reads what is to be done, and leaves the candidate neither input nor the way to answer for the harness."""
+    """Reads the request, and closes input and output to the candidate, so that it cannot answer for the harness."""
     import json
 
-    # Arguments and results may be longer than Python reads and writes by itself.
+    # Whole numbers may have more digits than Python converts by default.
     getattr(sys, "set_int_max_str_digits", lambda digits: None)(0)
     asked = json.loads(sys.stdin.buffer.read())
     answers = os.dup(1)
@@ -52,12 +52,12 @@ def say(answers, text):
     with open(answers, "wb") as file:
         file.write(text.encode("ascii"))
     sys.stdout.flush()
-    # Threads that the candidate has left running would hold up an orderly end.
+    # Threads that the candidate left running would delay an orderly exit.
     os._exit(0)
 
 
 def argument(value):
-    """JSON has no keys that are numbers; functions of dicts with such keys mean numbers."""
+    """JSON has no numbers as keys, so keys that are whole numbers become numbers."""
     if not isinstance(value, dict):
         return value
     try:
@@ -67,7 +67,7 @@ def argument(value):
 
 
 def plain(value):
-    """Values of numpy are numbers and lists; others equal nothing that JSON can say."""
+    """Turns values of numpy into numbers and lists; other types equal no JSON value."""
     return value.tolist() if hasattr(value, "tolist") else repr(value)
 
 

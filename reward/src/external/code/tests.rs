@@ -1,5 +1,5 @@
-//! Real processes at every level that works here. Those that do not are skipped with a message, but for the plain
-//! limits, which work everywhere.
+//! Real processes at every level that works here. Those that do not are skipped with a message, but for the
+//! plain limits, which work everywhere.
 
 mod attacks;
 mod forms;

@@ -1,20 +1,21 @@
-//! Whether a result is the expected one, as Python's `==` would say of the values that two JSON texts mean.
+//! Compares a result with the expected one, as Python's `==` compares the values of two JSON texts.
 //!
-//! Whole numbers are compared by their digits, because they may be of any length; others as doubles; `true` is 1 and
-//! `false` is 0. Lists and objects are equal member by member. Beyond [`DEPTH_MAX`] nothing is equal: every level reads
-//! its text once more, and so the work is linear.
+//! Whole numbers may have any length and are compared by their digits; other numbers are compared as doubles;
+//! `true` is 1 and `false` is 0. Lists and objects are compared member by member. Values nested deeper than
+//! [`DEPTH_MAX`] are not equal: every level parses its text again, so the depth bounds the work.
 //!
 //! # Deliberately absent
-//! A tolerance for fractions: the field's references have none for functions.
+//! There is no tolerance for fractions, because the field's references have none for functions.
 
 use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 
-/// Levels of lists and objects.
+/// The most levels of lists and objects.
 const DEPTH_MAX: usize = 64;
 
-/// Whether `result` is `expected`, or the one member of an `expected` list: some data sets wrap results so.
+/// Whether `result` equals `expected`, or the only member of an `expected` list: some data sets wrap results
+/// in one.
 pub(super) fn is_expected(result: &RawValue, expected: &RawValue) -> bool {
     if equal(result, expected, 0) {
         return true;

@@ -1,8 +1,9 @@
-//! Scores by content, bounded, each asked for once at a time.
+//! A bounded cache of scores by the content of their jobs.
 //!
-//! Two generations stand for an order of use: new and used entries live in the young one; when it is full it becomes
-//! the old one, and what was old is forgotten. So an entry that was used within the last half of the capacity is
-//! there, nothing is counted or sorted, and every operation takes constant time on average.
+//! Two generations approximate the order of use: new entries and entries that are used go into the young
+//! generation. When it is full it becomes the old generation, and the previous old generation is dropped. So
+//! the cache keeps every entry that was among the last `capacity / 2` used ones, and each operation takes
+//! constant time on average.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use tokio::sync::OnceCell;
 
 use crate::Score;
 
-/// An entry: empty until somebody's attempt has succeeded, and a queue for the others until then.
+/// An entry. It is empty until a job has a score; equal jobs wait at it until then.
 pub(super) type Cell = Arc<OnceCell<Score>>;
 
 pub(super) struct Cache {
@@ -27,12 +28,13 @@ struct Generations {
 }
 
 impl Cache {
-    /// Room for `entries`, at least 2.
+    /// A cache of at most `entries` entries, and at least 2.
     pub(super) fn new(entries: usize) -> Self {
         Self { generation_max: (entries / 2).max(1), generations: Mutex::default() }
     }
 
-    /// The cell of a content. One that is forgotten while somebody fills it still serves those who hold it.
+    /// The cell for a content hash. A cell that the cache drops while a job fills it still serves its
+    /// holders.
     pub(super) fn cell(&self, hash: u128) -> Cell {
         let mut generations = self.generations.lock();
         if let Some(cell) = generations.young.get(&hash) {

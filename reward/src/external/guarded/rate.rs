@@ -1,8 +1,8 @@
 //! A token bucket on tokio's clock.
 //!
-//! The bucket is one number, the instant at which it will be full again (the "generic cell rate algorithm" of
-//! ATM networks). Waiters stand in a fair queue and only the first of them sleeps, so that one that gives up takes
-//! no token with it.
+//! The state of the bucket is one number, the instant at which it will be full again (the generic cell rate
+//! algorithm of ATM networks). Waiters stand in a fair queue and only the first of them sleeps, so a waiter
+//! that gives up consumes no token.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until};
 
-/// The bucket holds this many seconds' worth of tokens, and one at least: timers have a grain of 1 ms, and without
-/// a bucket a high rate could not be kept.
+/// The bucket holds the tokens of this many seconds, and at least one. Timers have a grain of 1 ms, so a high
+/// rate needs a bucket.
 const BUCKET_S: f64 = 0.1;
-/// Slower than one in a day is as good as never.
+/// The longest interval between tokens: one day.
 const INTERVAL_S_MAX: f64 = 86_400.0;
-/// Faster than the clock can tell is as good as no limit.
+/// The shortest interval between tokens: the resolution of the clock.
 const INTERVAL_S_MIN: f64 = 1e-9;
 
 pub(super) struct RateLimit {
@@ -27,7 +27,7 @@ pub(super) struct RateLimit {
 }
 
 impl RateLimit {
-    /// `per_second` is positive; where it is not, the limit is the slowest there is.
+    /// `per_second` must be positive; otherwise the limit is one token a day.
     pub(super) fn new(per_second: f64) -> Self {
         let interval_s = match per_second > 0.0 {
             true => per_second.recip().clamp(INTERVAL_S_MIN, INTERVAL_S_MAX),
@@ -44,7 +44,7 @@ impl RateLimit {
 
     /// Waits for a token and takes it. Cancel-safe: a token is taken only when the wait ends.
     pub(super) async fn turn(&self) {
-        // The semaphore is never closed; if it were, nobody would be left to be slowed down.
+        // The semaphore is never closed.
         let Ok(_turn) = self.first.acquire().await else { return };
         while let Err(free_at) = self.try_take() {
             sleep_until(free_at).await;

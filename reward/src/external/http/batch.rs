@@ -1,8 +1,8 @@
-//! Jobs that come at nearly the same time share a request.
+//! Sends jobs that arrive at nearly the same time as one request.
 //!
-//! The first job of a batch starts its clock; the batch goes out when the clock has run out or when it is full. It is
-//! sent by a task of its own, because it belongs to no single job: a job that is dropped leaves the others their
-//! answers, and when all are dropped the request is dropped too.
+//! The first job of a batch starts a timer; the batch is sent when the timer ends or when the batch is full.
+//! A task of its own sends it, because the batch belongs to no single job: when one job is dropped the others
+//! keep their answers, and when all are dropped the request is dropped too.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +20,8 @@ use crate::external::answer::{nonsense, question, read_json, score_of};
 use crate::external::{RewardJob, RewardRunner};
 use crate::{RewardError, Score};
 
-/// A batch of jobs a request.
-pub struct HttpBatch(Arc<Batcher>);
+/// A runner that sends a batch of jobs a request.
+pub(crate) struct HttpBatch(Arc<Batcher>);
 
 struct Batcher {
     endpoint: Endpoint,
@@ -32,7 +32,7 @@ struct Batcher {
     token: CancellationToken,
 }
 
-/// The batch that jobs join now; never as long as `batch_max` while nobody holds the lock.
+/// The batch that jobs join now. While the lock is free it is shorter than `batch_max`.
 #[derive(Default)]
 struct Batch {
     number: u64,
@@ -45,9 +45,9 @@ struct Item {
 }
 
 impl HttpBatch {
-    /// At most `batch_max` jobs a request, gathered for at most `batch_wait`. Tasks run on `tracker`; `token` ends
-    /// them. Errors name the key `http.url`.
-    pub fn new(
+    /// A runner that gathers at most `batch_max` jobs for at most `batch_wait`. Its tasks run on `tracker`
+    /// and end when `token` is cancelled. Errors name the key `http.url`.
+    pub(crate) fn new(
         url: &str,
         api_key: Option<String>,
         batch_max: usize,
@@ -71,7 +71,7 @@ impl RewardRunner for HttpBatch {
     fn score<'a>(&'a self, job: &'a RewardJob) -> BoxFuture<'a, Result<Score, RewardError>> {
         Box::pin(async move {
             let answer = self.0.join(job);
-            // Without a reply the task was ended with the token.
+            // The sender is dropped only when the token has ended the task.
             answer.await.unwrap_or(Err(RewardError::Cancelled))
         })
     }
@@ -132,12 +132,12 @@ impl Batcher {
             results = self.ask(questions) => results,
         };
         for (reply, result) in replies.into_iter().zip(results) {
-            // A job that was dropped in the meantime needs no answer.
+            // Sending fails only when the job was dropped meanwhile.
             drop(reply.send(result));
         }
     }
 
-    /// As many results as questions.
+    /// Asks the server; returns one result for each question.
     async fn ask(&self, questions: Vec<Value>) -> Vec<Result<Score, RewardError>> {
         let count = questions.len();
         let answers = match self.endpoint.post(&json!({ "items": questions })).await {

@@ -97,7 +97,7 @@ async fn a_judge_without_a_verdict_is_an_error_under_the_rule() {
         ..ExternalConfig::default()
     };
     let runner = external.build(TaskTracker::new(), CancellationToken::new()).unwrap();
-    for words in ["no verdict in it", "none of the words", "choices[0].message.content"] {
+    for words in ["expected a verdict", "one of the configured words", "choices[0].message.content"] {
         let error = runner.score(&job("x")).await.unwrap_err();
         assert!(matches!(error, RewardError::Stop { .. }) && error.to_string().contains(words), "{error}");
     }

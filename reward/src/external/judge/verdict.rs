@@ -1,37 +1,37 @@
-//! From a judge's text to a score.
+//! Reads the score in a judge's answer.
 
 use std::collections::BTreeMap;
 
 use regex::Regex;
 
+use super::JudgeConfig;
 use crate::external::answer::{QUOTE_CHARS_MAX, acc_of, first_chars};
-use crate::external::config::JudgeConfig;
 use crate::invariants::is_finite_in_32_bits;
 use crate::python_text::tail;
 use crate::{RewardError, Score};
 
-/// Code points of a text's end in which the verdict is looked for. Finding all matches takes quadratic time at worst,
-/// so the text has a bound.
+/// The code points at the end of an answer in which the verdict is looked for. Finding all matches can take
+/// quadratic time, so the text has a bound.
 const TAIL: usize = 8192;
 
-/// Finds the verdict and what it is worth.
+/// Finds the verdict in an answer, and its score.
 #[derive(Debug, Clone)]
-pub struct Verdict {
+pub(crate) struct Verdict {
     pattern: Regex,
     worth: Worth,
 }
 
 #[derive(Debug, Clone)]
 enum Worth {
-    /// By word, in lower case.
+    /// The scores of words in lower case.
     Words(BTreeMap<String, f64>),
-    /// Numbers from the first to the second, scaled to 0..1.
+    /// Numbers from the first to the second; scores are scaled to 0..1.
     Range(f64, f64),
 }
 
 impl Verdict {
-    /// The parser that the keys `pattern`, `words` and `range` describe.
-    pub fn new(config: &JudgeConfig) -> Result<Self, RewardError> {
+    /// A parser by the keys `pattern`, `words` and `range`.
+    pub(crate) fn new(config: &JudgeConfig) -> Result<Self, RewardError> {
         let wrong = |key, expected, found: String| RewardError::Misconfigured { key, expected, found };
         let expected = "a regular expression with one group";
         let pattern = Regex::new(&config.pattern)
@@ -59,7 +59,11 @@ impl Verdict {
                 Worth::Range(least, most)
             }
             (None, Some([least, most])) => {
-                return Err(wrong("judge.range", "[least, most]", format!("[{least}, {most}]")));
+                return Err(wrong(
+                    "judge.range",
+                    "[least, most] with least below most",
+                    format!("[{least}, {most}]"),
+                ));
             }
             (None, None) => return Err(wrong("judge", "one of words and range", "neither".into())),
             (Some(_), Some(_)) => return Err(wrong("judge", "one of words and range", "both".into())),
@@ -67,25 +71,29 @@ impl Verdict {
         Ok(Self { pattern, worth })
     }
 
-    /// The score of a text; an error quotes its end, where the verdict should be.
-    pub fn read(&self, what: &str, text: &str) -> Result<Score, RewardError> {
+    /// Reads the score of an answer; an error quotes the end, where the verdict should be.
+    pub(crate) fn read(&self, what: &str, text: &str) -> Result<Score, RewardError> {
         let nonsense = |reason: String| RewardError::Nonsense {
             what: what.to_owned(),
             reason,
             quote: tail(text, QUOTE_CHARS_MAX).to_owned(),
         };
         let found = self.pattern.captures_iter(tail(text, TAIL)).filter_map(|groups| groups.get(1)).last();
-        let Some(found) = found else { return Err(nonsense("there is no verdict in it".into())) };
+        let Some(found) = found else {
+            return Err(nonsense("expected a verdict that the pattern matches".into()));
+        };
         let word = first_chars(found.as_str().trim(), QUOTE_CHARS_MAX);
         let score = match &self.worth {
             Worth::Words(words) => {
                 let score = words.get(&word.to_lowercase()).copied();
-                score.ok_or_else(|| nonsense(format!("verdict={word:?} is none of the words")))?
+                score.ok_or_else(|| {
+                    nonsense(format!("expected one of the configured words, found verdict={word:?}"))
+                })?
             }
             Worth::Range(least, most) => {
                 let number = word.parse::<f64>().ok().filter(|number| (*least..=*most).contains(number));
                 let number = number.ok_or_else(|| {
-                    nonsense(format!("verdict={word:?} is no number from {least} to {most}"))
+                    nonsense(format!("expected a number from {least} to {most}, found verdict={word:?}"))
                 })?;
                 (number - least) / (most - least)
             }

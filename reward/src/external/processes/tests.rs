@@ -67,7 +67,8 @@ fn lines_of(path: &Path) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// Whether a process has ended. An orphan that nobody waits for (in a container without an init) counts as gone.
+/// Whether a process has ended. An orphan that nobody waits for (in a container without an init) counts as
+/// gone.
 fn is_gone(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.contains(") Z ") || test_kill_process(Pid::from_raw(pid.parse().unwrap()).unwrap()).is_err()
@@ -145,9 +146,9 @@ async fn a_pool_that_was_given_up_is_tried_again_later() {
 #[tokio::test]
 async fn a_line_that_is_no_answer_costs_the_worker() {
     let cases = [
-        ("echo hello", "not JSON"),
+        ("echo hello", "to be JSON"),
         ("echo '{\"id\":99,\"score\":1}'", "answer to id=1"),
-        ("yes | head -c 4000000 | tr -d '\\n'; sleep 100", "too long"),
+        ("yes | head -c 4000000 | tr -d '\\n'; sleep 100", "answer line of at most"),
     ];
     for (says, words) in cases {
         let fixture = pool(&format!("echo $$ >>$0/pids; read line; {says}; read line; echo 1"));

@@ -1,7 +1,7 @@
 //! One worker process.
 //!
-//! A process is killed with its whole group, and always before it is waited for: until then its number cannot have
-//! gone to anybody else.
+//! A process is killed with its whole group, and always before it is waited for: until then the kernel cannot
+//! reuse its number.
 
 use std::io::ErrorKind;
 use std::process::{ExitStatus, Stdio};
@@ -21,21 +21,21 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use super::PoolSpec;
 use crate::external::answer::quote;
 
-/// Bytes of an answer line.
+/// The most bytes of an answer line.
 pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
-/// Bytes of standard error that are kept.
+/// The bytes at the end of standard error that are kept.
 const STDERR_BYTES_MAX: usize = 2048;
-/// Lines of it that errors show.
+/// The last lines of standard error that errors show.
 const STDERR_LINES_MAX: usize = 6;
-/// Read at a time.
+/// The bytes that are read at a time.
 const STDERR_CHUNK_BYTES: usize = 4096;
-/// A process that has closed its output gets this long to exit by itself, for the sake of its exit status.
+/// How long a process that has closed its output may take to exit by itself; its exit status is then known.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
-/// How often that is looked at.
+/// The interval of the checks for that exit.
 const EXIT_POLL: Duration = Duration::from_millis(5);
-/// A killed process is waited for at most this long; only one that hangs in the kernel takes longer.
+/// How long a killed process is waited for; only a process that hangs in the kernel takes longer.
 const REAP_MAX: Duration = Duration::from_secs(5);
-/// What a dead process has written is read to its end, or as far as this goes.
+/// How long the standard error of a dead process is read.
 const STDERR_WAIT_MAX: Duration = Duration::from_millis(200);
 
 /// How a worker ended.
@@ -49,19 +49,19 @@ pub(super) struct Death {
 
 /// Why a worker gave no answer.
 pub(super) enum Ended {
-    /// Its output or input is closed.
+    /// Its output or its input is closed.
     Died,
-    /// Its line has no end; how it begins.
+    /// Its line exceeds [`LINE_BYTES_MAX`]; this is the beginning.
     TooLong(Vec<u8>),
 }
 
-/// Why there is no worker.
+/// Why a worker did not start.
 pub(super) enum StartError {
-    /// It may go better the next time.
+    /// It died; a later start may succeed.
     Died(Death),
-    /// It took all the time that a start has; whoever waits for it has waited long enough.
+    /// It was not ready within the time limit of a start.
     Slow(Death),
-    /// It will not.
+    /// No worker can start; later starts would fail alike.
     Never(String),
 }
 
@@ -82,7 +82,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Starts a process and waits for its handshake. Cancel-safe: dropped, it kills what it has started.
+    /// Starts a process and waits for its handshake. Cancel-safe: dropping the future kills the process.
     pub(super) async fn start(spec: &PoolSpec, tracker: &TaskTracker) -> Result<Self, StartError> {
         let mut worker = Self::spawn(spec, tracker)?;
         let Some(limit) = spec.handshake else { return Ok(worker) };
@@ -90,7 +90,7 @@ impl Worker {
             let how = format!("it was not ready within start_s={}", limit.as_secs_f64());
             return Err(StartError::Slow(worker.last_words(how)));
         };
-        let wrong = |bytes: &[u8]| format!("instead of being ready it said {:?}", quote(bytes));
+        let wrong = |bytes: &[u8]| format!("expected {{\"ready\": true}}, found {:?}", quote(bytes));
         let how = match hello {
             Ok(bytes) => match serde_json::from_slice::<Value>(&bytes) {
                 Ok(hello) if hello["ready"] == true => return Ok(worker),
@@ -111,7 +111,7 @@ impl Worker {
 
     fn spawn(spec: &PoolSpec, tracker: &TaskTracker) -> Result<Self, StartError> {
         let Some((program, arguments)) = spec.words.split_first() else {
-            return Err(StartError::Never("there is no program".into()));
+            return Err(StartError::Never("the command line has no program".into()));
         };
         let mut command = Command::new(program);
         command.args(arguments).envs(&spec.env).process_group(0).kill_on_drop(true);
@@ -152,13 +152,14 @@ impl Worker {
         }
     }
 
-    /// The worker keeps the slot until its process is gone.
+    /// Gives the worker its slot, which it holds until its process is gone.
     pub(super) fn with_slot(mut self, slot: OwnedSemaphorePermit) -> Self {
         self.slot = Some(slot);
         self
     }
 
-    /// Sends a question and waits for the answer line. Cancel-safe only in that the worker is then to be dropped.
+    /// Sends a question and waits for the answer line. Not cancel-safe: after a cancelled call the worker
+    /// must be dropped.
     pub(super) async fn ask(&mut self, question: &[u8]) -> Result<Vec<u8>, Ended> {
         self.stdin.write_all(question).await.map_err(|_| Ended::Died)?;
         self.stdin.flush().await.map_err(|_| Ended::Died)?;
@@ -167,22 +168,23 @@ impl Worker {
         Ok(line)
     }
 
-    /// How many answers it has given.
+    /// The number of answers so far.
     pub(super) fn answers(&self) -> u64 {
         self.answers
     }
 
-    /// Whether it has said nothing that nobody asked for, as far as that was read.
+    /// Whether the worker has printed nothing besides its answers, as far as its output was read.
     pub(super) fn is_quiet(&self) -> bool {
         self.stdout.buffer().trim_ascii().is_empty()
     }
 
-    /// Whether the process is there.
+    /// Whether the process lives.
     pub(super) fn lives(&self) -> bool {
         !has_exited(self.group)
     }
 
-    /// Waits for the end of a worker whose pipes are closed, and says how it was. Cancel-safe: the worker is dropped.
+    /// Waits for the end of a worker whose pipes are closed. Cancel-safe: dropping the future drops the
+    /// worker.
     pub(super) async fn death(mut self) -> Death {
         let exited = timeout(EXIT_GRACE, async {
             while !has_exited(self.group) {
@@ -196,13 +198,13 @@ impl Worker {
             None => None,
         };
         if let Some(end) = self.stderr_end.take() {
-            // What could not be read in time is missing in a message, and nowhere else.
+            // Output that arrives later is missing only in the error message.
             drop(timeout(STDERR_WAIT_MAX, end).await);
         }
         self.last_words(how(status, exited_by_itself))
     }
 
-    /// The next line that is not empty, without its end.
+    /// Reads the next line that is not empty.
     async fn line(&mut self) -> Result<Vec<u8>, Ended> {
         let mut line = Vec::new();
         loop {
@@ -228,9 +230,9 @@ impl Worker {
     }
 
     fn kill(&self) {
-        // A child that was waited for has no id; its group's number may be somebody else's by now.
+        // A child that was waited for has no id, and the kernel may have reused the number of its group.
         if self.child.as_ref().is_some_and(|child| child.id().is_some()) {
-            // The only error is that nobody is left to be killed.
+            // The only possible error is that no process is left.
             let _ = kill_process_group(self.group, Signal::KILL);
         }
     }
@@ -248,7 +250,8 @@ impl Drop for Worker {
     }
 }
 
-/// Keeps the end of what a worker writes. Aborted with the worker, because others may hold the pipe open.
+/// Keeps the end of standard error. The task is aborted with its worker, because other processes may hold the
+/// pipe.
 async fn drain(mut stderr: ChildStderr, tail: Tail) {
     let mut chunk = vec![0; STDERR_CHUNK_BYTES];
     while let Ok(count @ 1..) = stderr.read(&mut chunk).await {
@@ -265,7 +268,7 @@ fn last_lines(tail: &[u8]) -> String {
     lines[lines.len().saturating_sub(STDERR_LINES_MAX)..].join("\n")
 }
 
-/// Whether a child has ended; it stays to be waited for.
+/// Whether a child has ended; the child can still be waited for.
 fn has_exited(child: Pid) -> bool {
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     !matches!(waitid(WaitId::Pid(child), look), Ok(None))

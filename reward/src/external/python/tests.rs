@@ -151,7 +151,7 @@ async fn what_is_no_score_is_said_and_costs_no_worker() {
         ("[1, 2]", "the result is [1, 2]"),
         ("{'score': 1, 'parts': [1]}", "parts is [1]; expected a dict"),
         ("{'score': 1, 'parts': {'form': '1'}}", "a part is '1'"),
-        ("{'acc': 1}", "no \"score\""),
+        ("{'acc': 1}", "to have \"score\""),
         ("{'score': None}", "score is None"),
         ("1 / 0", "ZeroDivisionError: division by zero"),
         ("undefined", "NameError"),
@@ -252,7 +252,7 @@ async fn what_is_not_there_is_one_clear_error() {
         ("my_rewards:missing", "has no attribute 'missing'"),
         ("no_such_module:f", "No module named 'no_such_module'"),
         ("~/nowhere.py:f", "nowhere.py"),
-        ("my_rewards:no_function", "no function"),
+        ("my_rewards:no_function", "expected a function"),
     ] {
         let Some(fixture) = fixture_of(function, "", "") else { return };
         let error = fixture.runner.check().await.unwrap_err();

@@ -1,4 +1,4 @@
-//! Which files a Python consists of.
+//! Finds the files that a Python interpreter consists of.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,22 +13,23 @@ use super::WHAT;
 use crate::RewardError;
 use crate::external::answer::quote;
 
-/// A Python that says nothing for so long is none.
+/// The time limit of the question to the interpreter.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
-/// It is asked with this process's environment: the name may be a script that chooses among several.
+/// The question; it is asked with this process's environment, because the name may be a script that chooses
+/// an interpreter.
 const QUESTION: &str = "import json, sys; print(json.dumps({'executable': sys.executable, 'prefixes': \
      [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]}))";
-/// What a Python has below its prefix.
+/// The entries below the prefix of an interpreter that it needs.
 const PARTS: [&str; 4] = ["bin", "lib", "lib64", "pyvenv.cfg"];
-/// Always there in a sandbox.
+/// The directory that every sandbox has.
 const SYSTEM: &str = "/usr";
 
-/// A Python on this host.
+/// A Python interpreter on this host.
 #[derive(Debug, Clone)]
 pub(super) struct Interpreter {
     /// Its absolute path.
     pub(super) executable: PathBuf,
-    /// What it needs beside the system's directories.
+    /// The paths that it needs besides the system's directories.
     pub(super) parts: BTreeSet<PathBuf>,
 }
 
@@ -39,7 +40,7 @@ struct Answer {
 }
 
 impl Interpreter {
-    /// Asks `name` where it is. Cancel-safe.
+    /// Asks the interpreter `name` for its paths. Cancel-safe.
     pub(super) async fn find(name: &str) -> Result<Self, RewardError> {
         let never = |reason: String| RewardError::Unloadable { what: WHAT.into(), reason };
         let mut command = Command::new(name);
@@ -47,11 +48,11 @@ impl Interpreter {
         let output = match timeout(ANSWER_MAX, command.output()).await {
             Ok(Ok(output)) => output,
             Ok(Err(error)) => return Err(never(format!("interpreter {name:?}: {error}"))),
-            Err(_) => return Err(never(format!("interpreter {name:?} says nothing"))),
+            Err(_) => return Err(never(format!("interpreter {name:?} did not answer in time"))),
         };
         let answer: Answer = serde_json::from_slice(&output.stdout).map_err(|error| {
             let stderr = quote(&output.stderr);
-            never(format!("interpreter {name:?} is no Python ({error}); stderr: {stderr:?}"))
+            never(format!("expected interpreter {name:?} to be a Python ({error}); stderr: {stderr:?}"))
         })?;
         Ok(Self { parts: parts(&answer), executable: answer.executable })
     }

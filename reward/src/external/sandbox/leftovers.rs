@@ -1,8 +1,10 @@
 //! Finds and kills what a candidate has left running outside of its process group.
 //!
-//! A namespace of processes does this by itself; where there is none, or as a second look, processes are told by a
-//! user of their own or, for want of that, by a mark in their environment or by their directory. All are stopped first
-//! and killed when no new ones come, because a fork bomb outruns one kill after the other.
+//! The end of a process namespace kills all of its processes. Where there is no such namespace, and as a
+//! second check where there is one, this module recognises a candidate's processes by their user, or, where
+//! the candidate has no user of its own, by a mark in their environment or by their directory. It stops all
+//! of them first and kills them when no new ones appear, because a fork bomb is faster than killing one
+//! process after the other.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -13,21 +15,21 @@ use rustix::process::{Pid, Signal};
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
-/// Looks at all processes; more of them find nothing new.
+/// The most rounds over all processes of the host.
 const ROUNDS_MAX: usize = 100;
-/// What was killed needs a moment to be gone.
+/// The pause after a kill, until the processes are gone.
 const KILLED_PAUSE: Duration = Duration::from_millis(2);
 
-/// How a candidate's processes are told from others.
+/// How a candidate's processes are recognised.
 #[derive(Debug, Clone)]
 pub(super) enum Mark {
     /// By their user.
     User(u32),
-    /// By the words of an environment, or by the directory they are in or below.
+    /// By a variable of their environment, or by a working directory in or below a given one.
     Environment {
         /// `NAME=value`.
         words: Arc<str>,
-        /// Its path without links.
+        /// Its path without symbolic links.
         directory: PathBuf,
     },
 }
@@ -91,7 +93,7 @@ fn processes() -> impl Iterator<Item = Process> {
     entries.filter_map(|entry| process(Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?))
 }
 
-/// What is known of a process; nothing when it has ended meanwhile.
+/// Reads a process from `/proc`; `None` when it has ended meanwhile.
 fn process(id: Pid) -> Option<Process> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", id.as_raw_nonzero())).ok()?;
     let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim_start);
@@ -103,13 +105,14 @@ fn process(id: Pid) -> Option<Process> {
     })
 }
 
-/// Signals a process if it still is the one that was found: held by a descriptor, its number cannot be another's.
+/// Signals a process if it still carries the mark. The descriptor keeps its number from being reused
+/// meanwhile.
 #[cfg(target_os = "linux")]
 fn send(id: Pid, signal: Signal, mark: &Mark) {
     use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
     let Ok(held) = pidfd_open(id, PidfdFlags::empty()) else { return };
     if process(id).is_some_and(|process| mark.is_on(&process)) {
-        // The only error is that it has ended.
+        // The only possible error is that the process has ended.
         let _ = pidfd_send_signal(&held, signal);
     }
 }

@@ -1,5 +1,5 @@
-# Builds a root directory of its own inside new namespaces and runs a command there; `words.rs` calls it.
-# Words: the place of the new root, bytes of its files, what is to be seen there up to "--", and the command.
+# Builds a root directory inside new namespaces and runs a command in it; `command_line.rs` calls it.
+# Arguments: the path of the new root, the bytes of its files, what to mount or link there up to "--", and the command.
 set -eu
 umask 022
 root=$1 bytes=$2
@@ -42,6 +42,6 @@ mount -o remount,bind,ro /
 cd /work
 set +e
 "$@"
-# A shell that still has something to do stays, as the first process and without the command's lack of rights; at its
-# end the kernel kills all others.
+# The shell stays the first process of the namespace, because it still has a command to run; when it ends, the kernel
+# kills all other processes.
 exit $?

@@ -1,4 +1,5 @@
-//! A candidate's place: its file, its directories, its user and its turn, all given back at the end.
+//! What a candidate holds while it runs: its file, its directories, its user and its permit. All are released
+//! when the last clone of its [`Place`] is dropped.
 
 use std::fs::Permissions;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
@@ -15,37 +16,37 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
+use super::TOOLS_PATH;
 use super::users::User;
-use super::words::TOOLS_PATH;
 
 /// The program's name in its directory.
 pub(super) const PROGRAM: &str = "candidate.py";
-/// Where a root directory is put together.
+/// The directory in which the root of a sandbox is built.
 const ROOT: &str = "root";
-/// Everybody may pass and nobody else may list; only this process's user may change what is in there.
+/// All users may enter, none but this process's user may list or write.
 const PASSABLE: u32 = 0o711;
 const READABLE: u32 = 0o644;
 const PRIVATE: u32 = 0o700;
-/// Removing takes so long only when the disk does.
+/// The time limit of a removal.
 const REMOVE_MAX: Duration = Duration::from_secs(60);
 
-/// See the module's documentation. Cheap to clone; the last one that is dropped cleans up.
+/// A candidate's directories, user and permit. Cheap to clone; dropping the last clone cleans up.
 #[derive(Clone)]
 pub(in crate::external) struct Place(Arc<Kept>);
 
-/// What a place holds besides files.
+/// What a place holds besides its files.
 pub(super) struct Owner {
     pub(super) user: Option<User>,
     pub(super) turn: OwnedSemaphorePermit,
-    /// For cleaning up.
+    /// Runs the task that cleans up.
     pub(super) tracker: TaskTracker,
     pub(super) runtime: Handle,
 }
 
 struct Kept {
-    /// Taken when it is removed, as is the owner.
+    /// `None` once it is removed; `owner` likewise.
     directory: Option<TempDir>,
-    /// Its path without links.
+    /// The path without symbolic links.
     path: PathBuf,
     program: PathBuf,
     runs: AtomicU32,
@@ -66,7 +67,7 @@ impl Place {
         Ok(Self(Arc::new(Kept { directory, path, program: file, runs, owner })))
     }
 
-    /// The whole directory, without links.
+    /// The path of the whole directory, without symbolic links.
     pub(super) fn path(&self) -> &Path {
         &self.0.path
     }
@@ -76,17 +77,17 @@ impl Place {
         &self.0.program
     }
 
-    /// An empty directory that is there for the root of a sandbox.
+    /// The empty directory on which a sandbox mounts its root.
     pub(super) fn root(&self) -> PathBuf {
         self.0.path.join(ROOT)
     }
 
-    /// Whose the candidate's processes are, where that is not this process's user.
+    /// The user of the candidate's processes, where it is not this process's user.
     pub(super) fn user(&self) -> Option<u32> {
         self.0.owner.as_ref()?.user.as_ref().map(|user| user.id)
     }
 
-    /// A new directory for a run without one in a namespace; the candidate may write there.
+    /// Creates a working directory that the candidate may write to, for runs outside a namespace.
     pub(super) fn work(&self) -> std::io::Result<PathBuf> {
         let number = self.0.runs.fetch_add(1, Ordering::Relaxed);
         let work = self.0.path.join(format!("work-{number}"));
@@ -110,8 +111,8 @@ impl Drop for Kept {
     }
 }
 
-/// Removes a directory by a command: a candidate can nest directories deeper than a recursion in this process could
-/// follow, and forbid its own user to read them.
+/// Removes a directory with the command `rm`: a candidate can nest directories deeper than a recursion in
+/// this process can follow, and make them unreadable for its own user.
 async fn remove(directory: TempDir, is_privileged: bool) {
     let path = directory.path().to_owned();
     if !succeeds("rm", &["-rf"], &path).await && !is_privileged {
@@ -121,7 +122,7 @@ async fn remove(directory: TempDir, is_privileged: bool) {
     if path.symlink_metadata().is_ok() {
         tracing::warn!(?path, "a candidate's directory could not be removed");
     }
-    // What is left now is left for people.
+    // What could not be removed stays for an operator.
     let _ = directory.keep();
 }
 

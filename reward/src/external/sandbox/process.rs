@@ -1,7 +1,9 @@
-//! One run: a process that is fed, read and timed, and ended with all that it has started.
+//! One run of a process: feeds its input, reads its output within limits, and ends it with all that it has
+//! started.
 //!
-//! Its group is killed always before it is waited for, as in [`super::super::processes`]; after that, only what bears
-//! the candidate's mark is. Cleaning up is a task of its own, so that it goes on where a run is dropped.
+//! The process group is always killed before the process is waited for, as in [`super::super::processes`];
+//! after that, only processes with the candidate's mark are killed. Cleaning up is a task of its own, so that
+//! it also finishes when a run is dropped.
 
 use std::ffi::OsString;
 use std::io::{self, PipeReader, PipeWriter};
@@ -23,17 +25,17 @@ use tokio_util::task::TaskTracker;
 use super::leftovers::{self, Mark};
 use super::place::Place;
 
-/// Bytes of standard error that are kept, of its end.
+/// Bytes at the end of standard error that are kept.
 const STDERR_BYTES_MAX: usize = 2048;
-/// Read at a time.
+/// Bytes that are read at a time.
 const CHUNK_BYTES: usize = 1 << 16;
-/// What a process that has ended has written is read to its end, or as far as this goes: others may hold the pipe.
+/// How long the output of an ended process is read; other processes may keep its pipe open for longer.
 const REST_MAX: Duration = Duration::from_millis(300);
-/// A killed process is waited for at most this long; only one that hangs in the kernel takes longer.
+/// How long a killed process is waited for; only a process that hangs in the kernel takes longer.
 const REAP_MAX: Duration = Duration::from_secs(5);
-/// The pipes of a killed sandbox close with its last process.
+/// How long the pipes of a killed sandbox are waited for; they close with its last process.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
-/// Shells and `bwrap` tell the signal that ended a process by an exit status above this.
+/// Shells and `bwrap` report a process that a signal ended by the exit status `SIGNAL_BASE + signal`.
 const SIGNAL_BASE: i32 = 128;
 /// The highest signal.
 const SIGNAL_MAX: i32 = 64;
@@ -41,39 +43,39 @@ const SIGNAL_MAX: i32 = 64;
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::external) enum How {
-    /// By itself, with this status.
+    /// It exited with this status.
     Exited(i32),
-    /// By a signal that was not ours.
+    /// Another process or the kernel ended it with this signal.
     Signalled(i32),
-    /// At its deadline.
+    /// It was killed at its deadline.
     TimedOut,
-    /// It wrote more than it may.
+    /// It was killed because it wrote more than its limit.
     TooMuchOutput,
 }
 
 /// A run that is over.
 #[derive(Debug)]
 pub(in crate::external) struct Ended {
-    /// How.
+    /// How the run ended.
     pub(in crate::external) how: How,
-    /// All that it has printed, as far as it was read.
+    /// Its standard output, as far as it was read.
     pub(in crate::external) stdout: Vec<u8>,
     /// The end of its standard error.
     pub(in crate::external) stderr: String,
 }
 
-/// When a run has taken too long.
+/// The time limits of a run.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::external) struct Times {
-    /// Before its first word, which says that it has started.
+    /// Until its first output, which shows that it has started.
     pub(in crate::external) start: Duration,
-    /// From then on.
+    /// From its first output on.
     pub(in crate::external) run: Duration,
-    /// Whatever it is doing.
+    /// The latest end of the run.
     pub(in crate::external) end: Instant,
 }
 
-/// What is to be started.
+/// The process to start.
 pub(super) struct Start<'a> {
     pub(super) words: &'a [OsString],
     pub(super) environment: Vec<(&'static str, OsString)>,
@@ -81,7 +83,7 @@ pub(super) struct Start<'a> {
     pub(super) mark: Option<Mark>,
 }
 
-/// A process, until it is cleaned up.
+/// A process that has started and is not cleaned up yet.
 pub(super) struct Run {
     parts: Option<Parts>,
     tracker: TaskTracker,
@@ -101,10 +103,10 @@ struct Parts {
 }
 
 impl Run {
-    /// Starts a process in `place`, which is kept until all is cleaned up.
+    /// Starts a process in `place`, which it holds until everything is cleaned up.
     pub(super) fn start(start: Start<'_>, place: Place, tracker: TaskTracker) -> io::Result<Self> {
         let Some((program, arguments)) = start.words.split_first() else {
-            return Err(io::Error::other("there is no program"));
+            return Err(io::Error::other("the command line has no program"));
         };
         let mut command = Command::new(program);
         command.args(arguments).env_clear().envs(start.environment).current_dir(start.directory);
@@ -115,7 +117,7 @@ impl Run {
         let stderr = Receiver::from_owned_fd(stderr.0.into())?;
         let child = command.spawn()?;
         let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-        let group = group.ok_or_else(|| io::Error::other("it has no number"))?;
+        let group = group.ok_or_else(|| io::Error::other("the process has no id"))?;
         let parts = Parts {
             child,
             group,
@@ -130,12 +132,15 @@ impl Run {
         Ok(Self { parts: Some(parts), tracker, runtime: Handle::current() })
     }
 
-    /// Feeds and reads the process until it ends, and cleans up. Cancel-safe: dropped, it is killed and cleaned up.
+    /// Feeds and reads the process until it ends, and cleans up. Cancel-safe: a dropped run is killed and
+    /// cleaned up.
     pub(super) async fn finish(mut self, input: &[u8], times: Times, output_max: usize) -> io::Result<Ended> {
-        let Some(parts) = &mut self.parts else { return Err(io::Error::other("it has ended")) };
+        let Some(parts) = &mut self.parts else {
+            return Err(io::Error::other("the process was finished before"));
+        };
         let ended = parts.watch(input, times, output_max).await;
         if let Some(cleaning) = self.clean() {
-            // A task that was aborted with its runtime has nothing to say.
+            // The task fails only when its runtime shuts down.
             drop(cleaning.await);
         }
         ended
@@ -155,7 +160,7 @@ impl Drop for Run {
 }
 
 impl Parts {
-    /// Cancel-safe in that nothing is lost but the run.
+    /// Cancel-safe: a dropped call loses only the run itself.
     async fn watch(&mut self, input: &[u8], times: Times, output_max: usize) -> io::Result<Ended> {
         let Self { child, stdin, stdout, stderr, .. } = self;
         let feeding = feed(stdin.take(), input);
@@ -189,15 +194,16 @@ impl Parts {
     }
 
     fn kill(&mut self) {
-        // A child that was waited for has no id; its group's number may be somebody else's by now.
+        // A child that was waited for has no id, and the kernel may have reused the number of its group.
         if self.child.id().is_some() {
-            // Before it has a group of its own it is alone. The only errors are that nobody is left to be killed.
+            // A child that has no group of its own yet has no children either. The only possible error is
+            // that no process is left.
             let _ = self.child.start_kill();
             let _ = kill_process_group(self.group, Signal::KILL);
         }
     }
 
-    /// Waits until nothing is left of a run that was killed or has ended.
+    /// Waits until no process of a killed or ended run is left.
     async fn clean(mut self) {
         drop(timeout(REAP_MAX, self.child.wait()).await);
         if let Some(mark) = &self.mark
@@ -216,7 +222,7 @@ impl Parts {
     }
 }
 
-/// A pipe that belongs to the candidate, as a terminal would: programs open `/dev/stdin` by its name.
+/// A pipe whose owner is the candidate, because programs open `/dev/stdin` by name.
 fn pipe(place: &Place) -> io::Result<(PipeReader, PipeWriter)> {
     let (reader, writer) = io::pipe()?;
     if let Some(user) = place.user() {
@@ -225,7 +231,7 @@ fn pipe(place: &Place) -> io::Result<(PipeReader, PipeWriter)> {
     Ok((reader, writer))
 }
 
-/// A process that does not read all of its input is none that has failed.
+/// Writes the input. A process that does not read all of it has not failed.
 async fn feed(stdin: Option<Sender>, input: &[u8]) {
     let Some(mut stdin) = stdin else { return };
     if stdin.write_all(input).await.is_ok() {
@@ -243,7 +249,7 @@ fn how(status: ExitStatus) -> How {
     }
 }
 
-/// What a process writes, within its limit.
+/// The output of a process, within its limit.
 struct Output {
     stdout: Vec<u8>,
     stderr: Vec<u8>,

@@ -1,4 +1,4 @@
-"""What a process in a sandbox sees; `sandbox.rs` compares it with what it should."""
+"""Reports what a process in a sandbox can see; `sandbox.rs` compares it with what it should see."""
 
 import json
 import os

@@ -1,18 +1,18 @@
-//! Users that nobody is, one for each candidate that a privileged process runs.
+//! Unused user ids, one for each candidate that a privileged process runs.
 //!
-//! A user of its own makes the limit of processes count one candidate alone, keeps the files of this process's user
-//! closed, and says of every process on the host whose it is.
+//! With a user of its own, a candidate's limit of processes counts only its own processes, the files of this
+//! process's user are closed to it, and each of its processes can be recognised on the host.
 
 use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
 
 use parking_lot::Mutex;
 
-/// Where the whole range of users is there: above what systems, people and containers are given.
+/// The range on a host that maps all user ids; it lies above the ids of systems, people and containers.
 const WIDE: Range = Range { first: 1_879_048_192, count: 1 << 28 };
-/// Inside of a container that has 65,536 users.
+/// The range in a container that maps 65,536 user ids.
 const NARROW: Range = Range { first: 62_000, count: 2048 };
-/// Neighbouring processes of this program begin apart by so many.
+/// The distance between the first ids of two processes of this program with neighbouring process ids.
 const STRIDE: u32 = 1024;
 
 #[derive(Debug, Clone, Copy)]
@@ -21,8 +21,8 @@ struct Range {
     count: u32,
 }
 
-/// Gives out users, none twice at a time and none again soon: a process of an earlier one may be waited for by nobody,
-/// and would still be counted.
+/// Gives out user ids. An id is never in use twice at a time and is not reused soon, because the kernel still
+/// counts a zombie of its earlier candidate.
 #[derive(Debug, Clone)]
 pub(super) struct Users(Arc<Mutex<State>>);
 
@@ -33,34 +33,34 @@ struct State {
     used: HashSet<u32>,
 }
 
-/// A user until it is dropped.
+/// A user id, which is free again when this is dropped.
 #[derive(Debug)]
 pub(super) struct User {
-    /// Number of the user, and of its group.
+    /// The id of the user and of its group.
     pub(super) id: u32,
     users: Users,
 }
 
-/// All sandboxes of this process share them.
+/// The ids that all sandboxes of this process share.
 static USERS: LazyLock<Users> = LazyLock::new(|| {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     Users::new(&map, std::process::id())
 });
 
 impl Users {
-    /// The users that this process may give out.
+    /// The ids that this process may give out.
     pub(super) fn of_this_process() -> Self {
         USERS.clone()
     }
 
-    /// `map` is this process's `/proc/self/uid_map`, `process` its number.
+    /// `map` is the text of `/proc/self/uid_map`, `process` is this process's id.
     fn new(map: &str, process: u32) -> Self {
         let range = if is_mapped(map, WIDE) { WIDE } else { NARROW };
         let next = process.wrapping_mul(STRIDE) % range.count;
         Self(Arc::new(Mutex::new(State { range, next, used: HashSet::new() })))
     }
 
-    /// A user; none when all are out.
+    /// Takes a user id; `None` when all are in use.
     pub(super) fn take(&self) -> Option<User> {
         let mut state = self.0.lock();
         let range = state.range;
@@ -81,7 +81,7 @@ impl Drop for User {
     }
 }
 
-/// Whether a map has all of a range in one line.
+/// Whether one line of the map contains the whole range.
 fn is_mapped(map: &str, range: Range) -> bool {
     map.lines().any(|line| {
         let numbers: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();

@@ -6,7 +6,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use super::*;
-use crate::{GatesConfig, Score, invariants};
+use crate::{GatesConfig, Score};
 
 /// Always says the same, and counts how often.
 struct Says(f64, AtomicUsize);
@@ -53,7 +53,7 @@ fn a_hard_refusal_goes_before_a_soft_one() {
         let calls: Vec<usize> = runners.iter().map(|runner| runner.1.load(Ordering::Relaxed)).collect();
         assert_eq!(calls, asked, "{outside:?}");
         for counts in gates.counts() {
-            assert_eq!(invariants::gate_counts_add_up(&counts), Ok(()));
+            assert_eq!(counts.add_up(), Ok(()));
         }
     }
 }

@@ -1,12 +1,13 @@
-//! A schema, ready to check documents: the subset of JSON Schema 2020-12 in [`SCHEMA_KEYWORDS`].
+//! A compiled schema that checks documents: the subset of JSON Schema 2020-12 in [`SCHEMA_KEYWORDS`].
 //!
-//! Numbers are compared as 64-bit floats, so that 1 and 1.0 are the same, as the standard has it; integers beyond
-//! 2^53 lose their last digits. `multipleOf` is exact in the decimals as they are written. Lengths of strings are code
-//! points. Patterns are the `regex` crate's. References are those within the schema: `#`, or `#/` and a JSON pointer.
+//! Numbers are compared as 64-bit floats, so 1 equals 1.0, as the standard requires; integers beyond 2^53
+//! lose their last digits. `multipleOf` is exact for decimals as they are written. Strings are measured in
+//! code points. Patterns have the syntax of the `regex` crate. References stay within the schema: `#`, or
+//! `#/` and a JSON pointer.
 //!
 //! # Invariants
-//! - A check takes at most [`SCHEMA_STEPS_MAX`] steps, whatever branches and references multiply; a document that takes
-//!   more does not fit.
+//! - A check takes at most [`SCHEMA_STEPS_MAX`] steps, however branches and references multiply; a document
+//!   that needs more steps does not match.
 //! - Depth, size and number of patterns of a schema are bounded.
 
 mod check;
@@ -21,8 +22,8 @@ use serde_json::Value;
 
 use crate::RewardError;
 
-/// Keywords that are checked; `title`, `description`, `default`, `examples`, `$schema`, `$id` and `$comment` may
-/// stand beside them.
+/// Keywords that are checked; `title`, `description`, `default`, `examples`, `$schema`, `$id` and `$comment`
+/// may stand beside them.
 pub const SCHEMA_KEYWORDS: &str = "type, required, properties, patternProperties, additionalProperties, minProperties, maxProperties, items, \
      prefixItems, minItems, maxItems, uniqueItems, enum, const, minimum, maximum, exclusiveMinimum, exclusiveMaximum, \
      multipleOf, minLength, maxLength, pattern, anyOf, oneOf, allOf, not, $ref, $defs, definitions";

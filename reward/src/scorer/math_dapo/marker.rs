@@ -1,16 +1,16 @@
 //! The last "Answer:" of a text: `re.findall(r"(?i)Answer\s*:\s*([^\n]+)", text)[-1]` as a scanner.
 //!
-//! It goes from colon to colon, of which a text has few, and passes over the text once. A property test holds it equal
-//! to the expression.
+//! The scanner goes from colon to colon, of which a text has few, and reads the text once. A property test
+//! compares it with the expression.
 
 use memchr::memchr_iter;
 
 use crate::python_text::is_space;
 
-/// Equals an "s" where case does not count, for Python as for Unicode.
+/// The long s, which equals "s" without case, in Python and in Unicode.
 const LONG_S: &str = "\u{17f}";
 
-/// What stands behind the last "Answer:", up to the end of its line.
+/// The text after the last "Answer:", up to the end of its line.
 pub(super) fn last_answer(text: &str) -> Option<&str> {
     let mut last = None;
     // Matches do not overlap: the next one starts no earlier than the last one ended.
@@ -34,7 +34,7 @@ fn ends_in_answer(before: &str) -> bool {
     end.eq_ignore_ascii_case(b"wer") && start.is_some_and(|start| start.eq_ignore_ascii_case(b"an"))
 }
 
-/// The first line with text. Where there is only white space the expression gives back as much as it must: the last
+/// The first line that has text. Where only white space follows, the expression backtracks to the last
 /// character that does not end a line.
 fn line_in(behind: &str) -> Option<std::ops::Range<usize>> {
     let line = behind.trim_start_matches(is_space);

@@ -1,8 +1,8 @@
 //! Whether two answers that were read are equal.
 //!
 //! # Invariants
-//! - Two parts of the answers meet once at most, so that sets within sets cost the product of their sizes and no power
-//!   of it; and all meetings together are on a budget, [`MEETINGS_MAX`].
+//! - Two parts of the answers meet once at most, so that sets within sets cost the product of their sizes and
+//!   no power of it; and all meetings together are on a budget, [`MEETINGS_MAX`].
 
 use std::cell::Cell;
 
@@ -25,8 +25,8 @@ const NOISES: f64 = 4.0;
 /// Noise above which a value says nothing, relative to the value or to one.
 const NOISE_MAX: f64 = 1e-7;
 
-/// How often parts of the answers are compared, where a comparison at sample points counts as so many. Enough for sets
-/// of 360 numbers in any order.
+/// How often parts of the answers are compared, where a comparison at sample points counts as so many. Enough
+/// for sets of 360 numbers in any order.
 const MEETINGS_MAX: usize = 1 << 17;
 
 /// An answer with its values.
@@ -135,7 +135,8 @@ impl Comparison {
         }
     }
 
-    /// Equations are equal when they give one name the same value, or when their sides' differences are multiples.
+    /// Equations are equal when they give one name the same value, or when their sides' differences are
+    /// multiples.
     fn equations(&self, left: &Shape, right: &Shape) -> Verdict {
         if let (Shape::Named { name: a, value: one, .. }, Shape::Named { name: b, value: other, .. }) =
             (left, right)
@@ -257,7 +258,7 @@ impl Comparison {
         if real.len() >= self.points_min { real } else { valid }
     }
 
-    /// The same at sample points.
+    /// Compares the values at the sample points, with `left` times `ratio`.
     fn approximately(&self, left: NodeId, right: NodeId, ratio: f64) -> Verdict {
         if !self.pay(self.points) {
             return Verdict::different(Reason::UndecidedComparedAsText);

@@ -11,8 +11,8 @@ const LAYERS_MAX: usize = 8;
 /// The answer of a response: the first of these that is there.
 ///
 /// 1. What stands in the last `\boxed{..}`, if that one closes.
-/// 2. What follows the last "Answer:", "answer is" or "####": its formula if it has one, else up to the end of the
-///    sentence or line.
+/// 2. What follows the last "Answer:", "answer is" or "####": its formula if it has one, else up to the end
+///    of the sentence or line.
 /// 3. The last formula in `$..$`, if all dollar signs are in pairs.
 /// 4. The last number on the last line that has any text.
 pub(super) fn extract(response: &str) -> Option<&str> {
@@ -22,7 +22,8 @@ pub(super) fn extract(response: &str) -> Option<&str> {
         .or_else(|| last_number(response))
 }
 
-/// The answer that a ground truth states: what follows the last "####", or stands in the last box, or all of it.
+/// The answer that a ground truth states: what follows the last "####", or stands in the last box, or all of
+/// it.
 pub(super) fn truth_of(ground_truth: &str) -> &str {
     match ground_truth.rsplit_once("####") {
         Some((_, answer)) => answer,
@@ -106,7 +107,8 @@ fn last_formula(response: &str) -> Option<&str> {
     Some(&response[*start..*end])
 }
 
-/// The last number on the last line with text, with its sign, separators, decimals, fraction and percent sign.
+/// The last number on the last line with text, with its sign, separators, decimals, fraction and percent
+/// sign.
 fn last_number(response: &str) -> Option<&str> {
     let line = response.trim_end_matches(is_space).lines().next_back()?;
     let bytes = line.as_bytes();

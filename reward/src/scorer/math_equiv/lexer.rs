@@ -19,7 +19,8 @@ pub(super) const SET_CLOSE: char = '⦄';
 /// Ends a row of a matrix.
 pub(super) const ROW: char = '\n';
 
-/// A number as it is written: `digits` with `fraction` of them behind the point, then `repeat` digits for ever.
+/// A number as it is written: `digits` with `fraction` of them behind the point, then `repeat` digits for
+/// ever.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Numeral {
     pub(super) digits: String,
@@ -64,7 +65,8 @@ pub(super) struct Token {
 pub(super) enum Mode {
     /// `1,234` is one number, `2e3` is two thousand, and two or three letters alone are a word.
     Usual,
-    /// `1,234` is a list, `2e3` a product with Euler's number, and two or three letters alone a product of variables.
+    /// `1,234` is a list, `2e3` a product with Euler's number, and two or three letters alone a product of
+    /// variables.
     Literal,
 }
 

@@ -1,9 +1,9 @@
-//! `math_equiv`: answers compared by value, whatever they are written in; every verdict says why, by a [`Reason`] that
-//! is the score's `reason`.
+//! `math_equiv`: compares answers by value, in LaTeX or plain text; every verdict has a [`Reason`], which
+//! becomes the score's `reason`.
 //!
-//! Both answers, LaTeX or plain, are read into the same forms and compared exactly where both are rational, and by
-//! seeded numeric evaluation elsewhere. What cannot be read is compared as text. Nothing is rounded: a decimal equals
-//! a fraction only if it is that fraction.
+//! Both answers are parsed into a common form. They are compared exactly where both are rational, and by
+//! seeded numeric evaluation elsewhere. An answer that cannot be parsed is compared as text. Nothing is
+//! rounded: a decimal equals a fraction only if it is that fraction.
 //!
 //! | kind | equal | different |
 //! |---|---|---|
@@ -26,21 +26,22 @@
 //! | bases | the same digits and base: `101_2`, `101_{\text{two}}`, `0101_{2}` | `101_2` and `5` or `101` |
 //! | words | without case and space: `\text{East}`, `east`; `(A)`, `A`, `\text{(A)}` | `yes` and `no` |
 //!
-//! Some spellings have two meanings, and the usual one is tried first: `1,234` is a number and then a list, `2e3` is
-//! two thousand and then a product, `ab` is a word and then a product. One of the two
-//! answers may use its second meaning, and both where both are such words.
-//! Written without multiplication signs, `1/2x` is half of x. Degrees inside a function of angles are angles.
+//! Some spellings have two meanings, and the usual one is tried first: `1,234` is a number and then a list,
+//! `2e3` is two thousand and then a product, `ab` is a word and then a product. One of the two answers may
+//! take its second meaning; both may where both are words like `ab`. Without multiplication signs, `1/2x` is
+//! half of x. Degrees inside a function of angles are angles.
 //!
 //! # Invariants
-//! - Any two texts give a verdict, the same one every time; every answer equals itself; order does not matter.
-//! - Time is linear in the texts. Answers over [`ANSWER_BYTES_MAX`] are compared as text; below, the depth, the nodes
-//!   and the digits of an answer, the bits of exact values, the work they cost and the comparisons of elements are
-//!   bounded each by a constant, and what is over one is compared as text or numerically. There is no way to make `9^{9^{9^9}}` be computed.
+//! - Any two texts have a verdict, which is deterministic and symmetric; every answer equals itself.
+//! - Time is linear in the texts. Answers over [`ANSWER_BYTES_MAX`] are compared as text. For others,
+//!   constants bound the depth, the nodes and the digits of an answer, the bits of exact values, the work on
+//!   them and the comparisons of elements; beyond a bound the comparison is by text or numeric. So
+//!   `9^{9^{9^9}}` is never computed.
 //!
 //! # Deliberately absent
-//! Solving and simplifying, merging intervals, comparing a rounded value with an exact one, decimal
-//! commas, congruences, dates and times of day. Values that differ by less than one part in 10^10 cannot be told
-//! apart unless both are rational.
+//! The scorer does not solve or simplify, merge intervals, compare a rounded value with an exact one, or read
+//! decimal commas, congruences, dates and times of day. Values that differ by less than one part in 10^10
+//! count as equal unless both are rational.
 
 mod compare;
 mod exact;
@@ -68,37 +69,37 @@ pub const ANSWER_BYTES_MAX: usize = 2048;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// The same text, but for spacing and style.
+    /// Both have the same text, apart from spacing and style.
     SameText,
-    /// The same rational number.
+    /// Both are the same rational number.
     SameExactValue,
-    /// The same value at every sample point, to rounding.
+    /// Both have the same value at every sample point, up to rounding.
     SameNumericValue,
-    /// The same elements.
+    /// Both have the same elements.
     SameSet,
-    /// The same elements in the same order: a tuple or an interval.
+    /// Both have the same elements in the same order, as a tuple or an interval.
     SameTuple,
-    /// The same cells.
+    /// Both have the same cells.
     SameMatrix,
-    /// Equations or inequalities that hold for the same values.
+    /// Both are equations or inequalities that hold for the same values.
     SameRelation,
-    /// Other words.
+    /// Their words differ.
     DifferentText,
-    /// Another value.
+    /// Their values differ.
     DifferentValue,
-    /// Another number of elements.
+    /// Their numbers of elements differ.
     DifferentSize,
-    /// The same value may be there, with another unit.
+    /// Their units differ, even if their values are equal.
     DifferentUnit,
-    /// An interval or pair with other brackets.
+    /// They are intervals or pairs with different brackets.
     DifferentBrackets,
-    /// The same value may be there, of another variable.
+    /// Their variables differ, even if their values are equal.
     DifferentName,
-    /// A value against a set, words against an interval, and so on.
+    /// Their kinds differ: a value and a set, words and an interval, and so on.
     DifferentKind,
-    /// Both were read, but not computed; their texts differ.
+    /// Both were parsed but could not be evaluated, and their texts differ.
     UndecidedComparedAsText,
-    /// One at least was not read; their texts decided.
+    /// At least one could not be parsed, so their texts were compared.
     UnparsedComparedAsText,
     /// The response has no answer.
     NoAnswer,
@@ -132,9 +133,9 @@ impl Reason {
 /// Whether two answers are equal, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Verdict {
-    /// Whether they are.
+    /// Whether the answers are equal.
     pub is_equal: bool,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
 }
 
@@ -152,9 +153,9 @@ impl Verdict {
     }
 }
 
-/// Compares two answers, neither of which needs to be fenced in dollar signs or a box. See the module's table.
+/// Compares two answers, with or without dollar signs or a box around them, as the table above describes.
 pub fn equivalent(prediction: &str, truth: &str) -> Verdict {
-    // Always the same one first, so that order does not matter where a budget ends a comparison either.
+    // The answers are sorted, so their order does not matter even where a budget ends a comparison.
     let mut answers = [extract::unwrapped(prediction), extract::unwrapped(truth)];
     answers.sort_unstable();
     let [left, right] = answers;
@@ -184,7 +185,7 @@ pub fn equivalent(prediction: &str, truth: &str) -> Verdict {
         let reading = if is_ambiguous(first) { read(answer, lexer::Mode::Literal) } else { None };
         reading.zip(other.as_ref()).map(|(a, b)| compare::compare(&a, b)).filter(|verdict| verdict.is_equal)
     };
-    // Two short words may be one product: `xy` and `yx`.
+    // Two short words may be equal as products: `xy` and `yx`.
     let products = || {
         let is_word = |reading: &Option<shape::Reading>| {
             reading.as_ref().is_some_and(|it| it.is_ambiguous && matches!(it.shape, tree::Shape::Text(_)))
@@ -199,13 +200,14 @@ pub fn equivalent(prediction: &str, truth: &str) -> Verdict {
         .unwrap_or(usual)
 }
 
-/// 1 when the answer has the value of the ground truth, else 0.
+/// Scores 1 when the answer has the value of the ground truth, and otherwise 0.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MathEquiv;
 
 impl MathEquiv {
-    /// The answer that a response gives: what stands in its last `\boxed{..}`, else what follows its last "Answer:",
-    /// "answer is" or "####", else its last formula in `$..$`, else the last number on its last line with text.
+    /// The answer in a response: the content of its last `\boxed{..}`, else the text after its last
+    /// "Answer:", "answer is" or "####", else its last formula in `$..$`, else the last number on its last
+    /// line with text.
     pub fn extract(response: &str) -> Option<&str> {
         extract::extract(response)
     }

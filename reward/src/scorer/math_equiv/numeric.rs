@@ -1,6 +1,7 @@
 //! Values in 64-bit floats over the complex numbers, each with a bound of its rounding noise.
 //!
-//! Variables take seeded values, the same for the same name in every answer. Odd roots of negative numbers are real.
+//! Variables take seeded values, the same for the same name in every answer. Odd roots of negative numbers
+//! are real.
 
 use num_complex::Complex64;
 use num_traits::{ToPrimitive, Zero};

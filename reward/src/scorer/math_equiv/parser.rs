@@ -1,7 +1,7 @@
 //! Expressions: a recursive descent over tokens, with bounded depth.
 //!
-//! Products and quotients bind alike and from the left, written out or not (`1/2x` is half of x); a sign binds weaker
-//! than a power; functions without parentheses take the product that follows.
+//! Products and quotients bind alike and from the left, written out or not (`1/2x` is half of x); a sign
+//! binds weaker than a power; functions without parentheses take the product that follows.
 
 mod atoms;
 mod mixed;

@@ -1,4 +1,5 @@
-//! What kind of answer the tokens are: a value, a tuple, a set, a list, a union, a matrix, a relation or words.
+//! What kind of answer the tokens are: a value, a tuple, a set, a list, a union, a matrix, a relation or
+//! words.
 
 mod relation;
 mod scalar;
@@ -117,8 +118,8 @@ impl Reader {
         ranges.into_iter().map(|range| self.shape(range, depth + 1)).collect()
     }
 
-    /// A list, or ranges of which one holds: a union. Empty items stand between separators that belong together, as in
-    /// `1, 2, and 3`.
+    /// A list, or ranges of which one holds: a union. Empty items stand between separators that belong
+    /// together, as in `1, 2, and 3`.
     fn list(&mut self, items: Vec<Range<usize>>, depth: usize) -> Result<Shape, Unparsed> {
         let separators = items[..items.len() - 1].iter().filter_map(|item| self.kind(item.end));
         let words: Vec<String> = separators.filter_map(word_of).collect();

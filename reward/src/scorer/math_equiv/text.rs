@@ -1,4 +1,5 @@
-//! Answers as text: the normal form in which they are compared before they are read, and where they cannot be.
+//! Answers as text: the normal form in which they are compared before they are read, and where they cannot
+//! be.
 //!
 //! Two answers with the same normal form have the same value: only what never changes a value is taken out.
 
@@ -71,7 +72,8 @@ impl Normalizer {
         next.len_utf8()
     }
 
-    /// Whether a digit was written last, and exactly three are to come: the comma of `3{,}14` is no separator.
+    /// Whether a digit was written last, and exactly three are to come: the comma of `3{,}14` is no
+    /// separator.
     fn is_before_thousands(&self, behind: &str) -> bool {
         let digits = behind.bytes().take(4).take_while(u8::is_ascii_digit).count();
         let is_behind_digit = !self.is_gap && self.written.ends_with(|c: char| c.is_ascii_digit());
@@ -120,8 +122,8 @@ impl Normalizer {
 /// Letters of the longest word that may be a product of variables, whose case counts.
 const VARIABLES_MAX: usize = 3;
 
-/// A normal form without white space, and without regard to the case of what can only be words: `x` and `X` are two
-/// variables, and `\Delta` is not `\delta`.
+/// A normal form without white space, and without regard to the case of what can only be words: `x` and `X`
+/// are two variables, and `\Delta` is not `\delta`.
 pub(super) fn folded_words(normal: &str) -> String {
     let mut folded = String::with_capacity(normal.len());
     let mut rest = normal;

@@ -1,4 +1,5 @@
-//! Expressions as a flat tree: a node's operands stand before it, so that every pass over an expression is a loop.
+//! Expressions as a flat tree: a node's operands stand before it, so that every pass over an expression is a
+//! loop.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! What units are worth in each other, exactly.
 //!
-//! Every unit has a dimension, the powers of its bases, and so many of these are one of it. A unit without an exact
-//! worth (a ton is not the same everywhere, degrees of heat have other zeros) is a base of its own, equal to itself
-//! alone.
+//! Every unit has a dimension, the powers of its bases, and so many of these are one of it. A unit without an
+//! exact worth (a ton is not the same everywhere, degrees of heat have other zeros) is a base of its own,
+//! equal to itself alone.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,8 @@ const CALENDAR: &[(Base, i32)] = &[(Base::Month, 1)];
 const DOLLARS: &[(Base, i32)] = &[(Base::Dollar, 1)];
 const STERLING: &[(Base, i32)] = &[(Base::Sterling, 1)];
 
-/// Yards, pounds and gallons are those of the United States, which have been defined by the metric ones since 1959.
+/// Yards, pounds and gallons are those of the United States, which have been defined by the metric ones since
+/// 1959.
 fn worth(unit: &str) -> Option<Worth> {
     Some(match unit {
         "millimeter" => (LENGTH, 1, 1_000),

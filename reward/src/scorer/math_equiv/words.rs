@@ -37,7 +37,8 @@ const FILLERS: &[&str] =
 /// Short words that are answers, and no products of variables.
 const ANSWERS: &[&str] = &["no", "on", "yes", "all", "odd", "one", "two", "six", "ten"];
 
-/// Every unit that is told from others, with its name. Degrees are none, since angles are written with and without.
+/// Every unit that is told from others, with its name. Degrees are none, since angles are written with and
+/// without.
 const UNITS: &[(&str, &str)] = &[
     ("mm", "millimeter"),
     ("millimeter", "millimeter"),

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Every scorer of form and of plain comparison, and a rubric of all of them; each with a ground truth that it
-/// accepts.
+/// Every scorer of form and of plain comparison, and a rubric of all of them; each with a ground truth that
+/// it accepts.
 fn scorers() -> Vec<(Arc<dyn Scorer>, &'static str)> {
     let schema = json!({"type": ["object", "array"], "required": ["a"], "properties": {"a": {"pattern": "^a*$"}},
                         "additionalProperties": {"enum": [[1, 2], {"b": null}]}, "items": {"minLength": 2}});

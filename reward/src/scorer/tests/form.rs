@@ -45,7 +45,7 @@ fn patterns_are_checked_when_built() {
     assert!(refused(json!({"scorer": "regex", "pattern": "a", "group": 1})).contains("group=1"));
     assert!(refused(json!({"scorer": "regex", "pattern": r"\w{1000}{1000}"})).contains("size limit"));
     let long = refused(json!({"scorer": "regex", "pattern": "a".repeat(PATTERN_BYTES_MAX + 1)}));
-    assert!(long.contains("longer than") && long.len() < 400, "{long}");
+    assert!(long.contains("expected at most bytes") && long.len() < 400, "{long}");
 }
 
 #[test]

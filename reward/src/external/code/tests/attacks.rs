@@ -29,7 +29,8 @@ async fn a_fork_bomb_is_contained() {
             }
         };
         assert_eq!(score.pred.unwrap(), "timed out at test=1");
-        // With the commands around the candidate; without a user of its own it shares with the tests beside this one.
+        // With the commands around the candidate; without a user of its own it shares with the tests beside
+        // this one.
         let bound = if fixture.is_caged() || is_root() { 16 + 6 } else { 200 };
         assert!((2..=bound).contains(&most), "{:?} ran {most} processes", fixture.choice);
         fixture.leaves_nothing().await;

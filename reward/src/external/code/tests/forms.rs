@@ -139,7 +139,7 @@ async fn a_sandbox_that_fails_is_an_error_and_no_score() {
     let none = fixture(SandboxChoice::Auto, |config| config.interpreter = "no-such-python".into()).await;
     assert_eq!(none.err().unwrap().class(), ErrorClass::Client);
     let no_python = fixture(SandboxChoice::Auto, |config| config.interpreter = "/bin/true".into()).await;
-    assert!(no_python.err().unwrap().to_string().contains("is no Python"));
+    assert!(no_python.err().unwrap().to_string().contains("to be a Python"));
     let unreadable =
         fixture(SandboxChoice::Bubblewrap, |config| config.readable = vec!["/no/such/place".into()]);
     let error = unreadable.await.err().unwrap();

@@ -1,4 +1,4 @@
-//! Whether a document fits, on a budget of steps.
+//! Checks documents, within a budget of steps.
 
 use std::collections::BTreeSet;
 
@@ -6,17 +6,17 @@ use serde_json::{Map, Value};
 
 use super::{Id, Keywords, Part, SCHEMA_STEPS_MAX, decimal};
 
-/// Schemas that are being held against a value and its parents at a time: a reference to itself would never end.
+/// The most nested checks; a schema that refers to itself would otherwise recurse without end.
 const DEPTH_MAX: usize = 400;
-/// Bytes of text that are a step.
+/// The bytes of text that count as one step.
 const BYTES_PER_STEP: usize = 16;
 
-/// There were too many steps, and nothing is known.
+/// The check exceeded its budget without a result.
 struct OverBudget;
 
 type Fits = Result<bool, OverBudget>;
 
-/// Whether the value fits the first part.
+/// Whether the value matches the first part; a check over its budget does not match.
 pub(super) fn fits(parts: &[Part], value: &Value) -> bool {
     Check { parts, steps_left: SCHEMA_STEPS_MAX, depth: 0 }.part(0, value).unwrap_or(false)
 }
@@ -147,7 +147,7 @@ impl Check<'_> {
         {
             return Ok(false);
         }
-        // One is enough for `anyOf`; a second one is too many for `oneOf`.
+        // One match is enough for `anyOf`; a second match fails `oneOf`.
         for (branches, most) in [(&keywords.any, 1), (&keywords.one, 2)] {
             let Some(branches) = branches else { continue };
             let mut count = 0;
@@ -165,7 +165,7 @@ impl Check<'_> {
     }
 }
 
-/// Equality of JSON values, where numbers are equal by value.
+/// Equality of JSON values; numbers are compared by value.
 fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(x), Value::Number(y)) => x == y || x.as_f64() == y.as_f64(),
@@ -181,7 +181,7 @@ fn equal(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// The same text for equal values and for no others, as far as floats tell numbers apart.
+/// A canonical text: two values have equal texts exactly when they are equal, up to the precision of floats.
 fn canonical(value: &Value) -> String {
     match value {
         Value::Number(number) => {

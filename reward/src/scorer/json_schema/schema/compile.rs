@@ -1,4 +1,4 @@
-//! From a schema's JSON to its parts, within the bounds.
+//! Compiles a schema from JSON, within the bounds.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,12 +12,12 @@ use super::{
 use crate::RewardError;
 use crate::scorer::pattern;
 
-/// The schema, or which keyword is wrong and why.
+/// Compiles a schema; an error names the keyword and the reason.
 pub(super) fn compile(whole: &Value) -> Result<Schema, RewardError> {
     let mut compiler =
         Compiler { whole, parts: Vec::new(), places: BTreeMap::new(), left: VecDeque::new(), patterns: 0 };
     compiler.reference("#")?;
-    // What is referred to is compiled in turn and not at once: it may refer to what refers to it.
+    // The target of a reference is compiled later and not at once, because references can form cycles.
     while let Some((id, value)) = compiler.left.pop_front() {
         compiler.fill(id, value, 0)?;
     }
@@ -29,7 +29,7 @@ struct Compiler<'a> {
     parts: Vec<Part>,
     /// The parts that references name.
     places: BTreeMap<String, Id>,
-    /// Those of them that are still to be compiled.
+    /// The parts of these that are not compiled yet.
     left: VecDeque<(Id, &'a Value)>,
     patterns: usize,
 }
@@ -43,18 +43,17 @@ impl<'a> Compiler<'a> {
         let pointer = reference
             .strip_prefix('#')
             .filter(|pointer| pointer.is_empty() || pointer.starts_with('/'))
-            .ok_or_else(|| {
-                invalid("expected # or #/ and a pointer: only what is in the schema is referred to")
-            })?;
+            .ok_or_else(|| invalid("expected # or #/ and a JSON pointer into the schema"))?;
         let whole = self.whole;
-        let value = whole.pointer(pointer).ok_or_else(|| invalid("it is not there"))?;
+        let value =
+            whole.pointer(pointer).ok_or_else(|| invalid("expected a pointer to a part of the schema"))?;
         let id = self.place();
         self.places.insert(reference.to_owned(), id);
         self.left.push_back((id, value));
         Ok(id)
     }
 
-    /// A part that is to be filled.
+    /// Reserves a part, which is filled later.
     fn place(&mut self) -> Id {
         self.parts.push(Part::Never);
         self.parts.len() - 1
@@ -86,7 +85,7 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    /// `depth` is that of the schemas within this one.
+    /// Compiles a keyword; `depth` is the depth of the schemas inside this one.
     fn keyword(
         &mut self,
         keywords: &mut Keywords,
@@ -120,7 +119,7 @@ impl<'a> Compiler<'a> {
                 let id = self.reference(reference)?;
                 keywords.all.push(id);
             }
-            // Compiled where they are referred to.
+            // References compile these.
             "$defs" | "definitions" => drop(object(keyword, argument)?),
             "pattern" => {
                 let text = argument.as_str().ok_or_else(|| expected("a string", keyword, argument))?;
@@ -148,7 +147,7 @@ impl<'a> Compiler<'a> {
     }
 }
 
-/// A keyword without a schema in it.
+/// Compiles a keyword that contains no schema.
 fn plain_keyword(keywords: &mut Keywords, keyword: &str, argument: &Value) -> Result<(), RewardError> {
     match keyword {
         "type" => keywords.types = Some(types(argument)?),
@@ -177,7 +176,7 @@ fn plain_keyword(keywords: &mut Keywords, keyword: &str, argument: &Value) -> Re
                 argument.as_bool().ok_or_else(|| expected("true or false", keyword, argument))?;
         }
         _ => {
-            let reason = format!("not checked here; expected one of: {SCHEMA_KEYWORDS}");
+            let reason = format!("expected one of: {SCHEMA_KEYWORDS}");
             return Err(RewardError::invalid("schema keyword", keyword, reason));
         }
     }

@@ -85,9 +85,9 @@ fn what_is_not_checked_is_refused() {
     for (schema, words) in [
         (json!({"if": true}), "\"if\""),
         (json!({"anyOf": []}), "array of schemas"),
-        (json!({"items": {"$ref": "#/$defs/x"}}), "not there"),
-        (json!({"$ref": "https://example.org/schema"}), "only what is in the schema"),
-        (json!({"$ref": "#name"}), "only what is in the schema"),
+        (json!({"items": {"$ref": "#/$defs/x"}}), "a part of the schema"),
+        (json!({"$ref": "https://example.org/schema"}), "a JSON pointer into the schema"),
+        (json!({"$ref": "#name"}), "a JSON pointer into the schema"),
         (json!({"$defs": 1}), "an object"),
         (json!({"multipleOf": 0}), "above 0"),
         (json!({"uniqueItems": 1}), "true or false"),

@@ -14,7 +14,8 @@ struct Place {
 }
 
 impl Parser<'_> {
-    /// The fraction of a mixed number: of whole numbers, below one, without a power or a factorial of its own.
+    /// The fraction of a mixed number: of whole numbers, below one, without a power or a factorial of its
+    /// own.
     pub(super) fn proper_fraction(&mut self) -> Result<Option<NodeId>, Unparsed> {
         let is_command = matches!(self.kind(), Some(Kind::Command(name)) if name == "frac");
         if is_command {

@@ -1,12 +1,12 @@
 //! The command line and the environment of a run.
 //!
-//! All is done by commands that Linux hosts have, in this order: `setsid` takes the terminal away, `bwrap` or `unshare`
-//! make the namespaces, `setpriv` gives up rights, `prlimit` sets limits, and then comes the interpreter. Each replaces
-//! the one before it or waits for nothing but the next one.
+//! The command line is a chain of commands that Linux hosts have: `setsid` detaches the terminal, `bwrap` or
+//! `unshare` makes the namespaces, `setpriv` gives up privileges, `prlimit` sets limits, and the last one is
+//! the interpreter. Each command replaces the previous one, or only waits for the next one.
 //!
-//! In namespaces a candidate sees the system's directories, its interpreter and what the recipe names, all read-only,
-//! its program, a private `/proc` and a few devices. It may write in `/work`, `/tmp` and `/dev/shm`: they live in memory,
-//! have a size each, and go with the namespace.
+//! In namespaces a candidate sees the system's directories, its interpreter and the paths that the recipe
+//! names, all read-only; and its program, a private `/proc` and a few devices. It may write to `/work`,
+//! `/tmp` and `/dev/shm`, which live in memory, have a size limit each, and end with the namespace.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -14,51 +14,50 @@ use std::path::{Path, PathBuf};
 
 use super::interpreter::Interpreter;
 use super::place::{PROGRAM, Place};
-use super::{Level, Limits};
+use super::{Level, Limits, TOOLS_PATH};
 
-/// Where the commands are.
-pub(super) const TOOLS_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// The variable by which a candidate's processes can be told.
+/// The variable that marks a candidate's processes.
 pub(super) const MARK: &str = "ROLLDOCK_CANDIDATE";
-/// Rights of `root` that nothing started from here will have.
+/// Removes all capabilities of `root` from the processes that follow.
 const NO_RIGHTS: &str = "--inh-caps=-all --bounding-set=-all";
-/// Lets a namespace of users have none below it: in one of its own a candidate could mount memory without a limit.
+/// Forbids further user namespaces: in a user namespace of its own a candidate could mount memory without a
+/// limit.
 const LOCK: &str = "echo 0 >/proc/sys/user/max_user_namespaces && exec \"$@\"";
-/// Puts a root directory together.
+/// The script that builds a root directory.
 const NAMESPACES: &str = include_str!("namespaces.sh");
-/// Directories of the system, or links into [`USR`].
+/// Directories of the system; on many hosts they are links into [`USR`].
 const SYSTEM: [&str; 6] = ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 const USR: &str = "/usr";
-/// Files of the system that interpreters and their libraries need.
+/// System files that interpreters and their libraries need.
 const SYSTEM_FILES: [&str; 3] = ["/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime"];
-/// Where candidates run.
+/// The working directory of candidates.
 const WORK: &str = "/work";
-/// Where they may write as well.
+/// The second directory that they may write to.
 const TMP: &str = "/tmp";
-/// Open files of a process.
+/// The most open files of a process.
 const FILES_MAX: u32 = 256;
 
-/// What is the same for all runs on this host.
+/// What all runs on this host have in common.
 #[derive(Debug)]
 pub(super) struct Cage {
     pub(super) level: Level,
-    /// Whether this process may do what it likes, and candidates get users of their own.
+    /// Whether this process runs as `root`, so that candidates get users of their own.
     pub(super) is_privileged: bool,
-    /// Whether candidates can make no namespaces of users.
+    /// Whether candidates are kept from making user namespaces.
     pub(super) is_locked: bool,
     pub(super) interpreter: Interpreter,
     pub(super) readable: Vec<PathBuf>,
     pub(super) limits: Limits,
 }
 
-/// Something at a path of the sandbox.
+/// A path that is visible inside the sandbox.
 enum Seen {
     Bind { from: PathBuf, at: PathBuf },
     Link { to: PathBuf, at: PathBuf },
 }
 
 impl Cage {
-    /// The words before the interpreter's own. `processes` is the limit as the kernel shall count it.
+    /// The command line up to the interpreter. `processes` is the limit that the kernel enforces.
     pub(super) fn words(&self, place: &Place, processes: usize) -> Vec<OsString> {
         let mut words: Vec<OsString> = vec!["setsid".into()];
         match self.level {
@@ -72,11 +71,11 @@ impl Cage {
         words
     }
 
-    /// The program as the candidate's processes find it.
+    /// The path of the program inside the sandbox.
     pub(super) fn program(&self) -> &'static str {
         match self.level {
             Level::Bubblewrap | Level::Namespaces => "/candidate.py",
-            // From the directory of a run, so that no name of the host's is needed.
+            // The path is relative to the directory of a run, so that it does not name a path of the host.
             Level::Limits => "../candidate.py",
         }
     }
@@ -92,9 +91,10 @@ impl Cage {
             ("LANG", "C.UTF-8"),
             ("PYTHONUTF8", "1"),
             ("PYTHONDONTWRITEBYTECODE", "1"),
-            // Sets in the same order every time.
+            // Makes the order of Python's sets reproducible.
             ("PYTHONHASHSEED", "0"),
-            // Libraries otherwise start a thread for each core, and every thread has an arena of address space.
+            // By default libraries start a thread for each core, and every thread takes an arena of address
+            // space.
             ("OMP_NUM_THREADS", "1"),
             ("OPENBLAS_NUM_THREADS", "1"),
             ("MALLOC_ARENA_MAX", "2"),
@@ -110,7 +110,7 @@ impl Cage {
             "--die-with-parent --cap-drop ALL",
         ]);
         match self.is_privileged {
-            // For the change of users, which ends in having none.
+            // The change of users needs these capabilities and then drops them.
             true => words.split("--cap-add CAP_SETUID --cap-add CAP_SETGID --cap-add CAP_SETPCAP"),
             false => words.split("--unshare-user"),
         }
@@ -121,7 +121,7 @@ impl Cage {
             words.split(&self.memory_at(at));
         }
         let seen = self.seen(place);
-        // Directories that come about by themselves are closed to other users.
+        // Directories that `bwrap` creates implicitly are closed to other users, so they are created here.
         let parents: BTreeSet<&Path> = seen
             .iter()
             .flat_map(|seen| seen.at().ancestors().skip(1))
@@ -152,7 +152,7 @@ impl Cage {
     }
 
     fn namespaces(&self, place: &Place) -> Vec<OsString> {
-        // The shell that is the first process dies with `unshare`, and that one with this process.
+        // The shell, which is the first process, dies with `unshare`, and `unshare` dies with this process.
         let mut words = Words::of(&["setpriv --pdeathsig KILL unshare"]);
         if !self.is_privileged {
             words.split("--user --map-root-user");
@@ -201,7 +201,7 @@ impl Cage {
 
     fn prlimit(&self, processes: usize) -> Vec<OsString> {
         let Limits { time, memory_bytes, file_bytes, .. } = self.limits;
-        // A little more than the limit of time, which is the one that shall decide.
+        // A little more than the wall-clock limit, which should take effect first.
         let processor_s = time.as_secs().saturating_add(2);
         Words::of(&[&format!(
             "prlimit --core=0 --as={memory_bytes} --fsize={file_bytes} --nproc={processes} \
@@ -210,7 +210,7 @@ impl Cage {
         .0
     }
 
-    /// What is to be seen in a sandbox, in an order in which it can be put there.
+    /// The paths that are visible in a sandbox, in an order in which they can be mounted.
     fn seen(&self, place: &Place) -> Vec<Seen> {
         let same = |path: &Path| Seen::Bind { from: path.to_owned(), at: path.to_owned() };
         let mut seen = vec![same(Path::new(USR))];
@@ -237,7 +237,7 @@ impl Seen {
     }
 }
 
-/// Words of a command line.
+/// The words of a command line.
 struct Words(Vec<OsString>);
 
 impl Words {
@@ -247,7 +247,7 @@ impl Words {
         words
     }
 
-    /// Several words that have no blanks within.
+    /// Appends several words that contain no blanks.
     fn split(&mut self, line: &str) {
         self.0.extend(line.split_whitespace().map(OsString::from));
     }

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Builds the book with mdBook; a warning is an error. `cargo test -p rolldock-tests --test book` checks links and
+# quotations. Uses the mdbook of the PATH, or installs a prebuilt one of a fixed version and hash into a folder of its own.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+environment=${ROLLDOCK_BOOK_ENV:-$HOME/.cache/rolldock-book}
+
+mdbook=$(command -v mdbook || true)
+if [[ -z $mdbook ]]; then
+  mdbook=$environment/bin/mdbook
+  [[ -x $environment/bin/pip ]] || python3 -m venv "$environment"
+  "$environment/bin/pip" install --quiet --disable-pip-version-check --only-binary :all: --require-hashes \
+    --requirement tests/book-requirements.txt
+fi
+
+book=$(mktemp -d)
+trap 'rm -rf "$book"' EXIT
+log=$("$mdbook" build docs --dest-dir "$book" 2>&1) || { echo "$log"; exit 1; }
+echo "$log"
+if grep -qE 'WARN|ERROR' <<<"$log"; then
+  echo "expected no warnings from mdbook"
+  exit 1
+fi
+pages=$(grep -c '](' docs/src/SUMMARY.md)
+built=$(find "$book" -name '*.html' ! -name print.html ! -name 404.html ! -name index.html ! -name 'toc*.html' | wc -l)
+if [[ $built -lt $pages ]]; then
+  echo "expected $pages pages, found $built"
+  exit 1
+fi
+echo "the book has $built pages"
