@@ -1,5 +1,6 @@
 #!/bin/sh
-# The proxy as the openai package and curl see it, before two simulated servers. Installs openai into a folder of its own.
+# Tests the proxy with the openai package and curl, in front of two simulated servers. Installs openai into a folder of its
+# own.
 set -eu
 cd "$(dirname "$0")/.."
 python=${ROLLDOCK_OPENAI_ENV:-$HOME/.cache/rolldock-openai}
@@ -13,7 +14,7 @@ logs=$(mktemp -d)
 servers=$!
 proxy=
 trap 'kill $servers $proxy 2>/dev/null || true; rm -rf "$logs"' EXIT
-# The first words of the lines of a process that have these words, once there are so many.
+# Waits until a process has printed enough lines that contain the given words, and prints the first words of these lines.
 said() {
     for _ in $(seq 100); do
         [ "$(grep -c "$2" "$logs/$1")" -ge "$3" ] && break

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A served queue as Python sees it: produce and consume with pyarrow. Installs pyarrow into a folder of its own.
+# Tests a served queue with pyarrow: produces and consumes rows. Installs pyarrow into a folder of its own.
 set -eu
 cd "$(dirname "$0")/.."
 python=${ROLLDOCK_PYTHON_ENV:-$HOME/.cache/rolldock-python}
@@ -19,7 +19,7 @@ done
 url=$(sed -n 's/^serving a queue at \([^,]*\),.*/\1/p' "$log")
 
 "$python/bin/python" queue/examples/produce.py "$url" secret
-# Twice the same: the tokens make it harmless.
+# The second run puts rows with the same tokens, which changes nothing.
 "$python/bin/python" queue/examples/produce.py "$url" secret
 consumed=$("$python/bin/python" queue/examples/consume.py "$url" secret)
 echo "$consumed"

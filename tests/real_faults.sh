@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs vLLM for CPU and runs the test that starts two servers and ends them in every way there is.
-# Does nothing, and says so, where the folder with the installer is not beside the checkout.
+# Installs vLLM for CPU and runs the test that starts two servers and ends them in every way.
+# Prints that it is skipped where the folder with the installer is not beside the checkout.
 # usage: tests/real_faults.sh [PORT]   (PORT and PORT + 1 are used; 18101 by default)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

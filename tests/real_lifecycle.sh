@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs vLLM for CPU and runs the test that announces versions to two servers, cuts requests off, and kills what is paused.
-# Does nothing, and says so, where the folder with the installer is not beside the checkout.
+# Installs vLLM for CPU and runs the test that announces versions to two servers, cuts requests off, and kills paused
+# servers.
+# Prints that it is skipped where the folder with the installer is not beside the checkout.
 # usage: tests/real_lifecycle.sh [PORT]   (PORT and PORT + 1 are used; 18101 by default)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

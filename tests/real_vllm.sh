@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs vLLM for CPU, starts two servers with a tiny random model, and runs the tests that need them.
-# Does nothing, and says so, where the folder with the installer is not beside the checkout.
+# Prints that it is skipped where the folder with the installer is not beside the checkout.
 # usage: tests/real_vllm.sh [PORT]   (PORT and PORT + 1 are used; 18101 by default)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -21,7 +21,7 @@ stop_servers() {
 }
 trap stop_servers EXIT
 
-# A job gets a process group of its own.
+# With job control, each job gets a process group of its own.
 start_server() {
   local port=$1
   shift
