@@ -8,7 +8,8 @@ use arrow_schema::extension::{EXTENSION_TYPE_METADATA_KEY, EXTENSION_TYPE_NAME_K
 use arrow_schema::{DataType, Field};
 use serde::{Deserialize, Serialize};
 
-use crate::{QueueError, Sampler};
+use crate::error::QueueError;
+use crate::take::Sampler;
 
 /// Lists in lists, or fields in fields, that a column's type may have: more could not be read back from the journal.
 const DTYPE_DEPTH_MAX: usize = 32;

@@ -15,7 +15,8 @@ use parquet::arrow::ArrowWriter;
 use parquet::errors::ParquetError;
 use serde::{Deserialize, Serialize};
 
-use crate::partition::{Partition, RowHandle};
+use crate::partition::Partition;
+use crate::row::RowHandle;
 use crate::{ColumnSpec, QueueError};
 
 /// A file format.

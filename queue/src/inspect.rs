@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::partition::Dispositions;
-use crate::{ColumnSpec, UnitInspection};
+use crate::config::ColumnSpec;
+use crate::record::Dispositions;
+use crate::units::UnitInspection;
 
 /// Rows of a partition by what they are for a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::PartitionInspection;
+use crate::inspect::PartitionInspection;
 
 /// A broken invariant, in words that name the numbers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]

@@ -41,16 +41,23 @@ mod export;
 mod inspect;
 pub mod invariants;
 mod journal;
+mod lease;
 mod local;
 mod lock;
 mod mapped;
 mod partition;
 mod plane;
+mod put;
 mod queue;
 mod recent;
+mod record;
 mod remote;
+mod row;
 mod snapshot;
-mod store;
+mod stats;
+pub mod store;
+mod take;
+mod unit;
 mod units;
 mod verify;
 
@@ -59,19 +66,22 @@ pub use config::{ColumnSpec, Durability, ExtensionSpec, OnFull, PartitionSpec, Q
 pub use error::{ErrorClass, QueueError};
 pub use export::{Export, ExportFormat};
 pub use inspect::{LeaseInspection, PartitionInspection, QueueInspection, TaskCounts};
+pub use lease::Lease;
 pub use local::{
     LocalConfig, LocalListener, LocalQueue, LocalServiceConfig, RegionStats, Regions, serve_local,
 };
-pub use partition::{
-    Amount, ClosedGroup, Disposition, Dispositions, GroupFate, GroupSampler, INCOMPLETE, KeyedRow, Lease,
-    Partition, PartitionStats, Put, ReadyGroup, RowHandle, SamplePart, Sampler, Share, Stale, Take,
-    TaskStats, Unfinished,
-};
+pub use partition::Partition;
+pub use put::Put;
 pub use queue::TransferQueue;
+pub use record::{Dispositions, INCOMPLETE, SamplePart, Unfinished};
 pub use remote::{
     GROUP, HANDLE, KEY, POLICY_VERSION, RECORD, RemoteConfig, RemoteQueue, ServiceConfig, TAGS, answer, serve,
 };
+pub use row::RowHandle;
 pub use snapshot::{Snapshot, SnapshotCounts};
-pub use store::{Chunk, ChunkId, ChunkLocation, Encoded, Found, NewChunk, Store, Stored, Wanted};
-pub use units::{BLOBS, Place, UnitCard, UnitConfig, UnitInspection, UnitStatus, run_unit};
+pub use stats::{ClosedGroup, Disposition, GroupFate, KeyedRow, PartitionStats, TaskStats};
+pub use store::Store;
+pub use take::{Amount, GroupSampler, ReadyGroup, Sampler, Share, Stale, Take};
+pub use unit::{UnitConfig, run_unit};
+pub use units::{BLOBS, UnitCard, UnitInspection, UnitStatus};
 pub use verify::{Problem, VerifyReport};

@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::Path;
 
-use crate::QueueError;
+use crate::error::QueueError;
 
 /// Held for as long as the queue is open; the system lets go of it when the process dies.
 #[derive(Debug)]

@@ -1,111 +1,134 @@
-//! Where a queue's payload lies: on storage units while any takes rows, else in this process's own store.
+//! Where a queue's payload lies: on storage units while any takes rows, else in the queue's own store.
 //!
-//! Both are [`Store`]s, and so is the [`Plane`] of both: whoever puts, gets or frees chunks does not know where they lie.
-//! What only one kind of store has, such as the journal of the segment files, is asked of [`Plane::own`].
+//! Both are [`Store`]s, and the plane is both as one: code that puts, gets or frees chunks does not know where they lie.
 
 use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-use crate::journal::{Journal, LeaseLog};
-use crate::store::{DiskStore, Found, MemoryStore, NewChunk, Store, Stored, Wanted};
-use crate::units::{Place, Units};
-use crate::{ChunkId, Durability, QueueError};
+use crate::error::QueueError;
+use crate::store::{
+    ChunkId, Found, HeldBack, Live, NewChunk, Note, Reach, Resident, Source, Store, Stored, UNITS, Wanted,
+};
+use crate::units::Units;
 
-/// The store of this process.
-#[derive(Clone)]
-pub(crate) enum OwnStore {
-    Memory(Arc<MemoryStore>),
-    /// Segment files, behind the journal's writer.
-    Disk {
-        store: Arc<DiskStore>,
-        journal: Arc<Journal>,
-        leases: Arc<LeaseLog>,
-        durability: Durability,
-    },
-    /// Segment files that nobody writes.
-    ReadOnly(Arc<DiskStore>),
-}
-
-impl OwnStore {
-    fn store(&self) -> &dyn Store {
-        match self {
-            Self::Memory(store) => store.as_ref(),
-            Self::Disk { store, .. } | Self::ReadOnly(store) => store,
-        }
-    }
-
-    /// What a put survives unless its partition says otherwise.
-    pub(crate) fn durability(&self) -> Durability {
-        match self {
-            Self::Disk { durability, .. } => *durability,
-            Self::Memory(_) | Self::ReadOnly(_) => Durability::None,
-        }
-    }
-}
-
-/// See the module's documentation. Clones are of the same stores.
+/// The stores of a queue. Clones are of the same ones.
 #[derive(Clone)]
 pub(crate) struct Plane {
-    pub(crate) own: OwnStore,
-    pub(crate) units: Arc<Units>,
+    own: Arc<dyn Store>,
+    units: Arc<Units>,
+    held_back: Arc<HeldBack>,
 }
 
 impl Plane {
-    /// The segment files, if this process has any.
-    pub(crate) fn disk(&self) -> Option<&Arc<DiskStore>> {
-        match &self.own {
-            OwnStore::Memory(_) => None,
-            OwnStore::Disk { store, .. } | OwnStore::ReadOnly(store) => Some(store),
+    pub(crate) fn new(own: Arc<dyn Store>) -> Self {
+        Self { own, units: Arc::default(), held_back: Arc::default() }
+    }
+
+    /// The store that payload lies in where no unit has it.
+    pub(crate) fn own(&self) -> &dyn Store {
+        self.own.as_ref()
+    }
+
+    pub(crate) fn units(&self) -> &Units {
+        &self.units
+    }
+
+    /// Whether a chunk lies on a unit.
+    pub(crate) fn is_on_unit(&self, chunk: ChunkId) -> bool {
+        self.units.has_any() && self.units.has(chunk)
+    }
+
+    fn store_of(&self, chunk: ChunkId) -> &dyn Store {
+        if self.is_on_unit(chunk) { self.units.as_ref() } else { self.own.as_ref() }
+    }
+
+    /// A chunk is part of the queue: see [`Store::keep`]. Says whether its rows are within reach.
+    pub(crate) fn keep(&self, chunk: ChunkId, note: &Note) -> Result<Reach, QueueError> {
+        match note.store() {
+            UNITS => self.units.keep(chunk, note),
+            store if store == self.own.name() => self.own.keep(chunk, note),
+            store => {
+                let (chunk, own) = (chunk.0, self.own.name());
+                let reason =
+                    format!("expected chunk={chunk} in store={own}, found a note that says store={store}");
+                Err(QueueError::BadRequest { reason })
+            }
         }
     }
 
-    pub(crate) fn is_read_only(&self) -> bool {
-        matches!(self.own, OwnStore::ReadOnly(_))
+    /// The note of a chunk that was kept; `None` where it has none.
+    pub(crate) fn note(&self, chunk: ChunkId) -> Option<Note> {
+        self.store_of(chunk).note(chunk)
     }
 
-    /// The unit that a chunk lies on; `None` if it lies here.
-    pub(crate) fn place(&self, chunk: ChunkId) -> Option<Arc<Place>> {
-        self.units.place(chunk)
+    /// The note of a chunk that lies on a unit.
+    pub(crate) fn note_on_unit(&self, chunk: ChunkId) -> Option<Note> {
+        self.units.note(chunk)
     }
-}
 
-impl Store for Plane {
-    fn put(&self, chunks: Vec<NewChunk>) -> BoxFuture<'_, Result<Vec<Stored>, QueueError>> {
-        if self.is_read_only() {
-            return futures::future::ready(Err(QueueError::ReadOnly)).boxed();
+    /// Rows that a client has brought to a store by itself.
+    pub(crate) fn admit(&self, note: Note) -> Result<Note, QueueError> {
+        if note.store() == UNITS { self.units.admit(note) } else { self.own.admit(note) }
+    }
+
+    /// The store of a chunk, if it has it as arrays in this process.
+    pub(crate) fn resident(&self, chunk: ChunkId) -> Option<&dyn Resident> {
+        self.own.resident().filter(|_| !self.is_on_unit(chunk))
+    }
+
+    /// Only some rows of a chunk are still needed. Does nothing while a reader reads the chunk through its store.
+    pub(crate) fn thin(&self, chunk: ChunkId, live: &Live<'_>) {
+        if !self.held_back.holds(chunk) {
+            self.store_of(chunk).thin(chunk, live);
         }
+    }
+
+    /// Where a chunk that rows need is read from, also when they need it no more.
+    pub(crate) fn pin(&self, chunk: ChunkId, columns: &[String]) -> Source {
+        let units = || -> Arc<dyn Store> { Arc::clone(&self.units) as Arc<dyn Store> };
+        let store = if self.is_on_unit(chunk) { units() } else { Arc::clone(&self.own) };
+        Source::of(&store, chunk, columns, &self.held_back)
+    }
+
+    /// Bytes of payload that are held in the own store.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.own.bytes()
+    }
+
+    /// Puts chunks where they belong: see [`Store::put`].
+    pub(crate) fn put(&self, chunks: Vec<NewChunk>) -> BoxFuture<'_, Result<Vec<Stored>, QueueError>> {
         if !self.units.has_any() {
-            return self.own.store().put(chunks);
+            return self.own.put(chunks);
         }
         async move {
             match self.units.put_all(&chunks).await? {
                 Some(stored) => Ok(stored),
-                None => self.own.store().put(chunks).await,
+                None => self.own.put(chunks).await,
             }
         }
         .boxed()
     }
 
-    fn get<'a>(
+    /// Rows of chunks: see [`Store::get`].
+    pub(crate) fn get<'a>(
         &'a self,
         wanted: &'a [Wanted],
         columns: Option<&'a [String]>,
     ) -> BoxFuture<'a, Vec<Result<Found, QueueError>>> {
         if !self.units.has_any() {
-            return self.own.store().get(wanted, columns);
+            return self.own.get(wanted, columns);
         }
         async move {
-            let is_elsewhere: Vec<bool> =
-                wanted.iter().map(|wanted| self.place(wanted.chunk).is_some()).collect();
+            let is_elsewhere: Vec<bool> = wanted.iter().map(|wanted| self.units.has(wanted.chunk)).collect();
             let those = |elsewhere: bool| -> Vec<Wanted> {
                 let sorted = wanted.iter().zip(&is_elsewhere);
                 sorted.filter(|(_, is)| **is == elsewhere).map(|(wanted, _)| wanted.clone()).collect()
             };
             let (there, here) = (those(true), those(false));
             let fetching = self.units.get(&there, columns);
-            let reading = self.own.store().get(&here, columns);
+            let reading = self.own.get(&here, columns);
             let (there, here) = futures::future::join(fetching, reading).await;
             let (mut there, mut here) = (there.into_iter(), here.into_iter());
             let found = is_elsewhere.into_iter().zip(wanted).map(|(elsewhere, wanted)| {
@@ -117,15 +140,14 @@ impl Store for Plane {
         .boxed()
     }
 
-    fn free(&self, chunks: &[ChunkId]) {
-        // Whoever does not have one does nothing.
+    /// Frees chunks, those that a reader holds when it is done.
+    pub(crate) fn free(&self, chunks: &[ChunkId]) {
+        let sifted = self.held_back.sift(chunks);
+        let chunks = sifted.as_deref().unwrap_or(chunks);
+        // A store that does not have one does nothing.
         if self.units.has_any() {
             self.units.free(chunks);
         }
-        self.own.store().free(chunks);
-    }
-
-    fn bytes(&self) -> u64 {
-        self.own.store().bytes()
+        self.own.free(chunks);
     }
 }

@@ -9,12 +9,14 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::QueueError;
 use crate::invariants::Violation;
-use crate::journal::{PayloadRecord, Record, Tail, look_behind, read_frames};
-use crate::partition::columns_of;
-use crate::queue::JOURNAL;
-use crate::snapshot::{Captured, Scrutiny, Source};
-use crate::{ChunkId, QueueError, TransferQueue};
+use crate::journal::{Tail, journal_path, look_behind, read_frames};
+use crate::put::columns_of;
+use crate::queue::TransferQueue;
+use crate::record::{PayloadRecord, Record};
+use crate::snapshot::{Captured, Scrutiny};
+use crate::store::{ChunkId, Source, Stray};
 
 /// Looks at a directory that another process is changing.
 const ATTEMPTS: usize = 4;
@@ -137,12 +139,9 @@ impl VerifyReport {
         chunk: ChunkId,
         payloads: &[&PayloadRecord],
     ) {
-        if let Some(Source::Unit(..)) = source {
-            // Units look through what they have themselves.
-            return;
-        }
-        let missing = QueueError::ChunkGone { chunk: chunk.0 };
-        let loaded = source.ok_or(missing).and_then(|source| source.load());
+        let missing = || Some(Err(QueueError::ChunkGone { chunk: chunk.0 }));
+        // What is read over a network is looked through where it lies.
+        let Some(loaded) = source.map_or_else(missing, Source::load) else { return };
         let name = partition.name.clone();
         let (bytes, found_rows) = match loaded {
             Ok(loaded) => loaded,
@@ -191,7 +190,7 @@ impl VerifyReport {
     fn look_at_journal(&mut self, path: &Path) -> Result<(), QueueError> {
         for attempt in 1.. {
             let bytes = read_journal(path)?;
-            let sound = match read_frames(path, &bytes, |_| Ok(())) {
+            let sound = match read_frames(path, &bytes, |_: Record| Ok(())) {
                 Ok(sound) => sound,
                 Err(error) => {
                     self.problems.push(Problem::Journal { error: error.to_string() });
@@ -229,7 +228,7 @@ impl TransferQueue {
 
     /// Looks through a directory that nobody has open, or another process. Blocks.
     pub fn verify_dir(dir: &Path) -> Result<VerifyReport, QueueError> {
-        let path = dir.join(JOURNAL);
+        let path = journal_path(dir);
         if !path.exists() {
             return Err(QueueError::NoQueue { dir: dir.to_owned() });
         }
@@ -253,25 +252,18 @@ impl TransferQueue {
     }
 
     fn look_through(&self) -> Result<VerifyReport, QueueError> {
-        let store = self.inner.plane.disk();
-        let strays = store.map(|store| store.strays()).transpose()?.unwrap_or_default();
+        let store = self.inner.plane.own();
+        let strays = store.strays()?;
         let mut report = VerifyReport::default();
-        if let Some(store) = store {
-            report.look_at_journal(&store.dir().join(JOURNAL))?;
+        if let Some(dir) = &self.inner.dir {
+            report.look_at_journal(&journal_path(dir))?;
         }
         for captured in self.capture(None, Scrutiny::Full)? {
             report.look_at(captured);
         }
-        let Some(store) = store else { return Ok(report) };
         // What was on its way then may have found its rows, or its end.
-        let mut still = store.strays()?;
-        still.retain(|stray| strays.contains(stray));
-        if self.inner.plane.is_read_only() {
-            // The newest segment may be one that another process has just begun.
-            let newest = store.newest_segment()?;
-            still.retain(|(file, _)| newest.as_ref() != Some(file));
-        }
-        report.problems.extend(still.into_iter().map(|(file, bytes)| Problem::Stray { file, bytes }));
+        let still = store.strays()?.into_iter().filter(|stray| strays.contains(stray));
+        report.problems.extend(still.map(|Stray { file, bytes }| Problem::Stray { file, bytes }));
         Ok(report)
     }
 }

@@ -7,9 +7,9 @@ use std::path::Path;
 
 use rolldock_frames::{Damage, Format, ReadError, Reader};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-use super::Record;
-use crate::QueueError;
+use crate::error::QueueError;
 
 /// How journals, files of leases and snapshots are framed.
 const FORMAT: Format = Format { magic: MAGIC, body_bytes_max: u32::MAX, tail_bytes_max: u64::MAX };
@@ -79,7 +79,7 @@ pub(crate) fn look_behind(bytes: &[u8], sound: u64) -> Tail {
 ///
 /// # Errors
 /// [`QueueError::Corrupt`] for any other damage and for bytes that are no record, and the errors of `each`.
-pub(crate) fn read_frames(
+pub(crate) fn read_frames<Record: DeserializeOwned>(
     file: &Path,
     bytes: &[u8],
     mut each: impl FnMut(Record) -> Result<(), QueueError>,

@@ -14,10 +14,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-use super::Record;
 use super::frame::{Body, MAGIC, read_frames};
-use crate::QueueError;
+use crate::error::QueueError;
 
 const FILE: &str = "leases.log";
 /// It is rewritten when it is larger than this and than four times what is live; bytes.
@@ -29,12 +30,14 @@ struct State {
     rewrite_at: u64,
 }
 
-/// See the module's documentation.
+/// Gives what clients hold now.
+type Held = Box<dyn Fn(&mut Body) -> Result<(), QueueError> + Send + Sync>;
+
+/// The file of leases that is being written.
 pub(crate) struct LeaseLog {
     path: PathBuf,
     state: Mutex<State>,
-    /// What clients hold now.
-    live: Box<dyn Fn() -> Vec<Record> + Send + Sync>,
+    held: Held,
 }
 
 impl std::fmt::Debug for LeaseLog {
@@ -44,7 +47,7 @@ impl std::fmt::Debug for LeaseLog {
 }
 
 /// Calls `each` with what the file of `dir` says, as far as it can be read; returns the length of the sound part.
-pub(crate) fn read_leases(dir: &Path, mut each: impl FnMut(Record)) -> u64 {
+pub(crate) fn read_leases<Record: DeserializeOwned>(dir: &Path, mut each: impl FnMut(Record)) -> u64 {
     let path = dir.join(FILE);
     let Ok(bytes) = std::fs::read(&path) else { return 0 };
     let read = read_frames(&path, &bytes, |record| {
@@ -57,46 +60,40 @@ pub(crate) fn read_leases(dir: &Path, mut each: impl FnMut(Record)) -> u64 {
     })
 }
 
-fn bytes_of(records: &[Record]) -> Result<Vec<u8>, QueueError> {
-    let mut body = Body::default();
-    records.iter().try_for_each(|record| body.push(record))?;
-    body.into_frame()
-}
-
 impl LeaseLog {
     /// Goes on behind the `sound` part of the file.
-    pub(crate) fn start(
-        dir: &Path,
-        sound: u64,
-        live: Box<dyn Fn() -> Vec<Record> + Send + Sync>,
-    ) -> Result<Self, QueueError> {
+    pub(crate) fn start(dir: &Path, sound: u64, held: Held) -> Result<Self, QueueError> {
         let path = dir.join(FILE);
         let state = if sound == 0 {
-            rewritten(&path, &[])?
+            rewritten(&path, Body::default())?
         } else {
             let file = OpenOptions::new().write(true).open(&path).map_err(QueueError::io("open", &path))?;
             file.set_len(sound).map_err(QueueError::io("truncate", &path))?;
             State { file, length: sound, rewrite_at: REWRITE_BYTES.max(sound) }
         };
-        Ok(Self { path, state: Mutex::new(state), live })
+        Ok(Self { path, state: Mutex::new(state), held })
     }
 
     /// Writes a record down: it is in the system's hands when this returns. Not to be called under a table's lock.
-    pub(crate) fn append(&self, record: Record) -> Result<(), QueueError> {
-        let frame = bytes_of(&[record])?;
+    pub(crate) fn append(&self, record: &impl Serialize) -> Result<(), QueueError> {
+        let mut body = Body::default();
+        body.push(record)?;
+        let frame = body.into_frame()?;
         let mut state = self.state.lock();
         state.file.write_all_at(&frame, state.length).map_err(QueueError::io("write", &self.path))?;
         state.length += frame.len() as u64;
         if state.length > state.rewrite_at {
-            *state = rewritten(&self.path, &(self.live)())?;
+            let mut held = Body::default();
+            (self.held)(&mut held)?;
+            *state = rewritten(&self.path, held)?;
         }
         Ok(())
     }
 }
 
-fn rewritten(path: &Path, live: &[Record]) -> Result<State, QueueError> {
+fn rewritten(path: &Path, held: Body) -> Result<State, QueueError> {
     let mut bytes = MAGIC.to_vec();
-    bytes.append(&mut bytes_of(live)?);
+    bytes.append(&mut held.into_frame()?);
     let temporary = path.with_extension("new");
     let file = File::create(&temporary).map_err(QueueError::io("create", &temporary))?;
     file.write_all_at(&bytes, 0).map_err(QueueError::io("write", &temporary))?;

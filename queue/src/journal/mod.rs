@@ -1,204 +1,83 @@
 //! The journal: what happened, in the order in which it happened.
 //!
-//! A file of frames, appended by one thread. The thread takes whatever has gathered while the
-//! last write was under way and makes it durable with one sync for the payload and one for the journal: group commit.
-//! Each entry carries what has to be done when it is durable, or has failed; that runs on the writer's thread, so a
-//! caller that goes away in the middle changes nothing.
+//! It knows bytes and frames, and payload that is written in front of what is said about it. What is said, it does not
+//! know.
+//!
+//! A file of frames, appended by one thread. The thread takes whatever has gathered while the last write was under way
+//! and makes it durable with one sync for the payload and one for the journal: group commit. Each entry carries what has
+//! to be done when it is durable, or has failed; that runs on the writer's thread, so a caller that goes away in the
+//! middle changes nothing.
 
 mod frame;
 mod leases;
-mod runs;
 mod writer;
 
-use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use crate::partition::{ClosedNames, Dispositions, Freed, Label, SamplePart, SamplesRecord, Unfinished};
-use crate::units::Place;
-use crate::{ChunkId, ChunkLocation, PartitionSpec, RowHandle};
+use serde::Serialize;
+
+use crate::config::Durability;
 
 pub(crate) use frame::{Body, Tail, framed, look_behind, read_frames};
 pub(crate) use leases::{LeaseLog, read_leases};
-pub(crate) use runs::{RECORD_ROWS_MAX, Runs};
-pub(crate) use writer::{Entry, Facts, Journal, LiveRecords, Recorder, Relocate, Sink};
+pub(crate) use writer::{Entry, Facts, Journal, LiveRecords, Notes, Payload, Relocate, Sink};
 
-/// One fact.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "is", rename_all = "snake_case")]
-pub(crate) enum Record {
-    /// A partition exists.
-    Declare {
-        spec: PartitionSpec,
-        /// Above every row generation that was given out.
-        #[serde(default)]
-        generation_floor: u32,
-        /// What became of rows that the journal says nothing of any more.
-        #[serde(default)]
-        dispositions: Dispositions,
-    },
-    /// Rows exist.
-    Put(PutRecord),
-    /// Rows have more columns.
-    Columns {
-        partition: String,
-        #[serde(with = "runs")]
-        rows: Vec<RowHandle>,
-        payload: PayloadRecord,
-        /// What they take of a capacity in bytes.
-        #[serde(default, skip_serializing_if = "is_zero")]
-        kib: u32,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        token: Option<String>,
-    },
-    /// What is still needed of a chunk lies in another one, in the order of these rows.
-    Moved {
-        partition: String,
-        from: ChunkId,
-        #[serde(with = "runs")]
-        rows: Vec<RowHandle>,
-        payload: PayloadRecord,
-    },
-    /// Rows have other tags.
-    Tags { partition: String, tags: Vec<(RowHandle, serde_json::Value)> },
-    /// A task begins anew.
-    Reset { partition: String, task: String },
-    /// There is a newer policy version.
-    Version { partition: String, policy_version: u64 },
-    /// Put tokens that are remembered though their records are gone.
-    Tokens { partition: String, tokens: Vec<(String, Runs)> },
-    /// A task is done with rows.
-    Ack {
-        partition: String,
-        task: String,
-        #[serde(with = "runs")]
-        rows: Vec<RowHandle>,
-        /// Whose rows they were.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        lease: Option<u64>,
-    },
-    /// A client holds rows; in the file of leases.
-    Lease {
-        partition: String,
-        task: String,
-        lease: u64,
-        #[serde(with = "runs")]
-        rows: Vec<RowHandle>,
-    },
-    /// Leases gave their rows back; in the file of leases.
-    LeasesEnd { partition: String, leases: Vec<u64> },
-    /// Leases that were acked and whose records are gone: runs of numbers, the first of each and how many.
-    Acked { partition: String, leases: Vec<(u64, u64)> },
-    /// Rows are gone.
-    Clear {
-        partition: String,
-        #[serde(with = "runs")]
-        rows: Vec<RowHandle>,
-        why: Freed,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        token: Option<String>,
-    },
-    /// A sample has no more rows.
-    EndSample { partition: String, sample: String },
-    /// Groups have no more rows, whatever is there of them.
-    Close { partition: String, groups: Vec<String>, unfinished: Unfinished },
-    /// A group that is put by samples, before its rows.
-    Samples { partition: String, samples: SamplesRecord },
-    /// Names of groups that were closed.
-    Closed {
-        partition: String,
-        #[serde(flatten)]
-        names: ClosedNames,
-    },
-    /// There will be no more puts.
-    End { partition: String },
-    /// Owners' records whose puts are gone.
-    Records { partition: String, records: Vec<String> },
-    /// The oldest records are settled.
-    Forget { partition: String, count: usize },
-    /// A partition is gone with everything in it.
-    Remove { partition: String, generation_floor: u32 },
-    /// Above every row generation that partitions gave out which are gone.
-    Floor { generation: u32 },
+/// The journal's file.
+const FILE: &str = "journal.log";
+
+/// The path of the journal of a queue's directory.
+pub(crate) fn journal_path(dir: &Path) -> PathBuf {
+    dir.join(FILE)
 }
 
-impl Record {
-    /// What it says about payload.
-    pub(crate) fn payload(&self) -> Option<&PayloadRecord> {
+/// Where a queue writes down what happens. Clones are of the same files.
+#[derive(Clone)]
+pub(crate) enum Log {
+    /// Nowhere: nothing outlives the process.
+    Nowhere,
+    /// The directory of another process, or of nobody: nothing may happen.
+    ReadOnly,
+    /// A directory.
+    Files {
+        journal: Arc<Journal>,
+        leases: Arc<LeaseLog>,
+        /// What a put survives unless its partition says otherwise.
+        durability: Durability,
+    },
+}
+
+impl Log {
+    /// What a put survives unless its partition says otherwise.
+    pub(crate) fn durability(&self) -> Durability {
         match self {
-            Self::Put(put) if put.rows.is_empty() => None,
-            Self::Put(put) => Some(&put.payload),
-            Self::Columns { payload, .. } | Self::Moved { payload, .. } => Some(payload),
-            _ => None,
+            Self::Files { durability, .. } => *durability,
+            Self::Nowhere | Self::ReadOnly => Durability::None,
         }
     }
 
-    pub(crate) fn payload_mut(&mut self) -> Option<&mut PayloadRecord> {
-        match self {
-            Self::Put(put) if put.rows.is_empty() => None,
-            Self::Put(put) => Some(&mut put.payload),
-            Self::Columns { payload, .. } | Self::Moved { payload, .. } => Some(payload),
-            _ => None,
+    pub(crate) fn is_read_only(&self) -> bool {
+        matches!(self, Self::ReadOnly)
+    }
+
+    /// Whether there are files.
+    pub(crate) fn is_written(&self) -> bool {
+        matches!(self, Self::Files { .. })
+    }
+
+    /// Writes down what clients hold, where anything is written down. Not under a table's lock.
+    pub(crate) fn note_lease(&self, partition: &str, record: &impl Serialize) {
+        if let Self::Files { leases, .. } = self
+            && let Err(error) = leases.append(record)
+        {
+            tracing::warn!(partition, %error, "a lease would not outlive this process");
         }
     }
-}
 
-/// Rows of one put; none where a group goes on though all its rows so far are gone.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct PutRecord {
-    pub(crate) partition: String,
-    pub(crate) group: String,
-    pub(crate) group_size: usize,
-    /// Rows of the group that were freed before the journal was rewritten.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub(crate) group_gone: usize,
-    /// Whether the group came in several puts, though its rows lie together by now.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) in_parts: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) sample: Option<SamplePart>,
-    pub(crate) policy_version: u64,
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub(crate) priority: i64,
-    /// Tokens of each row; 0 each if empty.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) lengths: Vec<u32>,
-    /// What the rows take of a capacity in bytes.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub(crate) kib: u32,
-    /// Keys and tags of each row; none if empty.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) labels: Vec<Label>,
-    #[serde(with = "runs")]
-    pub(crate) rows: Vec<RowHandle>,
-    pub(crate) payload: PayloadRecord,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) token: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) words: Option<String>,
-}
-
-/// Where the payload of some rows lies.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct PayloadRecord {
-    pub(crate) chunk: ChunkId,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) location: Option<ChunkLocation>,
-    /// The unit that has it, if it is not here.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) unit: Option<Place>,
-    /// Names; the types are in the payload.
-    pub(crate) columns: Vec<String>,
-    /// The row of the chunk for each row; the first, second, ... if empty.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) chunk_rows: Vec<u32>,
-}
-
-impl PayloadRecord {
-    /// The row of the chunk for row `at` of the record.
-    pub(crate) fn chunk_row(&self, at: usize) -> u32 {
-        self.chunk_rows.get(at).copied().unwrap_or(at as u32)
+    /// Writes what is waiting. Later changes are errors. Blocks.
+    pub(crate) fn close(&self) {
+        if let Self::Files { journal, .. } = self {
+            journal.close();
+        }
     }
-}
-
-fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
-    *number == T::default()
 }

@@ -7,11 +7,14 @@ use std::sync::mpsc::{Receiver, RecvError, SyncSender, TryRecvError, sync_channe
 use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
+use serde::Serialize;
+use smallvec::SmallVec;
 
-use super::Record;
 use super::frame::{Body, MAGIC};
-use crate::store::{Encoded, SegmentWriter};
-use crate::{ChunkId, ChunkLocation, Durability, QueueError};
+use super::journal_path;
+use crate::config::Durability;
+use crate::error::QueueError;
+use crate::store::{Appender, ChunkId, Encoded, Note};
 
 /// Entries that may wait for the writer: a sender waits when there are more.
 const ENTRIES_MAX: usize = 4096;
@@ -22,28 +25,52 @@ const MOVED_BYTES_MAX: u64 = 4 << 20;
 /// A rewritten journal has frames of about this size; bytes.
 const FRAME_BYTES: usize = 1 << 20;
 
-/// Makes the records once the payload's place is known.
-pub(crate) type Recorder = Box<dyn FnOnce(Option<ChunkLocation>) -> Vec<Record> + Send>;
-/// Says on the writer's thread, where everything has its order, what is to be written down: all of it in one frame. None
+/// Chunks that are written in front of what is said about them.
+pub(crate) type Payload = SmallVec<[(ChunkId, Encoded); 1]>;
+/// What the store says of each chunk of an entry's payload, in their order.
+pub(crate) type Notes = SmallVec<[Note; 1]>;
+/// Says on the writer's thread, where everything has its order, what is to be written down: all of it in one frame. Nothing
 /// at all keeps the payload without a word about it; an error keeps the entry from being written.
-pub(crate) type Facts = Box<dyn FnOnce(Option<ChunkLocation>) -> Result<Vec<Record>, QueueError> + Send>;
+pub(crate) type Facts = Box<dyn FnOnce(&[Note], &mut Body) -> Result<(), QueueError> + Send>;
 /// Runs when the entry is durable, or has failed.
-type Done = Box<dyn FnOnce(Result<Option<ChunkLocation>, QueueError>) + Send>;
+type Done = Box<dyn FnOnce(Result<Notes, QueueError>) + Send>;
 
 /// One thing to make durable.
 pub(crate) struct Entry {
-    pub(crate) payload: Option<Encoded>,
+    pub(crate) payload: Payload,
     pub(crate) facts: Facts,
     pub(crate) durability: Durability,
     pub(crate) done: Done,
 }
 
+/// An entry that was appended and is not durable yet.
+struct Appended {
+    chunks: SmallVec<[ChunkId; 1]>,
+    notes: Notes,
+    outcome: Result<(), QueueError>,
+    done: Done,
+}
+
 /// Where records go, one after the other, until one cannot be written.
-pub(crate) type Sink<'a> = &'a mut dyn FnMut(&Record) -> Result<(), QueueError>;
+pub(crate) struct Sink<'a> {
+    body: Body,
+    write: &'a mut dyn FnMut(&[u8]) -> Result<(), QueueError>,
+}
+
+impl Sink<'_> {
+    /// Takes the next record.
+    pub(crate) fn push(&mut self, record: &impl Serialize) -> Result<(), QueueError> {
+        self.body.push(record)?;
+        if self.body.len() > FRAME_BYTES {
+            (self.write)(&std::mem::take(&mut self.body).into_frame()?)?;
+        }
+        Ok(())
+    }
+}
 
 /// Gives everything live, as records: what the journal is rewritten to. On the writer's thread, so that nothing of it changes
 /// meanwhile.
-pub(crate) type LiveRecords = Box<dyn Fn(Sink<'_>) -> Result<(), QueueError> + Send>;
+pub(crate) type LiveRecords = Box<dyn Fn(&mut Sink<'_>) -> Result<(), QueueError> + Send>;
 
 /// What moves a chunk out of a segment that is mostly dead.
 pub(crate) type Relocate = Box<dyn Fn(ChunkId) -> Option<Entry> + Send>;
@@ -60,12 +87,12 @@ impl Journal {
     pub(crate) fn start(
         dir: &Path,
         length: u64,
-        segments: SegmentWriter,
+        appender: Option<Box<dyn Appender>>,
         journal_bytes: u64,
         live: LiveRecords,
         relocate: Relocate,
     ) -> Result<Self, QueueError> {
-        let path = dir.join("journal.log");
+        let path = journal_path(dir);
         let file = OpenOptions::new()
             .create(true)
             .truncate(false)
@@ -78,7 +105,7 @@ impl Journal {
             path,
             file,
             length,
-            segments,
+            appender,
             journal_bytes,
             live,
             relocate,
@@ -133,7 +160,8 @@ struct Writer {
     path: PathBuf,
     file: File,
     length: u64,
-    segments: SegmentWriter,
+    /// Of a store whose payload this thread writes.
+    appender: Option<Box<dyn Appender>>,
     journal_bytes: u64,
     live: LiveRecords,
     relocate: Relocate,
@@ -169,34 +197,49 @@ impl Writer {
 
     fn commit(&mut self, batch: Vec<Entry>) {
         let mut body = Body::default();
-        let mut written = Vec::with_capacity(batch.len());
         // One sync makes all of them durable.
         let synced = batch.iter().any(|entry| entry.durability == Durability::Fsync);
-        for entry in batch {
-            let place = entry.payload.map(|payload| self.segments.append(&payload)).transpose();
-            let location = match place {
-                Ok(location) => location,
-                Err(error) => {
-                    (entry.done)(Err(error));
-                    continue;
-                }
-            };
-            let pushed = (entry.facts)(location).and_then(|records| push_all(&mut body, &records));
-            written.push((entry.done, location, pushed));
-        }
-        let outcome = self.make_durable(body, synced);
-        for (done, location, pushed) in written {
-            done(pushed.and_then(|()| outcome.clone()).map(|()| location));
-            if let Some(location) = location {
-                self.segments.settle(location);
+        let appended: Vec<Appended> =
+            batch.into_iter().map(|entry| self.append_entry(entry, &mut body)).collect();
+        let durable = self.make_durable(body, synced);
+        for Appended { chunks, notes, outcome, done } in appended {
+            done(outcome.and_then(|()| durable.clone()).map(|()| notes));
+            if let Some(appender) = &mut self.appender {
+                chunks.iter().for_each(|chunk| appender.settle(*chunk));
             }
         }
     }
 
+    /// Appends an entry's payload, and what is said of it to `body`: all of that or nothing.
+    fn append_entry(&mut self, entry: Entry, body: &mut Body) -> Appended {
+        let Entry { payload, facts, done, .. } = entry;
+        let (mut chunks, mut notes) = (SmallVec::new(), Notes::new());
+        let appended = payload.iter().try_for_each(|(chunk, rows)| {
+            notes.push(self.append_chunk(*chunk, rows)?);
+            chunks.push(*chunk);
+            Ok(())
+        });
+        let before = body.len();
+        let outcome = appended.and_then(|()| facts(&notes, body));
+        if outcome.is_err() {
+            body.cut_to(before);
+        }
+        Appended { chunks, notes, outcome, done }
+    }
+
+    fn append_chunk(&mut self, chunk: ChunkId, rows: &Encoded) -> Result<Note, QueueError> {
+        let none = || QueueError::BadRequest {
+            reason: format!("chunk={} is to be written by a journal whose store appends nothing", chunk.0),
+        };
+        self.appender.as_mut().ok_or_else(none)?.append(chunk, rows)
+    }
+
     /// Moves a little of what is live out of segments that are mostly dead, so that nobody waits for long.
     fn move_some(&mut self) {
-        if self.leaving.is_empty() {
-            self.leaving = self.segments.take_sparse();
+        if self.leaving.is_empty()
+            && let Some(appender) = &mut self.appender
+        {
+            self.leaving = appender.take_sparse();
         }
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while bytes < MOVED_BYTES_MAX
@@ -204,7 +247,7 @@ impl Writer {
             && let Some(chunk) = self.leaving.pop()
         {
             if let Some(entry) = (self.relocate)(chunk) {
-                bytes += entry.payload.as_ref().map_or(0, Encoded::len);
+                bytes += entry.payload.iter().map(|(_, rows)| rows.len()).sum::<u64>();
                 batch.push(entry);
             }
         }
@@ -223,8 +266,8 @@ impl Writer {
             // Payload becomes durable with the first record that refers to it.
             return Ok(());
         }
-        if synced {
-            self.segments.sync()?;
+        if synced && let Some(appender) = &mut self.appender {
+            appender.sync()?;
         }
         let sound = self.length;
         self.append(&frame)?;
@@ -274,15 +317,10 @@ impl Writer {
             file.write_all(bytes).map_err(QueueError::io("write", &temporary))
         };
         write(MAGIC)?;
-        let mut body = Body::default();
-        (self.live)(&mut |record| {
-            body.push(record)?;
-            if body.len() > FRAME_BYTES {
-                write(&std::mem::take(&mut body).into_frame()?)?;
-            }
-            Ok(())
-        })?;
-        write(&body.into_frame()?)?;
+        let mut sink = Sink { body: Body::default(), write: &mut write };
+        (self.live)(&mut sink)?;
+        let last = sink.body.into_frame()?;
+        write(&last)?;
         file.sync_all().map_err(QueueError::io("write", &temporary))?;
         std::fs::rename(&temporary, &self.path).map_err(QueueError::io("rename", &temporary))?;
         self.sync_dir()?;
@@ -301,14 +339,4 @@ fn poll(entries: &Receiver<Entry>) -> Result<Option<Entry>, RecvError> {
         Err(TryRecvError::Empty) => Ok(None),
         Err(TryRecvError::Disconnected) => Err(RecvError),
     }
-}
-
-/// All records or, where one of them cannot be written, none.
-fn push_all(body: &mut Body, records: &[Record]) -> Result<(), QueueError> {
-    let before = body.len();
-    let pushed = records.iter().try_for_each(|record| body.push(record));
-    if pushed.is_err() {
-        body.cut_to(before);
-    }
-    pushed
 }

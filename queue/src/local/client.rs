@@ -15,7 +15,8 @@ use super::load::{Load, load};
 use super::parcel::unpack;
 use super::protocol::{Ask, LeaseName, RowsPlace, TakeAnswer, ToServer};
 use crate::export::conform;
-use crate::partition::{Hold, Labels, check_counts};
+use crate::lease::{Hold, Labels};
+use crate::put::check_counts;
 use crate::remote::ipc;
 use crate::remote::wire::{PutAnswer, PutQuery, TakeBody};
 use crate::{

@@ -2,13 +2,25 @@
 
 use tokio::time::Instant;
 
-use super::put::{Incoming, Put};
-use super::room::{Room, Size};
-use super::{Admission, Claim, Freed, Partition, RowHandle};
-use crate::QueueError;
-use crate::config::OnFull;
-use crate::journal::PutRecord;
-use crate::store::ChunkSizes;
+use super::room::Room;
+use super::{Admission, Claim, Partition, Size};
+use crate::config::{ColumnSpec, OnFull};
+use crate::error::QueueError;
+use crate::put::Put;
+use crate::record::{Freed, PutRecord};
+use crate::row::RowHandle;
+use crate::store::{ChunkSizes, Note};
+
+/// What a put brings.
+pub(super) struct Incoming {
+    pub(super) columns: Vec<ColumnSpec>,
+    pub(super) rows: usize,
+    pub(super) kib: u32,
+    /// Tokens of each row; none if nobody counts them.
+    pub(super) lengths: Vec<u32>,
+    /// Where the payload lies, if it is not in the put.
+    pub(super) note: Option<Note>,
+}
 
 /// What was set aside for a put; given back unless it is published.
 pub(super) struct Reservation {
@@ -22,7 +34,7 @@ impl Reservation {
         let claim = self.claim.take();
         self.room.keep();
         let shared = &self.room.shared;
-        let (chunk, unit, group) = (put.payload.chunk, put.payload.unit.clone(), put.group.clone());
+        let (chunk, note, group) = (put.payload.chunk, put.payload.note.clone(), put.group.clone());
         let mut table = shared.table.lock();
         if let Some(claim) = claim {
             table.settle_columns(claim.columns(), true);
@@ -32,7 +44,7 @@ impl Reservation {
             table.size_chunk(chunk, sizes);
         }
         // Also where the rows are gone: the chunk is freed there.
-        shared.learn_place(&mut table, chunk, unit);
+        shared.keep(&mut table, chunk, note.as_ref());
         shared.tell(&mut table);
         let small = table.take_small_chunks();
         drop(table);

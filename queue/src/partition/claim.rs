@@ -3,8 +3,12 @@
 use tokio::time::Instant;
 
 use super::waiting::{Need, Waiter};
-use super::{Chosen, Freed, Lease, Partition, RowHandle, Table, Take};
-use crate::{GroupSampler, QueueError, Sampler, Stale};
+use super::{Chosen, Partition, Table};
+use crate::error::QueueError;
+use crate::lease::Lease;
+use crate::record::Freed;
+use crate::row::RowHandle;
+use crate::take::{GroupSampler, Sampler, Stale, Take};
 
 /// What one look at the table gave.
 enum Attempt<'a> {

@@ -4,16 +4,15 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
-use serde::{Deserialize, Serialize};
 
-use super::put::rows_of;
 use super::write::Written;
-use super::{Admission, Partition, RowHandle, Shared};
-use crate::journal::{PayloadRecord, Record, Runs};
-use crate::partition::put::columns_of;
-use crate::store::{Chunk, ChunkSizes, Encoded, NewChunk, Store, Within};
-use crate::units::Place;
-use crate::{ChunkId, ColumnSpec, QueueError};
+use super::{Admission, Partition, Shared};
+use crate::config::ColumnSpec;
+use crate::error::QueueError;
+use crate::put::{check_counts, columns_of, rows_of};
+use crate::record::{PayloadRecord, Record};
+use crate::row::{RowHandle, Runs};
+use crate::store::{Chunk, ChunkId, ChunkSizes, Encoded, NewChunk, Note, Stored};
 
 /// Columns of several groups are cut into chunks of about this size; bytes.
 const PIECE_BYTES_MAX: usize = 1 << 20;
@@ -39,20 +38,12 @@ impl Drop for ColumnsReservation {
     }
 }
 
-/// Columns of rows that lie on a unit already.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Columns of rows that a client has brought to a store by itself.
 pub(crate) struct PlacedColumns {
-    pub(crate) place: Place,
+    pub(crate) note: Note,
+    pub(crate) rows: usize,
     /// Of payload.
     pub(crate) bytes: u64,
-}
-
-/// Rows that follow each other, and the unit that their groups belong to.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct UnitRows {
-    pub(crate) unit: String,
-    pub(crate) rows: usize,
 }
 
 /// Rows whose columns lie in one chunk.
@@ -64,28 +55,15 @@ struct Piece {
 }
 
 impl Piece {
-    fn new(rows: Range<usize>, chunk: ChunkId, unit: Option<Place>, columns: &[String], kib: u32) -> Self {
+    fn new(rows: Range<usize>, chunk: ChunkId, note: Option<Note>, columns: &[String], kib: u32) -> Self {
         let columns = columns.to_vec();
-        let payload = PayloadRecord { chunk, location: None, unit, columns, chunk_rows: Vec::new() };
+        let payload = PayloadRecord { chunk, note, columns, chunk_rows: Vec::new() };
         Self { rows, payload, kib, sizes: None }
     }
 }
 
-/// A piece, and its place in what goes to the disk.
-type StoredPiece = (Piece, Option<Within>);
-
-/// Refuses columns of another number of rows than there are handles.
-pub(crate) fn check_counts(rows: &[RowHandle], found: usize) -> Result<(), QueueError> {
-    match rows.len() {
-        0 => Err(QueueError::Empty),
-        expected if expected == found => Ok(()),
-        expected => {
-            let reason =
-                format!("expected columns of rows={expected}, one for each handle, found rows={found}");
-            Err(QueueError::BadRequest { reason })
-        }
-    }
-}
+/// A piece, and its bytes where the journal's writer writes them.
+type StoredPiece = (Piece, Option<Encoded>);
 
 impl ColumnsReservation {
     /// Makes the columns visible.
@@ -99,7 +77,7 @@ impl ColumnsReservation {
                 if let Some(sizes) = sizes {
                     table.size_chunk(payload.chunk, sizes);
                 }
-                self.shared.learn_place(&mut table, payload.chunk, payload.unit.clone());
+                self.shared.keep(&mut table, payload.chunk, payload.note.as_ref());
                 if !table.needs(payload.chunk) {
                     unneeded.push(payload.chunk);
                 }
@@ -136,11 +114,11 @@ impl Partition {
             return Ok(());
         };
         let cut = self.cut(rows, all)?;
-        let (payload, pieces) = self.store_pieces(rows, cut, &reservation.columns).await?;
-        self.commit_columns(reservation, payload, pieces).await
+        let pieces = self.store_pieces(rows, cut, &reservation.columns).await?;
+        self.commit_columns(reservation, pieces).await
     }
 
-    /// The same with columns that lie on units already, piece by piece in the order of the rows.
+    /// Adds columns that a client has brought to stores by itself, piece by piece in the order of the rows.
     pub(crate) async fn write_placed_columns(
         &self,
         rows: &[RowHandle],
@@ -148,24 +126,23 @@ impl Partition {
         placed: Vec<PlacedColumns>,
         token: Option<String>,
     ) -> Result<(), QueueError> {
-        let places = placed.iter().map(|piece| piece.place.rows.len());
-        self.check_count(rows, places.fold(0, usize::saturating_add))?;
-        if columns.is_empty() || placed.iter().any(|piece| piece.place.rows.is_empty()) {
+        let found = placed.iter().map(|piece| piece.rows).fold(0, usize::saturating_add);
+        self.check_count(rows, found)?;
+        if columns.is_empty() || placed.iter().any(|piece| piece.rows == 0) {
             return Err(QueueError::Empty);
         }
         self.refuse_unread_rows()?;
         let kib = placed.iter().map(|piece| self.kib_of_bytes(piece.bytes)).collect::<Result<Vec<_>, _>>()?;
         let Some(reservation) = self.reserve_columns(rows, columns, token).await? else { return Ok(()) };
         let (mut pieces, mut first) = (Vec::with_capacity(placed.len()), 0);
-        for (PlacedColumns { mut place, .. }, kib) in placed.into_iter().zip(kib) {
-            // It may have died, or be drained, since they were put there.
-            place.is_durable = self.shared.plane.units.check_takes_rows(&place.unit)?;
-            let rows = first..first + place.rows.len();
+        for (PlacedColumns { note, rows, .. }, kib) in placed.into_iter().zip(kib) {
+            let note = self.shared.plane.admit(note)?;
+            let rows = first..first + rows;
             first = rows.end;
             let chunk = self.shared.new_chunk();
-            pieces.push((Piece::new(rows, chunk, Some(place), &reservation.columns, kib), None));
+            pieces.push((Piece::new(rows, chunk, Some(note), &reservation.columns, kib), None));
         }
-        self.commit_columns(reservation, None, pieces).await
+        self.commit_columns(reservation, pieces).await
     }
 
     fn check_count(&self, rows: &[RowHandle], found: usize) -> Result<(), QueueError> {
@@ -197,46 +174,38 @@ impl Partition {
     async fn commit_columns(
         &self,
         reservation: ColumnsReservation,
-        payload: Option<Encoded>,
         pieces: Vec<StoredPiece>,
     ) -> Result<(), QueueError> {
         let last = pieces.len() - 1;
-        let written = |(number, (piece, within)): (usize, &StoredPiece)| Written {
-            chunk: piece.payload.chunk,
-            record: Record::Columns {
+        let (mut written, mut published) =
+            (Vec::with_capacity(pieces.len()), Vec::with_capacity(pieces.len()));
+        for (number, (piece, payload)) in pieces.into_iter().enumerate() {
+            let record = Record::Columns {
                 partition: self.shared.name.clone(),
                 rows: reservation.rows[piece.rows.clone()].to_vec(),
                 payload: piece.payload.clone(),
                 kib: piece.kib,
                 token: reservation.token.clone().filter(|_| number == last),
-            },
-            within: *within,
-        };
-        let parts = pieces.iter().enumerate().map(written).collect();
-        let pieces: Vec<Piece> = pieces.into_iter().map(|(piece, _)| piece).collect();
-        self.write(payload, parts, move |durable| durable.map(|()| reservation.publish(&pieces))).await
+            };
+            written.push(Written { chunk: piece.payload.chunk, record, payload });
+            published.push(piece);
+        }
+        self.write(written, move |durable| durable.map(|()| reservation.publish(&published))).await
     }
 
-    /// The units that rows' groups belong to, for as many rows as follow each other; `None` where no unit takes rows.
-    pub(crate) async fn units_of(&self, rows: &[RowHandle]) -> Result<Option<Vec<UnitRows>>, QueueError> {
+    /// The groups of rows, for as many rows as follow each other.
+    pub(crate) async fn groups_of(&self, rows: &[RowHandle]) -> Result<Vec<(String, usize)>, QueueError> {
         self.visible(rows).await;
-        let groups: Vec<(String, usize)> = {
-            let table = self.shared.table.lock();
-            let groups = rows.iter().map(|row| Ok(table.row(*row)?.group));
-            let groups = groups.collect::<Result<Vec<u64>, QueueError>>()?;
-            let mut at = 0;
-            let runs = groups.chunk_by(|left, right| left == right).map(|run| {
-                let first = rows[at];
-                at += run.len();
-                (table.group_of(first), run.len())
-            });
-            runs.collect()
-        };
-        let chosen = groups.into_iter().map(|(group, rows)| {
-            let unit = self.shared.plane.units.choose(&group)?.unit;
-            Some(UnitRows { unit, rows })
+        let table = self.shared.table.lock();
+        let groups = rows.iter().map(|row| Ok(table.row(*row)?.group));
+        let groups = groups.collect::<Result<Vec<u64>, QueueError>>()?;
+        let mut at = 0;
+        let runs = groups.chunk_by(|left, right| left == right).map(|run| {
+            let first = rows[at];
+            at += run.len();
+            (table.group_of(first), run.len())
         });
-        Ok(chosen.collect())
+        Ok(runs.collect())
     }
 
     /// Rows in pieces of at most about [`PIECE_BYTES_MAX`], or of one group.
@@ -266,13 +235,14 @@ impl Partition {
         ranges.map(|(start, end)| Ok((start..end, all.slice(start, end - start)?))).collect()
     }
 
-    /// Hands pieces to where payload lies; what of them is to be written comes back in one.
+    /// Hands pieces to where payload lies; what of them the journal's writer is to write comes back.
     async fn store_pieces(
         &self,
         handles: &[RowHandle],
         cut: Vec<(Range<usize>, Chunk)>,
         names: &[String],
-    ) -> Result<(Option<Encoded>, Vec<StoredPiece>), QueueError> {
+    ) -> Result<Vec<StoredPiece>, QueueError> {
+        self.check_writable()?;
         let kib = cut.iter().map(|(_, piece)| self.kib_of(piece.pieces())).collect::<Result<Vec<_>, _>>()?;
         let new: Vec<NewChunk> = {
             let table = self.shared.table.lock();
@@ -285,17 +255,14 @@ impl Partition {
         };
         let chunks: Vec<ChunkId> = new.iter().map(|new| new.chunk).collect();
         let stored = self.shared.plane.put(new).await?;
-        let mut written: Option<Encoded> = None;
-        let mut pieces = Vec::with_capacity(stored.len());
-        for (((rows, piece), kib), (chunk, stored)) in
-            cut.into_iter().zip(kib).zip(chunks.into_iter().zip(stored))
-        {
-            let sizes = stored.is_held().then(|| piece.sizes());
-            let (encoded, unit) = stored.into_parts();
-            let within = encoded.map(|encoded| written.get_or_insert_default().append(encoded));
-            pieces.push((Piece { sizes, ..Piece::new(rows, chunk, unit, names, kib) }, within));
-        }
-        Ok((written, pieces))
+        let pieces = cut.into_iter().zip(kib).zip(chunks.into_iter().zip(stored));
+        let stored_piece =
+            |(((rows, piece), kib), (chunk, stored)): (((Range<usize>, Chunk), u32), (ChunkId, Stored))| {
+                let sizes = stored.is_held().then(|| piece.sizes());
+                let (encoded, note) = stored.into_parts();
+                (Piece { sizes, ..Piece::new(rows, chunk, note, names, kib) }, encoded)
+            };
+        Ok(pieces.map(stored_piece).collect())
     }
 
     /// Begins a change under the table's lock unless its token says that it was made before, which waits for one that is

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::put::check_depth;
-use super::{KeyedRow, Partition, PartitionStats, RowHandle};
-use crate::QueueError;
-use crate::journal::Record;
+use super::Partition;
+use crate::error::QueueError;
+use crate::put::check_depth;
+use crate::record::Record;
+use crate::row::RowHandle;
+use crate::stats::{KeyedRow, PartitionStats};
 
 impl Partition {
     /// Counts that cost nothing to read.

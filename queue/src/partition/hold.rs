@@ -7,11 +7,13 @@ use futures::future::BoxFuture;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::lease::{Hold, Labels};
 use super::table::BeginAck;
-use super::{Lease, Partition, RowHandle, in_records};
-use crate::QueueError;
-use crate::journal::Record;
+use super::{Partition, in_records};
+use crate::error::QueueError;
+use crate::journal::Payload;
+use crate::lease::{Hold, Labels, Lease};
+use crate::record::Record;
+use crate::row::RowHandle;
 
 /// A lease of the partition.
 #[derive(Debug)]
@@ -141,7 +143,7 @@ impl Partition {
         });
         let (reply, outcome) = oneshot::channel();
         let owner = Arc::clone(&shared);
-        shared.commit(None, Box::new(move |_| records), move |durable| {
+        shared.commit(Payload::new(), Box::new(move |_| records), move |durable| {
             let acked = match durable {
                 Ok(_) => {
                     let mut table = owner.table.lock();
@@ -173,7 +175,8 @@ impl Partition {
             recorded.map(|(task, rows)| (table.spec.tasks[task].name.clone(), rows))
         };
         if let Some((task, rows)) = recorded {
-            self.shared.note(Record::Lease { partition: self.shared.name.clone(), task, lease: id, rows });
+            let record = Record::Lease { partition: self.shared.name.clone(), task, lease: id, rows };
+            self.shared.log.note_lease(&self.shared.name, &record);
         }
     }
 

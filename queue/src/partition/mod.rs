@@ -7,126 +7,52 @@ mod columns;
 mod control;
 mod cut;
 mod hold;
-mod lease;
 mod moving;
 mod put;
 mod read;
 mod removal;
 mod replay;
 mod room;
-mod sampler;
 mod samples;
 mod table;
-mod take;
 mod waiting;
 mod write;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::config::{Durability, PartitionSpec};
+use crate::error::QueueError;
 use crate::inspect::{PartitionInspection, TaskCounts};
 use crate::invariants;
-use crate::journal::{Entry, Facts, RECORD_ROWS_MAX, Record, Recorder, Runs};
-use crate::plane::{OwnStore, Plane};
-use crate::store::{Encoded, Store};
-use crate::{ChunkId, ChunkLocation, QueueError};
+use crate::journal::{Body, Entry, Facts, Log, Notes, Payload};
+use crate::plane::Plane;
+use crate::record::{Freed, Record};
+use crate::row::{RECORD_ROWS_MAX, RowHandle, Runs};
+use crate::store::{ChunkId, Note};
 
-pub(crate) use columns::{PlacedColumns, UnitRows, check_counts};
+pub(crate) use columns::PlacedColumns;
 pub(crate) use cut::CutReader;
-pub use lease::Lease;
-pub(crate) use lease::{Hold, Labels};
-pub use put::Put;
-pub(crate) use put::{PlacedRows, check_depth, columns_of, lengths_of};
-pub(crate) use read::{PlacedPart, PlacedStretch};
-pub(crate) use replay::{Replay, lease_records};
-use room::{FreeRoom, Size};
-pub use sampler::{GroupSampler, ReadyGroup};
-use table::SLOTS_MAX;
-use table::{Admission, Chosen, Claim, Released};
-pub use table::{
-    ClosedGroup, Disposition, Dispositions, GroupFate, INCOMPLETE, KeyedRow, RowHandle, SamplePart,
-    Unfinished,
-};
-pub(crate) use table::{ClosedNames, Freed, Label, SamplesRecord, Table};
-pub use take::{Amount, Sampler, Share, Stale, Take};
+pub(crate) use put::PlacedRows;
+pub(crate) use read::PlacedPart;
+pub(crate) use replay::Replay;
+use room::FreeRoom;
+use table::{Admission, Chosen, Claim, Released, Size};
+pub(crate) use table::{Table, lease_records};
+
+/// Makes the records of an entry, once the store has said where its payload lies.
+type Recorder = Box<dyn FnOnce(&[Note]) -> Vec<Record> + Send>;
 
 /// What the partitions of a queue share.
 #[derive(Clone)]
 pub(crate) struct Home {
     pub(crate) plane: Plane,
+    pub(crate) log: Log,
     pub(crate) next_chunk: Arc<AtomicU64>,
-}
-
-/// Numbers of a task.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TaskStats {
-    /// Its name.
-    pub task: String,
-    /// Rows whose columns are not all there.
-    pub incomplete_rows: usize,
-    /// Rows that can be taken.
-    pub ready_rows: usize,
-    /// Whole groups that can be taken.
-    pub ready_groups: usize,
-    /// Rows that somebody holds.
-    pub leased_rows: usize,
-    /// Rows that would be ready if their storage unit were not away.
-    #[serde(default)]
-    pub away_rows: usize,
-    /// Rows that the task is done with and others are not: they are still there.
-    pub acked_rows: usize,
-}
-
-impl TaskStats {
-    /// Whether the task has acked every row that is there.
-    pub fn is_all_consumed(&self) -> bool {
-        self.incomplete_rows + self.ready_rows + self.leased_rows + self.away_rows == 0
-    }
-}
-
-/// Numbers of a partition.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PartitionStats {
-    /// Rows that are there.
-    pub rows: usize,
-    /// Rows of puts that are on their way.
-    pub rows_reserved: usize,
-    /// Rows that fit.
-    pub capacity_rows: usize,
-    /// Bytes of payload, where the partition bounds them: in whole KiB for each put.
-    pub payload_bytes: u64,
-    /// The bound, if there is one.
-    pub capacity_bytes: Option<u64>,
-    /// Groups that are there, unfinished ones included.
-    pub groups: usize,
-    /// Leases that are held.
-    pub leases: usize,
-    /// Whether there will be no more puts.
-    pub ended: bool,
-    /// Rows that are gone, by what became of them.
-    pub dispositions: Dispositions,
-    /// In order of their declaration.
-    pub tasks: Vec<TaskStats>,
-    /// Rows that have each column: what has been produced.
-    pub columns: BTreeMap<String, usize>,
-    /// The newest policy version that a put had or somebody announced.
-    pub policy_version: u64,
-    /// Counts the partition's changes.
-    pub revision: u64,
-    /// Groups whose rows have left since the revision that was asked [after](Partition::stats_after), oldest first; the
-    /// last thousand at most, and none where nothing was asked after.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub fates: Vec<GroupFate>,
-    /// Whether more have left than are remembered.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub fates_missed: bool,
 }
 
 pub(crate) struct Shared {
@@ -140,6 +66,7 @@ pub(crate) struct Shared {
     /// What a put that returned survives.
     durability: Durability,
     pub(crate) plane: Plane,
+    log: Log,
     pub(crate) next_chunk: Arc<AtomicU64>,
     /// Set on the way out: nothing is written down about it any more.
     removed: Arc<AtomicBool>,
@@ -185,16 +112,19 @@ impl Shared {
     /// Makes `record` durable as far as the queue does, then calls `done`, on whatever thread gets there.
     fn commit(
         &self,
-        payload: Option<Encoded>,
+        payload: Payload,
         record: Recorder,
-        done: impl FnOnce(Result<Option<ChunkLocation>, QueueError>) + Send + 'static,
+        done: impl FnOnce(Result<Notes, QueueError>) + Send + 'static,
     ) {
-        match &self.plane.own {
-            OwnStore::Memory(_) => self.commit_in_memory(done),
-            OwnStore::ReadOnly(_) => done(Err(QueueError::ReadOnly)),
-            OwnStore::Disk { journal, .. } => {
+        match &self.log {
+            Log::Nowhere => self.commit_in_memory(done),
+            Log::ReadOnly => done(Err(QueueError::ReadOnly)),
+            Log::Files { journal, .. } => {
                 let standing = self.standing();
-                let facts: Facts = Box::new(move |location| standing().map(|()| record(location)));
+                let facts: Facts = Box::new(move |notes, body: &mut Body| {
+                    standing()?;
+                    record(notes).iter().try_for_each(|record| body.push(record))
+                });
                 let entry = Entry { payload, facts, durability: self.durability, done: Box::new(done) };
                 if let Err(entry) = journal.send(entry) {
                     (entry.done)(Err(QueueError::Closed { partition: self.name.clone() }));
@@ -203,20 +133,12 @@ impl Shared {
         }
     }
 
-    /// Writes down what clients hold, or do not hold any more. Not under the table's lock.
-    fn note(&self, record: Record) {
-        if let OwnStore::Disk { leases, .. } = &self.plane.own
-            && let Err(error) = leases.append(record)
-        {
-            tracing::warn!(partition = %self.name, %error, "a lease would not outlive this process");
-        }
-    }
-
     /// Writes down which leases gave their rows back. Not under the table's lock.
     fn record_ends(&self) {
         let leases = self.table.lock().take_unrecorded_ends();
         if !leases.is_empty() {
-            self.note(Record::LeasesEnd { partition: self.name.clone(), leases });
+            let record = Record::LeasesEnd { partition: self.name.clone(), leases };
+            self.log.note_lease(&self.name, &record);
         }
     }
 
@@ -237,16 +159,17 @@ impl Shared {
 
 impl Partition {
     pub(crate) fn from_table(table: Table, home: Home) -> Self {
-        let Home { plane, next_chunk } = home;
+        let Home { plane, log, next_chunk } = home;
         let used = Size { rows: table.rows_live, kib: table.kib_live };
         let shared = Shared {
             name: table.spec.name.clone(),
             room: FreeRoom::new(&table.spec, used),
             counts_bytes: table.spec.capacity_bytes.is_some(),
-            durability: table.spec.durability.unwrap_or(plane.own.durability()),
+            durability: table.spec.durability.unwrap_or(log.durability()),
             table: Mutex::new(table),
             changed: Notify::new(),
             plane,
+            log,
             next_chunk,
             removed: Arc::default(),
             #[cfg(test)]
@@ -274,7 +197,7 @@ impl Partition {
         apply: impl FnOnce(Result<(), QueueError>) -> Result<T, QueueError> + Send + 'static,
     ) -> Result<T, QueueError> {
         let (reply, outcome) = tokio::sync::oneshot::channel();
-        self.shared.commit(None, Box::new(move |_| records), move |durable| {
+        self.shared.commit(Payload::new(), Box::new(move |_| records), move |durable| {
             // Nobody waits any more when the caller was cancelled.
             let _ = reply.send(apply(durable.map(drop)));
         });

@@ -9,13 +9,11 @@ use std::sync::Arc;
 
 use super::table::Move;
 use super::write::Written;
-use super::{Partition, RowHandle, Shared, Table};
-use crate::journal::{Entry, Facts, PayloadRecord, Record};
-use crate::plane::OwnStore;
-use crate::snapshot::Source;
-use crate::store::{Chunk, DiskStore, Encoded, MemoryStore, Store};
-use crate::units::{BLOBS, Place};
-use crate::{ChunkId, ChunkLocation, Queue, QueueError};
+use super::{Partition, Shared, Table};
+use crate::error::QueueError;
+use crate::journal::{Body, Entry, Facts, Notes, Payload};
+use crate::record::{PayloadRecord, Record};
+use crate::store::{Chunk, ChunkId, Encoded, Live, Note, Resident, runs};
 
 /// The rows that still need a chunk, on their way to another one.
 struct Moving {
@@ -27,10 +25,10 @@ struct Moving {
 }
 
 impl Moving {
-    fn record(&self, partition: &str, unit: Option<Place>) -> Record {
+    fn record(&self, partition: &str, note: Option<Note>) -> Record {
         let columns = self.columns.clone();
         let Move { from, rows } = &self.what;
-        let payload = PayloadRecord { chunk: self.to, location: None, unit, columns, chunk_rows: Vec::new() };
+        let payload = PayloadRecord { chunk: self.to, note, columns, chunk_rows: Vec::new() };
         Record::Moved { partition: partition.to_owned(), from: *from, rows: rows.clone(), payload }
     }
 }
@@ -53,11 +51,11 @@ impl Shared {
     }
 
     /// The copy is there: from here on rows are found in it.
-    fn finish_move(&self, moves: &[Move], to: ChunkId, unit: Option<Place>, held_bytes: u64) {
+    fn finish_move(&self, moves: &[Move], to: ChunkId, note: Option<&Note>, held_bytes: u64) {
         let needed = {
             let mut table = self.table.lock();
             table.move_chunks(moves, to, held_bytes);
-            self.learn_place(&mut table, to, unit);
+            self.keep(&mut table, to, note);
             table.needs(to)
         };
         if !needed {
@@ -70,27 +68,25 @@ impl Shared {
     /// Most rows of these chunks are gone: the others are made to give up the bytes of those that are.
     pub(super) fn shrink(&self, sparse: &[ChunkId]) {
         for chunk in sparse {
-            match &self.plane.own {
-                _ if self.plane.place(*chunk).is_some() => {
-                    let live: Vec<u32> =
-                        self.table.lock().chunk_rows(*chunk).iter().map(|(_, place)| *place).collect();
-                    self.plane.units.thin(*chunk, &live);
-                }
-                OwnStore::Memory(store) => self.compact(store, *chunk),
-                OwnStore::Disk { store, .. } => {
-                    let (live, rows) = self.table.lock().live_share(*chunk);
-                    store.thin(*chunk, live, rows);
-                }
-                OwnStore::ReadOnly(_) => {}
+            match self.plane.resident(*chunk) {
+                Some(store) => self.compact(store, *chunk),
+                None => self.thin(*chunk),
             }
         }
     }
 
+    /// Tells a chunk's store which of its rows are still needed.
+    pub(crate) fn thin(&self, chunk: ChunkId) {
+        let (live, of) = self.table.lock().live_share(chunk);
+        let places = || self.table.lock().chunk_rows(chunk).iter().map(|(_, place)| *place).collect();
+        self.plane.thin(chunk, &Live::new(live, of, &places));
+    }
+
     /// Copies what is needed of a chunk, and of the copy again if most of it has gone meanwhile.
-    fn compact(&self, store: &MemoryStore, chunk: ChunkId) {
+    fn compact(&self, store: &dyn Resident, chunk: ChunkId) {
         let mut next = Some(chunk);
         while let Some(chunk) = next.take() {
-            let Some(sparse) = store.get(chunk) else { return };
+            let Some(sparse) = store.chunk(chunk) else { return };
             let Some(moving) = self.moving(chunk) else { return };
             match sparse.select(&moving.places) {
                 Ok(copy) => {
@@ -109,10 +105,10 @@ impl Shared {
 
     /// Makes one chunk of small ones with the same columns.
     pub(super) fn pack(&self, small: &[ChunkId]) {
-        let OwnStore::Memory(store) = &self.plane.own else { return };
+        let Some(store) = self.plane.own().resident() else { return };
         let mut kinds: Vec<Vec<(ChunkId, Chunk)>> = Vec::new();
         for id in small {
-            let Some(chunk) = store.get(*id) else { continue };
+            let Some(chunk) = store.chunk(*id) else { continue };
             match kinds.iter_mut().find(|kind| kind[0].1.schema() == chunk.schema()) {
                 Some(kind) => kind.push((*id, chunk)),
                 None => kinds.push(vec![(*id, chunk)]),
@@ -147,12 +143,11 @@ impl Shared {
         }
     }
 
-    /// What moves a chunk to the newest segment; `None` where it is not of this partition, or cannot be read: then whoever
-    /// takes its rows is told.
-    pub(crate) fn relocation(self: &Arc<Self>, chunk: ChunkId, store: &Arc<DiskStore>) -> Option<Entry> {
+    /// What has a chunk written anew; `None` where it is not of this partition, or cannot be read: then a consumer that takes
+    /// its rows is told.
+    pub(crate) fn relocation(self: &Arc<Self>, chunk: ChunkId) -> Option<Entry> {
         let moving = self.moving(chunk)?;
-        let pinned = store.pin(chunk).map(|(file, location)| Source::Disk(Arc::new(file), location));
-        let payload = match pinned.and_then(|source| source.bytes_of(&moving.places)) {
+        let payload = match self.plane.pin(chunk, &moving.columns).bytes_of(&moving.places) {
             Ok(payload) => Encoded::from(vec![payload]),
             // Freed meanwhile: there is nothing to move.
             Err(QueueError::ChunkGone { .. }) => return None,
@@ -162,47 +157,53 @@ impl Shared {
             }
         };
         let (standing, record) = (self.standing(), moving.record(&self.name, None));
-        let facts: Facts = Box::new(move |location| standing().map(|()| vec![record.at(location)]));
-        let (shared, store) = (Arc::clone(self), Arc::clone(store));
-        let done = Box::new(move |durable: Result<Option<ChunkLocation>, QueueError>| match durable {
-            Ok(location) => {
-                if let Some(location) = location {
-                    store.insert(moving.to, location);
-                }
-                shared.finish_move(from_ref(&moving.what), moving.to, None, 0);
-            }
+        let facts: Facts = Box::new(move |notes, body: &mut Body| {
+            standing()?;
+            body.push(&record.at(notes.first().cloned()))
+        });
+        let (shared, to) = (Arc::clone(self), moving.to);
+        let done = Box::new(move |durable: Result<Notes, QueueError>| match durable {
+            Ok(notes) => shared.finish_move(from_ref(&moving.what), to, notes.first(), 0),
             Err(error) => {
                 tracing::warn!(partition = %shared.name, %error, "a chunk stays in its segment");
             }
         });
-        Some(Entry { payload: Some(payload), facts, durability: self.durability, done })
+        let payload = Payload::from_iter([(to, payload)]);
+        Some(Entry { payload, facts, durability: self.durability, done })
     }
 }
 
 impl Partition {
-    /// Moves a chunk from its unit to another one, or here where there is none. Says whether it was of this partition.
+    /// Moves a chunk from its unit to another one, or to the queue's own store where there is none. Says whether it was of
+    /// this partition.
     ///
     /// Cancel-safe: it happens whole or not at all.
     pub(crate) async fn move_off(&self, chunk: ChunkId) -> Result<bool, QueueError> {
         let Some(moving) = self.shared.moving(chunk) else { return Ok(false) };
-        let Some(place) = self.shared.plane.place(chunk) else { return Ok(true) };
-        let there: Vec<RowHandle> =
-            moving.places.iter().filter_map(|at| place.rows.get(*at as usize)).copied().collect();
-        let client = self.shared.plane.units.client_of(&place.unit)?;
-        let rows = match client.get(BLOBS, &there, None).await {
-            Ok(batches) => Chunk::new(batches)?,
-            // Freed meanwhile: what is left moves at the next turn.
-            Err(QueueError::StaleHandle { .. }) => return Ok(true),
-            Err(error) => return Err(error),
-        };
+        if !self.shared.plane.is_on_unit(chunk) {
+            return Ok(true);
+        }
+        let wanted = runs(chunk, &moving.places, &moving.columns.clone().into());
+        let mut pieces = Vec::new();
+        for (wanted, found) in wanted.iter().zip(self.shared.plane.get(&wanted, None).await) {
+            match found {
+                Ok(found) => {
+                    let rows = found.chunk.slice(found.first, wanted.rows)?;
+                    pieces.extend(rows.pieces().iter().cloned());
+                }
+                // Freed meanwhile: what is left moves at the next turn.
+                Err(QueueError::StaleHandle { .. } | QueueError::ChunkGone { .. }) => return Ok(true),
+                Err(error) => return Err(error),
+            }
+        }
         let group = self.shared.table.lock().group_of(moving.what.rows[0]);
-        let (payload, unit) = self.store_one(moving.to, &rows, &group).await?.into_parts();
-        let record = moving.record(&self.shared.name, unit.clone());
+        let (payload, note) = self.store_one(moving.to, &Chunk::new(pieces)?, &group).await?.into_parts();
+        let record = moving.record(&self.shared.name, note.clone());
         let (shared, to) = (Arc::clone(&self.shared), moving.to);
         let publish = move |durable: Result<(), QueueError>| {
-            durable.map(|()| shared.finish_move(from_ref(&moving.what), moving.to, unit, 0))
+            durable.map(|()| shared.finish_move(from_ref(&moving.what), to, note.as_ref(), 0))
         };
-        self.write(payload, vec![Written { chunk: to, record, within: None }], publish).await?;
+        self.write(vec![Written { chunk: to, record, payload }], publish).await?;
         Ok(true)
     }
 }

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use arrow_array::{RecordBatch, RecordBatchOptions};
 use arrow_schema::{Field, Schema};
 
-use serde::{Deserialize, Serialize};
-
+use super::Partition;
 use super::table::Part;
-use super::{Partition, RowHandle};
-use crate::QueueError;
-use crate::store::{Found, Store, Wanted};
+use crate::error::QueueError;
+use crate::row::RowHandle;
+use crate::store::{Found, Note, Wanted};
 
 /// Compactions that one read outlives: each at least halves a chunk, so that no read sees more.
 const PLANS_MAX: usize = 32;
@@ -21,21 +20,14 @@ pub(super) struct ReadFailure {
     pub(super) error: QueueError,
 }
 
-/// Some columns of rows, on a unit.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+/// Some columns of rows that lie on a unit.
 pub(crate) struct PlacedPart {
-    pub(crate) unit: String,
-    pub(crate) url: String,
-    /// The rows' handles there.
-    pub(crate) rows: Vec<RowHandle>,
+    pub(crate) note: Note,
+    /// The first row there.
+    pub(crate) first: usize,
+    /// How many follow each other.
+    pub(crate) rows: usize,
     pub(crate) columns: Vec<String>,
-}
-
-/// Rows that lie together.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct PlacedStretch {
-    /// Each has other columns of the same rows.
-    pub(crate) parts: Vec<PlacedPart>,
 }
 
 /// Rows that follow each other in the same chunks: they come out as one batch.
@@ -151,12 +143,12 @@ impl Partition {
         self.read(&rows, None).await.map_err(|failure| failure.error)
     }
 
-    /// Where rows lie, if all of them are on units within reach.
+    /// Where rows lie, if all of them are on units: for each stretch of rows, the parts with their columns.
     pub(crate) fn places(
         &self,
         rows: &[RowHandle],
         columns: Option<&[String]>,
-    ) -> Result<Option<Vec<PlacedStretch>>, QueueError> {
+    ) -> Result<Option<Vec<Vec<PlacedPart>>>, QueueError> {
         let mut placed = Vec::new();
         for stretch in self.stretches(rows)? {
             let mut parts = Vec::with_capacity(stretch.parts.len());
@@ -166,16 +158,13 @@ impl Partition {
                 if columns.is_empty() {
                     continue;
                 }
-                let Some(place) = self.shared.plane.units.place(part.chunk) else { return Ok(None) };
-                let Some(url) = self.shared.plane.units.url_of(&place.unit) else { return Ok(None) };
-                let first = part.row as usize;
-                let rows = place.rows.get(first..first + stretch.rows).unwrap_or_default().to_vec();
-                parts.push(PlacedPart { unit: place.unit.clone(), url, rows, columns });
+                let Some(note) = self.shared.plane.note_on_unit(part.chunk) else { return Ok(None) };
+                parts.push(PlacedPart { note, first: part.row as usize, rows: stretch.rows, columns });
             }
             if parts.is_empty() {
                 return Ok(None);
             }
-            placed.push(PlacedStretch { parts });
+            placed.push(parts);
         }
         Ok(Some(placed))
     }

@@ -7,10 +7,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Freed, Partition, RowHandle, Shared, Table};
-use crate::journal::{Entry, Facts, Record};
-use crate::plane::OwnStore;
-use crate::{ChunkLocation, Durability, QueueError};
+use super::{Partition, Shared, Table};
+use crate::config::Durability;
+use crate::error::QueueError;
+use crate::journal::{Body, Entry, Facts, Log, Notes, Payload};
+use crate::record::{Freed, Record};
+use crate::row::RowHandle;
 
 impl Table {
     fn all_rows(&self) -> Vec<RowHandle> {
@@ -33,11 +35,8 @@ impl Shared {
     }
 
     /// What is in memory is written nowhere.
-    pub(super) fn commit_in_memory(
-        &self,
-        done: impl FnOnce(Result<Option<ChunkLocation>, QueueError>) + Send + 'static,
-    ) {
-        done(self.check_is_there().map(|()| None));
+    pub(super) fn commit_in_memory(&self, done: impl FnOnce(Result<Notes, QueueError>) + Send + 'static) {
+        done(self.check_is_there().map(|()| Notes::new()));
         if self.removed.load(Ordering::Acquire) {
             // It was removed in between: what has just become visible goes too.
             self.discard();
@@ -93,7 +92,7 @@ impl Partition {
 
     /// Whether puts return before they are written down.
     pub(super) fn returns_early(&self) -> bool {
-        matches!(&self.shared.plane.own, OwnStore::Disk { .. }) && self.shared.durability == Durability::None
+        self.shared.log.is_written() && self.shared.durability == Durability::None
     }
 
     /// Waits until rows are visible whose put has returned. Cancel-safe: it changes nothing.
@@ -133,24 +132,24 @@ impl Partition {
             }
             removed
         };
-        let journal = match &self.shared.plane.own {
-            OwnStore::Memory(_) => return finish(begin().map(drop)),
-            OwnStore::ReadOnly(_) => return Err(QueueError::ReadOnly),
-            OwnStore::Disk { journal, .. } => journal,
+        let journal = match &self.shared.log {
+            Log::Nowhere => return finish(begin().map(drop)),
+            Log::ReadOnly => return Err(QueueError::ReadOnly),
+            Log::Files { journal, .. } => journal,
         };
         let name = self.shared.name.clone();
-        let facts: Facts = Box::new(move |_| {
+        let facts: Facts = Box::new(move |_, body: &mut Body| {
             let generation_floor = begin()?;
-            Ok(vec![Record::Remove { partition: name, generation_floor }])
+            body.push(&Record::Remove { partition: name, generation_floor })
         });
         let (reply, outcome) = tokio::sync::oneshot::channel();
-        let done = Box::new(move |durable: Result<Option<ChunkLocation>, QueueError>| {
+        let done = Box::new(move |durable: Result<Notes, QueueError>| {
             // Nobody waits any more when the caller was cancelled.
             let _ = reply.send(finish(durable.map(drop)));
         });
         let closed = || QueueError::Closed { partition: self.shared.name.clone() };
         journal
-            .send(Entry { payload: None, facts, durability: self.shared.durability, done })
+            .send(Entry { payload: Payload::new(), facts, durability: self.shared.durability, done })
             .map_err(|_| closed())?;
         outcome.await.unwrap_or_else(|_| Err(closed()))
     }

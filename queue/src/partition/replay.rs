@@ -1,31 +1,29 @@
 //! A partition from its journal, and a journal from a partition.
 
 mod check;
-mod live;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashSet};
 
 use tokio::time::Instant;
 
-use super::table::{Move, Table};
-use crate::journal::{PayloadRecord, Record, Runs};
-use crate::store::{DiskStore, Store};
-use crate::units::Units;
-use crate::{ChunkId, ChunkLocation, QueueError};
-
-use live::ACK_ROWS;
-pub(crate) use live::lease_records;
-pub(super) use live::{SLICE_ROWS, Slice, declaration, rest, weight};
+use super::Shared;
+use super::table::{ACK_ROWS, Move, SLICE_ROWS, Slice, Table, ack_records, declaration, rest, weight};
+use crate::error::QueueError;
+use crate::journal::Sink;
+use crate::plane::Plane;
+use crate::record::{PayloadRecord, Record};
+use crate::row::Runs;
+use crate::store::{ChunkId, Note, Reach};
 
 /// Tables while records are read.
 pub(crate) struct Replay {
     tables: BTreeMap<String, (Table, u32)>,
-    /// Where payload lies that records give the place of; absent where somebody else keeps it.
-    store: Option<Arc<DiskStore>>,
-    pub(crate) units: Arc<Units>,
+    /// Whose payload the records speak of; absent where the caller keeps it.
+    plane: Option<Plane>,
+    /// Chunks that are out of reach.
+    pub(crate) away: HashSet<ChunkId>,
     /// Length of the sound part of the file of leases.
     pub(crate) leases_sound: u64,
     pub(crate) next_chunk: u64,
@@ -34,16 +32,16 @@ pub(crate) struct Replay {
 }
 
 impl Replay {
-    pub(crate) fn new(store: Arc<DiskStore>) -> Self {
-        Self { store: Some(store), ..Self::detached() }
+    pub(crate) fn new(plane: Plane) -> Self {
+        Self { plane: Some(plane), ..Self::detached() }
     }
 
     /// Of control state alone.
     pub(crate) fn detached() -> Self {
         Self {
             tables: BTreeMap::new(),
-            store: None,
-            units: Arc::default(),
+            plane: None,
+            away: HashSet::new(),
             leases_sound: 0,
             next_chunk: 0,
             generation_floor: 0,
@@ -63,21 +61,20 @@ impl Replay {
         self.tables.get_mut(name).map(|(table, _)| table).ok_or_else(unknown)
     }
 
-    fn chunk(&mut self, payload: &PayloadRecord) {
-        let (chunk, location) = (payload.chunk, payload.location);
-        if let Some(place) = &payload.unit {
-            self.units.insert(chunk, place.clone());
-        }
+    fn keep(&mut self, payload: &PayloadRecord) -> Result<(), QueueError> {
+        let PayloadRecord { chunk, note, .. } = payload;
         self.next_chunk = self.next_chunk.max(chunk.0 + 1);
-        if let (Some(store), Some(location)) = (&self.store, location) {
-            store.insert(chunk, location);
+        if let (Some(plane), Some(note)) = (&self.plane, note)
+            && plane.keep(*chunk, note)? == Reach::Away
+        {
+            self.away.insert(*chunk);
         }
+        Ok(())
     }
 
     fn free(&self, chunks: &[ChunkId]) {
-        self.units.free(chunks);
-        if let Some(store) = &self.store {
-            store.free(chunks);
+        if let Some(plane) = &self.plane {
+            plane.free(chunks);
         }
     }
 
@@ -93,7 +90,7 @@ impl Replay {
             }
             Record::Put(put) => {
                 if !put.rows.is_empty() {
-                    self.chunk(&put.payload);
+                    self.keep(&put.payload)?;
                 }
                 let table = self.table(&put.partition)?;
                 table.reserve_for_replay(&put.rows, put.kib);
@@ -102,7 +99,7 @@ impl Replay {
                 }
             }
             Record::Columns { partition, rows, payload, kib, token } => {
-                self.chunk(&payload);
+                self.keep(&payload)?;
                 let chunk = payload.chunk;
                 let table = self.table(&partition)?;
                 table.add_columns(&rows, &payload, kib);
@@ -112,7 +109,7 @@ impl Replay {
                 }
             }
             Record::Moved { partition, from, rows, payload } => {
-                self.chunk(&payload);
+                self.keep(&payload)?;
                 let table = self.table(&partition)?;
                 table.move_chunks(&[Move { from, rows }], payload.chunk, 0);
                 let needed = table.needs(payload.chunk);
@@ -199,12 +196,39 @@ impl Replay {
     }
 }
 
-impl Record {
-    /// The record with its payload's place.
-    pub(crate) fn at(mut self, place: Option<ChunkLocation>) -> Self {
-        if let Some(payload) = self.payload_mut() {
-            payload.location = place;
+impl Shared {
+    /// Every record of the partition, for a journal without history; the table is locked for a slice at a time. On the
+    /// thread of the journal's writer.
+    pub(crate) fn walk(
+        &self,
+        locate: &impl Fn(ChunkId) -> Option<Note>,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), QueueError> {
+        sink.push(&declaration(&self.table.lock()))?;
+        let mut next = 0;
+        loop {
+            let slice = {
+                let table = self.table.lock();
+                let (mut groups, mut rows) = (Vec::new(), 0);
+                for (id, group) in table.groups.range(next..) {
+                    next = *id + 1;
+                    rows += weight(group);
+                    groups.push(group);
+                    if rows >= SLICE_ROWS {
+                        break;
+                    }
+                }
+                if groups.is_empty() {
+                    break;
+                }
+                Slice::of(&table, &groups, locate)
+            };
+            slice.into_records().try_for_each(|record| sink.push(&record))?;
         }
-        self
+        let last = {
+            let table = self.table.lock();
+            rest(&table).into_iter().chain(ack_records(&table)).collect::<Vec<_>>()
+        };
+        last.iter().try_for_each(|record| sink.push(record))
     }
 }

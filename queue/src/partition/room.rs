@@ -8,16 +8,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::{AcquireError, Semaphore};
 
-use super::{SLOTS_MAX, Shared};
-use crate::PartitionSpec;
-
-/// What rows take.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Size {
-    pub(crate) rows: usize,
-    /// 0 where nobody counts them.
-    pub(crate) kib: u32,
-}
+use super::Shared;
+use super::table::{SLOTS_MAX, Size};
+use crate::config::PartitionSpec;
 
 /// What is free.
 #[derive(Debug)]

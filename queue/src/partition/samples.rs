@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{ClosedGroup, Partition, Unfinished};
-use crate::QueueError;
-use crate::journal::Record;
+use super::Partition;
+use crate::error::QueueError;
+use crate::record::{Record, Unfinished};
+use crate::stats::ClosedGroup;
 
 impl Partition {
     /// A sample has no more rows: its group is whole when all its samples are. Repeating it changes nothing; an error if

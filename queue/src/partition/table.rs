@@ -1,6 +1,6 @@
 //! The control plane of a partition: rows, groups, readiness and leases, as plain data behind one lock.
 //!
-//! Nothing in here waits or copies payload, nothing but a [cut](super::cut) does I/O (it opens segments), and every
+//! Nothing in here waits or copies payload, nothing but a [cut](self::cuts) does I/O (it opens segments), and every
 //! operation touches the rows it is about and no others: what is ready is kept in ordered sets, never searched for.
 
 mod check;
@@ -8,6 +8,7 @@ mod choose;
 mod chunks;
 mod closing;
 mod columns;
+mod cuts;
 mod dropping;
 mod fates;
 mod groups;
@@ -17,6 +18,7 @@ mod labels;
 mod leases;
 mod leasing;
 mod leaving;
+mod live;
 mod puts;
 mod ready;
 mod records;
@@ -31,46 +33,36 @@ mod under_way;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use super::cut::Cuts;
-use super::room::Size;
-use crate::{ChunkId, ColumnSpec, PartitionSpec, QueueError};
+use crate::config::{ColumnSpec, PartitionSpec};
+use crate::error::QueueError;
+use crate::record::{Dispositions, Freed, Label};
+use crate::row::RowHandle;
+use crate::store::ChunkId;
 
 pub(crate) use choose::Chosen;
 use chunks::Chunks;
 pub(crate) use chunks::Move;
 use columns::Columns;
+use cuts::Cuts;
 use fates::Fates;
-pub use fates::{Disposition, GroupFate};
 pub(crate) use groups::Group;
 use index::GroupIndex;
 use keys::Keys;
-pub use labels::KeyedRow;
-pub(crate) use labels::Label;
 pub(crate) use leases::BeginAck;
 use leases::Leases;
+pub(crate) use live::lease_records;
+pub(super) use live::{ACK_ROWS, SLICE_ROWS, Slice, ack_records, declaration, rest, weight};
 pub(crate) use ready::Progress;
 use ready::{Ready, SingleRows};
 use records::OwnerRecords;
 use samples::SampleIndex;
-pub use samples::{ClosedGroup, INCOMPLETE, SamplePart, Unfinished};
-pub(crate) use samples::{ClosedNames, SamplesRecord};
 use share::Shares;
 use slots::Slots;
 pub(crate) use slots::{GENERATION_MAX, SLOTS_AT_REST, SLOTS_MAX};
 use tokens::Tokens;
 use under_way::PutsUnderWay;
-
-/// Names one row for ever.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct RowHandle {
-    /// Used again when the row is freed.
-    pub slot: u32,
-    /// Never the same for two rows of a slot.
-    pub generation: u32,
-}
 
 /// Where some columns of a row lie.
 #[derive(Debug, Clone)]
@@ -123,6 +115,14 @@ pub(crate) enum Admission {
     Known(Vec<RowHandle>),
 }
 
+/// What rows take.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Size {
+    pub(crate) rows: usize,
+    /// 0 where nobody counts them.
+    pub(crate) kib: u32,
+}
+
 /// What the table has let go of.
 #[derive(Debug, Default)]
 pub(crate) struct Released {
@@ -132,35 +132,6 @@ pub(crate) struct Released {
     pub(crate) chunks: Vec<ChunkId>,
     /// Chunks that keep more than the rows in them that are left.
     pub(crate) sparse: Vec<ChunkId>,
-}
-
-/// What became of rows that are gone.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Dispositions {
-    /// Freed because every task acked them.
-    pub acked: u64,
-    /// Dropped to make room.
-    pub dropped: u64,
-    /// Cleared by their owner.
-    pub cleared: u64,
-    /// Their payload could not be read back.
-    pub lost: u64,
-    /// Dropped because their policy version was too old for a take.
-    #[serde(default)]
-    pub stale: u64,
-}
-
-/// Why rows are freed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Freed {
-    Acked,
-    Dropped,
-    Cleared,
-    /// With whatever the groups still lacked.
-    ClearedAll,
-    Lost,
-    Stale,
 }
 
 #[derive(Debug)]
@@ -178,7 +149,7 @@ pub(crate) struct Table {
     shares: Shares,
     chunks: Chunks,
     /// Moments that are being read.
-    pub(super) cuts: Cuts,
+    cuts: Cuts,
     /// Groups that may be dropped, from the first time that room has to be made.
     droppable: Option<GroupIndex>,
     tokens: Tokens,

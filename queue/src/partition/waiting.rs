@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use super::{Shared, Take};
-use crate::{Amount, Stale};
+use super::Shared;
+use crate::take::{Amount, Stale, Take};
 
 /// What a waiting take needs before it is worth another look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,77 +1,94 @@
 //! Payload and records on their way to where they last.
 
+use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::{Partition, Shared, Table};
-use crate::journal::{Record, Recorder};
-use crate::store::{Chunk, Encoded, NewChunk, Store, Stored, Within};
-use crate::units::Place;
-use crate::{ChunkId, ChunkLocation, QueueError};
+use super::{Partition, Recorder, Shared, Table};
+use crate::error::QueueError;
+use crate::journal::Payload;
+use crate::record::Record;
+use crate::store::{Chunk, ChunkId, Encoded, NewChunk, Note, Reach, Stored};
 
 /// A chunk and what is written down about it.
 pub(super) struct Written {
     pub(super) chunk: ChunkId,
     pub(super) record: Record,
-    /// Its place in the payload that is written with it; absent where it is all of that.
-    pub(super) within: Option<Within>,
+    /// Its bytes, where the journal's writer writes them.
+    pub(super) payload: Option<Encoded>,
 }
 
-/// Where a stretch lies when the whole lies there.
-fn within(within: Option<Within>, whole: ChunkLocation) -> ChunkLocation {
-    let Some(Within { offset, length, checksum }) = within else { return whole };
-    ChunkLocation { offset: whole.offset + offset, length, checksum, ..whole }
+/// A store that does not know its own note is broken; its rows are as if they were away.
+fn reach_of(kept: Result<Reach, QueueError>, chunk: ChunkId) -> Reach {
+    kept.unwrap_or_else(|error| {
+        tracing::error!(chunk = chunk.0, %error, "a store does not keep a chunk that it has taken");
+        Reach::Away
+    })
 }
 
 impl Shared {
-    /// Keeps in mind where a chunk that has become visible lies, if that is on a unit.
-    pub(super) fn learn_place(&self, table: &mut Table, chunk: ChunkId, unit: Option<Place>) {
-        if let Some(place) = unit {
-            let is_here = self.plane.units.insert(chunk, place);
-            if !is_here {
-                table.set_away(chunk, true);
-            }
+    /// A chunk that its store has noted is part of the queue from now on; under the table's lock, so that what becomes of
+    /// it finds its rows.
+    pub(super) fn keep(&self, table: &mut Table, chunk: ChunkId, note: Option<&Note>) {
+        if let Some(note) = note
+            && reach_of(self.plane.keep(chunk, note), chunk) == Reach::Away
+        {
+            table.set_away(chunk, true);
         }
     }
 }
 
 impl Partition {
+    pub(super) fn check_writable(&self) -> Result<(), QueueError> {
+        if self.shared.log.is_read_only() { Err(QueueError::ReadOnly) } else { Ok(()) }
+    }
+
     /// Hands a chunk to where payload lies. What comes back goes to [`write`](Self::write) without an await in between:
-    /// who is cancelled there leaves nothing behind.
+    /// a caller that is cancelled there leaves nothing behind.
     pub(super) async fn store_one(
         &self,
         chunk: ChunkId,
         rows: &Chunk,
         group: &str,
     ) -> Result<Stored, QueueError> {
+        self.check_writable()?;
         let new = NewChunk { chunk, rows: rows.clone(), group: group.to_owned() };
         let stored = self.shared.plane.put(vec![new]).await?;
-        let none = || QueueError::Arrow { reason: "a store that says nothing of a chunk".to_owned() };
+        let none = || QueueError::Arrow { reason: "expected one answer for a chunk, found none".to_owned() };
         stored.into_iter().next().ok_or_else(none)
     }
 
-    /// Commits records with payload; `apply` runs once they are durable, whoever still waits for it.
+    /// Commits records with payload; `apply` runs once they are durable, whether or not the caller still waits for it.
     pub(super) async fn write(
         &self,
-        payload: Option<Encoded>,
         parts: Vec<Written>,
         apply: impl FnOnce(Result<(), QueueError>) -> Result<(), QueueError> + Send + 'static,
     ) -> Result<(), QueueError> {
         let plane = self.shared.plane.clone();
         let (reply, outcome) = oneshot::channel();
-        let places: Vec<(ChunkId, Option<Within>)> =
-            parts.iter().map(|part| (part.chunk, part.within)).collect();
-        let recorder: Recorder = Box::new(move |location| {
-            let record = |part: Written| part.record.at(location.map(|whole| within(part.within, whole)));
-            parts.into_iter().map(record).collect()
+        let chunks: SmallVec<[ChunkId; 1]> = parts.iter().map(|part| part.chunk).collect();
+        let (mut payload, mut records) = (Payload::new(), Vec::with_capacity(parts.len()));
+        for Written { chunk, record, payload: encoded } in parts {
+            records.push((record, encoded.is_some()));
+            payload.extend(encoded.map(|encoded| (chunk, encoded)));
+        }
+        let appended: SmallVec<[ChunkId; 1]> = payload.iter().map(|(chunk, _)| *chunk).collect();
+        let recorder: Recorder = Box::new(move |notes| {
+            let mut notes = notes.iter();
+            let with_note = |(record, is_appended): (Record, bool)| match is_appended {
+                true => record.at(notes.next().cloned()),
+                false => record,
+            };
+            records.into_iter().map(with_note).collect()
         });
         self.shared.commit(payload, recorder, move |durable| {
-            let durable = durable.map(|location| {
-                if let (Some(store), Some(whole)) = (plane.disk(), location) {
-                    places.iter().for_each(|(chunk, part)| store.insert(*chunk, within(*part, whole)));
+            let durable = durable.map(|notes| {
+                // Before the rows are visible, and not under the table's lock.
+                for (chunk, note) in appended.iter().zip(&notes) {
+                    reach_of(plane.keep(*chunk, note), *chunk);
                 }
             });
             if durable.is_err() {
-                plane.free(&places.iter().map(|(chunk, _)| *chunk).collect::<Vec<_>>());
+                plane.free(&chunks);
             }
             // Nobody waits any more when the caller was cancelled.
             let _ = reply.send(apply(durable));

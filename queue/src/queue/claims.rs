@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::QueueError;
+use crate::error::QueueError;
 
 /// Who makes a partition of a name.
 #[derive(Debug, Clone, Copy)]

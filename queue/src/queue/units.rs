@@ -1,7 +1,10 @@
 //! What the death and the return of storage units do to the partitions.
 
-use crate::partition::Freed;
-use crate::{ChunkId, QueueError, TransferQueue, UnitCard};
+use super::TransferQueue;
+use crate::error::QueueError;
+use crate::record::Freed;
+use crate::store::ChunkId;
+use crate::units::UnitCard;
 
 impl TransferQueue {
     /// A unit announces itself; one that was away gives its rows back.

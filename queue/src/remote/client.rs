@@ -24,7 +24,7 @@ use super::wire::{
     ClearBody, Cleared, CloseBody, ClosedAnswer, FindBody, FoundAnswer, NamesAnswer, PutAnswer, PutQuery,
     ResetAnswer, SampleBody, TagsBody, VersionBody,
 };
-use crate::partition::check_counts;
+use crate::put::check_counts;
 use crate::{
     ClosedGroup, KeyedRow, Lease, PartitionSpec, PartitionStats, Put, Queue, QueueError, QueueInspection,
     RowHandle, Take, Unfinished,

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::partition::{PlacedColumns, PlacedStretch, UnitRows};
 use crate::units::Place;
 use crate::{
     Amount, ClosedGroup, ColumnSpec, ErrorClass, ExportFormat, KeyedRow, Put, QueueError, RowHandle,
@@ -25,6 +24,39 @@ pub(crate) const ENDED: &str = "rolldock-ended";
 
 /// The header of a take's answer that says from which policy version on groups were fresh.
 pub(crate) const FRESH_FROM: &str = "rolldock-fresh-from";
+
+/// Some columns of rows, on a unit.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct PlacedPart {
+    pub(crate) unit: String,
+    pub(crate) url: String,
+    /// The rows' handles there.
+    pub(crate) rows: Vec<RowHandle>,
+    pub(crate) columns: Vec<String>,
+}
+
+/// Rows that lie together.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct PlacedStretch {
+    /// Each has other columns of the same rows.
+    pub(crate) parts: Vec<PlacedPart>,
+}
+
+/// Columns of rows that lie on a unit already.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PlacedColumns {
+    pub(crate) place: Place,
+    /// Of payload.
+    pub(crate) bytes: u64,
+}
+
+/// Rows that follow each other, and the unit that their groups belong to.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct UnitRows {
+    pub(crate) unit: String,
+    pub(crate) rows: usize,
+}
 
 /// The query of a put.
 #[derive(Debug, Clone, Serialize, Deserialize)]

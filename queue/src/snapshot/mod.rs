@@ -38,9 +38,9 @@ mod write;
 
 use serde::{Deserialize, Serialize};
 
-use crate::journal::Record;
+use crate::record::Record;
 
-pub(crate) use capture::{Captured, Pins, Scrutiny, Source};
+pub(crate) use capture::{Captured, Scrutiny};
 pub use write::Snapshot;
 
 /// Ends with the version of the format, which is one digit.

@@ -10,11 +10,11 @@ use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use bytes::Bytes;
 
-use super::capture::Loaded;
 use super::{Line, SnapshotCounts, Stretch};
-use crate::journal::{Body, PayloadRecord, Record, framed};
-use crate::store::{Chunk, Encoded, payload_bytes};
-use crate::{ChunkId, QueueError};
+use crate::error::QueueError;
+use crate::journal::{Body, framed};
+use crate::record::{PayloadRecord, Record};
+use crate::store::{Chunk, ChunkId, Encoded, Loaded, payload_bytes};
 
 /// A payload of several records is of about this size, what is larger stays alone; bytes. Whoever reads one row of it
 /// from the disk later reads all of it for its checksum, so it is no larger than it takes for its head to cost nothing.
@@ -85,8 +85,7 @@ impl Filling {
             let number = self.place(loaded)?;
             *payload = PayloadRecord {
                 chunk: ChunkId(number as u64),
-                location: None,
-                unit: None,
+                note: None,
                 columns: std::mem::take(&mut payload.columns),
                 chunk_rows: Vec::new(),
             };

@@ -7,8 +7,8 @@ use serde::Deserialize;
 
 use super::pack::unpacked;
 use super::{Line, MAGIC, SnapshotCounts, Stretch};
-use crate::QueueError;
-use crate::journal::Record;
+use crate::error::QueueError;
+use crate::record::Record;
 
 /// A frame is held in memory while it is read; bytes, also when it is unpacked.
 const FRAME_BYTES_MAX: u64 = 512 << 20;

@@ -11,20 +11,22 @@ use arrow_buffer::Buffer;
 
 use super::read::{Frame, Reader};
 use super::{SnapshotCounts, Stretch};
-use crate::journal::{Entry, Facts, Journal, PayloadRecord, Record};
-use crate::partition::{Partition, Replay, Table, columns_of};
-use crate::plane::OwnStore;
-use crate::queue::Claim;
-use crate::store::{DiskStore, Encoded, Store, decode};
-use crate::{Chunk, ChunkId, ChunkLocation, ColumnSpec, Durability, QueueError, TransferQueue};
+use crate::config::{ColumnSpec, Durability};
+use crate::error::QueueError;
+use crate::journal::{Entry, Facts, Journal, Log, Notes, Payload};
+use crate::partition::{Partition, Replay, Table};
+use crate::put::columns_of;
+use crate::queue::{Claim, TransferQueue};
+use crate::record::{PayloadRecord, Record};
+use crate::store::{Chunk, ChunkId, Encoded, NewChunk, Note, Stored, decode};
 
 /// Payload that may be on its way to the disk; bytes.
 const IN_FLIGHT_BYTES_MAX: u64 = 32 << 20;
 /// Entries that may be.
 const IN_FLIGHT_MAX: usize = 256;
 
-/// A chunk, and where it lies now.
-type Placed = (ChunkId, Result<Option<ChunkLocation>, QueueError>);
+/// A chunk, and what its store says of it now that it is written.
+type Placed = (ChunkId, Result<Note, QueueError>);
 
 /// Payload that has come, and how far records have named its rows: each row belongs to one.
 struct Arrival {
@@ -35,7 +37,8 @@ struct Arrival {
     given: usize,
     /// Whose it is.
     partition: Option<String>,
-    in_memory: Option<Chunk>,
+    /// Where the process holds them.
+    held: Option<Chunk>,
 }
 
 impl Arrival {
@@ -60,8 +63,7 @@ impl Arrival {
         let is_whole = rows == self.rows;
         *payload = PayloadRecord {
             chunk: self.chunk,
-            location: None,
-            unit: None,
+            note: None,
             columns: std::mem::take(&mut payload.columns),
             chunk_rows: if is_whole { Vec::new() } else { (first..end).collect() },
         };
@@ -75,7 +77,7 @@ struct Restoration<'a> {
     replay: Replay,
     /// What the journal will be told.
     records: Vec<Record>,
-    locations: HashMap<ChunkId, ChunkLocation>,
+    notes: HashMap<ChunkId, Note>,
     claims: Vec<Claim>,
     /// Given back unless the restoration comes to its end.
     chunks: Vec<ChunkId>,
@@ -101,7 +103,7 @@ impl TransferQueue {
 
     /// Blocks.
     pub(crate) fn restore_from(&self, source: &mut dyn Read) -> Result<SnapshotCounts, QueueError> {
-        if self.inner.plane.is_read_only() {
+        if self.inner.log.is_read_only() {
             return Err(QueueError::ReadOnly);
         }
         let mut reader = Reader::new(source)?;
@@ -129,7 +131,7 @@ impl<'a> Restoration<'a> {
             queue,
             replay: Replay::detached(),
             records: Vec::new(),
-            locations: HashMap::new(),
+            notes: HashMap::new(),
             claims: Vec::new(),
             chunks: Vec::new(),
             counts: SnapshotCounts::default(),
@@ -155,7 +157,7 @@ impl<'a> Restoration<'a> {
             let Some(partition) = arrival.partition.as_deref().filter(|_| arrival.rows_left() == 0) else {
                 return Err(reader.bad("payload with rows that no record has"));
             };
-            if let Some(rows) = &arrival.in_memory {
+            if let Some(rows) = &arrival.held {
                 self.replay.table(partition)?.size_chunk(arrival.chunk, &rows.sizes());
             }
         }
@@ -185,7 +187,7 @@ impl<'a> Restoration<'a> {
             checked.map_err(|reason| reader.bad(reason))?;
             arrival.give_rows(&mut record).map_err(|reason| reader.bad(reason))?;
         }
-        if matches!(self.queue.inner.plane.own, OwnStore::Disk { .. }) {
+        if self.queue.inner.log.is_written() {
             self.records.push(record.clone());
         }
         self.replay.apply(record).map_err(|error| reader.bad(error))
@@ -203,47 +205,45 @@ impl<'a> Restoration<'a> {
             rows: rows.rows(),
             given: 0,
             partition: None,
-            in_memory: None,
+            held: None,
         };
-        match &self.queue.inner.plane.own {
-            OwnStore::Memory(store) => {
-                store.insert(chunk, rows.clone());
-                arrival.in_memory = Some(rows);
-            }
-            OwnStore::Disk { store, journal, .. } => self.write(chunk, bytes, store, journal)?,
-            OwnStore::ReadOnly(_) => return Err(QueueError::ReadOnly),
+        match self.store(chunk, &rows)? {
+            Stored::Held => arrival.held = Some(rows),
+            Stored::Noted(note) => drop(self.notes.insert(chunk, note)),
+            Stored::Unwritten(encoded) => self.write(chunk, encoded)?,
         }
         Ok(arrival)
     }
 
+    /// Hands rows to the queue's own store. Blocks.
+    fn store(&self, chunk: ChunkId, rows: &Chunk) -> Result<Stored, QueueError> {
+        let new = NewChunk { chunk, rows: rows.clone(), group: String::new() };
+        let runtime = tokio::runtime::Handle::try_current();
+        let runtime = runtime.map_err(|error| QueueError::Arrow { reason: error.to_string() })?;
+        let stored = runtime.block_on(self.queue.inner.plane.own().put(vec![new]))?;
+        let none = || QueueError::Arrow { reason: "expected one answer for a chunk, found none".to_owned() };
+        stored.into_iter().next().ok_or_else(none)
+    }
+
     /// Hands payload to the journal's writer; records will refer to it later.
-    fn write(
-        &mut self,
-        chunk: ChunkId,
-        bytes: Buffer,
-        store: &Arc<DiskStore>,
-        journal: &Journal,
-    ) -> Result<(), QueueError> {
+    fn write(&mut self, chunk: ChunkId, rows: Encoded) -> Result<(), QueueError> {
         while self.in_flight.len() >= IN_FLIGHT_MAX
             || self.in_flight.iter().sum::<u64>() > IN_FLIGHT_BYTES_MAX
         {
             self.await_place()?;
         }
-        self.in_flight.push_back(bytes.len() as u64);
-        let (placed, store) = (self.placed.0.clone(), Arc::clone(store));
-        let done = Box::new(move |place: Result<Option<ChunkLocation>, QueueError>| {
-            if let Ok(Some(location)) = &place {
-                store.insert(chunk, *location);
-            }
-            // Whoever restores waits for all of them.
-            let _ = placed.send((chunk, place));
+        let Log::Files { journal, .. } = &self.queue.inner.log else { return Err(QueueError::ReadOnly) };
+        self.in_flight.push_back(rows.len());
+        let (placed, plane) = (self.placed.0.clone(), self.queue.inner.plane.clone());
+        let done = Box::new(move |written: Result<Notes, QueueError>| {
+            let missing = || QueueError::ChunkGone { chunk: chunk.0 };
+            let note = written.and_then(|notes| notes.into_iter().next().ok_or_else(missing));
+            let kept = note.and_then(|note| plane.keep(chunk, &note).map(|_| note));
+            // The restoration waits for all of them.
+            let _ = placed.send((chunk, kept));
         });
-        let entry = Entry {
-            payload: Some(Encoded::from(vec![bytes])),
-            facts: Box::new(|_| Ok(Vec::new())),
-            durability: Durability::Os,
-            done,
-        };
+        let payload = Payload::from_iter([(chunk, rows)]);
+        let entry = Entry { payload, facts: Box::new(|_, _| Ok(())), durability: Durability::Os, done };
         send(journal, entry);
         Ok(())
     }
@@ -252,7 +252,7 @@ impl<'a> Restoration<'a> {
         let closed = || QueueError::Closed { partition: "of a snapshot".to_owned() };
         let (chunk, place) = self.placed.1.recv().map_err(|_| closed())?;
         self.in_flight.pop_front();
-        self.locations.extend(place?.map(|location| (chunk, location)));
+        self.notes.insert(chunk, place?);
         Ok(())
     }
 
@@ -278,9 +278,12 @@ impl<'a> Restoration<'a> {
             drop(partitions);
             drop(claims);
         };
-        match &inner.plane.own {
-            OwnStore::Disk { journal, .. } => self.write_down(journal, publish)?,
-            OwnStore::Memory(_) | OwnStore::ReadOnly(_) => publish(),
+        for (chunk, note) in &self.notes {
+            inner.plane.keep(*chunk, note)?;
+        }
+        match &inner.log {
+            Log::Files { journal, .. } => self.write_down(journal, publish)?,
+            Log::Nowhere | Log::ReadOnly => publish(),
         }
         self.chunks = idle;
         Ok(())
@@ -294,16 +297,16 @@ impl<'a> Restoration<'a> {
     ) -> Result<(), QueueError> {
         let mut records = std::mem::take(&mut self.records);
         for payload in records.iter_mut().filter_map(Record::payload_mut) {
-            payload.location = self.locations.get(&payload.chunk).copied();
+            payload.note = self.notes.get(&payload.chunk).cloned();
         }
-        let facts: Facts = Box::new(move |_| Ok(records));
+        let facts: Facts = Box::new(move |_, body| records.iter().try_for_each(|record| body.push(record)));
         let (reply, outcome) = channel();
-        let done = Box::new(move |durable: Result<Option<ChunkLocation>, QueueError>| {
+        let done = Box::new(move |durable: Result<Notes, QueueError>| {
             // On the writer's thread: no rewriting of the journal comes in between.
             let written = durable.map(|_| publish());
             let _ = reply.send(written);
         });
-        send(journal, Entry { payload: None, facts, durability: Durability::Fsync, done });
+        send(journal, Entry { payload: Payload::new(), facts, durability: Durability::Fsync, done });
         let closed = || QueueError::Closed { partition: "of a snapshot".to_owned() };
         outcome.recv().unwrap_or_else(|_| Err(closed()))
     }

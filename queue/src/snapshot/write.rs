@@ -5,12 +5,14 @@ use std::io::Write;
 
 use bytes::Bytes;
 
-use super::capture::{Captured, Loader, Scrutiny, Source};
+use super::capture::{Captured, Scrutiny};
 use super::pack::Filling;
 use super::{Line, MAGIC, SnapshotCounts};
-use crate::journal::Record;
+use crate::error::QueueError;
 use crate::partition::CutReader;
-use crate::{ChunkId, QueueError, TransferQueue};
+use crate::queue::TransferQueue;
+use crate::record::Record;
+use crate::store::{ChunkId, Loader, Source};
 
 /// A queue, or one of its partitions, at one moment: what it was when this was made, whatever happens meanwhile.
 ///

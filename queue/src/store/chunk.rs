@@ -8,7 +8,7 @@ use arrow_schema::{DataType, SchemaRef};
 use arrow_select::interleave::interleave_record_batch;
 
 use super::{ChunkSizes, held_bytes, own_buffers};
-use crate::QueueError;
+use crate::error::QueueError;
 
 /// Rows that were put together, in the batches that they came in: one schema, at least one batch. Cheap to clone.
 #[derive(Debug, Clone)]

@@ -1,4 +1,5 @@
-//! Chunks in segment files: each an Arrow IPC stream of one batch, appended by the journal's writer, read by anybody.
+//! Chunks in segment files: each an Arrow IPC stream of one batch, appended by the journal's writer, read by
+//! any thread.
 //!
 //! A segment that is closed and whose chunks are all freed is deleted; from one that is mostly dead the journal's writer
 //! moves the rest to the newest, so that a few rows which stay keep no others' bytes. Large chunks are mapped, not copied: what readers
@@ -14,17 +15,21 @@ use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use arrow_buffer::Buffer;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
 use parking_lot::Mutex;
 
-use super::{Chunk, ChunkId, ChunkLocation, Encoded, Found, NewChunk, Store, Stored, Wanted, decode};
-use crate::{QueueError, mapped};
+use super::{
+    Appender, Capabilities, Chunk, ChunkId, ChunkLocation, Encoded, Found, Live, NewChunk, Note, Pin, Pinned,
+    Reach, SEGMENTS, Store, Stored, Stray, Wanted, decode,
+};
+use crate::error::QueueError;
+use crate::mapped;
 
-pub(crate) use segments::SegmentWriter;
+use segments::SegmentWriter;
 
 /// A chunk that is at least so long is mapped; below that reading it costs less. Bytes.
 const MAPPED_BYTES_MIN: u64 = 64 << 10;
@@ -46,8 +51,10 @@ const SPARSE: u64 = 2;
 #[derive(Debug, Default)]
 struct Segment {
     chunks: HashSet<ChunkId>,
-    /// Chunks that have been appended and that nobody knows of yet.
+    /// Chunks that have been appended and that no record refers to yet.
     expected: usize,
+    /// Its file, where a reader has it open.
+    file: Weak<SegmentFile>,
     open: bool,
     /// Of the file.
     bytes: u64,
@@ -77,6 +84,8 @@ struct Held {
 #[derive(Debug, Default)]
 struct Index {
     chunks: HashMap<ChunkId, Held>,
+    /// Chunks that have been appended: their segments stay, even if they are closed before the record is durable.
+    appended: HashMap<ChunkId, ChunkLocation>,
     segments: BTreeMap<u64, Segment>,
     /// Segments that are worth emptying.
     sparse: BTreeSet<u64>,
@@ -93,52 +102,49 @@ impl Index {
     }
 }
 
-/// See the module's documentation.
+/// The store of a queue that has a directory.
 #[derive(Debug)]
 pub(crate) struct DiskStore {
     dir: PathBuf,
+    /// A segment is closed at this size; bytes.
+    segment_bytes: u64,
     index: Mutex<Index>,
 }
 
 impl DiskStore {
-    /// A store that deletes nothing until [`DiskStore::clean`].
-    pub(crate) fn new(dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), index: Mutex::default() }
+    /// A store that deletes nothing until it is [opened](Store::opened).
+    pub(crate) fn new(dir: &Path, segment_bytes: u64) -> Self {
+        Self { dir: dir.to_owned(), segment_bytes, index: Mutex::default() }
     }
 
-    /// Makes a chunk known that lies on disk.
-    pub(crate) fn insert(&self, chunk: ChunkId, location: ChunkLocation) {
+    fn insert(
+        &self,
+        chunk: ChunkId,
+        location: impl FnOnce() -> Result<ChunkLocation, QueueError>,
+    ) -> Result<(), QueueError> {
         let mut index = self.index.lock();
+        let location = match index.appended.get(&chunk) {
+            Some(location) => *location,
+            None => location()?,
+        };
         // Several records may speak of one chunk.
         if index.chunks.insert(chunk, Held { location, live_bytes: location.length }).is_some() {
-            return;
+            return Ok(());
         }
         index.bytes += location.length;
         let segment = index.segments.entry(location.segment).or_default();
         segment.live_bytes += location.length;
         segment.chunks.insert(chunk);
+        Ok(())
     }
 
     /// Where a live chunk lies.
-    pub(crate) fn location(&self, chunk: ChunkId) -> Option<ChunkLocation> {
+    fn location(&self, chunk: ChunkId) -> Option<ChunkLocation> {
         self.index.lock().chunks.get(&chunk).map(|held| held.location)
     }
 
-    /// Only `live` of the `rows` of a chunk are still needed.
-    pub(crate) fn thin(&self, chunk: ChunkId, live: usize, rows: usize) {
-        let mut index = self.index.lock();
-        let Some(held) = index.chunks.get_mut(&chunk) else { return };
-        let ChunkLocation { segment, length, .. } = held.location;
-        let live_bytes = (length * live as u64).div_ceil(rows.max(1) as u64).min(held.live_bytes);
-        let less = std::mem::replace(&mut held.live_bytes, live_bytes) - live_bytes;
-        if let Some(segment) = index.segments.get_mut(&segment) {
-            segment.live_bytes -= less;
-        }
-        index.look_at(segment);
-    }
-
     /// The chunks of a segment that would give back more than it keeps, in no order; each segment once.
-    pub(crate) fn take_sparse(&self) -> Option<Vec<ChunkId>> {
+    fn take_sparse(&self) -> Option<Vec<ChunkId>> {
         let mut index = self.index.lock();
         let sparse = index.sparse.pop_first()?;
         let segment = index.segments.get_mut(&sparse)?;
@@ -150,14 +156,15 @@ impl DiskStore {
         self.index.lock().segments.entry(segment).or_default().open = true;
     }
 
-    /// A chunk has been appended that no record refers to yet: its segment stays, even if it is closed before the
-    /// record is durable.
-    fn expect(&self, segment: u64) {
-        self.index.lock().segments.entry(segment).or_default().expected += 1;
+    fn expect(&self, chunk: ChunkId, location: ChunkLocation) {
+        let mut index = self.index.lock();
+        index.appended.insert(chunk, location);
+        index.segments.entry(location.segment).or_default().expected += 1;
     }
 
-    fn leave(&self, segment: u64) {
+    fn settle(&self, chunk: ChunkId) {
         let mut index = self.index.lock();
+        let Some(ChunkLocation { segment, .. }) = index.appended.remove(&chunk) else { return };
         if let Some(left) = index.segments.get_mut(&segment) {
             left.expected -= 1;
         }
@@ -186,7 +193,7 @@ impl DiskStore {
     }
 
     /// After replay: deletes segments that no live row refers to; says which number is free.
-    pub(crate) fn clean(&self) -> Result<u64, QueueError> {
+    fn clean(&self) -> Result<u64, QueueError> {
         self.index.lock().deletes = true;
         let mut next = 0;
         for (segment, path) in self.files()? {
@@ -201,45 +208,30 @@ impl DiskStore {
     }
 
     /// Blocks while it reads.
-    pub(crate) fn load(&self, chunk: ChunkId) -> Result<Chunk, QueueError> {
-        let (segment, location) = self.pin(chunk)?;
-        decode(segment.read(&location)?)
+    fn load(&self, chunk: ChunkId) -> Result<Chunk, QueueError> {
+        let PinnedChunk { file, location } = self.open_for(chunk)?;
+        decode(file.read(&location)?)
     }
 
-    /// Opens the segment of a live chunk: what lies in it can be read for as long as it is open, also when it is deleted.
-    pub(crate) fn pin(&self, chunk: ChunkId) -> Result<(SegmentFile, ChunkLocation), QueueError> {
+    /// Opens the segment of a live chunk, once for all readers: what lies in it can be read for as long as it is open, also
+    /// when it is deleted.
+    fn open_for(&self, chunk: ChunkId) -> Result<PinnedChunk, QueueError> {
         let gone = || QueueError::ChunkGone { chunk: chunk.0 };
-        let location = self.location(chunk).ok_or_else(gone)?;
+        let (location, open) = {
+            let index = self.index.lock();
+            let location = index.chunks.get(&chunk).ok_or_else(gone)?.location;
+            let open = index.segments.get(&location.segment).and_then(|segment| segment.file.upgrade());
+            (location, open)
+        };
+        if let Some(file) = open {
+            return Ok(PinnedChunk { file, location });
+        }
         match SegmentFile::open(&self.dir, &location) {
-            Ok(segment) => Ok((segment, location)),
+            Ok(file) => Ok(PinnedChunk { file: Arc::new(file), location }),
             // Moved or freed since the line before, and its segment went with it: nothing is missing.
             Err(_) if self.location(chunk) != Some(location) => Err(gone()),
             Err(error) => Err(error),
         }
-    }
-
-    /// Segment files that hold nothing which anybody knows of, with their sizes; the last one may be one that is about
-    /// to be filled.
-    pub(crate) fn strays(&self) -> Result<Vec<(PathBuf, u64)>, QueueError> {
-        let mut strays = Vec::new();
-        for (segment, path) in self.files()? {
-            let known = self.index.lock().segments.get(&segment).is_some_and(|known| !known.is_empty());
-            // Gone meanwhile: freed.
-            if let (false, Ok(metadata)) = (known, path.metadata()) {
-                strays.push((path, metadata.len()));
-            }
-        }
-        strays.sort();
-        Ok(strays)
-    }
-
-    /// The segment file with the highest number.
-    pub(crate) fn newest_segment(&self) -> Result<Option<PathBuf>, QueueError> {
-        Ok(self.files()?.into_iter().max().map(|(_, path)| path))
-    }
-
-    pub(crate) fn dir(&self) -> &Path {
-        &self.dir
     }
 
     fn files(&self) -> Result<Vec<(u64, PathBuf)>, QueueError> {
@@ -254,7 +246,7 @@ impl DiskStore {
 
 /// A segment that stays readable.
 #[derive(Debug)]
-pub(crate) struct SegmentFile {
+struct SegmentFile {
     path: PathBuf,
     file: File,
 }
@@ -269,7 +261,7 @@ impl SegmentFile {
     }
 
     /// The bytes of a chunk as they were written. Blocks.
-    pub(crate) fn read(&self, location: &ChunkLocation) -> Result<Buffer, QueueError> {
+    fn read(&self, location: &ChunkLocation) -> Result<Buffer, QueueError> {
         let bytes = self.bytes(location).map_err(|error| unreadable(&self.path, location, error))?;
         if crc32fast::hash(&bytes) != location.checksum {
             let reason = "the checksum of a chunk does not match".to_owned();
@@ -291,6 +283,20 @@ impl SegmentFile {
     }
 }
 
+/// A chunk whose segment is open.
+#[derive(Debug)]
+struct PinnedChunk {
+    file: Arc<SegmentFile>,
+    location: ChunkLocation,
+}
+
+impl Pinned for PinnedChunk {
+    fn load(&self) -> Result<(Option<Buffer>, Chunk), QueueError> {
+        let bytes = self.file.read(&self.location)?;
+        Ok((Some(bytes.clone()), decode(bytes)?))
+    }
+}
+
 fn unreadable(path: &Path, location: &ChunkLocation, error: std::io::Error) -> QueueError {
     match error.kind() {
         ErrorKind::NotFound | ErrorKind::UnexpectedEof => QueueError::Corrupt {
@@ -309,6 +315,14 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 }
 
 impl Store for Arc<DiskStore> {
+    fn name(&self) -> &'static str {
+        SEGMENTS
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { outlives_process: true, is_local: true }
+    }
+
     fn put(&self, chunks: Vec<NewChunk>) -> BoxFuture<'_, Result<Vec<Stored>, QueueError>> {
         let bytes: usize = chunks.iter().map(|new| new.rows.held_bytes()).sum();
         let encode = move || {
@@ -373,5 +387,60 @@ impl Store for Arc<DiskStore> {
 
     fn bytes(&self) -> u64 {
         self.index.lock().bytes
+    }
+    fn keep(&self, chunk: ChunkId, note: &Note) -> Result<Reach, QueueError> {
+        self.insert(chunk, || note.content().map(|location| *location))?;
+        Ok(Reach::Within)
+    }
+
+    fn note(&self, chunk: ChunkId) -> Option<Note> {
+        self.location(chunk).map(|location| Note::new(SEGMENTS, location))
+    }
+
+    fn opened(&self) -> Result<Option<Box<dyn Appender>>, QueueError> {
+        let next = self.clean()?;
+        Ok(Some(Box::new(SegmentWriter::new(next, Self::clone(self)))))
+    }
+
+    fn thin(&self, chunk: ChunkId, live: &Live<'_>) {
+        let mut index = self.index.lock();
+        let Some(held) = index.chunks.get_mut(&chunk) else { return };
+        let ChunkLocation { segment, length, .. } = held.location;
+        let share = (length * live.rows as u64).div_ceil(live.of.max(1) as u64);
+        let live_bytes = share.min(held.live_bytes);
+        let less = std::mem::replace(&mut held.live_bytes, live_bytes) - live_bytes;
+        if let Some(segment) = index.segments.get_mut(&segment) {
+            segment.live_bytes -= less;
+        }
+        index.look_at(segment);
+    }
+
+    fn pin(&self, chunk: ChunkId) -> Pin {
+        let pinned = match self.open_for(chunk) {
+            Ok(pinned) => pinned,
+            Err(error) => return Pin::Missing(error),
+        };
+        // Chunks of one segment share its open file.
+        if let Some(segment) = self.index.lock().segments.get_mut(&pinned.location.segment) {
+            segment.file = Arc::downgrade(&pinned.file);
+        }
+        Pin::Pinned(Arc::new(pinned))
+    }
+
+    fn strays(&self) -> Result<Vec<Stray>, QueueError> {
+        let files = self.files()?;
+        // Where another process owns the directory, the newest may be one that it has just begun.
+        let newest =
+            if self.index.lock().deletes { None } else { files.iter().map(|(segment, _)| *segment).max() };
+        let mut strays = Vec::new();
+        for (segment, file) in files.into_iter().filter(|(segment, _)| Some(*segment) != newest) {
+            let known = self.index.lock().segments.get(&segment).is_some_and(|known| !known.is_empty());
+            // Gone meanwhile: freed.
+            if let (false, Ok(metadata)) = (known, file.metadata()) {
+                strays.push(Stray { file, bytes: metadata.len() });
+            }
+        }
+        strays.sort();
+        Ok(strays)
     }
 }

@@ -6,21 +6,13 @@ use arrow_buffer::Buffer;
 use arrow_ipc::reader::StreamDecoder;
 use arrow_ipc::writer::StreamEncoder;
 
-use super::{ALIGNMENT, Chunk};
-use crate::QueueError;
+use super::Chunk;
+use crate::error::QueueError;
 
 /// Shorter buffers are copied together, so that they are not written one by one; bytes.
 const COPIED_BYTES_MAX: usize = 16 << 10;
 
-/// A stretch of encoded bytes that is a chunk of its own.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Within {
-    pub(crate) offset: u64,
-    pub(crate) length: u64,
-    pub(crate) checksum: u32,
-}
-
-/// One chunk or several as Arrow IPC streams, each at a multiple of 64 bytes, as arrow's buffers lie within them.
+/// A chunk as an Arrow IPC stream.
 #[derive(Debug, Default, Clone)]
 pub struct Encoded {
     pieces: Vec<Buffer>,
@@ -30,7 +22,7 @@ pub struct Encoded {
 
 impl Encoded {
     /// A chunk. Its payload is read, for the checksum, and not copied.
-    pub(crate) fn of(chunk: &Chunk) -> Result<Self, QueueError> {
+    pub fn of(chunk: &Chunk) -> Result<Self, QueueError> {
         let mut encoder = StreamEncoder::try_new(chunk.schema())?;
         let mut buffers = Vec::new();
         for batch in chunk.pieces() {
@@ -40,35 +32,24 @@ impl Encoded {
         Ok(Self::from(gathered(buffers)))
     }
 
-    /// Appends chunks; says where they lie.
-    pub(crate) fn append(&mut self, other: Self) -> Within {
-        let padding = self.length.next_multiple_of(ALIGNMENT) - self.length;
-        if padding > 0 {
-            self.push(Buffer::from(&[0; ALIGNMENT as usize][..padding as usize]));
-        }
-        let within = Within { offset: self.length, length: other.length, checksum: other.checksum() };
-        self.hasher.combine(&other.hasher);
-        self.length += other.length;
-        self.pieces.extend(other.pieces);
-        within
-    }
-
     /// Bytes.
-    pub(crate) fn len(&self) -> u64 {
+    #[allow(clippy::len_without_is_empty, reason = "a chunk has rows")]
+    pub fn len(&self) -> u64 {
         self.length
     }
 
     /// CRC-32 of all bytes.
-    pub(crate) fn checksum(&self) -> u32 {
+    pub fn checksum(&self) -> u32 {
         self.hasher.clone().finalize()
     }
 
-    pub(crate) fn write_to(&self, mut file: impl Write) -> io::Result<()> {
+    /// Writes all bytes.
+    pub fn write_to(&self, mut file: impl Write) -> io::Result<()> {
         self.pieces.iter().try_for_each(|piece| file.write_all(piece))
     }
 
     /// The bytes in one buffer; copied where they lie in several.
-    pub(crate) fn into_buffer(mut self) -> Buffer {
+    pub fn into_buffer(mut self) -> Buffer {
         if self.pieces.len() == 1
             && let Some(only) = self.pieces.pop()
         {
@@ -114,8 +95,8 @@ pub(crate) fn gathered(buffers: Vec<Buffer>) -> Vec<Buffer> {
     gathered
 }
 
-/// The rows of a chunk's bytes, which are not copied if they lie at a multiple of [`ALIGNMENT`].
-pub(crate) fn decode(mut bytes: Buffer) -> Result<Chunk, QueueError> {
+/// The rows of a chunk's bytes, which are not copied if they lie at a multiple of [`ALIGNMENT`](super::ALIGNMENT).
+pub fn decode(mut bytes: Buffer) -> Result<Chunk, QueueError> {
     let mut decoder = StreamDecoder::new();
     let mut pieces = Vec::new();
     while let Some(piece) = decoder.decode(&mut bytes)? {

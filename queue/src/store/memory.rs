@@ -1,7 +1,6 @@
 //! Chunks in memory.
 
 use std::collections::HashMap;
-
 use std::sync::Arc;
 
 use arrow_schema::Schema;
@@ -9,8 +8,10 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 
-use super::{Chunk, ChunkId, Found, NewChunk, Store, Stored, Wanted};
-use crate::QueueError;
+use super::{
+    Capabilities, Chunk, ChunkId, Found, NewChunk, Note, Pin, Pinned, Reach, Resident, Store, Stored, Wanted,
+};
+use crate::error::QueueError;
 use crate::recent::Recent;
 
 #[derive(Debug, Default)]
@@ -20,18 +21,18 @@ struct Chunks {
     bytes: u64,
 }
 
-/// See the module's documentation.
+/// The store of a queue that has no directory.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryStore {
     chunks: Mutex<Chunks>,
 }
 
-impl MemoryStore {
-    pub(crate) fn get(&self, chunk: ChunkId) -> Option<Chunk> {
+impl Resident for MemoryStore {
+    fn chunk(&self, chunk: ChunkId) -> Option<Chunk> {
         self.chunks.lock().by_id.get(&chunk).cloned()
     }
 
-    pub(crate) fn insert(&self, chunk: ChunkId, rows: Chunk) {
+    fn insert(&self, chunk: ChunkId, rows: Chunk) {
         let bytes = rows.held_bytes() as u64;
         let mut chunks = self.chunks.lock();
         chunks.bytes += bytes;
@@ -42,6 +43,14 @@ impl MemoryStore {
 }
 
 impl Store for MemoryStore {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { outlives_process: false, is_local: true }
+    }
+
     fn put(&self, chunks: Vec<NewChunk>) -> BoxFuture<'_, Result<Vec<Stored>, QueueError>> {
         async move {
             let keep = |new: NewChunk| {
@@ -82,5 +91,30 @@ impl Store for MemoryStore {
 
     fn bytes(&self) -> u64 {
         self.chunks.lock().bytes
+    }
+    /// It notes nothing.
+    fn keep(&self, _chunk: ChunkId, _note: &Note) -> Result<Reach, QueueError> {
+        Ok(Reach::Within)
+    }
+
+    fn note(&self, _chunk: ChunkId) -> Option<Note> {
+        None
+    }
+
+    fn resident(&self) -> Option<&dyn Resident> {
+        Some(self)
+    }
+
+    fn pin(&self, chunk: ChunkId) -> Pin {
+        match self.chunk(chunk) {
+            Some(rows) => Pin::Pinned(Arc::new(rows)),
+            None => Pin::Missing(QueueError::ChunkGone { chunk: chunk.0 }),
+        }
+    }
+}
+
+impl Pinned for Chunk {
+    fn load(&self) -> Result<(Option<arrow_buffer::Buffer>, Chunk), QueueError> {
+        Ok((None, self.clone()))
     }
 }

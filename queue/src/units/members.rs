@@ -6,13 +6,17 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::{Chosen, Place, RETURN_MAX, SILENCE_MAX, UnitCard, UnitInspection, UnitStatus, weight};
-use crate::{ChunkId, QueueError, RemoteQueue, RowHandle};
+use super::{
+    Chosen, Connect, Place, RETURN_MAX, SILENCE_MAX, UnitCard, UnitClient, UnitInspection, UnitStatus, weight,
+};
+use crate::error::QueueError;
+use crate::row::RowHandle;
+use crate::store::{ChunkId, Live, Reach};
 
 #[derive(Debug)]
 struct Member {
     card: UnitCard,
-    client: Option<RemoteQueue>,
+    client: Option<Arc<dyn UnitClient>>,
     status: UnitStatus,
     /// It gets no rows until it has been looked at.
     is_shunned: bool,
@@ -38,11 +42,11 @@ struct State {
 }
 
 /// The units of a queue, and what lies where.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Units {
     state: Mutex<State>,
-    /// What units ask for, as the controller does.
-    token: Mutex<Option<String>>,
+    /// Absent in a queue that is not served: no unit announces itself there.
+    connect: Mutex<Option<Connect>>,
 }
 
 impl State {
@@ -52,13 +56,17 @@ impl State {
 }
 
 impl Units {
-    pub(crate) fn set_token(&self, token: Option<String>) {
-        *self.token.lock() = token;
+    /// How units that announce themselves are reached.
+    pub(crate) fn set_connect(&self, connect: Connect) {
+        *self.connect.lock() = Some(connect);
     }
 
     /// A client that fails at once where a unit does not answer. Needs a tokio runtime.
-    pub(super) fn client(&self, url: &str) -> Result<RemoteQueue, QueueError> {
-        RemoteQueue::of_unit(url, self.token.lock().clone())
+    fn client(&self, url: &str) -> Result<Arc<dyn UnitClient>, QueueError> {
+        let connect = self.connect.lock();
+        let reason = || "expected a served queue: only one has storage units".to_owned();
+        let unserved = || QueueError::Unreachable { url: url.to_owned(), reason: reason() };
+        connect.as_ref().ok_or_else(unserved)?(url)
     }
 
     /// Units that were reached where another one is now: they have gone.
@@ -135,14 +143,14 @@ impl Units {
     }
 
     /// A unit that was silent, or that somebody could not reach, answers.
-    pub(super) fn heard(&self, unit: &str) {
+    pub(crate) fn heard(&self, unit: &str) {
         if let Ok(member) = self.state.lock().member(unit) {
             (member.is_shunned, member.seen) = (false, Instant::now());
         }
     }
 
     /// Units that are silent or that somebody could not reach, and how to ask them.
-    pub(super) fn take_doubtful(&self, now: Instant) -> Vec<(String, Option<RemoteQueue>)> {
+    pub(crate) fn take_doubtful(&self, now: Instant) -> Vec<(String, Option<Arc<dyn UnitClient>>)> {
         let mut state = self.state.lock();
         let suspects = std::mem::take(&mut state.suspects);
         let is_doubtful = |member: &&Member| {
@@ -154,7 +162,7 @@ impl Units {
     }
 
     /// Dead units that kept their rows in memory, and have had time to come back: what is left of their chunks is lost.
-    pub(super) fn take_gone(&self, now: Instant) -> Vec<(String, Vec<ChunkId>)> {
+    pub(crate) fn take_gone(&self, now: Instant) -> Vec<(String, Vec<ChunkId>)> {
         let state = self.state.lock();
         let is_gone = |member: &&Member| {
             member.status == UnitStatus::Dead
@@ -166,7 +174,7 @@ impl Units {
     }
 
     /// Refuses rows on a unit that takes none; says whether it keeps them.
-    pub(crate) fn check_takes_rows(&self, unit: &str) -> Result<bool, QueueError> {
+    pub(super) fn check_takes_rows(&self, unit: &str) -> Result<bool, QueueError> {
         let mut state = self.state.lock();
         let member = state.member(unit)?;
         if member.status == UnitStatus::Live {
@@ -176,8 +184,8 @@ impl Units {
         }
     }
 
-    /// A chunk lies at a place. Says whether it is within reach.
-    pub(crate) fn insert(&self, chunk: ChunkId, place: Place) -> bool {
+    /// A chunk lies at a place.
+    pub(super) fn insert(&self, chunk: ChunkId, place: Arc<Place>) -> Reach {
         let mut state = self.state.lock();
         let (unit, is_durable) = (place.unit.clone(), place.is_durable);
         // As the journal is read nobody has announced himself yet; or the unit has died while the rows were written down.
@@ -191,9 +199,14 @@ impl Units {
             freed: Vec::new(),
         });
         member.chunks.insert(chunk);
-        let is_here = member.status != UnitStatus::Dead;
-        state.chunks.insert(chunk, Placed { place: Arc::new(place), freed: HashSet::new() });
-        is_here
+        let reach = if member.status == UnitStatus::Dead { Reach::Away } else { Reach::Within };
+        state.chunks.insert(chunk, Placed { place, freed: HashSet::new() });
+        reach
+    }
+
+    /// Whether a chunk lies on a unit.
+    pub(crate) fn has(&self, chunk: ChunkId) -> bool {
+        self.state.lock().chunks.contains_key(&chunk)
     }
 
     /// Where a chunk lies, if that is on a unit.
@@ -202,7 +215,7 @@ impl Units {
     }
 
     /// How to reach the unit of a place.
-    pub(crate) fn client_of(&self, unit: &str) -> Result<RemoteQueue, QueueError> {
+    pub(crate) fn client_of(&self, unit: &str) -> Result<Arc<dyn UnitClient>, QueueError> {
         let mut state = self.state.lock();
         let member = state.member(unit)?;
         let away = || QueueError::UnitAway { unit: unit.to_owned() };
@@ -230,10 +243,10 @@ impl Units {
     }
 
     /// Only some rows of a chunk are still needed: its unit may forget the others.
-    pub(crate) fn thin(&self, chunk: ChunkId, live: &[u32]) {
+    pub(super) fn forget_others(&self, chunk: ChunkId, live: &Live<'_>) {
+        let live: HashSet<u32> = live.places().into_iter().collect();
         let mut state = self.state.lock();
         let Some(placed) = state.chunks.get_mut(&chunk) else { return };
-        let live: HashSet<u32> = live.iter().copied().collect();
         let mut freed = Vec::new();
         for (at, row) in placed.place.rows.iter().enumerate() {
             if !live.contains(&(at as u32)) && placed.freed.insert(at as u32) {
@@ -304,7 +317,7 @@ impl Units {
     }
 
     /// Some chunks that lie on units which are drained.
-    pub(super) fn draining(&self, count: usize) -> Vec<(String, Vec<ChunkId>)> {
+    pub(crate) fn draining(&self, count: usize) -> Vec<(String, Vec<ChunkId>)> {
         let state = self.state.lock();
         let draining = state.members.values().filter(|member| member.status == UnitStatus::Draining);
         let chunks = |member: &Member| {
@@ -314,7 +327,7 @@ impl Units {
     }
 
     /// What units that answer may forget.
-    pub(super) fn take_freed(&self) -> Vec<(String, RemoteQueue, Vec<RowHandle>)> {
+    pub(crate) fn take_freed(&self) -> Vec<(String, Arc<dyn UnitClient>, Vec<RowHandle>)> {
         let mut state = self.state.lock();
         let mut freed = Vec::new();
         for member in state.members.values_mut().filter(|member| member.status != UnitStatus::Dead) {
@@ -325,7 +338,7 @@ impl Units {
         freed
     }
 
-    pub(super) fn give_back_freed(&self, unit: &str, rows: Vec<RowHandle>) {
+    pub(crate) fn give_back_freed(&self, unit: &str, rows: Vec<RowHandle>) {
         if let Ok(member) = self.state.lock().member(unit) {
             member.freed.extend(rows);
         }

@@ -24,22 +24,24 @@
 //! # Deliberately absent
 //! Replication: that is the business of an existing distributed store behind [`Store`](crate::Store).
 
-mod member;
 mod members;
 mod store;
-mod upkeep;
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use arrow_array::RecordBatch;
+use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::{PartitionSpec, RemoteQueue, RowHandle};
+use crate::config::PartitionSpec;
+use crate::error::QueueError;
+use crate::put::Put;
+use crate::row::RowHandle;
+use crate::store::{Note, UNITS};
 
-pub(crate) use member::ORPHAN_AGE;
-pub use member::{UnitConfig, run_unit};
 pub(crate) use members::Units;
-pub(crate) use upkeep::keep_up;
 
 /// A unit keeps all rows in this partition.
 pub const BLOBS: &str = "_blobs";
@@ -51,14 +53,17 @@ const SILENCE_MAX: Duration = Duration::from_secs(2);
 /// a controller that was started anew its units have yet to announce themselves.
 const RETURN_MAX: Duration = Duration::from_secs(10);
 
+/// A blob that the controller does not know after so long was never put.
+pub(crate) const ORPHAN_AGE: Duration = Duration::from_secs(600);
+
 /// What a unit's partition is declared as.
-fn blobs_spec() -> PartitionSpec {
+pub(crate) fn blobs_spec() -> PartitionSpec {
     PartitionSpec::new(BLOBS, [CONTROLLER], u32::MAX as usize)
 }
 
 /// Where the rows of a chunk lie that are on a unit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub(crate) struct Place {
     pub(crate) unit: String,
     /// Its group there.
     pub(crate) blob: String,
@@ -69,6 +74,35 @@ pub struct Place {
     pub(crate) is_durable: bool,
 }
 
+impl Place {
+    /// The note of rows that lie there.
+    pub(crate) fn into_note(self) -> Note {
+        Note::new(UNITS, self)
+    }
+}
+
+/// A unit, as its controller speaks to it: rows in its partition [`BLOBS`]. Calls fail at once where it does not answer.
+pub(crate) trait UnitClient: std::fmt::Debug + Send + Sync {
+    /// Puts a blob.
+    fn put(&self, blob: Put) -> BoxFuture<'_, Result<Vec<RowHandle>, QueueError>>;
+
+    /// Some columns of rows, all if absent.
+    fn get<'a>(
+        &'a self,
+        rows: &'a [RowHandle],
+        columns: Option<&'a [String]>,
+    ) -> BoxFuture<'a, Result<Vec<RecordBatch>, QueueError>>;
+
+    /// Frees those of the rows that are there.
+    fn clear<'a>(&'a self, rows: &'a [RowHandle]) -> BoxFuture<'a, Result<(), QueueError>>;
+
+    /// Whether it answers. Waits as long as it takes.
+    fn is_there(&self) -> BoxFuture<'_, bool>;
+}
+
+/// Makes the client of a unit at an address. Needs a tokio runtime.
+pub(crate) type Connect = Box<dyn Fn(&str) -> Result<Arc<dyn UnitClient>, QueueError> + Send + Sync>;
+
 fn yes() -> bool {
     true
 }
@@ -76,7 +110,7 @@ fn yes() -> bool {
 /// A unit that gets rows.
 pub(crate) struct Chosen {
     pub(crate) unit: String,
-    pub(crate) client: RemoteQueue,
+    pub(crate) client: Arc<dyn UnitClient>,
     pub(crate) is_durable: bool,
 }
 

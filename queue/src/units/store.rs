@@ -4,9 +4,13 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt, TryStreamExt};
 
-use super::{BLOBS, Chosen, Place, Units};
-use crate::store::{Chunk, Found, NewChunk, Store, Stored, Wanted};
-use crate::{ChunkId, ErrorClass, Put, Queue, QueueError, RowHandle};
+use super::{Chosen, Place, Units};
+use crate::error::{ErrorClass, QueueError};
+use crate::put::Put;
+use crate::row::RowHandle;
+use crate::store::{
+    Capabilities, Chunk, ChunkId, Found, Live, NewChunk, Note, Reach, Store, Stored, UNITS, Wanted,
+};
 
 /// Chunks that are on their way to or from units at a time.
 const AT_A_TIME: usize = 16;
@@ -17,14 +21,14 @@ impl Units {
     pub(crate) async fn put_all(&self, chunks: &[NewChunk]) -> Result<Option<Vec<Stored>>, QueueError> {
         let putting = stream::iter(0..chunks.len()).map(|at| self.put_one(&chunks[at])).buffered(AT_A_TIME);
         let places: Vec<Option<Place>> = putting.try_collect().await?;
-        Ok(places.into_iter().map(|place| place.map(Stored::Placed)).collect())
+        Ok(places.into_iter().map(|place| place.map(|place| Stored::Noted(place.into_note()))).collect())
     }
 
     async fn put_one(&self, new: &NewChunk) -> Result<Option<Place>, QueueError> {
         while let Some(Chosen { unit, client, is_durable }) = self.choose(&new.group) {
             let blob = format!("{:032x}", rand::random::<u128>());
             let put = Put::group_of(blob.clone(), new.rows.pieces().to_vec());
-            match client.put(BLOBS, put, None).await {
+            match client.put(put).await {
                 Ok(rows) => return Ok(Some(Place { unit, blob, rows, is_durable })),
                 Err(error) if error.class() == ErrorClass::Retryable => {
                     tracing::warn!(%unit, %error, "a storage unit takes no rows; another one gets them");
@@ -43,7 +47,7 @@ impl Units {
         let needed = |name: &&String| columns.is_none_or(|columns| columns.contains(name));
         let names: Vec<String> = wanted.columns.iter().filter(needed).cloned().collect();
         let fetched = match self.client_of(&place.unit) {
-            Ok(client) => client.get(BLOBS, rows, Some(&names)).await,
+            Ok(client) => client.get(rows, Some(&names)).await,
             Err(error) => Err(error),
         };
         match fetched {
@@ -61,6 +65,15 @@ impl Units {
 }
 
 impl Store for Units {
+    fn name(&self) -> &'static str {
+        UNITS
+    }
+
+    /// Units look through what they have themselves.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { outlives_process: true, is_local: false }
+    }
+
     fn put(&self, chunks: Vec<NewChunk>) -> BoxFuture<'_, Result<Vec<Stored>, QueueError>> {
         let nobody = || QueueError::UnitAway { unit: "any".to_owned() };
         async move { self.put_all(&chunks).await?.ok_or_else(nobody) }.boxed()
@@ -82,5 +95,26 @@ impl Store for Units {
     /// None of them here.
     fn bytes(&self) -> u64 {
         0
+    }
+    fn keep(&self, chunk: ChunkId, note: &Note) -> Result<Reach, QueueError> {
+        Ok(self.insert(chunk, note.content()?))
+    }
+
+    fn note(&self, chunk: ChunkId) -> Option<Note> {
+        self.place(chunk).map(|place| Note::of(UNITS, place))
+    }
+
+    fn thin(&self, chunk: ChunkId, live: &Live<'_>) {
+        self.forget_others(chunk, live);
+    }
+
+    /// The unit may have died, or be drained, since the client put the rows there.
+    fn admit(&self, note: Note) -> Result<Note, QueueError> {
+        let place = note.content::<Place>()?;
+        let is_durable = self.check_takes_rows(&place.unit)?;
+        if place.is_durable == is_durable {
+            return Ok(note);
+        }
+        Ok(Place { is_durable, ..place.as_ref().clone() }.into_note())
     }
 }

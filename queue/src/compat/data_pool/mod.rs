@@ -39,7 +39,7 @@ use arrow_array::{ArrayRef, Float32Array, RecordBatch};
 use tokio::time::Instant;
 
 use super::{bad, check_counts, joined};
-use crate::partition::check_depth;
+use crate::put::check_depth;
 use crate::{
     ClosedGroup, PartitionSpec, Put, Queue, QueueError, RowHandle, SamplePart, Stale, Take, Unfinished,
 };

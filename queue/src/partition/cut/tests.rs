@@ -11,8 +11,11 @@ use serde_json::json;
 
 use super::*;
 use crate::partition::Replay;
+use crate::partition::table::Group;
 use crate::snapshot::Scrutiny;
-use crate::{PartitionSpec, Put, QueueConfig, QueueError, SamplePart, Take, TransferQueue, Unfinished};
+use crate::{
+    PartitionSpec, Put, QueueConfig, QueueError, RowHandle, SamplePart, Take, TransferQueue, Unfinished,
+};
 
 const TASKS: [&str; 2] = ["a", "b"];
 
@@ -129,7 +132,7 @@ fn read(world: &World, cut: &mut CutReader, replay: &mut Replay) -> bool {
             _ => (Vec::new(), ""),
         };
         if let Some(payload) = record.payload() {
-            let (_, chunk) = chunks[&payload.chunk].load().unwrap();
+            let (_, chunk) = chunks[&payload.chunk].load().unwrap().unwrap();
             let found = chunk.select(&payload.chunk_rows).unwrap();
             let found = found.pieces().iter().flat_map(|piece| {
                 piece.column_by_name(column).unwrap().as_primitive::<Int64Type>().values().to_vec()
@@ -190,7 +193,7 @@ async fn a_cut_is_what_the_table_was_whatever_changes_while_it_is_read() {
                     world.change().await;
                 }
                 let table = world.partition.shared.table.lock();
-                kept += table.cuts.open.values().map(|cut| cut.kept.len()).sum::<usize>();
+                kept += table.kept_groups().iter().sum::<usize>();
             } else {
                 let (cut, replay, expected) = open.remove(which);
                 drop(cut);
@@ -199,7 +202,7 @@ async fn a_cut_is_what_the_table_was_whatever_changes_while_it_is_read() {
                 assert!(told == expected, "seed={seed}: {other:?}");
             }
         }
-        assert!(world.partition.shared.table.lock().cuts.open.is_empty());
+        assert!(world.partition.shared.table.lock().kept_groups().is_empty());
     }
     assert!(slices > 10_000 && kept > 10_000, "slices={slices} kept={kept}");
 }

@@ -6,9 +6,10 @@ use std::collections::HashSet;
 
 use super::Replay;
 use crate::config::ColumnSpec;
-use crate::journal::{PutRecord, Record};
+use crate::error::QueueError;
 use crate::partition::table::{GENERATION_MAX, SLOTS_AT_REST, SLOTS_MAX, Table};
-use crate::{QueueError, RowHandle};
+use crate::record::{PutRecord, Record};
+use crate::row::RowHandle;
 
 impl Replay {
     /// Whether `record` belongs into a snapshot and fits what came before; its payload is another matter.

@@ -1,12 +1,18 @@
 use super::*;
-use crate::PartitionSpec;
-use crate::journal::PutRecord;
-use crate::partition::Dispositions;
-use crate::partition::{Partition, PartitionStats, RowHandle};
+use crate::partition::Partition;
+use crate::plane::Plane;
+use crate::record::{Dispositions, PutRecord};
+use crate::store::DiskStore;
+use crate::{PartitionSpec, PartitionStats, RowHandle};
+use std::sync::Arc;
 
-fn declaration() -> Record {
+fn declare() -> Record {
     let spec = PartitionSpec::new("p", ["a"], 16);
     Record::Declare { spec, generation_floor: 0, dispositions: Dispositions::default() }
+}
+
+fn plane(dir: &std::path::Path) -> Plane {
+    Plane::new(Arc::new(Arc::new(DiskStore::new(dir, 1 << 20))))
 }
 
 fn put() -> Record {
@@ -25,8 +31,7 @@ fn put() -> Record {
         rows: vec![RowHandle { slot: 0, generation: 0 }],
         payload: PayloadRecord {
             chunk: ChunkId(0),
-            location: None,
-            unit: None,
+            note: None,
             columns: vec!["id".to_owned()],
             chunk_rows: Vec::new(),
         },
@@ -38,8 +43,8 @@ fn put() -> Record {
 #[test]
 fn a_second_declaration_keeps_what_was_put_under_the_first() {
     let dir = tempfile::tempdir().unwrap();
-    let mut replay = Replay::new(Arc::new(DiskStore::new(dir.path())));
-    for record in [declaration(), put(), declaration()] {
+    let mut replay = Replay::new(plane(dir.path()));
+    for record in [declare(), put(), declare()] {
         replay.apply(record).unwrap();
     }
     let rows: Vec<usize> = replay.into_tables().map(|table| table.rows_live).collect();
@@ -49,18 +54,18 @@ fn a_second_declaration_keeps_what_was_put_under_the_first() {
 #[test]
 fn a_record_outlives_its_rows_and_a_rewriting_of_the_journal() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Arc::new(DiskStore::new(dir.path()));
-    let mut replay = Replay::new(Arc::clone(&store));
+    let plane = plane(dir.path());
+    let mut replay = Replay::new(plane.clone());
     let rows = vec![RowHandle { slot: 0, generation: 0 }];
     let ack = Record::Ack { partition: "p".to_owned(), task: "a".to_owned(), rows, lease: None };
-    for record in [declaration(), put(), ack] {
+    for record in [declare(), put(), ack] {
         replay.apply(record).unwrap();
     }
     let table = replay.into_tables().next().unwrap();
-    let mut again = Replay::new(Arc::clone(&store));
+    let mut again = Replay::new(plane.clone());
     let groups: Vec<_> = table.groups.values().collect();
-    let slice = Slice::of(&table, &groups, &|chunk| (store.location(chunk), None));
-    for record in [live::declaration(&table)].into_iter().chain(slice.into_records()).chain(rest(&table)) {
+    let slice = Slice::of(&table, &groups, &|chunk| plane.note(chunk));
+    for record in [declaration(&table)].into_iter().chain(slice.into_records()).chain(rest(&table)) {
         again.apply(record).unwrap();
     }
     let table = again.into_tables().next().unwrap();
@@ -76,7 +81,7 @@ fn numbers(rows: usize) -> arrow_array::RecordBatch {
 
 #[tokio::test]
 async fn what_concerns_more_rows_than_a_record_may_have_is_read_back() {
-    use crate::journal::RECORD_ROWS_MAX;
+    use crate::row::RECORD_ROWS_MAX;
     use crate::{Put, QueueConfig, Take, TransferQueue};
     let dir = tempfile::tempdir().unwrap();
     let open =

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::{Group, Progress, Table};
-use crate::ChunkId;
 use crate::invariants::{self, Violation};
+use crate::store::ChunkId;
 
 impl Table {
     /// Everything that does not agree with the rest: O(rows).

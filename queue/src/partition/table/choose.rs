@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use super::{Group, Progress, RowHandle, SingleRows, Table};
-use crate::{Amount, GroupSampler, QueueError, ReadyGroup, Take};
+use crate::error::QueueError;
+use crate::take::{Amount, GroupSampler, ReadyGroup, Take};
 
 /// What was chosen.
 #[derive(Debug, PartialEq, Eq)]

@@ -9,8 +9,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::{Progress, Released, RowHandle, Table};
-use crate::ChunkId;
-use crate::store::ChunkSizes;
+use crate::store::{ChunkId, ChunkSizes};
 
 /// What a partition may keep beyond one and a half times what is live; bytes.
 const WASTE_BYTES_MAX: u64 = 16 << 20;

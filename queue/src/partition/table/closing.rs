@@ -5,12 +5,12 @@ use std::collections::HashSet;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::samples::{
-    ClosedGroup, ClosedNames, GroupSamples, INCOMPLETE, SamplePart, SamplesRecord, Unfinished,
-};
-use super::{Freed, Group, Released, Table};
-use crate::QueueError;
-use crate::partition::Put;
+use super::samples::GroupSamples;
+use super::{Group, Released, Table};
+use crate::error::QueueError;
+use crate::put::Put;
+use crate::record::{ClosedNames, Freed, INCOMPLETE, SamplePart, SamplesRecord, Unfinished};
+use crate::stats::ClosedGroup;
 
 impl Table {
     /// Whether a group that takes rows counts samples.

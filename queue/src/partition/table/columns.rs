@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use super::{RowHandle, Table};
-use crate::config::PartitionSpec;
+use crate::config::{ColumnSpec, PartitionSpec};
+use crate::error::QueueError;
 use crate::invariants::{self, Violation};
 use crate::recent::Recent;
-use crate::{ChunkId, ColumnSpec, QueueError};
+use crate::store::ChunkId;
 
 /// Columns of a partition.
 const COLUMNS_MAX: usize = 4096;

@@ -3,7 +3,7 @@
 //! They are found without a search: the first who asks has them counted once, and they are kept count of from then on.
 
 use super::{Group, GroupIndex, Progress, RowHandle, Table};
-use crate::Sampler;
+use crate::take::Sampler;
 
 fn is_settled(progress: Progress) -> bool {
     matches!(progress, Progress::Ready | Progress::Acked)

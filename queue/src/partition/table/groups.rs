@@ -3,7 +3,7 @@
 use super::RowHandle;
 use super::index::Keys;
 use super::samples::GroupSamples;
-use crate::ReadyGroup;
+use crate::take::ReadyGroup;
 
 #[derive(Debug)]
 pub(crate) struct Group {

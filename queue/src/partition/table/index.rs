@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::Sampler;
+use crate::take::Sampler;
 
 /// What a group is ordered by, besides its age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

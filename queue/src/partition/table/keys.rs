@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::RowHandle;
 use super::leaving::shrink_map;
-use crate::QueueError;
+use crate::error::QueueError;
 use crate::invariants::{self, Violation};
 
 /// The keys of a table.

@@ -1,35 +1,12 @@
 //! Labels: the key and the tags of a row.
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Progress, RowHandle, Table};
-use crate::QueueError;
-
-/// A row's key and tags, where it has any.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Label {
-    /// Unique among the rows that are there.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) key: Option<String>,
-    /// The owner's.
-    #[serde(default, skip_serializing_if = "Value::is_null")]
-    pub(crate) tags: Value,
-}
-
-/// A row that has a key.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct KeyedRow {
-    /// Its key.
-    pub key: String,
-    /// Its handle.
-    pub row: RowHandle,
-    /// The name of its group.
-    pub group: String,
-    /// Its owner's JSON; null if it has none.
-    #[serde(default)]
-    pub tags: Value,
-}
+use super::{Progress, Table};
+use crate::error::QueueError;
+use crate::record::Label;
+use crate::row::RowHandle;
+use crate::stats::KeyedRow;
 
 impl Table {
     /// A key names one row at a time.

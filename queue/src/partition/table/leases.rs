@@ -9,9 +9,9 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use tokio::time::Instant;
 
 use super::RowHandle;
-use crate::QueueError;
+use crate::error::QueueError;
 use crate::invariants::{self, Violation};
-use crate::journal::RECORD_ROWS_MAX;
+use crate::row::RECORD_ROWS_MAX;
 
 /// Acks that are remembered.
 const ACKS_MAX: usize = 4096;

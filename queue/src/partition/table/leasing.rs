@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::leases::{BeginAck, HeldLease};
 use super::{Progress, RowHandle, Table};
-use crate::QueueError;
+use crate::error::QueueError;
 use crate::inspect::LeaseInspection;
 
 impl Table {

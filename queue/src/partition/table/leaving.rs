@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::fates::{Disposition, GroupFate};
 use super::{Freed, Progress, Released, RowHandle, Table};
-use crate::ChunkId;
+use crate::stats::{Disposition, GroupFate};
+use crate::store::ChunkId;
 
 /// Counts rows that were put alike together: their columns are looked up once.
 #[derive(Default)]

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use super::{Admission, Claim, Freed, Group, Part, Progress, Released, Row, RowHandle, Table};
-use crate::journal::{PayloadRecord, PutRecord, RECORD_ROWS_MAX, Runs};
-use crate::partition::Put;
-use crate::{ColumnSpec, QueueError};
+use crate::config::ColumnSpec;
+use crate::error::QueueError;
+use crate::put::Put;
+use crate::record::{PayloadRecord, PutRecord};
+use crate::row::{RECORD_ROWS_MAX, Runs};
 
 /// Share `at` of `parts` shares of a whole that differ by at most 1.
 fn even_part(whole: u32, parts: usize, at: usize) -> u32 {

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::super::TaskStats;
 use super::super::waiting::Waiters;
 use super::index::GroupIndex;
 use super::{Row, RowHandle, Table};
 use crate::config::TaskSpec;
+use crate::stats::TaskStats;
 
 /// What a row is for one task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

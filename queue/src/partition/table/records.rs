@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use super::Table;
-use crate::QueueError;
+use crate::error::QueueError;
 use crate::invariants::{self, Violation};
 
 /// Bytes that the records of a partition may take.

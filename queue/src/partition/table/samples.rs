@@ -14,48 +14,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
-use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::invariants::{self, Violation};
+use crate::record::{ClosedNames, SamplePart, SamplesRecord};
 
 /// Names of closed groups that are remembered.
 const CLOSED_MAX: usize = 65_536;
-
-/// The tag that rows of a group get that was closed before its samples were whole.
-pub const INCOMPLETE: &str = "incomplete";
-
-/// The sample that a put's rows belong to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SamplePart {
-    /// The sample; unique among those of the groups that are there.
-    pub uid: String,
-    /// Whether the sample is whole with these rows.
-    pub is_last: bool,
-}
-
-/// What becomes of the rows of groups that are closed before their samples are whole.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Unfinished {
-    /// They are ready as they are, with the tag [`INCOMPLETE`].
-    Give,
-    /// They are freed, for every task, with the disposition `dropped`.
-    Drop,
-}
-
-/// A group that was closed before its samples were whole.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClosedGroup {
-    /// Its name.
-    pub group: String,
-    /// Samples that it was declared with.
-    pub samples: usize,
-    /// Those of them that are whole.
-    pub samples_whole: usize,
-    /// Its rows.
-    pub rows: usize,
-}
 
 /// How far a group is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,24 +113,6 @@ impl Names {
 
     fn check(&self) -> Result<(), Violation> {
         invariants::counts_agree("names of closed groups", self.names.len(), self.order.len())
-    }
-}
-
-/// Names of groups that take no more rows, for a journal without history.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ClosedNames {
-    /// Put by samples.
-    pub(crate) groups: Vec<String>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) by_rows: Vec<String>,
-    /// Rows that come late are dropped.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) given_up: Vec<String>,
-}
-
-impl ClosedNames {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.groups.is_empty() && self.by_rows.is_empty() && self.given_up.is_empty()
     }
 }
 
@@ -295,17 +242,6 @@ impl SampleIndex {
         invariants::counts_agree("open groups", open, self.open.len())?;
         [&self.closed, &self.closed_by_rows, &self.given_up].into_iter().try_for_each(Names::check)
     }
-}
-
-/// What the journal keeps of a group's samples when it is rewritten.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct SamplesRecord {
-    pub(crate) group: String,
-    pub(crate) group_size: usize,
-    pub(crate) policy_version: u64,
-    pub(crate) priority: i64,
-    pub(crate) samples: Vec<(String, bool)>,
-    pub(crate) closed: bool,
 }
 
 #[cfg(test)]

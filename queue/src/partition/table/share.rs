@@ -11,9 +11,9 @@ use tokio::time::Instant;
 use super::choose::Chosen;
 use super::leases::Leases;
 use super::{RowHandle, Table};
-use crate::Share;
 use crate::invariants::Violation;
 use crate::partition::balance::balance;
+use crate::take::Share;
 
 /// Teams that are remembered though none of their shares waits.
 const TEAMS_MAX: usize = 64;

@@ -8,9 +8,8 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::Take;
-use crate::journal::{PayloadRecord, PutRecord};
-use crate::partition::Put;
-use crate::partition::put::columns_of;
+use crate::put::{Put, columns_of};
+use crate::record::{PayloadRecord, PutRecord};
 
 fn put(group: &str, rows: i64, size: usize) -> Put {
     let ids = Arc::new(Int64Array::from_iter_values(0..rows));
@@ -41,8 +40,7 @@ fn publish_claimed(table: &mut Table, put: &Put, claim: &Claim, chunk: u64) {
             rows: claim.rows.clone(),
             payload: PayloadRecord {
                 chunk: ChunkId(chunk),
-                location: None,
-                unit: None,
+                note: None,
                 columns: vec!["id".to_owned()],
                 chunk_rows: Vec::new(),
             },

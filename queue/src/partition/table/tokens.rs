@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::{Admission, Table};
 use crate::invariants::{self, Violation};
-use crate::journal::Runs;
+use crate::row::Runs;
 
 /// Tokens remembered.
 const TOKENS_MAX: usize = 65_536;

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::invariants::{self, Violation};
-use crate::partition::Put;
+use crate::put::Put;
 
 /// Rows of one group that are under way.
 #[derive(Debug)]

@@ -14,10 +14,12 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{Call, Content, RemoteQueue, path, query};
-use crate::partition::{PlacedPart, PlacedStretch, columns_of, lengths_of};
+use crate::put::{columns_of, lengths_of};
 use crate::remote::ipc;
 use crate::remote::link::Answer;
-use crate::remote::wire::{GetBody, PlacedBody, PlacesAnswer, PutAnswer, PutQuery, UnitsAnswer};
+use crate::remote::wire::{
+    GetBody, PlacedBody, PlacedPart, PlacedStretch, PlacesAnswer, PutAnswer, PutQuery, UnitsAnswer,
+};
 use crate::store::payload_bytes;
 use crate::units::{BLOBS, ORPHAN_AGE, Place, UnitStatus, weight};
 use crate::{ErrorClass, PartitionSpec, Put, Queue, QueueError, RowHandle, UnitCard};

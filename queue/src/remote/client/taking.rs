@@ -10,7 +10,7 @@ use hyper::StatusCode;
 use tokio::time::Instant;
 
 use super::{Call, Content, RemoteQueue, path};
-use crate::partition::{Hold, Labels};
+use crate::lease::{Hold, Labels};
 use crate::remote::ipc;
 use crate::remote::link::{Answer, Link};
 use crate::remote::wire::{ENDED, FRESH_FROM, LEASE, PlacedAnswer, TakeBody};

@@ -1,9 +1,14 @@
 //! Storage units of a controller.
 
+use arrow_array::RecordBatch;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+
 use super::{Call, Content, RemoteQueue};
 use crate::remote::client::path;
 use crate::remote::wire::{BlobsBody, ClearBody, UnitsAnswer, UnknownAnswer};
-use crate::{QueueError, RowHandle, UnitCard, UnitInspection};
+use crate::units::{BLOBS, UnitClient};
+use crate::{Put, Queue, QueueError, RowHandle, UnitCard, UnitInspection};
 
 impl RemoteQueue {
     /// The storage units, in order of their names. Cancel-safe.
@@ -42,5 +47,28 @@ impl RemoteQueue {
     ) -> Result<Vec<String>, QueueError> {
         let call = Call::json(format!("/v1/units/{unit}/unknown"), &BlobsBody { blobs })?.repeatable();
         Ok(self.link.json::<UnknownAnswer>(call).await?.unknown)
+    }
+}
+
+impl UnitClient for RemoteQueue {
+    fn put(&self, blob: Put) -> BoxFuture<'_, Result<Vec<RowHandle>, QueueError>> {
+        Queue::put(self, BLOBS, blob, None)
+    }
+
+    fn get<'a>(
+        &'a self,
+        rows: &'a [RowHandle],
+        columns: Option<&'a [String]>,
+    ) -> BoxFuture<'a, Result<Vec<RecordBatch>, QueueError>> {
+        Queue::get(self, BLOBS, rows, columns)
+    }
+
+    fn clear<'a>(&'a self, rows: &'a [RowHandle]) -> BoxFuture<'a, Result<(), QueueError>> {
+        // Repeating it changes nothing, so it needs no token.
+        self.clear_those_there(BLOBS, rows).boxed()
+    }
+
+    fn is_there(&self) -> BoxFuture<'_, bool> {
+        async move { self.status(BLOBS).await.is_ok() }.boxed()
     }
 }

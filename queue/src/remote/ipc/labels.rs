@@ -9,7 +9,7 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use serde_json::Value;
 
 use super::{bad, conformed};
-use crate::partition::Labels;
+use crate::lease::Labels;
 use crate::{Lease, Put, QueueError, RowHandle};
 
 /// The column with a row's handle: generation above slot, 32 bits each.

@@ -11,7 +11,7 @@ use axum::routing::{get, post};
 use tokio::time::Instant;
 
 use super::bodies::json_of;
-use super::{Answer, Path, Query, Service, Shared, done, json, until_end};
+use super::{Answer, Path, Query, Service, Shared, done, json, stretches, until_end};
 use crate::remote::ipc::{self, Pieces};
 use crate::remote::wire::{
     ARROW_STREAM, CloseBody, ClosedAnswer, FindBody, FoundAnswer, GetBody, PlacesAnswer, ResetAnswer,
@@ -45,7 +45,8 @@ async fn status(
 async fn get_rows(State(service): Shared, Path(partition): Path<String>, body: Body) -> Answer {
     let partition = service.queue.partition(&partition)?;
     let GetBody { rows, columns, placed } = json_of(&service, body).await?;
-    if placed && let Some(stretches) = partition.places(&rows, columns.as_deref())? {
+    let places = if placed { partition.places(&rows, columns.as_deref())? } else { None };
+    if let Some(stretches) = stretches(service.queue.units(), places)? {
         return Ok(json(&PlacesAnswer { stretches }));
     }
     let batches = partition.get(&rows, columns.as_deref()).await?;

@@ -27,11 +27,12 @@ use super::wire::{
     self, ARROW_STREAM, ClearBody, Cleared, ColumnsQuery, ENDED, ErrorBody, FRESH_FROM, LEASE, NamesAnswer,
     PlacedAnswer, PutAnswer, PutQuery, TakeBody,
 };
-use crate::units::keep_up;
-use crate::{PartitionSpec, Put, QueueError, TransferQueue};
+use crate::units::UnitClient;
+use crate::{PartitionSpec, Put, QueueError, RemoteQueue, TransferQueue};
 use bodies::{json_of, rows_of};
 use naming::{Path, Query};
 use sending::rows_body;
+use units::stretches;
 
 const OPENAPI: &str = include_str!("../../../openapi.json");
 
@@ -70,7 +71,7 @@ pub async fn serve(
     end: CancellationToken,
 ) -> std::io::Result<()> {
     let upkeep = queue.clone();
-    let (served, ()) = tokio::join!(answer(queue, listener, config, end.clone()), keep_up(&upkeep, &end));
+    let (served, ()) = tokio::join!(answer(queue, listener, config, end.clone()), upkeep.keep_up(&end));
     served
 }
 
@@ -83,7 +84,12 @@ pub async fn answer(
     config: ServiceConfig,
     end: CancellationToken,
 ) -> std::io::Result<()> {
-    queue.units().set_token(config.token.clone());
+    // Units ask for the token that their controller asks for.
+    let token = config.token.clone();
+    let connect = move |url: &str| -> Result<Arc<dyn UnitClient>, QueueError> {
+        Ok(Arc::new(RemoteQueue::of_unit(url, token.clone())?))
+    };
+    queue.units().set_connect(Box::new(connect));
     let service = Arc::new(Service { queue, config, end: end.clone() });
     // An answer is a head and a few frames: none of them may wait for the one before to be acknowledged.
     let listener = listener.tap_io(|stream| {
@@ -224,7 +230,7 @@ async fn take(State(service): Shared, Path(partition): Path<String>, body: Body)
     let name = lease_name(lease.id(), take.share.map_or(0, |share| share.member));
     let fresh_from = lease.fresh_from();
     let places = if placed { partition.places(lease.rows(), take.columns.as_deref())? } else { None };
-    let mut response = match places {
+    let mut response = match stretches(service.queue.units(), places)? {
         Some(stretches) => {
             let answer = json(&PlacedAnswer {
                 rows: lease.rows().to_vec(),

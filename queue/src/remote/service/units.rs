@@ -10,13 +10,15 @@ use tokio::time::Instant;
 
 use super::bodies::json_of;
 use super::{Answer, Path, Query, Service, Shared, done, json, until_end};
-use crate::partition::PlacedRows;
+use crate::partition::{PlacedColumns, PlacedPart, PlacedRows};
 use crate::remote::ipc::check_name;
 use crate::remote::wire::{
-    BlobsBody, ColumnsQuery, PlacedBody, PlacedColumnsBody, PutAnswer, PutQuery, UnitsAnswer, UnitsOfAnswer,
-    UnitsOfBody, UnknownAnswer,
+    self, BlobsBody, ColumnsQuery, PlacedBody, PlacedColumnsBody, PlacedStretch, PutAnswer, PutQuery,
+    UnitRows, UnitsAnswer, UnitsOfAnswer, UnitsOfBody, UnknownAnswer,
 };
-use crate::{Put, UnitCard};
+use crate::store::Store;
+use crate::units::{Place, Units};
+use crate::{Put, QueueError, UnitCard};
 
 pub(super) fn routes() -> Router<Arc<Service>> {
     Router::new()
@@ -72,13 +74,13 @@ async fn put_placed(
     body: Body,
 ) -> Answer {
     let partition = service.queue.partition(&partition)?;
-    let PlacedBody { mut place, columns, lengths, bytes, keys, tags, record } =
-        json_of(&service, body).await?;
+    let PlacedBody { place, columns, lengths, bytes, keys, tags, record } = json_of(&service, body).await?;
     columns.iter().try_for_each(|column| check_name(&column.name))?;
-    place.is_durable = service.queue.units().check_takes_rows(&place.unit)?;
+    let rows = place.rows.len();
+    let note = service.queue.units().admit(place.into_note())?;
     let deadline = Instant::now() + std::time::Duration::from_millis(query.wait_ms);
     let put = Put { keys, tags, ..query.into_put(Vec::new(), record) };
-    let placed = PlacedRows { place, columns, lengths, bytes };
+    let placed = PlacedRows { note, rows, columns, lengths, bytes };
     let rows = until_end(&service, partition.put_placed(put, placed, Some(deadline))).await?;
     Ok(json(&PutAnswer { rows }))
 }
@@ -86,7 +88,14 @@ async fn put_placed(
 async fn units_of_columns(State(service): Shared, Path(partition): Path<String>, body: Body) -> Answer {
     let partition = service.queue.partition(&partition)?;
     let UnitsOfBody { rows } = json_of(&service, body).await?;
-    Ok(json(&UnitsOfAnswer { units: partition.units_of(&rows).await?.unwrap_or_default() }))
+    let groups = partition.groups_of(&rows).await?;
+    let chosen = groups.into_iter().map(|(group, rows)| {
+        let unit = service.queue.units().choose(&group)?.unit;
+        Some(UnitRows { unit, rows })
+    });
+    // None of them where no unit takes rows.
+    let units: Option<Vec<UnitRows>> = chosen.collect();
+    Ok(json(&UnitsOfAnswer { units: units.unwrap_or_default() }))
 }
 
 async fn write_placed_columns(
@@ -98,6 +107,31 @@ async fn write_placed_columns(
     let partition = service.queue.partition(&partition)?;
     let PlacedColumnsBody { rows, columns, pieces } = json_of(&service, body).await?;
     columns.iter().try_for_each(|column| check_name(&column.name))?;
-    partition.write_placed_columns(&rows, &columns, pieces, query.token).await?;
+    let placed = |wire::PlacedColumns { place, bytes }: wire::PlacedColumns| {
+        let rows = place.rows.len();
+        PlacedColumns { note: place.into_note(), rows, bytes }
+    };
+    let placed = pieces.into_iter().map(placed).collect();
+    partition.write_placed_columns(&rows, &columns, placed, query.token).await?;
     done()
+}
+
+/// Where rows lie, for a client that fetches them itself; `None` where not all of them are on units within reach.
+pub(super) fn stretches(
+    units: &Units,
+    places: Option<Vec<Vec<PlacedPart>>>,
+) -> Result<Option<Vec<PlacedStretch>>, QueueError> {
+    let Some(places) = places else { return Ok(None) };
+    let mut stretches = Vec::with_capacity(places.len());
+    for parts in places {
+        let mut placed = Vec::with_capacity(parts.len());
+        for PlacedPart { note, first, rows, columns } in parts {
+            let place = note.content::<Place>()?;
+            let Some(url) = units.url_of(&place.unit) else { return Ok(None) };
+            let rows = place.rows.get(first..first + rows).unwrap_or_default().to_vec();
+            placed.push(wire::PlacedPart { unit: place.unit.clone(), url, rows, columns });
+        }
+        stretches.push(PlacedStretch { parts: placed });
+    }
+    Ok(Some(stretches))
 }

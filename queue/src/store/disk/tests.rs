@@ -18,18 +18,17 @@ fn encoded() -> Encoded {
 fn a_chunk_that_goes_while_it_is_read_is_gone_and_nothing_is_missing() {
     const CHUNKS: u64 = 4_000;
     let dir = tempfile::tempdir().unwrap();
-    let store = Arc::new(DiskStore::new(dir.path()));
-    store.clean().unwrap();
+    let store = Arc::new(DiskStore::new(dir.path(), 1));
+    let mut writer = store.opened().unwrap().unwrap();
     let done = AtomicBool::new(false);
     let newest = std::sync::atomic::AtomicU64::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut writer = SegmentWriter::new(dir.path(), 0, 1, Arc::clone(&store));
             let bytes = encoded();
             for chunk in 0..CHUNKS {
-                let location = writer.append(&bytes).unwrap();
-                store.insert(ChunkId(chunk), location);
-                writer.settle(location);
+                let note = writer.append(ChunkId(chunk), &bytes).unwrap();
+                store.keep(ChunkId(chunk), &note).unwrap();
+                writer.settle(ChunkId(chunk));
                 newest.store(chunk, Ordering::Release);
                 if let Some(before) = chunk.checked_sub(1) {
                     store.free(&[ChunkId(before)]);

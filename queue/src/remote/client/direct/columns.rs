@@ -5,9 +5,9 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use tokio::time::Instant;
 
 use super::super::{Call, RemoteQueue, path};
-use crate::partition::{PlacedColumns, columns_of};
+use crate::put::columns_of;
 use crate::remote::ipc;
-use crate::remote::wire::{PlacedColumnsBody, UnitsOfAnswer, UnitsOfBody};
+use crate::remote::wire::{PlacedColumns, PlacedColumnsBody, UnitsOfAnswer, UnitsOfBody};
 use crate::store::{own_buffers, payload_bytes};
 use crate::{QueueError, RowHandle, UnitCard};
 

@@ -1,6 +1,6 @@
 //! Samplers of users.
 
-use crate::Take;
+use super::Take;
 
 /// A group that is ready, as a sampler sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct ReadyGroup<'a> {
     pub priority: i64,
 }
 
-/// Chooses which groups a take gets, where no built-in [`Sampler`](crate::Sampler) will do.
+/// Chooses which groups a take gets, where no built-in [`Sampler`](super::Sampler) will do.
 pub trait GroupSampler: Send + Sync {
     /// The groups to lease, by their places among the fresh groups that are ready, `ready[0]` being the oldest. None or too
     /// few for the take's `at_least`: it waits for a change.

@@ -1,10 +1,14 @@
 //! What a consumer asks for.
 
+mod sampler;
+
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::RowHandle;
-use crate::QueueError;
+use crate::error::QueueError;
+use crate::row::RowHandle;
+
+pub use sampler::{GroupSampler, ReadyGroup};
 
 /// How much a take asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -198,12 +202,12 @@ impl Take {
 
     /// At least so many groups or rows: one for each rank where several share them, so that none of them starves while
     /// the others take what comes.
-    pub(super) fn enough(&self) -> usize {
+    pub(crate) fn enough(&self) -> usize {
         let ranks = self.share.map_or(1, |share| share.ranks as usize);
         self.at_least.max(ranks.min(self.most()))
     }
 
-    pub(super) fn check(&self) -> Result<(), QueueError> {
+    pub(crate) fn check(&self) -> Result<(), QueueError> {
         let most = self.most();
         if self.only.is_some() && self.share.is_some() {
             let reason = "expected given rows or a share, found both".to_owned();

@@ -2,26 +2,22 @@
 //!
 //! They are made for some groups at a time, so that the table's lock need not be held for all of its rows at once. What
 //! records speak of must not change between two [slices](Slice): the journal is rewritten on the thread that applies what
-//! has become durable, and a snapshot reads a [cut](super::super::cut). Leases are not in them: what somebody holds is not
+//! has become durable, and a snapshot reads a [cut](super::cuts). Leases are not in them: what somebody holds is not
 //! consumed.
 
 use std::collections::HashMap;
 
-use super::super::Shared;
-use super::super::table::{Group, Label, Part, Progress, RowHandle, Table};
-use crate::journal::{PayloadRecord, PutRecord, Record, Sink};
-use crate::units::Place;
-use crate::{ChunkId, ChunkLocation, QueueError};
+use super::{Group, Part, Progress, Table};
+use crate::record::{Label, PayloadRecord, PutRecord, Record};
+use crate::row::RowHandle;
+use crate::store::{ChunkId, Note};
 
 /// Rows of a slice; more only where they are of one group.
 pub(in crate::partition) const SLICE_ROWS: usize = if cfg!(test) { 2 } else { 1024 };
 /// Rows of an ack's record.
-pub(super) const ACK_ROWS: usize = 8192;
+pub(in crate::partition) const ACK_ROWS: usize = 8192;
 /// Of a record that holds owners' words or tokens.
 const WORDS_BYTES: usize = 1 << 20;
-
-/// Where payload lies: on disk, or on a unit.
-pub(crate) type Located = (Option<ChunkLocation>, Option<Place>);
 
 /// Rows of one chunk.
 type InChunk = (ChunkId, Vec<(RowHandle, Part)>);
@@ -65,13 +61,11 @@ fn labels(table: &Table, rows: &[(RowHandle, Part)]) -> Vec<Label> {
 fn payload_record(
     chunk: ChunkId,
     rows: &[(RowHandle, Part)],
-    locate: &impl Fn(ChunkId) -> Located,
+    locate: &impl Fn(ChunkId) -> Option<Note>,
 ) -> PayloadRecord {
-    let (location, unit) = locate(chunk);
     PayloadRecord {
         chunk,
-        location,
-        unit,
+        note: locate(chunk),
         columns: rows.first().map_or_else(Vec::new, |(_, part)| part.columns.to_vec()),
         chunk_rows: rows.iter().map(|(_, part)| part.row).collect(),
     }
@@ -90,7 +84,7 @@ impl Slice {
     pub(in crate::partition) fn of(
         table: &Table,
         groups: &[&Group],
-        locate: &impl Fn(ChunkId) -> Located,
+        locate: &impl Fn(ChunkId) -> Option<Note>,
     ) -> Self {
         let puts = groups.iter().flat_map(|group| puts(table, group, locate)).collect();
         // Those that came with the so-manieth write to each row.
@@ -121,43 +115,6 @@ pub(in crate::partition) fn weight(group: &Group) -> usize {
     group.rows.len().max(1)
 }
 
-impl Shared {
-    /// Every record of the partition, for a journal without history; the table is locked for a slice at a time. On the
-    /// thread of the journal's writer.
-    pub(crate) fn walk(
-        &self,
-        locate: &impl Fn(ChunkId) -> Located,
-        sink: Sink<'_>,
-    ) -> Result<(), QueueError> {
-        sink(&declaration(&self.table.lock()))?;
-        let mut next = 0;
-        loop {
-            let slice = {
-                let table = self.table.lock();
-                let (mut groups, mut rows) = (Vec::new(), 0);
-                for (id, group) in table.groups.range(next..) {
-                    next = *id + 1;
-                    rows += weight(group);
-                    groups.push(group);
-                    if rows >= SLICE_ROWS {
-                        break;
-                    }
-                }
-                if groups.is_empty() {
-                    break;
-                }
-                Slice::of(&table, &groups, locate)
-            };
-            slice.into_records().try_for_each(|record| sink(&record))?;
-        }
-        let last = {
-            let table = self.table.lock();
-            rest(&table).into_iter().chain(ack_records(&table)).collect::<Vec<_>>()
-        };
-        last.iter().try_for_each(sink)
-    }
-}
-
 /// What comes first.
 pub(in crate::partition) fn declaration(table: &Table) -> Record {
     Record::Declare {
@@ -167,7 +124,7 @@ pub(in crate::partition) fn declaration(table: &Table) -> Record {
     }
 }
 
-fn puts(table: &Table, group: &Group, locate: &impl Fn(ChunkId) -> Located) -> Vec<Record> {
+fn puts(table: &Table, group: &Group, locate: &impl Fn(ChunkId) -> Option<Note>) -> Vec<Record> {
     let partition = &table.spec.name;
     let mut records = Vec::new();
     if let Some(samples) = Table::samples_record(group) {
@@ -207,7 +164,7 @@ fn columns(
     table: &Table,
     groups: &[&Group],
     part: usize,
-    locate: &impl Fn(ChunkId) -> Located,
+    locate: &impl Fn(ChunkId) -> Option<Note>,
 ) -> Vec<Record> {
     let rows = groups.iter().flat_map(|group| &group.rows);
     let columns = by_chunk(table, rows, part).into_iter().map(|(chunk, rows)| Record::Columns {
@@ -251,7 +208,7 @@ pub(in crate::partition) fn rest(table: &Table) -> Vec<Record> {
 }
 
 /// Which acks were done, for a journal without history.
-fn ack_records(table: &Table) -> Vec<Record> {
+pub(in crate::partition) fn ack_records(table: &Table) -> Vec<Record> {
     let name = || table.spec.name.clone();
     let mut leases: Vec<(u64, u64)> = Vec::new();
     for acked in table.remembered_acks() {

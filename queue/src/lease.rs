@@ -5,8 +5,8 @@ use arrow_select::concat::concat_batches;
 use futures::future::BoxFuture;
 use serde_json::Value;
 
-use super::RowHandle;
-use crate::QueueError;
+use crate::error::QueueError;
+use crate::row::RowHandle;
 
 /// Where a lease is held: in this process or by a server.
 ///
@@ -49,10 +49,10 @@ impl Labels {
 pub struct Lease {
     hold: Box<dyn Hold>,
     id: u64,
-    pub(super) rows: Vec<RowHandle>,
-    pub(super) labels: Labels,
+    pub(crate) rows: Vec<RowHandle>,
+    pub(crate) labels: Labels,
     pub(crate) fresh_from: u64,
-    pub(super) batches: Vec<RecordBatch>,
+    pub(crate) batches: Vec<RecordBatch>,
     held: bool,
 }
 

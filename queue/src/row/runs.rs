@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::RowHandle;
+use super::RowHandle;
 
 /// Handles as `[first slot, generation, count]`, slot after slot; with a negative count they go down, as freed slots do.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,11 +89,11 @@ impl Runs {
 }
 
 /// For fields that are handles.
-pub(super) fn serialize<S: Serializer>(handles: &[RowHandle], serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn serialize<S: Serializer>(handles: &[RowHandle], serializer: S) -> Result<S::Ok, S::Error> {
     Runs::of(handles).serialize(serializer)
 }
 
-pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<RowHandle>, D::Error> {
+pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<RowHandle>, D::Error> {
     Ok(Runs::deserialize(deserializer)?.handles())
 }
 

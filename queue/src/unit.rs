@@ -8,13 +8,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{BLOBS, UnitCard, blobs_spec};
-use crate::{QueueError, RemoteQueue, RowHandle, TransferQueue};
+use crate::error::QueueError;
+use crate::queue::TransferQueue;
+use crate::remote::RemoteQueue;
+use crate::row::RowHandle;
+use crate::units::{BLOBS, ORPHAN_AGE, UnitCard, blobs_spec};
 
 /// How often a unit announces itself.
 const PERIOD: Duration = Duration::from_millis(500);
-/// A blob that the controller does not know after so long was never put.
-pub(crate) const ORPHAN_AGE: Duration = Duration::from_secs(600);
 /// Blobs asked about at once, those first that were asked about longest ago.
 const ASK_MAX: usize = 1 << 16;
 

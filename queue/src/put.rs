@@ -1,0 +1,174 @@
+//! What a producer brings.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, RecordBatch, downcast_integer_array};
+use arrow_buffer::ArrowNativeType;
+use arrow_schema::{DataType, Schema};
+use serde_json::Value;
+
+use crate::config::ColumnSpec;
+use crate::error::QueueError;
+use crate::record::{Label, SamplePart};
+use crate::row::RowHandle;
+
+/// Rows of one group.
+#[derive(Debug, Clone)]
+pub struct Put {
+    /// The rows, each a sample, in one batch or several with the same columns.
+    pub batches: Vec<RecordBatch>,
+    /// The group; rows of several puts come together under the same one until it has its size.
+    pub group: String,
+    /// Rows of the whole group, 0 for as many as the [partition](crate::PartitionSpec::group_size) says, or else as the put
+    /// has; samples where the rows are put by [samples](Self::sample).
+    pub group_size: usize,
+    /// The sample that the rows belong to, where it may have rows in several puts: the group is whole when as many samples
+    /// as its size says are, or when it is [closed](Partition::close_groups). Absent: each row is a sample.
+    pub sample: Option<SamplePart>,
+    /// The oldest policy version of the rows.
+    pub policy_version: u64,
+    /// Greater goes first where a take asks for [`Sampler::Priority`](crate::Sampler::Priority); a group has the
+    /// greatest of its puts.
+    pub priority: i64,
+    /// Makes a repetition of the same put harmless: it returns the rows of the first one.
+    pub token: Option<String>,
+    /// A key of each row, unique among the rows that are there; none if empty.
+    pub keys: Vec<String>,
+    /// JSON of each row, the owner's; none if empty.
+    pub tags: Vec<Value>,
+    /// The owner's own words about this put, durable with it and read back by [`Partition::records`].
+    pub record: Option<String>,
+}
+
+impl Put {
+    /// A whole group.
+    pub fn group(group: impl Into<String>, batch: RecordBatch) -> Self {
+        let group_size = batch.num_rows();
+        Self {
+            batches: vec![batch],
+            group: group.into(),
+            group_size,
+            sample: None,
+            policy_version: 0,
+            priority: 0,
+            keys: Vec::new(),
+            tags: Vec::new(),
+            token: None,
+            record: None,
+        }
+    }
+
+    /// The same in several batches with the same columns.
+    pub(crate) fn group_of(group: impl Into<String>, batches: Vec<RecordBatch>) -> Self {
+        let group_size = rows_of(&batches);
+        let empty = RecordBatch::new_empty(Arc::new(Schema::empty()));
+        Self { batches, group_size, ..Self::group(group, empty) }
+    }
+
+    /// Rows of all batches.
+    pub fn rows(&self) -> usize {
+        rows_of(&self.batches)
+    }
+}
+
+/// Rows of all batches, each of which may claim any number.
+pub(crate) fn rows_of(batches: &[RecordBatch]) -> usize {
+    batches.iter().fold(0, |rows, batch| rows.saturating_add(batch.num_rows()))
+}
+
+/// Objects in objects that tags may have: a record of the journal has them in itself, and must be readable.
+const TAGS_DEPTH_MAX: usize = 64;
+
+/// Whether JSON is nested more than `depth` deep. Looks no deeper itself.
+fn is_deeper(json: &Value, depth: usize) -> bool {
+    let Some(below) = depth.checked_sub(1) else { return true };
+    match json {
+        Value::Array(values) => values.iter().any(|value| is_deeper(value, below)),
+        Value::Object(fields) => fields.values().any(|value| is_deeper(value, below)),
+        _ => false,
+    }
+}
+
+/// Refuses JSON that could be written and not be read back.
+pub(crate) fn check_depth(what: &str, json: &Value) -> Result<(), QueueError> {
+    if is_deeper(json, TAGS_DEPTH_MAX) {
+        let reason = format!("expected {what} of depth_max={TAGS_DEPTH_MAX}, found deeper ones");
+        return Err(QueueError::BadRequest { reason });
+    }
+    Ok(())
+}
+
+/// The rows' keys and tags, checked against each other.
+pub(crate) fn labels(put: &Put, rows: usize) -> Result<Vec<Label>, QueueError> {
+    for (what, count) in [("keys", put.keys.len()), ("tags", put.tags.len())] {
+        if count != 0 && count != rows {
+            let reason = format!("expected {what} for all of rows={rows} or for none, found {count}");
+            return Err(QueueError::BadRequest { reason });
+        }
+    }
+    put.tags.iter().try_for_each(|tags| check_depth("tags", tags))?;
+    let mut seen = HashSet::new();
+    if let Some(twice) = put.keys.iter().find(|key| !seen.insert(*key)) {
+        return Err(QueueError::KeyExists { key: twice.clone() });
+    }
+    if put.keys.is_empty() && put.tags.is_empty() {
+        return Ok(Vec::new());
+    }
+    let label =
+        |row| Label { key: put.keys.get(row).cloned(), tags: put.tags.get(row).cloned().unwrap_or_default() };
+    Ok((0..rows).map(label).collect())
+}
+
+pub(crate) fn columns_of(schema: &Schema) -> Vec<ColumnSpec> {
+    schema.fields().iter().map(|field| ColumnSpec::of(field)).collect()
+}
+
+/// Tokens of each row of a column: the length of its list, or its number. A null, a negative number and a number beyond
+/// `u32` count for nothing. `None` where the column has neither lists nor whole numbers.
+fn counts_of(column: &ArrayRef) -> Option<Vec<u32>> {
+    let counts: Vec<usize> = downcast_integer_array!(
+        column => column.values().iter().map(|number| number.to_usize().unwrap_or(0)).collect(),
+        DataType::List(_) => column.as_list::<i32>().offsets().lengths().collect(),
+        DataType::LargeList(_) => column.as_list::<i64>().offsets().lengths().collect(),
+        DataType::FixedSizeList(_, length) => vec![length.to_usize().unwrap_or(0); column.len()],
+        _ => return None,
+    );
+    let count = |(row, count)| if column.is_null(row) { 0 } else { u32::try_from(count).unwrap_or(0) };
+    Some(counts.into_iter().enumerate().map(count).collect())
+}
+
+/// Tokens of each row of a batch.
+pub(crate) fn lengths_of(batch: &RecordBatch, counted: &[String]) -> Result<Vec<u32>, QueueError> {
+    let mut lengths = vec![0; batch.num_rows()];
+    for name in counted {
+        let Some(column) = batch.column_by_name(name) else { continue };
+        let uncountable = || QueueError::WrongType {
+            column: name.clone(),
+            expected: "a list or a whole number, to count tokens by".to_owned(),
+            found: column.data_type().to_string(),
+        };
+        let counts = counts_of(column).ok_or_else(uncountable)?;
+        for (length, count) in lengths.iter_mut().zip(counts) {
+            *length = u32::saturating_add(*length, count);
+        }
+    }
+    Ok(lengths)
+}
+
+/// Refuses columns of another number of rows than there are handles.
+pub(crate) fn check_counts(rows: &[RowHandle], found: usize) -> Result<(), QueueError> {
+    match rows.len() {
+        0 => Err(QueueError::Empty),
+        expected if expected == found => Ok(()),
+        expected => {
+            let reason =
+                format!("expected columns of rows={expected}, one for each handle, found rows={found}");
+            Err(QueueError::BadRequest { reason })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

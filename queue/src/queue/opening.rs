@@ -1,0 +1,186 @@
+//! How a queue is opened: empty in memory, or as its directory says.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::{Claims, Inner, Partitions, TransferQueue};
+use crate::config::{PartitionSpec, QueueConfig};
+use crate::error::QueueError;
+use crate::journal::{
+    Body, Journal, LeaseLog, LiveRecords, Log, Relocate, journal_path, read_frames, read_leases,
+};
+use crate::lock::DirLock;
+use crate::partition::{Partition, Replay, Table, lease_records};
+use crate::plane::Plane;
+use crate::put::columns_of;
+use crate::record::Record;
+use crate::store::{DiskStore, MemoryStore, Store};
+
+/// What a journal says; `None` in place of its length when there is none.
+fn replay(dir: &Path, plane: &Plane) -> Result<(Replay, Option<u64>), QueueError> {
+    let path = journal_path(dir);
+    let mut replay = Replay::new(plane.clone());
+    let bytes = match std::fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((replay, None)),
+        Err(error) => return Err(QueueError::io("read", &path)(error)),
+    };
+    let sound = read_frames(&path, &bytes, |record: Record| replay.apply(record))?;
+    replay.leases_sound = read_leases(dir, |record: Record| {
+        // It may be of a partition or of rows that are gone.
+        let _ = replay.apply(record);
+    });
+    Ok((replay, Some(sound)))
+}
+
+/// The types of columns, from payload that has them. Where that cannot be read, other payload is tried. Payload that is read
+/// over a network is left alone: the next put says what types its columns have.
+fn learn_columns(table: &mut Table, plane: &Plane) {
+    let mut tried = HashSet::new();
+    loop {
+        let chunks = table.chunks_of_unknown_columns(&tried);
+        if chunks.is_empty() {
+            return;
+        }
+        for chunk in chunks {
+            tried.insert(chunk);
+            match plane.pin(chunk, &[]).load() {
+                Some(Ok((_, chunk))) => table.learn_columns(&columns_of(chunk.schema())),
+                // A consumer that takes its rows is told; the others are not kept from theirs.
+                Some(Err(error)) => tracing::error!(%error, "payload cannot be read"),
+                None => {}
+            }
+        }
+    }
+}
+
+/// What the journal's writer asks of the partitions.
+fn writing_side(partitions: &Partitions, plane: &Plane, floor: &Arc<AtomicU32>) -> (LiveRecords, Relocate) {
+    let (live_partitions, live_plane, live_floor) =
+        (Arc::clone(partitions), plane.clone(), Arc::clone(floor));
+    let live: LiveRecords = Box::new(move |sink| {
+        sink.push(&Record::Floor { generation: live_floor.load(Ordering::Relaxed) })?;
+        let locate = |chunk| live_plane.note(chunk);
+        // Declared and removed on this thread too: none comes or goes meanwhile.
+        let partitions: Vec<Partition> = live_partitions.lock().values().cloned().collect();
+        partitions.iter().try_for_each(|partition| partition.shared.walk(&locate, sink))
+    });
+    let partitions = Arc::clone(partitions);
+    let relocate: Relocate = Box::new(move |chunk| {
+        let partitions: Vec<Partition> = partitions.lock().values().cloned().collect();
+        partitions.iter().find_map(|partition| partition.shared.relocation(chunk))
+    });
+    (live, relocate)
+}
+
+impl TransferQueue {
+    /// Opens a queue: empty in memory, or what its directory holds, with payload in segment files. Leases that this process
+    /// gave itself are void; those of clients stand.
+    ///
+    /// Blocks while it reads the journal.
+    pub fn open(config: QueueConfig) -> Result<Self, QueueError> {
+        match &config.dir {
+            None => Self::open_with(config, Arc::new(MemoryStore::default())),
+            Some(dir) => {
+                std::fs::create_dir_all(dir).map_err(QueueError::io("create", dir))?;
+                let store = Arc::new(DiskStore::new(dir, config.segment_bytes));
+                Self::open_with(config, Arc::new(store))
+            }
+        }
+    }
+
+    /// Opens a queue with its payload in `store`; the journal lies in the config's directory as ever, and without one
+    /// nothing outlives the process. A queue is always opened with the kind of store that it was opened with first.
+    ///
+    /// Blocks while it reads the journal.
+    pub fn open_with(config: QueueConfig, store: Arc<dyn Store>) -> Result<Self, QueueError> {
+        let put_spec = config.create_on_put.then_some(config.put_spec);
+        let plane = Plane::new(store);
+        let Some(dir) = config.dir else {
+            if plane.own().opened()?.is_some() {
+                return Err(unfit(plane.own(), "a directory, since the journal writes its payload"));
+            }
+            return Ok(Self::assemble(plane, Log::Nowhere, None, Known { put_spec, ..Known::default() }));
+        };
+        if !plane.own().capabilities().outlives_process {
+            return Err(unfit(plane.own(), "no directory, since it does not outlive the process"));
+        }
+        std::fs::create_dir_all(&dir).map_err(QueueError::io("create", &dir))?;
+        let lock = DirLock::acquire(&dir)?;
+        let (replay, length) = replay(&dir, &plane)?;
+        let appender = plane.own().opened()?;
+        let (partitions, floor) = (Partitions::default(), Arc::new(AtomicU32::new(replay.generation_floor)));
+        let (live, relocate) = writing_side(&partitions, &plane, &floor);
+        let sound = length.unwrap_or(0);
+        let journal = Journal::start(&dir, sound, appender, config.journal_bytes, live, relocate)?;
+        let leasing_partitions = Arc::clone(&partitions);
+        let held = move |body: &mut Body| {
+            let partitions = leasing_partitions.lock();
+            let mut records = partitions.values().flat_map(|one| lease_records(&one.shared.table.lock()));
+            records.try_for_each(|record| body.push(&record))
+        };
+        let leases = LeaseLog::start(&dir, replay.leases_sound, Box::new(held))?;
+        let log = Log::Files {
+            journal: Arc::new(journal),
+            leases: Arc::new(leases),
+            durability: config.durability,
+        };
+        let known = Known { partitions, generation_floor: floor, put_spec, lock: Some(lock) };
+        let queue = Self::assemble(plane, log, Some(&dir), known);
+        queue.adopt(replay);
+        Ok(queue)
+    }
+
+    /// Opens a directory whose payload lies in segment files to look at it, also while another process uses it; every change
+    /// is an error.
+    pub fn open_read_only(dir: &Path) -> Result<Self, QueueError> {
+        let plane = Plane::new(Arc::new(Arc::new(DiskStore::new(dir, u64::MAX))));
+        let (replay, length) = replay(dir, &plane)?;
+        if length.is_none() {
+            return Err(QueueError::NoQueue { dir: dir.to_owned() });
+        }
+        let queue = Self::assemble(plane, Log::ReadOnly, Some(dir), Known::default());
+        queue.adopt(replay);
+        Ok(queue)
+    }
+
+    fn assemble(plane: Plane, log: Log, dir: Option<&Path>, known: Known) -> Self {
+        let (claims, next_chunk) = (Claims::default(), Arc::new(AtomicU64::new(0)));
+        let Known { partitions, generation_floor, put_spec, lock: _lock } = known;
+        let dir = dir.map(Path::to_owned);
+        let inner =
+            Inner { plane, log, dir, partitions, claims, next_chunk, generation_floor, put_spec, _lock };
+        Self { inner: Arc::new(inner) }
+    }
+
+    fn adopt(&self, replay: Replay) {
+        self.inner.next_chunk.store(replay.next_chunk, Ordering::Relaxed);
+        let away = replay.away.clone();
+        let mut partitions = self.inner.partitions.lock();
+        for mut table in replay.into_tables() {
+            learn_columns(&mut table, &self.inner.plane);
+            let chunks = table.chunk_ids();
+            // Units have yet to announce themselves.
+            chunks.iter().filter(|chunk| away.contains(chunk)).for_each(|chunk| table.set_away(*chunk, true));
+            let partition = Partition::from_table(table, self.home());
+            // What was gone by then keeps its place in the segment until that is emptied.
+            chunks.iter().for_each(|chunk| partition.shared.thin(*chunk));
+            partitions.insert(partition.name().to_owned(), partition);
+        }
+    }
+}
+
+/// What a queue begins with.
+#[derive(Default)]
+struct Known {
+    partitions: Partitions,
+    generation_floor: Arc<AtomicU32>,
+    put_spec: Option<PartitionSpec>,
+    lock: Option<DirLock>,
+}
+
+fn unfit(store: &dyn Store, expected: &str) -> QueueError {
+    QueueError::BadRequest { reason: format!("a queue with store={} needs {expected}", store.name()) }
+}

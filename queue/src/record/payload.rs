@@ -1,0 +1,113 @@
+//! Where the payload of some rows lies, as it is written down.
+//!
+//! What a store says of a chunk is a [`Note`], which the journal does not read. Notes of the segment files and of the
+//! storage units have keys of their own in the record, `location` and `unit`: journals had them before there were notes.
+//! Notes of all other stores are under `note`, with the name of the store.
+
+use serde::ser::SerializeStruct;
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value;
+
+use crate::store::{ChunkId, ChunkLocation, Note, SEGMENTS, UNITS};
+
+/// Where the payload of some rows lies.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(from = "Fields")]
+pub(crate) struct PayloadRecord {
+    pub(crate) chunk: ChunkId,
+    /// What has to be known to find the chunk again; absent where it lies in memory.
+    pub(crate) note: Option<Note>,
+    /// Names; the types are in the payload.
+    pub(crate) columns: Vec<String>,
+    /// The row of the chunk for each row; the first, second, ... if empty.
+    pub(crate) chunk_rows: Vec<u32>,
+}
+
+impl PayloadRecord {
+    /// The row of the chunk for row `at` of the record.
+    pub(crate) fn chunk_row(&self, at: usize) -> u32 {
+        self.chunk_rows.get(at).copied().unwrap_or(at as u32)
+    }
+}
+
+/// A note of a store that has no key of its own.
+#[derive(Serialize, Deserialize)]
+struct NoteOf<Content> {
+    store: String,
+    content: Content,
+}
+
+#[derive(Deserialize)]
+struct Fields {
+    chunk: ChunkId,
+    #[serde(default)]
+    location: Option<ChunkLocation>,
+    #[serde(default)]
+    unit: Option<Value>,
+    #[serde(default)]
+    note: Option<NoteOf<Value>>,
+    columns: Vec<String>,
+    #[serde(default)]
+    chunk_rows: Vec<u32>,
+}
+
+impl From<Fields> for PayloadRecord {
+    fn from(fields: Fields) -> Self {
+        let Fields { chunk, location, unit, note, columns, chunk_rows } = fields;
+        let located = location.map(|location| Note::new(SEGMENTS, location));
+        let note = located
+            .or_else(|| unit.map(|content| Note::new(UNITS, content)))
+            .or_else(|| note.map(|NoteOf { store, content }| Note::new(store, content)));
+        Self { chunk, note, columns, chunk_rows }
+    }
+}
+
+impl Serialize for PayloadRecord {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { chunk, note, columns, chunk_rows } = self;
+        let fields = 2 + usize::from(note.is_some()) + usize::from(!chunk_rows.is_empty());
+        let mut record = serializer.serialize_struct("PayloadRecord", fields)?;
+        record.serialize_field("chunk", chunk)?;
+        match note {
+            None => {}
+            Some(note) if note.store() == SEGMENTS => record.serialize_field("location", note)?,
+            Some(note) if note.store() == UNITS => record.serialize_field("unit", note)?,
+            Some(note) => {
+                let note = NoteOf { store: note.store().to_owned(), content: note };
+                record.serialize_field("note", &note)?;
+            }
+        }
+        record.serialize_field("columns", columns)?;
+        if !chunk_rows.is_empty() {
+            record.serialize_field("chunk_rows", chunk_rows)?;
+        }
+        record.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn written(note: Option<Note>) -> Value {
+        let record =
+            PayloadRecord { chunk: ChunkId(7), note, columns: vec!["id".to_owned()], chunk_rows: Vec::new() };
+        let text = serde_json::to_string(&record).unwrap();
+        let again: PayloadRecord = serde_json::from_str(&text).unwrap();
+        assert_eq!(again, record);
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn notes_have_the_keys_that_journals_have_had_and_others_name_their_store() {
+        assert_eq!(written(None), json!({ "chunk": 7, "columns": ["id"] }));
+        let location = ChunkLocation { segment: 1, offset: 64, length: 10, checksum: 5 };
+        let expected = json!({ "segment": 1, "offset": 64, "length": 10, "checksum": 5 });
+        assert_eq!(written(Some(Note::new(SEGMENTS, location)))["location"], expected);
+        assert_eq!(written(Some(Note::new(UNITS, json!({ "unit": "u" }))))["unit"], json!({ "unit": "u" }));
+        let elsewhere = written(Some(Note::new("redis", "key".to_owned())));
+        assert_eq!(elsewhere["note"], json!({ "store": "redis", "content": "key" }));
+    }
+}

@@ -1,0 +1,224 @@
+//! Chunks that are held for a reader that takes its time: a snapshot, or one that looks through the queue.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use arrow_buffer::Buffer;
+use parking_lot::Mutex;
+
+use super::{Chunk, ChunkId, Encoded, Store, Wanted};
+use crate::error::QueueError;
+
+/// A chunk that its store holds until this is dropped.
+pub trait Pinned: Debug + Send + Sync {
+    /// All of its rows; and its bytes as [`Encoded`] makes them, where they are at hand. Blocks.
+    fn load(&self) -> Result<(Option<Buffer>, Chunk), QueueError>;
+}
+
+/// What a store does to hold a chunk.
+#[derive(Debug)]
+pub enum Pin {
+    /// It holds the chunk.
+    Pinned(Arc<dyn Pinned>),
+    /// It holds none: the queue frees the chunk later, and reads it as ever.
+    Unpinned,
+    /// There is no such chunk.
+    Missing(QueueError),
+}
+
+/// Chunks that are freed later, since a reader wants them that their store does not hold for it.
+#[derive(Debug, Default)]
+pub(crate) struct HeldBack {
+    /// Chunks that are held, so that frees of a queue without readers take no lock.
+    count: AtomicUsize,
+    chunks: Mutex<HashMap<ChunkId, Held>>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    readers: usize,
+    is_freed: bool,
+}
+
+impl HeldBack {
+    /// Those of the chunks that may be freed at once. The others are freed when their readers are done.
+    pub(crate) fn sift(&self, chunks: &[ChunkId]) -> Option<Vec<ChunkId>> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let mut held = self.chunks.lock();
+        let mut is_free = |chunk: &&ChunkId| match held.get_mut(chunk) {
+            Some(held) => {
+                held.is_freed = true;
+                false
+            }
+            None => true,
+        };
+        Some(chunks.iter().filter(&mut is_free).copied().collect())
+    }
+
+    pub(crate) fn holds(&self, chunk: ChunkId) -> bool {
+        self.count.load(Ordering::Acquire) > 0 && self.chunks.lock().contains_key(&chunk)
+    }
+
+    fn hold(&self, chunk: ChunkId) {
+        let mut chunks = self.chunks.lock();
+        chunks.entry(chunk).or_default().readers += 1;
+        self.count.store(chunks.len(), Ordering::Release);
+    }
+
+    /// A reader is done; says whether the chunk is to be freed now.
+    fn release(&self, chunk: ChunkId) -> bool {
+        let mut chunks = self.chunks.lock();
+        let Entry::Occupied(mut held) = chunks.entry(chunk) else { return false };
+        held.get_mut().readers -= 1;
+        if held.get().readers > 0 {
+            return false;
+        }
+        let is_freed = held.remove().is_freed;
+        self.count.store(chunks.len(), Ordering::Release);
+        is_freed
+    }
+}
+
+/// A chunk that is read through its store, and not freed before.
+pub(crate) struct HeldChunk {
+    store: Arc<dyn Store>,
+    chunk: ChunkId,
+    columns: Arc<[String]>,
+    back: Arc<HeldBack>,
+}
+
+impl Debug for HeldChunk {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_tuple("HeldChunk").field(&self.chunk).finish()
+    }
+}
+
+impl Drop for HeldChunk {
+    fn drop(&mut self) {
+        if self.back.release(self.chunk) {
+            self.store.free(&[self.chunk]);
+        }
+    }
+}
+
+impl HeldChunk {
+    /// These rows. Blocks; needs a tokio runtime, and a thread that may block.
+    fn rows(&self, rows: &[u32]) -> Result<Chunk, QueueError> {
+        let wanted = runs(self.chunk, rows, &self.columns);
+        let runtime = tokio::runtime::Handle::try_current();
+        let runtime = runtime.map_err(|error| QueueError::Arrow { reason: error.to_string() })?;
+        let found = runtime.block_on(self.store.get(&wanted, None));
+        let mut pieces = Vec::new();
+        for (wanted, found) in wanted.iter().zip(found) {
+            let found = found?;
+            pieces.extend(found.chunk.slice(found.first, wanted.rows)?.pieces().iter().cloned());
+        }
+        Chunk::new(pieces)
+    }
+}
+
+/// Rows of a chunk as stretches of rows that follow each other.
+pub(crate) fn runs(chunk: ChunkId, rows: &[u32], columns: &Arc<[String]>) -> Vec<Wanted> {
+    let stretches = rows.chunk_by(|left, right| left + 1 == *right);
+    let wanted = |rows: &[u32]| Wanted {
+        chunk,
+        first: rows[0] as usize,
+        rows: rows.len(),
+        columns: Arc::clone(columns),
+    };
+    stretches.map(wanted).collect()
+}
+
+/// Where a chunk is read from, whatever becomes of its rows meanwhile.
+#[derive(Debug, Clone)]
+pub(crate) enum Source {
+    Pinned(Arc<dyn Pinned>),
+    Held(Arc<HeldChunk>),
+    Missing(QueueError),
+}
+
+impl Source {
+    /// A chunk of `store` that rows need, also when they need it no more.
+    pub(crate) fn of(
+        store: &Arc<dyn Store>,
+        chunk: ChunkId,
+        columns: &[String],
+        back: &Arc<HeldBack>,
+    ) -> Self {
+        match store.pin(chunk) {
+            Pin::Pinned(pinned) => Self::Pinned(pinned),
+            Pin::Missing(error) => Self::Missing(error),
+            Pin::Unpinned => {
+                back.hold(chunk);
+                let (store, back) = (Arc::clone(store), Arc::clone(back));
+                Self::Held(Arc::new(HeldChunk { store, chunk, columns: columns.into(), back }))
+            }
+        }
+    }
+
+    /// The chunk's rows; its bytes where they are at hand. Blocks. `None`: it can only be read row by row.
+    pub(crate) fn load(&self) -> Option<Result<(Option<Buffer>, Chunk), QueueError>> {
+        match self {
+            Self::Pinned(pinned) => Some(pinned.load()),
+            Self::Held(_) => None,
+            Self::Missing(error) => Some(Err(error.clone())),
+        }
+    }
+
+    /// Bytes of these rows of the chunk, as a chunk of their own. Blocks.
+    pub(crate) fn bytes_of(&self, rows: &[u32]) -> Result<Buffer, QueueError> {
+        Loader::default().rows_of(ChunkId(0), self, rows)?.into_bytes()
+    }
+}
+
+/// Rows of a chunk, as a chunk of their own.
+#[derive(Debug, Clone)]
+pub(crate) struct Loaded {
+    pub(crate) rows: Chunk,
+    /// Where they are at hand.
+    bytes: Option<Buffer>,
+}
+
+impl Loaded {
+    pub(crate) fn into_bytes(self) -> Result<Buffer, QueueError> {
+        self.bytes.map_or_else(|| Encoded::of(&self.rows).map(Encoded::into_buffer), Ok)
+    }
+}
+
+/// Reads chunks. It keeps the last one, since records of rows that lie together mostly follow each other.
+#[derive(Debug, Default)]
+pub(crate) struct Loader {
+    last: Option<(ChunkId, Loaded)>,
+}
+
+impl Loader {
+    /// These rows of a chunk. Blocks.
+    pub(crate) fn rows_of(
+        &mut self,
+        id: ChunkId,
+        source: &Source,
+        rows: &[u32],
+    ) -> Result<Loaded, QueueError> {
+        let whole = match (self.last.take(), source) {
+            (_, Source::Held(held)) => return Ok(Loaded { rows: held.rows(rows)?, bytes: None }),
+            (_, Source::Missing(error)) => return Err(error.clone()),
+            (Some((last, whole)), _) if last == id => whole,
+            (_, Source::Pinned(pinned)) => {
+                let (bytes, rows) = pinned.load()?;
+                Loaded { rows, bytes }
+            }
+        };
+        let is_whole = rows.len() == whole.rows.rows() && rows.iter().zip(0..).all(|(row, at)| *row == at);
+        if is_whole {
+            return Ok(whole);
+        }
+        let cut = Loaded { rows: whole.rows.select(rows)?, bytes: None };
+        self.last = Some((id, whole));
+        Ok(cut)
+    }
+}
