@@ -36,6 +36,7 @@
 mod api;
 pub mod compat;
 mod config;
+pub mod conformance;
 mod error;
 mod export;
 mod inspect;

@@ -16,7 +16,7 @@ use crate::partition::{Partition, Replay, Table, lease_records};
 use crate::plane::Plane;
 use crate::put::columns_of;
 use crate::record::Record;
-use crate::store::{DiskStore, MemoryStore, Store};
+use crate::store::{Store, memory, segments};
 
 /// What a journal says; `None` in place of its length when there is none.
 fn replay(dir: &Path, plane: &Plane) -> Result<(Replay, Option<u64>), QueueError> {
@@ -82,11 +82,11 @@ impl TransferQueue {
     /// Blocks while it reads the journal.
     pub fn open(config: QueueConfig) -> Result<Self, QueueError> {
         match &config.dir {
-            None => Self::open_with(config, Arc::new(MemoryStore::default())),
+            None => Self::open_with(config, memory()),
             Some(dir) => {
                 std::fs::create_dir_all(dir).map_err(QueueError::io("create", dir))?;
-                let store = Arc::new(DiskStore::new(dir, config.segment_bytes));
-                Self::open_with(config, Arc::new(store))
+                let store = segments(dir, config.segment_bytes);
+                Self::open_with(config, store)
             }
         }
     }
@@ -136,7 +136,7 @@ impl TransferQueue {
     /// Opens a directory whose payload lies in segment files to look at it, also while another process uses it; every change
     /// is an error.
     pub fn open_read_only(dir: &Path) -> Result<Self, QueueError> {
-        let plane = Plane::new(Arc::new(Arc::new(DiskStore::new(dir, u64::MAX))));
+        let plane = Plane::new(segments(dir, u64::MAX));
         let (replay, length) = replay(dir, &plane)?;
         if length.is_none() {
             return Err(QueueError::NoQueue { dir: dir.to_owned() });

@@ -18,7 +18,7 @@ pub struct Chunk {
 
 impl Chunk {
     /// The rows of batches with the same columns, in buffers of their own.
-    pub(crate) fn new(pieces: Vec<RecordBatch>) -> Result<Self, QueueError> {
+    pub fn new(pieces: Vec<RecordBatch>) -> Result<Self, QueueError> {
         let schema = pieces.first().ok_or(QueueError::Empty)?.schema();
         let other = pieces.iter().find(|piece| *piece.schema_ref() != schema);
         if let Some(other) = other {
@@ -66,7 +66,7 @@ impl Chunk {
     }
 
     /// Bytes that it keeps allocated.
-    pub(crate) fn held_bytes(&self) -> usize {
+    pub fn held_bytes(&self) -> usize {
         self.pieces.iter().map(held_bytes).sum()
     }
 
@@ -88,7 +88,7 @@ impl Chunk {
     }
 
     /// Rows that follow each other, in buffers of their own where they are few of many.
-    pub(crate) fn slice(&self, first: usize, rows: usize) -> Result<Self, QueueError> {
+    pub fn slice(&self, first: usize, rows: usize) -> Result<Self, QueueError> {
         let (mut skipped, mut left) = (first, rows);
         let mut pieces = Vec::new();
         for piece in self.pieces.iter() {

@@ -38,7 +38,7 @@ mod pin;
 mod sizes;
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow_array::{Array, RecordBatch, UInt32Array};
@@ -52,14 +52,25 @@ use serde::{Deserialize, Serialize};
 use crate::error::QueueError;
 
 pub use chunk::Chunk;
-pub(crate) use disk::DiskStore;
+use disk::DiskStore;
 pub(crate) use encoded::gathered;
 pub use encoded::{Encoded, decode};
-pub(crate) use memory::MemoryStore;
+use memory::MemoryStore;
 pub use note::Note;
 pub(crate) use pin::{HeldBack, Loaded, Loader, Source, runs};
 pub use pin::{Pin, Pinned};
 pub(crate) use sizes::ChunkSizes;
+
+/// A store of a queue in memory: what [`TransferQueue::open`](crate::TransferQueue::open) takes without a directory.
+pub fn memory() -> Arc<dyn Store> {
+    Arc::new(MemoryStore::default())
+}
+
+/// A store of segment files in a directory that is there: what [`TransferQueue::open`](crate::TransferQueue::open) takes with
+/// one. A file is closed when it has so many bytes.
+pub fn segments(dir: &Path, segment_bytes: u64) -> Arc<dyn Store> {
+    Arc::new(Arc::new(DiskStore::new(dir, segment_bytes)))
+}
 
 /// The name of the store of segment files.
 pub(crate) const SEGMENTS: &str = "segments";

@@ -23,8 +23,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("rolldock", "data"),
     ("rolldock", "engine::http"),
     ("rolldock", "run"),
-    ("rolldock_queue", ""),
-    ("rolldock_queue", "partition"),
 ];
 
 fn describe(crate_name: &str, circle: &Circle) -> String {

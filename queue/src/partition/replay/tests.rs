@@ -1,10 +1,11 @@
+use std::sync::Arc;
+
 use super::*;
 use crate::partition::Partition;
 use crate::plane::Plane;
 use crate::record::{Dispositions, PutRecord};
-use crate::store::DiskStore;
+use crate::store::segments;
 use crate::{PartitionSpec, PartitionStats, RowHandle};
-use std::sync::Arc;
 
 fn declare() -> Record {
     let spec = PartitionSpec::new("p", ["a"], 16);
@@ -12,7 +13,7 @@ fn declare() -> Record {
 }
 
 fn plane(dir: &std::path::Path) -> Plane {
-    Plane::new(Arc::new(Arc::new(DiskStore::new(dir, 1 << 20))))
+    Plane::new(segments(dir, 1 << 20))
 }
 
 fn put() -> Record {

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::Take;
 use crate::put::{Put, columns_of};
-use crate::record::{PayloadRecord, PutRecord};
+use crate::record::{PayloadRecord, PutRecord, SamplePart, Unfinished};
 
 fn put(group: &str, rows: i64, size: usize) -> Put {
     let ids = Arc::new(Int64Array::from_iter_values(0..rows));
@@ -236,7 +236,7 @@ fn what_tokens_remember_is_bounded_in_bytes() {
     // Every second slot: each row is a run of its own.
     let ragged: Vec<RowHandle> = (0..1000).map(|at| RowHandle { slot: at * 2, generation: 0 }).collect();
     for number in 0..3000 {
-        table.end_token(Some(format!("token {number}")), Some(crate::journal::Runs::of(&ragged)));
+        table.end_token(Some(format!("token {number}")), Some(crate::row::Runs::of(&ragged)));
     }
     assert!(table.token_bytes() <= tokens::TOKEN_BYTES_MAX);
     assert!(matches!(table.token_state(Some("token 0")), Admission::Fresh), "the oldest goes first");
