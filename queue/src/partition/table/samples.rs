@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use tokio::time::Instant;
 
 use crate::invariants::{self, Violation};
-use crate::record::{ClosedNames, SamplePart, SamplesRecord};
+use crate::record::{ClosedNames, SamplePart};
 
 /// Names of closed groups that are remembered.
 const CLOSED_MAX: usize = 65_536;
