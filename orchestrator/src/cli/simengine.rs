@@ -7,8 +7,9 @@ use anyhow::Context;
 use rolldock_simengine::{AnswerKey, Codec, GuessingKey, ServerConfig, SimServer, http};
 
 use super::args::SimengineArgs;
-use crate::data::{CodecConfig, Dataset, DatasetConfig, PromptSource, TemplateChoice, TextCodec};
-use crate::recipe::{Duplicates, OverlongPrompts};
+use crate::data::{
+    CodecConfig, Dataset, DatasetConfig, Duplicates, OverlongPrompts, PromptSource, TemplateChoice, TextCodec,
+};
 use crate::run::{Endings, GrowingKey, open_sim_codec, simulated_workload, unix_seconds};
 use crate::scope::Scope;
 

@@ -66,28 +66,6 @@ choice!(
     }
 );
 choice!(
-    /// What becomes of prompts above the limit.
-    OverlongPrompts {
-        /// Left out and counted.
-        #[default]
-        Drop,
-        /// Their first tokens are cut.
-        TruncateLeft,
-        /// The run ends.
-        Error,
-    }
-);
-choice!(
-    /// What becomes of exact duplicates.
-    Duplicates {
-        /// Rows of their own.
-        #[default]
-        Keep,
-        /// Only the first one stays.
-        Drop,
-    }
-);
-choice!(
     /// Which server gets the next permit.
     RoutingPolicy {
         /// The smallest share of its permits out.

@@ -24,13 +24,13 @@ use std::path::{Path, PathBuf};
 
 pub use change::{Change, Verdict, changes};
 pub use choices::{
-    AdvantageEstimator, Duplicates, Durability, EarlyStop, FilterMetric, GuardAction, HealthProbe, Launch,
-    OnFull, OnShort, OnSilence, OnStale, OnStop, OverlongPrompts, PolicyMode, RequestShape, RoutingPolicy,
-    Transport, UpdateMethod, UpdatePause,
+    AdvantageEstimator, Durability, EarlyStop, FilterMetric, GuardAction, HealthProbe, Launch, OnFull,
+    OnShort, OnSilence, OnStale, OnStop, PolicyMode, RequestShape, RoutingPolicy, Transport, UpdateMethod,
+    UpdatePause,
 };
 pub use error::{Complaint, RecipeError};
 pub use sections::{
-    BiasGuard, Carry, Columns, Consumer, Data, Files, Filter, Fleet, Limits, MaxLoads, Model, OutsideGate,
+    BiasGuard, Carry, Consumer, Data, Files, Filter, Fleet, Limits, MaxLoads, Model, OutsideGate,
     OverlongShaping, Policy, PolicyUpdate, Queue, Recipe, Reward, RewardGuard, Rollout, Run, Sampling,
     Simulated, Timeouts, UpdateTimeouts, Validation, ValidationPriority,
 };

@@ -12,7 +12,7 @@ use rolldock_queue::Stale;
 use rolldock_reward::{Advantage, Estimator, Gates, Shaping};
 
 use super::queue::Claims;
-use crate::data::{CodecConfig, TemplateChoice};
+use crate::data::{CodecConfig, DatasetConfig, TemplateChoice};
 use crate::engine::SamplingParams;
 use crate::engine::http::HttpConfig;
 use crate::recipe::{
@@ -27,6 +27,30 @@ pub(super) fn codec_config(model: &recipe::Model, unix_seconds: u64) -> CodecCon
         tokenizer: model.tokenizer.clone(),
         chat_template: TemplateChoice::from(model.chat_template.as_str()),
         unix_seconds: i64::try_from(unix_seconds).ok(),
+    }
+}
+
+/// The data that a run learns from.
+pub(super) fn train_data(data: &recipe::Data) -> DatasetConfig {
+    DatasetConfig { shuffle: data.shuffle, epochs: data.epochs, ..in_file_order(data, data.train.paths()) }
+}
+
+/// The data that a run is measured with: one pass in the files' order, so that figures compare.
+pub(super) fn validation_data(data: &recipe::Data) -> Option<DatasetConfig> {
+    let files = data.validation.as_ref()?;
+    Some(DatasetConfig { epochs: Some(1), ..in_file_order(data, files.paths()) })
+}
+
+fn in_file_order(data: &recipe::Data, files: &[PathBuf]) -> DatasetConfig {
+    DatasetConfig {
+        files: files.to_vec(),
+        columns: data.columns.clone(),
+        max_prompt_length: data.max_prompt_length,
+        overlong_prompts: data.overlong_prompts,
+        duplicates: data.duplicates,
+        shuffle: false,
+        seed: data.seed,
+        epochs: None,
     }
 }
 

@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 
-use crate::data::{Dataset, DatasetConfig, TextCodec};
+use crate::data::{Dataset, TextCodec};
 use crate::recipe::{PolicyMode, Recipe};
 use crate::report::Progress;
 use crate::scope::Scope;
@@ -163,8 +163,8 @@ fn policy_plan(recipe: &Recipe) -> String {
 
 fn open_data(recipe: &Recipe) -> anyhow::Result<(Arc<TextCodec>, Dataset, Option<Dataset>)> {
     let codec = Arc::new(TextCodec::open(&convert::codec_config(&recipe.model, unix_seconds()))?);
-    let train = Dataset::open(DatasetConfig::train(&recipe.data))?;
-    let validation = match DatasetConfig::validation(&recipe.data) {
+    let train = Dataset::open(convert::train_data(&recipe.data))?;
+    let validation = match convert::validation_data(&recipe.data) {
         Some(config) if validates(recipe) => Some(Dataset::open(config)?),
         _ => None,
     };

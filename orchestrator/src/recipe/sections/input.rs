@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use rolldock_loadbalancer::AdaptiveConfig;
 use serde::{Deserialize, Serialize};
 
-use crate::recipe::{Duplicates, HealthProbe, OverlongPrompts, RoutingPolicy, Transport};
+use crate::data::{Columns, Duplicates, OverlongPrompts};
+use crate::recipe::{HealthProbe, RoutingPolicy, Transport};
 
 /// `[model]`
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
@@ -77,19 +78,6 @@ impl Files {
             Self::Several(paths) => paths,
         }
     }
-}
-
-/// `data.columns`: dotted paths into a row.
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct Columns {
-    /// Text, or a list of chat messages.
-    pub prompt: String,
-    /// The ground truth.
-    pub answer: String,
-    /// Which scorer a routed reward uses.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<String>,
 }
 
 /// `[fleet]`: `endpoints` or `simulated`, not both.

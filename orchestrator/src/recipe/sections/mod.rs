@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{OnShort, OnSilence};
 
-pub use input::{Columns, Data, Files, Fleet, MaxLoads, Model, Simulated};
+pub use input::{Data, Files, Fleet, MaxLoads, Model, Simulated};
 pub use outcome::{Consumer, Filter, OutsideGate, Queue};
 pub use policy::{Policy, PolicyUpdate, UpdateTimeouts};
 pub(in crate::recipe) use reward::key_of;
