@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
 
 mod error;
 pub mod http;
@@ -32,7 +33,8 @@ pub use progress::Progress;
 pub use rolldock_dispatch::{FinishReason, PartialOutput, VersionSpan};
 
 /// Sampling parameters, as the field and the engines name them.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct SamplingParams {
     /// Softmax temperature; 0 is greedy.
     pub temperature: f32,
@@ -42,6 +44,12 @@ pub struct SamplingParams {
     pub top_k: i32,
     /// Token ids that end a response besides the model's own.
     pub stop_token_ids: Vec<u32>,
+}
+
+impl Default for SamplingParams {
+    fn default() -> Self {
+        Self { temperature: 1.0, top_p: 1.0, top_k: -1, stop_token_ids: Vec::new() }
+    }
 }
 
 /// One request for `n` samples of one prompt.

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::VersionSpan;
 
 /// Recorded traffic of a real server; nothing of it is part of the project.
 fn capture(name: &str) -> Option<Value> {
