@@ -8,10 +8,9 @@ use anyhow::Context;
 use futures::StreamExt;
 use rolldock::engine::http::{HttpConfig, HttpEngine, read_recorded};
 use rolldock::engine::{Engine, GenerateRequest, SamplingParams};
-use rolldock::recipe::{EarlyStop, Launch, OnStop, RequestShape};
 use rolldock::rollout::{
-    AgentLoopManager, CarryLimits, Grading, Phase, PromptFeed, RolloutConfig, RolloutParts, RolloutTimeouts,
-    Staleness,
+    AgentLoopManager, CarryLimits, EarlyStop, Grading, Launch, OnStop, Phase, PromptFeed, RequestShape,
+    RolloutConfig, RolloutParts, RolloutTimeouts, Staleness,
 };
 use rolldock::scope::Scope;
 use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, Priority, ServerSpec};

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use arrow_array::{ArrayRef, RecordBatch, UInt64Array};
 use rolldock::engine::simulated::SimulatedEngine;
-use rolldock::recipe::{EarlyStop, Launch, OnStop, PolicyMode};
+use rolldock::policy::PolicyMode;
 use rolldock::rollout::{
-    AgentLoopManager, Grading, Group, Handed, PromptFeed, RolloutConfig, RolloutControl, RolloutParts,
-    Staleness,
+    AgentLoopManager, EarlyStop, Grading, Group, Handed, Launch, OnStop, PromptFeed, RolloutConfig,
+    RolloutControl, RolloutParts, Staleness,
 };
 use rolldock::scope::Scope;
 use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, ServerSpec};

@@ -10,10 +10,9 @@ use futures::future::join_all;
 use rolldock::data::Prompt;
 use rolldock::engine::simulated::SimulatedEngine;
 use rolldock::engine::{Engine, GenerateRequest, SamplingParams};
-use rolldock::recipe::{EarlyStop, Launch, OnStop, RequestShape};
 use rolldock::rollout::{
-    AgentLoopManager, CarryLimits, Grading, PromptFeed, RolloutConfig, RolloutParts, RolloutTimeouts,
-    Staleness, sample_seed,
+    AgentLoopManager, CarryLimits, EarlyStop, Grading, Launch, OnStop, PromptFeed, RequestShape,
+    RolloutConfig, RolloutParts, RolloutTimeouts, Staleness, sample_seed,
 };
 use rolldock::scope::Scope;
 use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, Priority, ServerSpec};

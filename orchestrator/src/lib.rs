@@ -1,8 +1,6 @@
 //! Rolldock's orchestrator: from a recipe and a data set to accepted groups in a transfer queue.
 
 pub mod cli;
-pub mod data;
-pub mod engine;
 pub mod ledger;
 pub mod policy;
 pub mod recipe;
@@ -10,6 +8,8 @@ pub mod report;
 pub mod rollout;
 pub mod rows;
 pub mod run;
-pub mod scope;
 
+pub use rolldock_data as data;
 pub use rolldock_dispatch as dispatch;
+pub use rolldock_engine as engine;
+pub use rolldock_scope as scope;

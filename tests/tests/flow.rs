@@ -17,10 +17,9 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rolldock::dispatch::{StepEnd, Totals};
 use rolldock::engine::simulated::SimulatedEngine;
-use rolldock::recipe::{EarlyStop, GuardAction, OnSilence, OnStale, OnStop, RequestShape};
 use rolldock::rollout::{
-    AgentLoopManager, BiasGuard, CarryLimits, Group, Handed, PromptFeed, RolloutControl, RolloutView,
-    Staleness, invariants,
+    AgentLoopManager, BiasGuard, CarryLimits, EarlyStop, Group, GuardAction, Handed, OnSilence, OnStale,
+    OnStop, PromptFeed, RequestShape, RolloutControl, RolloutView, Staleness, invariants,
 };
 use rolldock_simengine::PauseMode;
 use support::{World, env_number, in_virtual_time, pick, prompts};

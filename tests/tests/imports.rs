@@ -56,3 +56,28 @@ fn crates_import_only_what_the_architecture_allows() {
         }
     }
 }
+
+/// The modules of `rolldock` that recipes are put together and run by. All others are made of no recipe.
+const ABOVE_RECIPES: [&str; 3] = ["cli", "recipe", "run"];
+
+#[test]
+fn what_lies_below_a_run_knows_no_recipe() {
+    let source = rolldock_tests::workspace_root().join("orchestrator").join("src");
+    let mut folders = vec![source.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            let inside = path.strip_prefix(&source).unwrap();
+            let first = inside.components().next().unwrap().as_os_str();
+            if ABOVE_RECIPES.iter().any(|above| first == *above) {
+                continue;
+            }
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let text = std::fs::read_to_string(&path).unwrap();
+                assert!(!text.contains("crate::recipe"), "{} imports `recipe`", inside.display());
+            }
+        }
+    }
+}

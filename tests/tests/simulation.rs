@@ -13,8 +13,7 @@ use std::time::Duration;
 
 use rand::RngExt;
 use rolldock::dispatch::StepEnd;
-use rolldock::recipe::{EarlyStop, Launch};
-use rolldock::rollout::invariants;
+use rolldock::rollout::{EarlyStop, Launch, invariants};
 use rolldock_simengine::Fault;
 use support::{World, env_number, in_virtual_time, prompts};
 

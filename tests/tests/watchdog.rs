@@ -14,11 +14,11 @@ use futures::future::{self, BoxFuture};
 use rolldock::data::{PromptUid, TextCodec};
 use rolldock::dispatch::{DispatchId, StepEnd};
 use rolldock::policy::{
-    Announcement, Applied, ApplyVersion, FollowVersion, PolicyState, PolicyTerms, Updates,
+    Announcement, Applied, ApplyVersion, FollowVersion, PolicyMode, PolicyState, PolicyTerms, Updates,
 };
-use rolldock::recipe::{OnSilence, OnStop, PolicyMode};
 use rolldock::rollout::{
-    AgentLoopManager, Grading, Handed, InWait, OutsideGrader, Phase, RolloutControl, Silence, Subject,
+    AgentLoopManager, Grading, Handed, InWait, OnSilence, OnStop, OutsideGrader, Phase, RolloutControl,
+    Silence, Subject,
 };
 use rolldock_queue::{Partition, PartitionSpec, Put, QueueConfig, TransferQueue};
 use rolldock_reward::{Gates, GatesConfig, RewardError, RewardJob, RewardRunner, Score};

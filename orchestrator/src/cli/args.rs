@@ -3,15 +3,18 @@
 mod fleet;
 mod history;
 mod reward;
+mod words;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use rolldock_queue::Durability;
 
 pub(super) use fleet::{EngineDialect, FleetArgs, FleetCommand, ProxyArgs};
 pub(super) use history::LedgerArgs;
 pub(super) use reward::{AdvantageArgs, RewardArgs, RewardCommand, ScoreArgs};
+use words::{DURABILITIES, one_of};
 
 /// Keeps a fleet of vLLM servers busy with RL rollouts and hands finished groups to a trainer through a queue.
 #[derive(Debug, Parser)]
@@ -281,22 +284,11 @@ pub struct ServeArgs {
     #[arg(long, env = "ROLLDOCK_QUEUE_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
     /// What a put that returned survives
-    #[arg(long, value_enum, default_value_t = Durability::Fsync)]
+    #[arg(long, value_parser = one_of::<Durability>(&DURABILITIES), default_value = "fsync")]
     pub durability: Durability,
     /// Largest body of a request; bytes [default: 256 MiB, through shared memory 1 GiB]
     #[arg(long, value_name = "BYTES")]
     pub body_bytes_max: Option<usize>,
-}
-
-/// What a put that returned survives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Durability {
-    /// Nothing.
-    None,
-    /// The death of the process.
-    Os,
-    /// The death of the machine.
-    Fsync,
 }
 
 /// `rolldock queue export`

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::args::ConsumeArgs;
 use super::queue::{CONSUME_PATIENCE, remote};
+use crate::report::say;
 use crate::run::queue_folder;
 
 pub(super) async fn run(args: ConsumeArgs) -> anyhow::Result<()> {
@@ -42,7 +43,7 @@ async fn consume(queue: &dyn Queue, args: &ConsumeArgs) -> anyhow::Result<()> {
         };
         batches += 1;
         rows += lease.rows().len();
-        super::say(&describe(batches, &lease));
+        say(&describe(batches, &lease));
         if args.leave {
             left.push(lease);
         } else {
@@ -54,7 +55,7 @@ async fn consume(queue: &dyn Queue, args: &ConsumeArgs) -> anyhow::Result<()> {
     }
     let word = if args.leave { "seen and left" } else { "consumed" };
     let remaining = queue.status(&args.partition).await?.rows;
-    super::say(&format!("{batches} batches, {rows} rows {word}; {remaining} rows are left"));
+    say(&format!("{batches} batches, {rows} rows {word}; {remaining} rows are left"));
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::args::{FleetArgs, FleetCommand};
+use crate::report::say;
 use crate::run::Endings;
 
 /// One answer of a watched fleet is waited for no longer.
@@ -84,29 +85,29 @@ pub(super) async fn run(args: FleetArgs) -> anyhow::Result<()> {
             // Servers are probed before they join.
             let joined = admin.call(Method::POST, "", Some(&member), ANSWER_MAX).await?;
             let joined: Value = joined.json().await?;
-            super::say(&format!("{} joins with {} permits", text(&joined["name"]), joined["capacity"]));
+            say(&format!("{} joins with {} permits", text(&joined["name"]), joined["capacity"]));
         }
         FleetCommand::Drain { name, wait } => {
             let wait = Duration::try_from_secs_f64(wait).context("--wait: expected seconds")?;
             let path = of(&name, &format!("/drain?wait_ms={}", wait.as_millis()));
             let Drained { in_use } = admin.call(Method::POST, &path, None, wait).await?.json().await?;
             anyhow::ensure!(in_use == 0, "{name} still has {in_use} samples; it stays draining");
-            super::say(&format!("{name} is drained"));
+            say(&format!("{name} is drained"));
         }
         FleetCommand::Remove { name } => {
             admin.call(Method::DELETE, &of(&name, ""), None, Duration::ZERO).await?;
-            super::say(&format!("{name} has left"));
+            say(&format!("{name} has left"));
         }
         FleetCommand::Pause { name } => {
             admin.call(Method::POST, &of(&name, "/pause"), None, Duration::ZERO).await?;
-            super::say(&format!("{name} is paused"));
+            say(&format!("{name} is paused"));
         }
         FleetCommand::Resume { name } => {
             admin.call(Method::POST, &of(&name, "/resume"), None, Duration::ZERO).await?;
-            super::say(&format!("{name} gets requests again"));
+            say(&format!("{name} gets requests again"));
         }
-        FleetCommand::List { json: true } => super::say(&admin.fleet(Duration::ZERO).await?.to_string()),
-        FleetCommand::List { json: false } => super::say(&table(&admin.fleet(Duration::ZERO).await?)),
+        FleetCommand::List { json: true } => say(&admin.fleet(Duration::ZERO).await?.to_string()),
+        FleetCommand::List { json: false } => say(&table(&admin.fleet(Duration::ZERO).await?)),
         FleetCommand::Watch => watch(&admin).await?,
     }
     Ok(())
@@ -119,7 +120,7 @@ async fn watch(admin: &Admin) -> anyhow::Result<()> {
         loop {
             let now = table(&admin.fleet(if last.is_empty() { Duration::ZERO } else { WATCH }).await?);
             if now != last {
-                super::say(&now);
+                say(&now);
                 last = now;
             }
             tokio::time::sleep(WATCH_PAUSE).await;

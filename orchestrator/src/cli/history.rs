@@ -10,6 +10,7 @@ use super::UsageError;
 use super::args::LedgerArgs;
 use crate::data::PromptUid;
 use crate::ledger::{DispatchRecord, History};
+use crate::report::say;
 
 use queue::QueueSide;
 
@@ -66,6 +67,6 @@ pub(super) async fn run(args: LedgerArgs) -> anyhow::Result<()> {
     } else {
         text::answer(question, &history, &queue, &checked)
     };
-    super::say(&answer);
+    say(&answer);
     checked.context("the ledger does not add up")
 }

@@ -82,12 +82,6 @@ pub fn raise_open_files_limit() {
 #[error("{0}")]
 pub struct UsageError(pub String);
 
-/// Prints for people. A closed standard output is no reason to fail.
-fn say(text: &str) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stdout(), "{text}");
-}
-
 fn install_logs(cli: &Cli, progress: &Progress) {
     let filter = EnvFilter::try_from_env("ROLLDOCK_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let writer = progress.log_writer();

@@ -17,10 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::UsageError;
 use super::args::{EngineDialect, ProxyArgs};
-use crate::run::{
-    Endings, ServingThreads, balancing_policy, health_probe, keep_metrics, of_members, serve_fleet,
-    threads_default,
-};
+use crate::report::say;
+use crate::run::{Endings, ServingThreads, keep_metrics, of_members, serve_fleet, threads_default};
 use crate::scope::Scope;
 
 /// Control calls are small; one that takes longer says that something is wrong.
@@ -74,7 +72,7 @@ fn proxy_config(args: &ProxyArgs) -> Result<ProxyConfig, UsageError> {
         request_timeout: seconds("--request-timeout", args.request_timeout)?,
         idle_timeout: seconds("--idle-timeout", args.idle_timeout)?,
         buffered_bytes_max: args.buffered_bytes_max,
-        counts_tokens: balancing_policy(args.policy) == Policy::LeastWork,
+        counts_tokens: args.policy == Policy::LeastWork,
         drain: DRAIN,
         ..ProxyConfig::default()
     })
@@ -87,7 +85,7 @@ pub(super) async fn run(args: ProxyArgs) -> anyhow::Result<()> {
     let scope = Scope::new();
     let metrics = keep_metrics(&scope)?;
     let config = BalancerConfig {
-        policy: balancing_policy(args.policy),
+        policy: args.policy,
         seed: args.seed,
         waiting_max: args.waiting_max,
         ..BalancerConfig::default()
@@ -101,8 +99,7 @@ pub(super) async fn run(args: ProxyArgs) -> anyhow::Result<()> {
     }
     let control = engine_control(&args)?;
     let end = scope.token().clone();
-    let monitor =
-        MonitorConfig { stall, probe: health_probe(args.probe), adaptive, ..MonitorConfig::default() };
+    let monitor = MonitorConfig { stall, probe: args.probe, adaptive, ..MonitorConfig::default() };
     let monitor = Monitor::new(balancer.clone(), Arc::clone(&control), monitor);
     let (aborts, aborter) = aborts(balancer.clone(), control, args.api_key.as_deref());
     let mut beside = vec![scope.spawn(monitor.run(end.clone())), scope.spawn(aborter.run(end.clone()))];
@@ -114,7 +111,7 @@ pub(super) async fn run(args: ProxyArgs) -> anyhow::Result<()> {
         let config = AdminConfig { token: args.admin_token.clone(), metrics: Some(metrics.clone()) };
         let (bound, serving) = serve_fleet(members, address, config, &scope).await?;
         beside.push(serving);
-        super::say(&format!("admin at http://{bound}"));
+        say(&format!("admin at http://{bound}"));
     }
     let proxy_config = ProxyConfig { metrics: Some(metrics), aborts: Some(aborts), ..proxy_config };
     pass_on(&args, &balancer, proxy_config).await?;
@@ -143,7 +140,7 @@ async fn pass_on(args: &ProxyArgs, balancer: &LoadBalancer, config: ProxyConfig)
     let mut endings = Endings::listen()?;
     let threads = ServingThreads::start("rolldock-proxy", count, args.listen, serve).await?;
     let servers = balancer.snapshot().servers.len();
-    super::say(&format!("http://{} balances {servers} servers, {count} threads", threads.address));
+    say(&format!("http://{} balances {servers} servers, {count} threads", threads.address));
     endings.asked().await;
     tracing::info!("requests that run are finished; Ctrl-C or SIGTERM again cuts them off");
     end.cancel();

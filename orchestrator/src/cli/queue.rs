@@ -10,11 +10,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use rolldock_queue::{
-    Durability, LocalConfig, LocalQueue, LocalServiceConfig, Queue, QueueConfig, QueueInspection,
-    RemoteConfig, RemoteQueue, ServiceConfig, TransferQueue, UnitStatus,
+    LocalConfig, LocalQueue, LocalServiceConfig, Queue, QueueConfig, QueueInspection, RemoteConfig,
+    RemoteQueue, ServiceConfig, TransferQueue, UnitStatus,
 };
 
 use super::args::{QueueArgs, QueueCommand, ServeArgs};
+use crate::report::say;
 use crate::run::{Endings, ServingThreads, queue_folder, serve_queue_locally, serve_queue_on_threads};
 use crate::scope::Scope;
 
@@ -35,7 +36,7 @@ pub(super) async fn run(args: QueueArgs) -> anyhow::Result<()> {
                 Some(remote) => remote.inspect().await?,
                 None => open(source.as_ref()).await?.inspect(),
             };
-            super::say(&describe(&inspection));
+            say(&describe(&inspection));
             Ok(())
         }
         QueueCommand::Serve(serve_args) => serve(serve_args).await,
@@ -84,11 +85,7 @@ fn server(source: &str, token: Option<&str>) -> anyhow::Result<Option<RemoteQueu
 }
 
 async fn serve(args: ServeArgs) -> anyhow::Result<()> {
-    let durability = match args.durability {
-        super::args::Durability::None => Durability::None,
-        super::args::Durability::Os => Durability::Os,
-        super::args::Durability::Fsync => Durability::Fsync,
-    };
+    let durability = args.durability;
     let folder = args.dir.as_deref().map(queue_folder);
     let config = QueueConfig { dir: folder.clone(), durability, ..QueueConfig::default() };
     let queue = tokio::task::spawn_blocking(move || TransferQueue::open(config)).await??;
@@ -109,7 +106,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     }
     let kept = folder
         .map_or("in memory: nothing survives the end".to_owned(), |dir| format!("in {}", dir.display()));
-    super::say(&format!("serving a queue at {}, kept {kept}", places.join(" and ")));
+    say(&format!("serving a queue at {}, kept {kept}", places.join(" and ")));
     until_terminated(queue, threads, scope).await
 }
 

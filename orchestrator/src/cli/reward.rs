@@ -12,6 +12,7 @@ mod score;
 use std::path::Path;
 
 use super::args::{RewardArgs, RewardCommand};
+use crate::report::say;
 
 pub(super) async fn run(args: RewardArgs) -> anyhow::Result<()> {
     // Files and processor work, and nothing else runs here.
@@ -25,7 +26,7 @@ pub(super) async fn run(args: RewardArgs) -> anyhow::Result<()> {
 /// Rows that go to standard output stay alone there.
 fn summarise(output: Option<&Path>, summary: &str) {
     match output {
-        Some(_) => super::say(summary),
+        Some(_) => say(summary),
         None => eprintln!("{summary}"),
     }
 }

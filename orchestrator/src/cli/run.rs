@@ -6,7 +6,7 @@ use super::UsageError;
 use super::args::RunArgs;
 use crate::ledger::ledger_file;
 use crate::recipe::{LoadOptions, Recipe, Verdict, changes};
-use crate::report::Progress;
+use crate::report::{Progress, say};
 use crate::run::{RECIPE_FILE, Run, default_out, queue_folder};
 use crate::scope::Scope;
 
@@ -32,12 +32,12 @@ pub(super) async fn run(args: RunArgs, progress: &Progress) -> anyhow::Result<()
     let recipe_text = recipe.to_toml()?;
     let run = Run::prepare(recipe, out, Scope::new()).await?;
     if args.dry_run {
-        super::say(&format!("{recipe_text}\n{}\ndry run: nothing was written", run.describe()));
+        say(&format!("{recipe_text}\n{}\ndry run: nothing was written", run.describe()));
         return Ok(());
     }
-    super::say(&run.describe());
+    say(&run.describe());
     let summary = run.execute(progress).await?;
-    super::say(&summary.to_string());
+    say(&summary.to_string());
     Ok(())
 }
 

@@ -7,8 +7,10 @@ use anyhow::Context;
 use rolldock_simengine::{AnswerKey, Codec, GuessingKey, ServerConfig, SimServer, http};
 
 use super::args::SimengineArgs;
-use crate::data::{CodecConfig, Dataset, DatasetConfig, PromptSource, TemplateChoice, TextCodec};
-use crate::recipe::{Duplicates, OverlongPrompts};
+use crate::data::{
+    CodecConfig, Dataset, DatasetConfig, Duplicates, OverlongPrompts, PromptSource, TemplateChoice, TextCodec,
+};
+use crate::report::say;
 use crate::run::{Endings, GrowingKey, open_sim_codec, simulated_workload, unix_seconds};
 use crate::scope::Scope;
 
@@ -56,7 +58,7 @@ pub(super) async fn serve(args: SimengineArgs) -> anyhow::Result<()> {
             scope.tracker(),
             scope.token().clone(),
         )?;
-        super::say(&format!("http://{bound} serves {}", args.model));
+        say(&format!("http://{bound} serves {}", args.model));
     }
     Endings::listen()?.asked().await;
     scope.close(Duration::from_secs(5)).await;

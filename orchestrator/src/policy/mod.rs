@@ -22,6 +22,7 @@
 //! - A queue of announcements. Who is two versions behind wants the newest, not the one between.
 
 mod announcement;
+mod config;
 mod error;
 mod face;
 mod sources;
@@ -31,6 +32,7 @@ mod watched;
 mod weights;
 
 pub use announcement::{AnnounceError, Announced, version_of_label};
+pub use config::{PolicyMode, PolicyUpdate, UpdateMethod, UpdatePause};
 pub use error::PolicyError;
 pub use sources::{Announcements, SourcesConfig};
 pub use state::{PolicyState, PolicyTerms, VersionAge, Versions};

@@ -7,7 +7,6 @@ use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{PolicyError, Updates, face, watched};
-use crate::recipe;
 use crate::scope::Scope;
 
 /// Who may announce, and where.
@@ -19,12 +18,6 @@ pub struct SourcesConfig {
     pub token: Option<String>,
     /// In which directory it is looked for them.
     pub watch: Option<PathBuf>,
-}
-
-impl From<&recipe::Policy> for SourcesConfig {
-    fn from(policy: &recipe::Policy) -> Self {
-        Self { listen: policy.address(), token: policy.token.clone(), watch: policy.watch.clone() }
-    }
 }
 
 /// The open sources; they end with their scope, or when this is dropped.

@@ -11,8 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::announcement::check;
-use super::{AnnounceError, Announced, Announcement};
-use crate::recipe::{self, PolicyMode};
+use super::{AnnounceError, Announced, Announcement, PolicyMode};
 
 /// Versions whose times are kept; a run is never so many versions behind.
 const VERSIONS_KEPT: usize = 1024;
@@ -24,12 +23,6 @@ pub struct PolicyTerms {
     pub mode: PolicyMode,
     /// Versions that a group may be behind when it counts.
     pub max_staleness: u64,
-}
-
-impl From<&recipe::Policy> for PolicyTerms {
-    fn from(policy: &recipe::Policy) -> Self {
-        Self { mode: policy.mode, max_staleness: policy.max_staleness }
-    }
 }
 
 /// The versions at one moment.

@@ -19,8 +19,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Announcement, PolicyError, PolicyState, PolicyTerms};
-use crate::recipe::PolicyMode;
+use super::{Announcement, PolicyError, PolicyMode, PolicyState, PolicyTerms};
 use crate::scope::Scope;
 
 /// After an update that no server has got, it is tried again; the pause doubles up to the longest one.

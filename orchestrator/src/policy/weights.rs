@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use rolldock_loadbalancer::update::{
-    self, Deadlines, Reload, UpdateConfig, UpdateError, UpdateOutcome, WeightUpdater,
-};
+use rolldock_loadbalancer::update::{self, Reload, UpdateConfig, UpdateError, UpdateOutcome, WeightUpdater};
 use rolldock_loadbalancer::{EngineControl, LoadBalancer, PauseMode};
 use tokio_util::sync::CancellationToken;
 
-use super::{Announcement, Applied, ApplyVersion, Missed, UpdateProgress};
-use crate::recipe::{PolicyUpdate, UpdateMethod, UpdatePause};
+use super::{
+    Announcement, Applied, ApplyVersion, Missed, PolicyUpdate, UpdateMethod, UpdatePause, UpdateProgress,
+};
 use crate::scope::Scope;
 
 /// Brings versions to a fleet as a recipe says. Its work ends with the scope, which leaves no engine paused.
@@ -42,7 +41,6 @@ impl FleetUpdater {
 
 /// From the recipe's words to the load balancer's.
 pub fn update_config(update: &PolicyUpdate) -> UpdateConfig {
-    let timeouts = &update.timeouts;
     UpdateConfig {
         method: match update.method {
             UpdateMethod::None => update::UpdateMethod::None,
@@ -60,13 +58,7 @@ pub fn update_config(update: &PolicyUpdate) -> UpdateConfig {
             UpdatePause::None => None,
         },
         reset_prefix_cache: update.resets_cache(),
-        deadlines: Deadlines {
-            pause: timeouts.pause,
-            update: timeouts.update,
-            reset: timeouts.reset,
-            label: timeouts.label,
-            resume: timeouts.resume,
-        },
+        deadlines: update.timeouts,
         ..UpdateConfig::default()
     }
 }

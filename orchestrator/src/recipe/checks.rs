@@ -13,12 +13,12 @@ mod reward;
 mod rollout;
 
 use rolldock_loadbalancer::AdaptiveConfig;
+use rolldock_queue::OnFull;
 
 use super::layers::Layers;
-use super::{
-    Consumer, EarlyStop, Files, Launch, MaxLoads, OnFull, Recipe, RecipeError, RequestShape, Sampling,
-    Simulated, Transport,
-};
+use super::{Consumer, Files, MaxLoads, Recipe, RecipeError, Simulated, Transport};
+use crate::engine::SamplingParams;
+use crate::rollout::{EarlyStop, Launch, RequestShape};
 
 // Larger numbers than these are slips of the finger, and some would be allocated at once.
 const WORKERS_MAX: usize = 4096;
@@ -244,8 +244,8 @@ fn check_rollout(recipe: &Recipe, checks: &mut Checks<'_>) {
     );
 }
 
-fn check_sampling(sampling: &Sampling, key: &str, checks: &mut Checks<'_>) {
-    let Sampling { temperature, top_p, top_k, .. } = sampling;
+fn check_sampling(sampling: &SamplingParams, key: &str, checks: &mut Checks<'_>) {
+    let SamplingParams { temperature, top_p, top_k, .. } = sampling;
     checks.require(temperature.is_finite() && *temperature >= 0.0, &format!("{key}.temperature"), || {
         format!("expected 0 or more, found {temperature}")
     });

@@ -3,8 +3,6 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::engine::ErrorClass;
-
 /// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Complaint {
@@ -55,11 +53,4 @@ pub enum RecipeError {
     /// Not TOML, a bad `base`, unknown keys, wrong types, or values that do not go together.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n\n"))]
     Wrong(Vec<Complaint>),
-}
-
-impl RecipeError {
-    /// Always the user's to mend.
-    pub fn class(&self) -> ErrorClass {
-        ErrorClass::Client
-    }
 }

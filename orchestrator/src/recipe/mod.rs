@@ -23,16 +23,12 @@ mod sections;
 use std::path::{Path, PathBuf};
 
 pub use change::{Change, Verdict, changes};
-pub use choices::{
-    AdvantageEstimator, Duplicates, Durability, EarlyStop, FilterMetric, GuardAction, HealthProbe, Launch,
-    OnFull, OnShort, OnSilence, OnStale, OnStop, OverlongPrompts, PolicyMode, RequestShape, RoutingPolicy,
-    Transport, UpdateMethod, UpdatePause,
-};
+pub use choices::{AdvantageEstimator, OnShort, Transport};
 pub use error::{Complaint, RecipeError};
 pub use sections::{
-    BiasGuard, Carry, Columns, Consumer, Data, Files, Filter, Fleet, Limits, MaxLoads, Model, OutsideGate,
-    OverlongShaping, Policy, PolicyUpdate, Queue, Recipe, Reward, RewardGuard, Rollout, Run, Sampling,
-    Simulated, Timeouts, UpdateTimeouts, Validation, ValidationPriority,
+    Carry, Consumer, Data, Files, Filter, Fleet, Limits, MaxLoads, Model, OutsideGate, OverlongShaping,
+    Policy, Queue, Recipe, Reward, RewardGuard, Rollout, Run, Simulated, Timeouts, Validation,
+    ValidationPriority,
 };
 
 use layers::Layers;

@@ -4,6 +4,10 @@ use std::path::PathBuf;
 use proptest::prelude::*;
 
 use super::*;
+use crate::data::OverlongPrompts;
+use crate::engine::SamplingParams;
+use crate::policy::{PolicyMode, UpdatePause};
+use crate::rollout::OnStale;
 
 const MINIMAL: &str = r#"
 [model]
@@ -65,7 +69,7 @@ fn the_published_run_is_carried_in_full() {
     assert_eq!((rollout.workers, rollout.max_concurrent_prompts, rollout.max_gen_batches), (8, 16, 20));
     assert_eq!(
         rollout.sampling,
-        Sampling { temperature: 1.0, top_p: 1.0, top_k: -1, stop_token_ids: vec![] }
+        SamplingParams { temperature: 1.0, top_p: 1.0, top_k: -1, stop_token_ids: vec![] }
     );
     assert_eq!(recipe.fleet.max_loads_per_server, MaxLoads::Fixed(256));
     let overlong = recipe.reward.overlong.as_ref().unwrap();

@@ -26,14 +26,13 @@ use std::sync::Arc;
 use rolldock_dispatch::{DispatchId, Fate, Totals};
 
 use crate::data::Prompt;
-use crate::recipe::{EarlyStop, Launch, OnStale, OnStop};
 use crate::rollout::accept_rate::AcceptRate;
 use crate::rollout::carry::CarriedGroup;
 use crate::rollout::dispatches::SentOut;
 use crate::rollout::feed::Drawn;
 use crate::rollout::reasons::counted_as;
-use crate::rollout::staleness::{RETURNS_MAX, Staleness};
-use crate::rollout::{Dispatches, Group};
+use crate::rollout::staleness::{OnStale, RETURNS_MAX, Staleness};
+use crate::rollout::{Dispatches, EarlyStop, Group, Launch, OnStop};
 
 mod admission;
 mod restore;

@@ -7,8 +7,7 @@ use rolldock_loadbalancer::Priority;
 use rolldock_reward::{Estimator, Gates, Shaping};
 
 use crate::engine::SamplingParams;
-use crate::recipe::{EarlyStop, Launch, OnStop, RequestShape};
-use crate::rollout::{BiasGuard, Staleness};
+use crate::rollout::{BiasGuard, EarlyStop, Launch, OnStop, RequestShape, Staleness};
 
 /// Deadlines of everything that a step waits for.
 #[derive(Debug, Clone)]

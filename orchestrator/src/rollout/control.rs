@@ -7,11 +7,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rolldock_dispatch::Totals;
 
-use crate::recipe::OnSilence;
 use crate::rollout::board::{Board, Counts};
 use crate::rollout::meter::{Meter, StepCosts};
 use crate::rollout::waits::Waits;
-use crate::rollout::watchdog::Watchdog;
+use crate::rollout::watchdog::{OnSilence, Watchdog};
 use crate::rollout::worker::Signals;
 
 /// Reads the state of a running step; cheap to clone and to ask.

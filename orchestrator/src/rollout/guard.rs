@@ -3,16 +3,30 @@
 //! The meter compares the mean length of accepted responses with that of all that were dispatched. When the first falls
 //! below the second by more than a set share, the run goes on by a rule that cannot prefer anything, and says so.
 
-use crate::recipe::{EarlyStop, GuardAction};
-use crate::rollout::LengthBias;
+use serde::{Deserialize, Serialize};
 
-/// When, and what then.
-#[derive(Debug, Clone, Copy, PartialEq)]
+use crate::rollout::{EarlyStop, LengthBias};
+
+/// When the guard acts, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
 pub struct BiasGuard {
     /// Accepted responses may be shorter by this share of the dispatched ones' length.
     pub share: f64,
     /// What happens beyond it.
+    #[serde(default)]
     pub action: GuardAction,
+}
+
+/// What the guard does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GuardAction {
+    /// It accepts groups in dispatch order from now on.
+    #[default]
+    Fifo,
+    /// It awaits everything until the bias has gone.
+    LongRound,
 }
 
 /// What the guard has done so far.

@@ -15,7 +15,6 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::engine::Engine;
 use crate::ledger::LedgerWriter;
-use crate::recipe::OnStop;
 use crate::rollout::board::{Board, BoardConfig, Counts, Restored};
 use crate::rollout::control::{RolloutControl, RolloutView};
 use crate::rollout::grading::{Grades, Grading};
@@ -24,7 +23,7 @@ use crate::rollout::sample::StepContext;
 use crate::rollout::step_ends::{Handed, StepEnds, StepMetrics};
 use crate::rollout::waits::{InWait, Phase, Subject, Waits};
 use crate::rollout::worker::{AgentLoopWorker, Signals, StepState};
-use crate::rollout::{Group, Hold, PromptFeed, RolloutConfig, RolloutError, invariants};
+use crate::rollout::{Group, Hold, OnStop, PromptFeed, RolloutConfig, RolloutError, invariants};
 use crate::scope::Scope;
 
 /// The groups of a step, and what it did.

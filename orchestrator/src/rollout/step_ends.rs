@@ -8,12 +8,11 @@ use parking_lot::Mutex;
 use rolldock_dispatch::{StepEnd, Totals};
 use tokio::time::Instant;
 
-use crate::recipe::EarlyStop;
-use crate::rollout::Group;
 use crate::rollout::board::{Counts, StepRecord};
 use crate::rollout::guard::GuardState;
 use crate::rollout::meter::{LengthBias, StepCosts};
 use crate::rollout::sample::StepContext;
+use crate::rollout::{EarlyStop, Group};
 
 /// What a step did.
 #[derive(Debug, Clone)]

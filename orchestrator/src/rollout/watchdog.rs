@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use crate::recipe::OnSilence;
 use crate::rollout::Hold;
 use crate::rollout::board::{Board, Counts};
 use crate::rollout::waits::{Phase, Waiting, Waits};
@@ -24,6 +24,19 @@ use crate::rollout::worker::Signals;
 
 /// Looks in each `silence`; what is found is late by no more than that share of it.
 const LOOKS: u32 = 8;
+
+/// What happens when nothing has happened for too long.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnSilence {
+    /// A report says what is waited for.
+    #[default]
+    Report,
+    /// The group that is waited for is given up, and its prompt is sent out again.
+    CancelAndRequeue,
+    /// The run ends with that report; what was accepted is kept.
+    Stop,
+}
 
 /// What a run waits for, after it has waited for too long.
 #[derive(Debug, Clone)]

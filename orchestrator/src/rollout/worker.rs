@@ -15,14 +15,13 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::data::Prompt;
-use crate::recipe::{OnStale, RequestShape};
 use crate::rollout::board::{Board, Decided, Dispatch, GroupEnd, Next};
 use crate::rollout::carry::CarriedGroup;
 use crate::rollout::reasons::counted_as;
 use crate::rollout::sample::{SampleRequest, StepContext, Unfinished};
 use crate::rollout::step_ends::{Handed, StepEnds};
 use crate::rollout::waits::{Phase, Subject};
-use crate::rollout::{Group, Sample};
+use crate::rollout::{Group, OnStale, RequestShape, Sample};
 
 /// Failures of a step that are logged one by one; they tend to be alike, and all of them are counted.
 const FAILURES_LOGGED_MAX: usize = 8;

@@ -7,19 +7,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rolldock_loadbalancer::{BalancerConfig, MonitorConfig, Policy, Priority, Probe};
+use rolldock_loadbalancer::{BalancerConfig, MonitorConfig, Priority};
 use rolldock_queue::Stale;
 use rolldock_reward::{Advantage, Estimator, Gates, Shaping};
 
-use super::queue::Claims;
-use crate::data::{CodecConfig, TemplateChoice};
-use crate::engine::SamplingParams;
+use crate::data::{CodecConfig, DatasetConfig, TemplateChoice};
 use crate::engine::http::HttpConfig;
-use crate::recipe::{
-    self, AdvantageEstimator, EarlyStop, HealthProbe, Launch, MaxLoads, OnStale, OnStop, Recipe,
-    RoutingPolicy, Sampling, ValidationPriority,
+use crate::policy::{PolicyTerms, SourcesConfig};
+use crate::recipe::{self, AdvantageEstimator, MaxLoads, Recipe, ValidationPriority};
+use crate::rollout::{
+    CarryLimits, EarlyStop, Launch, OnStale, OnStop, RolloutConfig, RolloutTimeouts, Staleness,
 };
-use crate::rollout::{BiasGuard, CarryLimits, RolloutConfig, RolloutTimeouts, Staleness};
 
 /// `unix_seconds` is the day that a template may write into its prompts, as the servers' own would.
 pub(super) fn codec_config(model: &recipe::Model, unix_seconds: u64) -> CodecConfig {
@@ -30,12 +28,27 @@ pub(super) fn codec_config(model: &recipe::Model, unix_seconds: u64) -> CodecCon
     }
 }
 
-fn sampling(sampling: &Sampling) -> SamplingParams {
-    SamplingParams {
-        temperature: sampling.temperature,
-        top_p: sampling.top_p,
-        top_k: sampling.top_k,
-        stop_token_ids: sampling.stop_token_ids.clone(),
+/// The data that a run learns from.
+pub(super) fn train_data(data: &recipe::Data) -> DatasetConfig {
+    DatasetConfig { shuffle: data.shuffle, epochs: data.epochs, ..in_file_order(data, data.train.paths()) }
+}
+
+/// The data that a run is measured with: one pass in the files' order, so that figures compare.
+pub(super) fn validation_data(data: &recipe::Data) -> Option<DatasetConfig> {
+    let files = data.validation.as_ref()?;
+    Some(DatasetConfig { epochs: Some(1), ..in_file_order(data, files.paths()) })
+}
+
+fn in_file_order(data: &recipe::Data, files: &[PathBuf]) -> DatasetConfig {
+    DatasetConfig {
+        files: files.to_vec(),
+        columns: data.columns.clone(),
+        max_prompt_length: data.max_prompt_length,
+        overlong_prompts: data.overlong_prompts,
+        duplicates: data.duplicates,
+        shuffle: false,
+        seed: data.seed,
+        epochs: None,
     }
 }
 
@@ -60,7 +73,7 @@ pub(super) fn rollout_config(recipe: &Recipe, run_id: &str, gates: Arc<Gates>) -
         on_stop: rollout.on_stop,
         request: rollout.request,
         sample_attempts_max: rollout.sample_attempts_max,
-        sampling: sampling(&rollout.sampling),
+        sampling: rollout.sampling.clone(),
         gates,
         advantage: estimator(recipe.reward.advantage),
         shaping: recipe.reward.shaping,
@@ -71,7 +84,7 @@ pub(super) fn rollout_config(recipe: &Recipe, run_id: &str, gates: Arc<Gates>) -
             stream: rollout.carry.stream,
             grace: seconds(rollout.carry.grace),
         },
-        bias_guard: rollout.bias_guard.map(|guard| BiasGuard { share: guard.share, action: guard.action }),
+        bias_guard: rollout.bias_guard,
         cache_salt: recipe.policy.update.cache_salt,
         timeouts: RolloutTimeouts {
             sample: seconds(timeouts.sample),
@@ -84,7 +97,8 @@ pub(super) fn rollout_config(recipe: &Recipe, run_id: &str, gates: Arc<Gates>) -
     }
 }
 
-fn staleness(recipe: &Recipe) -> Staleness {
+/// How old what is delivered may be.
+pub(super) fn staleness(recipe: &Recipe) -> Staleness {
     let policy = &recipe.policy;
     Staleness {
         max: policy.max_staleness,
@@ -94,6 +108,23 @@ fn staleness(recipe: &Recipe) -> Staleness {
         first_version: policy.first_version,
         steps_per_version: policy.steps_per_version,
     }
+}
+
+/// What the recipe says of versions.
+pub(super) fn policy_terms(policy: &recipe::Policy) -> PolicyTerms {
+    PolicyTerms { mode: policy.mode, max_staleness: policy.max_staleness }
+}
+
+/// Where versions are announced.
+pub(super) fn policy_sources(policy: &recipe::Policy) -> SourcesConfig {
+    SourcesConfig { listen: policy.address(), token: policy.token.clone(), watch: policy.watch.clone() }
+}
+
+/// How old what is claimed may be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Claims {
+    pub(super) max_staleness: Option<u64>,
+    pub(super) stale: Stale,
 }
 
 /// How the trainer's stand-in claims.
@@ -108,7 +139,8 @@ pub(super) fn claims(recipe: &Recipe) -> Claims {
     }
 }
 
-fn estimator(advantage: AdvantageEstimator) -> Estimator {
+/// How advantages are computed.
+pub(super) fn estimator(advantage: AdvantageEstimator) -> Estimator {
     match advantage {
         AdvantageEstimator::Grpo => Estimator::PerGroup(Advantage::GRPO),
         AdvantageEstimator::GrpoNoStd => Estimator::PerGroup(Advantage::GrpoNoStd),
@@ -128,7 +160,7 @@ pub(super) fn validation_rollout_config(
     let config = rollout_config(recipe, run_id, Arc::default());
     RolloutConfig {
         samples_per_prompt: validation.samples_per_prompt,
-        sampling: sampling(&validation.sampling),
+        sampling: validation.sampling.clone(),
         gen_batch_size: prompts,
         max_gen_batches: 1,
         launch: Launch::Batch,
@@ -148,30 +180,9 @@ pub(super) fn validation_rollout_config(
     }
 }
 
-/// The balancer's policy of a name.
-pub fn balancing_policy(policy: RoutingPolicy) -> Policy {
-    match policy {
-        RoutingPolicy::LeastLoad => Policy::LeastLoad,
-        RoutingPolicy::PowerOfTwo => Policy::PowerOfTwo,
-        RoutingPolicy::LeastWork => Policy::LeastWork,
-        RoutingPolicy::GroupAffinity => Policy::GroupAffinity,
-        RoutingPolicy::Weighted => Policy::Weighted,
-        RoutingPolicy::RoundRobin => Policy::RoundRobin,
-        RoutingPolicy::Random => Policy::Random,
-    }
-}
-
-/// The monitor's probe of a name.
-pub fn health_probe(probe: HealthProbe) -> Probe {
-    match probe {
-        HealthProbe::Health => Probe::Health,
-        HealthProbe::Generate => Probe::Generate,
-    }
-}
-
 pub(super) fn balancer_config(recipe: &Recipe) -> BalancerConfig {
     BalancerConfig {
-        policy: balancing_policy(recipe.fleet.policy),
+        policy: recipe.fleet.policy,
         seed: recipe.run.seed,
         capacity_total: recipe.fleet.max_loads_total,
         waiting_max: recipe.limits.waiting_max,
@@ -191,7 +202,7 @@ pub(super) fn monitor_config(recipe: &Recipe) -> MonitorConfig {
     MonitorConfig {
         probe_interval: seconds(recipe.fleet.probe_interval),
         stall: seconds(recipe.timeouts.stall),
-        probe: health_probe(recipe.fleet.probe),
+        probe: recipe.fleet.probe,
         adaptive: match recipe.fleet.max_loads_per_server {
             MaxLoads::Fixed(_) => None,
             MaxLoads::Named(_) => Some(recipe.fleet.adaptive.unwrap_or_default()),

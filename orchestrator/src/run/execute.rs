@@ -1,5 +1,6 @@
 //! Opens what a run consists of, in order, lets it collect its steps, and closes everything in the other order.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,16 +8,20 @@ use std::time::Duration;
 use anyhow::Context;
 use rolldock_loadbalancer::Monitor;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::journalling::RunJournal;
 use super::policy::{RunPolicy, last_announcement};
 use super::queue::RunQueue;
 use super::signals::Endings;
-use super::steps::{Collected, Steps, say};
+use super::steps::{Collected, Steps};
 use super::summary::Summary;
 use super::{Run, convert, members};
-use crate::report::Progress;
-use crate::rollout::{AgentLoopManager, PromptFeed, RolloutParts};
+use crate::ledger::Resumption;
+use crate::policy::Announcement;
+use crate::report::{Progress, say};
+use crate::rollout::{AgentLoopManager, PromptFeed};
+use crate::scope::Scope;
 
 /// The resolved recipe, inside a run's directory.
 pub const RECIPE_FILE: &str = "recipe.toml";
@@ -27,94 +32,31 @@ const LOG_FILE: &str = "run.log";
 /// How long the run's own tasks may take to end.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
+/// Collects all steps of a run; what was accepted is in the queue when it returns.
 pub(super) async fn execute(run: Run, progress: &Progress) -> anyhow::Result<Summary> {
-    std::fs::create_dir_all(&run.out).with_context(|| format!("cannot create {}", run.out.display()))?;
-    let opened = RunJournal::open(&run.out, &run.recipe).await?;
-    write_whole(&run.out.join(RECIPE_FILE), &run.recipe.to_toml()?)?;
-    let log = run.out.join(LOG_FILE);
-    progress.keep_log(&log).with_context(|| format!("cannot write {}", log.display()))?;
-    let queue = RunQueue::open(&run.out, &run.recipe).await?;
-    let (ledger, resumption) = RunJournal::begin(opened, run_id(&run), queue.partition()).await?;
+    let (queue, ledger, resumption) = open_records(&run, progress).await?;
     let services = run.scope.child();
     let steps_scope = run.scope.child();
     let interrupted = steps_scope.token().clone();
     let _interrupt = services.spawn(interrupt(steps_scope.token().clone(), services.token().clone()));
-
-    let config = convert::rollout_config(&run.recipe, &ledger.run_id, Arc::clone(&run.reward.gates));
-    let (rule, advantage) = (config.staleness, config.advantage);
-    let mut manager = AgentLoopManager::new(config, parts(&run), steps_scope.clone());
-    let mut cursor = run.train.cursor(Arc::clone(&run.codec));
-    if let Some(position) = resumption.as_ref().and_then(|resumption| resumption.position) {
-        cursor.seek(position)?;
-    }
-    let prompts = PromptFeed::new(run.fleet.watch(Box::new(cursor), &run.codec));
-    queue.allow_earlier(resumption.as_ref())?;
     let last = resumption.as_ref().map(last_announcement).transpose()?.flatten();
-    let restored = match resumption {
-        Some(resumption) => {
-            say(&format!(
-                "the run goes on: {} groups accepted in {} steps, {} prompts to be issued again",
-                resumption.run_totals.accepted,
-                resumption.last_step,
-                resumption.queued.len()
-            ));
-            Some(RunJournal::restore(&run.out, resumption, &prompts, &services).await?)
-        }
-        None => None,
-    };
-    manager.keep_journal(ledger.writer.clone(), restored);
-
-    let monitor = Monitor::new(
-        run.fleet.balancer.clone(),
-        Arc::clone(&run.fleet.control),
-        convert::monitor_config(&run.recipe),
-    );
-    let _monitoring = services.spawn(monitor.run(services.token().clone()));
-    let _members = match &run.fleet.members {
-        Some(members) => members::open(members, &run.recipe, &services).await?,
-        None => Vec::new(),
-    };
-    let (partition, writer) = (queue.partition(), ledger.writer.clone());
-    let policy = RunPolicy::open(&run, rule, manager.control(), partition, writer, last, &services).await?;
-    let versions = policy.as_ref().map(|policy| policy.state().clone());
-    let consuming = run.recipe.queue.consumer.clone().map(|consumer| {
-        let claims = convert::claims(&run.recipe);
-        services.spawn(queue.clone().consume(consumer, claims, versions, services.token().clone()))
-    });
-    let served_at = match run.recipe.queue.address() {
-        Some(address) => {
-            let at = queue.serve(address, run.recipe.queue.token.clone(), &services).await?;
-            say(&format!("serving the queue at http://{at}"));
-            Some(at)
-        }
-        None => None,
-    };
-
+    queue.allow_earlier(resumption.as_ref())?;
+    let (manager, prompts) = open_rollout(&run, &ledger, resumption, &steps_scope, &services).await?;
+    let mut serving = Serving::open(&run, &queue, &ledger, &manager, last, &services).await?;
     let steps = Steps {
         run: &run,
         queue: &queue,
         ledger: &ledger,
-        policy: policy.as_ref(),
+        policy: serving.policy.as_ref(),
         progress,
         manager,
-        advantage,
+        advantage: convert::estimator(run.recipe.reward.advantage),
         prompts,
         scope: steps_scope,
     };
     let outcome = steps.collect().await;
     queue.end_of_puts();
-    if let (Some(at), Ok(_)) = (served_at, &outcome) {
-        queue.until_taken(at, &interrupted).await;
-    }
-    let consumed_groups = match consuming {
-        // It ends by itself when it has taken all that it may.
-        Some(consuming) if outcome.is_ok() => tokio::select! {
-            biased;
-            consumed = consuming => consumed.context("the embedded consumer died")??,
-            () = after_steps(policy.as_ref()) => 0,
-        },
-        _ => 0,
-    };
+    let consumed_groups = serving.until_taken(&queue, outcome.is_ok(), &interrupted).await?;
     services.close(CLOSE_LIMIT).await;
     ledger.close().await?;
     let rows_left = queue.close().await?;
@@ -131,6 +73,122 @@ pub(super) async fn execute(run: Run, progress: &Progress) -> anyhow::Result<Sum
         task: run.recipe.queue.tasks.first().cloned().unwrap_or_default(),
         out: run.out,
     })
+}
+
+/// Opens what is written: the run's directory with its ledger, its recipe, its log and its queue.
+async fn open_records(
+    run: &Run,
+    progress: &Progress,
+) -> anyhow::Result<(RunQueue, RunJournal, Option<Resumption>)> {
+    std::fs::create_dir_all(&run.out).with_context(|| format!("cannot create {}", run.out.display()))?;
+    let opened = RunJournal::open(&run.out, &run.recipe).await?;
+    write_whole(&run.out.join(RECIPE_FILE), &run.recipe.to_toml()?)?;
+    let log = run.out.join(LOG_FILE);
+    progress.keep_log(&log).with_context(|| format!("cannot write {}", log.display()))?;
+    let queue = RunQueue::open(&run.out, &run.recipe).await?;
+    let (ledger, resumption) = RunJournal::begin(opened, run.id(), queue.partition()).await?;
+    Ok((queue, ledger, resumption))
+}
+
+/// The rollout and its prompts, from the place in the data where an earlier life of the run left them.
+async fn open_rollout(
+    run: &Run,
+    ledger: &RunJournal,
+    resumption: Option<Resumption>,
+    steps: &Scope,
+    services: &Scope,
+) -> anyhow::Result<(AgentLoopManager, PromptFeed)> {
+    let config = convert::rollout_config(&run.recipe, &ledger.run_id, Arc::clone(&run.reward.gates));
+    let mut manager = AgentLoopManager::new(config, run.parts(), steps.clone());
+    let mut cursor = run.train.cursor(Arc::clone(&run.codec));
+    if let Some(position) = resumption.as_ref().and_then(|resumption| resumption.position) {
+        cursor.seek(position)?;
+    }
+    let prompts = PromptFeed::new(run.fleet.watch(Box::new(cursor), &run.codec));
+    let restored = match resumption {
+        Some(resumption) => {
+            say(&format!(
+                "the run goes on: {} groups accepted in {} steps, {} prompts to be issued again",
+                resumption.run_totals.accepted,
+                resumption.last_step,
+                resumption.queued.len()
+            ));
+            Some(RunJournal::restore(&run.out, resumption, &prompts, services).await?)
+        }
+        None => None,
+    };
+    manager.keep_journal(ledger.writer.clone(), restored);
+    Ok((manager, prompts))
+}
+
+/// What works beside the steps. It has to be kept until its scope is closed: dropping it aborts its tasks.
+struct Serving {
+    policy: Option<RunPolicy>,
+    /// The embedded consumer; it returns the number of groups that it took.
+    consuming: Option<AbortOnDropHandle<anyhow::Result<u64>>>,
+    /// Where other processes take rows.
+    served_at: Option<SocketAddr>,
+    _monitoring: AbortOnDropHandle<()>,
+    _members: Vec<AbortOnDropHandle<()>>,
+}
+
+impl Serving {
+    async fn open(
+        run: &Run,
+        queue: &RunQueue,
+        ledger: &RunJournal,
+        manager: &AgentLoopManager,
+        last: Option<Announcement>,
+        services: &Scope,
+    ) -> anyhow::Result<Self> {
+        let recipe = &run.recipe;
+        let (balancer, control) = (run.fleet.balancer.clone(), Arc::clone(&run.fleet.control));
+        let monitor = Monitor::new(balancer, control, convert::monitor_config(recipe));
+        let monitoring = services.spawn(monitor.run(services.token().clone()));
+        let members = match &run.fleet.members {
+            Some(members) => members::open(members, recipe, services).await?,
+            None => Vec::new(),
+        };
+        let (partition, writer) = (queue.partition(), ledger.writer.clone());
+        let policy = RunPolicy::open(run, manager.control(), partition, writer, last, services).await?;
+        let versions = policy.as_ref().map(|policy| policy.state().clone());
+        let consuming = recipe.queue.consumer.clone().map(|consumer| {
+            let claims = convert::claims(recipe);
+            services.spawn(queue.clone().consume(consumer, claims, versions, services.token().clone()))
+        });
+        let served_at = match recipe.queue.address() {
+            Some(address) => {
+                let at = queue.serve(address, recipe.queue.token.clone(), services).await?;
+                say(&format!("serving the queue at http://{at}"));
+                Some(at)
+            }
+            None => None,
+        };
+        Ok(Self { policy, consuming, served_at, _monitoring: monitoring, _members: members })
+    }
+
+    /// After the last put: waits for consumers, unless the steps failed or are `interrupted`; says how many groups the
+    /// embedded consumer took.
+    async fn until_taken(
+        &mut self,
+        queue: &RunQueue,
+        all_collected: bool,
+        interrupted: &CancellationToken,
+    ) -> anyhow::Result<u64> {
+        if !all_collected {
+            return Ok(0);
+        }
+        if let Some(at) = self.served_at {
+            queue.until_taken(at, interrupted).await;
+        }
+        let Some(consuming) = &mut self.consuming else { return Ok(0) };
+        // It ends by itself when it has taken all that it may.
+        tokio::select! {
+            biased;
+            consumed = consuming => consumed.context("the embedded consumer died")?,
+            () = after_steps(self.policy.as_ref()) => Ok(0),
+        }
+    }
 }
 
 /// So that whoever reads it, now or after a crash, reads all of it.
@@ -161,19 +219,5 @@ async fn interrupt(steps: CancellationToken, end: CancellationToken) {
     if end.run_until_cancelled(endings.asked()).await.is_some() {
         #[expect(clippy::disallowed_methods, reason = "the user asked twice; the journal is made for this")]
         std::process::exit(130);
-    }
-}
-
-/// Unique over runs that share servers: request ids start with it.
-pub(super) fn run_id(run: &Run) -> String {
-    let name = run.out.to_string_lossy();
-    format!("rd{:08x}{:x}", xxhash_rust::xxh3::xxh3_64(name.as_bytes()) as u32, std::process::id())
-}
-
-pub(super) fn parts(run: &Run) -> RolloutParts {
-    RolloutParts {
-        engine: Arc::clone(&run.fleet.engine),
-        balancer: run.fleet.balancer.clone(),
-        grading: run.reward.grading.clone(),
     }
 }

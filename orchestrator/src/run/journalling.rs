@@ -6,15 +6,15 @@ use std::path::Path;
 use anyhow::Context;
 use parking_lot::Mutex;
 use rolldock_dispatch::DispatchId;
-use rolldock_queue::Partition;
+use rolldock_queue::{Durability, Partition};
 
-use super::fleet::unix_seconds;
+use super::clock::unix_seconds;
 use crate::ledger::{
     FORMAT, LedgerConfig, LedgerWriter, LifeRecord, Opened, QueueRecord, Record, Resumption, RunRecord,
     read_carried,
 };
-use crate::recipe::{Durability, Recipe};
-use crate::rollout::{Group, PromptFeed, Restored};
+use crate::recipe::Recipe;
+use crate::rollout::{PromptFeed, Restored};
 use crate::scope::Scope;
 
 /// Ids in one record.
@@ -104,11 +104,6 @@ impl RunJournal {
     /// Everything that the ledger was told so far is as durable as the recipe asks for: what was accepted may be put.
     pub(super) async fn before_put(&self) -> anyhow::Result<()> {
         self.writer.sync_all().await.context("cannot write the run's ledger")
-    }
-
-    /// What the queue keeps beside a group's rows.
-    pub(super) fn queue_record(group: &Group) -> String {
-        QueueRecord::new(group.dispatch, group.number, group.step, group.prompt.uid).to_json()
     }
 
     /// A group is in the queue.

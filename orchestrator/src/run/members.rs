@@ -8,8 +8,8 @@ use rolldock_loadbalancer::membership::Membership;
 use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::steps::say;
 use crate::recipe::Recipe;
+use crate::report::say;
 use crate::scope::Scope;
 
 /// Answers `rolldock fleet` at `address` until the scope ends, or the handle is dropped; says where that is.

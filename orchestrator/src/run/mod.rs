@@ -10,6 +10,7 @@
 //! ```
 
 mod awake;
+mod clock;
 mod convert;
 mod execute;
 mod fleet;
@@ -22,6 +23,7 @@ mod queue;
 mod reward;
 mod serve;
 mod signals;
+mod simulated;
 mod steps;
 mod summary;
 mod threads;
@@ -31,19 +33,22 @@ use std::sync::Arc;
 
 use anyhow::Context;
 
-use crate::data::{Dataset, DatasetConfig, TextCodec};
-use crate::recipe::{PolicyMode, Recipe};
+use crate::data::{Dataset, TextCodec};
+use crate::policy::PolicyMode;
+use crate::recipe::Recipe;
 use crate::report::Progress;
+use crate::rollout::RolloutParts;
 use crate::scope::Scope;
 
-pub use convert::{balancing_policy, default_out, health_probe};
+pub use clock::unix_seconds;
+pub use convert::default_out;
 pub use execute::RECIPE_FILE;
-pub use fleet::{GrowingKey, open_sim_codec, simulated_workload, unix_seconds};
 pub use members::serve_fleet;
 pub use metrics::{keep_metrics, of_members};
 pub use queue::{QUEUE_FOLDER, queue_folder};
 pub use serve::{serve_queue, serve_queue_locally, serve_queue_on_threads};
 pub use signals::Endings;
+pub use simulated::{GrowingKey, open_sim_codec, simulated_workload};
 pub use summary::Summary;
 pub use threads::{ServingThreads, threads_default};
 
@@ -131,6 +136,21 @@ impl Run {
         lines.join("\n")
     }
 
+    /// Unique over runs that share servers: request ids start with it.
+    fn id(&self) -> String {
+        let name = self.out.to_string_lossy();
+        format!("rd{:08x}{:x}", xxhash_rust::xxh3::xxh3_64(name.as_bytes()) as u32, std::process::id())
+    }
+
+    /// What a rollout of this run works with.
+    fn parts(&self) -> RolloutParts {
+        RolloutParts {
+            engine: Arc::clone(&self.fleet.engine),
+            balancer: self.fleet.balancer.clone(),
+            grading: self.reward.grading.clone(),
+        }
+    }
+
     /// Runs to the end, or until the scope is ended.
     pub async fn execute(self, progress: &Progress) -> anyhow::Result<Summary> {
         execute::execute(self, progress).await
@@ -163,8 +183,8 @@ fn policy_plan(recipe: &Recipe) -> String {
 
 fn open_data(recipe: &Recipe) -> anyhow::Result<(Arc<TextCodec>, Dataset, Option<Dataset>)> {
     let codec = Arc::new(TextCodec::open(&convert::codec_config(&recipe.model, unix_seconds()))?);
-    let train = Dataset::open(DatasetConfig::train(&recipe.data))?;
-    let validation = match DatasetConfig::validation(&recipe.data) {
+    let train = Dataset::open(convert::train_data(&recipe.data))?;
+    let validation = match convert::validation_data(&recipe.data) {
         Some(config) if validates(recipe) => Some(Dataset::open(config)?),
         _ => None,
     };

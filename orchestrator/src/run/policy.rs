@@ -8,14 +8,12 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use rolldock_queue::Partition;
 
-use super::Run;
-use super::steps::say;
+use super::{Run, convert};
 use crate::ledger::{LedgerWriter, Record, Resumption};
 use crate::policy::{
-    Announcement, Announcements, FleetUpdater, FollowVersion, PolicyState, PolicyTerms, SourcesConfig,
-    Updates,
+    Announcement, Announcements, FleetUpdater, FollowVersion, PolicyMode, PolicyState, Updates,
 };
-use crate::recipe::PolicyMode;
+use crate::report::say;
 use crate::rollout::{InWait, Phase, RolloutControl, Staleness, Subject};
 use crate::scope::Scope;
 
@@ -34,19 +32,19 @@ impl RunPolicy {
     /// absent where nobody can announce.
     pub(super) async fn open(
         run: &Run,
-        rule: Staleness,
         control: RolloutControl,
         partition: Partition,
         ledger: LedgerWriter,
         last: Option<Announcement>,
         scope: &Scope,
     ) -> anyhow::Result<Option<Self>> {
+        let rule = convert::staleness(&run.recipe);
         if !rule.is_announced {
             return Ok(None);
         }
         let policy = &run.recipe.policy;
         let follower = Follower { control: control.clone(), partition, ledger, updating: Mutex::new(None) };
-        let terms = PolicyTerms::from(policy);
+        let terms = convert::policy_terms(policy);
         let served = control.policy_version();
         let state = match last.filter(|last| last.version >= served) {
             Some(last) => {
@@ -65,7 +63,7 @@ impl RunPolicy {
             scope,
         )?;
         let updates = Updates::start(state, Arc::new(updater), Arc::new(follower), scope).await;
-        let sources = Announcements::open(SourcesConfig::from(policy), &updates, scope)
+        let sources = Announcements::open(convert::policy_sources(policy), &updates, scope)
             .await
             .context("cannot listen for policy versions")?;
         if let Some(address) = sources.address() {

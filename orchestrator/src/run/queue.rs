@@ -6,19 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rolldock_queue::{
-    Durability, Lease, OnFull, Partition, PartitionSpec, Put, QueueConfig, Stale, Take, TransferQueue,
-};
+use rolldock_queue::{Lease, Partition, PartitionSpec, Put, QueueConfig, Take, TransferQueue};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::convert::seconds;
-use super::journalling::RunJournal;
+use super::convert::{Claims, seconds};
 use super::serve::{serve_queue, until_taken};
-use crate::ledger::Resumption;
+use crate::ledger::{QueueRecord, Resumption};
 use crate::policy::PolicyState;
-use crate::recipe::{self, Consumer, Recipe};
+use crate::recipe::{Consumer, Recipe};
 use crate::rollout::Group;
 use crate::rows::group_rows;
 use crate::scope::Scope;
@@ -31,20 +28,13 @@ const CONSUMER_PAUSE: Duration = Duration::from_millis(100);
 /// How often a batch that is trained on says that somebody holds it.
 const RENEW: Duration = Duration::from_secs(10);
 
-/// How old what is claimed may be.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Claims {
-    pub(super) max_staleness: Option<u64>,
-    pub(super) stale: Stale,
-}
-
 /// Where a run keeps its queue; also accepts the queue's own directory.
 pub fn queue_folder(dir: &Path) -> PathBuf {
     let inside = dir.join(QUEUE_FOLDER);
     if !inside.exists() && dir.join("journal.log").exists() { dir.to_owned() } else { inside }
 }
 
-/// See the module's documentation. Clones are of the same queue.
+/// The queue of a run with its one partition. Clones are of the same queue.
 #[derive(Clone)]
 pub(super) struct RunQueue {
     queue: TransferQueue,
@@ -62,23 +52,15 @@ pub(super) struct RunQueue {
 
 impl RunQueue {
     pub(super) async fn open(out: &Path, recipe: &Recipe) -> anyhow::Result<Self> {
-        let durability = match recipe.queue.durability {
-            recipe::Durability::None => Durability::None,
-            recipe::Durability::Os => Durability::Os,
-            recipe::Durability::Fsync => Durability::Fsync,
-        };
+        let durability = recipe.queue.durability;
         let config = QueueConfig { dir: Some(out.join(QUEUE_FOLDER)), durability, ..QueueConfig::default() };
         let queue = tokio::task::spawn_blocking(move || TransferQueue::open(config)).await??;
-        let on_full = match recipe.queue.on_full {
-            recipe::OnFull::Block => OnFull::Block,
-            recipe::OnFull::Refuse => OnFull::Refuse,
-            recipe::OnFull::DropOldest => OnFull::DropOldest,
-        };
         let settings = &recipe.queue;
         let spec =
             PartitionSpec::new(&settings.partition, settings.tasks.iter().cloned(), settings.capacity_rows);
         let length_columns = ["prompt_ids", "response_ids"].map(str::to_owned).to_vec();
-        let partition = queue.declare(PartitionSpec { on_full, length_columns, ..spec }).await?;
+        let partition =
+            queue.declare(PartitionSpec { on_full: settings.on_full, length_columns, ..spec }).await?;
         let kept = settings.consumer.as_ref().map_or(0, |consumer| consumer.keep_last_steps);
         let kept_from_step = recipe.run.steps.map_or(u64::MAX, |steps| steps.saturating_sub(kept) + 1);
         Ok(Self {
@@ -115,6 +97,7 @@ impl RunQueue {
 
     /// Puts a group; waits for room as long as the recipe says.
     pub(super) async fn put(&self, group: &Group) -> anyhow::Result<()> {
+        let record = QueueRecord::new(group.dispatch, group.number, group.step, group.prompt.uid);
         let put = Put {
             batches: vec![group_rows(group)?],
             group: format!("{}-{}", group.prompt.uid, group.dispatch),
@@ -125,7 +108,7 @@ impl RunQueue {
             keys: Vec::new(),
             tags: Vec::new(),
             token: Some(format!("dispatch-{}", group.dispatch)),
-            record: Some(RunJournal::queue_record(group)),
+            record: Some(record.to_json()),
         };
         self.partition.put(put, Some(Instant::now() + self.put_deadline)).await?;
         if group.step < self.kept_from_step {

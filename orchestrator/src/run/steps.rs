@@ -7,15 +7,15 @@ use rolldock_reward::{Estimator, GateCounts};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::execute::parts;
 use super::journalling::RunJournal;
 use super::policy::RunPolicy;
 use super::puts::Puts;
 use super::queue::RunQueue;
 use super::{Run, convert};
 use crate::data::{Dataset, DrawCounts};
-use crate::recipe::{OnShort, PolicyMode, Validation};
-use crate::report::{Progress, step_table, validation_line};
+use crate::policy::PolicyMode;
+use crate::recipe::{OnShort, Validation};
+use crate::report::{Progress, say, step_table, validation_line};
 use crate::rollout::{AgentLoopManager, PromptFeed, StepMetrics};
 use crate::scope::Scope;
 
@@ -213,9 +213,9 @@ impl Measured<'_> {
     async fn validate(&self, step: u64, validation: &Validation, dataset: &Dataset) -> anyhow::Result<()> {
         let run = self.run;
         let prompts = usize::try_from(dataset.rows()).unwrap_or(usize::MAX);
-        let run_id = format!("{}v{step}", super::execute::run_id(run));
+        let run_id = format!("{}v{step}", run.id());
         let config = convert::validation_rollout_config(&run.recipe, validation, &run_id, prompts);
-        let mut manager = AgentLoopManager::new(config, parts(run), self.scope.clone());
+        let mut manager = AgentLoopManager::new(config, run.parts(), self.scope.clone());
         let cursor = dataset.cursor(Arc::clone(&run.codec));
         let feed = PromptFeed::new(run.fleet.watch(Box::new(cursor), &run.codec));
         let output = manager.generate(&feed, prompts).await?;
@@ -227,10 +227,4 @@ impl Measured<'_> {
         say(&validation_line(step, validation.samples_per_prompt, &accs));
         Ok(())
     }
-}
-
-/// Prints for people. A closed standard output is no reason to lose a run.
-pub(super) fn say(text: &str) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stdout(), "{text}");
 }

@@ -13,10 +13,9 @@ use rand::{RngExt, SeedableRng};
 use rolldock::data::{DataError, DataFields, Prompt, PromptSource, PromptUid};
 use rolldock::engine::simulated::SimulatedEngine;
 use rolldock::engine::{FinishReason, SampleOutput, SamplingParams};
-use rolldock::recipe::{EarlyStop, Launch, OnStop, RequestShape};
 use rolldock::rollout::{
-    AgentLoopManager, CarryLimits, Grade, Grader, Grading, Group, PromptFeed, RolloutConfig, RolloutParts,
-    RolloutTimeouts, Sample, Staleness, invariants, sample_seed,
+    AgentLoopManager, CarryLimits, EarlyStop, Grade, Grader, Grading, Group, Launch, OnStop, PromptFeed,
+    RequestShape, RolloutConfig, RolloutParts, RolloutTimeouts, Sample, Staleness, invariants, sample_seed,
 };
 use rolldock::scope::Scope;
 use rolldock_loadbalancer::{

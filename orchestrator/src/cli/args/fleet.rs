@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use rolldock_loadbalancer::{Policy, Probe};
 
-use crate::recipe::{HealthProbe, RoutingPolicy};
+use super::words::{POLICIES, PROBES, one_of};
 
 /// `rolldock proxy`
 #[derive(Debug, Args)]
@@ -26,8 +27,8 @@ pub struct ProxyArgs {
     #[arg(long, value_name = "TOKEN", env = "ROLLDOCK_ADMIN_TOKEN", hide_env_values = true)]
     pub admin_token: Option<String>,
     /// Which server gets the next request
-    #[arg(long, value_enum, default_value_t)]
-    pub policy: RoutingPolicy,
+    #[arg(long, value_parser = one_of::<Policy>(&POLICIES), default_value = "group_affinity")]
+    pub policy: Policy,
     /// Samples running on a server at a time: a number, or "auto"
     #[arg(long, value_name = "N|auto", default_value = "256")]
     pub max_loads: String,
@@ -35,8 +36,8 @@ pub struct ProxyArgs {
     #[arg(long, value_enum, default_value_t)]
     pub engine: EngineDialect,
     /// How a server has to show that it lives
-    #[arg(long, value_enum, default_value_t)]
-    pub probe: HealthProbe,
+    #[arg(long, value_parser = one_of::<Probe>(&PROBES), default_value = "health")]
+    pub probe: Probe,
     /// Sent to servers with health probes and control calls; clients' requests keep their own
     #[arg(long, value_name = "KEY", env = "ROLLDOCK_API_KEY", hide_env_values = true)]
     pub api_key: Option<String>,

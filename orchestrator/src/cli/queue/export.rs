@@ -8,6 +8,7 @@ use super::{open, server};
 use crate::cli::UsageError;
 use crate::cli::args::{self, ExportArgs};
 use crate::cli::file::{Pipe, Unfinished};
+use crate::report::say;
 
 pub(super) async fn export(args: ExportArgs) -> anyhow::Result<()> {
     let format = match args.format {
@@ -25,7 +26,7 @@ pub(super) async fn export(args: ExportArgs) -> anyhow::Result<()> {
     let rows = export_to(&args, format, file.writer()?).await?;
     let bytes = file.finish()?;
     let what = rows.map_or_else(|| format!("{bytes} bytes"), |rows| format!("{rows} rows"));
-    crate::cli::say(&format!("{what} in {}", output.display()));
+    say(&format!("{what} in {}", output.display()));
     Ok(())
 }
 

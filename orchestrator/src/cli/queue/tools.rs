@@ -11,7 +11,7 @@ use rolldock_queue::{
 use super::{open, server};
 use crate::cli::args::{ClearArgs, RestoreArgs, SnapshotArgs, SourceArgs};
 use crate::cli::file::Unfinished;
-use crate::cli::say;
+use crate::report::say;
 use crate::run::queue_folder;
 
 /// Readings of a directory in which another process is freeing rows.

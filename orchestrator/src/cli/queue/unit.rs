@@ -4,6 +4,7 @@ use rolldock_queue::{QueueConfig, RemoteConfig, RemoteQueue, TransferQueue, Unit
 
 use super::{service, until_terminated};
 use crate::cli::args::UnitArgs;
+use crate::report::say;
 use crate::run::{queue_folder, serve_queue_on_threads};
 use crate::scope::Scope;
 
@@ -22,7 +23,7 @@ pub(super) async fn unit(args: UnitArgs) -> anyhow::Result<()> {
         Some(dir) => format!("in {}", dir.display()),
         None => "in memory: they are lost with this process".to_owned(),
     };
-    crate::cli::say(&format!("keeping rows for {} at {url}, {kept}", args.controller));
+    say(&format!("keeping rows for {} at {url}, {kept}", args.controller));
     let (unit, end) = (queue.clone(), scope.token().clone());
     let _announcing = scope.spawn(async move {
         if let Err(error) = run_unit(&unit, folder.as_deref(), UnitConfig::new(controller, url), &end).await {

@@ -7,6 +7,7 @@ use rolldock_queue::{Disposition, PartitionStats, TransferQueue};
 use super::{CONSUME_PATIENCE, open, remote};
 use crate::cli::UsageError;
 use crate::cli::args::WatchArgs;
+use crate::report::say;
 
 /// One look waits no longer than this for a change.
 const WAIT: Duration = Duration::from_secs(15);
@@ -32,8 +33,8 @@ pub(super) async fn watch(args: WatchArgs) -> anyhow::Result<()> {
         // They are told once, and are no numbers.
         let stats = PartitionStats { fates: Vec::new(), fates_missed: false, ..stats };
         if last.as_ref() != Some(&stats) {
-            crate::cli::say(&line(&stats));
-            lost.iter().for_each(|line| crate::cli::say(line));
+            say(&line(&stats));
+            lost.iter().for_each(|line| say(line));
             lines += 1;
         }
         if stats.ended && stats.rows + stats.rows_reserved == 0 {

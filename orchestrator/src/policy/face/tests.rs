@@ -6,10 +6,9 @@ use reqwest::{Client, Response};
 
 use super::*;
 use crate::policy::{
-    Announcements, Applied, ApplyVersion, FollowVersion, PolicyState, PolicyTerms, SourcesConfig,
+    Announcements, Applied, ApplyVersion, FollowVersion, PolicyMode, PolicyState, PolicyTerms, SourcesConfig,
     UpdateProgress,
 };
-use crate::recipe::PolicyMode;
 use crate::scope::Scope;
 
 /// Servers that have everything at once, but for one that is behind.

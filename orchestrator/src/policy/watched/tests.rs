@@ -3,8 +3,7 @@
 use tempfile::TempDir;
 
 use super::*;
-use crate::policy::PolicyTerms;
-use crate::recipe::PolicyMode;
+use crate::policy::{PolicyMode, PolicyTerms};
 
 struct Rig {
     folder: TempDir,

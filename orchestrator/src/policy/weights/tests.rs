@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use futures::future;
+use rolldock_loadbalancer::update::Deadlines;
 use rolldock_loadbalancer::{BalancerConfig, ServerSpec};
 use rolldock_simengine::{NoAnswers, ServerConfig, SimServer, Workload, WorkloadConfig};
 
 use super::*;
 use crate::engine::simulated::SimulatedEngine;
-use crate::policy::{FollowVersion, PolicyState, PolicyTerms, UpdateState, Updates};
-use crate::recipe::{PolicyMode, UpdateTimeouts};
+use crate::policy::{FollowVersion, PolicyMode, PolicyState, PolicyTerms, UpdateState, Updates};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
@@ -140,7 +140,7 @@ fn every_word_of_the_recipe_has_its_counterpart() {
         pause,
         reset_prefix_cache: true,
         cache_salt,
-        timeouts: UpdateTimeouts { pause: 1.0, update: 2.0, reset: 3.0, label: 4.0, resume: 5.0 },
+        timeouts: Deadlines { pause: 1.0, update: 2.0, reset: 3.0, label: 4.0, resume: 5.0 },
     };
     let reload = Reload { rpc: "load".to_owned(), ..Reload::default() };
     for (method, pause, cache_salt, expected, expected_pause) in [

@@ -1,7 +1,8 @@
 //! The keys of policy versions: who may announce them, and how servers get the weights.
 
 use super::Checks;
-use crate::recipe::{PolicyMode, PolicyUpdate, Recipe, UpdateMethod};
+use crate::policy::{PolicyMode, PolicyUpdate, UpdateMethod};
+use crate::recipe::Recipe;
 
 /// A bound that is further off than this is none; it is multiplied by the groups of a step.
 const STALENESS_MAX: u64 = 1 << 20;

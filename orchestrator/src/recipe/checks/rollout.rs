@@ -1,7 +1,8 @@
 //! The keys of what is cut off, and of who watches over that.
 
 use super::{Checks, SECONDS_MAX};
-use crate::recipe::{OnStop, Recipe, RequestShape};
+use crate::recipe::Recipe;
+use crate::rollout::{OnStop, RequestShape};
 
 /// A response in more pieces than that is mostly requests.
 const SEGMENTS_MAX: u32 = 4096;

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use rolldock_loadbalancer::AdaptiveConfig;
+use rolldock_loadbalancer::{AdaptiveConfig, Policy, Probe};
 use serde::{Deserialize, Serialize};
 
-use crate::recipe::{Duplicates, HealthProbe, OverlongPrompts, RoutingPolicy, Transport};
+use crate::data::{Columns, Duplicates, OverlongPrompts};
+use crate::recipe::Transport;
 
 /// `[model]`
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
@@ -79,19 +80,6 @@ impl Files {
     }
 }
 
-/// `data.columns`: dotted paths into a row.
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct Columns {
-    /// Text, or a list of chat messages.
-    pub prompt: String,
-    /// The ground truth.
-    pub answer: String,
-    /// Which scorer a routed reward uses.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<String>,
-}
-
 /// `[fleet]`: `endpoints` or `simulated`, not both.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -104,7 +92,7 @@ pub struct Fleet {
     pub max_loads_per_server: MaxLoads,
     /// Which server the next permit is on.
     #[serde(default)]
-    pub policy: RoutingPolicy,
+    pub policy: Policy,
     /// Sent as a bearer token. A secret: read, but never written with the resolved recipe.
     #[serde(default, skip_serializing)]
     pub api_key: Option<String>,
@@ -119,7 +107,7 @@ pub struct Fleet {
     pub max_tokens_per_server: Option<u32>,
     /// How a server has to show that it lives.
     #[serde(default)]
-    pub probe: HealthProbe,
+    pub probe: Probe,
     /// A file that says who is in the fleet, looked at while the run runs; relative to the recipe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,

@@ -13,14 +13,15 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{OnShort, OnSilence};
+use super::OnShort;
+use crate::rollout::OnSilence;
 
-pub use input::{Columns, Data, Files, Fleet, MaxLoads, Model, Simulated};
+pub use input::{Data, Files, Fleet, MaxLoads, Model, Simulated};
 pub use outcome::{Consumer, Filter, OutsideGate, Queue};
-pub use policy::{Policy, PolicyUpdate, UpdateTimeouts};
+pub use policy::Policy;
 pub(in crate::recipe) use reward::key_of;
 pub use reward::{OverlongShaping, Reward, RewardGuard};
-pub use rollout::{BiasGuard, Carry, Rollout, Sampling, Timeouts, Validation, ValidationPriority};
+pub use rollout::{Carry, Rollout, Timeouts, Validation, ValidationPriority};
 
 /// A whole recipe, resolved.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]

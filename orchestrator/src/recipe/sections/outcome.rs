@@ -2,12 +2,13 @@
 
 use std::net::SocketAddr;
 
-use rolldock_reward::{ExternalConfig, GateConfig, GateRule, Gates, GatesConfig, GroupFilter, RewardError};
+use rolldock_queue::{Durability, OnFull};
+use rolldock_reward::{
+    ExternalConfig, FilterMetric, GateConfig, GateRule, Gates, GatesConfig, GroupFilter, RewardError,
+};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-
-use crate::recipe::{Durability, FilterMetric, OnFull};
 
 /// `[filter]`
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
@@ -16,7 +17,8 @@ pub struct Filter {
     /// Drop groups without variance, and those that `gates` are against; off keeps every group.
     pub enable: bool,
     /// Whose variance: `acc`, `reward`, or `none`, and variance does not matter.
-    pub metric: FilterMetric,
+    #[serde(with = "metric_or_none")]
+    pub metric: Option<FilterMetric>,
     /// Further gates, all of which must agree. One of the rule `variance` stands in the place of the one above.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gates: Vec<GateConfig>,
@@ -32,7 +34,7 @@ impl Default for Filter {
     fn default() -> Self {
         Self {
             enable: true,
-            metric: FilterMetric::Acc,
+            metric: Some(FilterMetric::Acc),
             gates: Vec::new(),
             outside: Vec::new(),
             keep_if_short: Vec::new(),
@@ -57,17 +59,46 @@ impl Filter {
 
     fn rules(&self) -> GatesConfig {
         let has_variance = self.gates.iter().any(|gate| matches!(gate.rule, GateRule::Variance { .. }));
-        let metric = match self.metric {
-            FilterMetric::Acc => Some(rolldock_reward::FilterMetric::Acc),
-            FilterMetric::Reward => Some(rolldock_reward::FilterMetric::Reward),
-            FilterMetric::None => None,
-        };
-        let published = metric.filter(|_| !has_variance).map(|metric| GroupFilter { enable: true, metric });
+        let published =
+            self.metric.filter(|_| !has_variance).map(|metric| GroupFilter { enable: true, metric });
         let mut config = published.map(GatesConfig::from).unwrap_or_default();
         config.gates.extend(self.gates.iter().cloned());
         let is_inside = |name: &&String| !self.outside.iter().any(|outside| outside.name == **name);
         config.keep_if_short.gates = self.keep_if_short.iter().filter(is_inside).cloned().collect();
         config
+    }
+}
+
+/// The filter's metric as a recipe writes it: the reward's word, or `none`.
+mod metric_or_none {
+    use rolldock_reward::FilterMetric;
+    use serde::de::value::{Error as WordError, StrDeserializer};
+    use serde::de::{Error, IntoDeserializer};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    const NONE: &str = "none";
+    const WORDS: &[&str] = &["acc", "reward", NONE];
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        reader: D,
+    ) -> Result<Option<FilterMetric>, D::Error> {
+        let word = String::deserialize(reader)?;
+        if word == NONE {
+            return Ok(None);
+        }
+        let known: StrDeserializer<'_, WordError> = word.as_str().into_deserializer();
+        FilterMetric::deserialize(known).map(Some).map_err(|_| D::Error::unknown_variant(&word, WORDS))
+    }
+
+    #[expect(clippy::ref_option, reason = "serde calls it with a reference to the field")]
+    pub(super) fn serialize<S: Serializer>(
+        metric: &Option<FilterMetric>,
+        writer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match metric {
+            Some(metric) => metric.serialize(writer),
+            None => writer.serialize_str(NONE),
+        }
     }
 }
 

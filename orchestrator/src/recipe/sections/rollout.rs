@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::recipe::{EarlyStop, GuardAction, Launch, OnStop, RequestShape};
+use crate::engine::SamplingParams;
+use crate::rollout::{BiasGuard, EarlyStop, Launch, OnStop, RequestShape};
 
 /// `[rollout]`
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
@@ -48,7 +49,7 @@ pub struct Rollout {
     pub bias_guard: Option<BiasGuard>,
     /// How tokens are drawn.
     #[serde(default)]
-    pub sampling: Sampling,
+    pub sampling: SamplingParams,
 }
 
 /// `[rollout.carry]`
@@ -66,37 +67,6 @@ pub struct Carry {
 impl Default for Carry {
     fn default() -> Self {
         Self { segments_max: 16, stream: false, grace: 5.0 }
-    }
-}
-
-/// `[rollout.bias_guard]`
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct BiasGuard {
-    /// Accepted responses may be shorter by this share of the dispatched ones' length.
-    pub share: f64,
-    /// `fifo` or `long_round`.
-    #[serde(default)]
-    pub action: GuardAction,
-}
-
-/// `[rollout.sampling]`
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Sampling {
-    /// 0 is greedy.
-    pub temperature: f32,
-    /// In (0, 1].
-    pub top_p: f32,
-    /// -1 keeps all.
-    pub top_k: i32,
-    /// Besides the model's own.
-    pub stop_token_ids: Vec<u32>,
-}
-
-impl Default for Sampling {
-    fn default() -> Self {
-        Self { temperature: 1.0, top_p: 1.0, top_k: -1, stop_token_ids: Vec::new() }
     }
 }
 
@@ -147,7 +117,7 @@ pub struct Validation {
     pub samples_per_prompt: u32,
     /// How tokens are drawn.
     #[serde(default)]
-    pub sampling: Sampling,
+    pub sampling: SamplingParams,
     /// When its groups get permits that training waits for too.
     #[serde(default)]
     pub priority: ValidationPriority,

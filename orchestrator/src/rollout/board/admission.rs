@@ -1,8 +1,8 @@
 //! Whether another prompt may be sent out, and how many should be drawn.
 
 use super::{Board, Hold};
-use crate::recipe::{EarlyStop, Launch};
 use crate::rollout::feed::Drawn;
+use crate::rollout::{EarlyStop, Launch};
 
 /// How many prompts are drawn from the data set ahead of their dispatch.
 const DRAW_CHUNK: usize = 64;

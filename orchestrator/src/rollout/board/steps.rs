@@ -5,11 +5,9 @@ use rolldock_dispatch::{CarriedSample, Fate, StepEnd};
 
 use super::{Board, Decided, Dispatch, Requeued, Slot, StepRecord};
 use crate::ledger::KeptGroup;
-use crate::recipe::{EarlyStop, OnStale, OnStop};
-use crate::rollout::Group;
 use crate::rollout::dispatches::SentOut;
-use crate::rollout::invariants;
 use crate::rollout::staleness::RETURNS_MAX;
+use crate::rollout::{EarlyStop, Group, OnStale, OnStop, invariants};
 
 impl Board {
     /// Starts a step that ends with a cut. Held groups get their next dispatch at once; those beyond the staleness

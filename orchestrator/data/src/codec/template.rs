@@ -1,0 +1,144 @@
+//! Chat templates: Jinja as the transformers library sets it up, so that a model's own template gives the
+//! prompt that its servers would make of the same messages.
+//!
+//! Differences from Python are closed one by one: methods of Python's strings and dictionaries, `tojson` without
+//! HTML escapes, `raise_exception`, `strftime_now`, and `{% generation %}` blocks, which only mark tokens.
+//! Deliberately absent: tools and documents; no data set here has them.
+
+use std::fmt::Write;
+
+use chrono::DateTime;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Value};
+use minijinja::{Environment, Error, ErrorKind, context};
+
+use crate::{DataError, Message};
+
+const NAME: &str = "chat";
+
+/// Special tokens that templates ask for; empty where a tokenizer has none.
+#[derive(Debug, Default, Clone)]
+pub(super) struct TemplateTokens {
+    pub(super) bos: String,
+    pub(super) eos: String,
+    pub(super) pad: String,
+    pub(super) unk: String,
+}
+
+/// A compiled template.
+pub(super) struct ChatTemplate {
+    environment: Environment<'static>,
+    origin: String,
+    tokens: TemplateTokens,
+}
+
+impl ChatTemplate {
+    /// Compiles `source`. `unix_seconds` is what `strftime_now` tells; without it such a template fails.
+    pub(super) fn compile(
+        origin: String,
+        source: &str,
+        tokens: TemplateTokens,
+        unix_seconds: Option<i64>,
+    ) -> Result<Self, DataError> {
+        let environment = build(source, unix_seconds).map_err(|error| complaint(&origin, &error))?;
+        Ok(Self { environment, origin, tokens })
+    }
+
+    /// The prompt for `messages`, up to where the assistant begins to speak.
+    pub(super) fn render(&self, messages: &[Message]) -> Result<String, DataError> {
+        let turns: Vec<Value> = messages
+            .iter()
+            .map(|message| context! { role => message.role.as_str(), content => message.content.as_str() })
+            .collect();
+        let variables = context! {
+            messages => turns,
+            add_generation_prompt => true,
+            tools => (),
+            documents => (),
+            bos_token => self.tokens.bos.as_str(),
+            eos_token => self.tokens.eos.as_str(),
+            pad_token => self.tokens.pad.as_str(),
+            unk_token => self.tokens.unk.as_str(),
+        };
+        let rendered = self.environment.get_template(NAME).and_then(|template| template.render(variables));
+        rendered.map_err(|error| complaint(&self.origin, &error))
+    }
+}
+
+fn build(source: &str, unix_seconds: Option<i64>) -> Result<Environment<'static>, Error> {
+    let mut environment = Environment::new();
+    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.add_filter("tojson", to_python_json);
+    environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, message))
+    });
+    environment.add_function("strftime_now", move |format: String| format_time(unix_seconds, &format));
+    environment.add_template_owned(NAME, without_generation_tags(source))?;
+    Ok(environment)
+}
+
+fn complaint(origin: &str, error: &Error) -> DataError {
+    DataError::Template { origin: origin.to_owned(), reason: format!("{error:#}") }
+}
+
+/// Today, as the caller tells it: a template that reads the clock by itself would make runs irreproducible.
+fn format_time(unix_seconds: Option<i64>, format: &str) -> Result<String, Error> {
+    let refuse = |reason: &str| Error::new(ErrorKind::InvalidOperation, reason.to_owned());
+    let time = unix_seconds
+        .and_then(|seconds| DateTime::from_timestamp(seconds, 0))
+        .ok_or_else(|| refuse("strftime_now: the template asks for the date and none was given"))?;
+    let mut text = String::new();
+    write!(text, "{}", time.format(format)).map_err(|_| refuse("strftime_now: unknown format"))?;
+    Ok(text)
+}
+
+/// `json.dumps(value, ensure_ascii=False)`: the built-in filter with its HTML escapes undone.
+fn to_python_json(value: &Value, indent: Option<Value>, options: Kwargs) -> Result<Value, Error> {
+    let json = minijinja::filters::tojson(value, indent, options)?;
+    Ok(Value::from(without_html_escapes(json.as_str().unwrap_or_default())))
+}
+
+fn without_html_escapes(json: &str) -> String {
+    const ESCAPES: [(&str, char); 4] = [("u003c", '<'), ("u003e", '>'), ("u0026", '&'), ("u0027", '\'')];
+    let mut text = String::with_capacity(json.len());
+    let mut rest = json;
+    while let Some(backslash) = rest.find('\\') {
+        text.push_str(&rest[..backslash]);
+        let escaped = &rest[backslash + 1..];
+        if let Some((code, letter)) = ESCAPES.iter().find(|(code, _)| escaped.starts_with(code)) {
+            text.push(*letter);
+            rest = &escaped[code.len()..];
+            continue;
+        }
+        // The character after a backslash is copied with it, so that an escaped backslash escapes nothing else.
+        let length = escaped.chars().next().map_or(0, char::len_utf8);
+        text.push('\\');
+        text.push_str(&escaped[..length]);
+        rest = &escaped[length..];
+    }
+    text.push_str(rest);
+    text
+}
+
+/// Turns `{% generation %} ... {% endgeneration %}` into a block that is always taken; dashes stay as they are.
+fn without_generation_tags(source: &str) -> String {
+    let mut text = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(start) = rest.find("{%") {
+        let Some(length) = rest[start..].find("%}") else { break };
+        let tag = &rest[start..start + length];
+        text.push_str(&rest[..start]);
+        match tag[2..].trim_matches(|letter: char| letter.is_whitespace() || matches!(letter, '-' | '+')) {
+            "generation" => text.push_str(&tag.replacen("generation", "if true", 1)),
+            "endgeneration" => text.push_str(&tag.replacen("endgeneration", "endif", 1)),
+            _ => text.push_str(tag),
+        }
+        rest = &rest[start + length..];
+    }
+    text.push_str(rest);
+    text
+}
+
+#[cfg(test)]
+mod tests;

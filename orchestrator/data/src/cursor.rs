@@ -1,0 +1,177 @@
+//! Draws prompts from a data set: epoch after epoch, in an order that a seed fixes.
+//!
+//! A cursor's state is a [`Position`]; the order of an epoch is a function of the seed and the epoch's number,
+//! so a checkpoint needs nothing else. Prompts are tokenised when they are drawn: a run that ends early never
+//! pays for the rest, and nothing is held but the order, four bytes a row.
+
+use std::sync::Arc;
+
+use crate::shuffle::shuffled;
+use crate::spool::IdentifiedRows;
+use crate::{DataError, DataFields, DrawCounts, OverlongPrompts, Position, Prompt, PromptSource, TextCodec};
+
+/// In which order an epoch goes through the rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// As they stand in the files.
+    Files,
+    /// Anew for every epoch.
+    Shuffled { seed: u64 },
+}
+
+/// A [`PromptSource`] over a data set.
+#[derive(Debug)]
+pub struct DatasetCursor {
+    rows: Arc<IdentifiedRows>,
+    codec: Arc<TextCodec>,
+    order: Order,
+    /// The shuffled order and the epoch it belongs to; made when that epoch's first row is drawn.
+    shuffled: Option<(u32, Vec<u32>)>,
+    epochs: Option<u32>,
+    tokens_max: usize,
+    overlong: OverlongPrompts,
+    position: Position,
+    drawn: DrawCounts,
+    /// Rows in a row that were too long.
+    skipped_in_a_row: u64,
+}
+
+impl DatasetCursor {
+    pub(super) fn new(
+        rows: Arc<IdentifiedRows>,
+        codec: Arc<TextCodec>,
+        order: Order,
+        epochs: Option<u32>,
+        (tokens_max, overlong): (usize, OverlongPrompts),
+    ) -> Self {
+        Self {
+            rows,
+            codec,
+            order,
+            shuffled: None,
+            epochs,
+            tokens_max,
+            overlong,
+            position: Position::default(),
+            drawn: DrawCounts::default(),
+            skipped_in_a_row: 0,
+        }
+    }
+
+    /// Continues at `position`, which [`PromptSource::position`] gave for the same data and seed.
+    pub fn seek(&mut self, position: Position) -> Result<(), DataError> {
+        let rows = self.rows.spool.rows();
+        if position.offset > rows {
+            return Err(DataError::Position { epoch: position.epoch, offset: position.offset, rows });
+        }
+        self.position = position;
+        self.skipped_in_a_row = 0;
+        Ok(())
+    }
+
+    /// Rows that go by before the data is used up; `None` if it never is.
+    pub fn rows_left(&self) -> Option<u64> {
+        let all = u64::from(self.epochs?).saturating_mul(self.rows.spool.rows());
+        let gone = u64::from(self.position.epoch).saturating_mul(self.rows.spool.rows());
+        Some(all.saturating_sub(gone.saturating_add(self.position.offset)))
+    }
+
+    /// The row at the position, whose offset must be below the number of rows.
+    fn row(&mut self) -> u32 {
+        let Position { epoch, offset } = self.position;
+        let Order::Shuffled { seed } = self.order else { return offset as u32 };
+        let order = match self.shuffled.take() {
+            Some((of, order)) if of == epoch => order,
+            _ => shuffled(self.rows.spool.rows() as u32, seed, epoch),
+        };
+        let row = order[offset as usize];
+        self.shuffled = Some((epoch, order));
+        row
+    }
+
+    /// The prompt of `row`, or `None` if it is dropped for its length.
+    fn prepare(&mut self, row: u32) -> Result<Option<Prompt>, DataError> {
+        let record = self.rows.spool.read(row as usize)?;
+        let uid = self.rows.uids[row as usize];
+        let encoded = self.codec.encode_prompt(&record.prompt)?;
+        let (mut ids, mut text) = (encoded.ids, encoded.text);
+        let tokens = ids.len();
+        if tokens > self.tokens_max {
+            match self.overlong {
+                OverlongPrompts::Drop => return Ok(None),
+                OverlongPrompts::Error => {
+                    let (row, tokens_max) = (u64::from(row), self.tokens_max);
+                    return Err(DataError::Overlong { uid, row, tokens, tokens_max });
+                }
+                OverlongPrompts::TruncateLeft => {
+                    ids.drain(..tokens - self.tokens_max);
+                    text = self.codec.decode_with_specials(&ids);
+                    self.drawn.overlong_truncated += 1;
+                }
+            }
+        }
+        Ok(Some(Prompt {
+            uid,
+            row: u64::from(row),
+            visit: self.position.epoch,
+            ids: ids.into(),
+            text: text.into(),
+            answer: record.answer.into(),
+            source: record.source.into(),
+            difficulty: record.difficulty,
+            fields: DataFields::new(&record.fields),
+        }))
+    }
+}
+
+impl PromptSource for DatasetCursor {
+    fn next(&mut self) -> Result<Option<Prompt>, DataError> {
+        let rows = self.rows.spool.rows();
+        // Bounded: every round hands out a prompt, fails, or skips a row, and a whole epoch of skips is an error.
+        loop {
+            if self.position.offset >= rows {
+                self.position = Position { epoch: self.position.epoch.saturating_add(1), offset: 0 };
+            }
+            if self.epochs.is_some_and(|epochs| self.position.epoch >= epochs) {
+                return Ok(None);
+            }
+            let row = self.row();
+            let prepared = self.prepare(row)?;
+            self.position.offset += 1;
+            if prepared.is_some() {
+                self.drawn.prompts += 1;
+                self.skipped_in_a_row = 0;
+                return Ok(prepared);
+            }
+            self.drawn.overlong_dropped += 1;
+            self.skipped_in_a_row += 1;
+            let epoch_is_over = self.position.offset >= rows;
+            if epoch_is_over && self.skipped_in_a_row >= rows {
+                return Err(DataError::AllOverlong { rows, tokens_max: self.tokens_max });
+            }
+        }
+    }
+
+    fn fetch(&mut self, row: u64, visit: u32) -> Result<Option<Prompt>, DataError> {
+        let rows = self.rows.spool.rows();
+        if row >= rows {
+            return Err(DataError::Position { epoch: visit, offset: row, rows });
+        }
+        // It was counted when it was drawn.
+        let drawn = self.drawn;
+        let prepared = self.prepare(row as u32);
+        self.drawn = drawn;
+        Ok(prepared?.map(|prompt| Prompt { visit, ..prompt }))
+    }
+
+    fn position(&self) -> Option<Position> {
+        Some(self.position)
+    }
+
+    fn drawn(&self) -> Option<DrawCounts> {
+        Some(self.drawn)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,237 @@
+//! A data set: files read once, checked row by row, and kept on disk.
+//!
+//! Opening it is the one place where bad data is found: a run never meets a malformed row hours later. What a
+//! prompt's length is depends on the tokenizer and is found when it is drawn; see [`DatasetCursor`].
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::Serialize;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::cursor::{DatasetCursor, Order};
+use crate::prompt::{row_uid, update_text};
+use crate::reader::{RowLocation, for_each_row};
+use crate::schema::{Row, Schema};
+use crate::spool::{IdentifiedRows, SpoolWriter};
+use crate::{Columns, DataError, DatasetConfig, Duplicates, PromptContent, PromptUid, TextCodec};
+
+/// Most rows of a data set; an order of them takes four bytes a row.
+const ROWS_MAX: u64 = u32::MAX as u64;
+
+/// Sources that a report names one by one.
+const SOURCES_MAX: usize = 16;
+
+/// Prompts that are tokenised together when lengths are measured.
+const MEASURE_ROWS: usize = 1024;
+
+/// What was found in the files.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct DatasetReport {
+    /// Rows that were read.
+    pub rows_read: u64,
+    /// Rows that can be drawn: those that were read but for dropped duplicates.
+    pub rows: u64,
+    /// Rows with the prompt and the answer of an earlier row.
+    pub duplicates: u64,
+    /// Prompts that stand there with two answers or more; both stay.
+    pub conflicting_prompts: u64,
+    /// Rows of each source, the first few that occur.
+    pub sources: BTreeMap<String, u64>,
+    /// Bytes of the temporary file.
+    pub spool_bytes: u64,
+}
+
+impl fmt::Display for DatasetReport {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dropped = self.rows_read - self.rows;
+        let fate = if dropped > 0 { "dropped" } else { "kept" };
+        write!(formatter, "{} rows", self.rows)?;
+        if self.duplicates > 0 {
+            write!(formatter, ", {} exact duplicates {fate}", self.duplicates)?;
+        }
+        if self.conflicting_prompts > 0 {
+            write!(formatter, ", {} prompts with conflicting answers", self.conflicting_prompts)?;
+        }
+        let sources: Vec<String> =
+            self.sources.iter().map(|(name, rows)| format!("{name}: {rows}")).collect();
+        write!(formatter, " ({})", sources.join(", "))
+    }
+}
+
+/// How long prompts are, in tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct PromptLengths {
+    /// Of the longest prompt.
+    pub max: usize,
+    /// Over all rows.
+    pub mean: f64,
+    /// Prompts above `max_prompt_length`.
+    pub overlong: u64,
+}
+
+/// An opened data set; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Dataset {
+    config: Arc<DatasetConfig>,
+    rows: Arc<IdentifiedRows>,
+    report: Arc<DatasetReport>,
+}
+
+impl Dataset {
+    /// Reads and checks every row. Blocks for as long as that takes: about a second per 100,000 rows.
+    pub fn open(config: DatasetConfig) -> Result<Self, DataError> {
+        let mut scan = Scan::new(config.duplicates)?;
+        for file in &config.files {
+            scan.read_file(file, config.columns.as_ref())?;
+        }
+        let (rows, report) = scan.finish()?;
+        if report.rows == 0 {
+            let names: Vec<String> = config.files.iter().map(|file| file.display().to_string()).collect();
+            return Err(DataError::Empty { files: names.join(", ") });
+        }
+        Ok(Self { config: Arc::new(config), rows: Arc::new(rows), report: Arc::new(report) })
+    }
+
+    /// What was found.
+    pub fn report(&self) -> &DatasetReport {
+        &self.report
+    }
+
+    /// Number of rows, at least one.
+    pub fn rows(&self) -> u64 {
+        self.rows.spool.rows()
+    }
+
+    /// Draws prompts as configured, from the start of the first epoch.
+    pub fn cursor(&self, codec: Arc<TextCodec>) -> DatasetCursor {
+        let order = match self.config.shuffle {
+            true => Order::Shuffled { seed: self.config.seed },
+            false => Order::Files,
+        };
+        self.cursor_with(codec, order, self.config.epochs)
+    }
+
+    /// Draws every prompt once in the files' order, whatever the configuration says about order and epochs.
+    pub fn pass(&self, codec: Arc<TextCodec>) -> DatasetCursor {
+        self.cursor_with(codec, Order::Files, Some(1))
+    }
+
+    fn cursor_with(&self, codec: Arc<TextCodec>, order: Order, epochs: Option<u32>) -> DatasetCursor {
+        let limit = (self.config.max_prompt_length, self.config.overlong_prompts);
+        DatasetCursor::new(Arc::clone(&self.rows), codec, order, epochs, limit)
+    }
+
+    /// Tokenises every prompt, on all cores, to tell how long they are.
+    pub fn measure(&self, codec: &TextCodec) -> Result<PromptLengths, DataError> {
+        let rows = self.rows() as usize;
+        let mut lengths = PromptLengths::default();
+        let mut tokens: u64 = 0;
+        for start in (0..rows).step_by(MEASURE_ROWS) {
+            let read = |row| self.rows.spool.read(row).map(|record| record.prompt);
+            let prompts = (start..rows.min(start + MEASURE_ROWS)).map(read);
+            let contents: Vec<PromptContent> = prompts.collect::<Result<_, _>>()?;
+            for length in codec.prompt_lengths(&contents)? {
+                lengths.max = lengths.max.max(length);
+                lengths.overlong += u64::from(length > self.config.max_prompt_length);
+                tokens += length as u64;
+            }
+        }
+        lengths.mean = tokens as f64 / rows as f64;
+        Ok(lengths)
+    }
+}
+
+/// The one pass over the files.
+struct Scan {
+    duplicates: Duplicates,
+    spool: SpoolWriter,
+    uids: Vec<PromptUid>,
+    report: DatasetReport,
+    /// How often a prompt with an answer was seen, by the hash of both.
+    occurrences: HashMap<u128, u32>,
+    /// The first answer of a prompt, by hashes, and whether another came later.
+    answers: HashMap<u128, (u128, bool)>,
+}
+
+impl Scan {
+    fn new(duplicates: Duplicates) -> Result<Self, DataError> {
+        Ok(Self {
+            duplicates,
+            spool: SpoolWriter::create()?,
+            uids: Vec::new(),
+            report: DatasetReport::default(),
+            occurrences: HashMap::new(),
+            answers: HashMap::new(),
+        })
+    }
+
+    fn read_file(&mut self, file: &Path, columns: Option<&Columns>) -> Result<(), DataError> {
+        let mut schema: Option<Schema> = None;
+        for_each_row(file, |place, json| self.read_row(place, json, &mut schema, columns))
+    }
+
+    fn read_row(
+        &mut self,
+        place: RowLocation<'_>,
+        json: &str,
+        schema: &mut Option<Schema>,
+        columns: Option<&Columns>,
+    ) -> Result<(), DataError> {
+        let known = match schema.take() {
+            Some(known) => known,
+            None => Schema::detect(place, json, columns)?,
+        };
+        let row = schema.insert(known).read(place, json)?;
+        self.add(row)
+    }
+
+    fn add(&mut self, row: Row) -> Result<(), DataError> {
+        self.report.rows_read += 1;
+        let occurrence = self.count_occurrence(&row);
+        if occurrence > 0 && self.duplicates == Duplicates::Drop {
+            return Ok(());
+        }
+        if self.uids.len() as u64 == ROWS_MAX {
+            return Err(DataError::TooManyRows { rows_max: ROWS_MAX });
+        }
+        if let Some(rows) = self.report.sources.get_mut(&row.source) {
+            *rows += 1;
+        } else if self.report.sources.len() < SOURCES_MAX {
+            self.report.sources.insert(row.source.clone(), 1);
+        }
+        self.uids.push(row_uid(&row.source, &row.prompt, &row.answer, occurrence));
+        self.spool.push(row)
+    }
+
+    /// How many equal rows came before this one.
+    fn count_occurrence(&mut self, row: &Row) -> u32 {
+        let mut hasher = Xxh3::new();
+        row.prompt.update(&mut hasher);
+        let prompt = hasher.digest128();
+        update_text(&mut hasher, &row.answer);
+        let prompt_and_answer = hasher.digest128();
+
+        let (first_answer, conflicting) = self.answers.entry(prompt).or_insert((prompt_and_answer, false));
+        if *first_answer != prompt_and_answer && !*conflicting {
+            *conflicting = true;
+            self.report.conflicting_prompts += 1;
+        }
+        let seen = self.occurrences.entry(prompt_and_answer).or_insert(0);
+        let before = *seen;
+        *seen = seen.saturating_add(1);
+        self.report.duplicates += u64::from(before > 0);
+        before
+    }
+
+    fn finish(self) -> Result<(IdentifiedRows, DatasetReport), DataError> {
+        let spool = self.spool.finish()?;
+        let report = DatasetReport { rows: spool.rows(), spool_bytes: spool.bytes(), ..self.report };
+        Ok((IdentifiedRows { spool, uids: self.uids.into_boxed_slice() }, report))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,260 @@
+//! Aborts by id: of requests whose connection was closed already, and of those that shall end with what they have.
+//!
+//! Closing the connection is what ends a request: an engine that sees it frees the slots within some 50 ms. A
+//! proxy between can keep its own connection open, and then only an abort by id helps. An abort that comes within
+//! 10 ms of its request is usually lost and answered "aborted" all the same, so each is sent [`SENDS_PER_ID`]
+//! times, [`SEND_INTERVAL`] apart. An early stop cancels hundreds of requests of a server at once: their ids go
+//! out together, in one request per interval.
+//!
+//! An interrupted request still has its connection, on which the engine answers with the partial sample. Its id is
+//! sent until that has happened, at most [`SENDS_PER_INTERRUPT`] times.
+//!
+//! They go over the connections of engine control, of which no generation has one: an abort waits behind no data.
+//!
+//! # Invariants
+//! - At most one task per server, and [`IDS_WAITING_MAX`] ids; an id beyond that is dropped and counted, as its
+//!   connection is closed in any case.
+//! - The task ends with its ids, with the scope, or with the first answer that says the endpoint is not there.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rolldock_loadbalancer::control::vllm::VllmControl;
+use rolldock_loadbalancer::{ControlError, EngineControl, ServerRef};
+use rolldock_scope::Scope;
+use tokio::sync::watch;
+
+use super::facts::Dialect;
+use super::server::ProbedServer;
+
+/// How often each id is sent.
+const SENDS_PER_ID: u8 = 3;
+
+/// How often the id of an interrupted request is sent, while the request is not answered.
+const SENDS_PER_INTERRUPT: u8 = 5;
+
+/// Between two sends: well past the 10 ms in which aborts get lost.
+const SEND_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Longest wait for the answer to an abort.
+pub(super) const ANSWER_MAX: Duration = Duration::from_secs(2);
+
+/// Most ids of one server that wait for their sends.
+const IDS_WAITING_MAX: usize = 65_536;
+
+/// Most ids in one request.
+const IDS_PER_SEND_MAX: usize = 4_096;
+
+/// Sends the aborts of one server.
+#[derive(Debug)]
+pub(super) struct Aborter {
+    server: ServerRef,
+    dialect: Dialect,
+    control: VllmControl,
+    waiting: Mutex<Waiting>,
+    /// Set once the server has turned out to have neither endpoint.
+    unsupported: AtomicBool,
+    /// Whether the task runs; receivers wait for its end.
+    running: watch::Sender<bool>,
+    /// Told whenever interrupted ids have left `waiting`.
+    left: watch::Sender<()>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    ids: BTreeMap<Arc<str>, Sends>,
+    task_runs: bool,
+}
+
+/// What is to be sent of an id.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sends {
+    left: u8,
+    /// Whether one has gone out.
+    begun: bool,
+    /// Whether the rest is void once the request has been answered.
+    interrupts: bool,
+}
+
+/// A request's word that it is still running; dropped, its interrupts are void.
+#[derive(Debug)]
+pub(super) struct Interruptible<'a> {
+    aborter: &'a Aborter,
+    request_id: Arc<str>,
+}
+
+impl Drop for Interruptible<'_> {
+    fn drop(&mut self) {
+        self.aborter.forget_interrupt(&self.request_id);
+    }
+}
+
+impl Aborter {
+    pub(super) fn new(target: &ProbedServer, control: VllmControl) -> Self {
+        Self {
+            server: target.server.for_control(),
+            dialect: target.facts.dialect,
+            control,
+            waiting: Mutex::default(),
+            unsupported: AtomicBool::new(false),
+            running: watch::Sender::new(false),
+            left: watch::Sender::new(()),
+        }
+    }
+
+    /// Has `request_id` aborted in the background, in a task of `scope`.
+    pub(super) fn abort(self: &Arc<Self>, request_id: &Arc<str>, scope: &Scope) {
+        self.enqueue(request_id, Sends { left: SENDS_PER_ID, ..Sends::default() }, scope);
+    }
+
+    /// Has `request_id` aborted until its [`Interruptible`] is dropped or all sends are used up, and waits for that.
+    ///
+    /// Cancel-safe: what is left of the sends goes out in the background.
+    pub(super) async fn interrupt(self: &Arc<Self>, request_id: &Arc<str>, scope: &Scope) {
+        let mut left = self.left.subscribe();
+        let sends = Sends { left: SENDS_PER_INTERRUPT, interrupts: true, ..Sends::default() };
+        if !self.enqueue(request_id, sends, scope) {
+            return;
+        }
+        // The sender lives as long as `self`.
+        let _closed = left.wait_for(|()| !self.waiting.lock().ids.contains_key(request_id)).await;
+    }
+
+    /// To be held while a request runs that may be interrupted.
+    pub(super) fn watch(&self, request_id: &Arc<str>) -> Interruptible<'_> {
+        Interruptible { aborter: self, request_id: Arc::clone(request_id) }
+    }
+
+    fn forget_interrupt(&self, request_id: &Arc<str>) {
+        let mut waiting = self.waiting.lock();
+        let Some(sends) = waiting.ids.get(request_id).copied().filter(|sends| sends.interrupts) else {
+            return;
+        };
+        waiting.ids.remove(request_id);
+        drop(waiting);
+        if sends.begun {
+            rolldock_loadbalancer::aborts_confirmed(&self.server.name, 1);
+        }
+        self.left.send_replace(());
+    }
+
+    /// Whether `request_id` will be sent.
+    fn enqueue(self: &Arc<Self>, request_id: &Arc<str>, sends: Sends, scope: &Scope) -> bool {
+        // A plain server knows no aborts.
+        let hopeless = self.dialect == Dialect::TextOnly || self.unsupported.load(Ordering::Relaxed);
+        if hopeless || scope.token().is_cancelled() {
+            return false;
+        }
+        let mut waiting = self.waiting.lock();
+        if waiting.ids.len() >= IDS_WAITING_MAX {
+            metrics::counter!("rolldock_aborts_dropped_total").increment(1);
+            return false;
+        }
+        rolldock_loadbalancer::aborts_sent(&self.server.name, 1);
+        waiting.ids.insert(Arc::clone(request_id), sends);
+        if waiting.task_runs {
+            return true;
+        }
+        waiting.task_runs = true;
+        self.running.send_replace(true);
+        let aborter = Arc::clone(self);
+        let token = scope.token().clone();
+        scope.tracker().spawn(async move {
+            if token.run_until_cancelled(aborter.run()).await.is_none() {
+                aborter.stop();
+            }
+        });
+        true
+    }
+
+    /// Ends when no abort is under way.
+    ///
+    /// Cancel-safe.
+    pub(super) async fn settle(&self) {
+        let mut running = self.running.subscribe();
+        // The sender lives as long as `self`.
+        let _closed = running.wait_for(|running| !running).await;
+    }
+
+    /// Sends until no ids are left. Cancel-safe when followed by [`Aborter::stop`].
+    async fn run(&self) {
+        while let Some(batch) = self.next_batch() {
+            for ids in batch.chunks(IDS_PER_SEND_MAX) {
+                let is_answered = self.send(ids.iter().map(|(id, _)| id)).await;
+                let is_last = |sends: &Sends| sends.left == 0 && !sends.interrupts;
+                let last = ids.iter().filter(|(_, sends)| is_last(sends)).count();
+                if is_answered {
+                    rolldock_loadbalancer::aborts_confirmed(&self.server.name, last as u64);
+                }
+            }
+            if self.unsupported.load(Ordering::Relaxed) {
+                return self.stop();
+            }
+            tokio::time::sleep(SEND_INTERVAL).await;
+        }
+    }
+
+    /// All ids with sends left, and how many each has after this one. `None`, under the same lock, ends the task: an id
+    /// that comes later starts another.
+    fn next_batch(&self) -> Option<Vec<(Arc<str>, Sends)>> {
+        let mut waiting = self.waiting.lock();
+        let before = waiting.ids.len();
+        waiting.ids.retain(|_, sends| sends.left > 0);
+        let some_left = waiting.ids.len() < before;
+        for sends in waiting.ids.values_mut() {
+            sends.left -= 1;
+            sends.begun = true;
+        }
+        let batch: Vec<_> = waiting.ids.iter().map(|(id, sends)| (Arc::clone(id), *sends)).collect();
+        if batch.is_empty() {
+            waiting.task_runs = false;
+            self.running.send_replace(false);
+        }
+        drop(waiting);
+        // Not under the lock: whoever is told takes it.
+        if some_left {
+            self.left.send_replace(());
+        }
+        (!batch.is_empty()).then_some(batch)
+    }
+
+    /// Gives up all ids: their connections are closed in any case.
+    fn stop(&self) {
+        let mut waiting = self.waiting.lock();
+        waiting.ids.clear();
+        waiting.task_runs = false;
+        self.running.send_replace(false);
+        drop(waiting);
+        self.left.send_replace(());
+    }
+
+    /// One request with all `ids`; whether the engine took it. What goes wrong otherwise is for the next send, or of no
+    /// consequence.
+    async fn send(&self, ids: impl Iterator<Item = &Arc<str>>) -> bool {
+        let ids: Vec<String> = ids.map(|id| engine_id(self.dialect, id)).collect();
+        match self.control.abort_many(&self.server, &ids).await {
+            Ok(()) => return true,
+            Err(ControlError::Unsupported { .. }) => {
+                self.unsupported.store(true, Ordering::Relaxed);
+                tracing::info!(
+                    server = %self.server.name,
+                    "server does not offer aborts by id; requests are cancelled by closing their connections"
+                );
+            }
+            Err(error) => tracing::debug!(%error, "abort was not answered"),
+        }
+        false
+    }
+}
+
+/// Engines keep a request under its id with a prefix and, for completions, the prompt's index behind it, which control
+/// adds. Ending a request with `n > 1` ends all its samples.
+fn engine_id(dialect: Dialect, id: &str) -> String {
+    match dialect {
+        Dialect::Generate => format!("generate-tokens-{id}"),
+        Dialect::Completions | Dialect::TextOnly => format!("cmpl-{id}"),
+    }
+}

@@ -1,0 +1,155 @@
+//! One choice of an answer: what is expected of it, what has been read of it, and its checks.
+//!
+//! A reader of answers (whole or streamed) fills a [`Choice`] per sample; turning it into a sample checks it against
+//! what was asked for, and an [`AnswerError`] says which check failed.
+
+use std::sync::Arc;
+
+use super::scan::ScanError;
+use crate::soundness::spans_cover;
+use crate::{FinishReason, GenerateRequest, PartialOutput, SampleOutput, VersionSpan};
+
+/// What was asked for, as far as the answer is checked against it.
+#[derive(Debug, Clone)]
+pub(super) struct Expected {
+    /// The prompt that was sent; an echo of another one is an error.
+    pub(super) prompt_ids: Arc<[u32]>,
+    /// Number of samples.
+    pub(super) n: u32,
+    /// Most tokens of a sample.
+    pub(super) max_tokens: u32,
+    /// What stands for a sample.
+    pub(super) content: Content,
+}
+
+impl Expected {
+    /// For the answer of a server that returns tokens.
+    pub(super) fn tokens_of(request: &GenerateRequest) -> Self {
+        Self {
+            prompt_ids: Arc::clone(&request.prompt_ids),
+            n: request.n,
+            max_tokens: request.max_tokens,
+            content: Content::Tokens,
+        }
+    }
+}
+
+/// What stands for a sample in the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Content {
+    /// Token ids with log-probabilities.
+    Tokens,
+    /// Text alone.
+    Text,
+}
+
+/// Which check an answer failed.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub(super) enum AnswerError {
+    /// Not JSON, or not to its end.
+    #[error(transparent)]
+    Scan(#[from] ScanError),
+    /// A member of another type or range than the protocol has.
+    #[error("member={member} holds something else than {expected}")]
+    Shape { member: &'static str, expected: &'static str },
+    /// Wrong number of samples, or their indexes are not those from 0 on.
+    #[error("expected choices={expected} with the indexes from 0 on, found={found}")]
+    Choices { expected: u32, found: usize },
+    /// The server does not return token ids.
+    #[error("choice={index} has no token ids")]
+    NoTokens { index: u32 },
+    /// More than `max_tokens`.
+    #[error("more values in member={member} than tokens asked for, max_tokens={max_tokens}")]
+    TooMany { member: &'static str, max_tokens: u32 },
+    /// A log-probability for each token, or the sample is useless.
+    #[error("choice={index} has logprobs={logprobs} for tokens={tokens}")]
+    Logprobs { index: u32, tokens: usize, logprobs: usize },
+    /// NaN on the engine, in one of the forms it takes.
+    #[error("poisoned logprob at token={token}: {form}")]
+    Poisoned { token: usize, form: &'static str },
+    /// The echo is not what was sent.
+    #[error("the echoed prompt differs from the one sent at token={position}")]
+    Prompt { position: usize },
+    /// A finish reason nobody knows, or none.
+    #[error("choice={index} ended with finish_reason={reason:?}")]
+    Finish { index: u32, reason: String },
+    /// The engine says in its answer that it failed.
+    #[error("the engine failed: {words}")]
+    Engine { words: String },
+    /// A stream that came to its end before its samples did.
+    #[error("the stream ended before choice={index} did")]
+    Cut { index: u32 },
+    /// Somebody has emptied the progress of a request that was still running.
+    #[error("the tokens of the request were taken before it had ended")]
+    Taken,
+    /// Spans that overlap, leave gaps or end elsewhere than the tokens.
+    #[error("choice={index} has weight versions that do not cover its tokens={tokens}")]
+    Spans { index: u32, tokens: usize },
+}
+
+/// How the engine says a sample ended; an aborted choice never becomes a sample.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Ending {
+    Finished(FinishReason),
+    Aborted,
+    Unknown(String),
+}
+
+/// A choice as far as it has been read.
+#[derive(Debug, Default)]
+pub(super) struct Choice {
+    pub(super) index: Option<u32>,
+    pub(super) token_ids: Option<Vec<u32>>,
+    pub(super) logprobs: Vec<f32>,
+    pub(super) text: Option<String>,
+    pub(super) ending: Option<Ending>,
+    pub(super) spans: Vec<VersionSpan>,
+}
+
+impl Choice {
+    /// Why it ended; none where the engine ended it.
+    fn finish_reason(&mut self, index: u32) -> Result<Option<FinishReason>, AnswerError> {
+        match self.ending.take() {
+            Some(Ending::Finished(reason)) => Ok(Some(reason)),
+            Some(Ending::Aborted) => Ok(None),
+            Some(Ending::Unknown(reason)) => Err(AnswerError::Finish { index, reason }),
+            None => Err(AnswerError::Finish { index, reason: String::new() }),
+        }
+    }
+
+    pub(super) fn into_part(mut self, index: u32) -> Result<PartialOutput, AnswerError> {
+        let finish_reason = self.finish_reason(index)?;
+        // The engine can end a sample before its first token; by itself none ends there.
+        let has_tokens = |ids: &Vec<u32>| finish_reason.is_none() || !ids.is_empty();
+        let Some(mut response_ids) = self.token_ids.filter(has_tokens) else {
+            return Err(AnswerError::NoTokens { index });
+        };
+        let tokens = response_ids.len();
+        if self.logprobs.len() != tokens {
+            return Err(AnswerError::Logprobs { index, tokens, logprobs: self.logprobs.len() });
+        }
+        if !spans_cover(&self.spans, tokens) {
+            return Err(AnswerError::Spans { index, tokens });
+        }
+        // A finished sample waits for its group: it holds its columns and no spare room.
+        response_ids.shrink_to_fit();
+        self.logprobs.shrink_to_fit();
+        self.spans.shrink_to_fit();
+        Ok(PartialOutput { response_ids, logprobs: self.logprobs, version_spans: self.spans, finish_reason })
+    }
+
+    pub(super) fn into_sample(self, index: u32) -> Result<SampleOutput, AnswerError> {
+        SampleOutput::finished(self.into_part(index)?).ok_or_else(|| aborted(index))
+    }
+
+    pub(super) fn into_text(mut self, index: u32) -> Result<(String, FinishReason), AnswerError> {
+        let finish_reason = self.finish_reason(index)?.ok_or_else(|| aborted(index))?;
+        let text = self.text.ok_or(AnswerError::Shape { member: "text", expected: "a string" })?;
+        Ok((text, finish_reason))
+    }
+}
+
+/// Whoever comes here has looked for aborts before.
+fn aborted(index: u32) -> AnswerError {
+    AnswerError::Finish { index, reason: "abort".to_owned() }
+}

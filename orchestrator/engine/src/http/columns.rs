@@ -1,0 +1,375 @@
+//! Where each value of an answer goes.
+//!
+//! The [`Sink`] of the answer's scanner: it knows both dialects' shapes, follows the scanner's way through them by
+//! a stack of [`AnswerNode`]s, and puts what is read into the columns of its choice. Names it does not know are skipped
+//! with all that is in them. A name that comes twice counts the last time.
+
+use std::sync::Arc;
+
+use super::choice::{AnswerError, Choice, Content, Ending, Expected};
+use super::number::{parse_f32, parse_u32};
+use super::scan::{Container, Interest, Sink, Word, unescape};
+use super::transport::REASON_CHARS_MAX;
+use crate::soundness::is_poisoned;
+use crate::{FinishReason, VersionSpan};
+
+/// The container of the answer that the scanner is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AnswerNode {
+    Root,
+    Choices,
+    Choice,
+    TokenIds,
+    PromptIds,
+    Logprobs,
+    TokenLogprobs,
+    Content,
+    ContentToken,
+    Versions,
+    Version,
+    Failure,
+}
+
+/// The member whose value comes next, of those that are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Member {
+    /// The document itself, or an element of an array.
+    Element,
+    Choices,
+    PromptTokenIds,
+    Index,
+    FinishReason,
+    Text,
+    TokenIds,
+    Logprobs,
+    WeightVersions,
+    TokenLogprobs,
+    Content,
+    Logprob,
+    Rank,
+    Version,
+    Start,
+    End,
+    Error,
+    Message,
+}
+
+impl Member {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Element => "element",
+            Self::Choices => "choices",
+            Self::PromptTokenIds => "prompt_token_ids",
+            Self::Index => "index",
+            Self::FinishReason => "finish_reason",
+            Self::Text => "text",
+            Self::TokenIds => "token_ids",
+            Self::Logprobs => "logprobs",
+            Self::WeightVersions => "weight_versions",
+            Self::TokenLogprobs => "token_logprobs",
+            Self::Content => "content",
+            Self::Logprob => "logprob",
+            Self::Rank => "rank",
+            Self::Version => "version",
+            Self::Start => "start",
+            Self::End => "end",
+            Self::Error => "error",
+            Self::Message => "message",
+        }
+    }
+}
+
+/// A member of `weight_versions` as far as it has been read.
+#[derive(Debug, Default)]
+struct PartialSpan {
+    version: Option<Arc<str>>,
+    start: Option<u32>,
+    end: Option<u32>,
+}
+
+/// The scanner's sink.
+#[derive(Debug)]
+pub(super) struct Columns {
+    expected: Expected,
+    places: Vec<AnswerNode>,
+    member: Member,
+    choices: Vec<Choice>,
+    span: PartialSpan,
+    /// Number of echoed prompt tokens that agreed so far.
+    prompt_agreed: usize,
+    /// What the engine says in place of an answer.
+    failure: Option<String>,
+}
+
+impl Columns {
+    pub(super) fn new(expected: Expected) -> Self {
+        Self {
+            expected,
+            places: Vec::with_capacity(8),
+            member: Member::Element,
+            choices: Vec::new(),
+            span: PartialSpan::default(),
+            prompt_agreed: 0,
+            failure: None,
+        }
+    }
+
+    /// What was asked for, the choices in the order in which they came, and the engine's words if it failed.
+    pub(super) fn into_parts(self) -> (Expected, Vec<Choice>, Option<String>) {
+        (self.expected, self.choices, self.failure)
+    }
+
+    /// The choices of an event; the columns are then ready for the next.
+    pub(super) fn take_choices(&mut self) -> Vec<Choice> {
+        std::mem::take(&mut self.choices)
+    }
+
+    /// The engine's words, if it failed.
+    pub(super) fn take_failure(&mut self) -> Option<String> {
+        self.failure.take()
+    }
+
+    fn place(&self) -> Option<AnswerNode> {
+        self.places.last().copied()
+    }
+
+    /// The choice that is being read. There is one wherever this is called: the places make it so.
+    fn choice(&mut self) -> Result<&mut Choice, AnswerError> {
+        self.choices.last_mut().ok_or(AnswerError::Shape { member: "choices", expected: "a list of objects" })
+    }
+
+    fn shape(&self, expected: &'static str) -> AnswerError {
+        let member = match self.place() {
+            Some(AnswerNode::TokenIds) => "token_ids",
+            Some(AnswerNode::PromptIds) => "prompt_token_ids",
+            Some(AnswerNode::TokenLogprobs) => "token_logprobs",
+            _ => self.member.name(),
+        };
+        AnswerError::Shape { member, expected }
+    }
+
+    fn begin_choice(&mut self) -> Result<(), AnswerError> {
+        if self.choices.len() >= self.expected.n as usize {
+            return Err(AnswerError::Choices { expected: self.expected.n, found: self.choices.len() + 1 });
+        }
+        self.choices.push(Choice::default());
+        Ok(())
+    }
+
+    fn push_token(&mut self, raw: &[u8]) -> Result<(), AnswerError> {
+        let max_tokens = self.expected.max_tokens;
+        let Some(token) = parse_u32(raw) else { return Err(self.shape("a token id")) };
+        let token_ids = self.choice()?.token_ids.get_or_insert_default();
+        if token_ids.len() >= max_tokens as usize {
+            return Err(AnswerError::TooMany { member: "token_ids", max_tokens });
+        }
+        token_ids.push(token);
+        Ok(())
+    }
+
+    fn push_logprob(&mut self, raw: &[u8]) -> Result<(), AnswerError> {
+        let max_tokens = self.expected.max_tokens;
+        let Some(logprob) = parse_f32(raw) else { return Err(self.shape("a number")) };
+        let logprobs = &mut self.choice()?.logprobs;
+        if logprobs.len() >= max_tokens as usize {
+            return Err(AnswerError::TooMany { member: "logprobs", max_tokens });
+        }
+        if is_poisoned(logprob) {
+            return Err(AnswerError::Poisoned {
+                token: logprobs.len(),
+                form: "not a finite number on the engine",
+            });
+        }
+        logprobs.push(logprob);
+        Ok(())
+    }
+
+    fn agree_prompt(&mut self, raw: &[u8]) -> Result<(), AnswerError> {
+        let Some(token) = parse_u32(raw) else { return Err(self.shape("a token id")) };
+        let position = self.prompt_agreed;
+        if self.expected.prompt_ids.get(position) != Some(&token) {
+            return Err(AnswerError::Prompt { position });
+        }
+        self.prompt_agreed += 1;
+        Ok(())
+    }
+
+    fn end_span(&mut self) -> Result<(), AnswerError> {
+        let PartialSpan { version: Some(version), start: Some(start), end: Some(end) } =
+            std::mem::take(&mut self.span)
+        else {
+            return Err(AnswerError::Shape { member: "weight_versions", expected: "version, start and end" });
+        };
+        let max_tokens = self.expected.max_tokens;
+        let choice = self.choice()?;
+        if choice.spans.len() >= max_tokens as usize {
+            return Err(AnswerError::TooMany { member: "weight_versions", max_tokens });
+        }
+        choice.spans.push(VersionSpan { version, start, end });
+        Ok(())
+    }
+}
+
+impl Sink for Columns {
+    type Error = AnswerError;
+
+    fn name(&mut self, raw: &[u8]) -> Result<Interest, AnswerError> {
+        let decoded;
+        let name = if raw.contains(&b'\\') {
+            decoded = unescape(raw).unwrap_or_default();
+            decoded.as_bytes()
+        } else {
+            raw
+        };
+        let Some(place) = self.place() else { return Ok(Interest::Skip) };
+        let wants_text = self.expected.content == Content::Text;
+        self.member = match (place, name) {
+            (AnswerNode::Root, b"choices") => Member::Choices,
+            (AnswerNode::Root, b"error") => Member::Error,
+            (AnswerNode::Failure, b"message") => Member::Message,
+            (AnswerNode::Root | AnswerNode::Choice, b"prompt_token_ids") => Member::PromptTokenIds,
+            (AnswerNode::Choice, b"index") => Member::Index,
+            (AnswerNode::Choice, b"finish_reason") => Member::FinishReason,
+            (AnswerNode::Choice, b"text") if wants_text => Member::Text,
+            (AnswerNode::Choice, b"token_ids") => Member::TokenIds,
+            (AnswerNode::Choice, b"logprobs") if !wants_text => Member::Logprobs,
+            (AnswerNode::Choice, b"weight_versions") => Member::WeightVersions,
+            (AnswerNode::Logprobs, b"token_logprobs") => Member::TokenLogprobs,
+            (AnswerNode::Logprobs, b"content") => Member::Content,
+            (AnswerNode::ContentToken, b"logprob") => Member::Logprob,
+            (AnswerNode::ContentToken, b"rank") => Member::Rank,
+            (AnswerNode::Version, b"version") => Member::Version,
+            (AnswerNode::Version, b"start") => Member::Start,
+            (AnswerNode::Version, b"end") => Member::End,
+            _ => return Ok(Interest::Skip),
+        };
+        Ok(Interest::Read)
+    }
+
+    fn begin(&mut self, container: Container) -> Result<(), AnswerError> {
+        let place = match (self.place(), self.member, container) {
+            (None, _, Container::Object) => AnswerNode::Root,
+            (Some(AnswerNode::Root), Member::Choices, Container::Array) => {
+                // A name that comes twice: the last one counts, as everywhere in this reader.
+                self.choices.clear();
+                AnswerNode::Choices
+            }
+            (Some(AnswerNode::Root | AnswerNode::Choice), Member::PromptTokenIds, Container::Array) => {
+                self.prompt_agreed = 0;
+                AnswerNode::PromptIds
+            }
+            (Some(AnswerNode::Choices), _, Container::Object) => {
+                self.begin_choice()?;
+                AnswerNode::Choice
+            }
+            (Some(AnswerNode::Choice), Member::TokenIds, Container::Array) => {
+                self.choice()?.token_ids = Some(Vec::new());
+                AnswerNode::TokenIds
+            }
+            (Some(AnswerNode::Choice), Member::Logprobs, Container::Object) => AnswerNode::Logprobs,
+            (Some(AnswerNode::Choice), Member::WeightVersions, Container::Array) => {
+                self.choice()?.spans.clear();
+                AnswerNode::Versions
+            }
+            (Some(AnswerNode::Logprobs), Member::TokenLogprobs, Container::Array) => {
+                self.choice()?.logprobs.clear();
+                AnswerNode::TokenLogprobs
+            }
+            (Some(AnswerNode::Logprobs), Member::Content, Container::Array) => {
+                self.choice()?.logprobs.clear();
+                AnswerNode::Content
+            }
+            (Some(AnswerNode::Root), Member::Error, Container::Object) => {
+                self.failure = Some("no words".to_owned());
+                AnswerNode::Failure
+            }
+            (Some(AnswerNode::Content), _, Container::Object) => AnswerNode::ContentToken,
+            (Some(AnswerNode::Versions), _, Container::Object) => AnswerNode::Version,
+            (None, ..) => return Err(AnswerError::Shape { member: "answer", expected: "an object" }),
+            (Some(_), _, Container::Object) => return Err(self.shape("what the protocol has, but an object")),
+            (Some(_), _, Container::Array) => return Err(self.shape("what the protocol has, but a list")),
+        };
+        self.places.push(place);
+        self.member = Member::Element;
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), AnswerError> {
+        match self.places.pop() {
+            Some(AnswerNode::PromptIds) if self.prompt_agreed != self.expected.prompt_ids.len() => {
+                Err(AnswerError::Prompt { position: self.prompt_agreed })
+            }
+            Some(AnswerNode::Version) => self.end_span(),
+            _ => Ok(()),
+        }
+    }
+
+    fn string(&mut self, raw: &[u8]) -> Result<(), AnswerError> {
+        let Some(text) = unescape(raw) else { return Err(self.shape("a string of valid unicode")) };
+        match (self.place(), self.member) {
+            (Some(AnswerNode::Choice), Member::FinishReason) => {
+                self.choice()?.ending = Some(match text.as_str() {
+                    "stop" => Ending::Finished(FinishReason::Stop),
+                    "length" => Ending::Finished(FinishReason::Length),
+                    "abort" => Ending::Aborted,
+                    _ => Ending::Unknown(text),
+                });
+            }
+            (Some(AnswerNode::Choice), Member::Text) => self.choice()?.text = Some(text),
+            (Some(AnswerNode::Version), Member::Version) => self.span.version = Some(text.into()),
+            (Some(AnswerNode::Root), Member::Error) | (Some(AnswerNode::Failure), Member::Message) => {
+                self.failure = Some(text.chars().take(REASON_CHARS_MAX).collect());
+            }
+            _ => return Err(self.shape("what the protocol has, but a string")),
+        }
+        Ok(())
+    }
+
+    fn number(&mut self, raw: &[u8]) -> Result<(), AnswerError> {
+        match (self.place(), self.member) {
+            (Some(AnswerNode::TokenIds), _) => self.push_token(raw),
+            (Some(AnswerNode::TokenLogprobs), _) | (Some(AnswerNode::ContentToken), Member::Logprob) => {
+                self.push_logprob(raw)
+            }
+            (Some(AnswerNode::PromptIds), _) => self.agree_prompt(raw),
+            (Some(AnswerNode::ContentToken), Member::Rank) => Ok(()),
+            (Some(AnswerNode::Choice), Member::Index) => {
+                let index = parse_u32(raw).ok_or_else(|| self.shape("an index"))?;
+                self.choice()?.index = Some(index);
+                Ok(())
+            }
+            (Some(AnswerNode::Version), Member::Start | Member::End) => {
+                let position = parse_u32(raw).ok_or_else(|| self.shape("a position"))?;
+                match self.member {
+                    Member::Start => self.span.start = Some(position),
+                    _ => self.span.end = Some(position),
+                }
+                Ok(())
+            }
+            _ => Err(self.shape("what the protocol has, but a number")),
+        }
+    }
+
+    fn word(&mut self, word: Word) -> Result<(), AnswerError> {
+        let place = self.place();
+        if word != Word::Null {
+            return Err(self.shape("what the protocol has, but a boolean"));
+        }
+        match (place, self.member) {
+            (Some(AnswerNode::ContentToken), Member::Rank | Member::Logprob) => {
+                let token = self.choice()?.logprobs.len();
+                Err(AnswerError::Poisoned { token, form: "no rank, or no value" })
+            }
+            (Some(AnswerNode::TokenLogprobs), _) => {
+                let token = self.choice()?.logprobs.len();
+                Err(AnswerError::Poisoned { token, form: "no value" })
+            }
+            // Absent is said by null; whether it may be is judged at the end.
+            (
+                Some(AnswerNode::Root | AnswerNode::Choice | AnswerNode::Logprobs | AnswerNode::Failure),
+                member,
+            ) if member != Member::Choices => Ok(()),
+            _ => Err(self.shape("what the protocol has, but null")),
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! The engine client for real servers: vLLM's HTTP API, in the dialect that the probe found.
+//!
+//! - [`probe`](HttpEngine::add) finds out what a server is, once;
+//! - `request` writes bodies, `scan`, `number` and `answer` read them in one pass into flat columns;
+//! - `events` and `stream` do so for answers that come in pieces, and tell how far they have come;
+//! - `transport` owns the connections and says what each failure means;
+//! - `abort` ends requests by id where a closed connection might not, over connections of its own.
+//!
+//! # Invariants
+//! - A running request holds its connection, one read buffer and its columns, never its whole body: an answer
+//!   is read as it arrives, and its length is bounded by [`HttpConfig::body_bytes_max`].
+//! - Dropping the future of a request closes its connection.
+//! - Only an error after which the engine cannot have begun the request says
+//!   [`Admission::Never`](crate::Admission::Never). A request that was written to a kept-alive connection
+//!   just as the server closed it counts as possibly admitted: from here the two cannot be told apart.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::{self, BoxFuture, join_all, try_join_all};
+use http::header::HeaderValue;
+use http::{Method, StatusCode};
+use parking_lot::RwLock;
+use rolldock_loadbalancer::control::vllm::VllmControl;
+use rolldock_scope::Scope;
+
+use crate::{Engine, EngineError, FinishReason, GenerateRequest, Generation, Progress, SampleOutput};
+
+mod abort;
+mod answer;
+mod choice;
+mod columns;
+mod connection;
+mod events;
+mod facts;
+mod number;
+mod probe;
+mod request;
+mod scan;
+mod server;
+mod stream;
+mod transport;
+
+use abort::Aborter;
+use answer::{AnswerReader, CheckedAnswer};
+use choice::{AnswerError, Content, Expected};
+pub use facts::{Dialect, ServerFacts};
+use request::write_request;
+use server::{ProbedServer, Server};
+use stream::StreamReader;
+use transport::{NAN_WORDS, Transport, read_body, refusal};
+
+/// A token of a streamed answer comes with an event around it: so many times the bytes.
+const STREAM_BYTES_FACTOR: usize = 4;
+
+/// Turns a text into token ids: compared with what a server makes of it, and used where one returns none.
+pub type Encode = Arc<dyn Fn(&str) -> Vec<u32> + Send + Sync>;
+
+/// How to reach and read servers.
+#[derive(Clone)]
+pub struct HttpConfig {
+    /// The model's name, as the servers list it.
+    pub model: String,
+    /// Sent as a bearer token.
+    pub api_key: Option<String>,
+    /// Longest wait for a connection, name resolution included.
+    pub connect_max: Duration,
+    /// Longest probe of a server; longer than the one token it asks for takes on a busy one.
+    pub probe_max: Duration,
+    /// Most bytes of an answer. With log-probabilities a token takes up to 160 bytes.
+    pub body_bytes_max: usize,
+}
+
+impl fmt::Debug for HttpConfig {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("HttpConfig")
+            .field("model", &self.model)
+            .field("api_key", &self.api_key.as_ref().map(|_secret| "..."))
+            .field("connect_max", &self.connect_max)
+            .field("probe_max", &self.probe_max)
+            .field("body_bytes_max", &self.body_bytes_max)
+            .finish()
+    }
+}
+
+/// A fleet of HTTP servers.
+pub struct HttpEngine {
+    config: HttpConfig,
+    transport: Transport,
+    /// Sends aborts.
+    control: VllmControl,
+    encode: Option<Encode>,
+    scope: Scope,
+    members: RwLock<BTreeMap<Arc<str>, Arc<Member>>>,
+}
+
+/// A server in use.
+#[derive(Debug)]
+struct Member {
+    target: Arc<ProbedServer>,
+    aborter: Arc<Aborter>,
+}
+
+impl fmt::Debug for HttpEngine {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("HttpEngine").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl HttpEngine {
+    /// An engine without servers; [`HttpEngine::add`] brings them. Connections and aborts run as tasks of `scope`.
+    /// Without `encode`, text-only servers are refused and tokenizers are not compared.
+    ///
+    /// # Errors
+    /// [`EngineError::Unfit`] where the API key cannot stand in a header, or this machine allows no client.
+    pub fn new(config: HttpConfig, encode: Option<Encode>, scope: Scope) -> Result<Self, EngineError> {
+        let authorization = config.api_key.as_ref().map(|key| bearer(key)).transpose()?;
+        let transport = Transport::new(config.connect_max, authorization, &scope);
+        let api_key = config.api_key.as_deref().map(Arc::from);
+        let control = VllmControl::new(abort::ANSWER_MAX, api_key).map_err(|error| EngineError::Unfit {
+            server: "every server".to_owned(),
+            reason: error.to_string(),
+        })?;
+        Ok(Self { config, transport, control, encode, scope, members: RwLock::default() })
+    }
+
+    /// Probes a server and takes it in under `name`, in place of an earlier one of that name.
+    ///
+    /// Cancel-safe: a server is taken in at the end or not at all.
+    ///
+    /// # Errors
+    /// [`EngineError::Unreachable`] or [`EngineError::Unfit`] with the address and the cause, or what the server
+    /// answered to the probe.
+    pub async fn add(&self, name: &str, url: &str) -> Result<ServerFacts, EngineError> {
+        let server = Server::new(name, url)?;
+        let probing = probe::probe(&self.transport, &server, &self.config.model);
+        let facts = tokio::time::timeout(self.config.probe_max, probing).await.map_err(|_elapsed| {
+            let seconds = self.config.probe_max.as_secs_f64();
+            server.unfit(server.at_url(&format!("no answer to the probe within {seconds} s; is it paused?")))
+        })??;
+        if facts.dialect == Dialect::TextOnly {
+            self.admit_text_only(&server)?;
+        }
+        if let Some(encode) = &self.encode {
+            probe::check_tokenizer(&self.transport, &server, &self.config.model, encode).await?;
+        }
+        tracing::info!(
+            server = name,
+            url,
+            dialect = facts.dialect.as_str(),
+            version = facts.version.as_deref().unwrap_or("unknown"),
+            "server is ready"
+        );
+        let target = Arc::new(ProbedServer::new(server, facts.clone())?);
+        let aborter = Arc::new(Aborter::new(&target, self.control.clone()));
+        let member = Arc::new(Member { target, aborter });
+        self.members.write().insert(name.into(), member);
+        Ok(facts)
+    }
+
+    /// [`HttpEngine::add`] for several servers at once, given as name and URL; the first error counts.
+    ///
+    /// Cancel-safe: servers that were ready before are taken in.
+    ///
+    /// # Errors
+    /// Those of [`HttpEngine::add`].
+    pub async fn add_all(&self, servers: &[(String, String)]) -> Result<Vec<ServerFacts>, EngineError> {
+        try_join_all(servers.iter().map(|(name, url)| self.add(name, url))).await
+    }
+
+    /// Forgets a server; its running requests go on. `false` where there is none of that name.
+    pub fn remove(&self, name: &str) -> bool {
+        self.members.write().remove(name).is_some()
+    }
+
+    /// What the probe found.
+    pub fn facts(&self, name: &str) -> Option<ServerFacts> {
+        self.members.read().get(name).map(|member| member.target.facts.clone())
+    }
+
+    fn admit_text_only(&self, server: &Server) -> Result<(), EngineError> {
+        if self.encode.is_none() {
+            return Err(server.unfit(server.at_url("it returns no token ids, and there is no tokenizer")));
+        }
+        tracing::warn!(
+            server = %server.name,
+            "server returns text only: token ids come from re-tokenising and may differ from those sampled, there \
+             are no log-probabilities and no weight versions, top_k and stop_token_ids are not sent, and requests \
+             cannot be aborted by id"
+        );
+        Ok(())
+    }
+
+    fn member(&self, name: &str) -> Result<Arc<Member>, EngineError> {
+        let found = self.members.read().get(name).cloned();
+        found.ok_or_else(|| EngineError::UnknownServer { server: name.to_owned() })
+    }
+
+    /// Cancel-safe: dropping the future closes the connection. What came before is in the request's progress.
+    async fn request(&self, name: &str, request: GenerateRequest) -> Result<Generation, EngineError> {
+        let member = self.member(name)?;
+        let progress = request.progress.clone().unwrap_or_default();
+        progress.leave(Vec::new());
+        let _interruptible = member.aborter.watch(&request.request_id);
+        let outcome = self.exchange(&member.target, request, &progress).await;
+        if matches!(outcome, Err(EngineError::BadAnswer { .. })) {
+            progress.leave(Vec::new());
+        }
+        outcome
+    }
+
+    /// Cancel-safe, like [`HttpEngine::request`].
+    async fn exchange(
+        &self,
+        target: &ProbedServer,
+        request: GenerateRequest,
+        progress: &Progress,
+    ) -> Result<Generation, EngineError> {
+        let ProbedServer { server, facts, generate_uri } = target;
+        let body = write_request(facts.dialect, &facts.model, &request);
+        let response = self
+            .transport
+            .send(server, Method::POST, generate_uri.clone(), Some(&request.request_id), body)
+            .await?;
+        if response.status() != StatusCode::OK {
+            return Err(refusal(server, response).await);
+        }
+        let content = match facts.dialect {
+            Dialect::Generate | Dialect::Completions => Content::Tokens,
+            Dialect::TextOnly => Content::Text,
+        };
+        let expected = Expected { content, ..Expected::tokens_of(&request) };
+        let trouble = |error: AnswerError| answer_trouble(server, &error);
+        let bytes_max = self.config.body_bytes_max;
+        let answer = if request.stream && content == Content::Tokens {
+            let mut reader = StreamReader::new(expected, progress.clone());
+            let stream_bytes_max = bytes_max.saturating_mul(STREAM_BYTES_FACTOR);
+            let read =
+                read_body(server, response, stream_bytes_max, |chunk| reader.feed(chunk).map_err(trouble));
+            read.await?;
+            reader.finish()
+        } else {
+            let mut reader = AnswerReader::new(expected);
+            read_body(server, response, bytes_max, |chunk| reader.feed(chunk).map_err(trouble)).await?;
+            reader.finish()
+        };
+        match answer.map_err(trouble)? {
+            CheckedAnswer::Samples(samples) => Ok(Generation { samples }),
+            CheckedAnswer::Texts(texts) => self.encode_texts(server, texts).await,
+            CheckedAnswer::Aborted { tokens, parts } => {
+                progress.leave(parts);
+                Err(EngineError::Aborted { server: server.name.to_string(), tokens })
+            }
+        }
+    }
+
+    /// Tokenises on the blocking pool: long texts would hold up other requests' bytes.
+    ///
+    /// Cancel-safe.
+    async fn encode_texts(
+        &self,
+        server: &Server,
+        texts: Vec<(String, FinishReason)>,
+    ) -> Result<Generation, EngineError> {
+        // Text-only servers are not taken in without it.
+        let Some(encode) = self.encode.clone() else {
+            return Err(server.bad_answer("text without a tokenizer".to_owned()));
+        };
+        let encoding = self.scope.spawn_blocking(move || {
+            let samples = texts.into_iter().map(|(text, finish_reason)| SampleOutput {
+                response_ids: encode(&text),
+                logprobs: Vec::new(),
+                finish_reason,
+                version_spans: Vec::new(),
+            });
+            samples.collect::<Vec<_>>()
+        });
+        let samples =
+            encoding.await.map_err(|error| server.bad_answer(format!("cannot tokenise: {error}")))?;
+        if samples.iter().any(|sample| sample.response_ids.is_empty()) {
+            return Err(server.bad_answer("a response without text".to_owned()));
+        }
+        Ok(Generation { samples })
+    }
+}
+
+/// What an answer that was not read to a good end means.
+fn answer_trouble(server: &Server, error: &AnswerError) -> EngineError {
+    match error {
+        AnswerError::Engine { words } if words.contains(NAN_WORDS) => {
+            server.bad_answer("poisoned: the engine's log-probabilities are not finite".to_owned())
+        }
+        AnswerError::Engine { .. } | AnswerError::Cut { .. } => server.failed(error.to_string()),
+        _ => server.bad_answer(error.to_string()),
+    }
+}
+
+/// Reads an answer that was recorded, given as the chunks of its body: what [`HttpEngine`] does with one as it
+/// arrives, for replays and measurements.
+///
+/// # Errors
+/// [`EngineError::BadAnswer`] and [`EngineError::Aborted`], with `recorded` in place of the server's name.
+pub fn read_recorded<'a>(
+    request: &GenerateRequest,
+    chunks: impl IntoIterator<Item = &'a [u8]>,
+) -> Result<Generation, EngineError> {
+    let server = || "recorded".to_owned();
+    let mut reader = AnswerReader::new(Expected::tokens_of(request));
+    let fed = chunks.into_iter().try_for_each(|chunk| reader.feed(chunk));
+    match fed.and_then(|()| reader.finish()) {
+        Ok(CheckedAnswer::Samples(samples)) => Ok(Generation { samples }),
+        Ok(CheckedAnswer::Aborted { tokens, .. }) => Err(EngineError::Aborted { server: server(), tokens }),
+        // Only where text was expected.
+        Ok(CheckedAnswer::Texts(_)) => {
+            Err(EngineError::BadAnswer { server: server(), reason: "text".to_owned() })
+        }
+        Err(error) => Err(EngineError::BadAnswer { server: server(), reason: error.to_string() }),
+    }
+}
+
+fn bearer(api_key: &str) -> Result<HeaderValue, EngineError> {
+    let mut value =
+        HeaderValue::from_str(&format!("Bearer {api_key}")).map_err(|_invalid| EngineError::Unfit {
+            server: "every server".to_owned(),
+            reason: "the api key has characters that a header cannot hold".to_owned(),
+        })?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+impl Engine for HttpEngine {
+    fn generate<'a>(
+        &'a self,
+        server: &'a str,
+        request: GenerateRequest,
+    ) -> BoxFuture<'a, Result<Generation, EngineError>> {
+        self.request(server, request).boxed()
+    }
+
+    fn interrupt(&self, server: &str, request_id: &Arc<str>) -> BoxFuture<'_, ()> {
+        let Ok(member) = self.member(server) else { return future::ready(()).boxed() };
+        let request_id = Arc::clone(request_id);
+        async move { member.aborter.interrupt(&request_id, &self.scope).await }.boxed()
+    }
+
+    fn cancelled(&self, server: &str, request_id: &Arc<str>) {
+        if let Ok(member) = self.member(server) {
+            member.aborter.abort(request_id, &self.scope);
+        }
+    }
+
+    fn settle(&self, limit: Duration) -> BoxFuture<'_, ()> {
+        async move {
+            let aborters: Vec<_> =
+                self.members.read().values().map(|member| Arc::clone(&member.aborter)).collect();
+            let all_settled = join_all(aborters.iter().map(|aborter| aborter.settle()));
+            if tokio::time::timeout(limit, all_settled).await.is_err() {
+                tracing::warn!(?limit, "aborts by id were still under way when time was up");
+            }
+        }
+        .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,208 @@
+//! What a server is, found out once before anything is asked of it.
+//!
+//! Three questions, cheapest first: does it serve the recipe's model, does it have the endpoint that takes and
+//! gives tokens, and if not, do its completions at least come with token ids. A wrong server is an error here,
+//! with what was found and what was expected, and not a thousand failed samples later.
+
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use serde::Deserialize;
+
+use super::Encode;
+use super::answer::{AnswerReader, CheckedAnswer};
+use super::choice::{AnswerError, Content, Expected};
+use super::facts::{Dialect, ServerFacts};
+use super::server::Server;
+use super::transport::{Reply, Transport, collect_body, refusal};
+use crate::EngineError;
+
+/// Most bytes of an answer to the probe.
+const PROBE_BODY_BYTES_MAX: usize = 4 << 20;
+
+/// Most models that an error lists.
+const MODELS_LISTED_MAX: usize = 8;
+
+/// Any id: every vocabulary has it.
+const PROBE_TOKEN: u32 = 1;
+
+/// Scripts, digits, spaces and LaTeX: tokenizers that agree on this are the same for our purpose.
+const TOKENIZER_PROBE: &str =
+    "Find $\\frac{355}{113}$ to 3 digits:\n  na\u{ef}ve \u{4f60}\u{597d} \u{1f600} 100000";
+
+#[derive(Deserialize)]
+struct ModelList {
+    data: Vec<ModelCard>,
+}
+
+#[derive(Deserialize)]
+struct ModelCard {
+    id: String,
+    max_model_len: Option<u32>,
+}
+
+#[derive(Deserialize)]
+struct VersionAnswer {
+    version: String,
+}
+
+/// Asks a server what it is.
+///
+/// Cancel-safe: it changes nothing on the server.
+///
+/// # Errors
+/// [`EngineError::Unreachable`], [`EngineError::Unfit`] where it cannot serve the recipe, or what the server
+/// answered in place of an answer.
+pub(super) async fn probe(
+    transport: &Transport,
+    server: &Server,
+    model: &str,
+) -> Result<ServerFacts, EngineError> {
+    let max_model_len = find_model(transport, server, model).await?;
+    let version = read_version(transport, server).await?;
+    let dialect = if has_generate(transport, server).await? {
+        Dialect::Generate
+    } else {
+        completions_dialect(transport, server, model).await?
+    };
+    Ok(ServerFacts { dialect, model: model.to_owned(), max_model_len, version })
+}
+
+async fn get(transport: &Transport, server: &Server, path: &str) -> Result<Reply, EngineError> {
+    transport.send(server, Method::GET, server.uri(path)?, None, Bytes::new()).await
+}
+
+async fn post(
+    transport: &Transport,
+    server: &Server,
+    path: &str,
+    body: impl Into<Bytes>,
+) -> Result<Reply, EngineError> {
+    transport.send(server, Method::POST, server.uri(path)?, None, body.into()).await
+}
+
+/// The length limit of `model`, if the server serves it.
+async fn find_model(transport: &Transport, server: &Server, model: &str) -> Result<Option<u32>, EngineError> {
+    let response = get(transport, server, "/v1/models").await?;
+    if response.status() != StatusCode::OK {
+        return Err(refusal(server, response).await);
+    }
+    let body = collect_body(server, response, PROBE_BODY_BYTES_MAX).await?;
+    let models: ModelList = serde_json::from_slice(&body)
+        .map_err(|error| server.unfit(server.at_url(&format!("/v1/models is no list of models: {error}"))))?;
+    if let Some(card) = models.data.iter().find(|card| card.id == model) {
+        return Ok(card.max_model_len);
+    }
+    let served: Vec<&str> = models.data.iter().take(MODELS_LISTED_MAX).map(|card| card.id.as_str()).collect();
+    Err(server
+        .unfit(server.at_url(&format!("it serves models={served:?}, the recipe wants model={model:?}"))))
+}
+
+/// The engine's version; a server without that endpoint is no worse for it.
+async fn read_version(transport: &Transport, server: &Server) -> Result<Option<String>, EngineError> {
+    let response = get(transport, server, "/version").await?;
+    if response.status() != StatusCode::OK {
+        return Ok(None);
+    }
+    let body = collect_body(server, response, PROBE_BODY_BYTES_MAX).await?;
+    Ok(serde_json::from_slice(&body).ok().map(|answer: VersionAnswer| answer.version))
+}
+
+/// Whether `/inference/v1/generate` is there: it complains about an empty request, its absence does not.
+async fn has_generate(transport: &Transport, server: &Server) -> Result<bool, EngineError> {
+    let response = post(transport, server, "/inference/v1/generate", "{}").await?;
+    match response.status() {
+        StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => Ok(true),
+        // vLLM answers 403 where the flag is off, others do not know the path or the method.
+        StatusCode::FORBIDDEN | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => Ok(false),
+        StatusCode::NOT_IMPLEMENTED => Ok(false),
+        _ => Err(refusal(server, response).await),
+    }
+}
+
+/// Which of the two completions dialects it speaks, by a request for one token.
+async fn completions_dialect(
+    transport: &Transport,
+    server: &Server,
+    model: &str,
+) -> Result<Dialect, EngineError> {
+    let with_ids = serde_json::json!({
+        "model": model, "prompt": [PROBE_TOKEN], "max_tokens": 1, "logprobs": 0, "return_token_ids": true,
+    });
+    let response = post(transport, server, "/v1/completions", with_ids.to_string()).await?;
+    match response.status() {
+        StatusCode::OK => {}
+        // A plain server may know text prompts only.
+        StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => {
+            let refused = refusal(server, response).await;
+            // NaN in the log-probabilities: the dialect is there, the weights are broken.
+            let takes_no_ids = matches!(refused, EngineError::Refused { .. });
+            return if takes_no_ids { check_text(transport, server, model).await } else { Err(refused) };
+        }
+        _ => return Err(refusal(server, response).await),
+    }
+    let body = collect_body(server, response, PROBE_BODY_BYTES_MAX).await?;
+    match read_probe(&body, Content::Tokens) {
+        Ok(_) => Ok(Dialect::Completions),
+        Err(AnswerError::NoTokens { .. } | AnswerError::Logprobs { .. }) => {
+            check_text(transport, server, model).await
+        }
+        Err(error) => Err(server.unfit(server.at_url(&format!("/v1/completions: {error}")))),
+    }
+}
+
+#[derive(Deserialize)]
+struct Tokenized {
+    tokens: Vec<u32>,
+}
+
+/// Whether the server's tokenizer and the recipe's make the same ids of the same text; a server that cannot be
+/// asked is taken at its word. Ids of another vocabulary would be sampled from, scored and trained on without a sign.
+///
+/// Cancel-safe: it changes nothing on the server.
+///
+/// # Errors
+/// [`EngineError::Unfit`] with both lists of ids.
+pub(super) async fn check_tokenizer(
+    transport: &Transport,
+    server: &Server,
+    model: &str,
+    encode: &Encode,
+) -> Result<(), EngineError> {
+    let question =
+        serde_json::json!({ "model": model, "prompt": TOKENIZER_PROBE, "add_special_tokens": false });
+    let response = post(transport, server, "/tokenize", question.to_string()).await?;
+    if response.status() != StatusCode::OK {
+        return Ok(());
+    }
+    let body = collect_body(server, response, PROBE_BODY_BYTES_MAX).await?;
+    let Ok(Tokenized { tokens: theirs }) = serde_json::from_slice(&body) else { return Ok(()) };
+    let ours = encode(TOKENIZER_PROBE);
+    if ours == theirs {
+        return Ok(());
+    }
+    Err(server.unfit(server.at_url(&format!(
+        "its tokenizer is not that of model.tokenizer: of {TOKENIZER_PROBE:?} it makes tokens={theirs:?}, the recipe's \
+         makes tokens={ours:?}"
+    ))))
+}
+
+/// Makes sure that text, at least, comes back.
+async fn check_text(transport: &Transport, server: &Server, model: &str) -> Result<Dialect, EngineError> {
+    let as_text = serde_json::json!({ "model": model, "prompt": "1", "max_tokens": 1 });
+    let response = post(transport, server, "/v1/completions", as_text.to_string()).await?;
+    if response.status() != StatusCode::OK {
+        return Err(refusal(server, response).await);
+    }
+    let body = collect_body(server, response, PROBE_BODY_BYTES_MAX).await?;
+    match read_probe(&body, Content::Text) {
+        Ok(_) => Ok(Dialect::TextOnly),
+        Err(error) => Err(server.unfit(server.at_url(&format!("/v1/completions: {error}")))),
+    }
+}
+
+fn read_probe(body: &[u8], content: Content) -> Result<CheckedAnswer, AnswerError> {
+    let expected = Expected { prompt_ids: [PROBE_TOKEN].into(), n: 1, max_tokens: 1, content };
+    let mut reader = AnswerReader::new(expected);
+    reader.feed(body)?;
+    reader.finish()
+}

@@ -1,0 +1,84 @@
+//! One server as the engine client knows it: a name, an address, and after the probe its facts.
+
+use std::sync::Arc;
+
+use http::Uri;
+use rolldock_loadbalancer::ServerRef;
+
+use super::facts::{Dialect, ServerFacts};
+use crate::EngineError;
+
+/// A server's name in the fleet and its address.
+#[derive(Debug, Clone)]
+pub(super) struct Server {
+    pub(super) name: Arc<str>,
+    /// Without a slash at its end.
+    url: Arc<str>,
+}
+
+impl Server {
+    /// Checks the address.
+    ///
+    /// # Errors
+    /// [`EngineError::Unfit`] where it is no `http://` URL.
+    pub(super) fn new(name: &str, url: &str) -> Result<Self, EngineError> {
+        let server = Self { name: name.into(), url: url.trim_end_matches('/').into() };
+        let parsed: Uri =
+            url.parse().map_err(|error| server.unfit(format!("url={url} is not a url: {error}")))?;
+        if parsed.scheme_str() != Some("http") {
+            return Err(server.unfit(format!(
+                "url={url} does not begin with http://; for https put a proxy in front of the server"
+            )));
+        }
+        if parsed.query().is_some() {
+            return Err(server.unfit(format!("url={url} has a query")));
+        }
+        Ok(server)
+    }
+
+    /// The address of one of its endpoints.
+    pub(super) fn uri(&self, path: &str) -> Result<Uri, EngineError> {
+        format!("{}{path}", self.url).parse().map_err(|error| self.unfit(format!("{}: {error}", self.url)))
+    }
+
+    /// The same server, as control addresses it.
+    pub(super) fn for_control(&self) -> ServerRef {
+        ServerRef { name: Arc::clone(&self.name), url: Some(Arc::clone(&self.url)) }
+    }
+
+    /// `reason` with the address, for errors that a person has to act on.
+    pub(super) fn at_url(&self, reason: &str) -> String {
+        format!("url={}: {reason}", self.url)
+    }
+
+    pub(super) fn unfit(&self, reason: String) -> EngineError {
+        EngineError::Unfit { server: self.name.to_string(), reason }
+    }
+
+    pub(super) fn failed(&self, reason: String) -> EngineError {
+        EngineError::Failed { server: self.name.to_string(), reason }
+    }
+
+    pub(super) fn bad_answer(&self, reason: String) -> EngineError {
+        EngineError::BadAnswer { server: self.name.to_string(), reason }
+    }
+}
+
+/// A server that passed the probe.
+#[derive(Debug)]
+pub(super) struct ProbedServer {
+    pub(super) server: Server,
+    pub(super) facts: ServerFacts,
+    /// Where requests go.
+    pub(super) generate_uri: Uri,
+}
+
+impl ProbedServer {
+    pub(super) fn new(server: Server, facts: ServerFacts) -> Result<Self, EngineError> {
+        let generate_uri = server.uri(match facts.dialect {
+            Dialect::Generate => "/inference/v1/generate",
+            Dialect::Completions | Dialect::TextOnly => "/v1/completions",
+        })?;
+        Ok(Self { server, facts, generate_uri })
+    }
+}

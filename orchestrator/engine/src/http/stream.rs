@@ -1,0 +1,222 @@
+//! From the events of a streamed answer to its columns, which are a [`Progress`] while they grow.
+//!
+//! Each event holds the tokens of one sample, or of several, that have come since the last; those of the samples of
+//! one request are interleaved. An event is read into columns of its own by the reader of whole answers, and its
+//! tokens go into the progress when it is whole and has passed its checks. So the tokens are kept once, and what a
+//! connection that dies leaves behind ends with the last whole event.
+//!
+//! # Invariants
+//! - What [`StreamReader::finish`] returns is what [`AnswerReader`](super::answer::AnswerReader) makes of the same
+//!   answer in one piece.
+//! - Beyond the tokens a stream costs the columns of one event, and a few bytes of state.
+//! - No sample outgrows the tokens that were asked for, and none goes on after its end.
+//!
+//! # Deliberately absent
+//! Versions of a sample that has not ended: engines report them with its last tokens only.
+
+use super::answer::CheckedAnswer;
+use super::choice::{AnswerError, Choice, Ending, Expected};
+use super::columns::Columns;
+use super::events::{EventReader, EventSink};
+use super::scan::Scanner;
+use crate::soundness::spans_cover;
+use crate::{PartialOutput, Progress, SampleOutput};
+
+/// What stands in place of an event when the stream is over.
+const DONE: &[u8] = b"[DONE]";
+
+/// Reads one streamed answer as its bytes arrive.
+#[derive(Debug)]
+pub(super) struct StreamReader {
+    events: EventReader,
+    samples: Samples,
+}
+
+impl StreamReader {
+    /// For the answer to one request, which leaves its tokens in `progress`.
+    pub(super) fn new(expected: Expected, progress: Progress) -> Self {
+        let n = expected.n as usize;
+        progress.leave(vec![PartialOutput::default(); n]);
+        let samples = Samples {
+            n: expected.n,
+            max_tokens: expected.max_tokens,
+            event: Event::Empty,
+            scanner: Scanner::new(),
+            columns: Columns::new(expected),
+            progress,
+            heads: vec![Head::default(); n],
+            done: false,
+        };
+        Self { events: EventReader::new(), samples }
+    }
+
+    /// Reads the next bytes of the body.
+    pub(super) fn feed(&mut self, chunk: &[u8]) -> Result<(), AnswerError> {
+        self.events.feed(chunk, &mut self.samples)
+    }
+
+    /// The answer, after all bytes have been fed; it takes the tokens out of the progress. After an error they are
+    /// still there.
+    pub(super) fn finish(self) -> Result<CheckedAnswer, AnswerError> {
+        self.samples.finish()
+    }
+}
+
+/// What has been read of the current event.
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    Empty,
+    Json,
+    /// So many bytes of [`DONE`].
+    Done(usize),
+}
+
+/// What is known of a sample besides its tokens.
+#[derive(Debug, Clone, Default)]
+struct Head {
+    /// Tokens in the progress.
+    tokens: usize,
+    ending: Option<Ending>,
+}
+
+/// The samples as far as they have come.
+#[derive(Debug)]
+struct Samples {
+    n: u32,
+    max_tokens: u32,
+    event: Event,
+    scanner: Scanner,
+    columns: Columns,
+    progress: Progress,
+    heads: Vec<Head>,
+    done: bool,
+}
+
+impl EventSink for Samples {
+    type Error = AnswerError;
+
+    fn data(&mut self, piece: &[u8]) -> Result<(), AnswerError> {
+        if self.done {
+            return Err(AnswerError::Shape { member: "stream", expected: "nothing after its end" });
+        }
+        let Some(first) = piece.first() else { return Ok(()) };
+        if let Event::Empty = self.event {
+            self.event = if *first == DONE[0] { Event::Done(0) } else { Event::Json };
+            self.scanner = Scanner::new();
+        }
+        match &mut self.event {
+            Event::Done(matched) => {
+                let before = *matched;
+                *matched += piece.len();
+                if DONE.get(before..*matched) == Some(piece) { Ok(()) } else { Err(no_object()) }
+            }
+            Event::Json | Event::Empty => self.scanner.feed(piece, &mut self.columns),
+        }
+    }
+
+    fn end_event(&mut self) -> Result<(), AnswerError> {
+        match std::mem::replace(&mut self.event, Event::Empty) {
+            // Lines of data without any.
+            Event::Empty => Ok(()),
+            Event::Done(matched) if matched == DONE.len() => {
+                self.done = true;
+                Ok(())
+            }
+            Event::Done(_) => Err(no_object()),
+            Event::Json => {
+                self.scanner.finish()?;
+                if let Some(words) = self.columns.take_failure() {
+                    return Err(AnswerError::Engine { words });
+                }
+                self.columns.take_choices().into_iter().try_for_each(|choice| self.take(choice))
+            }
+        }
+    }
+}
+
+fn no_object() -> AnswerError {
+    AnswerError::Shape { member: "event", expected: "an object" }
+}
+
+impl Samples {
+    /// Puts what an event has of a sample behind what there is of it.
+    fn take(&mut self, choice: Choice) -> Result<(), AnswerError> {
+        let (n, max_tokens) = (self.n, self.max_tokens);
+        // Only a sample that is alone can go without an index.
+        let index = choice.index.or((n == 1).then_some(0)).unwrap_or(u32::MAX);
+        let Some(head) = self.heads.get_mut(index as usize) else {
+            return Err(AnswerError::Choices { expected: n, found: index as usize });
+        };
+        let Choice { token_ids, logprobs, ending, spans, .. } = choice;
+        let token_ids = token_ids.unwrap_or_default();
+        let tokens = token_ids.len();
+        if logprobs.len() != tokens {
+            return Err(AnswerError::Logprobs { index, tokens, logprobs: logprobs.len() });
+        }
+        if head.ending.is_some() && (tokens > 0 || ending.is_some()) {
+            return Err(AnswerError::Finish { index, reason: "more than one".to_owned() });
+        }
+        let finish_reason = match &ending {
+            Some(Ending::Unknown(reason)) => {
+                return Err(AnswerError::Finish { index, reason: reason.clone() });
+            }
+            Some(Ending::Finished(reason)) => Some(*reason),
+            Some(Ending::Aborted) | None => None,
+        };
+        let tokens_before = head.tokens;
+        head.tokens += tokens;
+        let tokens_now = head.tokens;
+        if tokens_now > max_tokens as usize {
+            return Err(AnswerError::TooMany { member: "token_ids", max_tokens });
+        }
+        if finish_reason.is_some() && tokens_now == 0 {
+            return Err(AnswerError::NoTokens { index });
+        }
+        let has_ended = ending.is_some();
+        if has_ended {
+            head.ending = ending;
+            if !spans_cover(&spans, tokens_now) {
+                return Err(AnswerError::Spans { index, tokens: tokens_now });
+            }
+        }
+        self.progress.with(|parts| {
+            // Whoever took the tokens away has them, and then there is no whole answer any more.
+            let part = parts.get_mut(index as usize).filter(|part| part.response_ids.len() == tokens_before);
+            let part = part.ok_or(AnswerError::Taken)?;
+            part.response_ids.extend_from_slice(&token_ids);
+            part.logprobs.extend_from_slice(&logprobs);
+            if has_ended {
+                part.version_spans = spans;
+                part.finish_reason = finish_reason;
+            }
+            Ok(())
+        })
+    }
+
+    fn finish(self) -> Result<CheckedAnswer, AnswerError> {
+        let mut open = (0..).zip(&self.heads).filter(|(_, head)| head.ending.is_none());
+        if let Some((index, _)) = open.next() {
+            return Err(AnswerError::Cut { index });
+        }
+        let aborted = self.heads.iter().any(|head| head.ending == Some(Ending::Aborted));
+        let parts = self.progress.take();
+        let tokens = parts.iter().map(|part| part.response_ids.len());
+        if !tokens.eq(self.heads.iter().map(|head| head.tokens)) {
+            return Err(AnswerError::Taken);
+        }
+        if aborted {
+            let tokens = self.heads.iter().map(|head| head.tokens as u64).sum();
+            return Ok(CheckedAnswer::Aborted { tokens, parts });
+        }
+        let samples = (0..).zip(parts).map(|(index, mut part)| {
+            // As in a whole answer: it holds its columns and no spare room.
+            part.response_ids.shrink_to_fit();
+            part.logprobs.shrink_to_fit();
+            SampleOutput::finished(part).ok_or(AnswerError::NoTokens { index })
+        });
+        samples.collect::<Result<Vec<_>, _>>().map(CheckedAnswer::Samples)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+//! What stands between the rollout core and an inference server.
+//!
+//! The core speaks token ids in flat buffers and knows nothing of JSON, HTTP or simulation: it holds an
+//! [`Engine`] and a server's name from its permit. [`http`] speaks to real servers, [`simulated`] to a
+//! simulated fleet in the same process, on real or virtual time.
+//!
+//! # Invariants
+//! - **Architecture Invariant:** nothing outside [`http`] parses or writes an engine's wire format.
+//! - Dropping the future of [`Engine::generate`] gives the engine's slots back: the HTTP implementation closes
+//!   the connection, the simulation frees the sequences.
+//! - A [`Generation`] that is returned has passed every check of its bytes; what fails one is an
+//!   [`EngineError`] with a reason, never a sample with holes.
+//! - What a request that was cut off leaves in its [`Progress`] has passed the same checks.
+//!
+//! # Deliberately absent
+//! Retries: who may try again, where and how often is the rollout core's business (it owns attempts and
+//! permits). The engine only says what is safe, by [`EngineError::admission`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+
+mod error;
+pub mod http;
+mod progress;
+pub mod simulated;
+mod soundness;
+
+pub use error::{Admission, EngineError, ErrorClass};
+pub use progress::Progress;
+pub use rolldock_dispatch::{FinishReason, PartialOutput, VersionSpan};
+
+/// Sampling parameters, as the field and the engines name them.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SamplingParams {
+    /// Softmax temperature; 0 is greedy.
+    pub temperature: f32,
+    /// Nucleus mass in (0, 1].
+    pub top_p: f32,
+    /// Number of candidates kept; -1 keeps all.
+    pub top_k: i32,
+    /// Token ids that end a response besides the model's own.
+    pub stop_token_ids: Vec<u32>,
+}
+
+impl Default for SamplingParams {
+    fn default() -> Self {
+        Self { temperature: 1.0, top_p: 1.0, top_k: -1, stop_token_ids: Vec::new() }
+    }
+}
+
+/// One request for `n` samples of one prompt.
+///
+/// Sample `i` of the answer is drawn with seed `seed + i`, which is how the engine derives the seeds of a
+/// request with `n > 1`; so one request of n and n requests of one give the same samples.
+#[derive(Debug, Clone)]
+pub struct GenerateRequest {
+    /// Unique over the run and all its dispatches; the engine can abort by it.
+    pub request_id: Arc<str>,
+    /// The prompt; shared by the samples of a group.
+    pub prompt_ids: Arc<[u32]>,
+    /// The prompt as text, for servers that take no ids.
+    pub prompt_text: Arc<str>,
+    /// Number of samples asked for.
+    pub n: u32,
+    /// Seed of the first sample.
+    pub seed: u64,
+    /// Most tokens a sample may have.
+    pub max_tokens: u32,
+    /// Shared by every request of a step.
+    pub sampling: Arc<SamplingParams>,
+    /// Where the request leaves what it has if it does not end well; without it, that is lost.
+    pub progress: Option<Progress>,
+    /// Whether tokens are reported into `progress` as they come, and not only by an engine that ends the request
+    /// early. The answer is the same.
+    pub stream: bool,
+    /// Set where `prompt_ids` ends in tokens of the sample itself. Only the simulation reads it: a real model needs
+    /// no more than the tokens.
+    pub resumed: Option<Resumed>,
+    /// Separates prefix caches, as those of different weights: only requests with the same salt share one. Sent in
+    /// the dialects that have it.
+    pub cache_salt: Option<Arc<str>>,
+}
+
+/// What a sample that was cut off goes on from; a request of one sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resumed {
+    /// The last so many of `prompt_ids` are the sample's own earlier tokens.
+    pub tokens: u32,
+    /// The seed of its first segment.
+    pub seed: u64,
+}
+
+/// One finished sample.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SampleOutput {
+    /// Token ids, the stop token included.
+    pub response_ids: Vec<u32>,
+    /// Log-probability of each token of `response_ids`; empty only from a text-only server.
+    pub logprobs: Vec<f32>,
+    /// Why it ended.
+    pub finish_reason: FinishReason,
+    /// Spans that cover all tokens, or none where the dialect does not report them.
+    pub version_spans: Vec<VersionSpan>,
+}
+
+/// The samples of one request, in order of their index: exactly `n`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Generation {
+    /// One per requested sample.
+    pub samples: Vec<SampleOutput>,
+}
+
+/// A fleet of servers that generate.
+///
+/// Servers are named by the name they have in the load balancer, so that membership has one owner.
+pub trait Engine: Send + Sync + 'static {
+    /// Runs one request to its end on the server called `server`.
+    ///
+    /// Cancel-safe: dropping the future frees what the request holds on the engine. There is no time-out in
+    /// here but the connect time-out; deadline and stall are the caller's.
+    fn generate<'a>(
+        &'a self,
+        server: &'a str,
+        request: GenerateRequest,
+    ) -> BoxFuture<'a, Result<Generation, EngineError>>;
+
+    /// Asks the engine to end a request that `generate` is still running, so that `generate` soon returns
+    /// [`EngineError::Aborted`] and the request's [`Progress`] has its tokens.
+    ///
+    /// An abort that comes within 10 ms of its request is usually lost, so it is repeated until the request
+    /// returns, a bounded number of times. It is no promise: the caller sets itself a limit, and then drops
+    /// `generate`. Cancel-safe.
+    fn interrupt(&self, server: &str, request_id: &Arc<str>) -> BoxFuture<'_, ()>;
+
+    /// Says that the request's future was dropped: aborts it by id where the engine offers that.
+    ///
+    /// Returns at once; whatever it starts is bounded in number and time and ends with the engine's scope.
+    fn cancelled(&self, server: &str, request_id: &Arc<str>);
+
+    /// Waits until the aborts that [`Engine::cancelled`] started have ended, at most `limit`.
+    ///
+    /// Cancel-safe.
+    fn settle(&self, limit: Duration) -> BoxFuture<'_, ()>;
+}
+
+#[cfg(test)]
+mod tests;

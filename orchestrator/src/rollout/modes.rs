@@ -1,0 +1,73 @@
+//! The modes of a rollout: when a step ends, what becomes of running groups then, and how prompts are sent out.
+//!
+//! Each mode is written as its word in snake case, in recipes and in what is shown to people.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// When a step ends; [`crate::rollout`] says how.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EarlyStop {
+    /// At the target, with the groups that ended first: the published recipe, biased to short answers.
+    First,
+    /// When the shortest prefix of dispatch order holds the target.
+    #[default]
+    Fifo,
+    /// When everything that was sent out has ended.
+    Off,
+}
+
+impl fmt::Display for EarlyStop {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(formatter)
+    }
+}
+
+/// What becomes of running groups at an early stop.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnStop {
+    /// They are thrown away.
+    Discard,
+    /// Their prompts go first in the next step.
+    #[default]
+    Requeue,
+    /// Their tokens are kept and resumed.
+    Carry,
+}
+
+impl fmt::Display for OnStop {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(formatter)
+    }
+}
+
+/// How many prompts are sent out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Launch {
+    /// Generation batches of a fixed size.
+    #[default]
+    Batch,
+    /// As many as the measured accept rate says are still needed.
+    OnDemand,
+}
+
+impl fmt::Display for Launch {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(formatter)
+    }
+}
+
+/// What one request asks for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RequestShape {
+    /// One sample.
+    #[default]
+    Sample,
+    /// All samples of a group.
+    Group,
+}

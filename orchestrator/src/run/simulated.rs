@@ -1,0 +1,179 @@
+//! The simulated model: its tokenizer, its lengths, the servers that run it, and the answers that it knows.
+//!
+//! A simulated response is right or wrong as the workload draws it, so the model has to know the answer to every prompt
+//! that it is asked: [`GrowingKey`] learns them while prompts are drawn.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context;
+use parking_lot::RwLock;
+use rolldock_simengine::{
+    Answer, AnswerKey, AnswerTable, LengthConfig, ServerConfig, SimServer, TextCodec as SimTextCodec,
+    Workload, WorkloadConfig,
+};
+
+use crate::data::{DataError, DrawCounts, Position, Prompt, PromptSource, TextCodec};
+use crate::recipe::{Recipe, Simulated};
+use crate::scope::Scope;
+
+/// A response much longer than the mean: the tail of the length distribution is cut here.
+const LENGTH_SPREAD: f64 = 64.0;
+/// About half of the samples are wrong, and those are a quarter longer.
+const WRONG_ANSWERS_ARE_LONGER: f64 = 1.12;
+
+/// The simulated servers' own view of the tokenizer that `codec` was opened from under the name `tokenizer`.
+pub fn open_sim_codec(tokenizer: &str, codec: &TextCodec) -> anyhow::Result<SimTextCodec> {
+    if tokenizer == "builtin" {
+        return Ok(SimTextCodec::builtin()?);
+    }
+    // A hub id is no path; where it was found is one.
+    let path = [tokenizer, codec.origin()].map(Path::new).into_iter().find(|path| path.exists());
+    let path = path.with_context(|| format!("cannot find the files of tokenizer {tokenizer}"))?;
+    let file = if path.is_dir() { path.join("tokenizer.json") } else { path.to_owned() };
+    let json = std::fs::read(&file).with_context(|| format!("cannot read tokenizer {}", file.display()))?;
+    SimTextCodec::from_json(&json).with_context(|| format!("tokenizer {}", file.display()))
+}
+
+/// The simulated model for a tokenizer and a mean response length.
+pub fn simulated_workload(
+    codec: &SimTextCodec,
+    eos_id: u32,
+    seed: u64,
+    mean_response_length: f64,
+) -> Workload {
+    // Lengths are log-normal, so their mean is above their median; hard prompts get four times easy ones'.
+    let sigma = LengthConfig::default().sigma;
+    let median = mean_response_length / (sigma * sigma / 2.0).exp() / WRONG_ANSWERS_ARE_LONGER;
+    let length = LengthConfig {
+        median_easy: median * 0.4,
+        median_hard: median * 1.6,
+        max: (mean_response_length * LENGTH_SPREAD) as u32,
+        ..LengthConfig::default()
+    };
+    Workload::new(WorkloadConfig {
+        seed,
+        eos_id,
+        vocab_size: codec.vocab_size(),
+        filler_ids: codec.filler_ids(),
+        length,
+        ..WorkloadConfig::default()
+    })
+}
+
+/// Starts the servers of a `[fleet.simulated]` table.
+pub(super) fn start_servers(
+    recipe: &Recipe,
+    simulated: &Simulated,
+    workload: Workload,
+    key: &GrowingKey,
+    scope: &Scope,
+) -> anyhow::Result<Vec<SimServer>> {
+    let workload = Arc::new(workload);
+    let mut servers = Vec::new();
+    for number in 0..simulated.servers {
+        let config = ServerConfig {
+            name: format!("sim-{number}"),
+            model: recipe.model.name.clone(),
+            max_num_seqs: simulated.max_num_seqs,
+            speed: simulated.speeds.get(number).copied().unwrap_or(1.0),
+            time_scale: simulated.time_scale,
+            ..ServerConfig::default()
+        };
+        let answers: Arc<dyn AnswerKey> = Arc::new(key.clone());
+        let server =
+            SimServer::start(config, Arc::clone(&workload), answers, scope.tracker(), scope.token().clone())?;
+        servers.push(server);
+    }
+    Ok(servers)
+}
+
+/// How a simulated response gives its result.
+#[derive(Debug, Clone, Copy)]
+enum AnswerForm {
+    /// As `math_dapo` reads it.
+    AnswerLine,
+    /// As every scorer reads it, whichever a prompt is routed to.
+    Every,
+}
+
+/// Answers to the prompts drawn so far; as large as the part of the data set that was drawn.
+#[derive(Debug, Clone)]
+pub struct GrowingKey {
+    table: Arc<RwLock<AnswerTable>>,
+    form: AnswerForm,
+}
+
+impl GrowingKey {
+    /// An empty key whose answers the scorer of that name can read.
+    pub fn for_scorer(scorer: &str) -> Self {
+        let form = if scorer == "math_dapo" { AnswerForm::AnswerLine } else { AnswerForm::Every };
+        Self { table: Arc::default(), form }
+    }
+
+    /// A source of the same prompts that adds the answer to each as it is drawn.
+    pub(super) fn watch(
+        &self,
+        source: Box<dyn PromptSource>,
+        codec: &Arc<TextCodec>,
+    ) -> Box<dyn PromptSource> {
+        Box::new(Watched { source, key: self.clone(), codec: Arc::clone(codec) })
+    }
+
+    /// Adds the answer to a prompt.
+    pub fn learn(&self, prompt: &Prompt, codec: &TextCodec) {
+        let ending = |answer: &str| -> Arc<[u32]> {
+            let text = match self.form {
+                AnswerForm::AnswerLine => format!("\nAnswer: {answer}"),
+                AnswerForm::Every => format!("\n#### {answer}\nAnswer: \\boxed{{{answer}}}"),
+            };
+            codec.encode(&text).unwrap_or_default().into()
+        };
+        let wrong = format!("{}7", prompt.answer);
+        let answer = Answer {
+            right_ids: ending(&prompt.answer),
+            wrong_ids: ending(&wrong),
+            difficulty: prompt.difficulty,
+        };
+        self.table.write().insert(&prompt.ids, answer);
+    }
+}
+
+impl AnswerKey for GrowingKey {
+    fn answer(&self, prompt_hash: u64) -> Option<Answer> {
+        self.table.read().answer(prompt_hash)
+    }
+}
+
+/// A source whose prompts the simulated model learns the answers to.
+struct Watched {
+    source: Box<dyn PromptSource>,
+    key: GrowingKey,
+    codec: Arc<TextCodec>,
+}
+
+impl PromptSource for Watched {
+    fn next(&mut self) -> Result<Option<Prompt>, DataError> {
+        let prompt = self.source.next()?;
+        if let Some(prompt) = &prompt {
+            self.key.learn(prompt, &self.codec);
+        }
+        Ok(prompt)
+    }
+
+    fn fetch(&mut self, row: u64, visit: u32) -> Result<Option<Prompt>, DataError> {
+        let prompt = self.source.fetch(row, visit)?;
+        if let Some(prompt) = &prompt {
+            self.key.learn(prompt, &self.codec);
+        }
+        Ok(prompt)
+    }
+
+    fn position(&self) -> Option<Position> {
+        self.source.position()
+    }
+
+    fn drawn(&self) -> Option<DrawCounts> {
+        self.source.drawn()
+    }
+}
