@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use super::*;
+use crate::record::Record;
 
 /// A journal as it lies on disks: the bytes must not change.
 const JOURNAL: &[u8] = b"ROLLDOCK-QUEUE-3\n\
