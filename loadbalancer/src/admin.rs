@@ -1,13 +1,13 @@
-//! The fleet's members over HTTP, for operators: on a port of its own, with a token.
+//! The fleet's members over HTTP, for operators: on a port of its own, protected by a token.
 //!
 //! | call | what it does |
 //! |---|---|
-//! | `GET /v1/fleet` | the fleet; with `?wait_ms=N` as soon as it has changed |
-//! | `POST /v1/fleet` | a server joins: `{"url": "http://host:port"}`, and `name` and `capacity` if wanted |
-//! | `POST /v1/fleet/{name}/drain` | no more requests; `?wait_ms=N` waits for those that run |
-//! | `POST /v1/fleet/{name}/pause`, `resume` | as they say |
-//! | `DELETE /v1/fleet/{name}` | it leaves; what it has begins anew elsewhere |
-//! | `GET /metrics` | counters, gauges and histograms, as Prometheus reads them |
+//! | `GET /v1/fleet` | returns the fleet; with `?wait_ms=N` as soon as it has changed |
+//! | `POST /v1/fleet` | adds a server: `{"url": "http://host:port"}`, with an optional `name` and `capacity` |
+//! | `POST /v1/fleet/{name}/drain` | sends it no more requests; `?wait_ms=N` waits for the running ones |
+//! | `POST /v1/fleet/{name}/pause`, `resume` | pauses the server; resumes it |
+//! | `DELETE /v1/fleet/{name}` | removes the server; its requests begin anew elsewhere |
+//! | `GET /metrics` | returns counters, gauges and histograms in Prometheus' format |
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,36 +30,36 @@ use crate::membership::{Membership, MembershipError, NewMember};
 use crate::proxy::RenderMetrics;
 use crate::snapshot::FleetSnapshot;
 
-/// Who may call, and what they see.
+/// The token and the metrics of the admin port.
 #[derive(Debug, Clone, Default)]
 pub struct AdminConfig {
-    /// What has to be sent as `Authorization: Bearer ...`; nothing if absent, which only this host may be allowed.
+    /// The token that a caller has to send as `Authorization: Bearer ...`. It may be absent only on a loopback address.
     pub token: Option<String>,
-    /// What is answered at `/metrics`.
+    /// Renders the answer of `/metrics`.
     pub metrics: Option<RenderMetrics>,
 }
 
-/// Why nobody is answered there: everyone could change the fleet.
+/// Why the admin port is not opened: every client could change the fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AdminError {
-    /// A token that everyone has.
-    #[error("the admin token is empty: it would admit everyone")]
+    /// The token is empty.
+    #[error("expected an admin token, found an empty one: it would admit every client")]
     EmptyToken,
-    /// No token where others can reach the address.
+    /// There is no token, and the address can be reached from other machines.
     #[error(
-        "everyone who can reach address={address} could change the fleet: expected an admin token, or a loopback address"
+        "expected an admin token, or a loopback address: every client that reaches address={address} could change the fleet"
     )]
     Open {
-        /// Where.
+        /// The address.
         address: SocketAddr,
     },
 }
 
 impl AdminConfig {
-    /// Whether operators may be answered at `address` so.
+    /// Checks whether the port may be opened at `address`.
     ///
     /// # Errors
-    /// Where everyone would be one.
+    /// [`AdminError`] if every client that reaches the address could change the fleet.
     pub fn check(&self, address: SocketAddr) -> Result<(), AdminError> {
         match self.token.as_deref() {
             Some("") => Err(AdminError::EmptyToken),
@@ -111,17 +111,17 @@ struct Wait {
     wait_ms: u64,
 }
 
-/// What is left of a server's requests.
+/// The answer to a drain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drained {
-    /// Samples that still run there.
+    /// Samples that still run on the server.
     pub in_use: u32,
 }
 
-/// Answers at `listener` until `end`. Cancel-safe: calls that run are dropped.
+/// Serves the admin port at `listener` until `end`. Cancel-safe: running calls are dropped.
 ///
 /// # Errors
-/// Of the listener, and where [`AdminConfig::check`] fails.
+/// An error of the listener, or `PermissionDenied` if [`AdminConfig::check`] fails.
 pub async fn serve_admin(
     members: Membership,
     config: AdminConfig,
@@ -147,7 +147,7 @@ pub async fn serve_admin(
 async fn check_token(State(admin): Shared, request: Request, next: Next) -> Response {
     let sent = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let sent = sent.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
-    let is_right = admin.config.token.as_deref().is_none_or(|token| same(token.as_bytes(), sent.as_bytes()));
+    let is_right = admin.config.token.as_deref().is_none_or(|token| equal_in_constant_time(token.as_bytes(), sent.as_bytes()));
     if is_right {
         next.run(request).await
     } else {
@@ -155,8 +155,8 @@ async fn check_token(State(admin): Shared, request: Request, next: Next) -> Resp
     }
 }
 
-/// Takes as long for a near miss as for a far one.
-fn same(left: &[u8], right: &[u8]) -> bool {
+/// Compares in a time that does not depend on where the two differ.
+fn equal_in_constant_time(left: &[u8], right: &[u8]) -> bool {
     let different = left.iter().zip(right).fold(0, |different, (left, right)| different | (left ^ right));
     left.len() == right.len() && different == 0
 }
@@ -208,7 +208,7 @@ async fn metrics(State(admin): Shared) -> Response {
         Some(RenderMetrics(render)) => {
             ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], render()).into_response()
         }
-        None => refusal(StatusCode::NOT_FOUND, "not_found", "no metrics are kept here"),
+        None => refusal(StatusCode::NOT_FOUND, "not_found", "this balancer keeps no metrics"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Who is in the fleet, while it runs: by calls, or by a file that is looked at again and again.
+//! The members of a running fleet: servers join and leave by calls, or by a file that is read repeatedly.
 
 mod file;
 
@@ -16,19 +16,19 @@ use crate::balancer::Life;
 use crate::snapshot::ServerSnapshot;
 use crate::{BalancerError, LoadBalancer, ServerSpec};
 
-/// Who watches the fleet sees its numbers so often, whatever else happens: nobody is told of single permits.
+/// Longest wait of a client that watches the fleet. Single permits cause no notification, so that it has to look again.
 const LOOK_MAX: Duration = Duration::from_secs(1);
-/// After a server's last permit is back, the aborts of what ran there have so long to be sent and sent again.
+/// Time for aborts to be sent, and sent again, after the last permit of a departed server is back.
 const ABORT_GRACE: Duration = Duration::from_secs(5);
-/// Permits of a server that has left which are not back by then are not waited for.
+/// Longest wait for the permits of a departed server.
 const LEAVE_MAX: Duration = Duration::from_secs(60);
 
-/// What has to be done for a server before it gets requests, and after it had its last.
+/// Prepares a server before it gets requests, and cleans up after its last one.
 pub trait Enlist: Send + Sync + 'static {
-    /// Makes it ready; an error keeps it out. Cancel-safe.
+    /// Prepares a server; an error keeps it out of the fleet. Cancel-safe.
     fn enlist<'a>(&'a self, name: &'a str, url: &'a str) -> BoxFuture<'a, Result<(), String>>;
 
-    /// It has left, and nothing runs there any more that somebody might want to end.
+    /// The server has left, and no request runs there that a caller could still abort.
     fn dismiss(&self, name: &str);
 }
 
@@ -38,72 +38,72 @@ pub trait Enlist: Send + Sync + 'static {
 pub struct NewMember {
     /// Base URL, `http://host:port`.
     pub url: String,
-    /// Unique in the fleet; the URL's host and port if absent.
+    /// The server's name, unique in the fleet; the URL's host and port if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Samples that may run at a time; as many as on the others if absent.
+    /// Samples that may run at a time; the fleet's default if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<u32>,
 }
 
-/// Why the fleet stays as it is.
+/// Why a change of the fleet was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MembershipError {
-    /// It cannot be a server.
+    /// The URL cannot be one of a server.
     #[error("expected a base URL like http://host:port, found url={url}: {reason}")]
     BadUrl {
-        /// As given.
+        /// The URL as given.
         url: String,
-        /// What is wrong.
+        /// What was expected.
         reason: String,
     },
-    /// It cannot be used.
+    /// The server cannot be used.
     #[error("server={server} cannot join: {reason}")]
     Unfit {
-        /// Its name.
+        /// The server's name.
         server: String,
-        /// Why.
+        /// Why it cannot be used.
         reason: String,
     },
-    /// See [`BalancerError`].
+    /// The balancer refused the change.
     #[error(transparent)]
     Balancer(#[from] BalancerError),
 }
 
-/// "http://10.0.0.1:8000/" is called "10.0.0.1:8000".
+/// The name of a server that was given none: "10.0.0.1:8000" for "http://10.0.0.1:8000/".
 pub fn name_of(url: &str) -> &str {
     url.split_once("://").map_or(url, |(_, rest)| rest).trim_end_matches('/')
 }
 
-/// The address of a server, however it is written: `HTTP://a:1/` is `http://a:1`.
+/// The canonical form of a base URL: `http://a:1` for `HTTP://a:1/`.
 ///
 /// # Errors
-/// Why it cannot be one.
+/// What was expected of a base URL.
 fn base_of(url: &str) -> Result<String, String> {
     let parsed = url::Url::parse(url).map_err(|error| error.to_string())?;
     if parsed.scheme() != "http" || parsed.host().is_none() {
-        return Err("only http is spoken".to_owned());
+        return Err("expected the scheme http and a host".to_owned());
     }
     let is_plain = parsed.query().is_none() && parsed.fragment().is_none();
     if !is_plain || !parsed.username().is_empty() || parsed.password().is_some() {
-        return Err("a base URL has no user, password, query or fragment".to_owned());
+        return Err("expected no user, password, query or fragment".to_owned());
     }
     let base = parsed.as_str().trim_end_matches('/');
     if base.ends_with("/v1") {
-        return Err("the /v1 is of its endpoints".to_owned());
+        return Err("expected no /v1: it belongs to the endpoints".to_owned());
     }
     Ok(base.to_owned())
 }
 
-/// Whether it can stand in a path, in metrics and in a terminal.
+/// Whether the name can stand in a path, in metrics and in a terminal.
 fn is_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|letter| letter.is_ascii_graphic() && !matches!(letter, '"' | '\\'))
 }
 
-/// A server that has left, and is dismissed when nothing runs there any more.
+/// A server that has left, and is dismissed when its last request has ended.
 struct Leaving {
     name: String,
-    /// Its permits share it.
+    /// Shared with the server's permits, so that the count of its owners tells when the last one is back.
     life: Arc<Life>,
     idle_since: Option<Instant>,
     until: Instant,
@@ -119,14 +119,14 @@ impl Leaving {
     }
 }
 
-/// See the module's documentation. Clones speak of the same fleet.
+/// Adds servers to a fleet and removes them. Clones share one fleet.
 #[derive(Clone)]
 pub struct Membership {
     balancer: LoadBalancer,
     enlist: Arc<dyn Enlist>,
     capacity: u32,
     capacity_tokens: Option<u32>,
-    /// Looked at with every call.
+    /// Checked at every call.
     leaving: Arc<Mutex<Vec<Leaving>>>,
 }
 
@@ -137,24 +137,24 @@ impl std::fmt::Debug for Membership {
 }
 
 impl Membership {
-    /// Of a balancer's fleet; servers of which nothing else is said have `capacity`.
+    /// The members of `balancer`'s fleet. A server that joins without a capacity of its own gets `capacity`.
     pub fn new(balancer: LoadBalancer, enlist: Arc<dyn Enlist>, capacity: u32) -> Self {
         Self { balancer, enlist, capacity, capacity_tokens: None, leaving: Arc::default() }
     }
 
-    /// The same, and servers that are added have at most so many expected tokens outstanding.
+    /// Sets the most expected tokens that may be outstanding on a server that joins.
     pub fn with_capacity_tokens(self, capacity_tokens: Option<u32>) -> Self {
         Self { capacity_tokens, ..self }
     }
 
-    /// Its balancer.
+    /// The fleet's balancer.
     pub fn balancer(&self) -> &LoadBalancer {
         &self.balancer
     }
 
-    /// Adds a server; it gets requests from then on.
+    /// Adds a server, which gets requests from then on.
     ///
-    /// Cancel-safe: it joins or it does not.
+    /// Cancel-safe: the server has joined or it has not.
     pub async fn add(&self, member: NewMember) -> Result<ServerSnapshot, MembershipError> {
         let NewMember { url, name, capacity } = member;
         let base = base_of(&url).map_err(|reason| MembershipError::BadUrl { url: url.clone(), reason })?;
@@ -170,7 +170,7 @@ impl Membership {
         if capacity == 0 {
             return Err(unfit("expected a capacity above 0".to_owned()));
         }
-        self.let_leave(|leaving| leaving.name == name);
+        self.dismiss_departed(|leaving| leaving.name == name);
         self.enlist.enlist(&name, &base).await.map_err(unfit)?;
         let spec = ServerSpec {
             capacity_tokens: self.capacity_tokens,
@@ -186,9 +186,10 @@ impl Membership {
         found.ok_or_else(|| BalancerError::UnknownServer { server: name.to_owned() }.into())
     }
 
-    /// Gives a server no more requests, and waits for those that it has, at most for `wait`. Says how many it still has.
+    /// Sends a server no more requests, and waits for its running ones, at most for `wait`. Returns the samples that still
+    /// run.
     ///
-    /// Cancel-safe: it stays draining.
+    /// Cancel-safe: the server stays draining.
     pub async fn drain(&self, name: &str, wait: Duration) -> Result<u32, MembershipError> {
         let server = self.find(name)?.id;
         let drained = self.balancer.drain(server);
@@ -199,23 +200,23 @@ impl Membership {
         Ok(self.find(name)?.in_use)
     }
 
-    /// Takes a server out of the fleet; what it has is lost, and begins anew elsewhere. It can still be told to abort that.
+    /// Takes a server out of the fleet. Its requests are lost and begin anew elsewhere; they can still be aborted there.
     pub fn remove(&self, name: &str) -> Result<(), MembershipError> {
         let life = self.balancer.take_out(self.find(name)?.id)?;
         let is_idle = Arc::strong_count(&life) == 1;
         let until = Instant::now() + if is_idle { Duration::ZERO } else { LEAVE_MAX };
         self.leaving.lock().push(Leaving { name: name.to_owned(), life, idle_since: None, until });
-        self.let_leave(|_| false);
+        self.dismiss_departed(|_| false);
         tracing::info!(server = name, "a server has left");
         Ok(())
     }
 
-    /// Dismisses those whose time has come, and those who have to go `now`.
-    fn let_leave(&self, now: impl Fn(&Leaving) -> bool) {
+    /// Dismisses departed servers whose time is over, and those that `now` chooses.
+    fn dismiss_departed(&self, now: impl Fn(&Leaving) -> bool) {
         let (is_now, at) = (now, Instant::now());
-        let gone: Vec<Leaving> =
+        let over: Vec<Leaving> =
             self.leaving.lock().extract_if(.., |leaving| is_now(leaving) || leaving.is_over(at)).collect();
-        gone.iter().for_each(|leaving| self.enlist.dismiss(&leaving.name));
+        over.iter().for_each(|leaving| self.enlist.dismiss(&leaving.name));
     }
 
     /// Pauses or resumes a server; resuming also ends draining.
@@ -223,17 +224,17 @@ impl Membership {
         Ok(self.balancer.set_paused(self.find(name)?.id, paused)?)
     }
 
-    /// The fleet once a server has another state or other places, joins, leaves or has nothing left to finish; or after
-    /// `limit`, at most a second, since its numbers change all the time.
+    /// The fleet after a server has changed its state or its number of places, joined, left or finished its last request; at
+    /// the latest after `limit` or a second, since the fleet's numbers change all the time.
     pub async fn changed(&self, limit: Duration) -> crate::snapshot::FleetSnapshot {
-        self.let_leave(|_| false);
+        self.dismiss_departed(|_| false);
         self.balancer.changed(limit.min(LOOK_MAX)).await;
         self.balancer.snapshot()
     }
 
-    /// Keeps the fleet as a file says, until `end`: `endpoints = ["http://host:port", ...]`. Who is new there joins; who was
-    /// there and is not any more is drained, and removed when it has nothing left. A file that cannot be read changes
-    /// nothing.
+    /// Keeps the fleet as a file lists it, until `end`: `endpoints = ["http://host:port", ...]`. A server that is new in the
+    /// file joins. A server that has left the file is drained, and removed when its last request has ended. A file that cannot
+    /// be read changes nothing.
     ///
     /// Cancel-safe.
     pub async fn follow(&self, path: PathBuf, end: CancellationToken) {

@@ -1,13 +1,13 @@
-//! Finds servers that died or stall, and puts those that came back on trial.
+//! The monitor: it finds servers that have died or stall, and puts servers that have come back on trial.
 //!
-//! A request that is not streamed has no bytes until it is whole, so silence on a connection says nothing. A stall is
-//! judged per server: it owes answers, it is not paused, and its count of generated tokens stands still. A server
-//! that got SIGTERM neither answers nor closes its connections: only this rule, together with its health, finds it.
+//! An answer that is not streamed has no bytes until it is complete, so that silence on a connection says nothing. A stall
+//! is judged per server: the server owes answers, is not paused, and its count of generated tokens stands still. A server
+//! that got SIGTERM neither answers nor closes its connections: only this rule and its health find it.
 //!
 //! # Invariants
-//! - Every server is looked at on its own: one that is silent delays nobody's judgement but its own.
-//! - What was seen of one life of a server says nothing about the next.
-//! - An engine that says it is paused is asked for nothing and judged by nothing that it does not do.
+//! - Every server is looked at on its own: a silent server delays the verdict on no other.
+//! - Observations of one life of a server do not count for the next.
+//! - An engine that reports a pause is not probed, and its lack of progress is no stall.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -26,36 +26,36 @@ use crate::server::{AdminState, Epoch, Hold, ServerId, ServerState};
 use crate::snapshot::ServerSnapshot;
 use crate::{AdaptiveConfig, LoadBalancer};
 
-/// Servers that are looked at at the same time.
+/// Servers that are looked at concurrently.
 const LOOKS_MAX: usize = 128;
-/// A look ends by then, whatever the control's own deadlines are.
+/// Longest look at a server, whatever the deadlines of its calls are.
 const LOOK_LIMIT: Duration = Duration::from_secs(30);
-/// A shorter stall would be found between two answers.
+/// Shortest stall. A shorter time may pass between two answers of a healthy server.
 const STALL_MIN: Duration = Duration::from_secs(1);
-/// Health failures in a row that make a server dead; a single one may be a lost packet.
+/// Failed health checks in a row after which a server is dead. A single failure may be a lost packet.
 const HEALTH_FAILURES_MAX: u32 = 2;
 
-/// How a server has to show that it lives.
+/// How a server has to prove that it is alive.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Probe {
-    /// It says so.
+    /// It answers its health check.
     #[default]
     Health,
-    /// One that has nothing to do, or was dead, also generates a token.
+    /// It answers its health check; an idle or a dead server also has to generate a token.
     Generate,
 }
 
-/// See the fields.
+/// How often and how the fleet is looked at.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MonitorConfig {
-    /// Between two looks at the fleet.
+    /// Time between two looks at the fleet.
     pub probe_interval: Duration,
-    /// A server that owes answers and generates nothing for so long is dead.
+    /// A server that owes answers and generates no token for so long is dead.
     pub stall: Duration,
-    /// See [`Probe`].
+    /// How a server has to prove that it is alive.
     pub probe: Probe,
-    /// Finds out how many places servers should have; they keep theirs if absent.
+    /// Finds the servers' capacities by trying; they keep the configured ones if absent.
     pub adaptive: Option<AdaptiveConfig>,
 }
 
@@ -76,39 +76,39 @@ struct Watched {
     is_looked_at: bool,
     epoch: Option<Epoch>,
     health_failures: u32,
-    /// At the last look, and when it was asked for them.
+    /// Count of generated tokens at the last look, and when it was asked for.
     tokens: Option<u64>,
     asked_at: Option<Instant>,
-    /// Since when it owes answers and its count stands still.
+    /// Since when the server owes answers while its count stands still.
     still_since: Option<Instant>,
     adaptive: Adaptive,
 }
 
 impl Watched {
-    /// Since when its count has risen, if it has.
+    /// Notes the count; returns the time of the reading since which it has risen, if it has.
     fn count(&mut self, tokens: u64, asked_at: Instant) -> Option<Instant> {
         let (before, since) = (self.tokens.replace(tokens), self.asked_at.replace(asked_at));
-        // A count that falls is another process's.
+        // A count that falls belongs to a new process.
         since.filter(|_| before.is_some_and(|before| tokens > before))
     }
 }
 
-/// What was seen of a server.
+/// The observations of one look at a server.
 struct Look {
-    /// As it was when it was asked.
+    /// The server as it was when the look began.
     server: ServerSnapshot,
     health: Result<(), ControlError>,
     load: Result<EngineLoad, ControlError>,
-    /// Samples of ours that were there when it was asked for its load, and when that was.
+    /// Samples of this balancer that were on the server when its load was asked for, and when that was.
     ours: u32,
     asked_at: Instant,
-    /// It was asked for a token, and generated it.
+    /// Whether the server was asked for a token, and generated it.
     has_proved: bool,
 }
 
 type Looks = FuturesUnordered<BoxFuture<'static, Look>>;
 
-/// See the module's documentation.
+/// Looks at the servers of a fleet and tells the balancer which are dead, stalled or back.
 pub struct Monitor {
     balancer: LoadBalancer,
     control: Arc<dyn EngineControl>,
@@ -117,8 +117,8 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// A monitor of `balancer`'s fleet. If it finds out how many places servers should have, their bound is the balancer's
-    /// from now on.
+    /// A monitor of `balancer`'s fleet. If capacities are found by trying, the balancer may raise them to their maximum from
+    /// now on.
     pub fn new(balancer: LoadBalancer, control: Arc<dyn EngineControl>, config: MonitorConfig) -> Self {
         if let Some(adaptive) = &config.adaptive {
             balancer.set_capacity_ceiling(adaptive.max);
@@ -145,7 +145,7 @@ impl Monitor {
         }
     }
 
-    /// One look at every server, those that answer first are judged first. Cancel-safe.
+    /// Looks once at every server, and judges each as soon as it has answered. Cancel-safe.
     pub async fn look(&mut self) {
         let (mut looks, mut queue) = (Looks::new(), VecDeque::new());
         self.watched.values_mut().for_each(|watched| watched.is_looked_at = false);
@@ -157,7 +157,7 @@ impl Monitor {
         }
     }
 
-    /// It is everybody's turn at whom nobody looks.
+    /// Queues every server that is not being looked at.
     fn take_turns(&mut self, queue: &mut VecDeque<ServerSnapshot>) {
         let fleet = self.balancer.snapshot().servers;
         self.watched.retain(|id, _| fleet.iter().any(|server| server.id == *id));
@@ -186,7 +186,7 @@ impl Monitor {
         if watched.epoch.replace(server.epoch) != Some(server.epoch) {
             (watched.health_failures, watched.still_since) = (0, None);
         }
-        // A plain server without that endpoint lives until its requests say otherwise.
+        // A server without the endpoint counts as alive until its requests fail.
         if let Err(error @ ControlError::Failed { .. }) = health {
             watched.health_failures += 1;
             watched.still_since = None;
@@ -196,7 +196,7 @@ impl Monitor {
             return;
         }
         if matches!(health, Err(ControlError::Unasked { .. })) {
-            // As if nobody had looked, in either sense.
+            // The look says neither that the server is alive nor that it is not.
             return;
         }
         watched.health_failures = 0;
@@ -212,14 +212,14 @@ impl Monitor {
         self.judge_progress(look);
     }
 
-    /// Whether it generates what it owes.
+    /// Judges whether the server generates the tokens that it owes.
     fn judge_progress(&mut self, look: &Look) {
         let Look { server, load, .. } = look;
         let Some(watched) = self.watched.get_mut(&server.id) else { return };
         if server.state == ServerState::Dead {
             return;
         }
-        // One that is only outdated takes no more, but what it has runs on and can stall.
+        // A server that is only outdated takes no permits, but its requests go on and can stall.
         let paused = server.state == ServerState::Paused && server.hold != Some(Hold::Outdated);
         let standing = match load {
             Ok(EngineLoad { generation_tokens_total: Some(tokens), paused, .. }) => {
@@ -229,7 +229,7 @@ impl Monitor {
                 }
                 before == *tokens && *paused != Some(true)
             }
-            // Without the count nothing can be said; the sample's own deadline is left.
+            // Without the count a stall cannot be told; only the deadline of a sample ends it.
             Ok(_) | Err(ControlError::Unsupported { .. } | ControlError::Unasked { .. }) => false,
             Err(ControlError::Failed { .. }) => true,
         };
@@ -247,7 +247,7 @@ impl Monitor {
     }
 
     fn adapt(&mut self, server: &ServerSnapshot, load: &EngineLoad, ours: u32) {
-        // The server may have left since; then there is nothing to keep.
+        // The server may have left the fleet.
         let _ = self.balancer.observe(server.id, load, ours);
         let is_at_work = server.state == ServerState::Active && load.paused != Some(true);
         let Some(config) = self.config.adaptive.filter(|_| is_at_work) else { return };
@@ -256,7 +256,7 @@ impl Monitor {
         let next = watched.adaptive.next(&config, capacity, ours, load, Instant::now());
         if next != capacity {
             let EngineLoad { waiting, kv_cache_usage, .. } = *load;
-            tracing::debug!(server = %server.name, capacity, next, waiting, kv_cache_usage, "other places");
+            tracing::debug!(server = %server.name, capacity, next, waiting, kv_cache_usage, "capacity changes");
             let _ = self.balancer.set_capacity(server.id, next);
         }
     }
@@ -301,7 +301,7 @@ async fn ask(
     let is_dead = look.server.state == ServerState::Dead;
     let Some((_, ours)) = balancer.life_and_places(look.server.id) else { return };
     (look.ours, look.asked_at) = (ours, Instant::now());
-    // Of a dead one only whether it can be probed is of interest.
+    // The load of a dead server only matters for its probe.
     if !is_dead || probe == Probe::Generate {
         look.load = control.load(target).await;
     }
@@ -311,7 +311,7 @@ async fn ask(
         return;
     }
     match control.probe(target).await {
-        // Then its word has to do.
+        // The health check has to be enough for a server that cannot be probed.
         Err(ControlError::Unsupported { .. }) => {}
         Ok(()) => look.has_proved = true,
         failed => look.health = failed,

@@ -28,7 +28,7 @@ fn with_token(token: Option<&str>) -> AdminConfig {
 }
 
 #[test]
-fn nobody_is_admitted_for_want_of_a_token() {
+fn a_missing_or_empty_token_admits_no_caller() {
     let (here, everywhere) = ("127.0.0.1:7500".parse().unwrap(), "0.0.0.0:7500".parse().unwrap());
     assert_eq!(with_token(None).check(here), Ok(()));
     assert_eq!(with_token(None).check("[::1]:7500".parse().unwrap()), Ok(()));
@@ -38,7 +38,7 @@ fn nobody_is_admitted_for_want_of_a_token() {
 }
 
 #[tokio::test]
-async fn an_address_that_everyone_reaches_is_not_served_without_a_token() {
+async fn an_address_that_other_machines_reach_is_not_served_without_a_token() {
     let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
     let refused = serve_admin(members(), with_token(None), listener, CancellationToken::new()).await;
     let words = refused.unwrap_err().to_string();

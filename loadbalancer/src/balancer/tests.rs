@@ -1,4 +1,4 @@
-//! The faults of other balancers, by name, and a seeded simulation of everything at once.
+//! Known faults of other balancers, each as a test, and a seeded simulation of all events together.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod health;
@@ -46,7 +46,7 @@ async fn cancelling_waiters_leaks_no_permit() {
         assert!(wait.now_or_never().is_none());
     }
     assert_eq!(balancer.snapshot().waiting, 256);
-    // Some go away with nothing; of the others half are granted, and all are dropped before they look.
+    // Some are dropped without a grant. Of the others half are granted, and all are dropped before they are polled.
     waiting.truncate(192);
     held.truncate(416);
     assert_eq!((in_use(&balancer), balancer.snapshot().waiting), (512, 96));
@@ -71,7 +71,7 @@ async fn a_new_life_is_not_blocked_by_waiters_of_the_old_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_decoded_for_nobody_is_counted_in_tokens() {
+async fn tokens_that_were_decoded_in_vain_are_counted() {
     let balancer = fleet(&[8], Policy::LeastLoad);
     let decoded_for = async |weight, seconds| {
         let permit = balancer.acquire(request(weight)).await.unwrap();
@@ -108,7 +108,7 @@ async fn returns_after_a_death_do_not_raise_the_capacity() {
 }
 
 #[tokio::test]
-async fn ties_go_to_everyone() {
+async fn ties_go_to_every_server() {
     let balancer = fleet(&[10, 10, 10, 10], Policy::LeastLoad);
     let mut firsts = [0_u32; 4];
     for _ in 0..400 {
@@ -131,7 +131,7 @@ async fn draining_waits_for_the_last_permit() {
 }
 
 #[tokio::test]
-async fn a_server_that_joins_again_has_nothing_to_do_with_what_it_was() {
+async fn a_server_that_joins_again_shares_nothing_with_its_former_self() {
     let balancer = fleet(&[4], Policy::LeastLoad);
     let old = balancer.acquire(request(3)).await.unwrap();
     balancer.remove(old.server()).unwrap();
@@ -145,9 +145,9 @@ async fn a_server_that_joins_again_has_nothing_to_do_with_what_it_was() {
 }
 
 #[tokio::test]
-async fn a_stale_picture_of_the_load_herds_nobody() {
+async fn an_old_reading_of_the_load_sends_not_all_requests_to_one_server() {
     let balancer = fleet(&[100, 100, 100, 100], Policy::LeastWork);
-    // One look: three servers had others' samples, one had none. Nobody looks again.
+    // One reading: three servers had samples of other clients, one had none. No further reading comes.
     for (id, running) in [(0, 20), (1, 20), (2, 20), (3, 0)] {
         let load = EngineLoad { running, ..EngineLoad::default() };
         balancer.observe(ServerId(id), &load, 0).unwrap();
@@ -162,7 +162,7 @@ async fn a_stale_picture_of_the_load_herds_nobody() {
 }
 
 #[tokio::test]
-async fn without_a_servers_own_figures_routing_goes_by_our_permits() {
+async fn without_a_servers_figures_routing_goes_by_our_permits() {
     let balancer = fleet(&[100, 100], Policy::LeastWork);
     let mut held = Vec::new();
     for _ in 0..60 {

@@ -1,7 +1,7 @@
-//! The members that a file names.
+//! The members that a file lists.
 //!
-//! A server that is silent when it is asked to join keeps nobody else waiting, and not the next look at the file. Who was
-//! added otherwise is not the file's to remove.
+//! A server that does not answer while it joins delays neither other servers nor the next look at the file. The file
+//! removes no server that was added by a call.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
@@ -16,28 +16,28 @@ use super::{Membership, MembershipError, NewMember, base_of};
 use crate::server::{AdminState, ServerId};
 use crate::snapshot::ServerSnapshot;
 
-/// Between two looks at the file.
+/// Time between two looks at the file.
 const FILE_INTERVAL: Duration = Duration::from_secs(1);
-/// Servers that are asked to join at the same time.
+/// Servers that join concurrently.
 const JOINS_MAX: usize = 16;
 
-/// A file that says who is in the fleet.
+/// The file's content.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FleetFile {
     endpoints: Vec<String>,
 }
 
-/// A server's address, however it is written: `http://a:1` and `http://a:1/` are the same.
+/// A server's address in canonical form, so that `http://a:1` and `http://a:1/` are equal.
 type Address = String;
 
-/// Addresses, and how they are written in the file.
+/// Addresses, each with its URL as the file has it.
 type Endpoints = BTreeMap<Address, String>;
 
 type Joined = Result<ServerId, MembershipError>;
 
 fn address_of(url: &str) -> Address {
-    // What cannot be one is refused when it is to join.
+    // A URL that cannot be an address is refused when its server is to join.
     base_of(url).unwrap_or_else(|_| url.to_owned())
 }
 
@@ -46,17 +46,17 @@ fn endpoints_of(text: &str) -> Result<Endpoints, String> {
     Ok(file.endpoints.into_iter().map(|url| (address_of(&url), url)).collect())
 }
 
-/// What the file has said so far.
+/// What has become of the file's contents so far.
 #[derive(Default)]
 struct Followed {
     last: Option<Result<Endpoints, String>>,
-    /// When it could last be read.
+    /// The endpoints when the file could last be read.
     endpoints: Endpoints,
-    /// Was there once and is not any more.
-    gone: BTreeSet<Address>,
-    /// Who is asked to join at the moment.
+    /// Addresses that the file listed once and does not list any more.
+    delisted: BTreeSet<Address>,
+    /// Addresses that are joining.
     joining: BTreeSet<Address>,
-    /// Of whom it was said already that they cannot join.
+    /// Addresses whose failure to join has been logged.
     refused: BTreeSet<Address>,
 }
 
@@ -73,7 +73,7 @@ pub(super) async fn follow(members: &Membership, path: &Path, end: &Cancellation
                 next = Instant::now() + FILE_INTERVAL;
                 let read = tokio::fs::read_to_string(path).await.map_err(|error| error.to_string());
                 followed.look(members, path, read.and_then(|text| endpoints_of(&text)));
-                members.let_leave(|_| false);
+                members.dismiss_departed(|_| false);
                 queue = followed.missing(members);
             }
         }
@@ -88,28 +88,28 @@ pub(super) async fn follow(members: &Membership, path: &Path, end: &Cancellation
 }
 
 impl Followed {
-    fn look(&mut self, members: &Membership, path: &Path, said: Result<Endpoints, String>) {
-        let is_news = self.last.as_ref() != Some(&said);
-        match &said {
-            Ok(endpoints) if is_news => self.become_as(members, endpoints.clone()),
-            Err(reason) if is_news => {
+    fn look(&mut self, members: &Membership, path: &Path, read: Result<Endpoints, String>) {
+        let is_new = self.last.as_ref() != Some(&read);
+        match &read {
+            Ok(endpoints) if is_new => self.change_to(members, endpoints.clone()),
+            Err(reason) if is_new => {
                 tracing::warn!(file = %path.display(), reason, "the fleet stays as it is");
             }
             Ok(_) | Err(_) => {}
         }
-        self.last = Some(said);
-        self.let_go(members);
+        self.last = Some(read);
+        self.remove_drained(members);
     }
 
-    fn become_as(&mut self, members: &Membership, endpoints: Endpoints) {
+    fn change_to(&mut self, members: &Membership, endpoints: Endpoints) {
         let before = std::mem::replace(&mut self.endpoints, endpoints);
-        self.gone.extend(before.into_keys());
-        self.gone.retain(|address| !self.endpoints.contains_key(address));
+        self.delisted.extend(before.into_keys());
+        self.delisted.retain(|address| !self.endpoints.contains_key(address));
         self.refused.clear();
         for server in members.balancer.snapshot().servers {
             let Some(address) = address_of_server(&server) else { continue };
             let is_draining = server.admin_state == AdminState::Draining;
-            let leaves = self.gone.contains(&address) && !is_draining;
+            let leaves = self.delisted.contains(&address) && !is_draining;
             let comes_back = self.endpoints.contains_key(&address) && is_draining;
             let changed = match (leaves, comes_back) {
                 (true, _) => members.balancer.set_draining(server.id),
@@ -122,21 +122,21 @@ impl Followed {
         }
     }
 
-    /// Removes those that have nothing left.
-    fn let_go(&mut self, members: &Membership) {
+    /// Removes the drained servers that are not listed any more.
+    fn remove_drained(&mut self, members: &Membership) {
         let fleet = members.balancer.snapshot().servers;
         let there: BTreeSet<Address> = fleet.iter().filter_map(address_of_server).collect();
-        self.gone.retain(|address| there.contains(address) || self.joining.contains(address));
+        self.delisted.retain(|address| there.contains(address) || self.joining.contains(address));
         for server in fleet {
-            let is_gone = address_of_server(&server).is_some_and(|address| self.gone.contains(&address));
-            if is_gone && server.admin_state == AdminState::Draining && server.in_use == 0 {
+            let is_delisted = address_of_server(&server).is_some_and(|address| self.delisted.contains(&address));
+            if is_delisted && server.admin_state == AdminState::Draining && server.in_use == 0 {
                 // It may have left since.
                 let _ = members.remove(&server.name);
             }
         }
     }
 
-    /// Who is to join and is not asked yet; whoever could not is asked again and again.
+    /// Listed servers that are neither in the fleet nor joining. A server that could not join is tried at every look.
     fn missing(&self, members: &Membership) -> VecDeque<(Address, String)> {
         let fleet = members.balancer.snapshot().servers;
         let there: BTreeSet<Address> = fleet.iter().filter_map(address_of_server).collect();
@@ -148,13 +148,13 @@ impl Followed {
     fn note(&mut self, members: &Membership, address: Address, joined: Joined) {
         self.joining.remove(&address);
         match joined {
-            // It is not wanted any more.
-            Ok(server) if self.gone.contains(&address) => drop(members.balancer.set_draining(server)),
+            // The file does not list the server any more.
+            Ok(server) if self.delisted.contains(&address) => drop(members.balancer.set_draining(server)),
             Ok(_) => drop(self.refused.remove(&address)),
             Err(error) if self.refused.insert(address) => {
                 tracing::warn!(%error, "a server of the fleet's file does not join");
             }
-            Err(error) => tracing::debug!(%error, "it still does not join"),
+            Err(error) => tracing::debug!(%error, "a server of the fleet's file still does not join"),
         }
     }
 }

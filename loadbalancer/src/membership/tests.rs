@@ -1,4 +1,4 @@
-//! Servers that come and go.
+//! Servers that join and leave.
 
 use futures::FutureExt;
 use parking_lot::Mutex;
@@ -61,11 +61,11 @@ async fn servers_join_are_drained_and_leave_while_requests_run() {
     let joined = fleet.add(member("http://a:1/")).await.unwrap();
     assert_eq!((&*joined.name, joined.capacity), ("a:1", 4));
     for (url, words) in [
-        ("ftp://a", "only http"),
-        ("https://a", "only http"),
+        ("ftp://a", "the scheme http"),
+        ("https://a", "the scheme http"),
         ("http://unfit:1", "another model"),
         ("a:1", "http://host:port"),
-        ("http://a:2/v1/", "the /v1 is of its endpoints"),
+        ("http://a:2/v1/", "expected no /v1"),
         ("http://me:secret@a:2", "no user, password"),
         ("http://a:2?b=c", "no user, password, query"),
     ] {
@@ -90,7 +90,7 @@ async fn servers_join_are_drained_and_leave_while_requests_run() {
 }
 
 #[tokio::test]
-async fn a_file_says_who_is_there_and_a_wrong_one_changes_nothing() {
+async fn a_file_lists_the_members_and_a_wrong_one_changes_nothing() {
     let (fleet, _) = membership();
     let file = tempfile::NamedTempFile::new().unwrap();
     let write = |text: &str| std::fs::write(file.path(), text).unwrap();
@@ -112,7 +112,7 @@ async fn a_file_says_who_is_there_and_a_wrong_one_changes_nothing() {
         write(&format!("endpoints = [\"http://{other}\"] # sound again"));
         drop(held);
         until(&fleet, &[&format!("{other} active")]).await;
-        // Who was added by a call is not the file's to remove.
+        // The file does not remove a server that was added by a call.
         fleet.add(member("http://c:1")).await.unwrap();
         tokio::time::sleep(Duration::from_millis(1500)).await;
         until(&fleet, &[&format!("{other} active"), "c:1 active"]).await;
@@ -122,7 +122,7 @@ async fn a_file_says_who_is_there_and_a_wrong_one_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_leaves_can_be_told_to_abort_what_runs() {
+async fn a_departed_server_can_still_be_told_to_abort() {
     let (fleet, door) = membership();
     fleet.add(member("http://a:1")).await.unwrap();
     let held = fleet.balancer().acquire(PermitRequest::new(1)).await.unwrap();
@@ -158,7 +158,7 @@ async fn a_server_without_places_cannot_join() {
 }
 
 #[tokio::test]
-async fn a_silent_server_of_the_file_keeps_nobody_waiting_and_addresses_are_compared_as_such() {
+async fn a_silent_server_of_the_file_delays_no_other_and_addresses_are_compared_in_canonical_form() {
     let (fleet, door) = membership();
     fleet.add(member("http://b:1")).await.unwrap();
     fleet.add(member("http://d:1")).await.unwrap();

@@ -11,12 +11,12 @@ use crate::{BalancerConfig, PermitRequest, ServerSpec};
 #[derive(Default)]
 struct Scripted {
     sick: Mutex<bool>,
-    /// This machine cannot ask it.
+    /// This machine lacks the resources to ask it.
     unasked: Mutex<bool>,
-    /// Never answers; its name.
+    /// Name of the server that never answers.
     silent: Mutex<Option<&'static str>>,
     load: Mutex<EngineLoad>,
-    /// What it does while it is asked for its load.
+    /// Called while the server is asked for its load.
     meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     probes: Mutex<u32>,
 }
@@ -107,7 +107,7 @@ async fn a_server_that_owes_answers_and_stands_still_is_dead_and_comes_back_on_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_generates_or_is_paused_or_owes_nothing_is_left_alone() {
+async fn a_server_that_generates_or_is_paused_or_owes_nothing_stays_alive() {
     let (balancer, control, mut monitor) = watched();
     look_for(&mut monitor, 30).await;
     let owed = permit(&balancer).await;
@@ -121,7 +121,7 @@ async fn one_that_generates_or_is_paused_or_owes_nothing_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_is_updated_may_stand_still_and_one_that_is_only_outdated_may_not() {
+async fn a_server_that_is_updated_may_stand_still_and_an_outdated_one_may_not() {
     let (balancer, _control, mut monitor) = watched();
     let owed = permit(&balancer).await;
     balancer.begin_update(Some(7), true, |_| true);
@@ -134,7 +134,7 @@ async fn one_that_is_updated_may_stand_still_and_one_that_is_only_outdated_may_n
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_does_not_count_its_tokens_is_left_to_the_samples_deadline() {
+async fn a_server_that_does_not_count_its_tokens_is_left_to_the_samples_deadline() {
     let (balancer, control, mut monitor) = watched();
     control.load.lock().generation_tokens_total = None;
     let owed = permit(&balancer).await;
@@ -156,7 +156,7 @@ async fn one_lost_probe_is_no_death_and_two_are() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_this_machine_lacks_is_held_against_no_server() {
+async fn a_lack_of_this_machine_counts_against_no_server() {
     let (balancer, control, mut monitor) = watched();
     let owed = permit(&balancer).await;
     *control.unasked.lock() = true;
@@ -180,13 +180,13 @@ async fn the_loop_ends_with_its_scope() {
     run.await;
 }
 
-/// Looks while time passes, as its owner has it.
+/// Runs the monitor while time passes.
 async fn run_for(monitor: Monitor, time: Duration) {
     let _ = tokio::time::timeout(time, monitor.run(CancellationToken::new())).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_server_delays_nobody_elses_judgement() {
+async fn a_silent_server_delays_the_verdict_on_no_other() {
     let config = MonitorConfig { stall: Duration::from_secs(3), ..MonitorConfig::default() };
     let (balancer, control, monitor) = watched_as(config, &[("silent", 2), ("stalls", 2)]);
     *control.silent.lock() = Some("silent");
@@ -201,7 +201,7 @@ async fn a_silent_server_delays_nobody_elses_judgement() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_more_servers_are_looked_at_at_once_than_may_be() {
+async fn the_number_of_concurrent_looks_is_bounded() {
     #[derive(Default)]
     struct Slow(Mutex<(usize, usize)>);
     impl EngineControl for Slow {
@@ -236,7 +236,7 @@ async fn no_more_servers_are_looked_at_at_once_than_may_be() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_trial_holds_nobody_up_whose_tokens_are_counted() {
+async fn a_long_trial_ends_early_where_tokens_are_counted() {
     let (balancer, control, mut monitor) = watched_as(MonitorConfig::default(), &[("a", 256)]);
     look_for(&mut monitor, 2).await;
     let id = balancer.find("a").unwrap();
@@ -274,7 +274,7 @@ async fn a_token_that_was_generated_when_asked_for_is_as_good_as_a_trial() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_engine_that_is_paused_is_asked_for_nothing_and_gets_no_more_places() {
+async fn a_paused_engine_is_not_probed_and_gets_no_more_places() {
     let adaptive = AdaptiveConfig { start: 4, min: 1, increase: 8, ..AdaptiveConfig::default() };
     let config =
         MonitorConfig { probe: Probe::Generate, adaptive: Some(adaptive), ..MonitorConfig::default() };
@@ -291,7 +291,7 @@ async fn an_engine_that_is_paused_is_asked_for_nothing_and_gets_no_more_places()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_says_it_is_well_and_stalls_is_left_alone_for_longer_each_time() {
+async fn a_server_with_good_health_that_stalls_has_a_longer_cooldown_each_time() {
     let (balancer, _control, mut monitor) = watched();
     let mut waits = Vec::new();
     for _ in 0..4 {
@@ -309,11 +309,11 @@ async fn a_server_that_says_it_is_well_and_stalls_is_left_alone_for_longer_each_
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_others_have_there_is_counted_as_of_when_it_was_asked() {
+async fn samples_of_other_clients_are_counted_as_of_the_reading() {
     let (balancer, control, mut monitor) = watched_as(MonitorConfig::default(), &[("a", 64)]);
     let held = balancer.acquire(PermitRequest::new(40)).await.unwrap();
     control.load.lock().running = 40;
-    // Ours end while it answers: what it says was true before.
+    // Our samples end while the server answers, so that its answer shows the state before.
     *control.meanwhile.lock() = Some(Box::new(move || drop(held)));
     monitor.look().await;
     assert_eq!(balancer.snapshot().servers[0].foreign, 0);

@@ -1,12 +1,12 @@
-//! Aborts that clients ask for, to every server: nobody here knows which one has a request.
+//! Aborts that clients ask for. They go to every server, since the proxy does not know which one has a request.
 //!
-//! One task for all of a proxy sends them over the control connections, where they never wait behind data. An abort that
-//! comes within 10 ms of its request is usually lost, and answered "aborted" all the same; an id that is nobody's does
-//! nothing. So every abort is sent again a few times, after the client has been told of the first.
+//! One task of a proxy sends all aborts over the control connections, where they never wait behind data. An abort within
+//! 10 ms of its request is usually lost, and answered "aborted" all the same, while an unknown id does no harm. So every
+//! abort is sent again a few times, after the client has got the result of the first time.
 //!
 //! # Invariants
-//! At most [`ASKED_MAX`] clients wait for an answer, [`BATCHES_MAX`] batches of ids are being sent, each to
-//! [`SERVERS_AT_A_TIME`] servers; who comes when there is no room is refused, and counted.
+//! At most [`ASKED_MAX`] clients wait for an answer, and at most [`BATCHES_MAX`] batches of ids are being sent, each to
+//! [`SERVERS_AT_A_TIME`] servers at a time. A further client is refused, and counted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,27 +24,27 @@ use crate::{ControlError, EngineControl, LoadBalancer, ServerRef};
 
 /// Clients whose aborts have not been sent for the first time.
 const ASKED_MAX: usize = 4096;
-/// Batches that are being sent, again and again.
+/// Batches that are being sent or are about to be sent again.
 const BATCHES_MAX: usize = 32;
-/// What has come meanwhile goes out together.
+/// Clients whose aborts go out in one batch.
 const CLIENTS_PER_BATCH_MAX: usize = 1024;
 const SERVERS_AT_A_TIME: usize = 32;
-/// One call takes no longer: a server that says nothing keeps no other from being told again.
+/// Longest time of one call, so that a silent server does not delay the next sending to the others.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// What became of the first time.
+/// The result of sending an abort for the first time.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Told {
-    /// Servers that answered.
-    pub(super) heard: usize,
-    /// Servers that know no aborts.
-    pub(super) deaf: usize,
+pub(super) struct FirstResult {
+    /// Servers that confirmed it.
+    pub(super) answered: usize,
+    /// Servers that offer no aborts.
+    pub(super) unsupported: usize,
 }
 
 #[derive(Debug)]
 struct Asked {
     ids: Vec<String>,
-    told: oneshot::Sender<Told>,
+    told: oneshot::Sender<FirstResult>,
 }
 
 /// Takes clients' aborts. Cheap to clone.
@@ -54,14 +54,14 @@ pub struct Aborts {
     authorization: Option<Arc<str>>,
 }
 
-/// Sends what [`Aborts`] take, while [`run`](Self::run) does.
+/// Sends the aborts that [`Aborts`] take, while [`run`](Self::run) runs.
 pub struct Aborter {
     balancer: LoadBalancer,
     control: Arc<dyn EngineControl>,
     asked: mpsc::Receiver<Asked>,
 }
 
-/// The two ends of aborts. With `api_key`, which `control` sends along, clients have to send it, too.
+/// The two ends of aborts. With an `api_key`, which `control` has to send, clients have to send it, too.
 pub fn aborts(
     balancer: LoadBalancer,
     control: Arc<dyn EngineControl>,
@@ -73,11 +73,11 @@ pub fn aborts(
 }
 
 impl Aborts {
-    /// Has `ids` aborted; waits for the first time that they are sent.
-    pub(super) async fn abort(&self, headers: &HeaderMap, ids: Vec<String>) -> Result<Told, Refusal> {
+    /// Has `ids` aborted; waits until they have been sent for the first time.
+    pub(super) async fn abort(&self, headers: &HeaderMap, ids: Vec<String>) -> Result<FirstResult, Refusal> {
         let sent = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
         if self.authorization.as_ref().is_some_and(|key| sent != Some(key.as_bytes())) {
-            let message = "aborts need the api key that this proxy was started with";
+            let message = "expected the api key that this proxy was started with";
             return Err(Refusal::new(StatusCode::UNAUTHORIZED, "unauthorized", message));
         }
         let (told, hears) = oneshot::channel();
@@ -91,7 +91,7 @@ impl Aborts {
 }
 
 impl Aborter {
-    /// Sends aborts until `end`. Cancel-safe: what has not been sent is not sent.
+    /// Sends aborts until `end`. Cancel-safe: aborts that have not been sent are lost.
     pub async fn run(mut self, end: CancellationToken) {
         let mut sending = FuturesUnordered::new();
         loop {
@@ -102,7 +102,7 @@ impl Aborter {
                 Some(()) = sending.next() => {}
                 taken = self.asked.recv_many(&mut batch, CLIENTS_PER_BATCH_MAX), if sending.len() < BATCHES_MAX => {
                     if taken == 0 {
-                        // Nobody can ask any more.
+                        // All senders are gone.
                         while sending.next().await.is_some() {}
                         return;
                     }
@@ -120,7 +120,7 @@ impl Aborter {
     }
 }
 
-/// Tells `servers`, at every one of [`ABORT_PAUSES`]. Cancel-safe.
+/// Sends a batch to `servers` after each of [`ABORT_PAUSES`]. Cancel-safe.
 async fn send(control: Arc<dyn EngineControl>, mut servers: Vec<ServerRef>, batch: Vec<Asked>) {
     let mut ids = Vec::new();
     let mut clients = Vec::new();
@@ -135,13 +135,13 @@ async fn send(control: Arc<dyn EngineControl>, mut servers: Vec<ServerRef>, batc
         }
         let calls = fan_out(&servers, SERVERS_AT_A_TIME, |server| tell(control.as_ref(), server, &ids)).await;
         let is_last = round + 1 == ABORT_PAUSES.len();
-        let mut told = Told::default();
-        let mut deaf = Vec::new();
+        let mut told = FirstResult::default();
+        let mut unsupported = Vec::new();
         for (server, outcome) in calls {
             match outcome {
-                Ok(()) => told.heard += 1,
-                Err(ControlError::Unsupported { .. }) => deaf.push(Arc::clone(&server.name)),
-                Err(ref error) => tracing::debug!(%error, "an abort is not answered"),
+                Ok(()) => told.answered += 1,
+                Err(ControlError::Unsupported { .. }) => unsupported.push(Arc::clone(&server.name)),
+                Err(ref error) => tracing::debug!(%error, "an abort has failed"),
             }
             if round == 0 {
                 crate::aborts_sent(&server.name, count);
@@ -150,10 +150,10 @@ async fn send(control: Arc<dyn EngineControl>, mut servers: Vec<ServerRef>, batc
                 crate::aborts_confirmed(&server.name, count);
             }
         }
-        told.deaf = deaf.len();
-        servers.retain(|server| !deaf.contains(&server.name));
+        told.unsupported = unsupported.len();
+        servers.retain(|server| !unsupported.contains(&server.name));
         for client in clients.drain(..) {
-            // It may have gone away.
+            // The client may have gone away.
             let _ = client.send(told);
         }
     }

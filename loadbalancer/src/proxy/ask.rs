@@ -1,4 +1,4 @@
-//! What a request wants, as far as routing has to know it.
+//! What routing has to know of a request: samples, tokens and its group.
 
 use std::fmt;
 
@@ -11,24 +11,24 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Requests with the same value of this header are a group, for [`Policy::GroupAffinity`](crate::Policy::GroupAffinity).
 pub(super) const GROUP_HEADER: &str = "x-rolldock-group";
 
-/// See the fields.
+/// The demand of a request.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
-    /// Samples that it asks for.
+pub(super) struct Demand {
+    /// Number of samples.
     pub(super) samples: u32,
-    /// Of each of them at most; 0 where it does not say.
+    /// Most tokens of each sample; 0 if the request sets no limit.
     pub(super) expected_tokens: u32,
     pub(super) group: Option<u64>,
 }
 
-/// Engines take no more samples in a request (vLLM: `VLLM_MAX_N_SEQUENCES`).
+/// Most samples that an engine takes in one request (vLLM: `VLLM_MAX_N_SEQUENCES`).
 pub(super) const SAMPLES_MAX: u32 = 16_384;
 
-impl Wanted {
-    /// What cannot be read is the engine's to complain of: it counts as one sample.
+impl Demand {
+    /// Reads the demand of a request. A body that cannot be read counts as one sample, since the engine will refuse it.
     pub(super) fn of(head: &Parts, body: &[u8], counts_tokens: bool) -> Self {
         let group = head.headers.get(GROUP_HEADER).map(|group| xxh3_64(group.as_bytes()));
-        // Nearly every request asks for one sample, and says so by saying nothing.
+        // Nearly every request asks for one sample by leaving `n` out.
         if !counts_tokens && memmem::find(body, b"\"n\"").is_none() && !may_have_prompts(body) {
             return Self { samples: 1, expected_tokens: 0, group };
         }
@@ -46,8 +46,8 @@ impl Wanted {
     }
 }
 
-/// Whether a prompt may be a list of prompts: something called so is followed by a list whose first element is a string
-/// or a list. Most prompts are text or a list of tokens, and are not parsed here.
+/// Whether the prompt may be a list of prompts: a key `prompt` is followed by a list whose first element is a string or a
+/// list. Most prompts are a text or a list of tokens, and are not parsed.
 fn may_have_prompts(body: &[u8]) -> bool {
     const KEY: &[u8] = b"\"prompt\"";
     memmem::find_iter(body, KEY).any(|at| {
@@ -56,7 +56,7 @@ fn may_have_prompts(body: &[u8]) -> bool {
     })
 }
 
-/// What is read of a body. The last of several keys of a name counts, as it does for the engine.
+/// The fields that are read from a body. Of several keys with one name the last counts, as it does for the engine.
 #[derive(Default)]
 struct Params {
     n: Option<u32>,
@@ -111,7 +111,7 @@ impl<'de> Deserialize<'de> for Params {
     }
 }
 
-/// A number as engines read one: also where it stands in a string or has a fraction of nothing.
+/// A number as engines read it: in a string or with a fraction of zero, too.
 struct Count(Option<u32>);
 
 impl<'de> Deserialize<'de> for Count {
@@ -151,7 +151,7 @@ impl<'de> Deserialize<'de> for Count {
     }
 }
 
-/// How many prompts there are: a text is one, a list of tokens is one, a list of texts or of lists is so many.
+/// The number of prompts: a text and a list of tokens are one; a list of texts or of token lists has one for each element.
 struct Prompts(u32);
 
 impl<'de> Deserialize<'de> for Prompts {
@@ -186,16 +186,16 @@ impl<'de> Deserialize<'de> for Prompts {
     }
 }
 
-/// Of a list of prompts, or of a prompt that is a list.
+/// An element of a list of prompts, or a token of a prompt.
 struct Element {
     is_prompt: bool,
 }
 
 impl<'de> Deserialize<'de> for Element {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Looking;
+        struct ElementVisitor;
 
-        impl<'de> Visitor<'de> for Looking {
+        impl<'de> Visitor<'de> for ElementVisitor {
             type Value = bool;
 
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -220,7 +220,7 @@ impl<'de> Deserialize<'de> for Element {
             }
         }
 
-        deserializer.deserialize_any(Looking).map(|is_prompt| Self { is_prompt })
+        deserializer.deserialize_any(ElementVisitor).map(|is_prompt| Self { is_prompt })
     }
 }
 
@@ -229,7 +229,7 @@ struct AbortBody {
     request_ids: Vec<String>,
 }
 
-/// The requests that are to be aborted; `None` where none is named, which to an engine means all that it has.
+/// The ids of the requests that are to be aborted; `None` if there is none, which an engine would take for all requests.
 pub(super) fn request_ids(body: &[u8]) -> Option<Vec<String>> {
     let AbortBody { request_ids } = serde_json::from_slice(body).ok()?;
     (!request_ids.is_empty()).then_some(request_ids)
@@ -241,31 +241,31 @@ mod tests {
 
     use super::*;
 
-    fn wanted(path: &str, body: &str) -> Wanted {
+    fn demand(path: &str, body: &str) -> Demand {
         let (head, ()) = Request::post(path).body(()).unwrap().into_parts();
-        Wanted::of(&head, body.as_bytes(), true)
+        Demand::of(&head, body.as_bytes(), true)
     }
 
     #[test]
     fn samples_and_tokens_are_read_where_they_stand() {
-        let one = Wanted { samples: 1, expected_tokens: 0, group: None };
-        assert_eq!(wanted("/v1/completions", r#"{"prompt":"hello"}"#), one);
-        assert_eq!(wanted("/v1/completions", "no JSON \"n\""), one);
-        let four = Wanted { samples: 4, expected_tokens: 9, group: None };
+        let one = Demand { samples: 1, expected_tokens: 0, group: None };
+        assert_eq!(demand("/v1/completions", r#"{"prompt":"hello"}"#), one);
+        assert_eq!(demand("/v1/completions", "no JSON \"n\""), one);
+        let four = Demand { samples: 4, expected_tokens: 9, group: None };
         let prompt = r#"{"prompt":[1,2],"n":4,"max_tokens":9,"logprobs":0}"#;
-        assert_eq!(wanted("/v1/completions", prompt), four);
-        assert_eq!(wanted("/v1/chat/completions", r#"{"n":4,"max_completion_tokens":9}"#), four);
+        assert_eq!(demand("/v1/completions", prompt), four);
+        assert_eq!(demand("/v1/chat/completions", r#"{"n":4,"max_completion_tokens":9}"#), four);
         let generate = r#"{"token_ids":[1],"n":7,"sampling_params":{"n":4,"max_tokens":9}}"#;
-        assert_eq!(wanted("/inference/v1/generate", generate), four);
-        assert_eq!(wanted("/v1/completions", r#"{"n":null,"prompt":"\"n\""}"#), one);
+        assert_eq!(demand("/inference/v1/generate", generate), four);
+        assert_eq!(demand("/v1/completions", r#"{"n":null,"prompt":"\"n\""}"#), one);
     }
 
     #[test]
     fn a_list_of_prompts_is_so_many_and_a_list_of_tokens_is_one() {
         let samples = |body: &str| {
             let (head, ()) = Request::post("/v1/completions").body(()).unwrap().into_parts();
-            let quick = Wanted::of(&head, body.as_bytes(), false).samples;
-            assert_eq!(quick, wanted("/v1/completions", body).samples, "{body}");
+            let quick = Demand::of(&head, body.as_bytes(), false).samples;
+            assert_eq!(quick, demand("/v1/completions", body).samples, "{body}");
             quick
         };
         assert_eq!(samples(r#"{"prompt":[1,2,3,4]}"#), 1);
@@ -280,12 +280,12 @@ mod tests {
         assert_eq!(samples(r#"{"n":3.0}"#), 3);
         assert_eq!(samples(r#"{"n":-3}"#), 1);
         assert_eq!(samples(r#"{"n":1e300,"prompt":["a","b"]}"#), u32::MAX);
-        assert_eq!(wanted("/v1/chat/completions", r#"{"prompt":["a","b"]}"#).samples, 1);
-        assert_eq!(wanted("/inference/v1/generate", r#"{"sampling_params":null}"#).samples, 1);
+        assert_eq!(demand("/v1/chat/completions", r#"{"prompt":["a","b"]}"#).samples, 1);
+        assert_eq!(demand("/inference/v1/generate", r#"{"sampling_params":null}"#).samples, 1);
     }
 
     #[test]
-    fn an_abort_of_nobody_is_seen() {
+    fn an_abort_without_ids_is_noticed() {
         assert_eq!(request_ids(br#"{"request_ids":["a","b"]}"#), Some(vec!["a".to_owned(), "b".to_owned()]));
         for body in ["", "{}", r#"{"request_ids":[]}"#, r#"{"request_ids":"a"}"#, r#"{"request_ids":[1]}"#] {
             assert_eq!(request_ids(body.as_bytes()), None, "{body}");

@@ -1,4 +1,4 @@
-//! The body of a request, held until a server has it.
+//! The body of a request. It is held until a server has it.
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
@@ -11,9 +11,9 @@ use super::clock::{Over, Timed};
 use super::limits::Held;
 use super::refusal::Refusal;
 
-/// Reads the whole of it, as far and as long as it may be, and as long as there is room among all requests.
+/// Reads the whole body, within its bounds of length and time and the bound on the bytes of all requests.
 ///
-/// Cancel-safe: what was read is let go.
+/// Cancel-safe: the bytes that were read are released.
 pub(super) async fn whole<'a>(
     body: Incoming,
     shared: &'a Shared,
@@ -39,7 +39,7 @@ async fn collect(
     bytes_max: usize,
     mut held: Held<'_>,
 ) -> Result<(Bytes, Held<'_>), Refusal> {
-    // Nearly always all of it comes at once, and is not copied.
+    // The body nearly always comes in one piece, which is not copied.
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
     let mut length = 0;

@@ -1,8 +1,8 @@
-//! Until when a request may take, watched by one alarm for each connection.
+//! The time limit of a request, watched by one alarm for each connection.
 //!
-//! A timer for every request would be set and taken back a hundred thousand times for each time that one goes off.
-//! Instead, whoever waits writes down until when; the connection's alarm is set to the first of these times, and when it
-//! goes off it looks whether that time is still the right one.
+//! A timer for every request would be set and cancelled a hundred thousand times for each time that one goes off. Instead,
+//! a request notes its time limit. The connection's alarm is set to the earliest limit that it has seen, and when it goes
+//! off it checks whether that limit still stands.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -13,43 +13,43 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep};
 
-/// Between two requests, the alarm looks no more often.
+/// The time that the alarm is set to while the connection has no request.
 const REST: Duration = Duration::from_secs(3600);
 
-/// What a connection's request and its alarm have in common.
+/// What a connection's request and its alarm share.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
-    /// Nothing is under way if absent.
+    /// The limit of the request under way; `None` if there is none.
     until: Cell<Option<Instant>>,
     is_over: Cell<bool>,
 }
 
 impl Clock {
-    /// Begins a request: no connection has two at a time.
+    /// Begins a request. A connection has one at a time.
     pub(super) fn start(self: &Rc<Self>, until: Instant) -> Timed {
         self.until.set(Some(until));
         self.is_over.set(false);
         Timed { clock: Rc::clone(self) }
     }
 
-    /// Whether the time of a request is over that has not ended.
+    /// Whether the time of the request under way is over.
     pub(super) fn is_over(&self) -> bool {
         self.is_over.get()
     }
 }
 
-/// The time of a request was over before what it waited for.
+/// The time of a request was over before the awaited event came.
 #[derive(Debug)]
 pub(super) struct Over;
 
-/// A request that is under way; it has ended when this is dropped.
+/// The time limit of a request that is under way. The request ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Timed {
     clock: Rc<Clock>,
 }
 
 impl Timed {
-    /// From now on it may take so long.
+    /// Sets a new limit.
     pub(super) fn until(&self, until: Instant) {
         self.clock.until.set(Some(until));
     }
@@ -58,12 +58,13 @@ impl Timed {
         self.clock.is_over()
     }
 
-    /// Completes when its time is over. The alarm's task is this one: it needs no waking. Cancel-safe.
+    /// Completes when the request's time is over. The alarm is polled by the same task, so that it wakes this future.
+    /// Cancel-safe.
     pub(super) fn over(&self) -> impl Future<Output = ()> {
         poll_fn(|_| if self.is_over() { Poll::Ready(()) } else { Poll::Pending })
     }
 
-    /// What `future` says, if that is in time. As cancel-safe as `future`.
+    /// The result of `future`, if it comes in time. As cancel-safe as `future`.
     pub(super) async fn bound<T>(&self, future: impl Future<Output = T>) -> Result<T, Over> {
         tokio::select! {
             biased;
@@ -91,7 +92,7 @@ impl Alarm {
         Self { sleep: Box::pin(tokio::time::sleep(REST)), clock: Rc::clone(clock) }
     }
 
-    /// Ready when the request's time is over, of which the request is told when it is polled next.
+    /// Ready when the request's time is over. The request notices it when it is polled next.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
             if let Some(until) = self.clock.until.get()
@@ -126,18 +127,18 @@ mod tests {
             tokio::time::timeout_at(after(limit), alarm).await.is_ok()
         };
         drop(clock.start(after(10)));
-        assert!(!gone_off(20).await, "that one was answered");
+        assert!(!gone_off(20).await, "the first request was answered");
         let timed = clock.start(after(30));
         timed.until(after(50));
         assert!(!gone_off(40).await, "it was given more time");
         assert!(gone_off(60).await && timed.is_over());
         assert_eq!(began.elapsed(), Duration::from_secs(50));
         assert!(timed.bound(std::future::pending::<()>()).await.is_err());
-        assert!(timed.bound(async {}).await.is_ok(), "what is done is done");
+        assert!(timed.bound(async {}).await.is_ok(), "a future that is ready wins");
         drop(timed);
         assert!(!clock.is_over());
         let _next = clock.start(after(8000));
-        assert!(gone_off(9000).await, "its rest is over before");
+        assert!(gone_off(9000).await, "the alarm goes off once in between");
         assert_eq!(began.elapsed(), Duration::from_secs(8000));
     }
 }

@@ -1,4 +1,4 @@
-//! A request on its way to the server of a permit.
+//! Forwarding of a request to the server that its permit names.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use hyper::http::response;
 use hyper::{Request, Response, StatusCode};
 use tokio::time::Instant;
 
-use super::ask::{SAMPLES_MAX, Wanted};
+use super::ask::{SAMPLES_MAX, Demand};
 use super::clock::{Over, Timed};
 use super::refusal::Refusal;
 use super::relay::{Patience, Relayed, Reply};
@@ -18,10 +18,10 @@ use crate::server::{ServerId, ServerState};
 use crate::{BalancerError, Permit, PermitRequest};
 
 impl Worker {
-    /// Sends a request to the server of a permit, and to another one as long as no server can have begun with it.
+    /// Sends a request to the server that a permit names, and to another one as long as no server can have begun with it.
     ///
-    /// Cancel-safe: the connection to the engine is closed, and the permit returned.
-    pub(super) async fn pass_on(
+    /// Cancel-safe: the connection to the engine is closed, and the permit is returned.
+    pub(super) async fn forward(
         &self,
         request: Request<Incoming>,
         timed: Timed,
@@ -31,17 +31,17 @@ impl Worker {
         let (head, incoming) = request.into_parts();
         let (bytes, _held) = body::whole(incoming, &self.shared, &timed).await?;
         timed.until(deadline);
-        let wanted = Wanted::of(&head, &bytes, config.counts_tokens);
-        if wanted.samples > SAMPLES_MAX {
-            let samples = wanted.samples;
+        let demand = Demand::of(&head, &bytes, config.counts_tokens);
+        if demand.samples > SAMPLES_MAX {
+            let samples = demand.samples;
             let message =
-                format!("samples={samples} of one request, n times its prompts: more than {SAMPLES_MAX}");
+                format!("expected at most {SAMPLES_MAX} samples (n times the prompts), found samples={samples}");
             return Err(Refusal::bad_request(message));
         }
         self.shared.replays.earn();
         let mut failed_on: Vec<ServerId> = Vec::new();
         loop {
-            let permit = match timed.bound(self.permit(&wanted, &failed_on)).await {
+            let permit = match timed.bound(self.permit(&demand, &failed_on)).await {
                 Ok(granted) => granted?,
                 Err(Over) => return Err(self.late("permit")),
             };
@@ -51,7 +51,7 @@ impl Worker {
                 sent = self.upstreams.send(&permit, &head, &bytes) => sent,
                 () = permit.revoked() => Err(Failure::lost("the server was lost")),
                 () = timed.over() => {
-                    // Dropped, it has closed the connection, and the engine stops.
+                    // The dropped sending has closed the connection, so that the engine stops.
                     permit.finish(Outcome::Fault);
                     return Err(self.late("answer"));
                 }
@@ -73,16 +73,16 @@ impl Worker {
                     permit.finish(outcome);
                 }
                 Err(failure) if failure.is_ours => {
-                    // The permit returns without a verdict; another server would not be reached either.
+                    // The permit is returned without a verdict. Another server could not be reached either.
                     metrics::counter!("rolldock_proxy_exhausted_total").increment(1);
                     return Err(Refusal::overloaded(failure.to_string()));
                 }
                 Err(failure) => {
                     permit.finish(Outcome::Fault);
                     let attempts = failed_on.len();
-                    tracing::debug!(attempts, %failure, "a request is not answered");
+                    tracing::debug!(attempts, %failure, "a request has failed");
                     if !failure.is_unsent || !self.may_replay(&failed_on) {
-                        let message = format!("attempts={attempts}, the last of them: {failure}");
+                        let message = format!("attempts={attempts}, the last one failed: {failure}");
                         return Err(Refusal::new(StatusCode::BAD_GATEWAY, "bad_gateway", message));
                     }
                 }
@@ -91,14 +91,14 @@ impl Worker {
         }
     }
 
-    /// Whether a request that no server has begun with may be sent once more: where another server takes requests, and as
-    /// long as not too many are sent again.
+    /// Whether a request that no server has begun with may be sent once more: another server has to take requests, and the
+    /// budget of replays must allow it.
     fn may_replay(&self, failed_on: &[ServerId]) -> bool {
         if failed_on.len() >= self.shared.config.attempts_max as usize {
             return false;
         }
         let servers = self.shared.balancer.snapshot().servers;
-        // One on trial may be left alone for a minute, which is no time to wait for a second answer.
+        // A suspect server may be in a cooldown of a minute, which is too long to wait for.
         let is_other = servers
             .iter()
             .any(|server| server.state == ServerState::Active && !failed_on.contains(&server.id));
@@ -119,24 +119,25 @@ impl Worker {
         Refusal::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message)
     }
 
-    async fn permit(&self, wanted: &Wanted, exclude: &[ServerId]) -> Result<Permit, Refusal> {
+    async fn permit(&self, demand: &Demand, exclude: &[ServerId]) -> Result<Permit, Refusal> {
         let balancer = &self.shared.balancer;
         let deadline = Instant::now() + self.shared.config.permit_wait;
-        // More than any server has places for has one to itself; whether it is too many is the engine's to say.
-        let mut weight = match wanted.samples {
+        // A request with more samples than the largest server has places gets a whole server. The engine decides whether it takes
+        // that many.
+        let mut weight = match demand.samples {
             1 => 1,
             samples => samples.min(balancer.largest_capacity()).max(1),
         };
         loop {
             let request = PermitRequest {
-                expected_tokens: wanted.expected_tokens,
-                group: wanted.group,
+                expected_tokens: demand.expected_tokens,
+                group: demand.group,
                 exclude: exclude.to_vec(),
                 deadline: Some(deadline),
                 ..PermitRequest::new(weight)
             };
             match balancer.acquire(request).await {
-                // That server has lost places since.
+                // The largest server has lost places since.
                 Err(BalancerError::TooHeavy { largest, .. }) if (1..weight).contains(&largest) => {
                     weight = largest
                 }
@@ -150,7 +151,7 @@ impl Worker {
     }
 }
 
-/// What an answer's head says about the server.
+/// The outcome that the head of an answer shows.
 fn outcome_of(head: &response::Parts) -> Outcome {
     match head.status {
         StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {

@@ -1,15 +1,15 @@
-//! What all threads of a proxy share of its bounds.
+//! The bounds that all threads of a proxy share.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// A replay costs so much; every request earns the tenth part of it.
+/// Price of a replay. Every request earns a tenth of it.
 const REPLAY: u32 = 10;
 const EARNED: u32 = 1;
-/// So many replays in a row, before requests have earned others.
+/// Replays that are allowed in a row before requests have earned further ones.
 const BURST: u32 = 100;
 
-/// How many requests may be sent again: a tenth of all and a few, so that a fleet in trouble does not get three times the
-/// requests on top (a token bucket, as in Google's SRE book, "Handling Overload").
+/// The budget for requests that are sent again: a tenth of all requests and a few, so that replays do not triple the load
+/// of a fleet in trouble (a token bucket, as in Google's SRE book, "Handling Overload").
 #[derive(Debug)]
 pub(super) struct ReplayBudget(AtomicU32);
 
@@ -20,15 +20,15 @@ impl Default for ReplayBudget {
 }
 
 impl ReplayBudget {
-    /// For a request that came in.
+    /// Credits the budget for a request that came in.
     pub(super) fn earn(&self) {
-        // Nearly always it is full, and nothing has to be written that all threads read.
+        // The budget is nearly always full. Then no thread writes the cache line that all of them read.
         if self.0.load(Ordering::Relaxed) < BURST * REPLAY {
             self.0.fetch_add(EARNED, Ordering::Relaxed);
         }
     }
 
-    /// Whether another one may be sent again.
+    /// Whether one more request may be sent again; pays for it.
     pub(super) fn spend(&self) -> bool {
         let spent =
             self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(REPLAY));
@@ -36,14 +36,14 @@ impl ReplayBudget {
     }
 }
 
-/// Bytes of requests that are held until a server has them.
+/// Counts the bytes of all requests that are held until a server has them.
 #[derive(Debug)]
 pub(super) struct Buffered {
     bytes: AtomicUsize,
     bytes_max: usize,
 }
 
-/// What a request holds of them; let go when dropped.
+/// The bytes that one request holds. They are released when this is dropped.
 #[derive(Debug)]
 pub(super) struct Held<'a> {
     of: &'a Buffered,
@@ -61,7 +61,7 @@ impl Buffered {
 }
 
 impl Held<'_> {
-    /// Whether there is room for so many more.
+    /// Counts so many more bytes; says whether the bound still holds.
     pub(super) fn grow(&mut self, bytes: usize) -> bool {
         let before = self.of.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.bytes += bytes;

@@ -1,5 +1,5 @@
-//! What any server answers alike, such as what models there are. It takes no permit and generates nothing, so it also says
-//! nothing about whether a server can: no breaker hears of it.
+//! Calls that any server answers alike, such as the list of models. They take no permit and generate nothing. Their
+//! outcomes do not show whether a server can generate, so that no breaker counts them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,16 +20,16 @@ use super::upstream::{self, Failure};
 use super::{Worker, body};
 use crate::server::ServerState;
 
-/// How long a text may take to be made into tokens, or back, before another server is asked.
+/// Longest time for a server to turn text into tokens or back; then another server is asked.
 const RENDER_MAX: Duration = Duration::from_secs(30);
-/// So many servers are asked, one after the other.
+/// Servers that are asked, one after the other.
 const SERVERS_MAX: usize = 5;
 
 impl Worker {
-    /// Asks one server after the other until one answers without a failure of its own; the last failure, if all fail.
+    /// Asks one server after the other until one answers without a server error. If all fail, returns the last such answer.
     ///
     /// Cancel-safe: the connection is closed.
-    pub(super) async fn ask_anyone(
+    pub(super) async fn ask_any_server(
         &self,
         request: Request<Incoming>,
         timed: &Timed,
@@ -39,17 +39,17 @@ impl Worker {
         let (bytes, held) = if head.method == Method::POST {
             body::whole(incoming, shared, timed).await?
         } else {
-            // Nobody has a use for it, and an engine would wait for what is not sent.
+            // No body is passed on, and an engine would wait for one of this length.
             head.headers.remove(CONTENT_LENGTH);
             (Bytes::new(), shared.buffered.hold())
         };
         let limit = if head.method == Method::POST { RENDER_MAX } else { shared.config.read_timeout };
-        let mut reason = "there is no server".to_owned();
+        let mut reason = "the fleet has no live server".to_owned();
         let mut failed = None;
-        for url in self.in_any_order().into_iter().take(SERVERS_MAX) {
-            // It ends by itself, however often it is tried.
+        for url in self.in_turn().into_iter().take(SERVERS_MAX) {
+            // The loop ends by itself, so that each attempt gets new time.
             timed.until(tokio::time::Instant::now() + 2 * limit);
-            match tokio::time::timeout(limit, self.asked(&url, &head, &bytes)).await {
+            match tokio::time::timeout(limit, self.ask_one(&url, &head, &bytes)).await {
                 Ok(Ok(answer)) if answer.status().is_server_error() => failed = Some(answer),
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(failure)) => reason = failure.to_string(),
@@ -60,20 +60,20 @@ impl Worker {
         failed.ok_or_else(|| Refusal::new(StatusCode::BAD_GATEWAY, "bad_gateway", reason))
     }
 
-    async fn asked(
+    async fn ask_one(
         &self,
         url: &str,
         head: &request::Parts,
         bytes: &Bytes,
     ) -> Result<Response<Reply>, Failure> {
-        let upstream::Answer { mut head, body, wire } = self.upstreams.send_to(url, head, bytes).await?;
+        let upstream::Begun { mut head, body, wire } = self.upstreams.send_to(url, head, bytes).await?;
         upstream::strip_hop_by_hop(&mut head.headers);
         let bytes = wire.whole(Limited::new(body, self.shared.config.body_bytes_max)).await?;
         Ok(Response::from_parts(head, Reply::Whole(Some(bytes))))
     }
 
-    /// The addresses of those that live, the sound ones first, from a different one every time.
-    fn in_any_order(&self) -> Vec<Arc<str>> {
+    /// The addresses of the live servers, active ones first, beginning at a different one every time.
+    fn in_turn(&self) -> Vec<Arc<str>> {
         let mut servers = self.shared.balancer.snapshot().servers;
         servers.retain(|server| server.state.is_live() && server.url.is_some());
         if !servers.is_empty() {

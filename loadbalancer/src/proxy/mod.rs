@@ -1,29 +1,29 @@
-//! The balancer as a server of its own: clients talk to it as they would to one engine.
+//! The balancer as a server of its own, which clients use like a single engine.
 //!
 //! ```text
 //!   client ---> serve ---> permit of a server ---> its connection ---> engine
 //!          <--- the engine's answer, byte for byte, as it comes <-----
 //! ```
 //!
-//! Each thread has a runtime and connections of its own and drives both sides of a request in one task: an answer wakes
-//! nobody but the one who passes it on. Bodies are forwarded untouched; of a request no more is read than how many samples
-//! it asks for.
+//! Each thread has a runtime and connections of its own, and drives both sides of a request in one task, so that an answer
+//! wakes one task only. Bodies are forwarded unchanged. The proxy reads from a request only how many samples it asks for.
 //!
 //! # Invariants
-//! - A permit is held for as long as the engine works: until the last byte has been passed on, or the client is gone. A
-//!   client that goes away closes the connection to the engine, which then stops.
-//! - Every request has a deadline, and every answer that has begun goes on or is cut off: [`ProxyConfig::request_timeout`],
-//!   [`ProxyConfig::idle_timeout`]. So does every body that is read, and every client that does not read.
-//! - A request is sent again only while no server can have begun with it: it was not sent, or refused with 503 or 429; at
-//!   most [`ProxyConfig::attempts_max`] times, never twice to one server, and no more than a tenth of all requests.
-//! - A connection that this machine has no room for is the client's to ask for again and says nothing about a server.
-//! - What the engine says to a client that erred goes to that client and says nothing about the engine.
-//! - Only what clients need is passed on (`paths`): nobody stops an engine or changes its weights through here.
-//! - An abort is sent to every server, several times: nobody here knows which one has the request.
-//! - The bytes of requests that are held are bounded over all of them.
+//! - A permit is held for as long as the engine works: until the last byte has been passed on, or the client is gone. When
+//!   a client goes away, the proxy closes the connection to the engine, which then stops.
+//! - Every request has a deadline ([`ProxyConfig::request_timeout`]), and every answer that stands still is cut off
+//!   ([`ProxyConfig::idle_timeout`]). Reading a body and writing to a client that does not read are bounded, too.
+//! - A request is sent again only while no server can have begun with it: it was not sent, or was refused with 503 or 429.
+//!   It is sent at most [`ProxyConfig::attempts_max`] times and never twice to one server, and replays are at most a tenth of
+//!   all requests.
+//! - A connection that this machine has no resources for is refused to the client, and says nothing about a server.
+//! - An engine's answer to a wrong request is passed on, and says nothing about the engine.
+//! - Only the calls that clients need are passed on (`paths`): a client cannot stop an engine or change its weights.
+//! - An abort is sent to every server, several times, since the proxy does not know which one has the request.
+//! - The bytes of all held requests together are bounded.
 //!
 //! # Deliberately absent
-//! TLS and users: what is in front of a private network terminates them.
+//! TLS and users: a gateway in front of the private network handles both.
 
 mod abort;
 mod ask;
@@ -75,35 +75,35 @@ pub use abort::{Aborter, Aborts, aborts};
 /// How requests are passed on.
 #[derive(Debug, Clone)]
 pub struct ProxyConfig {
-    /// Longest body of a request; bytes.
+    /// Longest body of a request, in bytes.
     pub body_bytes_max: usize,
-    /// Bytes of requests that may be held at a time, until servers have them.
+    /// Bytes of all requests that may be held at a time, until servers have them.
     pub buffered_bytes_max: usize,
-    /// To how many servers a request is sent at most, as long as none can have begun with it.
+    /// Most servers that a request is sent to, one after the other, as long as none can have begun with it.
     pub attempts_max: u32,
-    /// How long a request waits for a server with room.
+    /// Longest wait of a request for a permit.
     pub permit_wait: Duration,
-    /// How long a connection to a server may take.
+    /// Longest time to connect to a server.
     pub connect: Duration,
-    /// How long the body of a request may take to come.
+    /// Longest time to receive the body of a request.
     pub body_timeout: Duration,
-    /// How long a server may take to answer a read, before another one is asked.
+    /// Longest time for a server to answer a read (a `GET`); then another server is asked.
     pub read_timeout: Duration,
-    /// How long a request may take in all, from its head to the last byte of its answer.
+    /// Longest time of a request in all, from its head to the last byte of its answer.
     pub request_timeout: Duration,
-    /// How long nothing may come of an answer that has begun, and how long a client may take nothing of one.
+    /// Longest time without a byte of an answer that has begun, from the engine or to the client.
     pub idle_timeout: Duration,
-    /// After an end is asked for, requests that run may take so long.
+    /// Longest time for running requests to finish when the proxy ends.
     pub drain: Duration,
-    /// Whether the tokens that requests may take are read, for policies and prices that count them.
+    /// Whether the token limits of requests are read, for policies that count expected tokens.
     pub counts_tokens: bool,
-    /// What is answered at `/metrics`.
+    /// Renders the answer of `/metrics`.
     pub metrics: Option<RenderMetrics>,
-    /// Who sends aborts; nobody does if absent.
+    /// Sends the clients' aborts; aborts are refused if absent.
     pub aborts: Option<Aborts>,
 }
 
-/// The metrics as text.
+/// Renders the metrics as text.
 #[derive(Clone)]
 pub struct RenderMetrics(pub Arc<dyn Fn() -> String + Send + Sync>);
 
@@ -133,49 +133,49 @@ impl Default for ProxyConfig {
     }
 }
 
-/// A client that sends no whole head for so long is let go.
+/// Longest time for a client to send the head of a request.
 const HEAD_MAX: Duration = Duration::from_secs(60);
-/// A client that is silent for so long, while it waits for its answer, is asked by the system whether it is there.
+/// Silence of a client after which the kernel probes its connection.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// After an error of the listener, out of descriptors as a rule: others have to be closed first.
+/// Pause after an error of the listener. As a rule descriptors have run out, and other connections have to close first.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Such errors come in their hundreds, and are told of so often.
-const ACCEPT_WORDS_INTERVAL: Duration = Duration::from_secs(10);
+/// Shortest time between two log lines about such errors, which come in their hundreds.
+const ACCEPT_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What the threads of a proxy have in common.
+/// What the threads of a proxy share.
 struct Shared {
     balancer: LoadBalancer,
     config: ProxyConfig,
     replays: ReplayBudget,
     buffered: Buffered,
-    /// Reads so far: each begins at another server.
+    /// Number of reads so far. Each read begins at another server.
     looks: AtomicU64,
 }
 
-/// See the module's documentation. Clones are of one proxy, for its threads.
+/// A proxy in front of a fleet. Each thread serves a clone of it.
 #[derive(Clone)]
 pub struct Proxy {
     shared: Arc<Shared>,
 }
 
-/// One thread's part of a proxy.
+/// The part of a proxy that belongs to one thread.
 struct Worker {
     shared: Arc<Shared>,
     upstreams: Upstreams,
 }
 
 impl Proxy {
-    /// Before a fleet.
+    /// A proxy in front of `balancer`'s fleet.
     pub fn new(balancer: LoadBalancer, config: ProxyConfig) -> Self {
         let buffered = Buffered::new(config.buffered_bytes_max);
         let (replays, looks) = (ReplayBudget::default(), AtomicU64::new(0));
         Self { shared: Arc::new(Shared { balancer, config, replays, buffered, looks }) }
     }
 
-    /// Passes requests on until `end`, then finishes those that run. Has to be called inside a `LocalSet` or a thread's
-    /// own runtime: nothing of it leaves the thread.
+    /// Passes requests on until `end`, then finishes the running ones. Has to be called inside a `LocalSet` or a runtime of
+    /// the thread's own, since its tasks stay on the thread.
     ///
-    /// Not cancel-safe: requests that run are dropped with it.
+    /// Not cancel-safe: running requests are dropped with the future.
     pub async fn serve(self, listener: TcpListener, end: CancellationToken) {
         let config = &self.shared.config;
         let (drain, upstreams) = (config.drain, Upstreams::new(config.connect));
@@ -183,12 +183,12 @@ impl Proxy {
         let mut connections = JoinSet::new();
         let mut sweeps = tokio::time::interval(SWEEP_INTERVAL);
         sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut said = None;
+        let mut logged_at = None;
         loop {
             let accepted = tokio::select! {
                 biased;
                 () = end.cancelled() => break,
-                // Only so that what has ended is let go of.
+                // Frees connections that have ended.
                 Some(_) = connections.join_next() => continue,
                 _ = sweeps.tick() => {
                     worker.upstreams.sweep();
@@ -201,9 +201,9 @@ impl Proxy {
                     connections.spawn_local(converse(Rc::clone(&worker), stream, end.clone()));
                 }
                 Err(error) => {
-                    if said.is_none_or(|said: Instant| said.elapsed() >= ACCEPT_WORDS_INTERVAL) {
+                    if logged_at.is_none_or(|at: Instant| at.elapsed() >= ACCEPT_LOG_INTERVAL) {
                         tracing::warn!(%error, connections = connections.len(), "cannot take a connection");
-                        said = Some(Instant::now());
+                        logged_at = Some(Instant::now());
                     }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
@@ -217,10 +217,10 @@ impl Proxy {
     }
 }
 
-/// Has the system end a connection whose client takes nothing for so long, also what is the rest of an answer and waits in
-/// its buffers; and one whose client is gone without a word.
+/// Has the kernel end a connection whose client reads nothing for so long, even the rest of an answer in the kernel's
+/// buffers, and a connection whose client is gone without closing it.
 ///
-/// Where it does not do so, connections last longer, and no answer is less right.
+/// Errors are ignored: without these options such connections only last longer.
 fn attend(stream: &TcpStream, patience: Duration) {
     let _ = stream.set_nodelay(true);
     let _ = sockopt::set_tcp_user_timeout(stream, u32::try_from(patience.as_millis()).unwrap_or(u32::MAX));
@@ -246,7 +246,7 @@ async fn converse(worker: Rc<Worker>, stream: TcpStream, end: CancellationToken)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     {
-        // A client that went away is no news.
+        // The error of a client that went away is ignored.
         let mut in_time = poll_fn(|context| poll_in_time(connection.as_mut(), &mut alarm, &clock, context));
         tokio::select! {
             biased;
@@ -258,7 +258,7 @@ async fn converse(worker: Rc<Worker>, stream: TcpStream, end: CancellationToken)
     poll_fn(|context| poll_in_time(connection.as_mut(), &mut alarm, &clock, context)).await;
 }
 
-/// Drives a connection until it ends, or until the time of its request is over and its client does not even take the news.
+/// Drives a connection until it ends, or until the time of its request is over and the client does not read the refusal.
 fn poll_in_time<Connection: Future>(
     mut connection: std::pin::Pin<&mut Connection>,
     alarm: &mut Alarm,
@@ -283,19 +283,19 @@ impl Worker {
     async fn answer(&self, request: Request<Incoming>, timed: Timed) -> Response<Reply> {
         let path = request.uri().path();
         let answered = match route(request.method(), path) {
-            Route::Permit => self.pass_on(request, timed).await,
-            Route::Anyone => self.ask_anyone(request, &timed).await,
+            Route::Permit => self.forward(request, timed).await,
+            Route::AnyServer => self.ask_any_server(request, &timed).await,
             Route::Abort => self.abort(request, &timed).await,
             Route::Health => Ok(self.health()),
             Route::Metrics => self.metrics(),
             Route::Refused => Err(Refusal::control(path)),
-            // In the words of an engine that has nothing there.
+            // The answer of an engine for an unknown path.
             Route::Unknown => Ok(say(StatusCode::NOT_FOUND, &json!({ "detail": "Not Found" }))),
         };
         answered.unwrap_or_else(Refusal::into_response)
     }
 
-    /// Well as long as one server is.
+    /// Answers 200 as long as one server is live.
     fn health(&self) -> Response<Reply> {
         let fleet = self.shared.balancer.snapshot();
         let live = fleet.servers.iter().filter(|server| server.state.is_live()).count();
@@ -305,14 +305,14 @@ impl Worker {
 
     fn metrics(&self) -> Result<Response<Reply>, Refusal> {
         let Some(RenderMetrics(render)) = &self.shared.config.metrics else {
-            return Err(Refusal::new(StatusCode::NOT_FOUND, "not_found", "no metrics are kept here"));
+            return Err(Refusal::new(StatusCode::NOT_FOUND, "not_found", "this proxy keeps no metrics"));
         };
         let mut response = Response::new(Reply::Whole(Some(render().into())));
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; version=0.0.4"));
         Ok(response)
     }
 
-    /// Tells every server: which one has the requests is not known here, and an id that is not theirs is nothing to them.
+    /// Sends an abort to every server: the proxy does not know which one has the requests, and servers ignore unknown ids.
     async fn abort(&self, request: Request<Incoming>, timed: &Timed) -> Result<Response<Reply>, Refusal> {
         let shared = &self.shared;
         let (head, incoming) = request.into_parts();
@@ -326,7 +326,7 @@ impl Worker {
             return Err(Refusal::new(
                 StatusCode::NOT_IMPLEMENTED,
                 "not_implemented",
-                "nobody sends aborts here",
+                "this proxy sends no aborts",
             ));
         };
         timed.until(Instant::now() + shared.config.request_timeout);
@@ -335,14 +335,14 @@ impl Worker {
             Ok(told) => told?,
             Err(clock::Over) => return Err(Refusal::overloaded("the aborts have not been sent in time")),
         };
-        let status = match (told.heard, told.deaf) {
+        let status = match (told.answered, told.unsupported) {
             (0, 0) => StatusCode::BAD_GATEWAY,
-            // Closing the connection is what ends a request there.
+            // On such servers only a closed connection ends a request.
             (0, _) => StatusCode::NOT_IMPLEMENTED,
             _ => StatusCode::OK,
         };
-        let words = if told.heard > 0 { "aborted" } else { "not aborted" };
-        Ok(say(status, &json!({ "status": words, "aborted": count, "servers": told.heard })))
+        let result = if told.answered > 0 { "aborted" } else { "not aborted" };
+        Ok(say(status, &json!({ "status": result, "aborted": count, "servers": told.answered })))
     }
 }
 

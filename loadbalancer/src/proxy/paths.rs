@@ -1,30 +1,31 @@
-//! What is passed on, by method and path.
+//! Which requests are passed on, by method and path.
 //!
-//! A list of what may pass, not of what may not: engines have many calls that stop them, change their weights or run code in
-//! their workers, mostly without a key, and more with every version. They are for operators, on other ports.
+//! The list names the calls that may pass. Engines have many calls that stop them, change their weights or run code in
+//! their workers, mostly without a key, and more with every version. Those are for operators, on other ports.
 
 use hyper::Method;
 
-/// Who answers a request.
+/// What answers a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Route {
-    /// This proxy: whether it is well.
+    /// The proxy, about its health.
     Health,
-    /// This proxy: its metrics.
+    /// The proxy, with its metrics.
     Metrics,
-    /// All servers.
+    /// All servers are told.
     Abort,
-    /// Any server, without a permit: it generates nothing, and all say the same.
-    Anyone,
-    /// The server of a permit.
+    /// Any server, without a permit: the call generates nothing, and all servers answer alike.
+    AnyServer,
+    /// The server that a permit names.
     Permit,
-    /// Nobody: a call that is no client's.
+    /// Refused: the call is for operators.
     Refused,
-    /// Nobody: what a client may read is not there.
+    /// Not found: there is nothing to read at this path.
     Unknown,
 }
 
-/// Beside everything below `/v1/` and what renders. Rewards and embeddings are clients' business, too.
+/// Paths that are passed on besides everything below `/v1/` and the rendering calls. Clients also use rewards and
+/// embeddings.
 const PASSED: [&str; 10] = [
     "/inference/v1/generate",
     "/tokenize",
@@ -38,7 +39,7 @@ const PASSED: [&str; 10] = [
     "/v2/embed",
 ];
 const ABORTS: [&str; 2] = ["/abort_requests", "/inference/v1/abort_requests"];
-/// Below `/v1/`, and yet they change one engine.
+/// Paths below `/v1/` that change an engine.
 const CONTROL: [&str; 2] = ["/v1/load_lora_adapter", "/v1/unload_lora_adapter"];
 
 pub(super) fn route(method: &Method, path: &str) -> Route {
@@ -54,13 +55,13 @@ pub(super) fn route(method: &Method, path: &str) -> Route {
                 Route::Refused
             }
         }
-        path if reads || generates_nothing(path) => Route::Anyone,
+        path if reads || generates_nothing(path) => Route::AnyServer,
         _ => Route::Permit,
     }
 }
 
 fn is_passed(path: &str) -> bool {
-    // What is in front of an engine may resolve dots, so that a path would be another one there.
+    // A gateway in front of an engine may resolve dots, so that the engine would see another path.
     let is_plain = !path.contains("..") && !path.contains("%2e") && !path.contains("%2E");
     let is_clients = path.starts_with("/v1/") && !CONTROL.contains(&path.trim_end_matches('/'));
     is_plain && (is_clients || PASSED.contains(&path) || renders(path))
@@ -70,7 +71,7 @@ fn renders(path: &str) -> bool {
     path.ends_with("/render") || path.ends_with("/derender")
 }
 
-/// Takes no place on an engine, and says nothing about whether it can generate.
+/// Whether a call takes no place on an engine. Its outcome does not show whether the engine can generate.
 fn generates_nothing(path: &str) -> bool {
     matches!(path, "/tokenize" | "/detokenize") || renders(path)
 }
@@ -85,10 +86,10 @@ mod tests {
             assert_eq!(route(&Method::POST, path), Route::Permit, "{path}");
         }
         for path in ["/tokenize", "/detokenize", "/v1/chat/completions/render", "/inference/v1/derender"] {
-            assert_eq!(route(&Method::POST, path), Route::Anyone, "{path}");
+            assert_eq!(route(&Method::POST, path), Route::AnyServer, "{path}");
         }
         for path in ["/v1/models", "/version", "/v1/completions"] {
-            assert_eq!(route(&Method::GET, path), Route::Anyone, "{path}");
+            assert_eq!(route(&Method::GET, path), Route::AnyServer, "{path}");
         }
         for path in ["/abort_requests", "/inference/v1/abort_requests"] {
             assert_eq!(route(&Method::POST, path), Route::Abort, "{path}");

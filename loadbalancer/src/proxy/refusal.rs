@@ -1,4 +1,4 @@
-//! What is answered here and not by a server.
+//! Answers of the proxy itself.
 
 use bytes::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::relay::Reply;
 
-/// Why a request is not passed on, as OpenAI's servers say it.
+/// Why a request is not passed on, in the form of OpenAI's errors.
 #[derive(Debug)]
 pub(super) struct Refusal {
     status: StatusCode,
@@ -25,16 +25,16 @@ impl Refusal {
     }
 
     pub(super) fn too_long(bytes_max: usize) -> Self {
-        let message = format!("the body has more than bytes={bytes_max}");
+        let message = format!("expected a body of at most bytes={bytes_max}");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
     }
 
-    /// Later there may be room.
+    /// A refusal that asks the client to try again later.
     pub(super) fn overloaded(message: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
     }
 
-    /// For a call that is an operator's.
+    /// The refusal of a call that is for operators.
     pub(super) fn control(path: &str) -> Self {
         let message = format!(
             "path={path} is not passed on: engine control belongs to the admin port and the engines' own ports"

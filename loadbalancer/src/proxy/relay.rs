@@ -1,4 +1,4 @@
-//! An engine's answer on its way to the client.
+//! The relay of an engine's answer to the client.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -14,22 +14,24 @@ use tokio::time::Instant;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::clock::Timed;
-use super::tokens::{NanWords, TokenCount};
+use super::tokens::{NanMessage, TokenCount};
 use super::upstream::{self, Upstreams, Wire};
 use crate::Permit;
 use crate::outcome::Outcome;
 
-/// What a client is sent.
+/// The body of an answer to a client.
 pub(super) enum Reply {
+    /// An answer of the proxy itself, or a small one that was read whole.
     Whole(Option<Bytes>),
+    /// An engine's answer, passed on as it comes.
     Relayed(Box<Relayed>),
 }
 
-/// The engine did not finish what it began to say.
+/// The error of an answer that began and does not end.
 #[derive(Debug)]
 pub(super) struct CutOff {
     reason: String,
-    /// Of the server; otherwise the request was too long.
+    /// Whether the server is at fault; otherwise the request has taken too long.
     is_fault: bool,
 }
 
@@ -53,10 +55,12 @@ impl From<Infallible> for CutOff {
     }
 }
 
-/// What is read of an answer as it passes.
+/// What is read from an answer as it passes.
 enum Reading {
+    /// The number of tokens of a good answer.
     Tokens(TokenCount),
-    Words(NanWords),
+    /// The message of an error for which the engine may be to blame.
+    Error(NanMessage),
     Nothing,
 }
 
@@ -64,7 +68,7 @@ impl Reading {
     fn of(outcome: &Outcome, status: StatusCode) -> Self {
         match outcome {
             Outcome::Success { .. } => Self::Tokens(TokenCount::default()),
-            Outcome::ClientError if status == StatusCode::BAD_REQUEST => Self::Words(NanWords::default()),
+            Outcome::ClientError if status == StatusCode::BAD_REQUEST => Self::Error(NanMessage::default()),
             _ => Self::Nothing,
         }
     }
@@ -72,32 +76,32 @@ impl Reading {
     fn feed(&mut self, bytes: &[u8]) {
         match self {
             Self::Tokens(tokens) => tokens.feed(bytes),
-            Self::Words(words) => words.feed(bytes),
+            Self::Error(message) => message.feed(bytes),
             Self::Nothing => {}
         }
     }
 
-    /// What the head said, corrected.
-    fn outcome(&self, said: &Outcome) -> Outcome {
+    /// The outcome that the answer's head shows, corrected by its body.
+    fn outcome(&self, of_head: &Outcome) -> Outcome {
         match self {
             Self::Tokens(tokens) => Outcome::Success { tokens: tokens.total() },
-            Self::Words(words) if words.is_said() => Outcome::Fault,
-            Self::Words(_) | Self::Nothing => said.clone(),
+            Self::Error(message) if message.is_found() => Outcome::Fault,
+            Self::Error(_) | Self::Nothing => of_head.clone(),
         }
     }
 }
 
-/// How long an answer may take.
+/// The time limits of an answer.
 pub(super) struct Patience {
     pub(super) timed: Timed,
-    /// For all of it.
+    /// End of the time for the whole answer.
     pub(super) deadline: Instant,
-    /// Without a byte.
+    /// Longest time without a byte.
     pub(super) idle: Duration,
 }
 
 impl Patience {
-    /// Something has come, or is about to.
+    /// Starts the idle time anew: bytes have come, or are about to.
     fn renew(&self) {
         self.timed.until((Instant::now() + self.idle).min(self.deadline));
     }
@@ -105,7 +109,7 @@ impl Patience {
     fn cut_off(&self) -> CutOff {
         let is_fault = Instant::now() < self.deadline;
         let reason = if is_fault {
-            format!("nothing has come for {} s (idle timeout)", self.idle.as_secs_f64())
+            format!("no bytes for {} s (idle timeout)", self.idle.as_secs_f64())
         } else {
             "it has taken too long (request timeout)".to_owned()
         };
@@ -115,14 +119,15 @@ impl Patience {
     }
 }
 
-/// Holds the permit for as long as the engine works. Dropped before the end, it closes the engine's connection.
+/// An answer on its way. It holds the permit for as long as the engine works; if it is dropped before the end, it closes
+/// the connection to the engine.
 pub(super) struct Relayed {
     body: Incoming,
     wire: Option<Wire>,
     permit: Option<Permit>,
-    /// Made when something has to be waited for.
+    /// Created when the body has to be waited for.
     revoked: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
-    /// What the permit is returned with at the end.
+    /// The outcome that the head of the answer shows.
     outcome: Outcome,
     reading: Reading,
     patience: Patience,
@@ -130,15 +135,15 @@ pub(super) struct Relayed {
 }
 
 impl Relayed {
-    /// The client's answer, from the engine's head and the body to come.
+    /// The answer to the client, made of the engine's head and the body to come.
     pub(super) fn response(
-        answer: upstream::Answer,
+        answer: upstream::Begun,
         permit: Permit,
         outcome: Outcome,
         patience: Patience,
         upstreams: Upstreams,
     ) -> Response<Reply> {
-        let upstream::Answer { mut head, body, wire } = answer;
+        let upstream::Begun { mut head, body, wire } = answer;
         upstream::strip_hop_by_hop(&mut head.headers);
         let reading = Reading::of(&outcome, head.status);
         patience.renew();
@@ -147,7 +152,7 @@ impl Relayed {
         Response::from_parts(head, Reply::Relayed(Box::new(relayed)))
     }
 
-    /// The last byte is out: the connection and the permit are free.
+    /// The last byte has been passed on: frees the connection and the permit.
     fn end(&mut self, context: &mut Context<'_>) {
         let Some(permit) = self.permit.take() else { return };
         if let Some(mut wire) = self.wire.take()
@@ -160,7 +165,7 @@ impl Relayed {
     }
 
     fn poll_body(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
-        // Twice: what is read in the first turn is there in the second.
+        // Twice: the bytes that the first turn reads are often available in the second.
         for _ in 0..2 {
             if let Some(wire) = &mut self.wire {
                 wire.drive(context);
@@ -175,7 +180,7 @@ impl Relayed {
         if self.patience.timed.is_over() {
             return Poll::Ready(Some(Err(self.patience.cut_off())));
         }
-        // A server that stalls in the middle of an answer is found by others.
+        // The monitor finds a server that stalls in the middle of an answer, and ends its life.
         let Some(permit) = &self.permit else { return Poll::Pending };
         let revoked = self.revoked.get_or_insert_with(|| Box::pin(permit.revoked_owned()));
         revoked.poll_unpin(context).map(|()| Some(Err(CutOff::fault("the server was lost"))))
@@ -192,11 +197,11 @@ impl Relayed {
             Some(Ok(_)) if self.body.is_end_stream() => self.end(context),
             Some(Ok(_)) => self.patience.renew(),
             Some(Err(error)) => {
-                tracing::debug!(%error, "an answer breaks off");
+                tracing::debug!(%error, "an answer is cut off");
                 if let Some(permit) = self.permit.take() {
                     permit.finish(if error.is_fault { Outcome::Fault } else { Outcome::Cancelled });
                 }
-                // The engine learns of it.
+                // Closing the connection tells the engine.
                 self.wire = None;
             }
             None => self.end(context),

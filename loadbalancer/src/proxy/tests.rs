@@ -1,4 +1,4 @@
-//! The proxy before scripted engines.
+//! The proxy in front of scripted engines.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -24,7 +24,7 @@ use crate::control::vllm::VllmControl;
 use crate::server::ServerState;
 use crate::{BalancerConfig, ServerSpec};
 
-/// What an engine has seen.
+/// The requests that an engine has got.
 #[derive(Default)]
 struct Seen {
     requests: AtomicUsize,
@@ -35,10 +35,10 @@ struct Seen {
     running: Mutex<HashMap<String, (Instant, CancellationToken)>>,
 }
 
-/// No test takes longer on a busy machine.
+/// Longest time of a test, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An engine has not heard of a request sooner, and an abort of it is lost.
+/// Time in which an engine does not know a request yet, so that an abort of it is lost.
 const ABORT_RACE: Duration = Duration::from_millis(40);
 
 struct Gone(Arc<Seen>);
@@ -96,7 +96,7 @@ async fn complete(
             let first = futures::stream::iter([Ok::<_, Infallible>("data: 0\n\n")]);
             Body::from_stream(first.chain(futures::stream::pending())).into_response()
         }
-        // Back as it came.
+        // The body is sent back unchanged.
         _ => ([("x-request-id", "7")], bytes).into_response(),
     }
 }
@@ -128,7 +128,7 @@ async fn engine() -> Engine {
     let seen = Arc::new(Seen::default());
     let router = Router::new()
         .route("/v1/completions", post(complete))
-        // It waits for whatever a head announces.
+        // The engine waits for a body of the announced length.
         .route("/v1/models", get(|_: axum::body::Bytes| async { "{\"data\":[]}" }))
         .route("/tokenize", post(|_: axum::body::Bytes| async { "{\"tokens\":[]}" }))
         .route("/pause", post(paused))
@@ -180,7 +180,7 @@ impl Running {
     }
 }
 
-/// Runs a test against a proxy before servers with these addresses.
+/// Runs a test against a proxy in front of servers with these addresses.
 async fn before(urls: &[&str], config: ProxyConfig, test: impl AsyncFnOnce(&Running)) {
     before_with(BalancerConfig { seed: 3, ..BalancerConfig::default() }, urls, config, test).await;
 }
@@ -213,14 +213,14 @@ async fn before_with(
     let aborting = aborter.run(end.clone());
     let local = LocalSet::new();
     let all = local.run_until(async { tokio::join!(serving, testing, aborting) });
-    tokio::time::timeout(PATIENCE, all).await.expect("somebody is left waiting");
+    tokio::time::timeout(PATIENCE, all).await.expect("a request is left waiting");
     assert_eq!(running.in_use(), 0, "a permit is out");
 }
 
 async fn until(mut holds: impl FnMut() -> bool) {
     let give_up = Instant::now() + Duration::from_secs(10);
     while !holds() {
-        assert!(Instant::now() < give_up, "it never came about");
+        assert!(Instant::now() < give_up, "the condition never held");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -283,7 +283,7 @@ async fn an_abort_is_not_lost_in_the_proxy() {
         let aborting = async {
             let is_there = |engine: &Engine| engine.seen.running.lock().contains_key("cmpl-a-0");
             until(|| engines.iter().any(is_there)).await;
-            // At once: the engine does not take it yet. By the name that the client was told.
+            // Sent too early for the engine, and by the id that the engine told the client.
             proxy.post("/abort_requests", "{\"request_ids\":[\"cmpl-a\",\"b\"]}").await
         };
         let (ended, told) = tokio::join!(asking, aborting);
@@ -297,7 +297,7 @@ async fn an_abort_is_not_lost_in_the_proxy() {
 }
 
 #[tokio::test]
-async fn an_abort_of_everybodys_requests_is_refused() {
+async fn an_abort_of_all_requests_is_refused() {
     let engine = engine().await;
     before(&[&engine.url], ProxyConfig::default(), async |proxy| {
         for body in ["", "{}", "{\"request_ids\":[]}"] {
@@ -308,8 +308,8 @@ async fn an_abort_of_everybodys_requests_is_refused() {
         assert_eq!(engine.seen.aborts.load(Ordering::Relaxed), 0);
     })
     .await;
-    let nobody = busy().await;
-    before(&[&nobody.url], ProxyConfig::default(), async |proxy| {
+    let refusing = busy().await;
+    before(&[&refusing.url], ProxyConfig::default(), async |proxy| {
         assert_eq!(proxy.post("/abort_requests", "{\"request_ids\":[\"a\"]}").await.status(), 502);
     })
     .await;
@@ -318,13 +318,13 @@ async fn an_abort_of_everybodys_requests_is_refused() {
 #[tokio::test]
 async fn a_dead_or_busy_server_is_not_asked_twice_for_one_request() {
     let (engine, busy) = (engine().await, busy().await);
-    let nobody = "http://127.0.0.1:9";
-    before(&[nobody, &busy.url, &engine.url], ProxyConfig::default(), async |proxy| {
+    let absent = "http://127.0.0.1:9";
+    before(&[absent, &busy.url, &engine.url], ProxyConfig::default(), async |proxy| {
         for _ in 0..30 {
             assert_eq!(proxy.ask(json!({ "prompt": "x" })).await.status(), 200);
         }
         let servers = proxy.balancer.snapshot().servers;
-        assert_eq!(servers[0].outcomes.fault, 3, "then it was left alone");
+        assert_eq!(servers[0].outcomes.fault, 3, "then it was in its cooldown");
         assert_eq!(servers[0].state, ServerState::Probing);
         assert_eq!(servers[1].state, ServerState::Active, "busy is not broken");
         assert_eq!(servers[2].outcomes.success, 30);
@@ -333,7 +333,7 @@ async fn a_dead_or_busy_server_is_not_asked_twice_for_one_request() {
 }
 
 #[tokio::test]
-async fn a_clients_mistakes_are_its_own() {
+async fn a_clients_mistakes_say_nothing_about_the_server() {
     let engine = engine().await;
     let config = ProxyConfig { body_bytes_max: 1000, ..ProxyConfig::default() };
     before(&[&engine.url], config, async |proxy| {
@@ -355,7 +355,7 @@ async fn a_clients_mistakes_are_its_own() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_lost_in_the_middle_of_an_answer_holds_nobody() {
+async fn a_server_that_is_lost_in_the_middle_of_an_answer_keeps_no_client_waiting() {
     let engine = engine().await;
     let config = ProxyConfig { attempts_max: 1, ..ProxyConfig::default() };
     before(&[&engine.url], config, async |proxy| {
@@ -377,7 +377,7 @@ async fn a_server_that_is_lost_in_the_middle_of_an_answer_holds_nobody() {
 }
 
 #[tokio::test]
-async fn what_runs_at_the_end_is_finished() {
+async fn running_requests_finish_at_the_end() {
     let engine = engine().await;
     before(&[&engine.url], ProxyConfig::default(), async |proxy| {
         let (answer, ()) = tokio::join!(proxy.ask(json!({ "say": "slow" })), async {

@@ -1,31 +1,31 @@
-//! What is read of answers from the bytes that pass: how many tokens they have, and whether an error is the engine's own.
-//! Nothing is parsed, and nothing is kept but a seam.
+//! What is read from the bytes of passing answers: the number of tokens, and whether the engine is to blame for an error.
+//! The bytes are searched and not parsed, and only the seam between two pieces is kept.
 
 use memchr::memmem;
 
-/// What engines write before the number. Inside a text the quotes would be escaped, so it stands nowhere else.
+/// The key before the number of tokens. Quotes inside a text are escaped, so that the key occurs nowhere else.
 const KEY: &[u8] = b"\"completion_tokens\":";
-/// A stream has an event for every token or so; the one that ends it holds no object.
+/// The beginning of an event of a stream. There is about one for each token; the last event of a stream holds no object.
 const EVENT: &[u8] = b"data: {";
-/// More than the key, a space and a number take.
+/// Bytes that are kept of a piece: more than the key, a space and a number take.
 const SEAM: usize = 48;
 
-/// Counts as an answer goes by.
+/// Counts the tokens of a passing answer.
 #[derive(Debug, Default)]
 pub(super) struct TokenCount {
-    /// As the engine says.
-    said: Option<u64>,
+    /// The number that the engine reports.
+    reported: Option<u64>,
     events: u64,
-    /// The end of what went by, where the key may have been cut.
+    /// The end of the last piece, in which the key may have been cut.
     tail: Vec<u8>,
 }
 
 impl TokenCount {
     pub(super) fn feed(&mut self, bytes: &[u8]) {
         self.tail.extend_from_slice(&bytes[..bytes.len().min(SEAM)]);
-        self.said = last_said(&self.tail).or(self.said);
+        self.reported = last_reported(&self.tail).or(self.reported);
         if bytes.len() > SEAM {
-            self.said = last_said(bytes).or(self.said);
+            self.reported = last_reported(bytes).or(self.reported);
             self.tail.clear();
             self.tail.extend_from_slice(&bytes[bytes.len() - SEAM..]);
         } else {
@@ -34,45 +34,45 @@ impl TokenCount {
         self.events += memmem::find_iter(bytes, EVENT).count() as u64;
     }
 
-    /// What the engine said, else how many events there were.
+    /// The number that the engine reports, else the number of events.
     pub(super) fn total(&self) -> u64 {
-        self.said.unwrap_or(self.events)
+        self.reported.unwrap_or(self.events)
     }
 }
 
-/// vLLM's words where logits are not finite: a 400 for which the request is not to blame.
-const NAN_WORDS: &[u8] = b"Out of range float values are not JSON compliant";
+/// vLLM's message where logits are not finite: a 400 for which the engine is to blame.
+const NAN_MESSAGE: &[u8] = b"Out of range float values are not JSON compliant";
 
-/// Looks for [`NAN_WORDS`] as an answer goes by.
+/// Looks for [`NAN_MESSAGE`] in a passing answer.
 #[derive(Debug, Default)]
-pub(super) struct NanWords {
-    is_said: bool,
-    /// The end of what went by, where the words may have been cut.
+pub(super) struct NanMessage {
+    is_found: bool,
+    /// The end of the last piece, in which the message may have been cut.
     tail: Vec<u8>,
 }
 
-impl NanWords {
+impl NanMessage {
     pub(super) fn feed(&mut self, bytes: &[u8]) {
-        self.tail.extend_from_slice(&bytes[..bytes.len().min(NAN_WORDS.len())]);
-        self.is_said = self.is_said || has_nan_words(&self.tail) || has_nan_words(bytes);
-        if bytes.len() > NAN_WORDS.len() {
+        self.tail.extend_from_slice(&bytes[..bytes.len().min(NAN_MESSAGE.len())]);
+        self.is_found = self.is_found || has_nan_message(&self.tail) || has_nan_message(bytes);
+        if bytes.len() > NAN_MESSAGE.len() {
             self.tail.clear();
-            self.tail.extend_from_slice(&bytes[bytes.len() - NAN_WORDS.len()..]);
+            self.tail.extend_from_slice(&bytes[bytes.len() - NAN_MESSAGE.len()..]);
         } else {
-            self.tail.drain(..self.tail.len().saturating_sub(NAN_WORDS.len()));
+            self.tail.drain(..self.tail.len().saturating_sub(NAN_MESSAGE.len()));
         }
     }
 
-    pub(super) fn is_said(&self) -> bool {
-        self.is_said
+    pub(super) fn is_found(&self) -> bool {
+        self.is_found
     }
 }
 
-fn has_nan_words(bytes: &[u8]) -> bool {
-    memmem::find(bytes, NAN_WORDS).is_some()
+fn has_nan_message(bytes: &[u8]) -> bool {
+    memmem::find(bytes, NAN_MESSAGE).is_some()
 }
 
-fn last_said(bytes: &[u8]) -> Option<u64> {
+fn last_reported(bytes: &[u8]) -> Option<u64> {
     let at = memmem::find_iter(bytes, KEY).last()? + KEY.len();
     let digits: Vec<u8> = bytes[at..]
         .iter()
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_engines_word_is_found_however_it_is_cut() {
+    fn the_reported_count_is_found_however_it_is_cut() {
         let answer = r#"{"choices":[{"text":"\"completion_tokens\": 7"}],"usage":{"prompt_tokens":8,"completion_tokens": 1234,"x":1}}"#;
         assert_eq!(counted(&[answer]), 1234);
         for cut in 0..answer.len() {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_counts_its_events_until_the_engine_says_how_many_there_were() {
+    fn a_stream_counts_its_events_until_the_engine_reports_the_tokens() {
         let event = "data: {\"choices\":[{\"text\":\"a\"}]}\n\n";
         assert_eq!(counted(&[event, event, "data: [DONE]\n\n"]), 2);
         let usage = "data: {\"choices\":[],\"usage\":{\"completion_tokens\":5}}\n\n";
@@ -116,19 +116,19 @@ mod tests {
     }
 
     #[test]
-    fn words_of_numbers_that_are_none_are_found_however_they_are_cut() {
+    fn the_message_of_nan_values_is_found_however_it_is_cut() {
         let answer = "{\"error\":{\"message\":\"Out of range float values are not JSON compliant: nan\",\"code\":400}}";
         for cut in 0..answer.len() {
-            let mut words = NanWords::default();
+            let mut words = NanMessage::default();
             words.feed(&answer.as_bytes()[..cut]);
             words.feed(&answer.as_bytes()[cut..]);
-            assert!(words.is_said(), "cut at {cut}");
+            assert!(words.is_found(), "cut at {cut}");
         }
-        let mut words = NanWords::default();
+        let mut words = NanMessage::default();
         answer.bytes().for_each(|byte| words.feed(&[byte]));
-        assert!(words.is_said());
-        let mut others = NanWords::default();
+        assert!(words.is_found());
+        let mut others = NanMessage::default();
         others.feed(b"{\"error\":{\"message\":\"temperature must be non-negative\"}}");
-        assert!(!others.is_said());
+        assert!(!others.is_found());
     }
 }

@@ -1,4 +1,4 @@
-//! Connections to the servers, driven by whoever waits for their answers.
+//! Connections to the servers. The task that waits for an answer also drives its connection.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -22,14 +22,14 @@ use tokio::time::Instant;
 
 use crate::{Permit, is_exhaustion};
 
-/// Engines close connections that were idle for 5 s: let go of them before.
+/// Longest idle time of a connection. Engines close theirs after 5 s.
 const IDLE_MAX: Duration = Duration::from_secs(4);
-/// How often they are looked through.
+/// Time between two sweeps of the idle connections.
 pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-/// Idle connections kept for a server by a thread.
+/// Idle connections that a thread keeps for a server.
 const IDLE_CONNECTIONS_MAX: usize = 1024;
 
-/// Headers that are about one connection and not about the message.
+/// Headers that concern one connection and not the message.
 const HOP_BY_HOP: [HeaderName; 7] = [
     header::CONNECTION,
     header::PROXY_AUTHENTICATE,
@@ -47,13 +47,13 @@ pub(super) fn strip_hop_by_hop(headers: &mut HeaderMap) {
     headers.remove("keep-alive");
 }
 
-/// Why there is no answer.
+/// Why a server has not answered.
 #[derive(Debug)]
 pub(super) struct Failure {
     reason: String,
-    /// Nothing of the request can have been seen.
+    /// Whether the server cannot have seen any of the request.
     pub(super) is_unsent: bool,
-    /// Of this machine and not of the server.
+    /// Whether this machine is to blame and not the server.
     pub(super) is_ours: bool,
 }
 
@@ -79,17 +79,17 @@ impl fmt::Display for Failure {
 
 type Connection = http1::Connection<TokioIo<TcpStream>, Full<Bytes>>;
 
-/// A connection and the right to send on it.
+/// A connection, and its sender.
 pub(super) struct Wire {
     sender: SendRequest<Full<Bytes>>,
-    /// `None` once it has ended.
+    /// `None` once the connection has ended.
     connection: Option<Pin<Box<Connection>>>,
 }
 
 impl Wire {
     async fn connect(authority: &str, limit: Duration) -> Result<Self, Failure> {
         let connecting = tokio::time::timeout(limit, TcpStream::connect(authority)).await;
-        let stream = connecting.map_err(|_| Failure::unsent("it takes no connections"))?;
+        let stream = connecting.map_err(|_| Failure::unsent("the server takes no connections"))?;
         let stream = stream.map_err(|error| Failure::unconnected(&error))?;
         stream.set_nodelay(true).map_err(Failure::unsent)?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(Failure::unsent)?;
@@ -104,13 +104,13 @@ impl Wire {
         }
     }
 
-    /// Whether another request can go on it.
+    /// Whether the connection can take another request.
     pub(super) fn is_reusable(&mut self, context: &mut Context<'_>) -> bool {
         self.drive(context);
         self.connection.is_some() && matches!(self.sender.poll_ready(context), Poll::Ready(Ok(())))
     }
 
-    /// The whole body of an answer that came on it.
+    /// Reads the whole body of an answer that came on this connection.
     pub(super) async fn whole(mut self, body: Limited<Incoming>) -> Result<Bytes, Failure> {
         let mut collecting = std::pin::pin!(body.collect());
         let whole = poll_fn(|context| {
@@ -129,7 +129,7 @@ impl Wire {
         let mut response = std::pin::pin!(self.sender.send_request(request));
         let connection = &mut self.connection;
         poll_fn(|context| {
-            // Twice: what we ask for in the first turn is often there in the second.
+            // Twice: the bytes that the first turn reads are often available in the second.
             for _ in 0..2 {
                 if let Some(driven) = connection
                     && driven.as_mut().poll(context).is_ready()
@@ -138,7 +138,7 @@ impl Wire {
                 }
                 match response.as_mut().poll(context) {
                     Poll::Ready(Ok(response)) => return Poll::Ready(Ok(response)),
-                    // It was closed before anything was written.
+                    // The connection was closed before any byte was written.
                     Poll::Ready(Err(error)) if error.is_canceled() => {
                         return Poll::Ready(Err(Failure::unsent(error)));
                     }
@@ -148,15 +148,15 @@ impl Wire {
             }
             match connection {
                 Some(_) => Poll::Pending,
-                None => Poll::Ready(Err(Failure::lost("it closed the connection"))),
+                None => Poll::Ready(Err(Failure::lost("the server closed the connection"))),
             }
         })
         .await
     }
 }
 
-/// An answer whose body is still to come.
-pub(super) struct Answer {
+/// An answer of which only the head has come.
+pub(super) struct Begun {
     pub(super) head: response::Parts,
     pub(super) body: Incoming,
     pub(super) wire: Wire,
@@ -167,7 +167,7 @@ struct Idle {
     wires: Vec<(Wire, Instant)>,
 }
 
-/// Idle connections of a thread, by the address that they lead to.
+/// The idle connections of a thread, by server address.
 #[derive(Clone)]
 pub(super) struct Upstreams {
     idle: Rc<RefCell<HashMap<String, Idle>>>,
@@ -179,7 +179,7 @@ impl Upstreams {
         Self { idle: Rc::default(), connect }
     }
 
-    /// A connection that is free for another request.
+    /// Keeps a connection that is free for another request.
     pub(super) fn give_back(&self, url: &str, wire: Wire) {
         let mut idle = self.idle.borrow_mut();
         let now = Instant::now();
@@ -195,7 +195,7 @@ impl Upstreams {
         }
     }
 
-    /// Lets go of what nobody has asked for: engines have closed it, or are about to. To be called every
+    /// Drops connections that have been idle for too long, which engines have closed or are about to. To be called every
     /// [`SWEEP_INTERVAL`].
     pub(super) fn sweep(&self) {
         let now = Instant::now();
@@ -210,7 +210,7 @@ impl Upstreams {
         self.idle.borrow().len()
     }
 
-    /// The connection that was used last and is still good.
+    /// The most recently used connection that still works.
     async fn idle(&self, url: &str) -> Option<Wire> {
         loop {
             let (mut wire, since) = self.idle.borrow_mut().get_mut(url)?.wires.pop()?;
@@ -223,14 +223,14 @@ impl Upstreams {
         }
     }
 
-    /// Sends a request to the server of a permit.
+    /// Sends a request to the server that a permit names.
     pub(super) async fn send(
         &self,
         permit: &Permit,
         head: &request::Parts,
         body: &Bytes,
-    ) -> Result<Answer, Failure> {
-        let url = permit.url().ok_or_else(|| Failure::unsent("it has no address"))?;
+    ) -> Result<Begun, Failure> {
+        let url = permit.url().ok_or_else(|| Failure::unsent("the server has no address"))?;
         self.send_to(url, head, body).await
     }
 
@@ -239,7 +239,7 @@ impl Upstreams {
         url: &str,
         head: &request::Parts,
         body: &Bytes,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<Begun, Failure> {
         let target = Target::of(url, head)?;
         loop {
             let used = self.idle(url).await;
@@ -251,9 +251,9 @@ impl Upstreams {
             match wire.send(target.request(head, body)).await {
                 Ok(response) => {
                     let (head, body) = response.into_parts();
-                    return Ok(Answer { head, body, wire });
+                    return Ok(Begun { head, body, wire });
                 }
-                // It was closed between two requests.
+                // The server closed the connection between two requests.
                 Err(failure) if failure.is_unsent && was_used => {}
                 Err(failure) => return Err(failure),
             }
@@ -261,7 +261,7 @@ impl Upstreams {
     }
 }
 
-/// Where a request goes.
+/// The address and path that a request is sent to.
 struct Target {
     authority: String,
     host: HeaderValue,
@@ -274,7 +274,7 @@ impl Target {
             .strip_prefix("http://")
             .map(|rest| rest.split_at(rest.find('/').unwrap_or(rest.len())))
             .ok_or_else(|| Failure::unsent("expected http://HOST:PORT"))?;
-        // An IPv6 address has colons of its own, in brackets.
+        // The colons of an IPv6 address stand in brackets.
         let has_port = base.rfind(':') > base.rfind(']');
         let authority = if has_port { base.to_owned() } else { format!("{base}:80") };
         let asked = head.uri.path_and_query().map_or("/", |path| path.as_str());

@@ -6,7 +6,7 @@ fn state(balancer: &LoadBalancer) -> ServerState {
     balancer.snapshot().servers[0].state
 }
 
-/// So many faults as make a server suspect.
+/// Reports as many faults as make a server suspect.
 async fn make_suspect(balancer: &LoadBalancer) {
     for _ in 0..BalancerConfig::default().faults_max {
         balancer.acquire(request(1)).await.unwrap().finish(Outcome::Fault);
@@ -14,7 +14,7 @@ async fn make_suspect(balancer: &LoadBalancer) {
     assert_eq!(state(balancer), ServerState::Probing);
 }
 
-/// How long a permit is waited for.
+/// Waits for a permit; returns it with the time that it took.
 async fn wait_for_permit(balancer: &LoadBalancer) -> (Permit, Duration) {
     let started = Instant::now();
     let acquiring = tokio::time::timeout(seconds(3600), balancer.acquire(request(1)));
@@ -47,7 +47,7 @@ async fn a_dead_server_attracts_no_traffic() {
 async fn client_errors_never_eject_a_server() {
     let balancer = fleet(&[1], Policy::LeastLoad);
     for _ in 0..50 {
-        let permit = balancer.acquire(request(1)).now_or_never().expect("it is left alone").unwrap();
+        let permit = balancer.acquire(request(1)).now_or_never().expect("the server takes no permits").unwrap();
         permit.finish(Outcome::ClientError);
     }
     assert_eq!(balancer.snapshot().servers[0].state, ServerState::Active);
@@ -121,7 +121,7 @@ async fn faults_that_come_now_and_then_are_too_many_in_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failed_requests_cut_nobody_off_who_runs() {
+async fn failed_requests_do_not_end_running_ones() {
     let balancer = fleet(&[8], Policy::LeastLoad);
     let running = balancer.acquire(request(4)).await.unwrap();
     make_suspect(&balancer).await;
@@ -138,7 +138,7 @@ async fn failed_requests_cut_nobody_off_who_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_keeps_failing_is_left_alone_for_longer_each_time() {
+async fn a_server_that_keeps_failing_has_a_longer_cooldown_each_time() {
     let balancer = fleet(&[8], Policy::LeastLoad);
     make_suspect(&balancer).await;
     let mut waits = Vec::new();
@@ -157,7 +157,7 @@ async fn a_server_that_keeps_failing_is_left_alone_for_longer_each_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_passes_its_trials_only_is_left_alone_for_longer_each_time_too() {
+async fn a_server_that_passes_only_its_trials_has_a_longer_cooldown_each_time_too() {
     let balancer = fleet(&[8], Policy::LeastLoad);
     make_suspect(&balancer).await;
     let mut waits = Vec::new();
@@ -185,7 +185,7 @@ async fn a_hanging_trial_does_not_stick() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_operator_wants_outlives_a_death_and_a_resume_is_no_trial() {
+async fn an_operators_setting_outlives_a_death_and_a_resume_is_no_trial() {
     let balancer = fleet(&[4], Policy::LeastLoad);
     let id = ServerId(0);
     balancer.declare_dead(id, "test").unwrap();
@@ -206,7 +206,7 @@ async fn what_an_operator_wants_outlives_a_death_and_a_resume_is_no_trial() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cooling_server_is_nobody_to_wait_for() {
+async fn a_request_does_not_wait_for_a_cooling_server() {
     let balancer = fleet(&[1, 1], Policy::LeastLoad);
     let exclude = vec![ServerId(1)];
     for _ in 0..3 {

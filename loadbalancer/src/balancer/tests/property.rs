@@ -1,4 +1,4 @@
-//! Random holders, cancels, deaths, returns, additions and removals; invariants after every step.
+//! Random holders, cancellations, deaths, revivals, joins and departures; the invariants are checked after each.
 
 use futures::stream::{FuturesUnordered, StreamExt};
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ struct Play {
     rng: ChaCha8Rng,
     balancer: LoadBalancer,
     held: Vec<Permit>,
-    /// Of those who wait or have just been granted something; cancelled at any moment.
+    /// For requests that wait or have just been granted a permit; cancelled at any moment.
     cancels: Vec<CancellationToken>,
 }
 
@@ -38,7 +38,7 @@ impl Play {
         });
     }
 
-    /// What happens to a server.
+    /// Lets a random event happen to a server.
     fn befall(&mut self, event: u64, id: ServerId) {
         let Self { rng, balancer, .. } = self;
         let is_only = balancer.snapshot().servers.len() == 1;
@@ -78,13 +78,13 @@ impl Play {
         for server in &fleet.servers {
             let is_of_it = |permit: &&Permit| permit.server() == server.id && permit.epoch() == server.epoch;
             let out: u32 = self.held.iter().filter(is_of_it).map(Permit::weight).sum();
-            // Those whose grant has not been looked at yet have some, too.
+            // Grants that have not been received yet take places, too.
             assert!(out <= server.in_use, "{words}: {server:?} has {out} out");
         }
     }
 }
 
-/// What was granted, in order: the same seed gives the same.
+/// The granted permits, in order. They depend on the seed only.
 async fn play(seed: u64, policy: Policy) -> Vec<(ServerId, u32)> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let balancer = fleet(&[4, 8, 2], policy);
@@ -113,7 +113,7 @@ async fn play(seed: u64, policy: Policy) -> Vec<(ServerId, u32)> {
             8 if !play.cancels.is_empty() => {
                 let index = play.rng.random_range(0..play.cancels.len());
                 play.cancels.swap_remove(index).cancel();
-                // Sometimes others happen between the cancel and its being seen.
+                // Sometimes other events come between the cancellation and its effect.
                 if play.rng.random_bool(0.5) && !play.held.is_empty() {
                     play.finish_any();
                 }

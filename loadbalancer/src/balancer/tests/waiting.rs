@@ -1,4 +1,4 @@
-//! Requests that wait: who goes first, who keeps what, and who is told that it waits in vain.
+//! Requests that wait: their order, what they reserve, and when they fail.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,7 +28,7 @@ async fn a_heavy_request_is_granted_whole_and_not_overtaken() {
 }
 
 #[tokio::test]
-async fn dropping_a_heavy_waiter_frees_who_waited_behind_it() {
+async fn dropping_a_heavy_waiter_frees_the_requests_behind_it() {
     let balancer = fleet(&[8], Policy::LeastLoad);
     let _held = balancer.acquire(request(4)).await.unwrap();
     let mut heavy = Box::pin(balancer.acquire(request(8)));
@@ -63,7 +63,7 @@ async fn exclusion_holds_while_another_server_is_alive() {
     assert_eq!(other.server(), ServerId(0), "who does not mind is not kept waiting");
     drop(other);
     balancer.declare_dead(ServerId(1), "test").unwrap();
-    assert_eq!(second.await.unwrap().server(), ServerId(0), "nobody else is left");
+    assert_eq!(second.await.unwrap().server(), ServerId(0), "no other server is left");
 }
 
 #[tokio::test(start_paused = true)]
@@ -127,7 +127,7 @@ async fn a_heavy_request_empties_one_server_and_not_the_fleet() {
     let kept = held[0].server();
     let at = held.iter().position(|permit| permit.server() == kept).unwrap();
     drop(held.swap_remove(at));
-    // That server is nearest to having room. The others are for everybody.
+    // That server is nearest to having room. Any request may have the others.
     for _ in 0..50 {
         let at = held.iter().position(|permit| permit.server() != kept).unwrap();
         drop(held.swap_remove(at));
@@ -148,14 +148,14 @@ async fn a_heavy_request_keeps_no_server_that_could_never_have_it() {
     assert!((&mut heavy).now_or_never().is_none(), "it waits for those that may come back");
     for _ in 0..10 {
         let light = balancer.acquire(request(1)).now_or_never();
-        assert!(light.is_some(), "nobody else waits for it");
+        assert!(light.is_some(), "no other request waits for it");
     }
     balancer.set_paused(ServerId(3), false).unwrap();
     assert_eq!(heavy.await.unwrap().server(), ServerId(3));
 }
 
 #[tokio::test]
-async fn a_capacity_that_falls_freezes_nobody() {
+async fn a_capacity_that_falls_blocks_no_request() {
     let balancer = fleet(&[64], Policy::LeastLoad);
     balancer.set_capacity_ceiling(1024);
     let held = balancer.acquire(request(10)).await.unwrap();
@@ -173,7 +173,7 @@ async fn a_capacity_that_falls_freezes_nobody() {
 }
 
 #[tokio::test]
-async fn who_waits_for_more_than_any_server_has_is_told_so() {
+async fn a_request_for_more_than_any_server_has_fails() {
     let balancer = fleet(&[8, 64], Policy::LeastLoad);
     let _held = balancer.acquire(request(60)).await.unwrap();
     let mut heavy = Box::pin(balancer.acquire(request(48)));
@@ -194,7 +194,7 @@ async fn who_waits_for_more_than_any_server_has_is_told_so() {
 }
 
 #[tokio::test]
-async fn who_waits_for_more_tokens_than_any_server_has_gets_the_largest_to_itself() {
+async fn a_request_for_more_tokens_than_any_server_has_gets_the_largest_to_itself() {
     let spec = |name, tokens| ServerSpec { capacity_tokens: Some(tokens), ..spec(name, 8) };
     let servers = vec![spec("small", 100), spec("large", 1000)];
     let balancer = LoadBalancer::new(BalancerConfig::default(), servers).unwrap();
@@ -238,7 +238,7 @@ async fn full_fleet() -> (LoadBalancer, Vec<Permit>, Arc<AtomicU64>) {
 
 #[tokio::test]
 async fn a_return_to_a_full_fleet_costs_the_same_however_many_wait() {
-    // Alike; heavier and lighter; those that a server has failed, which is dead now.
+    // Equal requests; heavier and lighter ones; requests that exclude a server, which is dead now.
     for (name, weights, excludes) in
         [("alike", [2, 2], false), ("mixed", [1, 2], false), ("failed", [1, 2], true)]
     {
@@ -262,7 +262,7 @@ async fn a_return_to_a_full_fleet_costs_the_same_however_many_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_of_those_who_wait_looks_for_all_when_a_server_opens() {
+async fn one_waiting_request_watches_for_all_when_a_server_opens() {
     let (balancer, mut held, picks) = full_fleet().await;
     let mut waiting: Vec<_> = (0..500).map(|_| Box::pin(balancer.acquire(request(2)))).collect();
     let mut all = futures::future::join_all(waiting.iter_mut());
@@ -292,7 +292,7 @@ async fn penalties_are_not_looked_at_for_every_permit() {
 }
 
 #[tokio::test]
-async fn only_what_changes_the_fleet_is_news() {
+async fn only_changes_of_the_fleet_are_notified() {
     let balancer = fleet(&[4, 4], Policy::LeastLoad);
     let mut news = Box::pin(balancer.changed(Duration::from_secs(3600)));
     assert!((&mut news).now_or_never().is_none());
@@ -352,7 +352,7 @@ impl metrics::Recorder for Recorded {
 }
 
 #[tokio::test]
-async fn the_gauge_of_those_who_wait_follows_the_list() {
+async fn the_gauge_of_waiting_requests_follows_the_list() {
     let gauge = Arc::new(AtomicU64::new(0));
     let recorder = Recorded(Arc::clone(&gauge));
     let balancer = metrics::with_local_recorder(&recorder, || fleet(&[1], Policy::LeastLoad));

@@ -9,7 +9,7 @@ use crate::control::openai::OpenAiControl;
 use crate::control::vllm::VllmControl;
 use crate::{ControlError, EngineControl};
 
-/// Wants a key for everything, as a server behind a gateway does.
+/// A server that requires a key for every call, as one behind a gateway does.
 async fn locked() -> (ServerRef, AbortOnDropHandle<()>) {
     let answer = |headers: HeaderMap| async move {
         match headers.get("authorization").and_then(|key| key.to_str().ok()) {
@@ -35,10 +35,10 @@ async fn a_server_that_wants_a_key_is_alive() {
         OpenAiControl(http(key)).health(&server).await.unwrap();
     }
     let unknown = http(None).generate_one(&server).await.unwrap_err();
-    assert!(matches!(unknown, ControlError::Unsupported { .. }), "nothing was found out: {unknown}");
+    assert!(matches!(unknown, ControlError::Unsupported { .. }), "the probe has no result: {unknown}");
     http(Some("right")).generate_one(&server).await.unwrap();
-    let nobody = ServerRef { name: "b".into(), url: Some("http://127.0.0.1:9".into()) };
-    assert!(OpenAiControl(http(None)).health(&nobody).await.is_err());
+    let absent = ServerRef { name: "b".into(), url: Some("http://127.0.0.1:9".into()) };
+    assert!(OpenAiControl(http(None)).health(&absent).await.is_err());
 }
 
 #[test]

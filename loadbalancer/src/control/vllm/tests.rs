@@ -44,7 +44,7 @@ fn garbage_is_no_load() {
 
 type Heard = Arc<Mutex<Vec<(String, Value)>>>;
 
-/// Writes down what it is sent, and answers as 0.32 does.
+/// Logs the calls that it gets, and answers as vLLM 0.32 does.
 async fn hear(State(heard): State<Heard>, uri: Uri, body: Bytes) -> (StatusCode, Json<Value>) {
     let path = uri.path_and_query().unwrap().to_string();
     heard.lock().push((path.clone(), serde_json::from_slice(&body).unwrap_or_default()));
@@ -72,7 +72,7 @@ async fn engine() -> (ServerRef, Heard, CancellationToken) {
 }
 
 #[tokio::test]
-async fn weights_are_given_in_the_words_of_the_server() {
+async fn weights_are_given_by_the_servers_own_calls() {
     let (server, heard, end) = engine().await;
     let control = VllmControl::new(Duration::from_secs(10), None).unwrap();
     let mut kwargs = Map::new();
@@ -98,7 +98,7 @@ async fn weights_are_given_in_the_words_of_the_server() {
 }
 
 #[tokio::test]
-async fn what_a_server_says_of_its_weights_and_its_cache_is_understood() {
+async fn answers_about_weights_and_the_cache_are_understood() {
     let (server, _, end) = engine().await;
     let control = VllmControl::new(Duration::from_secs(10), None).unwrap();
     assert!(control.is_paused(&server).await.unwrap());

@@ -1,4 +1,4 @@
-//! What takes too long, or is too much.
+//! The bounds on time and size.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -18,7 +18,7 @@ async fn begins(proxy: &Running, length: usize, body: &str) -> TcpStream {
 }
 
 #[tokio::test]
-async fn a_request_that_is_never_answered_is_told_so_and_the_engine_stops() {
+async fn a_request_without_an_answer_fails_at_its_timeout_and_the_engine_stops() {
     let engine = engine().await;
     let config = ProxyConfig { request_timeout: brief(200), ..ProxyConfig::default() };
     before(&[&engine.url], config, async |proxy| {
@@ -59,13 +59,13 @@ async fn an_answer_that_stands_still_is_cut_off() {
         assert_eq!(proxy.in_use(), 0);
         assert_eq!(proxy.balancer.snapshot().servers[0].outcomes.fault, 1);
         let slow = proxy.ask(json!({ "say": "slow" })).await;
-        assert_eq!(slow.text().await.unwrap(), "at last", "what has not begun may take its time");
+        assert_eq!(slow.text().await.unwrap(), "at last", "an answer that has not begun has more time");
     })
     .await;
 }
 
 #[tokio::test]
-async fn an_answer_without_end_is_cut_off_and_nobodys_fault() {
+async fn an_answer_without_end_is_cut_off_and_no_fault() {
     let engine = engine().await;
     let config =
         ProxyConfig { request_timeout: brief(200), idle_timeout: brief(100), ..ProxyConfig::default() };
@@ -109,7 +109,7 @@ async fn a_client_that_does_not_read_holds_no_connection_for_ever_either() {
     };
     before(&[&engine.url], config, async |proxy| {
         let mut client = TcpStream::connect(proxy.url.strip_prefix("http://").unwrap()).await.unwrap();
-        // More than the system holds for both.
+        // More than the kernel buffers for both sides.
         let asks = "GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n".repeat(32);
         client.write_all(asks.as_bytes()).await.unwrap();
         // The system tells a client that it is let go when it says something.
@@ -161,7 +161,7 @@ async fn requests_are_held_up_to_so_many_bytes_in_all() {
 }
 
 #[tokio::test]
-async fn so_many_requests_wait_and_no_more() {
+async fn the_number_of_waiting_requests_is_bounded() {
     let engine = engine().await;
     let balancing = BalancerConfig { waiting_max: 1, ..BalancerConfig::default() };
     before_with(balancing, &[&engine.url], ProxyConfig::default(), async |proxy| {
@@ -196,7 +196,7 @@ async fn every_prompt_of_a_list_takes_its_places() {
 }
 
 #[tokio::test]
-async fn idle_connections_are_let_go_also_of_servers_that_have_left() {
+async fn idle_connections_are_dropped_also_those_to_departed_servers() {
     let engine = engine().await;
     let upstreams = Upstreams::new(Duration::from_secs(5));
     let (head, ()) = Request::get("/v1/models").body(()).unwrap().into_parts();

@@ -1,4 +1,4 @@
-//! Who is asked what, and how often.
+//! Which server gets which call, and how often.
 
 use tokio::io::AsyncReadExt;
 
@@ -29,9 +29,9 @@ async fn control_of_engines_is_not_for_clients() {
 }
 
 #[tokio::test]
-async fn a_read_is_answered_by_whoever_can() {
+async fn a_read_is_answered_by_any_server_that_can() {
     let (engine, broken) = (engine().await, busy().await);
-    // It takes connections and says nothing.
+    // The server accepts connections and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let silent_url = format!("http://{}", silent.local_addr().unwrap());
     let config = ProxyConfig { read_timeout: Duration::from_millis(100), ..ProxyConfig::default() };
@@ -58,9 +58,9 @@ async fn a_read_is_answered_by_whoever_can() {
 }
 
 #[tokio::test]
-async fn what_a_server_may_have_begun_is_not_sent_again() {
+async fn a_request_that_a_server_may_have_begun_is_not_sent_again() {
     let engine = engine().await;
-    // It takes requests and hangs up.
+    // The server reads a request and closes the connection.
     let dropping = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let dropping_url = format!("http://{}", dropping.local_addr().unwrap());
     let taken = Arc::new(AtomicUsize::new(0));
@@ -130,11 +130,11 @@ async fn replays_of_a_busy_fleet_are_a_tenth_of_the_requests() {
 }
 
 #[tokio::test]
-async fn numbers_that_are_none_are_the_engines_fault() {
+async fn nan_values_are_the_engines_fault() {
     let engine = engine().await;
     before(&[&engine.url], ProxyConfig::default(), async |proxy| {
         let answer = proxy.ask(json!({ "say": "nan" })).await;
-        assert_eq!(answer.status(), 400, "it is passed on as it is");
+        assert_eq!(answer.status(), 400, "the answer is passed on unchanged");
         assert!(answer.text().await.unwrap().contains("not JSON compliant"));
         let outcomes = proxy.balancer.snapshot().servers[0].outcomes.clone();
         assert_eq!((outcomes.fault, outcomes.client_error), (1, 0));

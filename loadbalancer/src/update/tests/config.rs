@@ -1,4 +1,4 @@
-//! What a recipe may say.
+//! The configuration as a recipe has it.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn methods_are_words_or_tables() {
 }
 
 #[test]
-fn what_is_written_is_read_back() {
+fn a_written_configuration_is_read_back() {
     let config = read(
         "method = { command = ['x'] }\npause = 'wait'\nreset_prefix_cache = true\nconcurrency = 4\n\
          interval = 0.5\n[deadlines]\nupdate = 30.5",
@@ -39,7 +39,7 @@ fn what_is_written_is_read_back() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_by_name() {
+fn a_value_without_sense_is_refused_by_its_key() {
     for (text, words) in [
         ("method = 'magic'", "expected none, reload, transfer"),
         ("method = 'command'", "expected none, reload, transfer"),

@@ -1,4 +1,4 @@
-//! A fleet whose engines fail where they are told to, and remember what was done to them.
+//! A fleet whose engines fail at the calls that a test chooses, and log the calls that they get.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,23 +13,23 @@ use crate::{Permit, PermitRequest};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// It does not do it, and says so.
+    /// The call fails without effect.
     Fails,
-    /// It does it, or half of it, and never says so.
+    /// The call takes effect, or half of it, and is never answered.
     Hangs,
-    /// It does not know how.
+    /// The engine does not offer the call.
     Unknown,
-    /// It takes so many seconds.
+    /// The call takes so many seconds.
     Takes(u64),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FakeEngine {
     pub(super) is_paused: bool,
-    /// `None` while nobody knows what they are.
+    /// `None` while they are unknown.
     pub(super) weights: Option<String>,
     pub(super) label: String,
-    /// Whether something is cached that other weights have made.
+    /// Whether the cache has blocks that other weights computed.
     pub(super) is_cache_old: bool,
     pub(super) is_gone: bool,
 }
@@ -215,7 +215,7 @@ pub(super) fn spec(name: &str) -> ServerSpec {
     ServerSpec::unreached(name, 4)
 }
 
-/// Reloads from a path, keeps what runs, and recomputes it.
+/// Reloads from a path, keeps the running requests, and recomputes their blocks.
 pub(super) fn reloading() -> UpdateConfig {
     UpdateConfig {
         method: UpdateMethod::Reload(Reload::default()),
@@ -240,7 +240,7 @@ pub(super) fn with(balancer: LoadBalancer, fake: Arc<Fake>, config: UpdateConfig
     Fixture { balancer, fake, updater, tracker, end }
 }
 
-/// Its weights are at "/v7" if its version is 7.
+/// Announces a version whose weights are at "/v7" if it is 7.
 pub(super) fn announcement(version: u64) -> Announcement {
     Announcement { path: Some(format!("/v{version}")), ..Announcement::new(version) }
 }
@@ -258,13 +258,13 @@ impl Fixture {
         self.server(name).state
     }
 
-    /// A permit if there is one at once.
+    /// A permit, if one is granted at once.
     pub(super) fn permit(&self) -> Option<Permit> {
         let asked = self.balancer.acquire(PermitRequest::new(1));
         Box::pin(asked).now_or_never().map(Result::unwrap)
     }
 
-    /// Its process is gone and another one is started; the balancer has seen it go.
+    /// Replaces the engine's process by a fresh one, which the balancer notices.
     pub(super) fn restart(&self, name: &str) {
         self.balancer.declare_dead(self.server(name).id, "test").unwrap();
         self.fake.set(name, |engine| *engine = FakeEngine::default());
@@ -274,7 +274,7 @@ impl Fixture {
         self.balancer.revive(self.server(name).id).unwrap();
     }
 
-    /// What takes permits has the weights of `version`, and its engine runs.
+    /// Checks that servers that take permits have the weights of `version`, and that their engines run.
     pub(super) fn check(&self, version: Option<u64>) {
         let fleet = self.balancer.snapshot();
         invariants::weights_current(&fleet).unwrap();
@@ -291,7 +291,7 @@ impl Fixture {
     }
 }
 
-/// Which server failed at which phase.
+/// The servers that failed, each with its phase.
 pub(super) fn failures(servers: &[ServerUpdate]) -> Vec<(String, Phase)> {
     let failed = |update: &ServerUpdate| Some((update.server.to_string(), update.failure.as_ref()?.phase));
     servers.iter().filter_map(failed).collect()

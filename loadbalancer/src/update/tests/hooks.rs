@@ -1,4 +1,4 @@
-//! What a user brings: a program or a URL. Real processes and sockets, so the clock is real.
+//! The user's hooks: a program or a URL. The clock is real, since the processes and sockets are.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -21,7 +21,7 @@ fn shell(script: &str) -> UpdateMethod {
 }
 
 #[tokio::test]
-async fn a_program_runs_once_for_all_servers_and_is_told_what_and_whom() {
+async fn a_program_runs_once_for_all_servers_and_gets_the_announcement() {
     let folder = tempfile::tempdir().unwrap();
     let said = folder.path().join("said");
     let script = format!("echo $ROLLDOCK_VERSION $ROLLDOCK_PATH $ROLLDOCK_SERVERS >> {}", said.display());
@@ -66,7 +66,7 @@ async fn a_program_and_what_it_started_are_killed_at_the_deadline() {
 }
 
 #[tokio::test]
-async fn a_program_may_leave_something_behind_that_holds_its_pipe() {
+async fn a_program_may_leave_a_process_behind_that_holds_its_pipe() {
     let fixture = fleet(shell("sleep 30 & echo $! >&2; exit 1"), 20.0);
     let began = Instant::now();
     let report = fixture.update(7).await;
@@ -95,7 +95,7 @@ async fn listener(status: StatusCode) -> (String, Heard, CancellationToken) {
 }
 
 #[tokio::test]
-async fn a_url_is_told_what_and_whom() {
+async fn a_url_gets_the_announcement_and_the_servers() {
     let (url, heard, end) = listener(StatusCode::NO_CONTENT).await;
     let fixture = fleet(UpdateMethod::Http(url), 20.0);
     let payload = Some(json!({ "shards": 2 }));
@@ -109,7 +109,7 @@ async fn a_url_is_told_what_and_whom() {
 }
 
 #[tokio::test]
-async fn a_url_that_refuses_is_a_failure_with_its_words() {
+async fn a_url_that_refuses_is_a_failure_with_its_message() {
     let (url, _, end) = listener(StatusCode::CONFLICT).await;
     let fixture = fleet(UpdateMethod::Http(url), 20.0);
     let report = fixture.update(7).await;

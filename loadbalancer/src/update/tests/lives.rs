@@ -4,7 +4,7 @@ use super::fake::{FakeEngine, Fault, announcement, failures, fixture, reloading,
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn who_missed_it_is_tried_again_ever_more_rarely() {
+async fn a_server_that_missed_an_update_is_tried_again_ever_more_rarely() {
     let fixture = fixture(2, reloading());
     fixture.fake.fault("s1", "load", Fault::Fails);
     fixture.update(7).await;
@@ -24,7 +24,7 @@ async fn who_missed_it_is_tried_again_ever_more_rarely() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_the_weights_does_not_load_them_again_for_want_of_a_name() {
+async fn a_server_that_only_lacks_the_name_does_not_load_the_weights_again() {
     let fixture = fixture(1, reloading());
     fixture.fake.fault("s0", "label", Fault::Fails);
     fixture.update(7).await;
@@ -38,7 +38,7 @@ async fn who_has_the_weights_does_not_load_them_again_for_want_of_a_name() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_comes_back_takes_no_permit_before_it_has_what_was_announced() {
+async fn a_server_that_comes_back_takes_no_permit_before_it_has_the_announced_weights() {
     let fixture = fixture(1, reloading());
     fixture.update(7).await;
     fixture.restart("s0");
@@ -48,7 +48,7 @@ async fn a_server_that_comes_back_takes_no_permit_before_it_has_what_was_announc
     assert_eq!(server.reason.as_deref(), Some("awaits weights version=7"));
     assert!(fixture.permit().is_none());
     fixture.updater.catch_up().await;
-    assert_eq!(fixture.state("s0"), ServerState::Probing, "it is on trial as ever");
+    assert_eq!(fixture.state("s0"), ServerState::Probing, "it is on trial as after any death");
     fixture.permit().unwrap().finish(Outcome::Success { tokens: 1 });
     assert_eq!(fixture.state("s0"), ServerState::Active);
     fixture.check(Some(7));
@@ -67,7 +67,7 @@ async fn a_server_that_joins_late_gets_them_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_death_in_the_middle_of_an_update_delays_nobody_and_is_made_up_for() {
+async fn a_death_in_the_middle_of_an_update_delays_no_other_server_and_is_made_up_for() {
     let fixture = fixture(2, reloading());
     fixture.fake.fault("s1", "load", Fault::Takes(30));
     let dies = async {
@@ -102,7 +102,7 @@ async fn a_life_that_ends_after_it_was_updated_counts_for_nothing() {
         fixture.revive("s0");
     };
     let (report, ()) = tokio::join!(fixture.update(7), dies);
-    assert_eq!(report.outcome, UpdateOutcome::Complete, "as far as it could see");
+    assert_eq!(report.outcome, UpdateOutcome::Complete, "the end of the life came later");
     assert_eq!(fixture.server("s0").hold, Some(Hold::Outdated));
     fixture.fake.heal();
     fixture.updater.catch_up().await;
@@ -111,7 +111,7 @@ async fn a_life_that_ends_after_it_was_updated_counts_for_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_was_replaced_unseen_is_found_by_the_name_of_its_weights() {
+async fn a_process_that_was_replaced_unnoticed_is_found_by_the_name_of_its_weights() {
     let fixture = fixture(1, reloading());
     fixture.update(7).await;
     fixture.fake.set("s0", |engine| *engine = FakeEngine::default());
@@ -129,7 +129,7 @@ async fn after_a_crash_of_our_own_the_engines_that_it_left_paused_are_found() {
     former.fake.fault("s0", "load", Fault::Hangs);
     assert!(tokio::time::timeout(Duration::from_secs(5), former.update(7)).await.is_err());
     assert_eq!(former.fake.paused().len(), 3);
-    // Another process, which remembers nothing; an operator has paused s2 and means it.
+    // The next process knows nothing of the former one. An operator has paused s2.
     let fake = Arc::clone(&former.fake);
     fake.heal();
     let specs = vec![spec("s0"), spec("s1"), spec("s2")];
@@ -199,7 +199,7 @@ async fn a_transfer_is_made_up_for_from_a_path_or_not_at_all() {
     let payload = |version: u64| Some(serde_json::Value::from(format!("/v{version}")));
     fixture.fake.fault("s1", "receive", Fault::Fails);
     fixture.updater.update(Announcement { payload: payload(7), ..Announcement::new(7) }).await;
-    assert_eq!(fixture.fake.count("s1 finish"), 1, "what was begun is not left open");
+    assert_eq!(fixture.fake.count("s1 finish"), 1, "a transfer that has begun is closed");
     fixture.fake.heal();
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(fixture.updater.catch_up().await.is_empty());
@@ -228,7 +228,7 @@ async fn a_server_that_leaves_during_its_update_is_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_that_goes_on_requires_what_was_announced_before_it_sends_anything() {
+async fn a_run_that_goes_on_requires_the_announced_weights_before_its_first_request() {
     let fixture = fixture(2, reloading());
     fixture.updater.require(announcement(7));
     fixture.updater.require(announcement(6));

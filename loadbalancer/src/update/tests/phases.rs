@@ -1,4 +1,4 @@
-//! What happens in an update, and when something in it goes wrong.
+//! The phases of an update, and failures in each of them.
 
 use super::fake::{Fault, announcement, failures, fixture, reloading};
 use super::*;
@@ -43,13 +43,13 @@ async fn no_permit_is_granted_during_an_update_and_those_that_are_out_are_kept()
     assert_eq!(server.reason.as_deref(), Some("updated to weights version=7"));
     assert!(fixture.permit().is_none());
     assert_eq!(update.await.outcome, UpdateOutcome::Complete);
-    assert!(held.revoked().now_or_never().is_none(), "it runs on with the new weights");
+    assert!(held.revoked().now_or_never().is_none(), "its request goes on with the new weights");
     assert_eq!(held.epoch(), fixture.server("s0").epoch);
     held.finish(Outcome::Success { tokens: 1 });
     assert!(fixture.permit().is_some());
 }
 
-/// What fails on one server, the phase of that, and whether its weights were touched by then.
+/// The call that fails on one server, its phase, and whether the weights were touched by then.
 const FAULTS: [(&str, Phase, bool); 5] = [
     ("pause keep", Phase::Pause, false),
     ("load", Phase::Update, true),
@@ -59,7 +59,7 @@ const FAULTS: [(&str, Phase, bool); 5] = [
 ];
 
 #[tokio::test(start_paused = true)]
-async fn whatever_fails_or_hangs_the_engine_is_resumed_and_the_server_kept_out() {
+async fn after_any_failure_the_engine_is_resumed_and_the_server_kept_out() {
     for fault in [Fault::Fails, Fault::Hangs] {
         for (what, phase, is_touched) in FAULTS {
             let fixture = fixture(2, reloading());
@@ -91,7 +91,7 @@ async fn whatever_fails_or_hangs_the_engine_is_resumed_and_the_server_kept_out()
 }
 
 #[tokio::test(start_paused = true)]
-async fn running_requests_on_weights_that_nobody_knows_are_ended_before_it_goes_on() {
+async fn running_requests_on_unknown_weights_are_aborted_before_the_engine_goes_on() {
     let fixture = fixture(1, reloading());
     fixture.fake.fault("s0", "load", Fault::Fails);
     fixture.update(7).await;
@@ -100,7 +100,7 @@ async fn running_requests_on_weights_that_nobody_knows_are_ended_before_it_goes_
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_engine_does_not_offer_leaves_its_weights_alone() {
+async fn a_call_that_an_engine_does_not_offer_leaves_its_weights_untouched() {
     let fixture = fixture(1, reloading());
     let held = fixture.permit().unwrap();
     fixture.fake.fault("s0", "load", Fault::Unknown);
@@ -121,13 +121,13 @@ async fn an_engine_without_names_for_weights_needs_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_for_what_runs_takes_as_long_as_it_runs_and_no_longer_than_it_may() {
+async fn waiting_for_running_requests_takes_as_long_as_they_run_and_no_longer_than_the_deadline() {
     let config = UpdateConfig { pause: Some(PauseMode::Wait), ..reloading() };
     let patient = fixture(1, config.clone());
     patient.fake.fault("s0", "pause wait", Fault::Takes(50));
     let report = patient.update(7).await;
     assert_eq!((report.outcome, report.took.as_secs()), (UpdateOutcome::Complete, 50));
-    assert_eq!(patient.fake.count("s0 reset"), 1, "nothing runs that would have to be recomputed");
+    assert_eq!(patient.fake.count("s0 reset"), 1, "no request runs that would have to be recomputed");
     let hasty = fixture(1, config);
     hasty.fake.fault("s0", "pause wait", Fault::Takes(70));
     let report = hasty.update(7).await;
@@ -137,7 +137,7 @@ async fn waiting_for_what_runs_takes_as_long_as_it_runs_and_no_longer_than_it_ma
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_that_goes_away_takes_nothing_with_it() {
+async fn a_caller_that_goes_away_ends_no_update() {
     let fixture = fixture(1, reloading());
     fixture.fake.fault("s0", "load", Fault::Takes(30));
     assert!(tokio::time::timeout(Duration::from_secs(5), fixture.update(7)).await.is_err());
@@ -188,7 +188,7 @@ async fn of_several_announcements_only_the_newest_is_done_after_the_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_trainer_that_does_it_itself_has_the_servers_named_and_nobody_is_kept_out() {
+async fn a_trainer_that_updates_by_itself_has_the_servers_named_and_none_is_kept_out() {
     let config = UpdateConfig { pause: Some(PauseMode::Keep), ..UpdateConfig::default() };
     let fixture = fixture(2, config);
     fixture.fake.fault("s1", "label", Fault::Fails);
@@ -203,7 +203,7 @@ async fn a_trainer_that_does_it_itself_has_the_servers_named_and_nobody_is_kept_
     assert_eq!(fixture.fake.engine("s1").label, "7");
     fixture.restart("s0");
     fixture.revive("s0");
-    assert!(fixture.updater.catch_up().await.is_empty(), "who knows what it was started with");
+    assert!(fixture.updater.catch_up().await.is_empty(), "the weights of a fresh process are unknown");
 }
 
 #[tokio::test(start_paused = true)]
@@ -224,7 +224,7 @@ async fn all_servers_receive_at_once_however_few_are_asked_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_phase_ends_at_its_deadline_with_those_whose_turn_did_not_come() {
+async fn a_phase_ends_at_its_deadline_for_servers_that_were_not_called_yet() {
     let config = UpdateConfig { concurrency: 1, ..reloading() };
     let fixture = fixture(3, config);
     fixture.fake.fault("s0", "load", Fault::Takes(400));
@@ -240,7 +240,7 @@ async fn a_phase_ends_at_its_deadline_with_those_whose_turn_did_not_come() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_version_of_a_moment_ago_can_be_announced_again_for_those_that_lack_it() {
+async fn the_last_version_can_be_announced_again_for_servers_that_lack_it() {
     let fixture = fixture(2, reloading());
     fixture.fake.fault("s1", "load", Fault::Fails);
     fixture.update(7).await;

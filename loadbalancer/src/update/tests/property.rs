@@ -1,5 +1,5 @@
-//! Everything at once: random failures, deaths, joins and announcements; the invariants hold at every moment, and once the
-//! faults are over everybody is up to date and nobody is left paused.
+//! Random failures, deaths, joins and announcements. The invariants hold at every moment, and once the
+//! faults are over, every server is up to date and no engine is left paused.
 
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
@@ -42,7 +42,7 @@ fn injure(fixture: &Fixture, rng: &mut ChaCha8Rng, name: &str) {
     }
 }
 
-/// What runs on weights that nobody knows must not go on.
+/// Requests on unknown weights must not go on.
 fn check_held(fixture: &Fixture, held: &[crate::Permit]) {
     for permit in held.iter().filter(|permit| permit.revoked().now_or_never().is_none()) {
         let engine = fixture.fake.engine(&permit.server_name());
@@ -69,7 +69,7 @@ async fn play(seed: u64) {
                 let payload = Some(serde_json::Value::from(format!("/v{version}")));
                 let announced = Announcement { payload, ..announcement(version) };
                 let update = fixture.updater.update(announced);
-                // Some callers go away.
+                // Some callers go away before the reply.
                 let patience = Duration::from_secs(rng.random_range(0..200));
                 let _ = tokio::time::timeout(patience, update).await;
             }
