@@ -147,7 +147,11 @@ pub async fn serve_admin(
 async fn check_token(State(admin): Shared, request: Request, next: Next) -> Response {
     let sent = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let sent = sent.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
-    let is_right = admin.config.token.as_deref().is_none_or(|token| equal_in_constant_time(token.as_bytes(), sent.as_bytes()));
+    let is_right = admin
+        .config
+        .token
+        .as_deref()
+        .is_none_or(|token| equal_in_constant_time(token.as_bytes(), sent.as_bytes()));
     if is_right {
         next.run(request).await
     } else {

@@ -128,7 +128,8 @@ impl Followed {
         let there: BTreeSet<Address> = fleet.iter().filter_map(address_of_server).collect();
         self.delisted.retain(|address| there.contains(address) || self.joining.contains(address));
         for server in fleet {
-            let is_delisted = address_of_server(&server).is_some_and(|address| self.delisted.contains(&address));
+            let is_delisted =
+                address_of_server(&server).is_some_and(|address| self.delisted.contains(&address));
             if is_delisted && server.admin_state == AdminState::Draining && server.in_use == 0 {
                 // It may have left since.
                 let _ = members.remove(&server.name);

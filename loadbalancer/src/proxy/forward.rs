@@ -7,7 +7,7 @@ use hyper::http::response;
 use hyper::{Request, Response, StatusCode};
 use tokio::time::Instant;
 
-use super::ask::{SAMPLES_MAX, Demand};
+use super::ask::{Demand, SAMPLES_MAX};
 use super::clock::{Over, Timed};
 use super::refusal::Refusal;
 use super::relay::{Patience, Relayed, Reply};
@@ -34,8 +34,9 @@ impl Worker {
         let demand = Demand::of(&head, &bytes, config.counts_tokens);
         if demand.samples > SAMPLES_MAX {
             let samples = demand.samples;
-            let message =
-                format!("expected at most {SAMPLES_MAX} samples (n times the prompts), found samples={samples}");
+            let message = format!(
+                "expected at most {SAMPLES_MAX} samples (n times the prompts), found samples={samples}"
+            );
             return Err(Refusal::bad_request(message));
         }
         self.shared.replays.earn();

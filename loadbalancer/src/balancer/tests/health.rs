@@ -47,7 +47,8 @@ async fn a_dead_server_attracts_no_traffic() {
 async fn client_errors_never_eject_a_server() {
     let balancer = fleet(&[1], Policy::LeastLoad);
     for _ in 0..50 {
-        let permit = balancer.acquire(request(1)).now_or_never().expect("the server takes no permits").unwrap();
+        let permit =
+            balancer.acquire(request(1)).now_or_never().expect("the server takes no permits").unwrap();
         permit.finish(Outcome::ClientError);
     }
     assert_eq!(balancer.snapshot().servers[0].state, ServerState::Active);
