@@ -1,4 +1,4 @@
-//! What the simulated model knows about prompts: the right answer, a wrong one, and how hard it is.
+//! What the simulated model knows about a prompt: a right answer, a wrong one, and the prompt's difficulty.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(crate) fn prompt_hash(prompt_ids: &[u32]) -> u64 {
     hash
 }
 
-/// Hashes at most `buffer.len() / 4` tokens after what `seed` stands for.
+/// Hashes at most `buffer.len() / 4` tokens, continuing from the hash `seed` of the tokens before.
 pub(crate) fn hash_tokens(tokens: &[u32], seed: u64, buffer: &mut [u8]) -> u64 {
     for (slot, token) in buffer.chunks_exact_mut(4).zip(tokens) {
         slot.copy_from_slice(&token.to_le_bytes());
@@ -27,24 +27,24 @@ pub(crate) fn hash_tokens(tokens: &[u32], seed: u64, buffer: &mut [u8]) -> u64 {
     xxh3_64_with_seed(&buffer[..length], seed)
 }
 
-/// How responses to one prompt end. Both endings are without the end-of-sequence token.
+/// The endings of responses to one prompt, both without the end-of-sequence token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
     /// Last tokens of a right response, as a rule those of `"\nAnswer: <truth>"`.
     pub right_ids: Arc<[u32]>,
-    /// Last tokens of a wrong response: the same with another number.
+    /// Last tokens of a wrong response, as a rule with another number.
     pub wrong_ids: Arc<[u32]>,
-    /// From 0 (always solved) to 1 (never solved); none is drawn from the prompt's hash.
+    /// From 0 (always solved) to 1 (never solved). If absent, it is drawn from the prompt's hash.
     pub difficulty: Option<f32>,
 }
 
 /// Finds the answer to a prompt by the hash of its token ids.
 pub trait AnswerKey: Send + Sync + 'static {
-    /// The endings, or none: then responses end in filler and the end-of-sequence token.
+    /// The endings; `None` lets responses end in filler and the end-of-sequence token.
     fn answer(&self, prompt_hash: u64) -> Option<Answer>;
 }
 
-/// A key that knows no prompt.
+/// An answer key without answers.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoAnswers;
 
@@ -54,7 +54,8 @@ impl AnswerKey for NoAnswers {
     }
 }
 
-/// A key in memory, filled by whoever knows the data set and the tokenizer; as large as the data set.
+/// An answer key in memory. The program that knows the data set and the tokenizer fills it; it is as large as the data
+/// set.
 #[derive(Debug, Clone, Default)]
 pub struct AnswerTable {
     answers: HashMap<u64, Answer>,
@@ -71,12 +72,12 @@ impl AnswerTable {
         self.answers.insert(prompt_hash(prompt_ids), answer);
     }
 
-    /// Number of prompts known.
+    /// Number of prompts in the table.
     pub fn len(&self) -> usize {
         self.answers.len()
     }
 
-    /// Whether no prompt is known.
+    /// Whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.answers.is_empty()
     }

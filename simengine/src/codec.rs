@@ -1,4 +1,4 @@
-//! Text at the edge: the HTTP face speaks it, the engine does not.
+//! Between text and token ids. Only the HTTP server needs text; the engine works with token ids.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,29 +8,30 @@ use tokenizers::Tokenizer;
 use crate::SimError;
 use crate::answer::{Answer, AnswerKey, prompt_hash};
 
-/// The tokenizer that the project made for itself; `<|endoftext|>` is id 0 and ends a sequence.
+/// The project's own tokenizer. `<|endoftext|>` has id 0 and ends a sequence.
 const BUILTIN: &[u8] = include_bytes!("../../data/tokenizer/tokenizer.json");
 
-/// Filler words are at least so long, and there are at most so many of them.
+/// Shortest filler word.
 const FILLER_LETTERS_MIN: usize = 2;
+/// Most filler ids.
 const FILLER_IDS_MAX: usize = 4_096;
 
 /// Turns text into token ids and back.
 pub trait Codec: Send + Sync + 'static {
-    /// The ids of a text; special tokens in it are recognised, none is added.
+    /// The ids of a text. Special tokens in the text are recognised, and none is added.
     ///
     /// # Errors
     /// [`SimError::Tokenizer`].
     fn encode(&self, text: &str) -> Result<Vec<u32>, SimError>;
 
-    /// The text of ids, without special tokens; unknown ids are nothing.
+    /// The text of ids, without special tokens. Unknown ids are skipped.
     fn decode(&self, ids: &[u32]) -> String;
 
-    /// The text of one id, which may be half a character; unknown ids are empty.
+    /// The text of one id, which may be a part of a character; empty for an unknown id.
     fn piece(&self, id: u32) -> &str;
 }
 
-/// A Hugging Face tokenizer with the text of every id at hand.
+/// A Hugging Face tokenizer with a table of the text of every id.
 #[derive(Debug)]
 pub struct TextCodec {
     tokenizer: Tokenizer,
@@ -41,7 +42,7 @@ impl TextCodec {
     /// Reads a `tokenizer.json`.
     ///
     /// # Errors
-    /// [`SimError::Tokenizer`] with the library's words.
+    /// [`SimError::Tokenizer`] with the library's message.
     pub fn from_json(bytes: &[u8]) -> Result<Self, SimError> {
         let tokenizer = Tokenizer::from_bytes(bytes).map_err(tokenizer_error)?;
         let pieces = tokenizer
@@ -55,13 +56,13 @@ impl TextCodec {
     /// The tokenizer that is built in.
     ///
     /// # Errors
-    /// [`SimError::Tokenizer`], if the file that was built in is not one.
+    /// [`SimError::Tokenizer`], if the embedded file is no tokenizer.
     pub fn builtin() -> Result<Self, SimError> {
         Self::from_json(BUILTIN)
     }
 
-    /// Ids that make harmless filler, in ascending order: small words with a space before them, so that no
-    /// digit, no special token and no "Answer:" can come about. All ids but the first where there is none.
+    /// Ids that can serve as filler, in ascending order: lower-case words with a space before them, so that no digit, special
+    /// token or "Answer:" can arise. If the vocabulary has no such word, all ids but the first.
     pub fn filler_ids(&self) -> Vec<u32> {
         let is_word = |piece: &str| {
             piece.strip_prefix(' ').is_some_and(|word| {
@@ -104,15 +105,15 @@ impl Codec for TextCodec {
     }
 }
 
-/// Makes every response end in an answer: where `inner` knows none, in a number drawn from the prompt's
-/// hash, which is nearly always wrong.
+/// An answer key that makes every response end in an answer. Where `inner` has none, it is a number drawn from the
+/// prompt's hash, which is nearly always wrong.
 pub struct GuessingKey {
     inner: Arc<dyn AnswerKey>,
     codec: Arc<dyn Codec>,
 }
 
 impl GuessingKey {
-    /// Guesses behind `inner`, in the tokens of `codec`.
+    /// A key that guesses where `inner` has no answer, in the tokens of `codec`.
     pub fn new(inner: Arc<dyn AnswerKey>, codec: Arc<dyn Codec>) -> Self {
         Self { inner, codec }
     }
@@ -129,8 +130,8 @@ impl AnswerKey for GuessingKey {
     }
 }
 
-// By value, because `map_err` hands it over so.
-#[allow(clippy::needless_pass_by_value, reason = "the shape that map_err wants")]
+// By value, because `map_err` passes it so.
+#[allow(clippy::needless_pass_by_value, reason = "map_err passes it by value")]
 fn tokenizer_error(error: tokenizers::Error) -> SimError {
     SimError::Tokenizer { reason: error.to_string() }
 }

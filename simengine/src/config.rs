@@ -4,29 +4,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::SimError;
 
-/// One server. The default is roughly one H100 that serves an 8-billion-parameter model in bfloat16.
+/// The configuration of one server. The default is roughly one H100 that serves an 8-billion-parameter model in bfloat16.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerConfig {
     /// Names the server in logs, metrics and errors, and seeds its faults.
     pub name: String,
-    /// The model it says it serves.
+    /// The model name that the server reports.
     pub model: String,
     /// Most tokens of prompt and response together.
     pub max_model_len: u32,
     /// Most sequences in one batch.
     pub max_num_seqs: u32,
-    /// Most prompt tokens computed in one engine step; a longer prompt has a step to itself.
+    /// Most prompt tokens computed in one engine step. A longer prompt gets a step of its own.
     pub max_num_batched_tokens: u32,
     /// KV-cache size, in blocks; must hold one sequence of `max_model_len`.
     pub kv_blocks: u32,
     /// Tokens per KV block.
     pub block_tokens: u32,
-    /// Whether full prompt blocks are shared between sequences and kept after them.
+    /// Whether full prompt blocks are shared between sequences and kept when these end.
     pub prefix_caching: bool,
     /// Cost of one prompt token that is not cached, in ns.
     pub prefill_ns_per_token: u64,
-    /// Cost of a decode step for its own sake (reading the weights), in ns.
+    /// Fixed cost of a decode step (reading the weights), in ns.
     pub decode_base_ns: u64,
     /// Cost of a decode step per sequence in the batch, in ns.
     pub decode_ns_per_seq: u64,
@@ -34,24 +34,24 @@ pub struct ServerConfig {
     pub decode_ns_per_kv_token: u64,
     /// Divides every cost: 2.0 is a server twice as fast.
     pub speed: f64,
-    /// Most samples waiting, held and running before 503; none is vLLM's default, and means
-    /// 2^20.
+    /// Most samples waiting, held and running; a request beyond them is refused with 503. Absent, as in vLLM's default, it
+    /// means 2^20.
     pub queue_max: Option<u32>,
     /// Real seconds per simulated second; 0.01 runs a hundred times faster than real servers would.
     pub time_scale: f64,
     /// Whether the token-in, token-out endpoints are on.
     pub scale_out: bool,
-    /// An abort by id within so many simulated ms of its request is lost, as the real one mostly is.
+    /// An abort by id within so many simulated ms of its request is lost, as it mostly is on the real server.
     pub abort_race_ms: u64,
-    /// Streams are flushed at least so often, in simulated ms; one timer serves them all.
+    /// Longest time between two flushes of the streams, in simulated ms. One timer serves all of them.
     pub stream_interval_ms: u64,
-    /// Asked of `/v1` and `/inference` as a bearer token, if set.
+    /// Bearer token that calls below `/v1` and `/inference` need, if set.
     pub api_key: Option<String>,
-    /// Largest HTTP request body taken, in bytes.
+    /// Largest accepted body of an HTTP request, in bytes.
     pub body_bytes_max: usize,
 }
 
-/// Most samples a server holds when `queue_max` sets no smaller bound.
+/// Most samples that a server holds when `queue_max` sets no smaller bound.
 pub(crate) const SEQUENCES_MAX: u32 = 1 << 20;
 
 impl Default for ServerConfig {
@@ -113,7 +113,7 @@ impl ServerConfig {
             return Err(config_error("stream_interval_ms", "must be at least 1"));
         }
         let cache_tokens = u64::from(self.kv_blocks) * u64::from(self.block_tokens);
-        // One more token than the model's length: a step allocates for the token it is about to write.
+        // One token more than the model's length, since a step allocates for the token that it is about to write.
         if cache_tokens <= u64::from(self.max_model_len) {
             return Err(SimError::Config {
                 key: "kv_blocks",

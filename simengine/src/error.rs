@@ -1,17 +1,17 @@
-//! What a simulated server refuses or fails with.
+//! The errors of a simulated server.
 
 /// Errors of this crate.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SimError {
-    /// The request breaks a rule; the words and `param` are vLLM's.
+    /// The request breaks a rule. The message and `param` are vLLM's.
     #[error("bad request: {message}")]
     BadRequest {
-        /// vLLM's words.
+        /// vLLM's message.
         message: String,
-        /// The parameter that vLLM names, if it names one.
+        /// The parameter that vLLM names, if any.
         param: Option<&'static str>,
     },
-    /// Waiting and running requests have reached `queue_max`, or the fault of that name is injected.
+    /// The number of samples has reached `queue_max`, or [`Fault::Busy503`](crate::Fault::Busy503) is injected.
     #[error("server={server} is busy with requests={requests}")]
     Busy {
         /// The server's name.
@@ -19,13 +19,13 @@ pub enum SimError {
         /// Samples waiting, held and running.
         requests: usize,
     },
-    /// The process is gone: a real client sees its connection refused.
+    /// The process is gone: an HTTP client would see its connection refused.
     #[error("server={server} is unreachable")]
     Unreachable {
         /// The server's name.
         server: String,
     },
-    /// The engine process died under the request, or before the server noticed.
+    /// The engine process died during the request, or before the server noticed it.
     #[error("the engine of server={server} is dead")]
     EngineDead {
         /// The server's name.
@@ -37,7 +37,7 @@ pub enum SimError {
         /// The server's name.
         server: String,
     },
-    /// The work was done, and the connection was lost before the answer.
+    /// The request was completed, and the connection was lost before the answer.
     #[error("server={server} reset the connection")]
     ConnectionReset {
         /// The server's name.
@@ -60,7 +60,7 @@ pub enum SimError {
     /// A tokenizer file that cannot be used.
     #[error("bad tokenizer: {reason}")]
     Tokenizer {
-        /// The library's words.
+        /// The library's message.
         reason: String,
     },
     /// The listening socket failed.
@@ -68,7 +68,7 @@ pub enum SimError {
     Listen {
         /// The address.
         addr: String,
-        /// The operating system's words.
+        /// The operating system's message.
         reason: String,
     },
 }

@@ -1,54 +1,53 @@
-//! The ways a server can go wrong on purpose.
+//! Faults that can be injected into a server.
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::hash::unit;
 
-/// A fault to inject. Faults of different kinds add up until [`crate::SimServer::heal`].
+/// A fault to inject. Faults of different kinds add up until [`SimServer::heal`](crate::SimServer::heal).
 ///
-/// Where a fault has a `share`, which requests it meets is decided by the server's name and the request's
-/// id, so that a run with the same ids meets the same faults.
+/// Where a fault has a `share`, the server's name and the request's id decide whether it hits a request, so that runs with
+/// equal ids have equal faults.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Fault {
-    /// The engine dies: running requests fail, `/health` says 503, after three seconds nobody listens.
+    /// The engine dies: running requests fail, `/health` answers 503, and after three seconds the port is closed.
     Die,
-    /// Requests are accepted and never answered; `/health` stays 200.
+    /// Requests are accepted and never answered; `/health` still answers 200.
     Stall,
-    /// So many of the requests fail at once with status 500.
+    /// This share of the requests fails at once with status 500.
     Error500 {
         /// From 0 to 1.
         share: f64,
     },
-    /// So many of the requests run to their end and then lose their connection.
+    /// This share of the requests runs to its end and then loses the connection.
     Reset {
         /// From 0 to 1.
         share: f64,
     },
-    /// Every engine step takes so many times as long.
+    /// Every engine step takes `factor` times as long.
     Slow {
         /// Above 0.
         factor: f64,
     },
     /// Every new request is refused as if the queue were full.
     Busy503,
-    /// The real server's behaviour after SIGTERM: nobody listens, and running requests neither answer nor
-    /// fail.
+    /// The real server's behaviour after SIGTERM: the port is closed, and running requests neither answer nor fail.
     SigTerm,
-    /// So many of the requests have log-probabilities that are not numbers.
+    /// This share of the requests has log-probabilities that are not numbers.
     Nan {
         /// From 0 to 1.
         share: f64,
     },
-    /// So many of the requests have token 0 with the marker -9999.0 throughout.
+    /// This share of the requests has only token 0, with the marker -9999.0 as log-probability.
     Poison {
         /// From 0 to 1.
         share: f64,
     },
 }
 
-/// How the numbers of a response are spoiled.
+/// How a fault corrupts the numbers of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spoil {
     Nan,
@@ -82,14 +81,14 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// Adds a fault; what concerns the process's life is the caller's.
+    /// Adds a fault. The caller handles faults that end the process's life.
     pub(crate) fn add(&mut self, fault: Fault) {
         match fault {
             Fault::Die | Fault::SigTerm => {}
             Fault::Stall => self.stalled = true,
             Fault::Error500 { share } => self.error500_share = share,
             Fault::Reset { share } => self.reset_share = share,
-            // A factor that is no positive number would stop the model's time.
+            // A factor that is no positive number would stop the simulated time.
             Fault::Slow { factor } if factor.is_finite() && factor > 0.0 => self.slow_factor = factor,
             Fault::Slow { .. } => {}
             Fault::Busy503 => self.busy = true,
@@ -98,23 +97,23 @@ impl Faults {
         }
     }
 
-    pub(crate) fn meets_error500(&self, server: &str, request_id: &str) -> bool {
-        meets(self.error500_share, server, request_id, 1)
+    pub(crate) fn hits_error500(&self, server: &str, request_id: &str) -> bool {
+        hits(self.error500_share, server, request_id, 1)
     }
 
-    pub(crate) fn meets_reset(&self, server: &str, request_id: &str) -> bool {
-        meets(self.reset_share, server, request_id, 2)
+    pub(crate) fn hits_reset(&self, server: &str, request_id: &str) -> bool {
+        hits(self.reset_share, server, request_id, 2)
     }
 
     pub(crate) fn spoil(&self, server: &str, request_id: &str) -> Option<Spoil> {
-        if meets(self.nan_share, server, request_id, 3) {
+        if hits(self.nan_share, server, request_id, 3) {
             return Some(Spoil::Nan);
         }
-        meets(self.poison_share, server, request_id, 4).then_some(Spoil::Poison)
+        hits(self.poison_share, server, request_id, 4).then_some(Spoil::Poison)
     }
 }
 
-fn meets(share: f64, server: &str, request_id: &str, kind: u64) -> bool {
+fn hits(share: f64, server: &str, request_id: &str, kind: u64) -> bool {
     if share <= 0.0 {
         return false;
     }

@@ -1,18 +1,17 @@
-//! What must hold of a server at every moment; checked after every engine event in debug builds, by the
-//! property tests and by simulations.
+//! What must hold of a server at every moment. Debug builds check it regularly, property tests and simulations always.
 
-/// The numbers that the rules are about.
+/// The numbers that the rules are checked against.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Census {
     /// Sequences in the batch or being prefilled.
     pub running: u64,
-    /// Most of them.
+    /// Bound of `running`.
     pub running_max: u64,
     /// Sequences waiting or held.
     pub queued: u64,
     /// KV blocks in use.
     pub blocks_used: u64,
-    /// KV blocks there are.
+    /// All KV blocks.
     pub blocks_total: u64,
     /// Sequences admitted so far.
     pub admitted: u64,
@@ -22,15 +21,15 @@ pub struct Census {
     pub tokens_counted: u64,
     /// Tokens of the sequences that ended.
     pub tokens_ended: u64,
-    /// Tokens so far of those that have not.
+    /// Tokens so far of the sequences that have not ended.
     pub tokens_live: u64,
 }
 
-/// A rule that is broken, in words with its numbers.
+/// A broken rule, with its numbers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{rule}: {census:?}")]
 pub struct Violation {
-    /// Which rule.
+    /// The rule.
     pub rule: &'static str,
     /// The numbers.
     pub census: Census,

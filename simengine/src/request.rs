@@ -1,19 +1,19 @@
-//! A request to a simulated server and its answer, in flat token buffers.
+//! Requests to a simulated server and its responses, in flat token buffers.
 
 use std::fmt;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
-/// Given all tokens of a response, the number of tokens to keep, or none for all.
+/// Takes all tokens of a response and returns the number of tokens to keep, or `None` for all.
 type Scan = dyn Fn(&[u32]) -> Option<u32> + Send + Sync;
 
-/// Finds where stop strings end a response. The engine knows no text, so that the caller brings it.
+/// Finds where stop strings end a response. The engine knows no text, so that the caller provides this function.
 #[derive(Clone)]
 pub struct StopScan(Arc<Scan>);
 
 impl StopScan {
-    /// Wraps a function from all tokens of a response to the number of tokens to keep, or none for all.
+    /// Wraps a function that takes all tokens of a response and returns the number of tokens to keep, or `None` for all.
     pub fn new(scan: impl Fn(&[u32]) -> Option<u32> + Send + Sync + 'static) -> Self {
         Self(Arc::new(scan))
     }
@@ -31,40 +31,40 @@ impl fmt::Debug for StopScan {
 
 /// One request for `n` samples of one prompt.
 ///
-/// Choice `i` is the sample of `seed + i`, as vLLM derives the seeds of a request with `n > 1`: one request
-/// of n and n requests of one give the same samples.
+/// Choice `i` is the sample of `seed + i`, as vLLM derives the seeds of a request with `n > 1`: a request for n samples and
+/// n requests for one sample give equal samples.
 #[derive(Debug, Clone)]
 pub struct SimRequest {
-    /// What [`crate::SimServer::abort`] finds it by; duplicates are allowed, and aborted together.
+    /// The id for [`SimServer::abort`](crate::SimServer::abort). Requests may share an id, and are aborted together.
     pub request_id: Arc<str>,
     /// The prompt.
     pub prompt_ids: Arc<[u32]>,
     /// Number of samples.
     pub n: u32,
-    /// Most tokens of a sample; none is all the room the model has.
+    /// Most tokens of a sample; bounded only by the model's length if absent.
     pub max_tokens: Option<u32>,
     /// Fewest tokens of a sample.
     pub min_tokens: u32,
-    /// Seed of choice 0; none draws one that depends on what the server has served before.
+    /// Seed of choice 0; derived from the request's id if absent.
     pub seed: Option<u64>,
     /// Tokens that end a sample besides the end-of-sequence token.
     pub stop_token_ids: Vec<u32>,
-    /// Stop strings, by their effect.
+    /// The effect of the stop strings.
     pub stop_scan: Option<StopScan>,
-    /// Whether samples go on to `max_tokens`; then they never reach an answer.
+    /// Whether samples ignore their end and go on to `max_tokens`.
     pub ignore_eos: bool,
-    /// Set where `prompt_ids` ends in what was said of the one sample asked for before it was cut off.
+    /// Set if `prompt_ids` ends in the tokens of the one sample asked for, as generated before it was cut off.
     pub resumed: Option<Resumed>,
-    /// Whether that is to be found out from `prompt_ids` alone, as far as they show it: for the protocols that cannot
-    /// say it. A prompt that shows nothing is a prompt.
+    /// Whether the server should recognise earlier tokens of the sample at the end of `prompt_ids` by itself, for protocols
+    /// that cannot mark them. A prompt in which it finds none is an ordinary prompt.
     pub recognise_resumed: bool,
-    /// Where tokens go as they are generated. A full channel delays chunks, never the engine; what was not
-    /// sent is in the response all the same.
+    /// Gets the tokens as they are generated. A full channel delays chunks, and never the engine; the response has all tokens
+    /// in any case.
     pub stream: Option<mpsc::Sender<SimChunk>>,
 }
 
 impl SimRequest {
-    /// A request for one sample with the defaults of every option.
+    /// A request for one sample, with the default of every option.
     pub fn new(request_id: impl Into<Arc<str>>, prompt_ids: impl Into<Arc<[u32]>>, seed: u64) -> Self {
         Self {
             request_id: request_id.into(),
@@ -83,31 +83,31 @@ impl SimRequest {
     }
 }
 
-/// What a sample that was cut off goes on from.
+/// The state from which a sample that was cut off goes on.
 ///
-/// The answer is then exactly what was left to say: the sample is that of the prompt without its last `tokens`
-/// tokens and of this seed, from position `tokens` on. So neither its length nor its correctness depends on how
-/// often it was cut. Limits count the tokens of this request alone, and positions in the answer start at 0.
+/// The response is then exactly the rest: the sample of this seed and of the prompt without its last `tokens` tokens, from
+/// position `tokens` on. So neither its length nor its correctness depends on how often it was cut. Limits count the tokens
+/// of this request alone, and positions in the response start at 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resumed {
-    /// The last so many of `prompt_ids` are the sample's own.
+    /// Number of tokens at the end of `prompt_ids` that belong to the sample.
     pub tokens: u32,
-    /// Seed of the sample when it began.
+    /// Seed with which the sample began.
     pub seed: u64,
 }
 
 /// Tokens of one choice that were generated since the last chunk.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SimChunk {
-    /// Of which request.
+    /// The request's id.
     pub request_id: Arc<str>,
-    /// Which choice.
+    /// The choice's index.
     pub index: u32,
     /// Position of the first of these tokens in the choice.
     pub start: u32,
     /// At least one token.
     pub token_ids: Vec<u32>,
-    /// One per token.
+    /// One log-probability per token.
     pub logprobs: Vec<f32>,
 }
 
@@ -118,12 +118,12 @@ pub enum FinishReason {
     Stop,
     /// `max_tokens`.
     Length,
-    /// An abort by id or a pause; the tokens so far are there.
+    /// An abort by id or a pause. The choice has the tokens generated so far.
     Abort,
 }
 
 impl FinishReason {
-    /// vLLM's word for it.
+    /// vLLM's name of the reason.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Stop => "stop",
@@ -147,24 +147,24 @@ pub struct VersionSpan {
 /// One finished sample.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SimChoice {
-    /// Its place in the request; its seed is `seed + index`.
+    /// The choice's index in the request; its seed is `seed + index`.
     pub index: u32,
-    /// Token ids, with the token that stopped it.
+    /// Token ids, including the token that stopped it.
     pub token_ids: Vec<u32>,
-    /// One per token, natural logarithm. NaN or -9999.0 only by an injected fault.
+    /// One natural logarithm per token. NaN and -9999.0 come from injected faults only.
     pub logprobs: Vec<f32>,
-    /// Why it ended.
+    /// Why the sample ended.
     pub finish_reason: FinishReason,
-    /// The stop token of `stop_token_ids` that ended it.
+    /// The token of `stop_token_ids` that ended the sample.
     pub stop_token_id: Option<u32>,
-    /// Cover all tokens in order; empty where there is none.
+    /// The spans of weight versions, which cover all tokens in order.
     pub version_spans: Vec<VersionSpan>,
 }
 
-/// The answer to a request.
+/// The response to a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SimResponse {
-    /// One per sample, in order of their index.
+    /// One choice per sample, in order of their indices.
     pub choices: Vec<SimChoice>,
     /// Length of the prompt.
     pub prompt_tokens: u32,

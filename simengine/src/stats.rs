@@ -1,4 +1,4 @@
-//! What a server says about itself.
+//! The statistics of a server.
 
 /// Upper bounds of the latency buckets, in seconds.
 pub const LATENCY_BOUNDS_S: [f64; 16] =
@@ -7,11 +7,11 @@ pub const LATENCY_BOUNDS_S: [f64; 16] =
 /// A cumulative histogram over [`LATENCY_BOUNDS_S`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Histogram {
-    /// Observations at most as large as the bound of the same index and larger than the one before.
+    /// Observations for each bound: those at most as large as the bound and larger than the one before.
     pub buckets: [u64; LATENCY_BOUNDS_S.len()],
-    /// All observations.
+    /// Number of observations.
     pub count: u64,
-    /// Their sum, in seconds.
+    /// Sum of the observations, in seconds.
     pub sum_s: f64,
 }
 
@@ -27,7 +27,7 @@ impl Histogram {
     }
 }
 
-/// One reading of a server's gauges and counters. Counters start anew when a dead server is healed.
+/// One reading of a server's gauges and counters. The counters start at zero again when a dead server is healed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SimStats {
     /// Sequences in the batch.
@@ -38,7 +38,7 @@ pub struct SimStats {
     pub held: u32,
     /// Blocks in use over all blocks, from 0 to 1.
     pub kv_cache_usage: f64,
-    /// Tokens generated, each counted once even if it is recomputed.
+    /// Tokens generated. A token that is recomputed counts once.
     pub generation_tokens_total: u64,
     /// Prompt tokens of the sequences scheduled, cached ones included.
     pub prompt_tokens_total: u64,
@@ -46,23 +46,23 @@ pub struct SimStats {
     pub preemptions_total: u64,
     /// Prompt tokens looked up in the prefix cache.
     pub prefix_cache_queries_total: u64,
-    /// Of those, tokens found.
+    /// Prompt tokens found in the prefix cache.
     pub prefix_cache_hits_total: u64,
     /// Samples that ended by a stop token or the end-of-sequence token.
     pub success_stop_total: u64,
     /// Samples that ended at their token limit.
     pub success_length_total: u64,
-    /// Samples ended by a pause that aborts; aborts by id are not counted, as in vLLM.
+    /// Samples ended by a pause in the mode `abort`. Aborts by id are not counted, as in vLLM.
     pub success_abort_total: u64,
     /// Requests refused because the queue was full.
     pub rejections_total: u64,
     /// Samples admitted since the server started.
     pub admitted_total: u64,
-    /// Samples that ended, in whatever way.
+    /// Samples that ended, for any reason.
     pub ended_total: u64,
     /// Simulated time of the reading, in ns since the server started.
     pub now_ns: u64,
-    /// 0 awake, 1 weights offloaded, 2 all discarded.
+    /// 0: awake; 1: weights offloaded; 2: all discarded.
     pub sleep_level: u8,
     /// From submission to first scheduling.
     pub queue_time: Histogram,

@@ -1,7 +1,7 @@
-//! The sequences that decode together, and when the next of them ends or needs a block.
+//! The batch: sequences that decode together, and when the next of them ends or needs a block.
 //!
-//! Time here is the engine's step count: every member gets one token per step, so that a member's place is
-//! the difference of two counts and nothing is touched per token.
+//! Time is the count of the engine's steps. Every member gets one token per step, so that the number of its tokens is the
+//! difference of two counts, and no work is done for a single token.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +12,12 @@ struct Member {
     finishes_at: u64,
 }
 
-/// What a sequence had when it left the batch.
+/// The tokens of a sequence that has left the batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Departure {
     /// Tokens decoded since it joined.
     pub(crate) decoded: u64,
-    /// Tokens it has in the cache.
+    /// Its tokens in the cache.
     pub(crate) kv_tokens: u64,
 }
 
@@ -67,7 +67,7 @@ impl Batch {
         self.kv_tokens += kv_tokens;
     }
 
-    /// Takes a sequence out; none if it is no member.
+    /// Takes a sequence out; `None` if it is no member.
     pub(crate) fn leave(&mut self, number: u64) -> Option<Departure> {
         let member = self.members.remove(&number)?;
         let phase = self.phase_of(&member);
@@ -84,13 +84,13 @@ impl Batch {
         self.members.get(&number).map(|member| self.step - member.joined_at)
     }
 
-    /// Lets every member decode `steps` tokens. The caller has taken the blocks.
+    /// Lets every member decode `steps` tokens. The caller has allocated the blocks.
     pub(crate) fn advance(&mut self, steps: u64) {
         self.step += steps;
         self.kv_tokens += steps * self.len();
     }
 
-    /// Blocks that the next `steps` steps take.
+    /// Blocks that the next `steps` steps need.
     pub(crate) fn blocks_needed(&self, steps: u64) -> u64 {
         let period = self.block_phases.len() as u64;
         let partial: u64 = (0..steps % period).map(|ahead| self.phase_count(ahead)).sum();
@@ -125,7 +125,7 @@ impl Batch {
         self.finishes.first().map(|(finishes_at, _)| finishes_at - self.step)
     }
 
-    /// A member that has all its tokens.
+    /// A member that has generated all its tokens.
     pub(crate) fn finished(&self) -> Option<u64> {
         self.finishes.first().filter(|(finishes_at, _)| *finishes_at <= self.step).map(|(_, number)| *number)
     }

@@ -1,4 +1,4 @@
-//! What an operator does to an engine: pause, resume, versions, sleep, death.
+//! Control of an engine: pause and resume, weight versions, sleep, and the death of its process.
 
 use std::sync::Arc;
 
@@ -7,20 +7,20 @@ use tokio::sync::oneshot;
 
 use super::cost::StepCost;
 use super::kv::KvCache;
-use super::{Activity, Core, NS_PER_MS, Place};
+use super::{Activity, Core, NS_PER_MS, Status};
 use crate::SimError;
 use crate::fault::Faults;
 use crate::request::FinishReason;
 use crate::stats::SimStats;
 
-/// How long a server with a dead engine still answers.
+/// Time for which a server with a dead engine still answers.
 const DEATH_MS: u64 = 3_000;
 
-/// What a pause does to the requests that are there; new ones wait silently in every mode.
+/// What a pause does to the requests on the server. New requests wait in every mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PauseMode {
-    /// They end at once with the tokens they have.
+    /// They end at once with the tokens that they have.
     Abort,
     /// They run to their end, and the pause call waits for that.
     Wait,
@@ -28,7 +28,7 @@ pub enum PauseMode {
     Keep,
 }
 
-/// Whether there is a process, and how it is.
+/// The state of the server's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Life {
     Serving,
@@ -69,7 +69,7 @@ impl Core {
         Arc::clone(&self.version)
     }
 
-    /// Pauses; the receiver is told when what the mode waits for has happened.
+    /// Pauses the engine. The receiver completes when the requests that the mode waits for have ended.
     pub(crate) fn pause(&mut self, mode: PauseMode, now_ns: u64) -> oneshot::Receiver<()> {
         self.settle(now_ns);
         let (done, drained) = oneshot::channel();
@@ -91,7 +91,7 @@ impl Core {
         drained
     }
 
-    /// Lets held requests in and running ones go on; nothing if not paused.
+    /// Queues the held requests and lets running ones go on. Does nothing if the engine is not paused.
     pub(crate) fn resume(&mut self, now_ns: u64) {
         self.settle(now_ns);
         self.pause.mode = None;
@@ -101,7 +101,7 @@ impl Core {
         self.replan(now_ns);
     }
 
-    /// Sleeps, which pauses in this mode; level 0 only pauses.
+    /// Puts the engine to sleep, which pauses it in this mode. Level 0 only pauses it.
     pub(crate) fn sleep(&mut self, level: u8, mode: PauseMode, now_ns: u64) -> oneshot::Receiver<()> {
         let drained = self.pause(mode, now_ns);
         self.pause.sleep_level = level;
@@ -115,7 +115,7 @@ impl Core {
         self.resume(now_ns);
     }
 
-    /// Tokens from now on are `version`'s.
+    /// Attributes all tokens from now on to `version`.
     pub(crate) fn update_version(&mut self, version: Arc<str>, now_ns: u64) {
         self.settle(now_ns);
         let former = std::mem::replace(&mut self.version, version);
@@ -131,8 +131,8 @@ impl Core {
         }
     }
 
-    /// Empties the prefix cache; with `recompute`, running sequences give up their blocks too. False if
-    /// blocks are still held.
+    /// Empties the prefix cache; with `recompute`, running sequences give up their blocks, too. Returns false if blocks are
+    /// still held.
     pub(crate) fn reset_prefix_cache(&mut self, recompute: bool, now_ns: u64) -> bool {
         self.settle(now_ns);
         if recompute {
@@ -145,7 +145,7 @@ impl Core {
         success
     }
 
-    /// The engine dies under its requests.
+    /// The engine dies, and all its requests fail.
     pub(super) fn die(&mut self, now_ns: u64) {
         self.life = Life::EngineDead { gone_at_ns: now_ns + DEATH_MS * NS_PER_MS };
         self.fail_all(|server| SimError::EngineDead { server });
@@ -158,8 +158,8 @@ impl Core {
         self.tell_drain_waiters();
     }
 
-    /// Ends every fault. A server that was dead or gone begins a new life: its counters, its cache and its
-    /// weight version are those of a fresh process, and what was still open on it is reset.
+    /// Ends every fault. A server that was dead or gone begins a new life: its counters, its cache and its weight version are
+    /// those of a fresh process, and the connections of its remaining requests are reset.
     pub(crate) fn heal(&mut self, now_ns: u64) {
         self.settle(now_ns);
         self.faults = Faults::default();
@@ -180,7 +180,7 @@ impl Core {
         self.replan(now_ns);
     }
 
-    /// The process of a dead engine goes in its time.
+    /// Ends the process of a dead engine when its time has come.
     pub(super) fn pass_death(&mut self, now_ns: u64) {
         if let Life::EngineDead { gone_at_ns } = self.life
             && now_ns >= gone_at_ns
@@ -189,7 +189,7 @@ impl Core {
         }
     }
 
-    /// Stops or restarts the engine's time, as pause, faults and life demand. The caller has settled.
+    /// Stops or restarts the engine's time, as pause, faults and life require. The caller has called `settle` before.
     pub(super) fn refreeze(&mut self, now_ns: u64) {
         let keeps = matches!(self.pause.mode, Some(PauseMode::Keep | PauseMode::Abort));
         let frozen = keeps || self.faults.stalled || self.life != Life::Serving;
@@ -203,7 +203,7 @@ impl Core {
         }
     }
 
-    /// Moves what was under way by the time it stood still; the caller plans anew.
+    /// Shifts the present activity by the time that the engine stood still. The caller calls `replan` after this.
     fn thaw(&mut self, still_ns: u64) {
         self.clock_ns += still_ns;
         if let Activity::Mixed { end_ns } = &mut self.activity {
@@ -214,13 +214,13 @@ impl Core {
     fn release_held(&mut self) {
         for number in std::mem::take(&mut self.held) {
             if let Some(sequence) = self.sequences.get_mut(&number) {
-                sequence.place = Place::Waiting;
+                sequence.status = Status::Waiting;
                 self.waiting.insert(number);
             }
         }
     }
 
-    /// Tells those who wait for a pause when nothing is left that the pause does not hold.
+    /// Notifies callers that wait for a pause when no request is left that the pause does not hold.
     pub(super) fn notice_drained(&mut self) {
         let is_done = match self.pause.mode {
             Some(PauseMode::Wait) => self.sequences.len() == self.held.len(),
@@ -233,7 +233,7 @@ impl Core {
 
     fn tell_drain_waiters(&mut self) {
         for waiter in self.pause.drain_waiters.drain(..) {
-            // Whoever asked may have gone; the pause stands all the same.
+            // The caller may have gone; the pause stands all the same.
             let _ = waiter.send(());
         }
     }
@@ -242,7 +242,7 @@ impl Core {
         let numbers: Vec<u64> = self.requests.keys().copied().collect();
         for number in numbers {
             if let Some(request) = self.drop_request(number) {
-                // A caller that has gone needs no error.
+                // The caller may have gone.
                 let _ = request.reply.send(Err(error(self.config.name.clone())));
             }
         }

@@ -1,10 +1,10 @@
-//! What an engine step costs, in integer picoseconds so that speeds divide without drift.
+//! The cost of an engine step, in integer picoseconds so that speeds divide without drift.
 
 use crate::ServerConfig;
 
 const PS_PER_NS: u128 = 1_000;
 
-/// The price list of one server at its present speed.
+/// The costs of one server at its present speed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct StepCost {
     prefill_ps_per_token: u128,
@@ -32,8 +32,8 @@ impl StepCost {
         to_ns(prefill_ps + self.first_step_ps(seqs, kv_tokens))
     }
 
-    /// `steps` pure decode steps in a row, in ns. Each adds a token per sequence to the cache, so that the
-    /// costs are an arithmetic series.
+    /// `steps` pure decode steps in a row, in ns. Each step adds a token per sequence to the cache, so that the costs are an
+    /// arithmetic series.
     pub(crate) fn run_ns(&self, seqs: u64, kv_tokens: u64, steps: u64) -> u64 {
         let pairs = u128::from(steps) * u128::from(steps.saturating_sub(1)) / 2;
         let growth_ps = self.ps_per_kv_token * u128::from(seqs) * pairs;

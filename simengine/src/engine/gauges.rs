@@ -1,11 +1,11 @@
-//! Readings of an engine.
+//! Readings of an engine's counters and gauges.
 
 use super::Core;
 use crate::invariants::Census;
 use crate::stats::SimStats;
 
 impl Core {
-    /// Counts everything anew, for the invariants.
+    /// Counts sequences, blocks and tokens anew, for the invariants.
     pub(crate) fn census(&self) -> Census {
         let live = self.sequences.iter().map(|(number, sequence)| self.tokens_of(*number, sequence));
         Census {
@@ -22,7 +22,7 @@ impl Core {
         }
     }
 
-    /// A reading as of `now_ns`, with the whole steps of the run in progress.
+    /// The statistics as of `now_ns`, including the whole steps of the run in progress.
     pub(crate) fn stats(&mut self, now_ns: u64) -> SimStats {
         self.settle(now_ns);
         let running = self.batch.len() + self.prefilling.len() as u64;

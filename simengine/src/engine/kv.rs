@@ -1,7 +1,7 @@
 //! The KV-block budget and the prefix cache.
 //!
-//! A full block of a prompt is known by the hash of all tokens up to its end, is shared by every sequence
-//! that starts with them, and stays after the last of them until its place is needed (least recently used
+//! A full block of a prompt is identified by the hash of all tokens up to its end. Every sequence that starts with these
+//! tokens shares it, and it stays in the cache after the last such sequence until its space is needed (least recently used
 //! first). All other blocks belong to one sequence and are only counted.
 
 use std::collections::{HashMap, VecDeque};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::answer::hash_tokens;
 
-/// Passes on keys that are hashes already.
+/// A hasher for keys that are hashes already.
 #[derive(Debug, Default)]
 pub(crate) struct HashedKey(u64);
 
@@ -31,7 +31,7 @@ impl Hasher for HashedKey {
 #[derive(Debug, Clone, Copy, Default)]
 struct SharedBlock {
     references: u32,
-    /// When it was last given back; tells a live entry of `idle` from an outdated one.
+    /// When the block was last released. It tells a valid entry of `idle` from an outdated one.
     idle_stamp: u64,
 }
 
@@ -69,7 +69,7 @@ impl KvCache {
         self.private + self.referenced
     }
 
-    /// Blocks that can be had, by eviction if need be.
+    /// Blocks that can be allocated, also by eviction.
     pub(crate) fn available(&self) -> u64 {
         self.total.saturating_sub(self.used())
     }
@@ -79,13 +79,13 @@ impl KvCache {
         chain.iter().take_while(|hash| self.shared.contains_key(hash)).count() as u64
     }
 
-    /// Blocks that acquiring `chain` would take from [`KvCache::available`].
+    /// Blocks that [`KvCache::acquire`] of `chain` would take from [`KvCache::available`].
     pub(crate) fn demand(&self, chain: &[u64]) -> u64 {
         let is_taken = |hash: &&u64| self.shared.get(hash).is_some_and(|block| block.references > 0);
         (chain.len() - chain.iter().filter(is_taken).count()) as u64
     }
 
-    /// Takes a reference to every block of `chain` and `private` blocks besides.
+    /// Takes a reference to every block of `chain`, and allocates `private` blocks.
     pub(crate) fn acquire(&mut self, chain: &[u64], private: u64) {
         for hash in chain {
             let known = self.shared.len();
@@ -102,10 +102,10 @@ impl KvCache {
         self.grow(private);
     }
 
-    /// Gives back what [`KvCache::acquire`] and [`KvCache::grow`] took for one sequence.
+    /// Releases the blocks that [`KvCache::acquire`] and [`KvCache::grow`] took for one sequence.
     pub(crate) fn release(&mut self, chain: &[u64], private: u64) {
         self.private -= private;
-        // Last block first: a chain is of no use without its head, so its tail is to go first.
+        // The last block is released first: a chain is of no use without its head, so that its tail should be evicted first.
         for hash in chain.iter().rev() {
             let Some(block) = self.shared.get_mut(hash) else { continue };
             block.references -= 1;
@@ -121,13 +121,13 @@ impl KvCache {
         self.forget_outdated();
     }
 
-    /// Takes blocks for tokens that were generated.
+    /// Allocates blocks for generated tokens.
     pub(crate) fn grow(&mut self, private: u64) {
         self.private += private;
         while self.used() + self.idle_count > self.total && self.evict_one() {}
     }
 
-    /// Drops every block that no sequence holds; false if some are held.
+    /// Drops every block that no sequence holds. Returns false if sequences hold some.
     pub(crate) fn reset_prefixes(&mut self) -> bool {
         self.shared.retain(|_, block| block.references > 0);
         self.idle.clear();
@@ -146,7 +146,7 @@ impl KvCache {
         false
     }
 
-    /// Keeps the queue of idle blocks within twice the cache.
+    /// Bounds the queue of idle blocks to twice the size of the cache.
     fn forget_outdated(&mut self) {
         if (self.idle.len() as u64) <= 2 * self.total {
             return;
@@ -161,7 +161,7 @@ impl KvCache {
     }
 }
 
-/// The hashes of a prompt's full blocks, each standing for all tokens up to the block's end.
+/// The hashes of a prompt's full blocks, each of all tokens up to the block's end.
 pub(crate) fn block_chain(prompt_ids: &[u32], block_tokens: u32) -> Arc<[u64]> {
     let block_length = block_tokens as usize;
     let mut buffer = vec![0_u8; block_length * 4];

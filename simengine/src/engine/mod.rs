@@ -1,12 +1,12 @@
-//! The engine: what a server does, as a function of simulated time.
+//! The engine: the behaviour of a server as a function of simulated time.
 //!
-//! [`Core`] is a state machine without clock, task or socket. Its owner calls it with the simulated time
-//! `now_ns`, which never goes back; [`Core::advance`] catches up with everything that has happened by then,
-//! at the very nanosecond it happened. Between two events the batch does not change.
+//! [`Core`] is a state machine without clock, task or socket. Its owner calls it with the simulated time `now_ns`, which
+//! never goes back. [`Core::advance`] processes all events up to then, each at its exact nanosecond. Between two events the
+//! batch does not change.
 //!
-//! Three things can be under way: nothing; a *mixed* step, which computes prompts and decodes a token for
-//! the whole batch; or a *run* of pure decode steps up to the next event. A request that arrives in the
-//! middle of a run is taken in at the end of the step in progress, as in the real scheduler.
+//! The engine is in one of three activities: *idle*; a *mixed* step, which computes prompts and decodes a token for the
+//! whole batch; or a *run* of pure decode steps up to the next event. A request that arrives in the middle of a run is
+//! scheduled at the end of the step in progress, as in the real scheduler.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
@@ -34,7 +34,7 @@ use sequence::Request;
 pub use control::PauseMode;
 pub(crate) use control::{Life, PauseState};
 pub(crate) use kv::block_chain;
-pub(crate) use sequence::{Admission, Completion, Ending, Place, Sequence, Versions};
+pub(crate) use sequence::{Admission, Completion, Ending, Sequence, Status, Versions};
 
 const NS_PER_MS: u64 = 1_000_000;
 
@@ -51,7 +51,7 @@ pub(crate) struct Core {
     config: ServerConfig,
     cost: StepCost,
     version: Arc<str>,
-    /// The start of what is under way: always a step's boundary.
+    /// Start of the present activity, which is always a boundary between two steps.
     clock_ns: u64,
     activity: Activity,
     batch: Batch,
@@ -69,7 +69,7 @@ pub(crate) struct Core {
     life: Life,
     faults: Faults,
     frozen_since_ns: Option<u64>,
-    /// What the owner's timer is set for; none is never.
+    /// The time that the owner's timer is set for; `None` if it is not set.
     armed_ns: Option<u64>,
     stats: SimStats,
     tokens_ended: u64,
@@ -107,7 +107,7 @@ impl Core {
         }
     }
 
-    /// Takes a request, and says by which number it can be cancelled.
+    /// Takes a request and returns the number by which it can be cancelled.
     pub(crate) fn submit(&mut self, admission: Admission, now_ns: u64) -> Result<u64, SimError> {
         self.advance(now_ns);
         self.refuse(&admission)?;
@@ -122,7 +122,7 @@ impl Core {
                 plan,
                 prompt_tokens: admission.prompt_tokens,
                 chain: Arc::clone(&admission.chain),
-                place: if is_held { Place::Held } else { Place::Waiting },
+                status: if is_held { Status::Held } else { Status::Waiting },
                 tokens_joined: 0,
                 streamed: 0,
                 versions: Versions::default(),
@@ -152,7 +152,7 @@ impl Core {
             first_token_ns: None,
             stream: admission.stream,
             reply: admission.reply,
-            loses_answer: self.faults.meets_reset(server, &admission.request_id),
+            loses_answer: self.faults.hits_reset(server, &admission.request_id),
             spoil: self.faults.spoil(server, &admission.request_id),
             request_id: Arc::clone(&admission.request_id),
         };
@@ -162,14 +162,14 @@ impl Core {
         Ok(number)
     }
 
-    /// Ends a request whose caller has gone: nobody is answered.
+    /// Ends a request whose caller has gone, without a response.
     pub(crate) fn cancel(&mut self, number: u64, now_ns: u64) {
         self.settle(now_ns);
         self.drop_request(number);
         self.replan(now_ns);
     }
 
-    /// Ends the requests of this id with the tokens they have. Requests younger than the race are missed.
+    /// Ends the requests of this id with the tokens that they have. Requests younger than `abort_race_ms` are missed.
     pub(crate) fn abort(&mut self, request_id: &Arc<str>, now_ns: u64) {
         let numbers: Vec<u64> = self.numbers_of(request_id).collect();
         self.abort_numbers(&numbers, now_ns);
@@ -187,19 +187,19 @@ impl Core {
         self.numbers_by_id.range(first..=last).map(|(_, number)| *number)
     }
 
-    /// [`Core::abort`] of everything; says how many requests there were.
+    /// Aborts all requests; returns how many there were.
     pub(crate) fn abort_all(&mut self, now_ns: u64) -> usize {
         let numbers: Vec<u64> = self.requests.keys().copied().collect();
         self.abort_numbers(&numbers, now_ns);
         numbers.len()
     }
 
-    /// The owner's timer is now set for this moment.
+    /// Notes the time that the owner's timer is now set for.
     pub(crate) fn armed_for(&mut self, event_ns: Option<u64>) {
         self.armed_ns = event_ns;
     }
 
-    /// Whether the next event is before what the timer is set for. Says so once: the owner is then on its way.
+    /// Whether the next event comes before the timer. Returns true once for an event, since the owner then sets its timer.
     pub(crate) fn rearm_if_nearer(&mut self) -> bool {
         let Some(event_ns) = self.next_event_ns() else { return false };
         let is_nearer = self.armed_ns.is_none_or(|armed_ns| event_ns < armed_ns);
@@ -224,7 +224,7 @@ impl Core {
         self.replan(now_ns);
     }
 
-    /// Why a request cannot be taken at all.
+    /// Refuses a request that cannot be taken.
     fn refuse(&mut self, admission: &Admission) -> Result<(), SimError> {
         let server = self.config.name.clone();
         match self.life {
@@ -233,7 +233,7 @@ impl Core {
             Life::Gone => return Err(SimError::Unreachable { server }),
             Life::Stopped => return Err(SimError::Stopped { server }),
         }
-        if self.faults.meets_error500(&server, &admission.request_id) {
+        if self.faults.hits_error500(&server, &admission.request_id) {
             return Err(SimError::Internal { server });
         }
         let limit = self.config.queue_max.unwrap_or(SEQUENCES_MAX).min(SEQUENCES_MAX) as usize;
@@ -245,29 +245,29 @@ impl Core {
         Ok(())
     }
 
-    /// Tokens a sequence has at the last step boundary.
+    /// Tokens that a sequence has at the last step boundary.
     fn tokens_of(&self, number: u64, sequence: &Sequence) -> u32 {
         let decoded = self.batch.decoded(number).unwrap_or(0);
         sequence.tokens_joined + u32::try_from(decoded).unwrap_or(u32::MAX)
     }
 
-    /// Takes a sequence off the engine, wherever it is, and gives back its blocks.
+    /// Takes a sequence off the engine, whatever its status, and frees its blocks.
     fn take_out(&mut self, number: u64) -> Option<(Sequence, u32)> {
         let sequence = self.sequences.remove(&number)?;
         let tokens = self.tokens_of(number, &sequence);
-        match sequence.place {
-            Place::Held => {
+        match sequence.status {
+            Status::Held => {
                 self.held.remove(&number);
             }
-            Place::Waiting => {
+            Status::Waiting => {
                 self.waiting.remove(&number);
             }
-            Place::Prefilling => {
+            Status::Prefilling => {
                 self.prefilling.retain(|other| *other != number);
                 let kv_tokens = u64::from(sequence.prompt_tokens) + u64::from(tokens) + 1;
                 self.kv.release(&sequence.chain, self.private_blocks(&sequence, kv_tokens));
             }
-            Place::Running => self.leave_batch(number, &sequence),
+            Status::Running => self.leave_batch(number, &sequence),
         }
         self.streaming.remove(&number);
         self.stats.ended_total += 1;
@@ -330,7 +330,7 @@ impl Core {
                 spoil: request.spoil,
             })
         };
-        // A caller that has gone is about to cancel; there is nobody to tell.
+        // Sending fails if the caller has gone; it is then about to cancel.
         let _ = request.reply.send(outcome);
         self.notice_drained();
     }
@@ -358,7 +358,7 @@ impl Core {
         number..number + samples
     }
 
-    /// Sends what a stream has not seen; what finds no room goes with the next chunk or the response.
+    /// Sends the tokens that a stream has not got yet. If the channel is full, they go with the next chunk or the response.
     fn send_chunk(&self, sequence: &mut Sequence, tokens: u32) {
         let Some(request) = self.requests.get(&sequence.request) else { return };
         let Some(stream) = &request.stream else { return };

@@ -1,13 +1,13 @@
-//! The engine's own course: steps, ends, preemption and admission.
+//! The engine's scheduler: steps, ends of sequences, preemption and admission.
 
-use super::{Activity, Core, Life, NS_PER_MS, Place};
+use super::{Activity, Core, Life, NS_PER_MS, Status};
 use crate::invariants;
 
-/// The invariants cost a pass over all sequences; debug builds check them at every so many events.
+/// Number of events between two checks of the invariants in debug builds. A check is a pass over all sequences.
 const CENSUS_EVERY: u64 = 64;
 
 impl Core {
-    /// Catches up with everything that has happened by `now_ns`.
+    /// Processes all events up to `now_ns`.
     pub(crate) fn advance(&mut self, now_ns: u64) {
         self.pass_death(now_ns);
         if self.frozen_since_ns.is_some() {
@@ -29,7 +29,7 @@ impl Core {
         }
     }
 
-    /// When something happens next if nobody interferes; none while nothing can.
+    /// Time of the next event if no call comes before it; `None` if there is none.
     pub(crate) fn next_event_ns(&self) -> Option<u64> {
         if let Life::EngineDead { gone_at_ns } = self.life {
             return Some(gone_at_ns);
@@ -41,8 +41,7 @@ impl Core {
         Some(if self.streaming.is_empty() { step_end_ns } else { step_end_ns.min(self.flush_at_ns) })
     }
 
-    /// [`Core::advance`], and then counts the whole steps of the run in progress, so that every number is
-    /// of `now_ns`.
+    /// Advances, and then counts the whole steps of the run in progress, so that all counts are as of `now_ns`.
     pub(super) fn settle(&mut self, now_ns: u64) {
         self.advance(now_ns);
         if self.frozen_since_ns.is_some() {
@@ -50,7 +49,7 @@ impl Core {
         }
         let Activity::Run { steps } = self.activity else { return };
         let done = self.steps_by(now_ns, steps);
-        // The last step's end is an event, and `advance` has dealt with those.
+        // The end of the last step is an event, which `advance` has processed.
         let done = done.min(steps - 1);
         if done == 0 {
             return;
@@ -60,7 +59,7 @@ impl Core {
         self.activity = Activity::Run { steps: steps - done };
     }
 
-    /// Plans anew after the batch, the queues or the prices were changed from outside; the caller has settled.
+    /// Plans anew after a call has changed the batch, the queues or the costs. The caller has called `settle` before.
     pub(super) fn replan(&mut self, now_ns: u64) {
         if self.frozen_since_ns.is_some() {
             return;
@@ -68,7 +67,7 @@ impl Core {
         match self.activity {
             Activity::Mixed { .. } => {}
             Activity::Run { .. } if !self.batch.is_empty() => {
-                // Free places are filled when the step in progress ends, not in its middle.
+                // Free places are filled when the step in progress ends.
                 let limit = if self.waiting.is_empty() { u64::MAX } else { 1 };
                 self.activity = Activity::Run { steps: self.run_length(limit) };
             }
@@ -80,7 +79,7 @@ impl Core {
         self.advance(now_ns);
     }
 
-    /// Lets an arrival in: at once if the engine is idle, else at the end of the step in progress.
+    /// Schedules an arrival: at once if the engine is idle, else at the end of the step in progress.
     pub(super) fn notice_arrival(&mut self, now_ns: u64) {
         if self.frozen_since_ns.is_some() {
             return;
@@ -97,10 +96,10 @@ impl Core {
         }
     }
 
-    /// At a step's boundary: decides what comes next.
+    /// Decides the next activity, at a boundary between two steps.
     pub(super) fn schedule(&mut self) {
         let preempted = self.preempt_for_next_step();
-        // As in vLLM: what was just preempted must not be let in again by its own blocks.
+        // As in vLLM: a sequence that was just preempted must not be admitted again with the blocks that it has freed.
         let prefill_tokens = if preempted { 0 } else { self.admit() };
         self.activity = if !self.prefilling.is_empty() {
             let step_ns = self.cost.step_ns(self.batch.len(), self.batch.kv_tokens(), prefill_tokens);
@@ -113,14 +112,14 @@ impl Core {
         };
     }
 
-    /// Puts a running sequence back into the queue; it will compute all its tokens again.
+    /// Puts a running sequence back into the queue. All its tokens will be computed again.
     pub(super) fn preempt(&mut self, number: u64) {
         let Some(mut sequence) = self.sequences.remove(&number) else { return };
         sequence.tokens_joined = self.tokens_of(number, &sequence);
         self.leave_batch(number, &sequence);
-        sequence.place = Place::Waiting;
+        sequence.status = Status::Waiting;
         self.sequences.insert(number, sequence);
-        // The queue is in order of arrival, so that it stands before all that have never run.
+        // The queue is in order of arrival, so that the sequence stands before all that have never run.
         self.waiting.insert(number);
         self.stats.preemptions_total += 1;
     }
@@ -157,9 +156,9 @@ impl Core {
         self.decode(1);
         for number in std::mem::take(&mut self.prefilling) {
             let Some(sequence) = self.sequences.get_mut(&number) else { continue };
-            // The last prompt position gives the first token.
+            // The last position of the prompt yields the first token.
             sequence.tokens_joined += 1;
-            sequence.place = Place::Running;
+            sequence.status = Status::Running;
             let kv_tokens = u64::from(sequence.prompt_tokens) + u64::from(sequence.tokens_joined);
             let remaining = sequence.plan.total.saturating_sub(sequence.tokens_joined);
             let is_first = sequence.tokens_joined == 1;
@@ -199,8 +198,8 @@ impl Core {
         preempted
     }
 
-    /// Moves the head of the queue into the next step while places, tokens and blocks last; says how many
-    /// prompt tokens that step computes.
+    /// Moves sequences from the head of the queue into the next step while places, tokens and blocks last. Returns the number
+    /// of prompt tokens that the step computes.
     fn admit(&mut self) -> u64 {
         let budget = u64::from(self.config.max_num_batched_tokens);
         let places = u64::from(self.config.max_num_seqs);
@@ -211,7 +210,7 @@ impl Core {
             let Some(sequence) = self.sequences.get(&number) else { break };
             let block_tokens = u64::from(self.config.block_tokens);
             let length = u64::from(sequence.prompt_tokens) + u64::from(sequence.tokens_joined);
-            // The last token is always computed: its output is the next token.
+            // The last token is always computed, since its output is the next token.
             let cached_blocks = self.kv.hits(&sequence.chain).min(length.saturating_sub(1) / block_tokens);
             let uncached = length - cached_blocks * block_tokens;
             if prefill_tokens + uncached > budget && !self.prefilling.is_empty() {
@@ -232,7 +231,7 @@ impl Core {
         self.waiting.remove(&number);
         self.prefilling.push(number);
         self.kv.acquire(&sequence.chain, private);
-        sequence.place = Place::Prefilling;
+        sequence.status = Status::Prefilling;
         if sequence.was_scheduled {
             return;
         }
@@ -259,7 +258,7 @@ impl Core {
         let numbers: Vec<u64> = self.streaming.iter().copied().collect();
         for number in numbers {
             let Some(mut sequence) = self.sequences.remove(&number) else { continue };
-            let in_run = if sequence.place == Place::Running { ahead } else { 0 };
+            let in_run = if sequence.status == Status::Running { ahead } else { 0 };
             let tokens = self.tokens_of(number, &sequence) + u32::try_from(in_run).unwrap_or(u32::MAX);
             self.send_chunk(&mut sequence, tokens);
             self.sequences.insert(number, sequence);

@@ -22,7 +22,7 @@ pub(crate) struct Message {
     content: Option<Content>,
 }
 
-/// Text, or a list of parts of which those with text count.
+/// A text, or a list of parts of which only those with text count.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
 enum Content {
@@ -56,7 +56,7 @@ struct ChatDialect {
     prompt_ids: Arc<[u32]>,
 }
 
-/// The prompt of a conversation, up to where the assistant speaks.
+/// The prompt of a conversation, up to the beginning of the assistant's turn.
 pub(crate) fn render(messages: &[Message], add_generation_prompt: bool) -> String {
     let mut text = String::new();
     for message in messages {
@@ -73,7 +73,7 @@ pub(crate) fn render(messages: &[Message], add_generation_prompt: bool) -> Strin
     text
 }
 
-/// Answers one request. Cancel-safe: dropping it frees the engine's places.
+/// Answers one request. Cancel-safe: when the future is dropped, the engine drops the request.
 pub(crate) async fn handle(face: &Arc<Face>, header_id: Option<String>, body: &[u8]) -> Handled {
     let (params, sampling, prompt_ids) = match read(face, body) {
         Ok(read) => read,

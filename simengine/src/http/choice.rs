@@ -1,4 +1,4 @@
-//! What the three dialects of generation share: running the prompts of one HTTP request, and usage.
+//! The parts that the three dialects of generation share: running the prompts of one HTTP request, and its usage.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::params::Sampling;
 use crate::request::{SimChunk, SimResponse};
 use crate::{SimError, SimServer};
 
-/// Chunks on their way from the engine to one socket.
+/// Chunks that wait between the engine and one socket.
 const CHUNKS_MAX: usize = 256;
 
 /// The engine's part of one HTTP request.
@@ -22,7 +22,7 @@ pub(crate) struct Job {
     pub(crate) samples: u32,
 }
 
-/// Prepares to run every prompt under its own engine id. Dropping the job cancels them all.
+/// Prepares a job that runs every prompt under an engine id of its own. Dropping the job cancels all of them.
 pub(crate) fn prepare(
     face: &Face,
     prompts: Vec<(Arc<str>, Arc<[u32]>)>,

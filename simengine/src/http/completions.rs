@@ -13,7 +13,7 @@ use super::params::{Sampling, StreamOptions, check_logprobs, check_model, parse}
 use super::reply::{Handled, Refusal};
 use crate::request::{FinishReason, SimChoice, SimResponse};
 
-/// What the real server says of itself in every answer; ours says what it is.
+/// The fingerprint in every answer. The real server's names its build, and this one names the simulation.
 pub(crate) const FINGERPRINT: &str = "rolldock-simengine";
 
 /// Most prompts of one request.
@@ -55,7 +55,7 @@ struct TextDialect {
     prompts: Vec<Arc<[u32]>>,
 }
 
-/// Answers one request. Cancel-safe: dropping it frees the engine's places.
+/// Answers one request. Cancel-safe: when the future is dropped, the engine drops the request.
 pub(crate) async fn handle(face: &Arc<Face>, header_id: Option<String>, body: &[u8]) -> Handled {
     let (params, sampling, prompts) = match read(face, body) {
         Ok(read) => read,
@@ -80,12 +80,12 @@ pub(crate) async fn handle(face: &Arc<Face>, header_id: Option<String>, body: &[
     answer(face, job, sampling, dialect, streams).await
 }
 
-/// Refuses what would not fit into the model, as the OpenAI dialects do.
+/// Refuses prompts and limits that exceed the model's length together, as vLLM does in the OpenAI dialects.
 pub(crate) fn check_room(face: &Face, prompt_ids: &[u32], sampling: &Sampling) -> Result<(), Refusal> {
     let longest = u64::from(face.server.config().max_model_len);
     let prompt = prompt_ids.len() as u64;
     let asked = sampling.max_tokens.or(sampling.max_completion_tokens).map_or(0, u64::from);
-    // The engine has its own words for the other cases.
+    // The engine's rules have messages of their own for the other cases.
     if prompt >= longest || asked > longest || prompt + asked <= longest {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! The endpoints that do not generate: identity, tokenizing, and what vLLM has in its development mode.
+//! The endpoints that do not generate: identity, tokenizing, and those of vLLM's development mode.
 
 use hyper::{Response, StatusCode};
 use serde::Deserialize;
@@ -10,7 +10,7 @@ use super::reply::{Refusal, bytes_response, empty_response, json_response};
 use super::{Body, Face};
 use crate::{PauseMode, Phase};
 
-/// The version of vLLM whose behaviour this is.
+/// The version of vLLM that is simulated.
 const VLLM_VERSION: &str = "0.32.0";
 
 type Answer = Result<Response<Body>, Refusal>;
@@ -107,13 +107,13 @@ struct AbortParams {
     request_ids: Option<Vec<String>>,
 }
 
-/// `/abort_requests`: these ids, or everything. Ids nobody knows count as aborted.
+/// `/abort_requests`: aborts these ids, or all requests. Unknown ids count as aborted.
 pub(crate) fn abort(face: &Face, body: &[u8]) -> Answer {
     let aborted = abort_ids(face, body)?;
     Ok(ok(&json!({ "status": "aborted", "aborted": aborted })))
 }
 
-/// `/inference/v1/abort_requests`: the same without a body.
+/// `/inference/v1/abort_requests`: aborts like `/abort_requests`, and answers without a body.
 pub(crate) fn abort_generate(face: &Face, body: &[u8]) -> Answer {
     abort_ids(face, body)?;
     Ok(empty_response())
@@ -195,7 +195,7 @@ pub(crate) fn reset_prefix_cache(face: &Face, query: &str) -> Response<Body> {
     ok(&json!({ "success": face.server.reset_prefix_cache(recompute) }))
 }
 
-/// `/load`: always zero without a flag that nobody sets.
+/// `/load`: always zero, as on a real server without `--enable-server-load-tracking`.
 pub(crate) fn load() -> Response<Body> {
     ok(&json!({ "server_load": 0 }))
 }
@@ -222,7 +222,7 @@ fn mode(query: &str) -> Result<PauseMode, Refusal> {
     }
 }
 
-/// The value of a key in a query without escapes, which is all these endpoints have.
+/// The value of a key in a query. Escapes are not decoded, since these endpoints have none.
 fn value_of<'a>(query: &'a str, key: &str) -> Option<&'a str> {
     let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     pairs.find(|(name, _)| *name == key).map(|(_, value)| value)

@@ -5,7 +5,7 @@ use super::json::put;
 use super::params::Sampling;
 use crate::request::{SimChoice, SimResponse};
 
-/// Some tokens of one choice.
+/// A run of tokens of one choice.
 pub(crate) struct Piece<'a> {
     /// The choice's index in the answer.
     pub(crate) index: u32,
@@ -37,7 +37,7 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// The values of `finish_reason` and `stop_reason`, with the latter's key between them.
+    /// Writes the values of `finish_reason` and `stop_reason`, with the latter's key between them.
     pub(crate) fn put_finish(&self, buffer: &mut Vec<u8>) {
         match self.finish {
             None => put!(buffer, "null,\"stop_reason\":null"),
@@ -53,22 +53,22 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// How one request's answer is written.
+/// Writes the answer to one request.
 pub(crate) trait Dialect: Send {
-    /// The JSON of an answer in one piece.
+    /// Returns the JSON of an answer in one piece.
     fn whole(&self, face: &Face, sampling: &Sampling, responses: &[SimResponse]) -> Vec<u8>;
 
-    /// Whether a NaN among the log-probabilities makes a whole answer an error, as vLLM's JSON encoder has it.
+    /// Whether a NaN among the log-probabilities makes an answer an error, as in vLLM's JSON encoder.
     fn refuses_nan(&self) -> bool;
 
-    /// The JSON of one event of a stream.
+    /// Writes the JSON of one event of a stream.
     fn put_piece(&self, buffer: &mut Vec<u8>, face: &Face, piece: &Piece<'_>);
 
-    /// An event before all others for each choice, if the dialect has one.
+    /// Writes the first event of a choice, if the dialect has one; says whether it has.
     fn put_opening(&self, _buffer: &mut Vec<u8>, _face: &Face, _index: u32) -> bool {
         false
     }
 
-    /// The JSON of the closing usage event; false if none was asked for.
+    /// Writes the JSON of the closing usage event; false if the request did not ask for it.
     fn put_usage(&self, buffer: &mut Vec<u8>, face: &Face, usage: &str) -> bool;
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::stats::{Histogram, LATENCY_BOUNDS_S, SimStats};
 
-/// Renders one reading. Where vLLM has a metric and the simulation has nothing to say, it is left out.
+/// Renders one reading. Metrics of vLLM that the simulation does not have are left out.
 pub(crate) fn render(model: &str, stats: &SimStats) -> String {
     let mut page = Page { text: String::with_capacity(8 * 1024), model: escape(model) };
     page.gauges(stats);
@@ -83,13 +83,13 @@ impl Page {
     }
 
     fn head(&mut self, name: &str, help: &str, kind: &str) {
-        // A `String` takes everything.
+        // Writing to a `String` does not fail.
         let _ = writeln!(self.text, "# HELP vllm:{name} {help}\n# TYPE vllm:{name} {kind}");
     }
 
     fn line(&mut self, name: &str, labels: &str, value: f64) {
         let model = &self.model;
-        // As above.
+        // Writing to a `String` does not fail.
         let _ = writeln!(self.text, "vllm:{name}{{engine=\"0\",model_name=\"{model}\"{labels}}} {value:?}");
     }
 }

@@ -43,17 +43,17 @@ struct LogprobsCount {
     logprobs: Option<i64>,
 }
 
-/// How one request is answered.
+/// The dialect of one request.
 struct TokenDialect {
     id: String,
     with_logprobs: bool,
     as_text: bool,
     usage: bool,
-    /// The prompt, if it is to be given back.
+    /// The prompt, if the answer has to contain it.
     echo: Option<Arc<[u32]>>,
 }
 
-/// Answers one request. Cancel-safe: dropping it frees the engine's places.
+/// Answers one request. Cancel-safe: when the future is dropped, the engine drops the request.
 pub(crate) async fn handle(face: &Arc<Face>, header_id: Option<String>, body: &[u8]) -> Handled {
     let (params, logprobs) = match read(face, body) {
         Ok(read) => read,
@@ -63,7 +63,7 @@ pub(crate) async fn handle(face: &Arc<Face>, header_id: Option<String>, body: &[
     let id = format!("generate-tokens-{suffix}");
     let prompt_ids: Arc<[u32]> = params.token_ids.into();
     let mut sampling = params.sampling_params;
-    // This endpoint cuts what does not fit, where the other dialects refuse.
+    // This endpoint lowers a limit that does not fit, while the other dialects refuse it.
     let longest = face.server.config().max_model_len;
     sampling.max_tokens = sampling.max_tokens.map(|asked| asked.min(longest));
     let streams = params.stream.unwrap_or(false);
@@ -135,7 +135,7 @@ impl TokenDialect {
     }
 }
 
-/// The sampled token stands in `top_logprobs` once more, as the real server writes it.
+/// Writes the sampled token a second time in `top_logprobs`, as the real server does.
 fn put_token_logprobs(buffer: &mut Vec<u8>, piece: &Piece<'_>) {
     put!(buffer, "{{\"content\":[");
     let mut entry = Vec::with_capacity(64);

@@ -1,7 +1,7 @@
-//! JSON written piece by piece into a byte buffer: a long response has tens of thousands of numbers, and a
-//! tree of them would cost more than the simulation.
+//! JSON that is written piece by piece into a byte buffer. A long response has tens of thousands of numbers, and building
+//! a tree of them would cost more than the simulation.
 
-/// Writes formatted text; a `Vec` takes everything.
+/// Writes formatted text. Writing to a `Vec` does not fail.
 macro_rules! put {
     ($buffer:expr, $($arguments:tt)*) => {{
         use std::io::Write as _;
@@ -12,11 +12,11 @@ pub(crate) use put;
 
 /// A JSON string, quoted and escaped.
 pub(crate) fn put_string(buffer: &mut Vec<u8>, text: &str) {
-    // Strings always serialise, and a `Vec` takes everything.
+    // Serialising a string and writing to a `Vec` do not fail.
     let _ = serde_json::to_writer(buffer, text);
 }
 
-/// A JSON number, as Python prints the f64 of an f32. What is not finite becomes vLLM's marker.
+/// A JSON number, as Python prints the f64 of an f32. A value that is not finite becomes vLLM's marker.
 pub(crate) fn put_logprob(buffer: &mut Vec<u8>, logprob: f32) {
     if logprob.is_finite() {
         put!(buffer, "{:?}", f64::from(logprob));

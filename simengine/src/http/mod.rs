@@ -1,16 +1,16 @@
 //! The server over HTTP/1.1, with vLLM's endpoints, statuses, bodies and quirks.
 //!
-//! What the real server does at the socket is done here too: an idle connection is closed after
-//! [`KEEP_ALIVE_S`], a client that goes away frees its places, a dead or terminated server's port refuses
-//! connections, an injected reset is a TCP reset. Bodies with tokens are written straight into a byte buffer.
+//! The server behaves like the real one at the socket, too: it closes an idle connection after [`KEEP_ALIVE_S`], drops the
+//! requests of a client that goes away, refuses connections when it is dead or terminated, and performs an injected reset as
+//! a TCP reset. Bodies with tokens are written straight into a byte buffer.
 //!
-//! The protocol cannot say that a prompt ends in earlier tokens of a sample that was cut off. The server recognises them
-//! by their beginning, and goes on with that sample exactly where it was cut, whichever server began it; unless it was
-//! cut within its first dozen tokens, or asked for together with others.
+//! The protocol cannot mark that a prompt ends in earlier tokens of a sample that was cut off. The server recognises such a
+//! sample by its first dozen tokens and goes on with it exactly where it was cut, whichever server began it. It does not
+//! recognise a sample that was cut within these tokens, or that is requested together with others.
 //!
 //! # Deliberately absent
-//! TLS, HTTP/2, the endpoints of other tasks than generation, and vLLM's checks of sampling parameters that
-//! no trainer gets wrong.
+//! TLS, HTTP/2, the endpoints of tasks other than generation, and vLLM's checks of sampling parameters that trainers do not
+//! get wrong.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -44,15 +44,15 @@ mod reply;
 mod routes;
 mod stream;
 
-/// An idle connection is closed after so many seconds: uvicorn's default under vLLM.
+/// Idle time in seconds after which a connection is closed: uvicorn's default under vLLM.
 pub const KEEP_ALIVE_S: u64 = 5;
 
-/// Pause before listening again where accepting or binding failed.
+/// Pause before listening again after a failure to accept or to bind.
 const RETRY_MS: u64 = 50;
 
 pub(crate) type Body = UnsyncBoxBody<Bytes, reply::Reset>;
 
-/// What a handler needs.
+/// What the handlers of a server share.
 pub(crate) struct Face {
     pub(crate) server: SimServer,
     pub(crate) codec: Arc<dyn Codec>,
@@ -62,12 +62,12 @@ pub(crate) struct Face {
 }
 
 impl Face {
-    /// The wall clock, as far as `started_unix_s` was right.
+    /// The wall clock, counted on from `started_unix_s`.
     pub(crate) fn unix_s(&self) -> u64 {
         self.started_unix_s + self.started.elapsed().as_secs()
     }
 
-    /// A request id for a client that brought none.
+    /// A request id for a client that sent none.
     pub(crate) fn fresh_id(&self) -> String {
         let count = self.ids.fetch_add(1, Ordering::Relaxed);
         format!("{:016x}", crate::hash::mix(count ^ (self.started_unix_s << 32)))
@@ -132,7 +132,7 @@ async fn listen(
                 Ok((stream, _)) => {
                     tracker.spawn(converse(Arc::clone(&face), stream, cancel.clone()));
                 }
-                // As a rule out of descriptors: others have to be closed first.
+                // As a rule descriptors have run out, and other connections have to close first.
                 Err(_) => tokio::time::sleep(Duration::from_millis(RETRY_MS)).await,
             },
         }
@@ -150,7 +150,7 @@ async fn converse(face: Arc<Face>, stream: TcpStream, cancel: CancellationToken)
     });
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        // From the end of one answer to the head of the next request, so that it is the keep-alive too.
+        // Counts from the end of one answer to the head of the next request, so that it is also the keep-alive.
         .header_read_timeout(Duration::from_secs(KEEP_ALIVE_S))
         .serve_connection(TokioIo::new(stream), service);
     let ended = tokio::select! {
@@ -158,7 +158,7 @@ async fn converse(face: Arc<Face>, stream: TcpStream, cancel: CancellationToken)
         () = cancel.cancelled() => return,
         ended = &mut connection => ended,
     };
-    // A handler that gives up on its connection wants the client to see a reset, not an end of file.
+    // A handler that gives its connection up wants the client to see a reset and not an end of file.
     if ended.is_err_and(|error| error.is_user()) {
         let socket = connection.into_parts().io.into_inner();
         let _ = socket.set_zero_linger();

@@ -1,4 +1,4 @@
-//! Requests as clients write them. Unknown keys are ignored, as vLLM does.
+//! The parameters of requests. Unknown keys are ignored, as in vLLM.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(crate) enum OneOrMany {
     Many(Vec<String>),
 }
 
-/// What all dialects say in the same words.
+/// The sampling parameters that all dialects share.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Sampling {
@@ -32,7 +32,7 @@ pub(crate) struct Sampling {
     pub(crate) max_completion_tokens: Option<u32>,
     min_tokens: Option<u32>,
     temperature: Option<f64>,
-    /// As in vLLM, an integer of 64 bits with a sign.
+    /// A signed 64-bit integer, as in vLLM.
     seed: Option<i64>,
     stop: Option<OneOrMany>,
     stop_token_ids: Option<Vec<u32>>,
@@ -106,7 +106,7 @@ impl Sampling {
             n: self.samples(),
             max_tokens: self.max_tokens.or(self.max_completion_tokens),
             min_tokens: self.min_tokens.unwrap_or(0),
-            // The same bits: a negative seed is as good as any other.
+            // The bits of a negative seed are taken as an unsigned number.
             seed: self.seed.map(i64::cast_unsigned),
             stop_token_ids: self.stop_token_ids.clone().unwrap_or_default(),
             stop_scan: self.stop_scan(face),
@@ -131,7 +131,7 @@ impl Sampling {
             if !has_stop(tokens.len()) {
                 return None;
             }
-            // More tokens never take a stop string away, so that the first length with one can be bisected.
+            // A stop string stays when tokens are added, so that the first length that has one can be found by bisection.
             let (mut without, mut with) = (0, tokens.len());
             while with - without > 1 {
                 let middle = without + (with - without) / 2;
@@ -142,7 +142,7 @@ impl Sampling {
     }
 }
 
-/// Reads a JSON body, or says what vLLM would say of it.
+/// Reads a JSON body; fails with vLLM's message.
 pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
     serde_json::from_slice(body).map_err(|error| {
         use serde_json::error::Category;

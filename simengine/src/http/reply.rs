@@ -1,4 +1,4 @@
-//! Answers that are not tokens: statuses, error bodies, small JSON.
+//! Answers without tokens: statuses, error bodies, small JSON.
 
 use std::convert::Infallible;
 
@@ -10,15 +10,15 @@ use serde_json::{Value, json};
 use super::Body;
 use crate::SimError;
 
-/// What a handler returns: an answer, or that the connection is to be reset.
+/// The result of a handler: an answer, or a connection that has to be reset.
 pub(crate) type Handled = Result<Response<Body>, Reset>;
 
-/// The client is to see its connection reset.
+/// The connection has to be reset.
 #[derive(Debug, thiserror::Error)]
-#[error("the connection is to be reset")]
+#[error("the connection has to be reset")]
 pub(crate) struct Reset;
 
-/// An error as a body of vLLM's.
+/// An error with a body in vLLM's form.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     status: StatusCode,
@@ -28,12 +28,12 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// A rule of the engine's is broken.
+    /// The request breaks a rule of the engine.
     pub(crate) fn bad_request(param: Option<&str>, message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "BadRequestError", param, message)
     }
 
-    /// The web framework did not understand the request: the same status, another type.
+    /// The web framework did not understand the request: status 400, as for a broken rule, with another type.
     pub(crate) fn unreadable(param: Option<&str>, message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "Bad Request", param, message)
     }
@@ -59,7 +59,7 @@ impl Refusal {
     }
 }
 
-/// An engine's error as an answer or a reset.
+/// The answer or the reset for an error of the engine.
 pub(crate) fn engine_error(error: &SimError) -> Handled {
     let refusal = match error {
         SimError::BadRequest { message, param } => Refusal::bad_request(*param, message.clone()),

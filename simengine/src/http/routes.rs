@@ -1,4 +1,4 @@
-//! From a request to its handler, with what the web framework does before: paths, methods, keys, ids.
+//! From a request to its handler, with the checks of the web framework: paths, methods, keys, ids.
 
 use std::sync::Arc;
 
@@ -43,9 +43,9 @@ const ROUTES: [(&str, Method); 25] = [
     ("/is_scaling_elastic_ep", Method::POST),
 ];
 
-/// Answers one request, or gives up its connection.
+/// Answers one request, or has its connection reset.
 ///
-/// Cancel-safe: dropping it, as happens when the client goes, frees what the request holds on the engine.
+/// Cancel-safe: when the future is dropped, as happens when the client goes away, the engine drops the request.
 pub(crate) async fn respond(face: &Arc<Face>, request: Request<Incoming>) -> Result<Response<Body>, Reset> {
     if face.server.phase() == Phase::Gone {
         return Err(Reset);
@@ -131,7 +131,7 @@ async fn call_other(face: &Face, path: &str, query: &str, body: &Bytes) -> Resul
         "/is_scaling_elastic_ep" => {
             Ok(json_response(StatusCode::OK, &json!({ "is_scaling_elastic_ep": false })))
         }
-        // The caches that only multi-modal models have.
+        // Resets of caches that only multi-modal models have.
         _ => Ok(super::reply::empty_response()),
     }
 }

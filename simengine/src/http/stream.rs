@@ -1,7 +1,7 @@
-//! Server-sent events: one per token, as a server that keeps up with its engine sends them.
+//! Server-sent events: one per token, as the real server sends them while it keeps up with its engine.
 //!
-//! The last token of each choice is kept back until more come or the choice has ended, because only the last
-//! event may say why it ended.
+//! The last token of each choice is kept back until further tokens come or the choice has ended, because only the last event
+//! has the reason of the end.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,8 +19,9 @@ use super::reply::{Handled, Reset, engine_error};
 use super::{Body, Face};
 use crate::request::{SimChoice, SimChunk, SimResponse};
 
+/// What a stream has sent of one choice.
 #[derive(Debug, Clone, Default)]
-struct Progress {
+struct SentSoFar {
     sent: usize,
     text_bytes: usize,
     kept_back: Option<(u32, f32)>,
@@ -31,14 +32,14 @@ struct Streaming {
     job: Option<Job>,
     sampling: Sampling,
     dialect: Box<dyn Dialect>,
-    progress: Vec<Progress>,
+    progress: Vec<SentSoFar>,
     opened: bool,
     ready: VecDeque<Bytes>,
 }
 
-/// Starts the job; an error before anything was generated is an ordinary answer.
+/// Starts the job. An error before the first token is an ordinary answer.
 ///
-/// Cancel-safe: dropping it, or the body it returns, frees the engine's places.
+/// Cancel-safe: when the future or the body that it returns is dropped, the engine drops the request.
 pub(crate) async fn stream_response(
     face: Arc<Face>,
     mut job: Job,
@@ -54,7 +55,7 @@ pub(crate) async fn stream_response(
         job: Some(job),
         sampling,
         dialect,
-        progress: vec![Progress::default(); choices],
+        progress: vec![SentSoFar::default(); choices],
         opened: false,
         ready: VecDeque::new(),
     };
@@ -70,7 +71,7 @@ pub(crate) async fn stream_response(
 }
 
 impl Streaming {
-    /// The next bytes; none at the end. Not cancel-safe: a call that was dropped may have lost events.
+    /// The next bytes; `None` at the end. Not cancel-safe: a call that was dropped may have lost events.
     async fn next(&mut self) -> Option<Result<Bytes, Reset>> {
         if !self.opened {
             self.opened = true;
@@ -98,7 +99,7 @@ impl Streaming {
                     let events = self.ending(&responses);
                     self.ready.push_back(events.into());
                 }
-                // A stream that has begun cannot have another status any more.
+                // The status of a stream has been sent already, so that the connection is reset.
                 Err(_) => return Some(Err(Reset)),
             }
         }
@@ -120,14 +121,14 @@ impl Streaming {
         let Some(prompt) = job.request_ids.iter().position(|known| *known == chunk.request_id) else {
             return;
         };
-        let place = prompt * job.samples as usize + chunk.index as usize;
-        let Some(progress) = self.progress.get_mut(place) else { return };
+        let choice_number = prompt * job.samples as usize + chunk.index as usize;
+        let Some(progress) = self.progress.get_mut(choice_number) else { return };
         let arrived = chunk.token_ids.iter().copied().zip(chunk.logprobs.iter().copied());
         let mut tokens: Vec<(u32, f32)> = progress.kept_back.take().into_iter().chain(arrived).collect();
         progress.kept_back = tokens.pop();
         let mut buffer = Vec::new();
         for (token, logprob) in tokens {
-            self.put_token(&mut buffer, place, &[token], &[logprob], None);
+            self.put_token(&mut buffer, choice_number, &[token], &[logprob], None);
         }
         if !buffer.is_empty() {
             self.ready.push_back(buffer.into());
@@ -137,21 +138,21 @@ impl Streaming {
     fn ending(&mut self, responses: &[SimResponse]) -> Vec<u8> {
         let mut buffer = Vec::new();
         let choices = responses.iter().flat_map(|response| &response.choices);
-        for (place, choice) in choices.enumerate() {
-            let sent = self.progress.get(place).map_or(0, |progress| progress.sent);
+        for (choice_number, choice) in choices.enumerate() {
+            let sent = self.progress.get(choice_number).map_or(0, |progress| progress.sent);
             let last = choice.token_ids.len().saturating_sub(1);
             for position in sent..last {
                 let range = position..=position;
                 self.put_token(
                     &mut buffer,
-                    place,
+                    choice_number,
                     &choice.token_ids[range.clone()],
                     &choice.logprobs[range],
                     None,
                 );
             }
             let (token_ids, logprobs) = (&choice.token_ids[last..], &choice.logprobs[last..]);
-            self.put_token(&mut buffer, place, token_ids, logprobs, Some(choice));
+            self.put_token(&mut buffer, choice_number, token_ids, logprobs, Some(choice));
         }
         let mut event = Vec::new();
         if self.dialect.put_usage(&mut event, &self.face, &usage(responses)) {
@@ -164,12 +165,12 @@ impl Streaming {
     fn put_token(
         &mut self,
         buffer: &mut Vec<u8>,
-        place: usize,
+        choice_number: usize,
         token_ids: &[u32],
         logprobs: &[f32],
         finish: Option<&SimChoice>,
     ) {
-        let Some(progress) = self.progress.get_mut(place) else { return };
+        let Some(progress) = self.progress.get_mut(choice_number) else { return };
         let is_first = progress.sent == 0;
         let text_offset = progress.text_bytes;
         progress.sent += token_ids.len();
@@ -185,7 +186,7 @@ impl Streaming {
             _ => None,
         };
         let piece = Piece {
-            index: u32::try_from(place).unwrap_or(u32::MAX),
+            index: u32::try_from(choice_number).unwrap_or(u32::MAX),
             token_ids,
             logprobs,
             finish,

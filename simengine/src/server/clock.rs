@@ -1,4 +1,4 @@
-//! Simulated time, as a multiple of `tokio`'s.
+//! Simulated time, as a multiple of `tokio`'s time.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use tokio::time::Instant;
 
 const PARTS: u128 = 1_000_000;
 
-/// Counts simulated ns since it was started.
+/// Counts the simulated ns since its start.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SimClock {
     origin: Instant,
-    /// Real time per simulated time, in millionths, so that conversions are exact.
+    /// Millionths of real time per simulated time, so that conversions are exact.
     scale_parts: u128,
 }
 
 impl SimClock {
-    /// `time_scale` has been validated to be at least a millionth.
+    /// Starts a clock. The configuration's check guarantees that `time_scale` is at least a millionth.
     pub(crate) fn start(time_scale: f64) -> Self {
         Self { origin: Instant::now(), scale_parts: ((time_scale * PARTS as f64).round() as u128).max(1) }
     }

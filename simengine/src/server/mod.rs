@@ -1,12 +1,12 @@
 //! A simulated server in process: the engine, its clock and the task that follows it.
 //!
-//! One task per server sleeps until the engine's next event. Everybody else locks the engine for the moment
-//! of a call, brings it up to date first, and wakes the task only if the next event has come nearer. The
-//! lock is never held across an await.
+//! One task per server sleeps until the engine's next event. Every call locks the engine for a moment, advances it to the
+//! present time first, and wakes the task only if the next event has moved to an earlier time. The lock is never held
+//! across an await.
 //!
-//! Time is `tokio`'s: on a paused clock the simulation runs as fast as its events can be computed. Timers
-//! have a grain of a millisecond, so that an answer may arrive up to one late; the engine's own time does
-//! not, and no error adds up.
+//! The time is that of `tokio`: on a paused clock the simulation runs as fast as its events can be computed. Timers have a
+//! grain of a millisecond, so that a response may arrive up to a millisecond late. The engine's own time is exact, so that
+//! such errors do not add up.
 
 use std::sync::Arc;
 
@@ -29,20 +29,20 @@ mod samples;
 
 use clock::SimClock;
 
-/// Whether anybody is there to be asked.
+/// Whether the server can be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// The server works, or is paused, or asleep.
+    /// The server works, is paused, or is asleep.
     Serving,
-    /// The engine is dead and the process is about to go.
+    /// The engine is dead, and the process is about to end.
     EngineDead,
-    /// Nobody listens.
+    /// The process is gone, and its port is closed.
     Gone,
 }
 
 struct Inner {
     core: Mutex<Core>,
-    /// Told when the next event has come nearer than what the task sleeps for.
+    /// Notified when the next event has moved to an earlier time than the task sleeps for.
     nearer: Notify,
     phase: watch::Sender<Phase>,
     clock: SimClock,
@@ -51,7 +51,35 @@ struct Inner {
     key: Arc<dyn AnswerKey>,
 }
 
-/// A handle to a simulated server; clones are of the same server.
+/// A handle to a simulated server. Clones share the server.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use rolldock_simengine::{NoAnswers, ServerConfig, SimRequest, SimServer, Workload, WorkloadConfig};
+/// use tokio_util::sync::CancellationToken;
+/// use tokio_util::task::TaskTracker;
+///
+/// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+/// # runtime.block_on(async {
+/// let workload = Arc::new(Workload::new(WorkloadConfig::default()));
+/// let (tracker, cancel) = (TaskTracker::new(), CancellationToken::new());
+/// let server =
+///     SimServer::start(ServerConfig::default(), workload, Arc::new(NoAnswers), &tracker, cancel.clone())?;
+///
+/// // Two samples of a prompt of three tokens, with the seeds 7 and 8.
+/// let request = SimRequest { n: 2, max_tokens: Some(100), ..SimRequest::new("request-0", [1, 2, 3], 7) };
+/// let response = server.generate(request).await?;
+/// assert_eq!(response.choices.len(), 2);
+/// assert!(response.choices.iter().all(|choice| (1..=100).contains(&choice.token_ids.len())));
+///
+/// // A sample depends on its prompt and seed only.
+/// let again = SimRequest { max_tokens: Some(100), ..SimRequest::new("request-1", [1, 2, 3], 8) };
+/// assert_eq!(server.generate(again).await?.choices[0].token_ids, response.choices[1].token_ids);
+/// cancel.cancel();
+/// # Ok::<(), rolldock_simengine::SimError>(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone)]
 pub struct SimServer {
     inner: Arc<Inner>,
@@ -92,22 +120,22 @@ impl SimServer {
         Ok(server)
     }
 
-    /// What it was started with.
+    /// The configuration that the server was started with.
     pub fn config(&self) -> &ServerConfig {
         &self.inner.config
     }
 
-    /// The model it simulates.
+    /// The simulated model.
     pub fn workload(&self) -> &Arc<Workload> {
         &self.inner.workload
     }
 
     /// Runs one request to its end.
     ///
-    /// Cancel-safe: dropping the future frees its places and blocks at once, as a closed connection does.
+    /// Cancel-safe: when the future is dropped, the engine drops the request at once, as for a closed connection.
     ///
     /// # Errors
-    /// Every [`SimError`] but `Config`, `Tokenizer` and `Listen`.
+    /// Every [`SimError`] except for `Config`, `Tokenizer` and `Listen`.
     pub async fn generate(&self, request: SimRequest) -> Result<SimResponse, SimError> {
         let config = &self.inner.config;
         let max_tokens = rules::check(&request, config, self.inner.workload.config().vocab_size)?;
@@ -134,8 +162,8 @@ impl SimServer {
         Ok(samples::respond(completion, prompt_tokens))
     }
 
-    /// Ends the requests of these ids with [`FinishReason::Abort`](crate::request::FinishReason::Abort) and the tokens they have. Unknown
-    /// ids are nothing, and requests younger than `abort_race_ms` are missed: both as in the real server.
+    /// Ends the requests of these ids with [`FinishReason::Abort`](crate::request::FinishReason::Abort) and the tokens
+    /// that they have. As on the real server, unknown ids are ignored, and requests younger than `abort_race_ms` are missed.
     pub fn abort<Id: AsRef<str>>(&self, request_ids: &[Id]) {
         self.with_core(|core, now_ns| {
             for request_id in request_ids {
@@ -144,26 +172,26 @@ impl SimServer {
         });
     }
 
-    /// Whether a request of this id is there and has not been answered.
+    /// Whether the server has a request of this id that has not been answered.
     pub fn is_known(&self, request_id: &str) -> bool {
         self.with_core(|core, now_ns| core.is_known(&Arc::from(request_id), now_ns))
     }
 
-    /// [`SimServer::abort`] of every request; says how many there were.
+    /// Aborts every request as [`SimServer::abort`] does; returns how many there were.
     pub fn abort_all(&self) -> usize {
         self.with_core(|core, now_ns| core.abort_all(now_ns))
     }
 
-    /// Pauses. With [`PauseMode::Wait`] returns when the requests that are there have ended, else at once.
+    /// Pauses the engine. With [`PauseMode::Wait`] returns when the running requests have ended, else at once.
     ///
     /// Cancel-safe: the pause stands if the future is dropped.
     pub async fn pause(&self, mode: PauseMode) {
         let drained = self.with_core(|core, now_ns| core.pause(mode, now_ns));
-        // An error means that the server has stopped, and then there is nothing to wait for.
+        // An error means that the server has stopped.
         let _ = drained.await;
     }
 
-    /// Ends a pause; nothing if there is none.
+    /// Ends a pause. Does nothing if the engine is not paused.
     pub fn resume(&self) {
         self.with_core(Core::resume);
     }
@@ -173,24 +201,24 @@ impl SimServer {
         self.with_core(|core, _| core.is_paused())
     }
 
-    /// Sets the label of the tokens from now on.
+    /// Sets the weight version of the tokens from now on.
     pub fn update_weight_version(&self, version: impl Into<Arc<str>>) {
         let label = version.into();
         self.with_core(|core, now_ns| core.update_version(label, now_ns));
     }
 
-    /// The label of the tokens generated now: `default` until it is set.
+    /// The weight version of the tokens generated now: `default` until it is set.
     pub fn weight_version(&self) -> Arc<str> {
         self.with_core(|core, _| core.version())
     }
 
-    /// Empties the prefix cache; with `recompute`, running requests compute theirs again. False if blocks
+    /// Empties the prefix cache; with `recompute`, the blocks of running requests are computed again. Returns false if blocks
     /// are still held.
     pub fn reset_prefix_cache(&self, recompute: bool) -> bool {
         self.with_core(|core, now_ns| core.reset_prefix_cache(recompute, now_ns))
     }
 
-    /// Pauses in this mode and sleeps.
+    /// Pauses the engine in this mode and puts it to sleep.
     ///
     /// Cancel-safe: the sleep stands if the future is dropped.
     pub async fn sleep(&self, level: u8, mode: PauseMode) {
@@ -199,22 +227,22 @@ impl SimServer {
         let _ = drained.await;
     }
 
-    /// Wakes up and resumes.
+    /// Wakes the engine up and resumes it.
     pub fn wake(&self) {
         self.with_core(Core::wake);
     }
 
-    /// Whether it sleeps.
+    /// Whether the engine sleeps.
     pub fn is_sleeping(&self) -> bool {
         self.with_core(|core, _| core.sleep_level() > 0)
     }
 
-    /// A reading as of now.
+    /// The statistics as of now.
     pub fn stats(&self) -> SimStats {
         self.with_core(Core::stats)
     }
 
-    /// Counts everything anew, for [`crate::invariants::check`].
+    /// Counts sequences, blocks and tokens anew, for [`invariants::check`](crate::invariants::check).
     pub fn census(&self) -> Census {
         self.with_core(|core, _| core.census())
     }
@@ -225,23 +253,23 @@ impl SimServer {
         self.with_core(|core, now_ns| core.inject(fault, now_ns));
     }
 
-    /// Ends every fault; a server that had died starts anew, with fresh counters.
+    /// Ends every fault. A server that had died starts anew, with fresh counters.
     pub fn heal(&self) {
         tracing::info!(server = %self.inner.config.name, "healed");
         self.with_core(Core::heal);
     }
 
-    /// Whether anybody is there.
+    /// Whether the server can be reached.
     pub fn phase(&self) -> Phase {
         self.with_core(|core, _| phase_of(core.life()))
     }
 
-    /// Follows [`SimServer::phase`].
+    /// A receiver of the changes of [`SimServer::phase`].
     pub fn phase_changes(&self) -> watch::Receiver<Phase> {
         self.inner.phase.subscribe()
     }
 
-    /// Follows the engine's events until `cancel`.
+    /// The server's task: follows the engine's events until `cancel`.
     async fn follow(self, cancel: CancellationToken) {
         loop {
             let (wake_at, life) = {
@@ -269,7 +297,7 @@ impl SimServer {
         self.publish(Phase::Gone);
     }
 
-    /// Calls the engine at the present time, and wakes its task if that has to act sooner than it knows.
+    /// Calls the engine at the present time, and wakes the server's task if the next event comes before its timer.
     fn with_core<T>(&self, call: impl FnOnce(&mut Core, u64) -> T) -> T {
         let (result, is_nearer, life) = {
             let mut core = self.inner.core.lock();
@@ -293,7 +321,7 @@ impl SimServer {
     }
 }
 
-/// A request's hold on the engine while its caller waits.
+/// Cancels a request on the engine if its caller goes away.
 struct Presence<'a> {
     server: &'a SimServer,
     number: Option<u64>,

@@ -1,4 +1,4 @@
-//! What a request must be like, in vLLM's words.
+//! The rules for requests, with vLLM's error messages.
 
 use crate::request::SimRequest;
 use crate::{ServerConfig, SimError};
@@ -6,7 +6,7 @@ use crate::{ServerConfig, SimError};
 /// Most samples of one request (vLLM's `VLLM_MAX_N_SEQUENCES`).
 const SAMPLES_MAX: u32 = 16_384;
 
-/// Checks a request and says how many tokens its samples may have.
+/// Checks a request and returns how many tokens its samples may have.
 pub(crate) fn check(request: &SimRequest, config: &ServerConfig, vocab_size: u32) -> Result<u32, SimError> {
     let prompt_tokens = u32::try_from(request.prompt_ids.len()).unwrap_or(u32::MAX);
     let longest = config.max_model_len;
@@ -53,7 +53,7 @@ pub(crate) fn check(request: &SimRequest, config: &ServerConfig, vocab_size: u32
     Ok(max_tokens)
 }
 
-/// The prompt that the sample began with, and what has been said of it since.
+/// The prompt that the sample began with, and the tokens that were generated since.
 pub(crate) fn split_resumed(request: &SimRequest) -> Result<(&[u32], &[u32]), SimError> {
     let said = request.resumed.map_or(0, |resumed| resumed.tokens) as usize;
     let prompt_tokens = request.prompt_ids.len();
@@ -68,8 +68,8 @@ pub(crate) fn split_resumed(request: &SimRequest) -> Result<(&[u32], &[u32]), Si
     Ok(request.prompt_ids.split_at(prompt_tokens - said))
 }
 
-/// A real model would take such a prompt and say something else. Here it can only be a mistake of the caller's, and
-/// would falsify what the simulation measures.
+/// The error for a resumed sample whose tokens are not its own. A real model would take such a prompt and generate other
+/// tokens. Here it can only be a mistake of the caller, which would falsify what the simulation measures.
 pub(crate) fn not_its_own() -> SimError {
     let message = "the resumed tokens are not the first ones of this sample, or are all of it".to_owned();
     SimError::bad_request(None, message)

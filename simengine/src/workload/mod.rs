@@ -1,11 +1,11 @@
-//! What the simulated model says: a pure function of who asks.
+//! The simulated model: its samples are a pure function of their identity.
 //!
-//! A sample is identified by (simulation seed, prompt, sample seed). Its length, its correctness, its tokens
-//! and its log-probabilities follow from that identity alone: never from the server, the time, the batch or
-//! the order of arrival. So a scheduler's effect on the data can be measured exactly.
+//! A sample is identified by (simulation seed, prompt, sample seed). Its length, its correctness, its tokens and its
+//! log-probabilities follow from that identity alone, and never from the server, the time, the batch or the order of
+//! arrival. So the effect of a scheduler on the data can be measured exactly.
 //!
-//! Where there is room for it, a response begins with its identity, so that one that was cut off can be recognised and
-//! gone on with by whoever is given its beginning.
+//! A response that is long enough begins with its identity, so that a server that is given the beginning of a response
+//! which was cut off can recognise the sample and go on with it.
 //!
 //! Lengths are log-normal, with a median that grows with the prompt's difficulty and once more for wrong
 //! responses. The chance that a response is right is `u^k / (u^k + (1 - u)^k)`, where `1 - u` is the
@@ -13,8 +13,8 @@
 //! never.
 //!
 //! # Deliberately absent
-//! Text: filler comes from a list of token ids by a hash stream, at about a nanosecond per token. Sampling
-//! parameters do not change what is said.
+//! Text: filler is drawn from a list of token ids by a stream of hashes, at about a nanosecond per token. Sampling
+//! parameters do not change the tokens.
 
 use std::f64::consts::TAU;
 
@@ -40,7 +40,7 @@ pub struct LengthConfig {
     pub median_hard: f64,
     /// Standard deviation of the logarithm of the length.
     pub sigma: f64,
-    /// Wrong responses are so many times as long in the median.
+    /// Factor on the median length of wrong responses.
     pub wrong_factor: f64,
     /// Shortest response.
     pub min: u32,
@@ -54,7 +54,7 @@ impl Default for LengthConfig {
     }
 }
 
-/// The simulated model.
+/// The configuration of the simulated model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WorkloadConfig {
@@ -62,9 +62,9 @@ pub struct WorkloadConfig {
     pub seed: u64,
     /// The end-of-sequence token.
     pub eos_id: u32,
-    /// Number of token ids the model has; a prompt with an id beyond is refused.
+    /// Number of token ids in the vocabulary. A prompt with a larger id is refused.
     pub vocab_size: u32,
-    /// What responses consist of before their answer; not empty.
+    /// Token ids that responses consist of before their answer; not empty.
     pub filler_ids: Vec<u32>,
     /// Response lengths.
     pub length: LengthConfig,
@@ -85,12 +85,12 @@ impl Default for WorkloadConfig {
     }
 }
 
-/// What was drawn for one sample.
+/// The random draws for one sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Draw {
-    /// Tokens it has when nothing cuts it, with its answer and the end-of-sequence token.
+    /// Tokens of the sample when no limit cuts it, with its answer and the end-of-sequence token.
     pub length: u32,
-    /// Whether it ends in the right answer.
+    /// Whether the sample ends in the right answer.
     pub correct: bool,
     pub(crate) identity: u64,
 }
@@ -103,7 +103,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Takes the configuration as it is; an empty list of filler is taken as the end-of-sequence token.
+    /// A model of this configuration. An empty list of filler stands for the end-of-sequence token.
     pub fn new(mut config: WorkloadConfig) -> Self {
         if config.filler_ids.is_empty() {
             config.filler_ids.push(config.eos_id);
@@ -112,18 +112,18 @@ impl Workload {
         Self { config, signatures }
     }
 
-    /// Where the last response of this model begins in these tokens, and which sample it is; none where none is long
-    /// enough to say so.
+    /// Where the last response of this model begins in these tokens, and its sample's identity; `None` if no response is long
+    /// enough to be recognised.
     pub(crate) fn recognise(&self, token_ids: &[u32]) -> Option<(usize, u64)> {
         self.signatures.as_ref()?.find(token_ids)
     }
 
-    /// What it was made from.
+    /// The model's configuration.
     pub fn config(&self) -> &WorkloadConfig {
         &self.config
     }
 
-    /// Draws the sample of `seed`: for choice `i` of a request that is the request's seed plus `i`.
+    /// Draws the sample of `seed`. For choice `i` of a request, that is the request's seed plus `i`.
     ///
     /// A request's `max_tokens` cuts the sample after that: it is then `min(length, max_tokens)` tokens long,
     /// and has no answer where `length > max_tokens`.
@@ -132,13 +132,13 @@ impl Workload {
         self.draw_hashed(hash, seed, key.answer(hash).as_ref())
     }
 
-    /// [`Workload::draw`] for a caller that has the prompt's hash and answer at hand.
+    /// Like [`Workload::draw`], for a caller that has the prompt's hash and answer.
     pub fn draw_hashed(&self, prompt_hash: u64, seed: u64, answer: Option<&Answer>) -> Draw {
         let identity = mix(mix(self.config.seed ^ mix(prompt_hash)) ^ seed);
         self.draw_identified(identity, prompt_hash, answer)
     }
 
-    /// The draw of a sample that is known by its identity.
+    /// The draw of the sample of this identity.
     pub(crate) fn draw_identified(&self, identity: u64, prompt_hash: u64, answer: Option<&Answer>) -> Draw {
         let difficulty = self.difficulty(prompt_hash, answer);
         let correct = unit(mix(identity ^ 0xC0)) < self.pass_chance(difficulty);

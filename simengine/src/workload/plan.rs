@@ -1,4 +1,4 @@
-//! One sample as it will be said: where it ends, why, and its tokens on demand.
+//! The plan of a sample: where it ends, why, and its tokens on demand.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use crate::fault::Spoil;
 use crate::hash::mix;
 use crate::request::{FinishReason, StopScan};
 
-/// The log-probability that vLLM's generate endpoint writes for what is not a number.
+/// The log-probability that vLLM's generate endpoint writes for a value that is not a number.
 pub(crate) const POISON_LOGPROB: f32 = -9999.0;
 
-/// What a request says about the end of its samples.
+/// The limits that a request sets for its samples.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PlanRequest<'a> {
     pub(crate) max_tokens: u32,
@@ -21,17 +21,17 @@ pub(crate) struct PlanRequest<'a> {
     pub(crate) stop_scan: Option<&'a StopScan>,
 }
 
-/// One sample. Tokens are made when they are needed: a plan is what a running sample costs in memory.
+/// The plan of one sample. Tokens are generated when they are needed, so that a running sample costs only its plan.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     workload: Arc<Workload>,
     identity: u64,
     ending: Option<Arc<[u32]>>,
-    /// Length with ending and end-of-sequence token, if it were let run; none never ends by itself.
+    /// Length with ending and end-of-sequence token, without the limits; `None` if the sample never ends by itself.
     natural: Option<u32>,
-    /// Tokens of it that were said to earlier requests.
+    /// Tokens of the sample that earlier requests have got.
     said: u32,
-    /// Tokens it will have, without those.
+    /// Tokens that are left for this request.
     pub(crate) total: u32,
     pub(crate) finish_reason: FinishReason,
     pub(crate) stop_token_id: Option<u32>,
@@ -63,7 +63,7 @@ impl Plan {
         plan
     }
 
-    /// The rest of the sample after its first tokens, which are `said`; none if they are not, or if nothing is left.
+    /// The rest of the sample after its first tokens `said`; `None` if the sample does not begin so, or nothing is left.
     pub(crate) fn after(mut self, said: &[u32]) -> Option<Self> {
         let tokens = u32::try_from(said.len()).ok()?;
         if tokens >= self.total || self.token_ids(0, tokens) != said {
@@ -92,7 +92,7 @@ impl Plan {
         };
         let last_natural = self.finish_reason == FinishReason::Stop && end >= tokens.len();
         let last_token = tokens.get(end - 1).copied();
-        // The model's own end-of-sequence token is no stop token to vLLM, even where it is listed as one.
+        // To vLLM the model's own end-of-sequence token is no stop token, even if the request lists it as one.
         if last_natural && last_token == Some(self.workload.config().eos_id) {
             return;
         }
@@ -101,7 +101,7 @@ impl Plan {
         self.finish_reason = FinishReason::Stop;
     }
 
-    /// Tokens `start..end` of what it has to say.
+    /// Tokens `start..end` of the rest.
     pub(crate) fn token_ids(&self, start: u32, end: u32) -> Vec<u32> {
         let mut tokens = Vec::with_capacity(end.saturating_sub(start) as usize);
         let (first, past) = (start + self.said, end + self.said);
@@ -112,7 +112,7 @@ impl Plan {
         };
         let filler = &self.workload.config().filler_ids;
         let mut word = 0;
-        // A response that has room for it says first which sample it is.
+        // A response that is long enough begins with its signature.
         let signatures = self.workload.signatures.as_ref().filter(|kept| kept.tokens() <= filler_end);
         let signature_end = signatures.map_or(0, Signatures::tokens);
         if let Some(spelled) = signatures {
@@ -135,7 +135,7 @@ impl Plan {
         tokens
     }
 
-    /// Log-probabilities of tokens `start..end`: negative, mostly near zero, deterministic.
+    /// Log-probabilities of tokens `start..end` of the rest: negative, mostly near zero, deterministic.
     pub(crate) fn logprobs(&self, start: u32, end: u32) -> Vec<f32> {
         let mut logprobs = Vec::with_capacity(end.saturating_sub(start) as usize);
         let (first, past) = (start + self.said, end + self.said);
@@ -151,7 +151,7 @@ impl Plan {
         logprobs
     }
 
-    /// Both lists, as an injected fault left them.
+    /// Tokens and log-probabilities, after the corruption by an injected fault.
     pub(crate) fn outputs(&self, start: u32, end: u32, spoil: Option<Spoil>) -> (Vec<u32>, Vec<f32>) {
         let length = end.saturating_sub(start) as usize;
         match spoil {

@@ -1,9 +1,8 @@
-//! The first tokens of a response say which sample it is.
+//! Signatures: the first tokens of a response, which identify its sample.
 //!
-//! A sample that was cut off comes back over HTTP as a prompt like any other: nothing there says which of its tokens
-//! are earlier ones of a sample. So a response begins with its identity, spelled in filler, and a check sum. Where a
-//! prompt ends in such a beginning, the server goes on with that sample, whichever server began it, and no server
-//! remembers anything.
+//! A sample that was cut off comes back over HTTP as an ordinary prompt: the protocol does not mark the tokens that belong
+//! to the sample. So a response begins with its identity and a check sum, spelled in filler. If a prompt ends in such a
+//! beginning, the server goes on with that sample. Any server can do so, since none has to remember the sample.
 //!
 //! # Deliberately absent
 //! Samples that were cut within their signature (a dozen tokens), or too short to have one: they are drawn anew.
@@ -16,8 +15,9 @@ use crate::hash::mix;
 const IDENTITY_BITS: u32 = 64;
 const CHECK_BITS: u32 = 32;
 
-/// A vocabulary of less is not worth its length; of more than that, the first are enough.
+/// Fewest bits per token. With a smaller filler vocabulary a signature would be too long.
 const BITS_MIN: u32 = 6;
+/// Most bits per token. Of a larger filler vocabulary only the first ids are used.
 const BITS_MAX: u32 = 16;
 
 /// Spells identities in filler.
@@ -30,7 +30,7 @@ pub(crate) struct Signatures {
 }
 
 impl Signatures {
-    /// None where the filler is too small, or has an id twice.
+    /// `None` if the filler is too small, or has an id twice.
     pub(crate) fn new(seed: u64, filler_ids: &[u32]) -> Option<Self> {
         let bits = filler_ids.len().checked_ilog2()?.min(BITS_MAX);
         let digits: HashMap<u32, u16> =
@@ -47,7 +47,7 @@ impl Signatures {
         self.tokens
     }
 
-    /// The place in the filler of token `position` of an identity's signature.
+    /// Index in the filler of token `position` of an identity's signature.
     pub(crate) fn digit(&self, identity: u64, position: u32) -> usize {
         let spelled = (u128::from(identity) << CHECK_BITS) | u128::from(self.check(identity));
         let below = self.bits * (self.tokens - 1).saturating_sub(position);
@@ -55,7 +55,7 @@ impl Signatures {
         ((spelled >> below) & self.mask(1)) as usize
     }
 
-    /// The last signature in these tokens: where it begins, and whose it is.
+    /// The last signature in these tokens: where it begins, and its sample's identity.
     pub(crate) fn find(&self, token_ids: &[u32]) -> Option<(usize, u64)> {
         let (mut spelled, mut run, mut found) = (0_u128, 0, None);
         for (position, token) in token_ids.iter().enumerate() {
