@@ -1,7 +1,7 @@
 //! The fleet room: what a pick costs, and what each policy makes of a fleet in which something is wrong.
 //!
-//! The policies meet the same requests on the same simulated servers in virtual time: how long a batch takes beside the
-//! least time in which the fleet could decode it, and how evenly it was spread.
+//! The policies meet the same requests on the same simulated servers in virtual time: how long a batch takes
+//! beside the least time in which the fleet could decode it, and how evenly it was spread.
 
 mod echo;
 mod race;
@@ -114,7 +114,8 @@ const FLEET: usize = 1024;
 /// Requests that wait when it is saturated.
 const WAITING: usize = 1_000;
 
-/// A pick, a permit and its return among 1,024 servers: half full, the same with groups, and full with others waiting.
+/// A pick, a permit and its return among 1,024 servers: half full, the same with groups, and full with others
+/// waiting.
 fn picks(quick: bool) -> anyhow::Result<Vec<Figure>> {
     let rounds = if quick { 21 } else { 101 };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;

@@ -1,9 +1,10 @@
-//! The whole life of a batch in virtual time: a simulated fleet, the rollout in each mode, a queue, and a trainer that takes
-//! batches, trains for a while and announces versions.
+//! The whole life of a batch in virtual time: a simulated fleet, the rollout in each mode, a queue, and a
+//! trainer that takes batches, trains for a while and announces versions.
 //!
-//! Training takes half as long as a synchronous rollout. The saturation bound is measured: how fast the same fleet decodes
-//! when there is always another prompt, and how many tokens a step needs, filtered groups included. What is claimed comes
-//! out of the queue, whose own idea of staleness is compared with the bound at every claim.
+//! Training takes half as long as a synchronous rollout. The saturation bound is measured: how fast the same
+//! fleet decodes when there is always another prompt, and how many tokens a step needs, filtered groups
+//! included. What is claimed comes out of the queue, whose own idea of staleness is compared with the bound
+//! at every claim.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,8 +34,8 @@ use crate::workload::{LastToken, Numbered};
 /// Steps, and those at the start that do not count.
 const STEPS: u64 = 24;
 const WARM_UP: u64 = 4;
-/// Groups that a worker keeps running: more than there are places for, so that none is empty while a group's last sample
-/// runs.
+/// Groups that a worker keeps running: more than there are places for, so that none is empty while a group's
+/// last sample runs.
 const CONCURRENT_PROMPTS: usize = 32;
 /// Training over the time of a synchronous rollout.
 const TRAINING_SHARE: f64 = 0.5;

@@ -1,8 +1,9 @@
 //! `rolldock-bench`: what the documentation claims, measured again by whoever doubts it.
 //!
-//! One sub-command per room. Each prints a Markdown table; `--json FILE` writes the same figures for machines. A
-//! figure with a bar that does not hold makes the exit code 1. Machines differ and are noisy, so figures are counted
-//! (bytes, virtual seconds) or are CPU time and ratios within one run wherever that is possible.
+//! One sub-command per room. Each prints a Markdown table; `--json FILE` writes the same figures for
+//! machines. A figure with a bar that does not hold makes the exit code 1. Machines differ and are noisy, so
+//! figures are counted (bytes, virtual seconds) or are CPU time and ratios within one run wherever that is
+//! possible.
 #![allow(clippy::print_stdout, reason = "its output is what it is for")]
 
 mod client;
@@ -82,8 +83,8 @@ struct FleetOptions {
 struct QueueOptions {
     #[command(flatten)]
     options: Options,
-    /// Also measures the Python package transferqueue, round by round; installs it first (minutes, gigabytes) into
-    /// ~/.cache/rolldock-peer or the folder that ROLLDOCK_PEER_ENV names
+    /// Also measures the Python package transferqueue, round by round; installs it first (minutes, gigabytes)
+    /// into ~/.cache/rolldock-peer or the folder that ROLLDOCK_PEER_ENV names
     #[arg(long)]
     peer: bool,
 }

@@ -1,7 +1,8 @@
 //! Peers in Python: an environment that is made once, and a script that is asked with lines of JSON.
 //!
-//! A script is given its folder as its first argument. It says that it is ready with the versions of what it measures, and
-//! answers every line on its standard input with one on its standard output. It ends when its input does.
+//! A script is given its folder as its first argument. It says that it is ready with the versions of what it
+//! measures, and answers every line on its standard input with one on its standard output. It ends when its
+//! input does.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};

@@ -1,7 +1,8 @@
-//! The rollout room: step time against the best possible for the same drawn work, and what was done to the data.
+//! The rollout room: step time against the best possible for the same drawn work, and what was done to the
+//! data.
 //!
-//! Everything runs in virtual time. The work is drawn by a pure function of the seed, so the bounds and the unbiased
-//! reference are computed from the draws themselves and not from what happened to run.
+//! Everything runs in virtual time. The work is drawn by a pure function of the seed, so the bounds and the
+//! unbiased reference are computed from the draws themselves and not from what happened to run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -278,8 +279,8 @@ impl Lengths {
     }
 }
 
-/// What follows from the draws alone: the valid groups in data order at first attempt, and the least time in which
-/// the fleet could finish them.
+/// What follows from the draws alone: the valid groups in data order at first attempt, and the least time in
+/// which the fleet could finish them.
 pub(crate) struct Reference {
     pub(crate) valid: Lengths,
     /// Response tokens of all groups up to the last valid one, filtered ones included.
@@ -332,8 +333,8 @@ fn draw_group(workload: &Workload, prompt: &Prompt) -> Vec<(u32, bool)> {
     (0..SAMPLES).map(draw).collect()
 }
 
-/// Seconds of a server at speed 1 that a sample needs when it decodes in a batch of `batch`: its share of each step's
-/// fixed cost, and its own. Prefill is left out, so it is a lower bound.
+/// Seconds of a server at speed 1 that a sample needs when it decodes in a batch of `batch`: its share of
+/// each step's fixed cost, and its own. Prefill is left out, so it is a lower bound.
 fn seconds_of(server: &ServerConfig, tokens: u32, batch: f64) -> f64 {
     let tokens = f64::from(tokens);
     let per_token = server.decode_base_ns as f64 / batch + server.decode_ns_per_seq as f64;

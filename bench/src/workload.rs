@@ -1,4 +1,5 @@
-//! Prompts, answers and servers for measurements: nothing is read from disk and everything follows from a seed.
+//! Prompts, answers and servers for measurements: nothing is read from disk and everything follows from a
+//! seed.
 
 use std::sync::Arc;
 

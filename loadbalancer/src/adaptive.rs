@@ -1,8 +1,9 @@
-//! A server's capacity, found by trying: a little more as long as the server copes, much less when it does not (additive
-//! increase, multiplicative decrease, as in Chiu and Jain, 1989).
+//! A server's capacity, found by trying: a little more as long as the server copes, much less when it does
+//! not (additive increase, multiplicative decrease, as in Chiu and Jain, 1989).
 //!
-//! A vLLM server copes while no request waits to be scheduled, its KV cache has room and it preempts no sequence. A
-//! preempted sequence is computed again from its prompt, so that an overloaded server generates fewer tokens.
+//! A vLLM server copes while no request waits to be scheduled, its KV cache has room and it preempts no
+//! sequence. A preempted sequence is computed again from its prompt, so that an overloaded server generates
+//! fewer tokens.
 
 use std::time::Duration;
 
@@ -29,7 +30,8 @@ pub struct AdaptiveConfig {
     pub kv_usage_max: f64,
     /// Share of the KV cache in use above which a server gets no more places.
     pub kv_usage_high: f64,
-    /// Shortest time between two decreases in milliseconds: running requests have to end before a decrease takes effect.
+    /// Shortest time between two decreases in milliseconds: running requests have to end before a decrease
+    /// takes effect.
     pub settle_ms: u64,
 }
 
@@ -48,7 +50,8 @@ impl Default for AdaptiveConfig {
     }
 }
 
-/// Share of a server's places that must be taken for it to get more. A load that was never there has not been tried.
+/// Share of a server's places that must be taken for it to get more. A load that was never there has not been
+/// tried.
 const NEARLY_FULL: f64 = 0.9;
 
 /// What is remembered of one server between two looks.

@@ -33,7 +33,8 @@ use crate::snapshot::FleetSnapshot;
 /// The token and the metrics of the admin port.
 #[derive(Debug, Clone, Default)]
 pub struct AdminConfig {
-    /// The token that a caller has to send as `Authorization: Bearer ...`. It may be absent only on a loopback address.
+    /// The token that a caller has to send as `Authorization: Bearer ...`. It may be absent only on a
+    /// loopback address.
     pub token: Option<String>,
     /// Renders the answer of `/metrics`.
     pub metrics: Option<RenderMetrics>,

@@ -1,8 +1,9 @@
 //! The balancer: it grants permits, takes them back, and knows the state of each server.
 //!
-//! All state is behind one lock. The lock is held while a server is chosen, and never across an await. A request that
-//! has to wait leaves a one-shot sender in an ordered list. Every change that makes room serves the list before any new
-//! request can take the place, so that waiting is fair within a priority and costs no polling.
+//! All state is behind one lock. The lock is held while a server is chosen, and never across an await. A
+//! request that has to wait leaves a one-shot sender in an ordered list. Every change that makes room serves
+//! the list before any new request can take the place, so that waiting is fair within a priority and costs no
+//! polling.
 
 mod grant;
 mod lives;
@@ -36,8 +37,8 @@ use state::{Decision, State, Waiter, WaiterKey, unknown};
 pub(crate) use grant::Life;
 pub use permit::Permit;
 
-/// A request on the waiting list, as its task holds it. When it is dropped, the request leaves the list, and a grant
-/// that has arrived unseen returns its places.
+/// A request on the waiting list, as its task holds it. When it is dropped, the request leaves the list, and
+/// a grant that has arrived unseen returns its places.
 struct Waiting<'a> {
     shared: &'a Arc<Shared>,
     key: WaiterKey,
@@ -136,8 +137,8 @@ impl LoadBalancer {
 
     /// Waits for a permit.
     ///
-    /// Cancel-safe: when the future is dropped, the request leaves the list, and a grant that has arrived unseen
-    /// returns its places.
+    /// Cancel-safe: when the future is dropped, the request leaves the list, and a grant that has arrived
+    /// unseen returns its places.
     pub async fn acquire(&self, request: PermitRequest) -> Result<Permit, BalancerError> {
         let PermitRequest { weight, priority, deadline, .. } = request;
         let mut waiting = match self.begin(request)? {
@@ -192,7 +193,8 @@ impl LoadBalancer {
         Ok(Begun::Waits(answered, key))
     }
 
-    /// Waits for the decision on a request. Cancel-safe: a decision that has not been taken stays in the channel.
+    /// Waits for the decision on a request. Cancel-safe: a decision that has not been taken stays in the
+    /// channel.
     async fn wait(&self, answer: &mut oneshot::Receiver<Decision>) -> Result<Permit, BalancerError> {
         let decision = tokio::select! {
             biased;
@@ -202,8 +204,8 @@ impl LoadBalancer {
         decision.map(|grant| Permit::new(&self.shared, grant))
     }
 
-    /// Serves the waiting requests when a server opens after a cooldown or a `Retry-After`. One waiting request does
-    /// this for all. Ends only if the semaphore is closed, which does not happen.
+    /// Serves the waiting requests when a server opens after a cooldown or a `Retry-After`. One waiting
+    /// request does this for all. Ends only if the semaphore is closed, which does not happen.
     async fn keep_time(&self) {
         let Ok(_turn) = self.shared.timekeeper.acquire().await else { return };
         loop {
@@ -251,8 +253,8 @@ impl LoadBalancer {
         })
     }
 
-    /// Grants no more permits on a server and waits until its last one is back. Fails if the server is resumed before
-    /// that. Cancel-safe: the server stays draining.
+    /// Grants no more permits on a server and waits until its last one is back. Fails if the server is
+    /// resumed before that. Cancel-safe: the server stays draining.
     pub async fn drain(&self, id: ServerId) -> Result<(), BalancerError> {
         self.set_draining(id)?;
         loop {
@@ -279,8 +281,8 @@ impl LoadBalancer {
         self.take_out(id).map(drop)
     }
 
-    /// Takes a server out of the fleet, revokes its permits and returns its last life, which its permits share for as
-    /// long as they are out.
+    /// Takes a server out of the fleet, revokes its permits and returns its last life, which its permits
+    /// share for as long as they are out.
     pub(crate) fn take_out(&self, id: ServerId) -> Result<Arc<Life>, BalancerError> {
         self.shared.update(|state| {
             let index = state.index(id).ok_or_else(|| unknown(id))?;
@@ -296,8 +298,8 @@ impl LoadBalancer {
         state.servers.iter().find(|server| **server.name() == *name).map(|server| server.id)
     }
 
-    /// Pauses a server for its operator, or resumes it, which also ends draining. A dead server keeps the setting for its
-    /// next life, and a server on trial stays on trial.
+    /// Pauses a server for its operator, or resumes it, which also ends draining. A dead server keeps the
+    /// setting for its next life, and a server on trial stays on trial.
     pub fn set_paused(&self, id: ServerId, paused: bool) -> Result<(), BalancerError> {
         let admin = if paused { AdminState::Paused } else { AdminState::Active };
         self.change(id, |server| server.set_admin(admin))
@@ -308,8 +310,8 @@ impl LoadBalancer {
         self.change(id, |server| server.set_admin(AdminState::Draining))
     }
 
-    /// Changes a server's number of places. Permits beyond the new number stay out until they are returned. Waiting
-    /// requests that no server can hold any more fail with [`BalancerError::TooHeavy`].
+    /// Changes a server's number of places. Permits beyond the new number stay out until they are returned.
+    /// Waiting requests that no server can hold any more fail with [`BalancerError::TooHeavy`].
     pub fn set_capacity(&self, id: ServerId, capacity: u32) -> Result<(), BalancerError> {
         self.shared.update(|state| {
             state.change(&self.shared.config, id, |server| server.set_capacity(capacity))?;
@@ -318,14 +320,14 @@ impl LoadBalancer {
         })
     }
 
-    /// For fleets whose capacities are found by trying: a server that has fewer places than a waiting request needs may be
-    /// given as many, up to `ceiling`.
+    /// For fleets whose capacities are found by trying: a server that has fewer places than a waiting request
+    /// needs may be given as many, up to `ceiling`.
     pub(crate) fn set_capacity_ceiling(&self, ceiling: u32) {
         self.shared.update(|state| state.capacity_ceiling = ceiling);
     }
 
-    /// Takes note of an engine's load, read while `ours` samples of this balancer's permits were there. The samples of
-    /// other clients count for [`Policy::LeastWork`](crate::Policy::LeastWork).
+    /// Takes note of an engine's load, read while `ours` samples of this balancer's permits were there. The
+    /// samples of other clients count for [`Policy::LeastWork`](crate::Policy::LeastWork).
     pub fn observe(&self, id: ServerId, load: &EngineLoad, ours: u32) -> Result<(), BalancerError> {
         self.change(id, |server| server.observe(load, ours))
     }
@@ -361,15 +363,15 @@ impl LoadBalancer {
         state.servers.iter().filter(|server| server.is_live()).map(|server| u64::from(server.capacity)).sum()
     }
 
-    /// An exporter's text without the series of servers that have left the fleet, which would otherwise stand there for
-    /// ever. The series of a server that joins again goes on from its last value.
+    /// An exporter's text without the series of servers that have left the fleet, which would otherwise stand
+    /// there for ever. The series of a server that joins again goes on from its last value.
     pub fn series_of_members(&self, text: &str) -> String {
         let departed = self.shared.state.lock().departed().clone();
         metered::without_series_of(text, &departed)
     }
 
-    /// Completes when a server changes its state or its number of places, joins, leaves, or has finished its last request;
-    /// at the latest after `limit`. Cancel-safe.
+    /// Completes when a server changes its state or its number of places, joins, leaves, or has finished its
+    /// last request; at the latest after `limit`. Cancel-safe.
     pub async fn changed(&self, limit: Duration) {
         let _ = tokio::time::timeout(limit, self.shared.changed.notified()).await;
     }

@@ -58,11 +58,13 @@ pub struct BalancerConfig {
     pub seed: u64,
     /// When a group leaves its server, for [`Policy::GroupAffinity`].
     pub affinity: AffinityConfig,
-    /// Samples that may run at a time on all servers together; bounded only by the servers' capacities if absent.
+    /// Samples that may run at a time on all servers together; bounded only by the servers' capacities if
+    /// absent.
     pub capacity_total: Option<u32>,
     /// Requests that may wait at a time; a further one is refused.
     pub waiting_max: usize,
-    /// Faults in a row that make a server suspect: it gets no requests during a cooldown, and then one on trial.
+    /// Faults in a row that make a server suspect: it gets no requests during a cooldown, and then one on
+    /// trial.
     pub faults_max: u32,
     /// Faults among the last [`window`](Self::window) answers that make a server suspect.
     pub window_faults_max: u32,
@@ -70,8 +72,8 @@ pub struct BalancerConfig {
     pub window: u32,
     /// The longest `Retry-After` that is honoured; a longer one is cut to so many milliseconds.
     pub retry_after_ms_max: u64,
-    /// Cooldown of a server that died or became suspect, in milliseconds. It doubles each time until the server answers
-    /// well again.
+    /// Cooldown of a server that died or became suspect, in milliseconds. It doubles each time until the
+    /// server answers well again.
     pub cooldown_ms_min: u64,
     /// The longest cooldown, in milliseconds.
     pub cooldown_ms_max: u64,

@@ -1,7 +1,8 @@
 //! Failures of this machine that look like failures of a server.
 //!
-//! A connection that could not even be tried, for want of a descriptor, a port or memory, says nothing about the server.
-//! If such failures counted against servers, a process with too many open files would take its whole fleet for dead.
+//! A connection that could not even be tried, for want of a descriptor, a port or memory, says nothing about
+//! the server. If such failures counted against servers, a process with too many open files would take its
+//! whole fleet for dead.
 
 use std::error::Error;
 use std::io;

@@ -1,4 +1,5 @@
-//! What must hold of the balancer at every moment. Debug assertions, property tests and simulations call these functions.
+//! What must hold of the balancer at every moment. Debug assertions, property tests and simulations call
+//! these functions.
 
 use crate::server::{Hold, ServerId, ServerState};
 use crate::snapshot::FleetSnapshot;
@@ -8,7 +9,8 @@ use crate::snapshot::FleetSnapshot;
 #[error("broken invariant: {0}")]
 pub struct Violation(pub String);
 
-/// No server has more permits out than places, except for permits that were out when its capacity was lowered.
+/// No server has more permits out than places, except for permits that were out when its capacity was
+/// lowered.
 pub fn within_capacity(fleet: &FleetSnapshot) -> Result<(), Violation> {
     for server in &fleet.servers {
         if server.in_use > server.capacity + server.overhang {

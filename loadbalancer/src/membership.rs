@@ -16,7 +16,8 @@ use crate::balancer::Life;
 use crate::snapshot::ServerSnapshot;
 use crate::{BalancerError, LoadBalancer, ServerSpec};
 
-/// Longest wait of a client that watches the fleet. Single permits cause no notification, so that it has to look again.
+/// Longest wait of a client that watches the fleet. Single permits cause no notification, so that it has to
+/// look again.
 const LOOK_MAX: Duration = Duration::from_secs(1);
 /// Time for aborts to be sent, and sent again, after the last permit of a departed server is back.
 const ABORT_GRACE: Duration = Duration::from_secs(5);
@@ -186,8 +187,8 @@ impl Membership {
         found.ok_or_else(|| BalancerError::UnknownServer { server: name.to_owned() }.into())
     }
 
-    /// Sends a server no more requests, and waits for its running ones, at most for `wait`. Returns the samples that still
-    /// run.
+    /// Sends a server no more requests, and waits for its running ones, at most for `wait`. Returns the
+    /// samples that still run.
     ///
     /// Cancel-safe: the server stays draining.
     pub async fn drain(&self, name: &str, wait: Duration) -> Result<u32, MembershipError> {
@@ -200,7 +201,8 @@ impl Membership {
         Ok(self.find(name)?.in_use)
     }
 
-    /// Takes a server out of the fleet. Its requests are lost and begin anew elsewhere; they can still be aborted there.
+    /// Takes a server out of the fleet. Its requests are lost and begin anew elsewhere; they can still be
+    /// aborted there.
     pub fn remove(&self, name: &str) -> Result<(), MembershipError> {
         let life = self.balancer.take_out(self.find(name)?.id)?;
         let is_idle = Arc::strong_count(&life) == 1;
@@ -224,17 +226,17 @@ impl Membership {
         Ok(self.balancer.set_paused(self.find(name)?.id, paused)?)
     }
 
-    /// The fleet after a server has changed its state or its number of places, joined, left or finished its last request; at
-    /// the latest after `limit` or a second, since the fleet's numbers change all the time.
+    /// The fleet after a server has changed its state or its number of places, joined, left or finished its
+    /// last request; at the latest after `limit` or a second, since the fleet's numbers change all the time.
     pub async fn changed(&self, limit: Duration) -> crate::snapshot::FleetSnapshot {
         self.dismiss_departed(|_| false);
         self.balancer.changed(limit.min(LOOK_MAX)).await;
         self.balancer.snapshot()
     }
 
-    /// Keeps the fleet as a file lists it, until `end`: `endpoints = ["http://host:port", ...]`. A server that is new in the
-    /// file joins. A server that has left the file is drained, and removed when its last request has ended. A file that cannot
-    /// be read changes nothing.
+    /// Keeps the fleet as a file lists it, until `end`: `endpoints = ["http://host:port", ...]`. A server
+    /// that is new in the file joins. A server that has left the file is drained, and removed when its last
+    /// request has ended. A file that cannot be read changes nothing.
     ///
     /// Cancel-safe.
     pub async fn follow(&self, path: PathBuf, end: CancellationToken) {

@@ -1,4 +1,5 @@
-//! The metrics of a server, through the `metrics` facade. The program that runs the balancer installs the exporter.
+//! The metrics of a server, through the `metrics` facade. The program that runs the balancer installs the
+//! exporter.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -96,8 +97,8 @@ impl ServerMetrics {
     }
 }
 
-/// An exporter's text without the series of these servers. The facade cannot remove a series, and an exporter that drops
-/// series that stand still would lose the handles of servers that are only idle.
+/// An exporter's text without the series of these servers. The facade cannot remove a series, and an exporter
+/// that drops series that stand still would lose the handles of servers that are only idle.
 pub(crate) fn without_series_of(text: &str, servers: &BTreeSet<Arc<str>>) -> String {
     const LABEL: &str = "server=\"";
     let is_departed = |line: &str| {
@@ -112,7 +113,8 @@ pub fn aborts_sent(server: &str, ids: u64) {
     counter!("rolldock_aborts_sent_total", "server" => server.to_owned()).increment(ids);
 }
 
-/// Counts ids whose last abort the server has answered. A server answers "aborted" also for ids that it does not know.
+/// Counts ids whose last abort the server has answered. A server answers "aborted" also for ids that it does
+/// not know.
 pub fn aborts_confirmed(server: &str, ids: u64) {
     counter!("rolldock_aborts_confirmed_total", "server" => server.to_owned()).increment(ids);
 }

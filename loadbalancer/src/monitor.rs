@@ -1,8 +1,9 @@
 //! The monitor: it finds servers that have died or stall, and puts servers that have come back on trial.
 //!
-//! An answer that is not streamed has no bytes until it is complete, so that silence on a connection says nothing. A stall
-//! is judged per server: the server owes answers, is not paused, and its count of generated tokens stands still. A server
-//! that got SIGTERM neither answers nor closes its connections: only this rule and its health find it.
+//! An answer that is not streamed has no bytes until it is complete, so that silence on a connection says
+//! nothing. A stall is judged per server: the server owes answers, is not paused, and its count of generated
+//! tokens stands still. A server that got SIGTERM neither answers nor closes its connections: only this rule
+//! and its health find it.
 //!
 //! # Invariants
 //! - Every server is looked at on its own: a silent server delays the verdict on no other.
@@ -117,8 +118,8 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// A monitor of `balancer`'s fleet. If capacities are found by trying, the balancer may raise them to their maximum from
-    /// now on.
+    /// A monitor of `balancer`'s fleet. If capacities are found by trying, the balancer may raise them to
+    /// their maximum from now on.
     pub fn new(balancer: LoadBalancer, control: Arc<dyn EngineControl>, config: MonitorConfig) -> Self {
         if let Some(adaptive) = &config.adaptive {
             balancer.set_capacity_ceiling(adaptive.max);

@@ -2,12 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Names a server for as long as the balancer lives. The number of a server that has left is never used again.
+/// Names a server for as long as the balancer lives. The number of a server that has left is never used
+/// again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 pub struct ServerId(pub u32);
 
-/// The number of a server's life. It rises when the server dies, so that permits of an earlier life cannot change the
-/// counts of a later one.
+/// The number of a server's life. It rises when the server dies, so that permits of an earlier life cannot
+/// change the counts of a later one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 pub struct Epoch(pub u64);
 
@@ -19,11 +20,11 @@ pub enum ServerState {
     Active,
     /// The server finishes the requests that it has and takes no more.
     Draining,
-    /// The operator or a weight update has paused the server: it takes no permits until it is resumed, and cannot
-    /// stall.
+    /// The operator or a weight update has paused the server: it takes no permits until it is resumed, and
+    /// cannot stall.
     Paused,
-    /// The server is suspect after failures, or has come back after its death. After a cooldown it takes one request at
-    /// a time until one succeeds. Requests that it already has go on.
+    /// The server is suspect after failures, or has come back after its death. After a cooldown it takes one
+    /// request at a time until one succeeds. Requests that it already has go on.
     Probing,
     /// The server takes no permits, and the permits of its last life are revoked.
     Dead,
@@ -64,7 +65,8 @@ pub enum AdminState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hold {
-    /// The server's weights are being changed, or its engine has not been resumed yet: it may generate nothing.
+    /// The server's weights are being changed, or its engine has not been resumed yet: it may generate
+    /// nothing.
     Updating,
     /// The server has older weights than are required. Requests that it already has go on.
     Outdated,

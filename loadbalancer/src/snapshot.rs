@@ -42,7 +42,8 @@ pub struct ServerSnapshot {
     pub reason: Option<Arc<str>>,
     /// How its weights keep the server out. Such a server is paused, unless it is draining or dead.
     pub hold: Option<Hold>,
-    /// The weight version that the server was given in this life; `None` for the weights that it was started with.
+    /// The weight version that the server was given in this life; `None` for the weights that it was started
+    /// with.
     pub weights_version: Option<u64>,
     /// The number of the server's present life.
     pub epoch: Epoch,

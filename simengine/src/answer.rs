@@ -54,8 +54,8 @@ impl AnswerKey for NoAnswers {
     }
 }
 
-/// An answer key in memory. The program that knows the data set and the tokenizer fills it; it is as large as the data
-/// set.
+/// An answer key in memory. The program that knows the data set and the tokenizer fills it; it is as large as
+/// the data set.
 #[derive(Debug, Clone, Default)]
 pub struct AnswerTable {
     answers: HashMap<u64, Answer>,

@@ -61,8 +61,9 @@ impl TextCodec {
         Self::from_json(BUILTIN)
     }
 
-    /// Ids that can serve as filler, in ascending order: lower-case words with a space before them, so that no digit, special
-    /// token or "Answer:" can arise. If the vocabulary has no such word, all ids but the first.
+    /// Ids that can serve as filler, in ascending order: lower-case words with a space before them, so that
+    /// no digit, special token or "Answer:" can arise. If the vocabulary has no such word, all ids but the
+    /// first.
     pub fn filler_ids(&self) -> Vec<u32> {
         let is_word = |piece: &str| {
             piece.strip_prefix(' ').is_some_and(|word| {
@@ -105,8 +106,8 @@ impl Codec for TextCodec {
     }
 }
 
-/// An answer key that makes every response end in an answer. Where `inner` has none, it is a number drawn from the
-/// prompt's hash, which is nearly always wrong.
+/// An answer key that makes every response end in an answer. Where `inner` has none, it is a number drawn
+/// from the prompt's hash, which is nearly always wrong.
 pub struct GuessingKey {
     inner: Arc<dyn AnswerKey>,
     codec: Arc<dyn Codec>,

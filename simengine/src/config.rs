@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::SimError;
 
-/// The configuration of one server. The default is roughly one H100 that serves an 8-billion-parameter model in bfloat16.
+/// The configuration of one server. The default is roughly one H100 that serves an 8-billion-parameter model
+/// in bfloat16.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerConfig {
@@ -34,8 +35,8 @@ pub struct ServerConfig {
     pub decode_ns_per_kv_token: u64,
     /// Divides every cost: 2.0 is a server twice as fast.
     pub speed: f64,
-    /// Most samples waiting, held and running; a request beyond them is refused with 503. Absent, as in vLLM's default, it
-    /// means 2^20.
+    /// Most samples waiting, held and running; a request beyond them is refused with 503. Absent, as in
+    /// vLLM's default, it means 2^20.
     pub queue_max: Option<u32>,
     /// Real seconds per simulated second; 0.01 runs a hundred times faster than real servers would.
     pub time_scale: f64,
@@ -113,7 +114,8 @@ impl ServerConfig {
             return Err(config_error("stream_interval_ms", "must be at least 1"));
         }
         let cache_tokens = u64::from(self.kv_blocks) * u64::from(self.block_tokens);
-        // One token more than the model's length, since a step allocates for the token that it is about to write.
+        // One token more than the model's length, since a step allocates for the token that it is about to
+        // write.
         if cache_tokens <= u64::from(self.max_model_len) {
             return Err(SimError::Config {
                 key: "kv_blocks",

@@ -11,7 +11,8 @@ pub enum SimError {
         /// The parameter that vLLM names, if any.
         param: Option<&'static str>,
     },
-    /// The number of samples has reached `queue_max`, or [`Fault::Busy503`](crate::Fault::Busy503) is injected.
+    /// The number of samples has reached `queue_max`, or [`Fault::Busy503`](crate::Fault::Busy503) is
+    /// injected.
     #[error("server={server} is busy with requests={requests}")]
     Busy {
         /// The server's name.

@@ -7,12 +7,13 @@ use crate::hash::unit;
 
 /// A fault to inject. Faults of different kinds add up until [`SimServer::heal`](crate::SimServer::heal).
 ///
-/// Where a fault has a `share`, the server's name and the request's id decide whether it hits a request, so that runs with
-/// equal ids have equal faults.
+/// Where a fault has a `share`, the server's name and the request's id decide whether it hits a request, so
+/// that runs with equal ids have equal faults.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Fault {
-    /// The engine dies: running requests fail, `/health` answers 503, and after three seconds the port is closed.
+    /// The engine dies: running requests fail, `/health` answers 503, and after three seconds the port is
+    /// closed.
     Die,
     /// Requests are accepted and never answered; `/health` still answers 200.
     Stall,
@@ -33,7 +34,8 @@ pub enum Fault {
     },
     /// Every new request is refused as if the queue were full.
     Busy503,
-    /// The real server's behaviour after SIGTERM: the port is closed, and running requests neither answer nor fail.
+    /// The real server's behaviour after SIGTERM: the port is closed, and running requests neither answer nor
+    /// fail.
     SigTerm,
     /// This share of the requests has log-probabilities that are not numbers.
     Nan {

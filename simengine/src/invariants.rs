@@ -1,4 +1,5 @@
-//! What must hold of a server at every moment. Debug builds check it regularly, property tests and simulations always.
+//! What must hold of a server at every moment. Debug builds check it regularly, property tests and
+//! simulations always.
 
 /// The numbers that the rules are checked against.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -1,20 +1,22 @@
 //! A simulated vLLM server that is faithful enough to develop a scheduler with.
 //!
-//! There are two ways to use the engine: [`SimServer`] in process, on real time or on a paused `tokio` clock, and
-//! [`http::serve`] over loopback sockets with vLLM's endpoints, bodies and quirks.
+//! There are two ways to use the engine: [`SimServer`] in process, on real time or on a paused `tokio` clock,
+//! and [`http::serve`] over loopback sockets with vLLM's endpoints, bodies and quirks.
 //!
-//! The engine batches continuously under a sequence limit and a KV-block budget, shares prompt prefixes and preempts by
-//! recomputation. It computes in integer nanoseconds when the next event happens. Between events the batch does not change,
-//! so that thousands of decode steps are one multiplication. A server has one task and one timer, and none for a request or
-//! a token. The tokens of a sample are a pure function of (simulation seed, prompt, sample seed); [`Workload`] defines it.
+//! The engine batches continuously under a sequence limit and a KV-block budget, shares prompt prefixes and
+//! preempts by recomputation. It computes in integer nanoseconds when the next event happens. Between events
+//! the batch does not change, so that thousands of decode steps are one multiplication. A server has one task
+//! and one timer, and none for a request or a token. The tokens of a sample are a pure function of
+//! (simulation seed, prompt, sample seed); [`Workload`] defines it.
 //!
 //! # Invariants
-//! The module [`invariants`] checks them: the bounds of batch and cache hold, every admitted sample ends exactly once, and
-//! every token is counted once.
+//! The module [`invariants`] checks them: the bounds of batch and cache hold, every admitted sample ends
+//! exactly once, and every token is counted once.
 //!
 //! # Deliberately absent
-//! Sampling (temperature and similar parameters are checked and ignored), weights (a version is a label), speculative
-//! decoding, LoRA, multi-modal input and pooling endpoints. Generated tokens do not enter the prefix cache.
+//! Sampling (temperature and similar parameters are checked and ignored), weights (a version is a label),
+//! speculative decoding, LoRA, multi-modal input and pooling endpoints. Generated tokens do not enter the
+//! prefix cache.
 
 mod answer;
 mod codec;

@@ -8,12 +8,14 @@ use tokio::sync::mpsc;
 /// Takes all tokens of a response and returns the number of tokens to keep, or `None` for all.
 type Scan = dyn Fn(&[u32]) -> Option<u32> + Send + Sync;
 
-/// Finds where stop strings end a response. The engine knows no text, so that the caller provides this function.
+/// Finds where stop strings end a response. The engine knows no text, so that the caller provides this
+/// function.
 #[derive(Clone)]
 pub struct StopScan(Arc<Scan>);
 
 impl StopScan {
-    /// Wraps a function that takes all tokens of a response and returns the number of tokens to keep, or `None` for all.
+    /// Wraps a function that takes all tokens of a response and returns the number of tokens to keep, or
+    /// `None` for all.
     pub fn new(scan: impl Fn(&[u32]) -> Option<u32> + Send + Sync + 'static) -> Self {
         Self(Arc::new(scan))
     }
@@ -31,11 +33,12 @@ impl fmt::Debug for StopScan {
 
 /// One request for `n` samples of one prompt.
 ///
-/// Choice `i` is the sample of `seed + i`, as vLLM derives the seeds of a request with `n > 1`: a request for n samples and
-/// n requests for one sample give equal samples.
+/// Choice `i` is the sample of `seed + i`, as vLLM derives the seeds of a request with `n > 1`: a request for
+/// n samples and n requests for one sample give equal samples.
 #[derive(Debug, Clone)]
 pub struct SimRequest {
-    /// The id for [`SimServer::abort`](crate::SimServer::abort). Requests may share an id, and are aborted together.
+    /// The id for [`SimServer::abort`](crate::SimServer::abort). Requests may share an id, and are aborted
+    /// together.
     pub request_id: Arc<str>,
     /// The prompt.
     pub prompt_ids: Arc<[u32]>,
@@ -53,13 +56,14 @@ pub struct SimRequest {
     pub stop_scan: Option<StopScan>,
     /// Whether samples ignore their end and go on to `max_tokens`.
     pub ignore_eos: bool,
-    /// Set if `prompt_ids` ends in the tokens of the one sample asked for, as generated before it was cut off.
+    /// Set if `prompt_ids` ends in the tokens of the one sample asked for, as generated before it was cut
+    /// off.
     pub resumed: Option<Resumed>,
-    /// Whether the server should recognise earlier tokens of the sample at the end of `prompt_ids` by itself, for protocols
-    /// that cannot mark them. A prompt in which it finds none is an ordinary prompt.
+    /// Whether the server should recognise earlier tokens of the sample at the end of `prompt_ids` by itself,
+    /// for protocols that cannot mark them. A prompt in which it finds none is an ordinary prompt.
     pub recognise_resumed: bool,
-    /// Gets the tokens as they are generated. A full channel delays chunks, and never the engine; the response has all tokens
-    /// in any case.
+    /// Gets the tokens as they are generated. A full channel delays chunks, and never the engine; the
+    /// response has all tokens in any case.
     pub stream: Option<mpsc::Sender<SimChunk>>,
 }
 
@@ -85,9 +89,9 @@ impl SimRequest {
 
 /// The state from which a sample that was cut off goes on.
 ///
-/// The response is then exactly the rest: the sample of this seed and of the prompt without its last `tokens` tokens, from
-/// position `tokens` on. So neither its length nor its correctness depends on how often it was cut. Limits count the tokens
-/// of this request alone, and positions in the response start at 0.
+/// The response is then exactly the rest: the sample of this seed and of the prompt without its last `tokens`
+/// tokens, from position `tokens` on. So neither its length nor its correctness depends on how often it was
+/// cut. Limits count the tokens of this request alone, and positions in the response start at 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resumed {
     /// Number of tokens at the end of `prompt_ids` that belong to the sample.

@@ -27,7 +27,8 @@ impl Histogram {
     }
 }
 
-/// One reading of a server's gauges and counters. The counters start at zero again when a dead server is healed.
+/// One reading of a server's gauges and counters. The counters start at zero again when a dead server is
+/// healed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SimStats {
     /// Sequences in the batch.

@@ -1,10 +1,11 @@
 //! The proxy beside the routers that others use, before the same two backends that answer at once.
 //!
-//! Every round asks each of them in another order, and the backends without anything in between: what a proxy adds is its
-//! median time less theirs, in the same round. Ratios are of the same round too; their interval is Student's over the
-//! rounds. Client and backends each keep to a core of their own, since in a fleet they are never on the same one, and wait
-//! awake, since what it takes to wake a sleeping core of a virtual machine differs five-fold from one minute to the next
-//! and is nobody's merit; what is between them goes where the system puts it.
+//! Every round asks each of them in another order, and the backends without anything in between: what a proxy
+//! adds is its median time less theirs, in the same round. Ratios are of the same round too; their interval
+//! is Student's over the rounds. Client and backends each keep to a core of their own, since in a fleet they
+//! are never on the same one, and wait awake, since what it takes to wake a sleeping core of a virtual
+//! machine differs five-fold from one minute to the next and is nobody's merit; what is between them goes
+//! where the system puts it.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -90,8 +91,8 @@ fn request(address: SocketAddr) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Sends a request and reads its answer, whose bytes are counted by its head. A stream that does not block is waited for
-/// awake.
+/// Sends a request and reads its answer, whose bytes are counted by its head. A stream that does not block is
+/// waited for awake.
 fn ask(stream: &mut TcpStream, request: &[u8], buffer: &mut Vec<u8>) -> anyhow::Result<()> {
     stream.write_all(request)?;
     buffer.clear();
@@ -268,8 +269,8 @@ fn interval(ratios: &[f64]) -> (f64, f64, f64) {
     (mean.exp(), (mean - half).exp(), (mean + half).exp())
 }
 
-/// Student's t for a two-sided interval of 95 %: the normal quantile and the first terms of its expansion, right to 1 % from
-/// six degrees of freedom on.
+/// Student's t for a two-sided interval of 95 %: the normal quantile and the first terms of its expansion,
+/// right to 1 % from six degrees of freedom on.
 fn student(freedom: f64) -> f64 {
     const NORMAL: f64 = 1.959_964;
     let cubic = (NORMAL.powi(3) + NORMAL) / 4.0;

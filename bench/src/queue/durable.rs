@@ -22,7 +22,8 @@ fn directory() -> anyhow::Result<tempfile::TempDir> {
     Ok(tempfile::tempdir_in(target)?)
 }
 
-/// Memory that a server takes beside the file system's cache while it is filled and read; `quick`: with a tenth.
+/// Memory that a server takes beside the file system's cache while it is filled and read; `quick`: with a
+/// tenth.
 pub(super) async fn large(quick: bool) -> anyhow::Result<Vec<Figure>> {
     let dir = directory()?;
     let server = Server::start(Some(dir.path()))?;

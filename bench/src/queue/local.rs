@@ -1,5 +1,5 @@
-//! The queue within a host: what goes through shared memory, beside what this machine copies at all; and within a process,
-//! where nothing is copied.
+//! The queue within a host: what goes through shared memory, beside what this machine copies at all; and
+//! within a process, where nothing is copied.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;

@@ -1,11 +1,12 @@
 //! The queue room: what a served queue moves, how long a small take takes, what rows cost in memory.
 //!
-//! The server is a process of its own, reached over loopback, as a trainer on the same machine would. How fast the
-//! machine's loopback is at all is measured in the same rounds, and with `--peer` so is the package that others use:
-//! its round, ours, the loopback's, so that the machine's moods meet all of them.
+//! The server is a process of its own, reached over loopback, as a trainer on the same machine would. How
+//! fast the machine's loopback is at all is measured in the same rounds, and with `--peer` so is the package
+//! that others use: its round, ours, the loopback's, so that the machine's moods meet all of them.
 //!
-//! One file for each thing that is measured ([`large`], [`small`], [`waiting`], [`local`], [`durable`], [`snapshot`]); what they
-//! share is the server ([`server`]), the rows ([`data`]), the rounds ([`rounds`]) and the peer ([`peer`]).
+//! One file for each thing that is measured ([`large`], [`small`], [`waiting`], [`local`], [`durable`],
+//! [`snapshot`]); what they share is the server ([`server`]), the rows ([`data`]), the rounds ([`rounds`])
+//! and the peer ([`peer`]).
 
 mod data;
 mod durable;
@@ -28,7 +29,8 @@ pub(crate) fn measure(quick: bool, with_peer: bool) -> anyhow::Result<Vec<Figure
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let scope = Scope::new();
-        // As a task, as a trainer's loader would be one: the thread that blocks on it is not the one that hears of I/O.
+        // As a task, as a trainer's loader would be one: the thread that blocks on it is not the one that
+        // hears of I/O.
         scope.spawn(figures(quick, with_peer)).await?
     })
 }

@@ -1,7 +1,8 @@
-//! The peer: the Python package `transferqueue`, which runs on Ray, in an environment and processes of its own.
+//! The peer: the Python package `transferqueue`, which runs on Ray, in an environment and processes of its
+//! own.
 //!
-//! What is measured and how is in `bench/peers/transferqueue_peer.py`: one process for the whole run, asked round by
-//! round with a line of JSON. Nothing of it is needed, nor looked for, without `--peer`.
+//! What is measured and how is in `bench/peers/transferqueue_peer.py`: one process for the whole run, asked
+//! round by round with a line of JSON. Nothing of it is needed, nor looked for, without `--peer`.
 
 use serde::Deserialize;
 use serde_json::json;

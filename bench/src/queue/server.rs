@@ -48,7 +48,8 @@ impl Process {
     /// What it has used of processors so far, its threads together; seconds.
     pub(super) fn processor(&self) -> anyhow::Result<f64> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
-        // The name may have spaces; behind it the 12th and 13th fields are ticks, in user mode and in the kernel.
+        // The name may have spaces; behind it the 12th and 13th fields are ticks, in user mode and in the
+        // kernel.
         let (_, fields) = stat.rsplit_once(") ").context("no name")?;
         let ticks = |place: usize| fields.split(' ').nth(place).and_then(|ticks| ticks.parse::<f64>().ok());
         let ticks = ticks(11).zip(ticks(12)).map(|(user, kernel)| user + kernel).context("no times")?;

@@ -100,8 +100,8 @@ async fn take(client: &RemoteQueue, quick: bool) -> anyhow::Result<f64> {
     Ok(median(&times))
 }
 
-/// Median time of a byte to another thread and back over loopback, microseconds: what waking up costs here and now. It differs
-/// several times over between a machine's moods.
+/// Median time of a byte to another thread and back over loopback, microseconds: what waking up costs here
+/// and now. It differs several times over between a machine's moods.
 fn round_trip() -> anyhow::Result<f64> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
@@ -128,7 +128,8 @@ fn round_trip() -> anyhow::Result<f64> {
     Ok(median(&times))
 }
 
-/// The same with nothing else on the machine: waking a thread that sleeps is most of it, so what that costs stands beside it.
+/// The same with nothing else on the machine: waking a thread that sleeps is most of it, so what that costs
+/// stands beside it.
 pub(super) async fn quiet_take(quick: bool) -> anyhow::Result<Vec<Figure>> {
     let server = Server::start(None)?;
     let client = server.declared("train", 1 << 10).await?;

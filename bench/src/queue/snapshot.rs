@@ -11,7 +11,8 @@ use tokio::time::Instant;
 
 use crate::figures::{Bar, Figure};
 
-/// What a take may wait for, whatever the queue holds, milliseconds: a slice of rows, or another thread's turn.
+/// What a take may wait for, whatever the queue holds, milliseconds: a slice of rows, or another thread's
+/// turn.
 const LONGEST_MS: f64 = 100.0;
 
 /// The longest of the takes until `is_over`, milliseconds, and their number.

@@ -1,8 +1,8 @@
 //! Whether `math_equiv` says what it should, and whether `math-verify` says the same.
 //!
-//! Every distinct answer of the data sets is compared with itself, with itself written otherwise, and with what has another
-//! value ([`pairs`]); so the right verdict on a pair is known before anybody is asked. Where the two differ one of them is
-//! wrong, and [`cause`] must say why; what it cannot explain fails the run.
+//! Every distinct answer of the data sets is compared with itself, with itself written otherwise, and with
+//! what has another value ([`pairs`]); so the right verdict on a pair is known before anybody is asked. Where
+//! the two differ one of them is wrong, and [`cause`] must say why; what it cannot explain fails the run.
 
 mod cause;
 mod form;

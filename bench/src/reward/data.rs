@@ -87,8 +87,8 @@ pub(super) struct Answers {
     pub(super) answers: Vec<String>,
 }
 
-/// The answers on which the verdicts are compared. An AIME's are the integers from 0 to 999, so all of them stand for
-/// every AIME there is.
+/// The answers on which the verdicts are compared. An AIME's are the integers from 0 to 999, so all of them
+/// stand for every AIME there is.
 pub(super) fn answers(quick: bool) -> anyhow::Result<Vec<Answers>> {
     let distinct = |rows: Vec<Row>| {
         let all: BTreeSet<String> = rows.into_iter().map(|row| row.answer).collect();

@@ -1,7 +1,8 @@
 //! Differential fuzzing: hostile texts go to our scorers and to verl's, and every verdict must be the same.
 //!
-//! Compared are score, accuracy and the answer that was found, of `math_dapo` in both variants with and without the strict
-//! box and of `gsm8k` with both methods; the score of `math`; and the normal form of the truth.
+//! Compared are score, accuracy and the answer that was found, of `math_dapo` in both variants with and
+//! without the strict box and of `gsm8k` with both methods; the score of `math`; and the normal form of the
+//! truth.
 
 use std::time::Duration;
 

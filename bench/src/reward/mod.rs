@@ -1,8 +1,9 @@
 //! The reward room: what a score costs, and whether our scorers say what others' say.
 //!
-//! Ours alone: the speed of `math_dapo` ([`speed`]), what the worst megabyte costs every scorer ([`nasty`]), and how often `math_equiv` is right where the right verdict is known
-//! ([`agreement`]). With `--peer`, beside them and in the same rounds, what users had before: verl's scorers in Python, which
-//! ours must agree with on any text ([`fuzz`]), and the library `math-verify`.
+//! Ours alone: the speed of `math_dapo` ([`speed`]), what the worst megabyte costs every scorer ([`nasty`]),
+//! and how often `math_equiv` is right where the right verdict is known ([`agreement`]). With `--peer`,
+//! beside them and in the same rounds, what users had before: verl's scorers in Python, which ours must agree
+//! with on any text ([`fuzz`]), and the library `math-verify`.
 
 mod agreement;
 mod data;

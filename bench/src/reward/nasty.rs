@@ -1,7 +1,8 @@
-//! What the worst megabyte costs: whatever a scorer looks for, again and again, alone and where its answer should be.
+//! What the worst megabyte costs: whatever a scorer looks for, again and again, alone and where its answer
+//! should be.
 //!
-//! A score must not take longer than a user would notice, whatever a model says. Only processor time counts, and of what
-//! looks slow the faster of two turns, so that what else the machine does stays out of it.
+//! A score must not take longer than a user would notice, whatever a model says. Only processor time counts,
+//! and of what looks slow the faster of two turns, so that what else the machine does stays out of it.
 
 use std::hint::black_box;
 use std::sync::Arc;

@@ -1,7 +1,9 @@
-//! The peers: verl's scorers, which ours are exact to, and `math-verify`, which judges by value as `math_equiv` does.
+//! The peers: verl's scorers, which ours are exact to, and `math-verify`, which judges by value as
+//! `math_equiv` does.
 //!
-//! What is asked and how is in `bench/peers/reward_peer.py`. The two releases of verl are there for their two versions of
-//! `math_dapo`; nothing of them but three files is ever loaded, so nothing that they depend on is installed.
+//! What is asked and how is in `bench/peers/reward_peer.py`. The two releases of verl are there for their two
+//! versions of `math_dapo`; nothing of them but three files is ever loaded, so nothing that they depend on is
+//! installed.
 
 use std::path::Path;
 

@@ -1,8 +1,9 @@
 //! What a score of `math_dapo` costs, beside the reference and beside the same response's end alone.
 //!
-//! The responses are short and real as far as there are any: the end of a GSM8K solution or of a DAPO problem, and behind it
-//! an answer, in turn the right one and another row's. Both sides score the same texts in turn, each on one thread, and only
-//! processor time counts, so whatever else the machine does cancels out.
+//! The responses are short and real as far as there are any: the end of a GSM8K solution or of a DAPO
+//! problem, and behind it an answer, in turn the right one and another row's. Both sides score the same texts
+//! in turn, each on one thread, and only processor time counts, so whatever else the machine does cancels
+//! out.
 
 use std::hint::black_box;
 use std::io::{BufWriter, Write};
@@ -17,7 +18,8 @@ use super::peer::Peer;
 use crate::cpu;
 use crate::figures::{Bar, Figure};
 
-/// Code points of a response before its answer: all of it counts, and it stays below the 300 that are looked at.
+/// Code points of a response before its answer: all of it counts, and it stays below the 300 that are looked
+/// at.
 const TEXT: usize = 240;
 /// Code points of a long response: 16k tokens of four.
 const LONG: usize = 16 * 1024 * 4;
@@ -136,9 +138,9 @@ fn rates(quick: bool, short: &[Response], mut peer: Option<&mut Peer>) -> anyhow
     Ok(figures)
 }
 
-/// Both kinds read the same bytes, so that only the length differs. Looking back over the end is in both; what a tenth more
-/// leaves room for is the clock, since nothing that depends on the length could hide in it: the response is 200 times as long
-/// as its end.
+/// Both kinds read the same bytes, so that only the length differs. Looking back over the end is in both;
+/// what a tenth more leaves room for is the clock, since nothing that depends on the length could hide in it:
+/// the response is 200 times as long as its end.
 fn long_figure(quick: bool, short: &[Response]) -> anyhow::Result<Figure> {
     let long = long_responses(short);
     let scorer = MathDapo::default();

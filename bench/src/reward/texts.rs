@@ -1,7 +1,8 @@
 //! Hostile texts by seed: what a model could say that two scorers in two languages may read differently.
 //!
-//! A text is put together from pieces that the references look for, from pieces of real solutions, and from the characters
-//! on which Python and Rust could differ; or it is a real solution with a few things done to it.
+//! A text is put together from pieces that the references look for, from pieces of real solutions, and from
+//! the characters on which Python and Rust could differ; or it is a real solution with a few things done to
+//! it.
 
 use rand::RngExt;
 use rand::SeedableRng;

@@ -18,8 +18,8 @@ pub(crate) struct Life {
     pub(crate) end: CancellationToken,
 }
 
-/// Places that a server has given away. A grant is a plain value: a [`Permit`](super::Permit) has to be made of it at
-/// once, since only the permit returns the places.
+/// Places that a server has given away. A grant is a plain value: a [`Permit`](super::Permit) has to be made
+/// of it at once, since only the permit returns the places.
 #[derive(Debug)]
 #[must_use = "places that become no permit are never returned"]
 pub(super) struct Grant {

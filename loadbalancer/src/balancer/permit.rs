@@ -9,8 +9,8 @@ use super::shared::Shared;
 use crate::outcome::Outcome;
 use crate::server::{Epoch, ServerId};
 
-/// The right to a running request of [`weight`](Self::weight) samples on one server. The places return to the server
-/// when the permit is dropped.
+/// The right to a running request of [`weight`](Self::weight) samples on one server. The places return to the
+/// server when the permit is dropped.
 #[derive(Debug)]
 pub struct Permit {
     shared: Arc<Shared>,
@@ -58,8 +58,8 @@ impl Permit {
         self.grant.life.end.clone().cancelled_owned()
     }
 
-    /// Returns the permit and tells the server's breaker how the request went. A permit that is dropped without this
-    /// call counts as [`Outcome::Cancelled`].
+    /// Returns the permit and tells the server's breaker how the request went. A permit that is dropped
+    /// without this call counts as [`Outcome::Cancelled`].
     pub fn finish(mut self, outcome: Outcome) {
         self.outcome = outcome;
     }

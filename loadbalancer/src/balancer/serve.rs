@@ -1,13 +1,13 @@
 //! A pass over the waiting requests, made whenever there may be room: in order, as many as fit.
 //!
-//! A request that fits nowhere reserves one server: the one that is nearest to having room for it. All other servers
-//! are free for the requests behind it, so that a heavy request empties one server and not the fleet. A reserved server
-//! takes nothing new, so that the request gets its places in the end.
+//! A request that fits nowhere reserves one server: the one that is nearest to having room for it. All other
+//! servers are free for the requests behind it, so that a heavy request empties one server and not the fleet.
+//! A reserved server takes nothing new, so that the request gets its places in the end.
 //!
 //! # Invariants
 //! - The first waiting request that could be served loses no place to a request behind it.
-//! - Beyond the permits that it grants, a pass looks at the whole fleet a bounded number of times, and at a bounded
-//!   number of requests that fit nowhere.
+//! - Beyond the permits that it grants, a pass looks at the whole fleet a bounded number of times, and at a
+//!   bounded number of requests that fit nowhere.
 
 use tokio::time::Instant;
 
@@ -21,7 +21,8 @@ use crate::server::{AdminState, ServerId};
 const RESERVED_MAX: usize = 8;
 /// Looks at the whole fleet for requests that fit nowhere.
 const LOOKS_MAX: usize = 16;
-/// Requests that fit nowhere and are passed over. A request behind them is looked at when one of them has been served.
+/// Requests that fit nowhere and are passed over. A request behind them is looked at when one of them has
+/// been served.
 const PASSED_OVER_MAX: usize = 256;
 
 /// A demand that fitted nowhere in this pass: a request that demands as much does not fit either.
@@ -44,7 +45,8 @@ enum Prospect {
     Nearest(usize),
     /// The server of this index is nearest to having room, once its capacity is raised.
     Raised(usize),
-    /// The request has to wait for a server that takes nothing at the moment, or that is reserved for another request.
+    /// The request has to wait for a server that takes nothing at the moment, or that is reserved for another
+    /// request.
     Later,
     /// The fleet is full: no request behind can be served either.
     FleetIsFull,
@@ -129,8 +131,8 @@ impl<'a> Pass<'a> {
         }
         self.looks += 1;
         match self.prospect(ask) {
-            // The fleet's own bound is reached, and requests end one by one: lighter requests would take every place
-            // before this one could have enough.
+            // The fleet's own bound is reached, and requests end one by one: lighter requests would take
+            // every place before this one could have enough.
             Prospect::Nearest(_) | Prospect::Raised(_) if weight > self.state.room(self.config) => {
                 return Placed::EndOfPass;
             }

@@ -154,8 +154,9 @@ impl Server {
         self.metrics.places(self.in_use, self.capacity);
     }
 
-    /// Counts the tokens that were decoded in vain for a request of this or an earlier life. An engine does not report how
-    /// far a cancelled request came, so that they are estimated from its age and the server's measured speed.
+    /// Counts the tokens that were decoded in vain for a request of this or an earlier life. An engine does
+    /// not report how far a cancelled request came, so that they are estimated from its age and the server's
+    /// measured speed.
     pub(super) fn count_waste(&mut self, outcome: &Outcome, weight: u32, took: Duration) {
         if !matches!(outcome, Outcome::Cancelled | Outcome::Fault) {
             return;
@@ -172,9 +173,10 @@ impl Server {
         self.metrics.places(self.in_use, capacity);
     }
 
-    /// Takes note of the engine's load. Samples on the engine beyond `ours`, the places that were taken when the load was
-    /// asked for, belong to other clients. This balancer's samples are counted when they are sent and not when the
-    /// engine reports them, so that an old reading does not drive all requests to one server.
+    /// Takes note of the engine's load. Samples on the engine beyond `ours`, the places that were taken when
+    /// the load was asked for, belong to other clients. This balancer's samples are counted when they are
+    /// sent and not when the engine reports them, so that an old reading does not drive all requests to one
+    /// server.
     pub(super) fn observe(&mut self, load: &EngineLoad, ours: u32) {
         let on_engine = u32::try_from(load.running.saturating_add(load.waiting)).unwrap_or(u32::MAX);
         self.foreign = on_engine.saturating_sub(ours).min(self.capacity);
@@ -222,8 +224,8 @@ impl Server {
         self.gate.hold().filter(|hold| is_wanted || *hold == Hold::Updating)
     }
 
-    /// Counts the outcome of a request of this life, of `weight` samples and with the number `permit`. Returns why the
-    /// server is suspect, if this outcome has made it so.
+    /// Counts the outcome of a request of this life, of `weight` samples and with the number `permit`.
+    /// Returns why the server is suspect, if this outcome has made it so.
     pub(super) fn record(
         &mut self,
         outcome: &Outcome,

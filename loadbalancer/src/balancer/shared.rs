@@ -16,8 +16,8 @@ use crate::{BalancerConfig, invariants};
 pub(super) struct Shared {
     pub(super) config: BalancerConfig,
     pub(super) state: Mutex<State>,
-    /// Notified when a server changes its state or its number of places, joins, leaves, or has finished its last
-    /// request.
+    /// Notified when a server changes its state or its number of places, joins, leaves, or has finished its
+    /// last request.
     pub(super) changed: Notify,
     /// Notified when the time changes at which a server opens.
     pub(super) openings: Notify,

@@ -1,5 +1,5 @@
-//! What a balancer knows: its servers, the requests that wait for them, and what samples took lately. No function in
-//! here waits.
+//! What a balancer knows: its servers, the requests that wait for them, and what samples took lately. No
+//! function in here waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -94,7 +94,8 @@ pub(super) struct State {
     pub(super) policy: Box<dyn RoutingPolicy>,
     pub(super) rng: ChaCha8Rng,
     pub(super) means: Means,
-    /// The most places that a server may be given where capacities are found by trying; 0 where they are fixed.
+    /// The most places that a server may be given where capacities are found by trying; 0 where they are
+    /// fixed.
     pub(super) capacity_ceiling: u32,
     /// The weight version that a server needs to take permits. Servers that join need it, too.
     pub(super) weights_required: Option<u64>,
@@ -226,7 +227,8 @@ impl State {
         unsettled.filter_map(|index| self.servers[index].opens_at).min()
     }
 
-    /// The heaviest request that a server of the fleet could hold. Dead servers count, since they may come back.
+    /// The heaviest request that a server of the fleet could hold. Dead servers count, since they may come
+    /// back.
     pub(super) fn heaviest(&self, config: &BalancerConfig) -> u32 {
         let places = self.servers.iter().map(|server| server.capacity.max(self.capacity_ceiling));
         places.max().unwrap_or(0).min(config.capacity_total.unwrap_or(u32::MAX))

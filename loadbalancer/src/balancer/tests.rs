@@ -46,7 +46,8 @@ async fn cancelling_waiters_leaks_no_permit() {
         assert!(wait.now_or_never().is_none());
     }
     assert_eq!(balancer.snapshot().waiting, 256);
-    // Some are dropped without a grant. Of the others half are granted, and all are dropped before they are polled.
+    // Some are dropped without a grant. Of the others half are granted, and all are dropped before they are
+    // polled.
     waiting.truncate(192);
     held.truncate(416);
     assert_eq!((in_use(&balancer), balancer.snapshot().waiting), (512, 96));

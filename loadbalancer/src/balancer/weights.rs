@@ -7,9 +7,9 @@ use crate::server::{Epoch, ServerId, ServerState};
 use crate::snapshot::ServerSnapshot;
 
 impl LoadBalancer {
-    /// Begins an update: from this moment on, no server takes a permit before it has the weights of `required`. Returns
-    /// the servers that `wants` chooses among those that are not dead. If the update `holds` them, they take no permits
-    /// before they are [released](Self::release).
+    /// Begins an update: from this moment on, no server takes a permit before it has the weights of
+    /// `required`. Returns the servers that `wants` chooses among those that are not dead. If the update
+    /// `holds` them, they take no permits before they are [released](Self::release).
     pub(crate) fn begin_update(
         &self,
         required: Option<u64>,
@@ -36,8 +36,8 @@ impl LoadBalancer {
         })
     }
 
-    /// Notes which weights this life of a server has been given, if any, and why it lacks the required ones. A later life
-    /// is not changed.
+    /// Notes which weights this life of a server has been given, if any, and why it lacks the required ones.
+    /// A later life is not changed.
     pub(crate) fn set_weights(&self, id: ServerId, epoch: Epoch, weights: Option<u64>, reason: Option<&str>) {
         // The server may have left the fleet.
         let _ = self.change(id, |server| {
@@ -57,8 +57,8 @@ impl LoadBalancer {
         let _ = self.change(id, |server| server.set_gate(|gate| gate.is_updating = false));
     }
 
-    /// Begins a new life of a live server whose weights cannot be trusted: its permits are revoked, and it comes back on
-    /// trial, without known weights. `None` if that life is over already.
+    /// Begins a new life of a live server whose weights cannot be trusted: its permits are revoked, and it
+    /// comes back on trial, without known weights. `None` if that life is over already.
     pub(crate) fn restart(&self, id: ServerId, epoch: Epoch, reason: &str) -> Option<Epoch> {
         let restarted = self.shared.update(|state| {
             state.change(&self.shared.config, id, |server| {

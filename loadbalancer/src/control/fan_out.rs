@@ -6,8 +6,8 @@ use futures::stream::{self, StreamExt};
 
 use super::{ControlError, ServerRef};
 
-/// Makes `call` for every server, `limit` at a time, and returns the results in the order of `servers`. A failure on one
-/// server does not affect the others. Cancel-safe: calls that have not been made are not made.
+/// Makes `call` for every server, `limit` at a time, and returns the results in the order of `servers`. A
+/// failure on one server does not affect the others. Cancel-safe: calls that have not been made are not made.
 pub async fn fan_out<'a, T, Call: Future<Output = Result<T, ControlError>> + 'a>(
     servers: &'a [ServerRef],
     limit: usize,

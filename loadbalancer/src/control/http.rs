@@ -152,8 +152,8 @@ impl HttpControl {
         }
     }
 
-    /// Has the server generate one token with the first model that it lists. A server that refuses the key cannot be
-    /// probed.
+    /// Has the server generate one token with the first model that it lists. A server that refuses the key
+    /// cannot be probed.
     pub(super) async fn generate_one(&self, server: &ServerRef) -> Result<(), ControlError> {
         match self.try_generating(server).await {
             Err(ControlError::Failed { reason, what, .. }) if reason.starts_with(KEY_REFUSED) => {

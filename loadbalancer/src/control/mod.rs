@@ -34,7 +34,8 @@ pub struct EngineLoad {
     pub running: u64,
     /// Requests that wait to be scheduled.
     pub waiting: u64,
-    /// Tokens generated since the engine's start, if it counts them. The count stands still when the engine does.
+    /// Tokens generated since the engine's start, if it counts them. The count stands still when the engine
+    /// does.
     pub generation_tokens_total: Option<u64>,
     /// Share of the KV cache in use, 0 to 1.
     pub kv_cache_usage: f64,
@@ -88,8 +89,8 @@ pub enum ControlError {
         /// What happened.
         reason: String,
     },
-    /// The call was not made, since this process or its machine has run out of a resource. This says nothing about the
-    /// server.
+    /// The call was not made, since this process or its machine has run out of a resource. This says nothing
+    /// about the server.
     #[error("server={server} cannot be asked for {what}: {reason}")]
     Unasked {
         /// The server.
@@ -109,8 +110,8 @@ pub trait EngineControl: Send + Sync + 'static {
     /// The server's load.
     fn load<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<EngineLoad, ControlError>>;
 
-    /// Ends the request that was sent with `request_id`, under whatever id the engine keeps it. Aborting a request that has
-    /// ended is no error, since engines do not report that either.
+    /// Ends the request that was sent with `request_id`, under whatever id the engine keeps it. Aborting a
+    /// request that has ended is no error, since engines do not report that either.
     fn abort<'a>(
         &'a self,
         server: &'a ServerRef,
@@ -186,7 +187,8 @@ pub trait EngineControl: Send + Sync + 'static {
         unsupported(server, "resetting the prefix cache under running requests")
     }
 
-    /// Calls a method of all workers of the server, with arguments by name, and waits until all have returned.
+    /// Calls a method of all workers of the server, with arguments by name, and waits until all have
+    /// returned.
     fn collective_rpc<'a>(
         &'a self,
         server: &'a ServerRef,
@@ -202,7 +204,8 @@ pub trait EngineControl: Send + Sync + 'static {
         unsupported(server, "weight transfer")
     }
 
-    /// Has the server receive the weights that `body` describes. Only the trainer and the engine interpret it.
+    /// Has the server receive the weights that `body` describes. Only the trainer and the engine interpret
+    /// it.
     fn update_weights<'a>(
         &'a self,
         server: &'a ServerRef,
@@ -212,8 +215,8 @@ pub trait EngineControl: Send + Sync + 'static {
         unsupported(server, "weight transfer")
     }
 
-    /// Tells the server that all weights have been sent. They are called `version` from now on, or keep their name if it is
-    /// absent.
+    /// Tells the server that all weights have been sent. They are called `version` from now on, or keep their
+    /// name if it is absent.
     fn finish_weight_update<'a>(
         &'a self,
         server: &'a ServerRef,
@@ -247,7 +250,7 @@ fn unsupported<'a, T: Send + 'a>(
     futures::future::ready(Err(error)).boxed()
 }
 
-/// Pauses before each sending of an abort. An abort that is sent within 10 ms of its request is usually lost, and the
-/// engine answers "aborted" all the same, so that every abort is sent several times.
+/// Pauses before each sending of an abort. An abort that is sent within 10 ms of its request is usually lost,
+/// and the engine answers "aborted" all the same, so that every abort is sent several times.
 pub(crate) const ABORT_PAUSES: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(15), Duration::from_millis(60), Duration::from_millis(250)];

@@ -1,5 +1,5 @@
-//! Servers of which only the OpenAI protocol is known. Such a server is alive when it lists its models, or asks for a key
-//! first.
+//! Servers of which only the OpenAI protocol is known. Such a server is alive when it lists its models, or
+//! asks for a key first.
 
 use futures::FutureExt;
 use futures::future::BoxFuture;

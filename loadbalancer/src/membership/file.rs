@@ -1,7 +1,7 @@
 //! The members that a file lists.
 //!
-//! A server that does not answer while it joins delays neither other servers nor the next look at the file. The file
-//! removes no server that was added by a call.
+//! A server that does not answer while it joins delays neither other servers nor the next look at the file.
+//! The file removes no server that was added by a call.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
@@ -137,7 +137,8 @@ impl Followed {
         }
     }
 
-    /// Listed servers that are neither in the fleet nor joining. A server that could not join is tried at every look.
+    /// Listed servers that are neither in the fleet nor joining. A server that could not join is tried at
+    /// every look.
     fn missing(&self, members: &Membership) -> VecDeque<(Address, String)> {
         let fleet = members.balancer.snapshot().servers;
         let there: BTreeSet<Address> = fleet.iter().filter_map(address_of_server).collect();

@@ -323,7 +323,8 @@ async fn samples_of_other_clients_are_counted_as_of_the_reading() {
     assert_eq!(balancer.snapshot().servers[0].foreign, 64, "no more than it has places");
 }
 
-/// Load polled at a path that the server does not have made routing random elsewhere: here it goes by our permits.
+/// Load polled at a path that the server does not have made routing random elsewhere: here it goes by our
+/// permits.
 #[tokio::test]
 async fn a_server_without_metrics_is_routed_to_by_our_permits() {
     let serve = async |router: axum::Router| {

@@ -1,8 +1,9 @@
 //! The samples of a group on one server, as long as that costs other requests little.
 //!
-//! A cached prefix saves a prompt's prefill, which is not worth a long queue. When the group's server is loaded far above
-//! the others, or nearly full, its samples go to the server with the least load. (Routers that never leave a server have
-//! been seen to feed a saturated engine until its cache evicted the very prefixes that they came for.)
+//! A cached prefix saves a prompt's prefill, which is not worth a long queue. When the group's server is
+//! loaded far above the others, or nearly full, its samples go to the server with the least load. (Routers
+//! that never leave a server have been seen to feed a saturated engine until its cache evicted the very
+//! prefixes that they came for.)
 
 use std::collections::{HashMap, VecDeque};
 
@@ -62,8 +63,8 @@ impl GroupAffinity {
     }
 }
 
-/// The sum of the live servers' loads, and their number. Eight sums run side by side, since each addition to a single one
-/// would wait for the one before.
+/// The sum of the live servers' loads, and their number. Eight sums run side by side, since each addition to
+/// a single one would wait for the one before.
 fn loads_of_living(servers: &[Candidate]) -> (f32, f32) {
     let (lanes, rest) = servers.as_chunks::<8>();
     let (mut sums, mut counts) = ([0.0; 8], [0.0; 8]);

@@ -19,8 +19,8 @@ pub(super) enum Cost {
 /// Servers whose costs are compared in one block.
 const BLOCK: usize = 64;
 
-/// Chooses the server with the lowest cost; among equals each has the same chance. The passes over the array of costs have
-/// no branches, so that a fleet of a thousand servers takes about a microsecond.
+/// Chooses the server with the lowest cost; among equals each has the same chance. The passes over the array
+/// of costs have no branches, so that a fleet of a thousand servers takes about a microsecond.
 #[derive(Debug)]
 pub(super) struct Least {
     cost: Cost,

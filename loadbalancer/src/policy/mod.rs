@@ -9,8 +9,8 @@
 //! | [`weighted`](crate::Policy::Weighted) | decodes a further sample fastest | servers differ in speed |
 //! | [`round_robin`](crate::Policy::RoundRobin), [`random`](crate::Policy::Random) | is next in turn; any server | as a baseline |
 //!
-//! `rolldock-bench fleet` measures what this table says. A policy makes one pass over an array with a few numbers for
-//! each server. It draws among equals, so that no server is favoured for its index.
+//! `rolldock-bench fleet` measures what this table says. A policy makes one pass over an array with a few
+//! numbers for each server. It draws among equals, so that no server is favoured for its index.
 
 mod affinity;
 mod least;
@@ -96,7 +96,8 @@ pub struct Candidate {
     pub work: f32,
     /// Measured tokens a second of a running sample; the fleet's mean before the first measurement.
     pub speed: f32,
-    /// Whether requests may be sent to the server, now or later. The load of a server that is not live means nothing.
+    /// Whether requests may be sent to the server, now or later. The load of a server that is not live means
+    /// nothing.
     pub is_live: bool,
 }
 

@@ -5,7 +5,8 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{Ask, Candidate, RoutingPolicy};
 
-/// Random draws before all servers that fit are listed. In a fleet with room the first draw nearly always fits.
+/// Random draws before all servers that fit are listed. In a fleet with room the first draw nearly always
+/// fits.
 const DRAWS_MAX: usize = 8;
 
 /// Chooses each server in turn.

@@ -1,12 +1,14 @@
-//! Aborts that clients ask for. They go to every server, since the proxy does not know which one has a request.
+//! Aborts that clients ask for. They go to every server, since the proxy does not know which one has a
+//! request.
 //!
-//! One task of a proxy sends all aborts over the control connections, where they never wait behind data. An abort within
-//! 10 ms of its request is usually lost, and answered "aborted" all the same, while an unknown id does no harm. So every
-//! abort is sent again a few times, after the client has got the result of the first time.
+//! One task of a proxy sends all aborts over the control connections, where they never wait behind data. An
+//! abort within 10 ms of its request is usually lost, and answered "aborted" all the same, while an unknown
+//! id does no harm. So every abort is sent again a few times, after the client has got the result of the
+//! first time.
 //!
 //! # Invariants
-//! At most [`ASKED_MAX`] clients wait for an answer, and at most [`BATCHES_MAX`] batches of ids are being sent, each to
-//! [`SERVERS_AT_A_TIME`] servers at a time. A further client is refused, and counted.
+//! At most [`ASKED_MAX`] clients wait for an answer, and at most [`BATCHES_MAX`] batches of ids are being
+//! sent, each to [`SERVERS_AT_A_TIME`] servers at a time. A further client is refused, and counted.
 
 use std::sync::Arc;
 use std::time::Duration;

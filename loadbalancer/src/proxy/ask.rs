@@ -8,7 +8,8 @@ use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Requests with the same value of this header are a group, for [`Policy::GroupAffinity`](crate::Policy::GroupAffinity).
+/// Requests with the same value of this header are a group, for
+/// [`Policy::GroupAffinity`](crate::Policy::GroupAffinity).
 pub(super) const GROUP_HEADER: &str = "x-rolldock-group";
 
 /// The demand of a request.
@@ -25,7 +26,8 @@ pub(super) struct Demand {
 pub(super) const SAMPLES_MAX: u32 = 16_384;
 
 impl Demand {
-    /// Reads the demand of a request. A body that cannot be read counts as one sample, since the engine will refuse it.
+    /// Reads the demand of a request. A body that cannot be read counts as one sample, since the engine will
+    /// refuse it.
     pub(super) fn of(head: &Parts, body: &[u8], counts_tokens: bool) -> Self {
         let group = head.headers.get(GROUP_HEADER).map(|group| xxh3_64(group.as_bytes()));
         // Nearly every request asks for one sample by leaving `n` out.
@@ -46,8 +48,8 @@ impl Demand {
     }
 }
 
-/// Whether the prompt may be a list of prompts: a key `prompt` is followed by a list whose first element is a string or a
-/// list. Most prompts are a text or a list of tokens, and are not parsed.
+/// Whether the prompt may be a list of prompts: a key `prompt` is followed by a list whose first element is a
+/// string or a list. Most prompts are a text or a list of tokens, and are not parsed.
 fn may_have_prompts(body: &[u8]) -> bool {
     const KEY: &[u8] = b"\"prompt\"";
     memmem::find_iter(body, KEY).any(|at| {
@@ -56,7 +58,8 @@ fn may_have_prompts(body: &[u8]) -> bool {
     })
 }
 
-/// The fields that are read from a body. Of several keys with one name the last counts, as it does for the engine.
+/// The fields that are read from a body. Of several keys with one name the last counts, as it does for the
+/// engine.
 #[derive(Default)]
 struct Params {
     n: Option<u32>,
@@ -151,7 +154,8 @@ impl<'de> Deserialize<'de> for Count {
     }
 }
 
-/// The number of prompts: a text and a list of tokens are one; a list of texts or of token lists has one for each element.
+/// The number of prompts: a text and a list of tokens are one; a list of texts or of token lists has one for
+/// each element.
 struct Prompts(u32);
 
 impl<'de> Deserialize<'de> for Prompts {
@@ -229,7 +233,8 @@ struct AbortBody {
     request_ids: Vec<String>,
 }
 
-/// The ids of the requests that are to be aborted; `None` if there is none, which an engine would take for all requests.
+/// The ids of the requests that are to be aborted; `None` if there is none, which an engine would take for
+/// all requests.
 pub(super) fn request_ids(body: &[u8]) -> Option<Vec<String>> {
     let AbortBody { request_ids } = serde_json::from_slice(body).ok()?;
     (!request_ids.is_empty()).then_some(request_ids)

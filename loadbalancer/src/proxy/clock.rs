@@ -1,8 +1,8 @@
 //! The time limit of a request, watched by one alarm for each connection.
 //!
-//! A timer for every request would be set and cancelled a hundred thousand times for each time that one goes off. Instead,
-//! a request notes its time limit. The connection's alarm is set to the earliest limit that it has seen, and when it goes
-//! off it checks whether that limit still stands.
+//! A timer for every request would be set and cancelled a hundred thousand times for each time that one goes
+//! off. Instead, a request notes its time limit. The connection's alarm is set to the earliest limit that it
+//! has seen, and when it goes off it checks whether that limit still stands.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -58,8 +58,8 @@ impl Timed {
         self.clock.is_over()
     }
 
-    /// Completes when the request's time is over. The alarm is polled by the same task, so that it wakes this future.
-    /// Cancel-safe.
+    /// Completes when the request's time is over. The alarm is polled by the same task, so that it wakes this
+    /// future. Cancel-safe.
     pub(super) fn over(&self) -> impl Future<Output = ()> {
         poll_fn(|_| if self.is_over() { Poll::Ready(()) } else { Poll::Pending })
     }

@@ -18,7 +18,8 @@ use crate::server::{ServerId, ServerState};
 use crate::{BalancerError, Permit, PermitRequest};
 
 impl Worker {
-    /// Sends a request to the server that a permit names, and to another one as long as no server can have begun with it.
+    /// Sends a request to the server that a permit names, and to another one as long as no server can have
+    /// begun with it.
     ///
     /// Cancel-safe: the connection to the engine is closed, and the permit is returned.
     pub(super) async fn forward(
@@ -92,8 +93,8 @@ impl Worker {
         }
     }
 
-    /// Whether a request that no server has begun with may be sent once more: another server has to take requests, and the
-    /// budget of replays must allow it.
+    /// Whether a request that no server has begun with may be sent once more: another server has to take
+    /// requests, and the budget of replays must allow it.
     fn may_replay(&self, failed_on: &[ServerId]) -> bool {
         if failed_on.len() >= self.shared.config.attempts_max as usize {
             return false;
@@ -123,8 +124,8 @@ impl Worker {
     async fn permit(&self, demand: &Demand, exclude: &[ServerId]) -> Result<Permit, Refusal> {
         let balancer = &self.shared.balancer;
         let deadline = Instant::now() + self.shared.config.permit_wait;
-        // A request with more samples than the largest server has places gets a whole server. The engine decides whether it takes
-        // that many.
+        // A request with more samples than the largest server has places gets a whole server. The engine
+        // decides whether it takes that many.
         let mut weight = match demand.samples {
             1 => 1,
             samples => samples.min(balancer.largest_capacity()).max(1),

@@ -8,8 +8,8 @@ const EARNED: u32 = 1;
 /// Replays that are allowed in a row before requests have earned further ones.
 const BURST: u32 = 100;
 
-/// The budget for requests that are sent again: a tenth of all requests and a few, so that replays do not triple the load
-/// of a fleet in trouble (a token bucket, as in Google's SRE book, "Handling Overload").
+/// The budget for requests that are sent again: a tenth of all requests and a few, so that replays do not
+/// triple the load of a fleet in trouble (a token bucket, as in Google's SRE book, "Handling Overload").
 #[derive(Debug)]
 pub(super) struct ReplayBudget(AtomicU32);
 

@@ -1,5 +1,5 @@
-//! Calls that any server answers alike, such as the list of models. They take no permit and generate nothing. Their
-//! outcomes do not show whether a server can generate, so that no breaker counts them.
+//! Calls that any server answers alike, such as the list of models. They take no permit and generate nothing.
+//! Their outcomes do not show whether a server can generate, so that no breaker counts them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,7 +26,8 @@ const RENDER_MAX: Duration = Duration::from_secs(30);
 const SERVERS_MAX: usize = 5;
 
 impl Worker {
-    /// Asks one server after the other until one answers without a server error. If all fail, returns the last such answer.
+    /// Asks one server after the other until one answers without a server error. If all fail, returns the
+    /// last such answer.
     ///
     /// Cancel-safe: the connection is closed.
     pub(super) async fn ask_any_server(

@@ -5,21 +5,26 @@
 //!          <--- the engine's answer, byte for byte, as it comes <-----
 //! ```
 //!
-//! Each thread has a runtime and connections of its own, and drives both sides of a request in one task, so that an answer
-//! wakes one task only. Bodies are forwarded unchanged. The proxy reads from a request only how many samples it asks for.
+//! Each thread has a runtime and connections of its own, and drives both sides of a request in one task, so
+//! that an answer wakes one task only. Bodies are forwarded unchanged. The proxy reads from a request only
+//! how many samples it asks for.
 //!
 //! # Invariants
-//! - A permit is held for as long as the engine works: until the last byte has been passed on, or the client is gone. When
-//!   a client goes away, the proxy closes the connection to the engine, which then stops.
-//! - Every request has a deadline ([`ProxyConfig::request_timeout`]), and every answer that stands still is cut off
-//!   ([`ProxyConfig::idle_timeout`]). Reading a body and writing to a client that does not read are bounded, too.
-//! - A request is sent again only while no server can have begun with it: it was not sent, or was refused with 503 or 429.
-//!   It is sent at most [`ProxyConfig::attempts_max`] times and never twice to one server, and replays are at most a tenth of
-//!   all requests.
-//! - A connection that this machine has no resources for is refused to the client, and says nothing about a server.
+//! - A permit is held for as long as the engine works: until the last byte has been passed on, or the client
+//!   is gone. When a client goes away, the proxy closes the connection to the engine, which then stops.
+//! - Every request has a deadline ([`ProxyConfig::request_timeout`]), and every answer that stands still is
+//!   cut off ([`ProxyConfig::idle_timeout`]). Reading a body and writing to a client that does not read are
+//!   bounded, too.
+//! - A request is sent again only while no server can have begun with it: it was not sent, or was refused
+//!   with 503 or 429. It is sent at most [`ProxyConfig::attempts_max`] times and never twice to one server,
+//!   and replays are at most a tenth of all requests.
+//! - A connection that this machine has no resources for is refused to the client, and says nothing about a
+//!   server.
 //! - An engine's answer to a wrong request is passed on, and says nothing about the engine.
-//! - Only the calls that clients need are passed on (`paths`): a client cannot stop an engine or change its weights.
-//! - An abort is sent to every server, several times, since the proxy does not know which one has the request.
+//! - Only the calls that clients need are passed on (`paths`): a client cannot stop an engine or change its
+//!   weights.
+//! - An abort is sent to every server, several times, since the proxy does not know which one has the
+//!   request.
 //! - The bytes of all held requests together are bounded.
 //!
 //! # Deliberately absent
@@ -137,7 +142,8 @@ impl Default for ProxyConfig {
 const HEAD_MAX: Duration = Duration::from_secs(60);
 /// Silence of a client after which the kernel probes its connection.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// Pause after an error of the listener. As a rule descriptors have run out, and other connections have to close first.
+/// Pause after an error of the listener. As a rule descriptors have run out, and other connections have to
+/// close first.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Shortest time between two log lines about such errors, which come in their hundreds.
 const ACCEPT_LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -172,8 +178,8 @@ impl Proxy {
         Self { shared: Arc::new(Shared { balancer, config, replays, buffered, looks }) }
     }
 
-    /// Passes requests on until `end`, then finishes the running ones. Has to be called inside a `LocalSet` or a runtime of
-    /// the thread's own, since its tasks stay on the thread.
+    /// Passes requests on until `end`, then finishes the running ones. Has to be called inside a `LocalSet`
+    /// or a runtime of the thread's own, since its tasks stay on the thread.
     ///
     /// Not cancel-safe: running requests are dropped with the future.
     pub async fn serve(self, listener: TcpListener, end: CancellationToken) {
@@ -217,8 +223,8 @@ impl Proxy {
     }
 }
 
-/// Has the kernel end a connection whose client reads nothing for so long, even the rest of an answer in the kernel's
-/// buffers, and a connection whose client is gone without closing it.
+/// Has the kernel end a connection whose client reads nothing for so long, even the rest of an answer in the
+/// kernel's buffers, and a connection whose client is gone without closing it.
 ///
 /// Errors are ignored: without these options such connections only last longer.
 fn attend(stream: &TcpStream, patience: Duration) {
@@ -258,7 +264,8 @@ async fn converse(worker: Rc<Worker>, stream: TcpStream, end: CancellationToken)
     poll_fn(|context| poll_in_time(connection.as_mut(), &mut alarm, &clock, context)).await;
 }
 
-/// Drives a connection until it ends, or until the time of its request is over and the client does not read the refusal.
+/// Drives a connection until it ends, or until the time of its request is over and the client does not read
+/// the refusal.
 fn poll_in_time<Connection: Future>(
     mut connection: std::pin::Pin<&mut Connection>,
     alarm: &mut Alarm,
@@ -312,7 +319,8 @@ impl Worker {
         Ok(response)
     }
 
-    /// Sends an abort to every server: the proxy does not know which one has the requests, and servers ignore unknown ids.
+    /// Sends an abort to every server: the proxy does not know which one has the requests, and servers ignore
+    /// unknown ids.
     async fn abort(&self, request: Request<Incoming>, timed: &Timed) -> Result<Response<Reply>, Refusal> {
         let shared = &self.shared;
         let (head, incoming) = request.into_parts();

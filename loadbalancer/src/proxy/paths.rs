@@ -1,7 +1,8 @@
 //! Which requests are passed on, by method and path.
 //!
-//! The list names the calls that may pass. Engines have many calls that stop them, change their weights or run code in
-//! their workers, mostly without a key, and more with every version. Those are for operators, on other ports.
+//! The list names the calls that may pass. Engines have many calls that stop them, change their weights or
+//! run code in their workers, mostly without a key, and more with every version. Those are for operators, on
+//! other ports.
 
 use hyper::Method;
 
@@ -24,8 +25,8 @@ pub(super) enum Route {
     Unknown,
 }
 
-/// Paths that are passed on besides everything below `/v1/` and the rendering calls. Clients also use rewards and
-/// embeddings.
+/// Paths that are passed on besides everything below `/v1/` and the rendering calls. Clients also use rewards
+/// and embeddings.
 const PASSED: [&str; 10] = [
     "/inference/v1/generate",
     "/tokenize",

@@ -119,8 +119,8 @@ impl Patience {
     }
 }
 
-/// An answer on its way. It holds the permit for as long as the engine works; if it is dropped before the end, it closes
-/// the connection to the engine.
+/// An answer on its way. It holds the permit for as long as the engine works; if it is dropped before the
+/// end, it closes the connection to the engine.
 pub(super) struct Relayed {
     body: Incoming,
     wire: Option<Wire>,

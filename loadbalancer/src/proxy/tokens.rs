@@ -1,11 +1,13 @@
-//! What is read from the bytes of passing answers: the number of tokens, and whether the engine is to blame for an error.
-//! The bytes are searched and not parsed, and only the seam between two pieces is kept.
+//! What is read from the bytes of passing answers: the number of tokens, and whether the engine is to blame
+//! for an error. The bytes are searched and not parsed, and only the seam between two pieces is kept.
 
 use memchr::memmem;
 
-/// The key before the number of tokens. Quotes inside a text are escaped, so that the key occurs nowhere else.
+/// The key before the number of tokens. Quotes inside a text are escaped, so that the key occurs nowhere
+/// else.
 const KEY: &[u8] = b"\"completion_tokens\":";
-/// The beginning of an event of a stream. There is about one for each token; the last event of a stream holds no object.
+/// The beginning of an event of a stream. There is about one for each token; the last event of a stream holds
+/// no object.
 const EVENT: &[u8] = b"data: {";
 /// Bytes that are kept of a piece: more than the key, a space and a number take.
 const SEAM: usize = 48;

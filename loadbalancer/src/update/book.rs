@@ -1,5 +1,5 @@
-//! What an updater remembers: the announcements, which server has which weights, which engines have to be resumed, and the
-//! jobs that callers have asked for. No function in here waits.
+//! What an updater remembers: the announcements, which server has which weights, which engines have to be
+//! resumed, and the jobs that callers have asked for. No function in here waits.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,8 +26,8 @@ pub(super) struct Loaded {
     pub(super) version: u64,
     pub(super) is_reset: bool,
     pub(super) is_labelled: bool,
-    /// Whether the server can tell the name of its weights. A server without names for weights counts as labelled, and
-    /// cannot.
+    /// Whether the server can tell the name of its weights. A server without names for weights counts as
+    /// labelled, and cannot.
     pub(super) is_named: bool,
 }
 
@@ -108,7 +108,8 @@ impl Servers {
 pub(super) enum Job {
     /// Give the fleet the announced weights.
     Update(Announcement, Vec<oneshot::Sender<UpdateReport>>),
-    /// Resume engines that are left paused. The token is cancelled when an announcement comes, which is more urgent.
+    /// Resume engines that are left paused. The token is cancelled when an announcement comes, which is more
+    /// urgent.
     Recover(Vec<oneshot::Sender<Vec<ServerRef>>>, CancellationToken),
     /// Give the current weights to servers that lack them. The token is cancelled when an announcement comes.
     CatchUp(Vec<oneshot::Sender<Vec<ServerUpdate>>>, CancellationToken),
@@ -159,7 +160,8 @@ impl Book {
         }
     }
 
-    /// Makes an announcement the current one. If its label is a new one, every server has to be labelled again.
+    /// Makes an announcement the current one. If its label is a new one, every server has to be labelled
+    /// again.
     pub(super) fn begin(&mut self, announcement: &Arc<Announcement>) {
         let former = self.current.replace(Arc::clone(announcement));
         if former.is_some_and(|former| former.label != announcement.label) {
@@ -167,8 +169,8 @@ impl Book {
         }
     }
 
-    /// Makes an announcement the current one without a job for it. Returns false, and does nothing, if a newer one is
-    /// known.
+    /// Makes an announcement the current one without a job for it. Returns false, and does nothing, if a
+    /// newer one is known.
     pub(super) fn adopt(&mut self, announcement: &Arc<Announcement>) -> bool {
         let is_newest = self.newest().is_none_or(|newest| newest <= announcement.version);
         if is_newest {
@@ -211,7 +213,8 @@ impl Book {
         Some(job)
     }
 
-    /// The task has ended in the middle of a job: all queued jobs are dropped, which ends the waiting of their callers.
+    /// The task has ended in the middle of a job: all queued jobs are dropped, which ends the waiting of
+    /// their callers.
     pub(super) fn abandon(&mut self) {
         self.is_working = false;
         (self.next, self.yields, self.phase) = (None, None, None);

@@ -37,20 +37,22 @@ pub enum UpdateError {
 
 /// How the servers get their weights.
 ///
-/// Written as `"none"`, `"reload"` or `"transfer"`, or as a table with options: `{ reload = { rpc = "..." } }`,
-/// `{ command = ["./push-weights.sh"] }`, `{ http = "http://trainer:9000/push" }`.
+/// Written as `"none"`, `"reload"` or `"transfer"`, or as a table with options: `{ reload = { rpc = "..." }
+/// }`, `{ command = ["./push-weights.sh"] }`, `{ http = "http://trainer:9000/push" }`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UpdateMethod {
-    /// The trainer updates the servers by itself. They are only told the name of their weights, if they offer that.
+    /// The trainer updates the servers by itself. They are only told the name of their weights, if they offer
+    /// that.
     #[default]
     None,
     /// Each server loads the weights from the announced path.
     Reload(Reload),
-    /// The trainer sends the weights, and each server is told to receive what the announcement's payload describes.
+    /// The trainer sends the weights, and each server is told to receive what the announcement's payload
+    /// describes.
     Transfer,
-    /// A program is run once for all servers. It gets `ROLLDOCK_VERSION`, `ROLLDOCK_PATH` (unless none was announced) and
-    /// `ROLLDOCK_SERVERS` (URLs with spaces between) in its environment.
+    /// A program is run once for all servers. It gets `ROLLDOCK_VERSION`, `ROLLDOCK_PATH` (unless none was
+    /// announced) and `ROLLDOCK_SERVERS` (URLs with spaces between) in its environment.
     Command(Vec<String>),
     /// `{version, label, path, payload, servers}` is posted to this URL, once for all servers.
     Http(String),
@@ -174,7 +176,8 @@ pub struct UpdateConfig {
     pub reset_prefix_cache: bool,
     /// The longest time of each phase.
     pub deadlines: Deadlines,
-    /// Servers that are called at a time. A transfer calls all at once, since its servers wait for each other.
+    /// Servers that are called at a time. A transfer calls all at once, since its servers wait for each
+    /// other.
     pub concurrency: usize,
     /// Time between two looks for servers that lack the weights, in seconds.
     pub interval: f64,

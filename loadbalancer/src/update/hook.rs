@@ -15,8 +15,8 @@ use crate::control::http::{error_text, reason_of};
 
 /// Bytes of a failed program's standard error that are kept, from its end.
 const STDERR_BYTES_MAX: usize = 500;
-/// How long the rest of the standard error is read after the program's end. A process that the program left behind may
-/// keep the pipe open for ever.
+/// How long the rest of the standard error is read after the program's end. A process that the program left
+/// behind may keep the pipe open for ever.
 const STDERR_WAIT: Duration = Duration::from_millis(100);
 
 /// An HTTP client without a deadline, since the phase has one.
@@ -52,8 +52,8 @@ pub(super) async fn post(
     Err(format!("{url} answered with status {status}{}", error_text(response).await))
 }
 
-/// Ends a program and all processes that it has started. Once the program has been waited for, another process may get
-/// its number, so that the group forgets it then.
+/// Ends a program and all processes that it has started. Once the program has been waited for, another
+/// process may get its number, so that the group forgets it then.
 struct Group {
     leader: Option<Pid>,
 }
@@ -67,7 +67,8 @@ impl Drop for Group {
     }
 }
 
-/// Runs the user's program. Cancel-safe: dropping the future kills the program and all processes that it has started.
+/// Runs the user's program. Cancel-safe: dropping the future kills the program and all processes that it has
+/// started.
 pub(super) async fn run(
     argv: &[String],
     announcement: &Announcement,

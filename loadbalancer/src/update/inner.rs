@@ -1,4 +1,5 @@
-//! What the clones of an updater and its task share: the book, and the debt of resuming each engine that was paused.
+//! What the clones of an updater and its task share: the book, and the debt of resuming each engine that was
+//! paused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,11 +38,11 @@ pub(super) struct Inner {
 }
 
 impl Inner {
-    /// Resumes an engine and lets its server take permits again. Repeats the call until it succeeds, the server is lost,
-    /// or `until` has come; with a token only until that is cancelled.
+    /// Resumes an engine and lets its server take permits again. Repeats the call until it succeeds, the
+    /// server is lost, or `until` has come; with a token only until that is cancelled.
     ///
-    /// A round passes no token: it resumes only the engines that are owed it. A recovery passes its token, having found the
-    /// engine paused.
+    /// A round passes no token: it resumes only the engines that are owed it. A recovery passes its token,
+    /// having found the engine paused.
     pub(super) async fn resume(
         &self,
         target: &Target,
@@ -57,7 +58,8 @@ impl Inner {
         }
         let call_until = || until.min(Instant::now() + CALL_MAX);
         if needs_abort {
-            // The permits of its requests are revoked, so that no caller reads their answers, also if this call fails.
+            // The permits of its requests are revoked, so that no caller reads their answers, also if this
+            // call fails.
             let _ = tokio::time::timeout_at(call_until(), self.control.pause(server, PauseMode::Abort)).await;
         }
         let mut pause = RESUME_PAUSE_MIN;

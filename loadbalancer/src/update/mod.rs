@@ -1,24 +1,27 @@
 //! Weight updates of a fleet that goes on working.
 //!
-//! The trainer announces a version. The servers are paused, get the weights, empty their prefix caches, are told the
-//! weights' name, and are resumed. Each phase has a deadline over all servers, which are called at the same time; the
-//! failure of one server does not affect the others.
+//! The trainer announces a version. The servers are paused, get the weights, empty their prefix caches, are
+//! told the weights' name, and are resumed. Each phase has a deadline over all servers, which are called at
+//! the same time; the failure of one server does not affect the others.
 //!
 //! # Invariants
-//! - **An engine that was paused here is resumed**: after a failure of any phase, when the caller has gone, when the scope
-//!   ends. An engine that does not answer takes no permits and is asked again at every look. After a crash of this process
-//!   it is unknown which engines were paused, so that [`WeightUpdater::recover`] asks them.
-//! - **No server takes a permit with older weights than were announced last.** The balancer itself refuses the permit from
-//!   the moment in which a server comes back or joins, so that the updater need not be quick. With [`UpdateMethod::None`]
-//!   only the trainer knows which server has which weights, and nothing is required.
-//! - **Every token belongs to a version.** A server that failed before its weights were touched finishes its requests with
-//!   the old ones. A server that failed later has weights of no version: its permits are revoked before it is resumed.
-//! - **One job at a time.** Of the announcements that come during an update only the newest is carried out, after it.
-//!   Catching up gives way to an announcement.
+//! - **An engine that was paused here is resumed**: after a failure of any phase, when the caller has gone,
+//!   when the scope ends. An engine that does not answer takes no permits and is asked again at every look.
+//!   After a crash of this process it is unknown which engines were paused, so that
+//!   [`WeightUpdater::recover`] asks them.
+//! - **No server takes a permit with older weights than were announced last.** The balancer itself refuses
+//!   the permit from the moment in which a server comes back or joins, so that the updater need not be quick.
+//!   With [`UpdateMethod::None`] only the trainer knows which server has which weights, and nothing is
+//!   required.
+//! - **Every token belongs to a version.** A server that failed before its weights were touched finishes its
+//!   requests with the old ones. A server that failed later has weights of no version: its permits are
+//!   revoked before it is resumed.
+//! - **One job at a time.** Of the announcements that come during an update only the newest is carried out,
+//!   after it. Catching up gives way to an announcement.
 //!
 //! # Deliberately absent
-//! Moving weights (the trainer, the engine or the user's hook does), undoing an update (a failed one is repeated or
-//! followed by the next), and the fate of samples that are too old (the rollout decides).
+//! Moving weights (the trainer, the engine or the user's hook does), undoing an update (a failed one is
+//! repeated or followed by the next), and the fate of samples that are too old (the rollout decides).
 
 use std::sync::Arc;
 
@@ -59,8 +62,9 @@ impl std::fmt::Debug for WeightUpdater {
 }
 
 impl WeightUpdater {
-    /// An updater of `balancer`'s fleet. It works in tasks of `tracker`. Once `end` is cancelled, no job is begun, a running
-    /// one is cut short, and paused engines are resumed; the owner of the tracker should wait for that.
+    /// An updater of `balancer`'s fleet. It works in tasks of `tracker`. Once `end` is cancelled, no job is
+    /// begun, a running one is cut short, and paused engines are resumed; the owner of the tracker should
+    /// wait for that.
     pub fn new(
         balancer: LoadBalancer,
         control: Arc<dyn EngineControl>,
@@ -86,8 +90,9 @@ impl WeightUpdater {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Gives the announced weights to every server that is not dead. A server that misses them takes no permits until it has
-    /// them. The last announced version may be announced again, for the servers that lack it.
+    /// Gives the announced weights to every server that is not dead. A server that misses them takes no
+    /// permits until it has them. The last announced version may be announced again, for the servers that
+    /// lack it.
     ///
     /// Cancel-safe: from the first poll on, the update goes on without its caller.
     pub async fn update(&self, announcement: Announcement) -> UpdateReport {
@@ -104,12 +109,12 @@ impl WeightUpdater {
         report
     }
 
-    /// Lets servers take permits only with these weights or newer ones from now on. A server that lacks them gets them when
-    /// it [catches up](Self::catch_up). Meant for a run that goes on after a crash, when it is unknown how far its servers
-    /// had come.
+    /// Lets servers take permits only with these weights or newer ones from now on. A server that lacks them
+    /// gets them when it [catches up](Self::catch_up). Meant for a run that goes on after a crash, when it is
+    /// unknown how far its servers had come.
     ///
-    /// Returns whether the updater can give the weights again. Where only the trainer could, nothing is required, since
-    /// the servers would wait for ever.
+    /// Returns whether the updater can give the weights again. Where only the trainer could, nothing is
+    /// required, since the servers would wait for ever.
     pub fn require(&self, announcement: Announcement) -> bool {
         if self.inner.config.method_of_one(&announcement).is_none() {
             return false;
@@ -122,9 +127,10 @@ impl WeightUpdater {
         true
     }
 
-    /// Gives the current weights to servers that lack them: they missed the update, came back after their death, or joined.
-    /// A server that failed lately is skipped for a while, at most a minute. A transfer cannot be repeated for one server:
-    /// the server loads the announced path if there is one, and else waits for the next announcement.
+    /// Gives the current weights to servers that lack them: they missed the update, came back after their
+    /// death, or joined. A server that failed lately is skipped for a while, at most a minute. A transfer
+    /// cannot be repeated for one server: the server loads the announced path if there is one, and else waits
+    /// for the next announcement.
     ///
     /// Cancel-safe: a job that has begun goes on.
     pub async fn catch_up(&self) -> Vec<ServerUpdate> {
@@ -136,11 +142,12 @@ impl WeightUpdater {
         replied.await.unwrap_or_default()
     }
 
-    /// Resumes engines that report a pause which neither this process nor an operator has asked for: a crash of this process
-    /// leaves such engines behind. Resumes also the engines for which an earlier attempt failed. Returns the resumed ones.
+    /// Resumes engines that report a pause which neither this process nor an operator has asked for: a crash
+    /// of this process leaves such engines behind. Resumes also the engines for which an earlier attempt
+    /// failed. Returns the resumed ones.
     ///
-    /// Where another program pauses engines (a trainer that does the whole update itself, say), this call would undo its
-    /// pause.
+    /// Where another program pauses engines (a trainer that does the whole update itself, say), this call
+    /// would undo its pause.
     ///
     /// Cancel-safe: a job that has begun goes on.
     pub async fn recover(&self) -> Vec<ServerRef> {
@@ -152,8 +159,9 @@ impl WeightUpdater {
         replied.await.unwrap_or_default()
     }
 
-    /// Recovers at once and then, until `end`, looks repeatedly for engines that are left paused and servers that lack their
-    /// weights. Unless it is configured to pause engines, it resumes only those that it has paused.
+    /// Recovers at once and then, until `end`, looks repeatedly for engines that are left paused and servers
+    /// that lack their weights. Unless it is configured to pause engines, it resumes only those that it has
+    /// paused.
     ///
     /// Cancel-safe.
     pub async fn run(self, end: CancellationToken) {

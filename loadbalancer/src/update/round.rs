@@ -1,12 +1,12 @@
 //! One update of some servers: pause, update, reset, label, resume.
 //!
-//! A server that fails at a phase skips those that follow, except for the last: an engine that was paused is resumed,
-//! whatever happened. If that fails, too, the engine stays on the list of those that have to be resumed, and the server
-//! stays out of rotation.
+//! A server that fails at a phase skips those that follow, except for the last: an engine that was paused is
+//! resumed, whatever happened. If that fails, too, the engine stays on the list of those that have to be
+//! resumed, and the server stays out of rotation.
 //!
-//! A server that failed after its weights were touched may have half of the new weights. Its permits are revoked before
-//! its engine runs again, so that no caller takes tokens of such weights for tokens of a version. A server that failed
-//! before that has its old weights, and its requests go on.
+//! A server that failed after its weights were touched may have half of the new weights. Its permits are
+//! revoked before its engine runs again, so that no caller takes tokens of such weights for tokens of a
+//! version. A server that failed before that has its old weights, and its requests go on.
 //!
 //! No function in here is cancel-safe: the updater's task runs a round to its end.
 
@@ -302,7 +302,8 @@ impl Round {
         }
     }
 
-    /// Notes what a server has; says whether its running requests have to be aborted before its engine goes on.
+    /// Notes what a server has; says whether its running requests have to be aborted before its engine goes
+    /// on.
     fn settle(&self, participant: &Participant, version: u64) -> bool {
         let Target { id, epoch, .. } = participant.target;
         let Participant { is_reset, is_labelled, is_named, .. } = *participant;

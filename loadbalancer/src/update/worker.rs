@@ -1,8 +1,9 @@
 //! The one task that does the jobs of an updater, one at a time. It runs only while there is a job.
 //!
-//! The task does not belong to a caller: a caller that goes away ends no job, so that every engine that was paused is
-//! resumed. When the updater's scope ends, no further job is begun, and all paused engines are resumed. No function in
-//! here is cancel-safe, because none is ever cancelled: a token tells a job to end early.
+//! The task does not belong to a caller: a caller that goes away ends no job, so that every engine that was
+//! paused is resumed. When the updater's scope ends, no further job is begun, and all paused engines are
+//! resumed. No function in here is cancel-safe, because none is ever cancelled: a token tells a job to end
+//! early.
 
 use std::sync::Arc;
 
@@ -164,8 +165,8 @@ impl Inner {
         self.round(&announcement, method, token.clone(), may).await
     }
 
-    /// Finds the servers whose process was restarted so fast that the monitor did not see it gone: their weights have
-    /// another name than the announced one.
+    /// Finds the servers whose process was restarted so fast that the monitor did not see it gone: their
+    /// weights have another name than the announced one.
     async fn notice_lost_weights(&self, announcement: &Arc<Announcement>, token: &CancellationToken) {
         if !self.config.gives_weights() {
             return;
@@ -205,7 +206,8 @@ impl Inner {
         }
     }
 
-    /// Resumes the engines that are owed it, and engines that are paused although this process has not paused them.
+    /// Resumes the engines that are owed it, and engines that are paused although this process has not paused
+    /// them.
     async fn recover(self: &Arc<Self>, token: &CancellationToken) -> Vec<ServerRef> {
         let fleet = self.balancer.snapshot().servers;
         let known = {

@@ -1,7 +1,7 @@
 //! The batch: sequences that decode together, and when the next of them ends or needs a block.
 //!
-//! Time is the count of the engine's steps. Every member gets one token per step, so that the number of its tokens is the
-//! difference of two counts, and no work is done for a single token.
+//! Time is the count of the engine's steps. Every member gets one token per step, so that the number of its
+//! tokens is the difference of two counts, and no work is done for a single token.
 
 use std::collections::{BTreeMap, BTreeSet};
 

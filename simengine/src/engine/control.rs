@@ -131,8 +131,8 @@ impl Core {
         }
     }
 
-    /// Empties the prefix cache; with `recompute`, running sequences give up their blocks, too. Returns false if blocks are
-    /// still held.
+    /// Empties the prefix cache; with `recompute`, running sequences give up their blocks, too. Returns false
+    /// if blocks are still held.
     pub(crate) fn reset_prefix_cache(&mut self, recompute: bool, now_ns: u64) -> bool {
         self.settle(now_ns);
         if recompute {
@@ -158,8 +158,8 @@ impl Core {
         self.tell_drain_waiters();
     }
 
-    /// Ends every fault. A server that was dead or gone begins a new life: its counters, its cache and its weight version are
-    /// those of a fresh process, and the connections of its remaining requests are reset.
+    /// Ends every fault. A server that was dead or gone begins a new life: its counters, its cache and its
+    /// weight version are those of a fresh process, and the connections of its remaining requests are reset.
     pub(crate) fn heal(&mut self, now_ns: u64) {
         self.settle(now_ns);
         self.faults = Faults::default();
@@ -189,7 +189,8 @@ impl Core {
         }
     }
 
-    /// Stops or restarts the engine's time, as pause, faults and life require. The caller has called `settle` before.
+    /// Stops or restarts the engine's time, as pause, faults and life require. The caller has called `settle`
+    /// before.
     pub(super) fn refreeze(&mut self, now_ns: u64) {
         let keeps = matches!(self.pause.mode, Some(PauseMode::Keep | PauseMode::Abort));
         let frozen = keeps || self.faults.stalled || self.life != Life::Serving;
@@ -203,7 +204,8 @@ impl Core {
         }
     }
 
-    /// Shifts the present activity by the time that the engine stood still. The caller calls `replan` after this.
+    /// Shifts the present activity by the time that the engine stood still. The caller calls `replan` after
+    /// this.
     fn thaw(&mut self, still_ns: u64) {
         self.clock_ns += still_ns;
         if let Activity::Mixed { end_ns } = &mut self.activity {

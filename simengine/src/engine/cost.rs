@@ -32,8 +32,8 @@ impl StepCost {
         to_ns(prefill_ps + self.first_step_ps(seqs, kv_tokens))
     }
 
-    /// `steps` pure decode steps in a row, in ns. Each step adds a token per sequence to the cache, so that the costs are an
-    /// arithmetic series.
+    /// `steps` pure decode steps in a row, in ns. Each step adds a token per sequence to the cache, so that
+    /// the costs are an arithmetic series.
     pub(crate) fn run_ns(&self, seqs: u64, kv_tokens: u64, steps: u64) -> u64 {
         let pairs = u128::from(steps) * u128::from(steps.saturating_sub(1)) / 2;
         let growth_ps = self.ps_per_kv_token * u128::from(seqs) * pairs;

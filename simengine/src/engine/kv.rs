@@ -1,8 +1,8 @@
 //! The KV-block budget and the prefix cache.
 //!
-//! A full block of a prompt is identified by the hash of all tokens up to its end. Every sequence that starts with these
-//! tokens shares it, and it stays in the cache after the last such sequence until its space is needed (least recently used
-//! first). All other blocks belong to one sequence and are only counted.
+//! A full block of a prompt is identified by the hash of all tokens up to its end. Every sequence that starts
+//! with these tokens shares it, and it stays in the cache after the last such sequence until its space is
+//! needed (least recently used first). All other blocks belong to one sequence and are only counted.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -105,7 +105,8 @@ impl KvCache {
     /// Releases the blocks that [`KvCache::acquire`] and [`KvCache::grow`] took for one sequence.
     pub(crate) fn release(&mut self, chain: &[u64], private: u64) {
         self.private -= private;
-        // The last block is released first: a chain is of no use without its head, so that its tail should be evicted first.
+        // The last block is released first: a chain is of no use without its head, so that its tail should be
+        // evicted first.
         for hash in chain.iter().rev() {
             let Some(block) = self.shared.get_mut(hash) else { continue };
             block.references -= 1;

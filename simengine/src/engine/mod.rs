@@ -1,12 +1,12 @@
 //! The engine: the behaviour of a server as a function of simulated time.
 //!
-//! [`Core`] is a state machine without clock, task or socket. Its owner calls it with the simulated time `now_ns`, which
-//! never goes back. [`Core::advance`] processes all events up to then, each at its exact nanosecond. Between two events the
-//! batch does not change.
+//! [`Core`] is a state machine without clock, task or socket. Its owner calls it with the simulated time
+//! `now_ns`, which never goes back. [`Core::advance`] processes all events up to then, each at its exact
+//! nanosecond. Between two events the batch does not change.
 //!
-//! The engine is in one of three activities: *idle*; a *mixed* step, which computes prompts and decodes a token for the
-//! whole batch; or a *run* of pure decode steps up to the next event. A request that arrives in the middle of a run is
-//! scheduled at the end of the step in progress, as in the real scheduler.
+//! The engine is in one of three activities: *idle*; a *mixed* step, which computes prompts and decodes a
+//! token for the whole batch; or a *run* of pure decode steps up to the next event. A request that arrives in
+//! the middle of a run is scheduled at the end of the step in progress, as in the real scheduler.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
@@ -169,7 +169,8 @@ impl Core {
         self.replan(now_ns);
     }
 
-    /// Ends the requests of this id with the tokens that they have. Requests younger than `abort_race_ms` are missed.
+    /// Ends the requests of this id with the tokens that they have. Requests younger than `abort_race_ms` are
+    /// missed.
     pub(crate) fn abort(&mut self, request_id: &Arc<str>, now_ns: u64) {
         let numbers: Vec<u64> = self.numbers_of(request_id).collect();
         self.abort_numbers(&numbers, now_ns);
@@ -199,7 +200,8 @@ impl Core {
         self.armed_ns = event_ns;
     }
 
-    /// Whether the next event comes before the timer. Returns true once for an event, since the owner then sets its timer.
+    /// Whether the next event comes before the timer. Returns true once for an event, since the owner then
+    /// sets its timer.
     pub(crate) fn rearm_if_nearer(&mut self) -> bool {
         let Some(event_ns) = self.next_event_ns() else { return false };
         let is_nearer = self.armed_ns.is_none_or(|armed_ns| event_ns < armed_ns);
@@ -358,7 +360,8 @@ impl Core {
         number..number + samples
     }
 
-    /// Sends the tokens that a stream has not got yet. If the channel is full, they go with the next chunk or the response.
+    /// Sends the tokens that a stream has not got yet. If the channel is full, they go with the next chunk or
+    /// the response.
     fn send_chunk(&self, sequence: &mut Sequence, tokens: u32) {
         let Some(request) = self.requests.get(&sequence.request) else { return };
         let Some(stream) = &request.stream else { return };

@@ -3,7 +3,8 @@
 use super::{Activity, Core, Life, NS_PER_MS, Status};
 use crate::invariants;
 
-/// Number of events between two checks of the invariants in debug builds. A check is a pass over all sequences.
+/// Number of events between two checks of the invariants in debug builds. A check is a pass over all
+/// sequences.
 const CENSUS_EVERY: u64 = 64;
 
 impl Core {
@@ -41,7 +42,8 @@ impl Core {
         Some(if self.streaming.is_empty() { step_end_ns } else { step_end_ns.min(self.flush_at_ns) })
     }
 
-    /// Advances, and then counts the whole steps of the run in progress, so that all counts are as of `now_ns`.
+    /// Advances, and then counts the whole steps of the run in progress, so that all counts are as of
+    /// `now_ns`.
     pub(super) fn settle(&mut self, now_ns: u64) {
         self.advance(now_ns);
         if self.frozen_since_ns.is_some() {
@@ -59,7 +61,8 @@ impl Core {
         self.activity = Activity::Run { steps: steps - done };
     }
 
-    /// Plans anew after a call has changed the batch, the queues or the costs. The caller has called `settle` before.
+    /// Plans anew after a call has changed the batch, the queues or the costs. The caller has called `settle`
+    /// before.
     pub(super) fn replan(&mut self, now_ns: u64) {
         if self.frozen_since_ns.is_some() {
             return;
@@ -99,7 +102,8 @@ impl Core {
     /// Decides the next activity, at a boundary between two steps.
     pub(super) fn schedule(&mut self) {
         let preempted = self.preempt_for_next_step();
-        // As in vLLM: a sequence that was just preempted must not be admitted again with the blocks that it has freed.
+        // As in vLLM: a sequence that was just preempted must not be admitted again with the blocks that it
+        // has freed.
         let prefill_tokens = if preempted { 0 } else { self.admit() };
         self.activity = if !self.prefilling.is_empty() {
             let step_ns = self.cost.step_ns(self.batch.len(), self.batch.kv_tokens(), prefill_tokens);
@@ -198,8 +202,8 @@ impl Core {
         preempted
     }
 
-    /// Moves sequences from the head of the queue into the next step while places, tokens and blocks last. Returns the number
-    /// of prompt tokens that the step computes.
+    /// Moves sequences from the head of the queue into the next step while places, tokens and blocks last.
+    /// Returns the number of prompt tokens that the step computes.
     fn admit(&mut self) -> u64 {
         let budget = u64::from(self.config.max_num_batched_tokens);
         let places = u64::from(self.config.max_num_seqs);

@@ -1,4 +1,5 @@
-//! The parts that the three dialects of generation share: running the prompts of one HTTP request, and its usage.
+//! The parts that the three dialects of generation share: running the prompts of one HTTP request, and its
+//! usage.
 
 use std::sync::Arc;
 

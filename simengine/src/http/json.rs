@@ -1,5 +1,5 @@
-//! JSON that is written piece by piece into a byte buffer. A long response has tens of thousands of numbers, and building
-//! a tree of them would cost more than the simulation.
+//! JSON that is written piece by piece into a byte buffer. A long response has tens of thousands of numbers,
+//! and building a tree of them would cost more than the simulation.
 
 /// Writes formatted text. Writing to a `Vec` does not fail.
 macro_rules! put {

@@ -1,16 +1,18 @@
 //! The server over HTTP/1.1, with vLLM's endpoints, statuses, bodies and quirks.
 //!
-//! The server behaves like the real one at the socket, too: it closes an idle connection after [`KEEP_ALIVE_S`], drops the
-//! requests of a client that goes away, refuses connections when it is dead or terminated, and performs an injected reset as
-//! a TCP reset. Bodies with tokens are written straight into a byte buffer.
+//! The server behaves like the real one at the socket, too: it closes an idle connection after
+//! [`KEEP_ALIVE_S`], drops the requests of a client that goes away, refuses connections when it is dead or
+//! terminated, and performs an injected reset as a TCP reset. Bodies with tokens are written straight into a
+//! byte buffer.
 //!
-//! The protocol cannot mark that a prompt ends in earlier tokens of a sample that was cut off. The server recognises such a
-//! sample by its first dozen tokens and goes on with it exactly where it was cut, whichever server began it. It does not
-//! recognise a sample that was cut within these tokens, or that is requested together with others.
+//! The protocol cannot mark that a prompt ends in earlier tokens of a sample that was cut off. The server
+//! recognises such a sample by its first dozen tokens and goes on with it exactly where it was cut, whichever
+//! server began it. It does not recognise a sample that was cut within these tokens, or that is requested
+//! together with others.
 //!
 //! # Deliberately absent
-//! TLS, HTTP/2, the endpoints of tasks other than generation, and vLLM's checks of sampling parameters that trainers do not
-//! get wrong.
+//! TLS, HTTP/2, the endpoints of tasks other than generation, and vLLM's checks of sampling parameters that
+//! trainers do not get wrong.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -150,7 +152,8 @@ async fn converse(face: Arc<Face>, stream: TcpStream, cancel: CancellationToken)
     });
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        // Counts from the end of one answer to the head of the next request, so that it is also the keep-alive.
+        // Counts from the end of one answer to the head of the next request, so that it is also the
+        // keep-alive.
         .header_read_timeout(Duration::from_secs(KEEP_ALIVE_S))
         .serve_connection(TokioIo::new(stream), service);
     let ended = tokio::select! {

@@ -131,7 +131,8 @@ impl Sampling {
             if !has_stop(tokens.len()) {
                 return None;
             }
-            // A stop string stays when tokens are added, so that the first length that has one can be found by bisection.
+            // A stop string stays when tokens are added, so that the first length that has one can be found
+            // by bisection.
             let (mut without, mut with) = (0, tokens.len());
             while with - without > 1 {
                 let middle = without + (with - without) / 2;

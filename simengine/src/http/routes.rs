@@ -45,7 +45,8 @@ const ROUTES: [(&str, Method); 25] = [
 
 /// Answers one request, or has its connection reset.
 ///
-/// Cancel-safe: when the future is dropped, as happens when the client goes away, the engine drops the request.
+/// Cancel-safe: when the future is dropped, as happens when the client goes away, the engine drops the
+/// request.
 pub(crate) async fn respond(face: &Arc<Face>, request: Request<Incoming>) -> Result<Response<Body>, Reset> {
     if face.server.phase() == Phase::Gone {
         return Err(Reset);

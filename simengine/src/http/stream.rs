@@ -1,7 +1,7 @@
 //! Server-sent events: one per token, as the real server sends them while it keeps up with its engine.
 //!
-//! The last token of each choice is kept back until further tokens come or the choice has ended, because only the last event
-//! has the reason of the end.
+//! The last token of each choice is kept back until further tokens come or the choice has ended, because only
+//! the last event has the reason of the end.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

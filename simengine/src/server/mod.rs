@@ -1,12 +1,12 @@
 //! A simulated server in process: the engine, its clock and the task that follows it.
 //!
-//! One task per server sleeps until the engine's next event. Every call locks the engine for a moment, advances it to the
-//! present time first, and wakes the task only if the next event has moved to an earlier time. The lock is never held
-//! across an await.
+//! One task per server sleeps until the engine's next event. Every call locks the engine for a moment,
+//! advances it to the present time first, and wakes the task only if the next event has moved to an earlier
+//! time. The lock is never held across an await.
 //!
-//! The time is that of `tokio`: on a paused clock the simulation runs as fast as its events can be computed. Timers have a
-//! grain of a millisecond, so that a response may arrive up to a millisecond late. The engine's own time is exact, so that
-//! such errors do not add up.
+//! The time is that of `tokio`: on a paused clock the simulation runs as fast as its events can be computed.
+//! Timers have a grain of a millisecond, so that a response may arrive up to a millisecond late. The engine's
+//! own time is exact, so that such errors do not add up.
 
 use std::sync::Arc;
 
@@ -132,7 +132,8 @@ impl SimServer {
 
     /// Runs one request to its end.
     ///
-    /// Cancel-safe: when the future is dropped, the engine drops the request at once, as for a closed connection.
+    /// Cancel-safe: when the future is dropped, the engine drops the request at once, as for a closed
+    /// connection.
     ///
     /// # Errors
     /// Every [`SimError`] except for `Config`, `Tokenizer` and `Listen`.
@@ -162,8 +163,9 @@ impl SimServer {
         Ok(samples::respond(completion, prompt_tokens))
     }
 
-    /// Ends the requests of these ids with [`FinishReason::Abort`](crate::request::FinishReason::Abort) and the tokens
-    /// that they have. As on the real server, unknown ids are ignored, and requests younger than `abort_race_ms` are missed.
+    /// Ends the requests of these ids with [`FinishReason::Abort`](crate::request::FinishReason::Abort) and
+    /// the tokens that they have. As on the real server, unknown ids are ignored, and requests younger than
+    /// `abort_race_ms` are missed.
     pub fn abort<Id: AsRef<str>>(&self, request_ids: &[Id]) {
         self.with_core(|core, now_ns| {
             for request_id in request_ids {
@@ -182,7 +184,8 @@ impl SimServer {
         self.with_core(|core, now_ns| core.abort_all(now_ns))
     }
 
-    /// Pauses the engine. With [`PauseMode::Wait`] returns when the running requests have ended, else at once.
+    /// Pauses the engine. With [`PauseMode::Wait`] returns when the running requests have ended, else at
+    /// once.
     ///
     /// Cancel-safe: the pause stands if the future is dropped.
     pub async fn pause(&self, mode: PauseMode) {
@@ -212,8 +215,8 @@ impl SimServer {
         self.with_core(|core, _| core.version())
     }
 
-    /// Empties the prefix cache; with `recompute`, the blocks of running requests are computed again. Returns false if blocks
-    /// are still held.
+    /// Empties the prefix cache; with `recompute`, the blocks of running requests are computed again. Returns
+    /// false if blocks are still held.
     pub fn reset_prefix_cache(&self, recompute: bool) -> bool {
         self.with_core(|core, now_ns| core.reset_prefix_cache(recompute, now_ns))
     }
@@ -297,7 +300,8 @@ impl SimServer {
         self.publish(Phase::Gone);
     }
 
-    /// Calls the engine at the present time, and wakes the server's task if the next event comes before its timer.
+    /// Calls the engine at the present time, and wakes the server's task if the next event comes before its
+    /// timer.
     fn with_core<T>(&self, call: impl FnOnce(&mut Core, u64) -> T) -> T {
         let (result, is_nearer, life) = {
             let mut core = self.inner.core.lock();

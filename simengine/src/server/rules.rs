@@ -68,8 +68,9 @@ pub(crate) fn split_resumed(request: &SimRequest) -> Result<(&[u32], &[u32]), Si
     Ok(request.prompt_ids.split_at(prompt_tokens - said))
 }
 
-/// The error for a resumed sample whose tokens are not its own. A real model would take such a prompt and generate other
-/// tokens. Here it can only be a mistake of the caller, which would falsify what the simulation measures.
+/// The error for a resumed sample whose tokens are not its own. A real model would take such a prompt and
+/// generate other tokens. Here it can only be a mistake of the caller, which would falsify what the
+/// simulation measures.
 pub(crate) fn not_its_own() -> SimError {
     let message = "the resumed tokens are not the first ones of this sample, or are all of it".to_owned();
     SimError::bad_request(None, message)

@@ -24,8 +24,8 @@ pub(super) fn plans(
     let (prompt_ids, said) = rules::split_resumed(request)?;
     let hash = prompt_hash(prompt_ids);
     let answer = key.answer(hash);
-    // Without a seed the real server draws one at random. The request's id stands in for it here, since it differs
-    // between requests just as well.
+    // Without a seed the real server draws one at random. The request's id stands in for it here, since it
+    // differs between requests just as well.
     let unseeded = || mix(prompt_hash(&request.request_id.bytes().map(u32::from).collect::<Vec<_>>()));
     let first_seed = request.resumed.map(|resumed| resumed.seed).or(request.seed);
     let seed = first_seed.unwrap_or_else(unseeded);

@@ -1,11 +1,11 @@
 //! The simulated model: its samples are a pure function of their identity.
 //!
-//! A sample is identified by (simulation seed, prompt, sample seed). Its length, its correctness, its tokens and its
-//! log-probabilities follow from that identity alone, and never from the server, the time, the batch or the order of
-//! arrival. So the effect of a scheduler on the data can be measured exactly.
+//! A sample is identified by (simulation seed, prompt, sample seed). Its length, its correctness, its tokens
+//! and its log-probabilities follow from that identity alone, and never from the server, the time, the batch
+//! or the order of arrival. So the effect of a scheduler on the data can be measured exactly.
 //!
-//! A response that is long enough begins with its identity, so that a server that is given the beginning of a response
-//! which was cut off can recognise the sample and go on with it.
+//! A response that is long enough begins with its identity, so that a server that is given the beginning of a
+//! response which was cut off can recognise the sample and go on with it.
 //!
 //! Lengths are log-normal, with a median that grows with the prompt's difficulty and once more for wrong
 //! responses. The chance that a response is right is `u^k / (u^k + (1 - u)^k)`, where `1 - u` is the
@@ -13,8 +13,8 @@
 //! never.
 //!
 //! # Deliberately absent
-//! Text: filler is drawn from a list of token ids by a stream of hashes, at about a nanosecond per token. Sampling
-//! parameters do not change the tokens.
+//! Text: filler is drawn from a list of token ids by a stream of hashes, at about a nanosecond per token.
+//! Sampling parameters do not change the tokens.
 
 use std::f64::consts::TAU;
 
@@ -112,8 +112,8 @@ impl Workload {
         Self { config, signatures }
     }
 
-    /// Where the last response of this model begins in these tokens, and its sample's identity; `None` if no response is long
-    /// enough to be recognised.
+    /// Where the last response of this model begins in these tokens, and its sample's identity; `None` if no
+    /// response is long enough to be recognised.
     pub(crate) fn recognise(&self, token_ids: &[u32]) -> Option<(usize, u64)> {
         self.signatures.as_ref()?.find(token_ids)
     }

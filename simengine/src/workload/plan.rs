@@ -21,13 +21,15 @@ pub(crate) struct PlanRequest<'a> {
     pub(crate) stop_scan: Option<&'a StopScan>,
 }
 
-/// The plan of one sample. Tokens are generated when they are needed, so that a running sample costs only its plan.
+/// The plan of one sample. Tokens are generated when they are needed, so that a running sample costs only its
+/// plan.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     workload: Arc<Workload>,
     identity: u64,
     ending: Option<Arc<[u32]>>,
-    /// Length with ending and end-of-sequence token, without the limits; `None` if the sample never ends by itself.
+    /// Length with ending and end-of-sequence token, without the limits; `None` if the sample never ends by
+    /// itself.
     natural: Option<u32>,
     /// Tokens of the sample that earlier requests have got.
     said: u32,
@@ -63,7 +65,8 @@ impl Plan {
         plan
     }
 
-    /// The rest of the sample after its first tokens `said`; `None` if the sample does not begin so, or nothing is left.
+    /// The rest of the sample after its first tokens `said`; `None` if the sample does not begin so, or
+    /// nothing is left.
     pub(crate) fn after(mut self, said: &[u32]) -> Option<Self> {
         let tokens = u32::try_from(said.len()).ok()?;
         if tokens >= self.total || self.token_ids(0, tokens) != said {
@@ -92,7 +95,8 @@ impl Plan {
         };
         let last_natural = self.finish_reason == FinishReason::Stop && end >= tokens.len();
         let last_token = tokens.get(end - 1).copied();
-        // To vLLM the model's own end-of-sequence token is no stop token, even if the request lists it as one.
+        // To vLLM the model's own end-of-sequence token is no stop token, even if the request lists it as
+        // one.
         if last_natural && last_token == Some(self.workload.config().eos_id) {
             return;
         }

@@ -1,11 +1,13 @@
 //! Signatures: the first tokens of a response, which identify its sample.
 //!
-//! A sample that was cut off comes back over HTTP as an ordinary prompt: the protocol does not mark the tokens that belong
-//! to the sample. So a response begins with its identity and a check sum, spelled in filler. If a prompt ends in such a
-//! beginning, the server goes on with that sample. Any server can do so, since none has to remember the sample.
+//! A sample that was cut off comes back over HTTP as an ordinary prompt: the protocol does not mark the
+//! tokens that belong to the sample. So a response begins with its identity and a check sum, spelled in
+//! filler. If a prompt ends in such a beginning, the server goes on with that sample. Any server can do so,
+//! since none has to remember the sample.
 //!
 //! # Deliberately absent
-//! Samples that were cut within their signature (a dozen tokens), or too short to have one: they are drawn anew.
+//! Samples that were cut within their signature (a dozen tokens), or too short to have one: they are drawn
+//! anew.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,7 @@
 //! Why `math_equiv` and `math-verify` say something else of a pair.
 //!
-//! A rule looks at what was done to the truth and at what `math-verify` made of the answer, so that it explains the cases
-//! that it was written for and no others.
+//! A rule looks at what was done to the truth and at what `math-verify` made of the answer, so that it
+//! explains the cases that it was written for and no others.
 
 use rolldock_reward::scorer::math_equiv::{Reason, Verdict};
 

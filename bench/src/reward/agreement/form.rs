@@ -1,4 +1,5 @@
-//! What an answer looks like, read as little as a perturbation of it needs; nothing of it comes from the scorer.
+//! What an answer looks like, read as little as a perturbation of it needs; nothing of it comes from the
+//! scorer.
 
 /// How an answer is written.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,5 +1,5 @@
-//! Pairs of an answer and a truth whose right verdict is known by construction: the truth with itself, written otherwise, or
-//! with another value.
+//! Pairs of an answer and a truth whose right verdict is known by construction: the truth with itself,
+//! written otherwise, or with another value.
 
 use super::form::{Form, Fraction, Number};
 

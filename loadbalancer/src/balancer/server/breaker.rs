@@ -1,5 +1,5 @@
-//! What the outcomes of requests say about a server: whether it may be asked, when it may be asked again, and its load
-//! penalty.
+//! What the outcomes of requests say about a server: whether it may be asked, when it may be asked again, and
+//! its load penalty.
 //!
 //! ```text
 //!                too many faults                  the cooldown is over
@@ -12,13 +12,14 @@
 //!   any state --- death ---> [ Dead ] --- revival ---> [ Ready ]
 //! ```
 //!
-//! Failed requests make a server suspect, and not dead: it gets no permits during a cooldown and then one request on
-//! trial. Requests that it already has go on, since a server that fails some requests may answer others. Only a look at
-//! the server itself (its health, a stall) ends its life. The cooldown doubles each time, until the server answers well
-//! outside of a trial.
+//! Failed requests make a server suspect, and not dead: it gets no permits during a cooldown and then one
+//! request on trial. Requests that it already has go on, since a server that fails some requests may answer
+//! others. Only a look at the server itself (its health, a stall) ends its life. The cooldown doubles each
+//! time, until the server answers well outside of a trial.
 //!
 //! # Invariants
-//! - A trial has an end. When its time is over the next one may begin, so that a hanging request blocks nothing.
+//! - A trial has an end. When its time is over the next one may begin, so that a hanging request blocks
+//!   nothing.
 //! - Only permits that were granted since the server became suspect can clear or condemn it.
 
 use std::sync::Arc;
@@ -168,7 +169,8 @@ impl Breaker {
         }
     }
 
-    /// Whether the server is in a cooldown. A request with other servers to choose from does not wait for this one.
+    /// Whether the server is in a cooldown. A request with other servers to choose from does not wait for
+    /// this one.
     pub(in crate::balancer) fn is_cooling(&self) -> bool {
         match &self.state {
             State::Well(_) => false,
@@ -224,8 +226,8 @@ impl Breaker {
         }
     }
 
-    /// Counts the outcome of the request of `permit`, the server having been given `permits` so far. Returns why the
-    /// server is suspect, if this outcome has made it so.
+    /// Counts the outcome of the request of `permit`, the server having been given `permits` so far. Returns
+    /// why the server is suspect, if this outcome has made it so.
     pub(in crate::balancer) fn record(
         &mut self,
         outcome: &Outcome,

@@ -1,9 +1,9 @@
 //! What keeps a server out of rotation because of its weights, apart from its other states.
 //!
-//! The gate is separate from the operator's state, so that the end of a weight update does not undo an operator's pause,
-//! and the end of a pause lets no server in whose weights are outdated. A new life begins with the weights that the
-//! server's process was started with: weights that were loaded in an earlier life do not count, from the moment in which
-//! the new life could take its first permit.
+//! The gate is separate from the operator's state, so that the end of a weight update does not undo an
+//! operator's pause, and the end of a pause lets no server in whose weights are outdated. A new life begins
+//! with the weights that the server's process was started with: weights that were loaded in an earlier life
+//! do not count, from the moment in which the new life could take its first permit.
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use crate::server::Hold;
 pub(in crate::balancer) struct Gate {
     /// The weight version that the server needs; `None` while any will do.
     pub(in crate::balancer) required: Option<u64>,
-    /// The weight version that the server was given in this life; `None` for the weights that it was started with.
+    /// The weight version that the server was given in this life; `None` for the weights that it was started
+    /// with.
     pub(in crate::balancer) weights: Option<u64>,
     pub(in crate::balancer) is_updating: bool,
     /// Why the server does not have the required weights yet.

@@ -1,4 +1,5 @@
-//! Random holders, cancellations, deaths, revivals, joins and departures; the invariants are checked after each.
+//! Random holders, cancellations, deaths, revivals, joins and departures; the invariants are checked after
+//! each.
 
 use futures::stream::{FuturesUnordered, StreamExt};
 use proptest::prelude::*;

@@ -111,7 +111,8 @@ async fn answers_about_weights_and_the_cache_are_understood() {
     end.cancel();
 }
 
-/// The recorded description of a real server names every path that is used here, and every field that is sent.
+/// The recorded description of a real server names every path that is used here, and every field that is
+/// sent.
 #[test]
 fn a_real_server_has_these_endpoints_and_fields() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/vllm/captures/openapi_scaleout.json");

@@ -1,6 +1,7 @@
 //! The breaker against a model of it, over random sequences of events.
 //!
-//! The model has flags and a list of answers where the breaker has states, and applies one rule after the other.
+//! The model has flags and a list of answers where the breaker has states, and applies one rule after the
+//! other.
 
 use proptest::prelude::*;
 
@@ -203,8 +204,8 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Plays events on a breaker and on its model, as a server plays them: permits are granted while the breaker is open, and
-/// a death ends all permits.
+/// Plays events on a breaker and on its model, as a server plays them: permits are granted while the breaker
+/// is open, and a death ends all permits.
 fn play(events: &[Event], config: &BalancerConfig) -> Result<(), TestCaseError> {
     let begin = Instant::now();
     let mut now = begin;
