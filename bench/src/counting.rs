@@ -1,4 +1,4 @@
-//! The system's allocator with a count of the bytes it has given out: memory by counting, not by guessing.
+//! The system's allocator with a count of the allocated bytes, so that memory is counted and not estimated.
 #![allow(unsafe_code, reason = "an allocator that counts is an unsafe trait; it only passes on and adds up")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -11,33 +11,33 @@ pub(crate) fn held_bytes() -> usize {
     HELD_BYTES.load(Ordering::Relaxed)
 }
 
-/// See the module's documentation.
+/// Passes every call to the system's allocator and counts the bytes.
 pub(crate) struct Counting;
 
-// SAFETY: every call goes to the system's allocator unchanged; the counter is atomic.
+// SAFETY: every call goes to the system's allocator unchanged, and the counter is atomic.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD_BYTES.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller keeps the contract of the system's allocator.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         HELD_BYTES.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller keeps the contract of the system's allocator.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         HELD_BYTES.fetch_add(size, Ordering::Relaxed);
         HELD_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller keeps the contract of the system's allocator.
         unsafe { System.realloc(pointer, layout, size) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         HELD_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller keeps the contract of the system's allocator.
         unsafe { System.dealloc(pointer, layout) }
     }
 }

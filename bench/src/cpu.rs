@@ -1,4 +1,4 @@
-//! CPU time: what the work cost, whatever else the machine was doing.
+//! CPU time, which does not depend on the machine's other load.
 
 use std::process::Child;
 use std::time::Duration;
@@ -16,7 +16,8 @@ pub(crate) fn own() -> Duration {
 pub(crate) fn of(child: &Child) -> anyhow::Result<Duration> {
     let path = format!("/proc/{}/stat", child.id());
     let stat = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    // The name may hold anything but ends at the last parenthesis; user and system time are fields 14 and 15.
+    // The name may contain any character and ends at the last parenthesis. User and system time are fields 14
+    // and 15.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
     let ticks = fields.skip(11).take(2).map(str::parse::<u64>).sum::<Result<u64, _>>()?;
     Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))

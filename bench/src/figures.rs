@@ -1,4 +1,4 @@
-//! Figures, their bars, and how both are written down.
+//! Figures, their bars, and the report that shows both.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use anyhow::Context;
 use comfy_table::{Table, presets};
 use serde::Serialize;
 
-/// What a figure must be for the run to succeed.
+/// The condition on a figure for the run to succeed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Bar {
     /// `ours` at most this.
@@ -49,7 +49,7 @@ impl Bar {
 pub(crate) struct Figure {
     figure: String,
     ours: f64,
-    /// What it is compared with, measured in the same run.
+    /// The figure that it is compared with, measured in the same run.
     peer: Option<f64>,
     unit: String,
     /// `ours / peer`
@@ -59,31 +59,31 @@ pub(crate) struct Figure {
 }
 
 impl Figure {
-    /// A figure of its own.
+    /// A figure without a peer.
     pub(crate) fn new(figure: impl Into<String>, ours: f64, unit: &str) -> Self {
         let unit = unit.to_owned();
         Self { figure: figure.into(), ours, peer: None, unit, ratio: None, bar: None, holds: None }
     }
 
-    /// Compares it with a figure in the same unit.
+    /// Compares the figure with one in the same unit.
     pub(crate) fn against(self, peer: f64) -> Self {
         Self { peer: Some(peer), ratio: Some(self.ours / peer), ..self }
     }
 
-    /// The same, and its name says whose figure that is.
+    /// Compares the figure with a peer's, and adds the peer to its name.
     pub(crate) fn against_named(self, whom: &str, peer: f64) -> Self {
         let figure = format!("{} (peer: {whom})", self.figure);
         Self { figure, ..self }.against(peer)
     }
 
-    /// Sets its bar. Comes last.
+    /// Sets the figure's bar. Has to be called last.
     pub(crate) fn bar(self, bar: Bar) -> Self {
         let holds = bar.holds(self.ours, self.ratio);
         Self { bar: Some(bar.words()), holds: Some(holds), ..self }
     }
 }
 
-/// What is printed and written.
+/// All figures of a run, as they are printed and written.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     machine: String,
@@ -123,7 +123,7 @@ impl Report {
     }
 }
 
-/// Three significant digits, or all of a large number's.
+/// Three significant digits, or all digits of a large number.
 fn short(value: f64) -> String {
     let magnitude = value.abs();
     match magnitude {

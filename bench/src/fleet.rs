@@ -1,7 +1,7 @@
-//! The fleet room: what a pick costs, and what each policy makes of a fleet in which something is wrong.
+//! `fleet`: the cost of choosing a server, and how each policy copes with a fleet that has a fault.
 //!
-//! The policies meet the same requests on the same simulated servers in virtual time: how long a batch takes
-//! beside the least time in which the fleet could decode it, and how evenly it was spread.
+//! The policies get equal requests on equal simulated servers in virtual time. Measured are the time of a
+//! batch over the least time in which the fleet could decode it, and how evenly the batch was spread.
 
 mod echo;
 mod race;
@@ -27,30 +27,30 @@ use crate::workload::{EOS, EveryPrompt, Numbered, answers};
 const SEED: u64 = 42;
 const SERVERS: usize = 8;
 const PERMITS: u32 = 64;
-/// Running samples: half of the places, so that a policy has a choice.
+/// Running samples: half of the places, so that a policy can choose.
 const AT_ONCE: usize = SERVERS * PERMITS as usize / 2;
-/// When something goes wrong, as a share of the least time that the batch could take.
+/// When the fault begins, as a share of the least time that the batch could take.
 const FAULT_AT: f64 = 1.0 / 3.0;
 /// Samples of one prompt.
 const GROUP: u64 = 8;
 const PROMPT_TOKENS: usize = 512;
 const MAX_RESPONSE: u32 = 4096;
-/// Blocks of a cache that half of the permits fill.
+/// Blocks of a cache that is filled by half of the permits.
 const SMALL_CACHE: u32 = 2_500;
-/// A server that is lost is noticed by then.
+/// Time after which a lost server is noticed.
 const STALL: Duration = Duration::from_secs(5);
 
-/// What is wrong with a fleet.
+/// The fault of a fleet.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Shape {
     Equal,
     /// Two of eight servers at half speed.
     TwoSlow,
-    /// One dies in the middle.
+    /// One server dies in the middle.
     OneDies,
-    /// One takes everything and answers nothing from the middle on.
+    /// One server accepts every request and answers none from the middle on.
     OneStalls,
-    /// Caches so small that they are full.
+    /// The caches are so small that they are full.
     FullCache,
 }
 
@@ -109,13 +109,13 @@ fn word(policy: Policy) -> String {
     serde_json::to_value(policy).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-/// Servers among which one is picked.
+/// Servers to choose from.
 const FLEET: usize = 1024;
-/// Requests that wait when it is saturated.
+/// Requests that wait on a saturated fleet.
 const WAITING: usize = 1_000;
 
-/// A pick, a permit and its return among 1,024 servers: half full, the same with groups, and full with others
-/// waiting.
+/// The time to choose among 1,024 servers, to grant a permit and to return it: on a half full fleet, with and
+/// without groups, and on a full fleet with waiting requests.
 fn picks(quick: bool) -> anyhow::Result<Vec<Figure>> {
     let rounds = if quick { 21 } else { 101 };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
@@ -146,7 +146,7 @@ fn median(mut figures: Vec<f64>) -> f64 {
 async fn pick(rounds: usize, group_of: impl Fn(u64) -> Option<u64>) -> anyhow::Result<f64> {
     const PICKS: u64 = 10_000;
     let balancer = large_fleet()?;
-    // A fleet at work: half of its places are taken, so that loads differ.
+    // Half of the fleet's places are taken, so that loads differ.
     let mut held = Vec::new();
     for _ in 0..FLEET as u32 * PERMITS / 2 {
         held.push(balancer.acquire(PermitRequest::new(1)).await?);
@@ -163,7 +163,7 @@ async fn pick(rounds: usize, group_of: impl Fn(u64) -> Option<u64>) -> anyhow::R
     Ok(median(each))
 }
 
-/// A return serves the first who waits, and another one comes to wait.
+/// Each returned permit serves the first waiting request, and another request begins to wait.
 async fn pick_when_full(rounds: usize) -> anyhow::Result<f64> {
     const RETURNS: usize = 1_000;
     let balancer = large_fleet()?;
@@ -216,7 +216,7 @@ fn start(shape: Shape, workload: &Arc<Workload>, scope: &Scope) -> anyhow::Resul
         .collect()
 }
 
-/// Time of a batch over the least possible, and how unevenly it was spread.
+/// Time of a batch over the least possible time, and how unevenly it was spread.
 async fn batch(shape: Shape, policy: Policy, samples: u64) -> anyhow::Result<(f64, f64)> {
     let scope = Scope::new();
     let workload = Arc::new(Workload::new(WorkloadConfig {
@@ -269,7 +269,7 @@ async fn batch(shape: Shape, policy: Policy, samples: u64) -> anyhow::Result<(f6
     Ok((elapsed / bound, most as f64 / least.max(1) as f64))
 }
 
-/// One sample, begun anew where its server is lost.
+/// Runs one sample, which begins anew when its server is lost.
 async fn sample(
     balancer: &LoadBalancer,
     engine: &SimulatedEngine,
@@ -314,7 +314,7 @@ async fn sample(
     anyhow::bail!("sample={number} was lost ten times")
 }
 
-/// The least time in which the fleet could decode the samples with all of its places in use evenly: seconds.
+/// The least time in seconds in which the fleet could decode the samples with all places evenly in use.
 fn bound(shape: Shape, workload: &Workload, samples: u64) -> f64 {
     let server = ServerConfig::default();
     let prompts = Numbered::new(PROMPT_TOKENS);
@@ -330,7 +330,7 @@ fn bound(shape: Shape, workload: &Workload, samples: u64) -> f64 {
     let whole = (0..samples).map(seconds).sum::<f64>() / speed;
     match shape.fault() {
         None => whole,
-        // One server less from then on.
+        // From then on the fleet has one server less.
         Some(_) => {
             let after = SERVERS as f64 / (SERVERS as f64 - 1.0);
             whole / (FAULT_AT + (1.0 - FAULT_AT) / after)

@@ -1,10 +1,10 @@
-//! The whole life of a batch in virtual time: a simulated fleet, the rollout in each mode, a queue, and a
-//! trainer that takes batches, trains for a while and announces versions.
+//! `lifecycle`: the whole life of a batch in virtual time, with a simulated fleet, the rollout in each mode,
+//! a queue, and a trainer that takes batches, trains for a while and announces versions.
 //!
-//! Training takes half as long as a synchronous rollout. The saturation bound is measured: how fast the same
-//! fleet decodes when there is always another prompt, and how many tokens a step needs, filtered groups
-//! included. What is claimed comes out of the queue, whose own idea of staleness is compared with the bound
-//! at every claim.
+//! Training takes half as long as a synchronous rollout. The saturation bound is measured: the rate at which
+//! the fleet decodes when there is always another prompt, and the tokens that a step needs, filtered groups
+//! included. The trainer claims batches from the queue, and the staleness that the queue reports is compared
+//! with the bound at every claim.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,20 +31,20 @@ use crate::rollout::{
 };
 use crate::workload::{LastToken, Numbered};
 
-/// Steps, and those at the start that do not count.
+/// Number of steps, and of the first ones that do not count.
 const STEPS: u64 = 24;
 const WARM_UP: u64 = 4;
-/// Groups that a worker keeps running: more than there are places for, so that none is empty while a group's
-/// last sample runs.
+/// Groups that a worker keeps running: more than there are places for, so that no place is empty while the
+/// last sample of a group runs.
 const CONCURRENT_PROMPTS: usize = 32;
-/// Training over the time of a synchronous rollout.
+/// Time of training over the time of a synchronous rollout.
 const TRAINING_SHARE: f64 = 0.5;
 const FLEET: FleetShape = FleetShape { servers: 8, mixed: false };
 const TASK: &str = "train";
-/// No claim is further away than that, in virtual time.
+/// Longest wait for a claim, in virtual time.
 const CLAIM_LIMIT: Duration = Duration::from_secs(360_000);
 
-/// How a run is driven.
+/// The configuration of a run.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     name: &'static str,
@@ -52,7 +52,7 @@ struct Plan {
     early_stop: EarlyStop,
     on_stop: OnStop,
     max_staleness: u64,
-    /// What servers do while they are updated.
+    /// How servers are paused while they are updated.
     pause: PauseMode,
 }
 
@@ -83,15 +83,15 @@ const FULLY_ASYNC: Plan = Plan {
 const FULLY_ASYNC_1: Plan =
     Plan { name: "fully_async (fifo, carry, max_staleness 1)", max_staleness: 1, ..FULLY_ASYNC };
 
-/// What a run came to, its warm-up left out.
+/// The results of a run without its warm-up.
 struct Outcome {
     /// Mean time from claim to claim, seconds.
     step_s: f64,
-    /// Mean time of a step's rollout, seconds; absent where steps are not apart.
+    /// Mean time of a step's rollout in seconds; absent if steps overlap.
     rollout_s: Option<f64>,
     /// Claimed groups of all steps by their staleness.
     ages: BTreeMap<u64, u64>,
-    /// Mean length of the claimed groups over that of the valid ones in data order.
+    /// Mean length of the claimed groups over that of the valid groups in data order.
     bias: f64,
     stale: u64,
 }
@@ -179,9 +179,9 @@ impl World {
     }
 }
 
-/// Seconds of a step if the fleet were always full.
+/// Seconds of a step on a fleet that is always full.
 async fn saturated(reference: &Reference) -> anyhow::Result<f64> {
-    // Nothing is ever held back: what lies finished waits for nobody.
+    // No group is held back, since no finished group waits for a claim.
     let endless = Plan { max_staleness: 1 << 20, ..FULLY_ASYNC };
     let World { engine, mut manager, control, prompts, scope, .. } = World::new(endless, false).await?;
     let generated = || engine.servers().map(|server| server.stats().generation_tokens_total).sum::<u64>();
@@ -255,7 +255,7 @@ async fn run(plan: Plan, training: Duration, reference: &Reference) -> anyhow::R
     })
 }
 
-/// Puts groups as they are accepted, one row each: it is their order and versions that matter here.
+/// Puts groups as they are accepted, one row each, since only their order and versions matter here.
 async fn put_all(
     mut handed: mpsc::UnboundedReceiver<Handed>,
     partition: &Partition,
@@ -280,7 +280,7 @@ fn row(group: &Group) -> anyhow::Result<Put> {
     Ok(Put { policy_version: group.policy_version_min(), ..Put::group(group.number.to_string(), batch) })
 }
 
-/// Takes batches, trains, announces.
+/// The trainer: takes batches, trains, announces versions.
 struct Trainer<'a> {
     plan: Plan,
     training: Duration,
@@ -290,7 +290,7 @@ struct Trainer<'a> {
     version: &'a watch::Sender<u64>,
 }
 
-/// When batches were claimed, and how old their groups were.
+/// The times at which batches were claimed, and the staleness of their groups.
 struct Claims {
     at: Vec<Instant>,
     ages: BTreeMap<u64, u64>,
@@ -315,7 +315,7 @@ impl Trainer<'_> {
         Ok(claims)
     }
 
-    /// The new weights, on every server at once.
+    /// Announces new weights to all servers at once.
     async fn update(&self, version: u64) -> anyhow::Result<()> {
         for server in self.engine.servers() {
             server.pause(self.plan.pause).await;

@@ -1,10 +1,10 @@
-//! `rolldock-bench`: what the documentation claims, measured again by whoever doubts it.
+//! `rolldock-bench` measures the figures that the documentation claims.
 //!
-//! One sub-command per room. Each prints a Markdown table; `--json FILE` writes the same figures for
-//! machines. A figure with a bar that does not hold makes the exit code 1. Machines differ and are noisy, so
-//! figures are counted (bytes, virtual seconds) or are CPU time and ratios within one run wherever that is
+//! Each part of the project has a sub-command, which prints a Markdown table; `--json FILE` also writes the
+//! figures as JSON. If the bar of a figure does not hold, the exit code is 1. Machines differ and are noisy,
+//! so that figures are counts (bytes, virtual seconds), CPU times or ratios within one run wherever that is
 //! possible.
-#![allow(clippy::print_stdout, reason = "its output is what it is for")]
+#![allow(clippy::print_stdout, reason = "a command-line program prints its results")]
 
 mod client;
 mod counting;
@@ -34,22 +34,22 @@ static ALLOCATOR: counting::Counting = counting::Counting;
 #[command(name = "rolldock-bench", version)]
 struct Cli {
     #[command(subcommand)]
-    room: Room,
+    command: Command,
 }
 
 #[derive(Subcommand)]
-enum Room {
-    /// Step time against the best possible, bias, and what a simulated fleet costs
+enum Command {
+    /// Step time against the best possible, bias, and the cost of a simulated fleet
     Rollout(Options),
     /// Throughput, staleness and bias of the three modes with a simulated trainer, in virtual time
     Lifecycle(Options),
     /// CPU and memory of the engine client, and of a run that only waits
     Client(Options),
-    /// What a pick costs, and what each routing policy makes of a fleet in which something is wrong
+    /// The cost of choosing a server, and how each routing policy copes with a fleet that has a fault
     Fleet(FleetOptions),
-    /// What a served queue moves, how long a small take takes, what rows cost in memory
+    /// Throughput of a served queue, latency of small takes, and memory of rows
     Queue(QueueOptions),
-    /// What a score costs, and whether our scorers say what verl's and math-verify say
+    /// The cost of a score, and whether our scorers agree with verl's and math-verify
     Reward(RewardOptions),
     /// Answers requests at once, for another sub-command
     #[command(hide = true)]
@@ -99,20 +99,20 @@ struct RewardOptions {
 
 fn main() -> anyhow::Result<ExitCode> {
     rolldock::cli::raise_open_files_limit();
-    let (figures, options) = match Cli::parse().room {
-        Room::Rollout(options) => (rollout::measure(options.quick)?, options),
-        Room::Lifecycle(options) => (lifecycle::measure(options.quick)?, options),
-        Room::Client(options) => (client::measure(options.quick)?, options),
-        Room::Fleet(FleetOptions { options, peer }) => (fleet::measure(options.quick, peer)?, options),
-        Room::Queue(QueueOptions { options, peer }) => (queue::measure(options.quick, peer)?, options),
-        Room::Reward(RewardOptions { options, reward }) => {
+    let (figures, options) = match Cli::parse().command {
+        Command::Rollout(options) => (rollout::measure(options.quick)?, options),
+        Command::Lifecycle(options) => (lifecycle::measure(options.quick)?, options),
+        Command::Client(options) => (client::measure(options.quick)?, options),
+        Command::Fleet(FleetOptions { options, peer }) => (fleet::measure(options.quick, peer)?, options),
+        Command::Queue(QueueOptions { options, peer }) => (queue::measure(options.quick, peer)?, options),
+        Command::Reward(RewardOptions { options, reward }) => {
             (reward::measure(options.quick, &reward)?, options)
         }
-        Room::Echo => {
+        Command::Echo => {
             fleet::echo()?;
             return Ok(ExitCode::SUCCESS);
         }
-        Room::Serve(args) => {
+        Command::Serve(args) => {
             serve::serve(&args)?;
             return Ok(ExitCode::SUCCESS);
         }

@@ -1,8 +1,8 @@
-//! Peers in Python: an environment that is made once, and a script that is asked with lines of JSON.
+//! Peers in Python: an environment that is set up once, and a script that answers lines of JSON.
 //!
-//! A script is given its folder as its first argument. It says that it is ready with the versions of what it
-//! measures, and answers every line on its standard input with one on its standard output. It ends when its
-//! input does.
+//! The first argument of a script is its folder. When it is ready, the script reports the versions of the
+//! packages that it measures. It answers every line of its standard input with a line on its standard output,
+//! and ends when its input ends.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -21,19 +21,19 @@ use tempfile::TempDir;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Instant;
 
-/// The longest that an answer may take, a start on a loaded machine included.
+/// Longest time for an answer, including the start on a loaded machine.
 const ANSWER_WAIT: Duration = Duration::from_secs(180);
-/// How long it may take to end by itself.
+/// Longest time for a script to end by itself.
 const END_WAIT: Duration = Duration::from_secs(30);
 
-/// A script and whatever it starts; they end with this value.
+/// A script and the processes that it starts. All of them end when this value is dropped.
 pub(crate) struct Script {
     name: &'static str,
     child: Child,
-    /// Closed to end it.
+    /// Closed to end the script.
     commands: Option<ChildStdin>,
     answers: Receiver<String>,
-    /// Its log, and what it needs files for.
+    /// Holds the script's log and its files.
     folder: TempDir,
 }
 
@@ -45,14 +45,14 @@ impl Script {
         script: &str,
         arguments: &[A],
     ) -> anyhow::Result<Self> {
-        // A script's sockets are in it, and the path of a socket has a length limit.
+        // The folder holds the script's sockets, and the path of a socket has a length limit.
         let folder = tempfile::Builder::new().prefix("rolldock-peer-").tempdir_in("/tmp")?;
         let file = folder.path().join("peer.py");
         std::fs::write(&file, script)?;
         let mut child = Command::new(python)
             .args([&file, folder.path()])
             .args(arguments)
-            // What it starts stays in this group.
+            // The processes that the script starts stay in this group.
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -74,7 +74,7 @@ impl Script {
     /// Sends a line and waits for its answer.
     pub(crate) fn ask<T: DeserializeOwned>(&mut self, command: &Value) -> anyhow::Result<T> {
         let commands = self.commands.as_mut().context("the peer is ending")?;
-        // If it has ended, there is no answer either, and then the error says why.
+        // If the script has ended, reading its answer fails below, and that error has the reason.
         let _ = writeln!(commands, "{command}").and_then(|()| commands.flush());
         self.answer()
     }
@@ -83,7 +83,7 @@ impl Script {
         let wait = || self.answers.recv_timeout(ANSWER_WAIT);
         let answer = match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
             Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(wait),
-            // One thread, which has nothing else to do.
+            // This thread only waits for the script.
             _ => wait(),
         };
         let name = self.name;
@@ -112,12 +112,12 @@ impl Script {
 impl Drop for Script {
     fn drop(&mut self) {
         self.commands = None;
-        // Its output ends when it does.
+        // The script's output ends when the script ends.
         let deadline = Instant::now() + END_WAIT;
         while self.answers.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_ok() {}
-        // Before it is waited for, because until then nobody else can have its number.
+        // Before the script is waited for, because until then no other process can get its number.
         let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        // There may be none left.
+        // The group may have no processes left.
         let _ = group.map(|group| kill_process_group(group, Signal::KILL));
         let _ = self.child.wait();
     }
@@ -149,22 +149,22 @@ fn end(text: &[u8]) -> String {
 
 /// A virtual environment of one peer.
 pub(crate) struct Environment {
-    /// What it is for, pinned: set up again when this changes.
+    /// The pinned packages. A change of this sets the environment up again.
     pub(crate) packages: &'static str,
-    /// The environment variable that may name its folder.
+    /// The environment variable that may name the folder.
     pub(crate) variable: &'static str,
-    /// Its folder in the user's cache otherwise.
+    /// The folder in the user's cache if the variable is not set.
     pub(crate) folder: &'static str,
 }
 
 impl Environment {
-    /// Its folder with its packages in it: made now with `install`, unless an earlier run has.
+    /// The folder with the installed packages. Calls `install` unless an earlier run has set it up.
     pub(crate) fn ready(
         &self,
         install: impl FnOnce(&Installation) -> anyhow::Result<()>,
     ) -> anyhow::Result<PathBuf> {
         let folder = self.folder()?;
-        // Written last, so that an interrupted set-up is begun again.
+        // Written last, so that an interrupted set-up begins again.
         let installed = folder.join("rolldock-peer.txt");
         if std::fs::read_to_string(&installed).is_ok_and(|packages| packages == self.packages) {
             return Ok(folder);
@@ -200,7 +200,7 @@ impl Installation {
         command
     }
 
-    /// Runs a command to its end and says how long it took; an error has the end of what it wrote.
+    /// Runs a command to its end and prints its duration. An error has the end of the command's output.
     pub(crate) fn step(&self, what: &str, command: &mut Command) -> anyhow::Result<()> {
         let started = Instant::now();
         let place = self.folder.display();

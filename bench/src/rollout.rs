@@ -1,8 +1,7 @@
-//! The rollout room: step time against the best possible for the same drawn work, and what was done to the
-//! data.
+//! `rollout`: step time against the best possible for the work as drawn, and the bias of the accepted data.
 //!
-//! Everything runs in virtual time. The work is drawn by a pure function of the seed, so the bounds and the
-//! unbiased reference are computed from the draws themselves and not from what happened to run.
+//! All runs are in virtual time. The work is drawn by a pure function of the seed, so that the bounds and the
+//! unbiased reference are computed from the draws themselves and not from the samples that ran.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,20 +30,20 @@ const SAMPLES: u32 = 16;
 const MAX_RESPONSE: u32 = 8192;
 pub(crate) const PROMPT_TOKENS: usize = 128;
 pub(crate) const PERMITS: u32 = 256;
-/// The bias is defined over at least so many steps.
+/// Number of steps: the definition of the bias needs at least so many.
 const STEPS: usize = 20;
 const STEPS_QUICK: usize = 4;
 
-/// How steps are collected.
+/// How the groups of a step are collected.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Mode {
-    /// The synchronous baseline: every batch is awaited whole.
+    /// The synchronous baseline: a step waits for its whole batch.
     Off,
-    /// The published run: stop at the first groups, discard the rest.
+    /// The published run: stops at the first valid groups and discards the rest.
     First,
-    /// Our default.
+    /// The default of this project.
     Fifo,
-    /// Our default, with as many prompts as the accept rate asks for.
+    /// The default, with as many prompts as the accept rate requires.
     OnDemand,
 }
 
@@ -70,11 +69,11 @@ impl Mode {
     }
 }
 
-/// A fleet to collect on.
+/// The speeds of a fleet's servers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FleetShape {
     pub(crate) servers: usize,
-    /// Half at full speed, a quarter each at 0.6 and 0.4 of it.
+    /// Half of the servers at full speed, a quarter each at 0.6 and 0.4 of it.
     pub(crate) mixed: bool,
 }
 
@@ -93,15 +92,15 @@ impl FleetShape {
     }
 }
 
-/// What a run did, beside what was possible.
+/// The results of a run, relative to the bounds.
 struct Outcome {
-    /// Over the sum of the steps' FIFO bounds.
+    /// Time over the sum of the steps' FIFO bounds.
     over_fifo_bound: f64,
-    /// Over the saturation bound of all steps.
+    /// Time over the saturation bound of all steps.
     over_saturation_bound: f64,
     length_bias: f64,
     acc_bias: f64,
-    /// Cut-off tokens over those of finished samples.
+    /// Cut-off tokens over tokens of finished samples.
     wasted: f64,
 }
 
@@ -141,7 +140,7 @@ fn figures_of(shape: FleetShape, mode: Mode, outcome: &Outcome, off: f64) -> Vec
     vec![
         Figure::new(name("step time / FIFO bound"), outcome.over_fifo_bound, "x").against(off),
         Figure::new(name("run time / saturation bound"), outcome.over_saturation_bound, "x"),
-        // What is decided in dispatch order has nothing to be biased by.
+        // A decision in dispatch order cannot be biased.
         if mode == Mode::First { bias } else { bias.bar(Bar::Within(0.99, 1.01)) },
         Figure::new(name("accept-rate bias"), outcome.acc_bias, "x"),
         Figure::new(name("wasted tokens / tokens"), outcome.wasted, "x"),
@@ -279,15 +278,15 @@ impl Lengths {
     }
 }
 
-/// What follows from the draws alone: the valid groups in data order at first attempt, and the least time in
-/// which the fleet could finish them.
+/// Results of the draws alone: the valid groups in data order at first attempt, and the least time in which
+/// the fleet could finish them.
 pub(crate) struct Reference {
     pub(crate) valid: Lengths,
     /// Response tokens of all groups up to the last valid one, filtered ones included.
     pub(crate) tokens: u64,
-    /// Sum over the steps, in seconds.
+    /// Sum of the steps' bounds, in seconds.
     fifo_bounds: f64,
-    /// Of all steps together, in seconds.
+    /// Bound of all steps together, in seconds.
     saturation_bound: f64,
 }
 
@@ -323,7 +322,7 @@ impl Reference {
     }
 }
 
-/// Length and correctness of a prompt's samples, as the manager asks for them the first time.
+/// Length and correctness of a prompt's samples at their first attempt.
 fn draw_group(workload: &Workload, prompt: &Prompt) -> Vec<(u32, bool)> {
     let first_seed = sample_seed(SEED, prompt.uid.0, prompt.visit, 0);
     let draw = |index: u32| {

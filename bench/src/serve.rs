@@ -1,4 +1,4 @@
-//! Simulated servers in a process of their own, so that what they cost is not counted as the client's.
+//! Simulated servers in a process of their own, so that their cost does not count as the client's.
 
 use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
@@ -16,7 +16,7 @@ use rolldock_simengine::{
 
 use crate::workload::{EOS, answers};
 
-/// What is served.
+/// Which servers are simulated.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServeArgs {
     /// How many servers
@@ -39,7 +39,7 @@ pub(crate) struct ServeArgs {
 /// The model's name.
 pub(crate) const MODEL: &str = "bench";
 
-/// Serves until the parent has gone: then standard input ends.
+/// Serves until standard input ends, which happens when the parent is gone.
 pub(crate) fn serve(args: &ServeArgs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -80,7 +80,7 @@ async fn start(args: &ServeArgs, scope: &Scope) -> anyhow::Result<Vec<String>> {
             name: format!("s{number}"),
             model: MODEL.to_owned(),
             max_num_seqs: args.max_num_seqs,
-            // Room for every sequence at its full length: preemption is not what is measured.
+            // The cache holds every sequence at its full length, since preemption is not measured here.
             kv_blocks: args.max_num_seqs * (args.tokens / 16 + 128) + 4096,
             time_scale: args.time_scale,
             ..ServerConfig::default()
@@ -99,7 +99,7 @@ async fn start(args: &ServeArgs, scope: &Scope) -> anyhow::Result<Vec<String>> {
     Ok(urls)
 }
 
-/// Servers in a child process; they end with this value.
+/// Servers in a child process, which ends when this value is dropped.
 pub(crate) struct Served {
     pub(crate) urls: Vec<String>,
     child: Child,
@@ -131,7 +131,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

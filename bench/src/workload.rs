@@ -1,5 +1,4 @@
-//! Prompts, answers and servers for measurements: nothing is read from disk and everything follows from a
-//! seed.
+//! Prompts, answers and servers for measurements. They are derived from a seed, without files.
 
 use std::sync::Arc;
 
@@ -10,10 +9,10 @@ use rolldock_simengine::{Answer, AnswerKey};
 
 const RIGHT: u32 = 7;
 const WRONG: u32 = 8;
-/// Ends every response.
+/// The token that ends every response.
 pub(crate) const EOS: u32 = 0;
 
-/// Every prompt has an answer; how hard it is follows from the simulation's seed.
+/// An answer key with an answer for every prompt. The difficulties follow from the simulation's seed.
 pub(crate) struct EveryPrompt;
 
 impl AnswerKey for EveryPrompt {
@@ -22,7 +21,7 @@ impl AnswerKey for EveryPrompt {
     }
 }
 
-/// Reads what [`EveryPrompt`] wrote: the token before the end.
+/// Scores by the token before the end, which [`EveryPrompt`] determines.
 pub(crate) struct LastToken;
 
 impl Grader for LastToken {
@@ -34,7 +33,7 @@ impl Grader for LastToken {
     }
 }
 
-/// Prompts without end, each of `tokens` tokens (4 or more) that spell its number.
+/// An endless series of prompts, each of `tokens` tokens (4 or more) that spell its number.
 pub(crate) struct Numbered {
     next: u64,
     tokens: usize,
@@ -45,7 +44,7 @@ impl Numbered {
         Self { next: 0, tokens }
     }
 
-    /// The prompt at a place in the data.
+    /// The prompt of an index in the data.
     pub(crate) fn prompt(&self, row: u64) -> Prompt {
         let digits = (0..4).map(|place| 100 + (row >> (8 * place) & 0xff) as u32);
         Prompt {
@@ -69,7 +68,7 @@ impl PromptSource for Numbered {
     }
 }
 
-/// Bytes of a group's columns that are its own: token ids, log-probabilities and version spans.
+/// Bytes of a group's own columns: token ids, log-probabilities and version spans.
 pub(crate) fn column_bytes(group: &Group) -> usize {
     let prompt = size_of_val::<[u32]>(&group.prompt.ids);
     let of_sample = |sample: &rolldock::rollout::Sample| {

@@ -1,15 +1,16 @@
-//! Backends that cost nothing: whoever stands before them is what is measured.
+//! Backends that answer at once, so that only the proxy in front of them is measured.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long a backend stays awake after a request.
+/// Time for which a backend polls after a request before it sleeps.
 const AWAKE: Duration = Duration::from_millis(5);
 const ANSWER: &str = "{\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":1,\"model\":\"echo\",\"choices\":[{\"index\":0,\"text\":\"hello\",\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":8,\"completion_tokens\":1,\"total_tokens\":9}}";
 
-/// Two backends that answer every request at once, for ever. A process of its own: `rolldock-bench echo`.
+/// Runs two backends that answer every request at once, for ever, in a process of its own: `rolldock-bench
+/// echo`.
 pub(crate) fn echo() -> anyhow::Result<()> {
     keep_to_core(1)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -34,14 +35,14 @@ pub(crate) fn echo() -> anyhow::Result<()> {
     })
 }
 
-/// When a backend was asked last.
+/// When a backend got its last request.
 #[derive(Default)]
 struct Asked {
     at: parking_lot::Mutex<Option<Instant>>,
     now: tokio::sync::Notify,
 }
 
-/// Waits for what comes next without sleeping, for a while.
+/// Polls for the next event without sleeping, for a while.
 async fn stay_awake(asked: Arc<Asked>) {
     loop {
         let is_recent = asked.at.lock().is_some_and(|at| at.elapsed() < AWAKE);
@@ -76,7 +77,7 @@ async fn answer_all(mut stream: tokio::net::TcpStream, asked: Arc<Asked>) {
     }
 }
 
-/// Length of the message that the bytes begin with, once it is whole.
+/// Length of the message at the beginning of the bytes, once it is complete.
 pub(super) fn request_length(bytes: &[u8]) -> Option<usize> {
     let head = memchr::memmem::find(bytes, b"\r\n\r\n")? + 4;
     let text = std::str::from_utf8(&bytes[..head]).ok()?.to_ascii_lowercase();
@@ -85,7 +86,7 @@ pub(super) fn request_length(bytes: &[u8]) -> Option<usize> {
     (bytes.len() >= whole).then_some(whole)
 }
 
-/// Keeps the calling thread, and what it starts from now on, to one core, where there are two.
+/// Pins the calling thread, and the threads that it starts later, to one core, if there are two.
 pub(super) fn keep_to_core(number: usize) -> anyhow::Result<()> {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     let allowed = sched_getaffinity(None)?;

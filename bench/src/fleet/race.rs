@@ -1,11 +1,10 @@
-//! The proxy beside the routers that others use, before the same two backends that answer at once.
+//! The proxy beside other routers, each in front of two backends that answer at once.
 //!
-//! Every round asks each of them in another order, and the backends without anything in between: what a proxy
-//! adds is its median time less theirs, in the same round. Ratios are of the same round too; their interval
-//! is Student's over the rounds. Client and backends each keep to a core of their own, since in a fleet they
-//! are never on the same one, and wait awake, since what it takes to wake a sleeping core of a virtual
-//! machine differs five-fold from one minute to the next and is nobody's merit; what is between them goes
-//! where the system puts it.
+//! Every round measures each router, in a new order, and the backends directly. The overhead of a router is
+//! its median time minus theirs in the same round. Ratios are also taken within a round, and their interval
+//! is Student's over the rounds. Client and backends are pinned to a core each, since in a fleet they never
+//! share one. They poll instead of sleeping, since the time to wake a sleeping core of a virtual machine
+//! differs five-fold from one minute to the next. The routers are not pinned.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -19,7 +18,7 @@ use tokio::time::Instant;
 use super::echo::{keep_to_core, request_length};
 use crate::figures::{Bar, Figure};
 
-/// What is installed, and what its launcher is called with before the servers' addresses.
+/// A router's package, and the arguments of its launcher before the servers' addresses.
 const PEERS: [(&str, &str, &[&str]); 3] = [
     ("vllm-router", "0.1.17", &["--policy", "round_robin"]),
     ("sglang-router", "0.3.2", &["launch", "--policy", "round_robin"]),
@@ -29,7 +28,7 @@ const ROUNDS: usize = 25;
 const ROUNDS_QUICK: usize = 9;
 /// Requests of a round, one after the other.
 const ALONE: usize = 400;
-/// Requests of a round, at once.
+/// Concurrent requests of a round.
 const TOGETHER: usize = 64;
 const WINDOW: Duration = Duration::from_secs(1);
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -41,14 +40,14 @@ struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
 impl Process {
-    /// Resident memory of it and its children, bytes.
+    /// Resident memory of the process and its children, in bytes.
     fn resident(&self) -> f64 {
         let mut total = 0.0;
         let mut processes = vec![self.0.id()];
@@ -66,7 +65,7 @@ impl Process {
     }
 }
 
-/// Someone who is asked.
+/// A router, or the backend itself, that requests are sent to.
 struct Runner {
     name: String,
     address: SocketAddr,
@@ -91,8 +90,7 @@ fn request(address: SocketAddr) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Sends a request and reads its answer, whose bytes are counted by its head. A stream that does not block is
-/// waited for awake.
+/// Sends a request and reads its answer, whose head has the length. A stream that does not block is polled.
 fn ask(stream: &mut TcpStream, request: &[u8], buffer: &mut Vec<u8>) -> anyhow::Result<()> {
     stream.write_all(request)?;
     buffer.clear();
@@ -149,7 +147,7 @@ fn one_after_the_other(address: SocketAddr) -> anyhow::Result<Vec<f64>> {
     Ok(times)
 }
 
-/// Requests a second with many under way.
+/// Requests a second with many concurrent ones.
 fn together(address: SocketAddr) -> anyhow::Result<f64> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -203,7 +201,7 @@ fn start_ours(backends: &[SocketAddr]) -> anyhow::Result<Runner> {
     Ok(Runner::new("rolldock proxy", address, Some(process)))
 }
 
-/// The folder with the peers, filled if need be.
+/// The folder with the installed peers; installs them unless an earlier run has.
 fn install() -> anyhow::Result<PathBuf> {
     let folder = match std::env::var_os("ROLLDOCK_ROUTERS_ENV") {
         Some(folder) => PathBuf::from(folder),
@@ -270,7 +268,7 @@ fn interval(ratios: &[f64]) -> (f64, f64, f64) {
 }
 
 /// Student's t for a two-sided interval of 95 %: the normal quantile and the first terms of its expansion,
-/// right to 1 % from six degrees of freedom on.
+/// exact to 1 % from six degrees of freedom on.
 fn student(freedom: f64) -> f64 {
     const NORMAL: f64 = 1.959_964;
     let cubic = (NORMAL.powi(3) + NORMAL) / 4.0;
@@ -278,7 +276,7 @@ fn student(freedom: f64) -> f64 {
     NORMAL + cubic / freedom + quintic / freedom.powi(2)
 }
 
-/// Ours, and with `with_peers` the others, round by round.
+/// Measures our proxy and, with `with_peers`, the other routers, round by round.
 pub(super) fn measure(quick: bool, with_peers: bool) -> anyhow::Result<Vec<Figure>> {
     let (_echo, backends) = start_echo()?;
     let mut runners = vec![Runner::new("the backend itself", backends[0], None), start_ours(&backends)?];
@@ -304,7 +302,7 @@ pub(super) fn measure(quick: bool, with_peers: bool) -> anyhow::Result<Vec<Figur
 
 fn figures(runners: &[Runner]) -> Vec<Figure> {
     let [direct, ours, peers @ ..] = runners else { return Vec::new() };
-    // What is within the noise of the backend itself counts as a microsecond.
+    // An overhead within the noise of the backend itself counts as a microsecond.
     let added = |runner: &Runner| -> Vec<f64> {
         runner
             .alone_us

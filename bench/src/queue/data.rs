@@ -1,4 +1,4 @@
-//! The rows that are moved. `bench/peers/transferqueue_peer.py` makes the peer's alike.
+//! The rows that are moved. `bench/peers/transferqueue_peer.py` creates equal ones for the peer.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Rows on disk: puts that survive the machine's death, and a partition that is larger than memory should be.
+//! Rows on disk: puts that survive a crash of the machine, and the memory of a partition that is larger than
+//! it should need.
 
 use std::time::Duration;
 
@@ -12,18 +13,18 @@ use super::server::Server;
 use crate::figures::{Bar, Figure};
 
 const CLIENTS: usize = 64;
-/// However large a partition is.
+/// Bound on the memory, for a partition of any size.
 const MEMORY_MB_MAX: f64 = 512.0;
 
-/// Beside the sources, because a folder for temporary files may be in memory.
+/// The folder lies beside the sources, because a folder for temporary files may be in memory.
 fn directory() -> anyhow::Result<tempfile::TempDir> {
     let target = concat!(env!("CARGO_MANIFEST_DIR"), "/../target");
     std::fs::create_dir_all(target)?;
     Ok(tempfile::tempdir_in(target)?)
 }
 
-/// Memory that a server takes beside the file system's cache while it is filled and read; `quick`: with a
-/// tenth.
+/// Memory of a server, apart from the file system's cache, while it is filled and read; with a tenth of the
+/// rows if `quick`.
 pub(super) async fn large(quick: bool) -> anyhow::Result<Vec<Figure>> {
     let dir = directory()?;
     let server = Server::start(Some(dir.path()))?;

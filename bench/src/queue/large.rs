@@ -1,4 +1,4 @@
-//! A training batch of 29 MB: how fast it goes in and out, and what many of them cost in memory.
+//! A training batch of 29 MB: the rates of putting and taking it, and the memory of many of them.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -61,7 +61,7 @@ async fn put_and_take(client: &RemoteQueue, batch: &RecordBatch, number: usize) 
     Ok(Round { put, take })
 }
 
-/// Bytes per second through a loopback socket that does nothing else.
+/// Bytes per second through a plain loopback socket.
 fn loopback(bytes: usize) -> anyhow::Result<f64> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
@@ -87,7 +87,7 @@ fn loopback(bytes: usize) -> anyhow::Result<f64> {
     Ok(read as f64 / started.elapsed().as_secs_f64())
 }
 
-/// What rows that nobody takes cost, in a server that has freed none: it would keep some of their memory.
+/// Memory of rows that no task takes, in a fresh server: one that has freed rows would have kept some memory.
 async fn resident(quick: bool, batch: &RecordBatch) -> anyhow::Result<Figure> {
     let server = Server::start(None)?;
     let client = server.declared("train", 1 << 20).await?;

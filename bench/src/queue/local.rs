@@ -1,5 +1,5 @@
-//! The queue within a host: what goes through shared memory, beside what this machine copies at all; and
-//! within a process, where nothing is copied.
+//! The queue within a host: the rate through shared memory beside the machine's rate of copying; and within a
+//! process, where no bytes are copied.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use super::server::Process;
 use crate::counting;
 use crate::figures::{Bar, Figure};
 
-/// Rounds that warm up: the first ones touch fresh pages.
+/// Warm-up rounds: the first ones touch fresh pages.
 const WARM_UP: usize = 3;
 
 /// A server that is reached through a Unix socket.
@@ -41,7 +41,7 @@ impl Server {
     }
 }
 
-/// Reads every response token, as whoever trains on them does.
+/// Reads every response token, as a trainer does.
 fn sum<'a>(batches: impl IntoIterator<Item = &'a RecordBatch>) -> i64 {
     let columns = batches.into_iter().filter_map(|batch| batch.column_by_name("responses"));
     let lists = columns.filter_map(|column| column.as_list_opt::<i32>());
@@ -125,7 +125,7 @@ fn report(speeds: &Speeds, bytes: f64) -> Vec<Figure> {
     ]
 }
 
-/// A take in the same process: bytes that are allocated while it holds the rows.
+/// A take in the same process: bytes that are allocated while the lease holds the rows.
 async fn embedded(batch: &RecordBatch) -> anyhow::Result<Figure> {
     let queue = TransferQueue::open(QueueConfig::default())?;
     let partition = queue.declare(PartitionSpec::new("train", ["train"], 1 << 20)).await?;

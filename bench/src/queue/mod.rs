@@ -1,12 +1,11 @@
-//! The queue room: what a served queue moves, how long a small take takes, what rows cost in memory.
+//! `queue`: throughput of a served queue, latency of small takes, and memory of rows.
 //!
-//! The server is a process of its own, reached over loopback, as a trainer on the same machine would. How
-//! fast the machine's loopback is at all is measured in the same rounds, and with `--peer` so is the package
-//! that others use: its round, ours, the loopback's, so that the machine's moods meet all of them.
+//! The server is a process of its own, reached over loopback, as by a trainer on the same machine. Each round
+//! also measures the machine's plain loopback and, with `--peer`, the Python package `transferqueue`, so that
+//! changes of the machine's load affect all of them alike.
 //!
-//! One file for each thing that is measured ([`large`], [`small`], [`waiting`], [`local`], [`durable`],
-//! [`snapshot`]); what they share is the server ([`server`]), the rows ([`data`]), the rounds ([`rounds`])
-//! and the peer ([`peer`]).
+//! Each measurement has a file ([`large`], [`small`], [`waiting`], [`local`], [`durable`], [`snapshot`]).
+//! They share the server ([`server`]), the rows ([`data`]), the rounds ([`rounds`]) and the peer ([`peer`]).
 
 mod data;
 mod durable;
@@ -29,8 +28,7 @@ pub(crate) fn measure(quick: bool, with_peer: bool) -> anyhow::Result<Vec<Figure
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let scope = Scope::new();
-        // As a task, as a trainer's loader would be one: the thread that blocks on it is not the one that
-        // hears of I/O.
+        // In a task, like a trainer's loader, since the thread that blocks on a future does not drive I/O.
         scope.spawn(figures(quick, with_peer)).await?
     })
 }
@@ -52,14 +50,14 @@ async fn figures(quick: bool, with_peer: bool) -> anyhow::Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// On a thread that does nothing else, as a trainer's loader has one: it sleeps in the system's wait for I/O.
+/// Runs on a thread of its own, like a trainer's loader, which sleeps in the kernel's wait for I/O.
 fn on_one_thread<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::task::block_in_place(|| {
         tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
     })
 }
 
-/// What a server costs before it holds anything.
+/// Memory of an empty server.
 fn idle(peer: Option<&mut Peer>) -> anyhow::Result<Vec<Figure>> {
     let megabytes = Server::start(None)?.resident()? / 1e6;
     let figure = Figure::new("a server without rows: resident memory", megabytes, "MB");

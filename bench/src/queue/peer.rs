@@ -1,8 +1,8 @@
 //! The peer: the Python package `transferqueue`, which runs on Ray, in an environment and processes of its
 //! own.
 //!
-//! What is measured and how is in `bench/peers/transferqueue_peer.py`: one process for the whole run, asked
-//! round by round with a line of JSON. Nothing of it is needed, nor looked for, without `--peer`.
+//! The script `bench/peers/transferqueue_peer.py` has the measurements. One process serves the whole run and
+//! gets a line of JSON in each round. Without `--peer` none of this is needed.
 
 use serde::Deserialize;
 use serde_json::json;
@@ -16,27 +16,27 @@ const ENVIRONMENT: Environment =
     Environment { packages: PACKAGE, variable: "ROLLDOCK_PEER_ENV", folder: "rolldock-peer" };
 const PACKAGE: &str = "transferqueue==0.1.11";
 const SCRIPT: &str = include_str!("../../peers/transferqueue_peer.py");
-/// PyTorch for processors alone: what PyPI has for Linux brings CUDA along.
+/// The index of PyTorch's CPU-only packages. The package for Linux on PyPI includes CUDA.
 const CPU_WHEELS: &str = "https://download.pytorch.org/whl/cpu";
 
-/// Bytes of its processes that hold no rows.
+/// Memory of the peer's processes before they hold rows, in bytes.
 #[derive(Debug, Deserialize)]
 pub(super) struct Memory {
-    /// What each has resident, added up.
+    /// Sum of the processes' resident memory.
     pub(super) resident: f64,
-    /// The same with shared pages counted once.
+    /// Sum of the processes' memory with shared pages counted once.
     pub(super) proportional: f64,
-    /// Each of them, in words.
+    /// A line of text about each process.
     processes: Vec<String>,
 }
 
-/// The peer's processes; they end with this value.
+/// The peer's processes. They end when this value is dropped.
 pub(super) struct Peer {
     script: Script,
 }
 
 impl Peer {
-    /// Installs it if need be.
+    /// Installs the peer unless it is installed, and starts it.
     pub(super) fn start() -> anyhow::Result<Self> {
         let folder = ENVIRONMENT.ready(install)?;
         eprintln!("peer: starting {NAME} with a controller and two storage units");
@@ -44,7 +44,7 @@ impl Peer {
         Ok(Self { script })
     }
 
-    /// Of its controller, its storage units and Ray's own processes, not of its client.
+    /// Memory of the controller, the storage units and Ray's own processes, without the client.
     pub(super) fn memory(&mut self) -> anyhow::Result<Memory> {
         let memory: Memory = self.script.ask(&json!({"do": "memory"}))?;
         for process in &memory.processes {
@@ -60,12 +60,12 @@ impl Peer {
         }))
     }
 
-    /// So many puts and then so many takes, of so many rows of 1 KB each.
+    /// Times of a number of puts and then of takes of some rows of 1 KB each.
     pub(super) fn small(&mut self, rows: usize, calls: usize) -> anyhow::Result<Round> {
         self.script.ask(&json!({"do": "small", "rows": rows, "payload_bytes": SMALL_BYTES, "calls": calls}))
     }
 
-    /// Seconds of each of so many takes of one column of the same rows.
+    /// Seconds of each of a number of takes of one column of the same rows.
     pub(super) fn small_takes(&mut self, rows: usize, calls: usize) -> anyhow::Result<Vec<f64>> {
         #[derive(Deserialize)]
         struct Takes {

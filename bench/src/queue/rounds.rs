@@ -1,8 +1,8 @@
-//! Rounds and their medians: the machine is noisy, so nothing is believed that was measured once.
+//! Rounds and their medians. The machine is noisy, so that every figure is measured several times.
 
 use serde::Deserialize;
 
-/// How often everything is measured; one more round comes first and warms up.
+/// Number of rounds, after one more that warms up.
 pub(super) fn rounds(quick: bool) -> usize {
     if quick { 10 } else { 30 }
 }
@@ -14,7 +14,7 @@ pub(super) struct Round {
     pub(super) take: f64,
 }
 
-/// What was put and taken per second, round by round.
+/// Rows or bytes that were put and taken per second in each round.
 #[derive(Debug, Default)]
 pub(super) struct Rates {
     puts: Vec<f64>,

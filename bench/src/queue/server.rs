@@ -8,11 +8,11 @@ use std::process::{Child, Command, Stdio};
 use anyhow::Context;
 use rolldock_queue::{PartitionSpec, Queue, RemoteConfig, RemoteQueue};
 
-/// `rolldock queue serve`; killed when dropped.
+/// A process of `rolldock queue serve`, which is killed when this is dropped.
 pub(super) struct Process(Child);
 
 impl Process {
-    /// Starts it with these arguments; returns the line in which it says where it is.
+    /// Starts the server with these arguments; returns the line with its address.
     pub(super) fn start(arguments: &[&OsStr]) -> anyhow::Result<(Self, String)> {
         let binary = std::env::current_exe()?.with_file_name("rolldock");
         anyhow::ensure!(
@@ -28,7 +28,7 @@ impl Process {
         Ok((process, line))
     }
 
-    /// A line of what the kernel says of its memory, `VmRSS` for example; bytes.
+    /// A line of the kernel's memory statistics, `VmRSS` for example, in bytes.
     pub(super) fn memory(&self, what: &str) -> anyhow::Result<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':'));
@@ -36,7 +36,7 @@ impl Process {
         Ok(kibibytes.with_context(|| format!("no {what}"))?.trim().parse::<f64>()? * 1024.0)
     }
 
-    /// Sockets that it has open.
+    /// Number of open sockets of the server.
     pub(super) fn sockets(&self) -> anyhow::Result<usize> {
         let files = std::fs::read_dir(format!("/proc/{}/fd", self.0.id()))?;
         let is_socket = |path: std::path::PathBuf| {
@@ -45,7 +45,7 @@ impl Process {
         Ok(files.flatten().filter(|file| is_socket(file.path())).count())
     }
 
-    /// What it has used of processors so far, its threads together; seconds.
+    /// CPU time of all threads of the server so far, in seconds.
     pub(super) fn processor(&self) -> anyhow::Result<f64> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
         // The name may have spaces; behind it the 12th and 13th fields are ticks, in user mode and in the
@@ -59,7 +59,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -72,7 +72,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Its rows are in memory, or in the directory.
+    /// Starts a server with its rows in memory, or in the directory.
     pub(super) fn start(dir: Option<&Path>) -> anyhow::Result<Self> {
         let mut arguments = vec![OsStr::new("--listen"), OsStr::new("127.0.0.1:0")];
         if let Some(dir) = dir {
@@ -95,12 +95,12 @@ impl Server {
         Ok(client)
     }
 
-    /// What it has used of processors so far; seconds.
+    /// CPU time of the server so far, in seconds.
     pub(super) fn processor(&self) -> anyhow::Result<f64> {
         self.process.processor()
     }
 
-    /// Sockets that it has open.
+    /// Number of open sockets of the server.
     pub(super) fn connections(&self) -> anyhow::Result<usize> {
         self.process.sockets()
     }
@@ -110,7 +110,7 @@ impl Server {
         self.process.memory("VmRSS")
     }
 
-    /// Resident memory that is no file's, bytes.
+    /// Resident memory without mapped files, in bytes.
     pub(super) fn anonymous(&self) -> anyhow::Result<f64> {
         self.process.memory("RssAnon")
     }

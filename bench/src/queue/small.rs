@@ -1,4 +1,4 @@
-//! Rows of 1 KB: what calls cost when the bytes do not matter, and what such rows cost in memory.
+//! Rows of 1 KB: the cost of calls when the bytes do not matter, and the memory of such rows.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,13 +14,13 @@ use super::rounds::{Rates, Round, median, rounds};
 use super::server::Server;
 use crate::figures::{Bar, Figure};
 
-/// Rows a call, and calls a round.
+/// Rows per call, and calls per round.
 const BATCHES: [(usize, usize); 3] = [(1, 50), (16, 30), (512, 10)];
 /// The rows of a small take.
 const TAKEN_ROWS: usize = 16;
-/// Puts that are on their way where nobody measures how long they take.
+/// Concurrent puts where their latency is not measured.
 const PUTS_AT_ONCE: usize = 32;
-/// The peer's small takes a round: they are slow.
+/// Small takes of the peer per round, fewer since they are slow.
 const PEER_TAKES: usize = 20;
 
 pub(super) async fn rows(quick: bool, mut peer: Option<&mut Peer>) -> anyhow::Result<Vec<Figure>> {
@@ -70,7 +70,7 @@ async fn puts_and_takes(client: &RemoteQueue, rows: usize, calls: usize) -> anyh
     Ok(Round { put, take: started.elapsed().as_secs_f64() })
 }
 
-/// What rows cost in memory that came one by one, a group each.
+/// Memory of rows that were put one by one, a group each.
 pub(super) async fn single_rows(quick: bool) -> anyhow::Result<Figure> {
     let rows: usize = if quick { 20_000 } else { 200_000 };
     let server = Server::start(None)?;
@@ -100,8 +100,8 @@ async fn take(client: &RemoteQueue, quick: bool) -> anyhow::Result<f64> {
     Ok(median(&times))
 }
 
-/// Median time of a byte to another thread and back over loopback, microseconds: what waking up costs here
-/// and now. It differs several times over between a machine's moods.
+/// Median time of a byte to another thread and back over loopback, in microseconds: the present cost of
+/// waking a thread, which varies several-fold with the state of the machine.
 fn round_trip() -> anyhow::Result<f64> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
@@ -128,8 +128,8 @@ fn round_trip() -> anyhow::Result<f64> {
     Ok(median(&times))
 }
 
-/// The same with nothing else on the machine: waking a thread that sleeps is most of it, so what that costs
-/// stands beside it.
+/// Latency of small takes on an otherwise idle machine. Waking a sleeping thread is most of it, so that the
+/// cost of that is measured beside it.
 pub(super) async fn quiet_take(quick: bool) -> anyhow::Result<Vec<Figure>> {
     let server = Server::start(None)?;
     let client = server.declared("train", 1 << 10).await?;
@@ -163,7 +163,7 @@ pub(super) async fn takes(quick: bool, mut peer: Option<&mut Peer>) -> anyhow::R
     }
     let held = (full.resident()? - before) / 1e6;
     let payload = (resident_rows * data::payload_bytes(&batch) / TAKEN_ROWS) as f64 / 1e6;
-    // In turn, so that the machine's moods meet all.
+    // In turn, so that changes of the machine's load affect all alike.
     let (mut alone, mut among, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds(quick) {
         if let Some(peer) = peer.as_mut() {

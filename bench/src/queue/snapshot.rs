@@ -1,4 +1,4 @@
-//! What a snapshot costs whoever goes on taking meanwhile.
+//! The cost of a snapshot for takes at the same time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::figures::{Bar, Figure};
 
-/// What a take may wait for, whatever the queue holds, milliseconds: a slice of rows, or another thread's
+/// Longest wait of a take in milliseconds, for any size of the queue: a slice of rows, or another thread's
 /// turn.
 const LONGEST_MS: f64 = 100.0;
 
@@ -25,7 +25,7 @@ async fn longest(partition: &Partition, is_over: impl Fn() -> bool) -> anyhow::R
         longest = longest.max(started.elapsed().as_secs_f64() * 1e3);
         count += 1;
         lease.nack().await?;
-        // Neither of the two waits for anything: whoever writes would not get his turn.
+        // Neither of the two loops waits, so that the snapshot's task would not get its turn without this.
         tokio::task::yield_now().await;
     }
     Ok((longest, count))
@@ -52,7 +52,7 @@ pub(super) async fn longest_take(quick: bool) -> anyhow::Result<Vec<Figure>> {
     let took = started.elapsed().as_secs_f64();
     let counts = writing.await??;
     anyhow::ensure!(counts.rows == rows as u64, "{} rows of {rows}", counts.rows);
-    anyhow::ensure!(takes > 0, "it was over before anybody took");
+    anyhow::ensure!(takes > 0, "expected a take during the snapshot, found none");
     let what = format!("a snapshot of {rows} rows that were put one by one");
     Ok(vec![
         Figure::new(format!("{what}: the longest take meanwhile"), during, "ms")

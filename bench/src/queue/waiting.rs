@@ -1,4 +1,4 @@
-//! What clients cost that wait for rows: a connection each, and nothing else.
+//! The cost of clients that wait for rows, which should be a connection each.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use super::server::Server;
 use crate::figures::{Bar, Figure};
 
 const CLIENTS: usize = 2_000;
-/// How long they are looked at.
+/// Time over which the waiting clients are measured.
 const WINDOW: Duration = Duration::from_secs(2);
-/// How long they take to be there.
+/// Time for all clients to connect.
 const ARRIVAL: Duration = Duration::from_secs(60);
 /// Open files of either process beyond the connections.
 const FILES: u64 = 500;
 
-/// The server's processes inherit it.
+/// Raises the limit of open files, which the server's process inherits.
 fn allow_files() -> anyhow::Result<()> {
     let limit = getrlimit(Resource::Nofile);
     let needed = CLIENTS as u64 + FILES;
@@ -31,7 +31,7 @@ fn allow_files() -> anyhow::Result<()> {
     setrlimit(Resource::Nofile, raised).with_context(|| format!("{needed} open files are not allowed"))
 }
 
-/// Processor time of a server with 2,000 clients in a take that waits; then all of them get a row.
+/// CPU time of a server with 2,000 clients in a waiting take; then all of them get a row.
 pub(super) async fn takes() -> anyhow::Result<Figure> {
     allow_files()?;
     let server = Server::start(None)?;
@@ -53,7 +53,7 @@ pub(super) async fn takes() -> anyhow::Result<Figure> {
         anyhow::ensure!(Instant::now() < arrived_by, "not all of {CLIENTS} clients are there");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    // The last ones have been heard by then.
+    // By then the server has received the last requests.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let before = server.processor()?;
     tokio::time::sleep(WINDOW).await;

@@ -1,8 +1,9 @@
-//! Whether `math_equiv` says what it should, and whether `math-verify` says the same.
+//! Whether the verdicts of `math_equiv` are right, and whether `math-verify` agrees.
 //!
-//! Every distinct answer of the data sets is compared with itself, with itself written otherwise, and with
-//! what has another value ([`pairs`]); so the right verdict on a pair is known before anybody is asked. Where
-//! the two differ one of them is wrong, and [`cause`] must say why; what it cannot explain fails the run.
+//! Every distinct answer of the data sets is compared with itself, with another spelling of itself, and with
+//! an answer of another value ([`pairs`]), so that the right verdict on each pair is known in advance. Where
+//! the two differ one of them is wrong, and [`cause`] must explain why; a difference that it cannot explain
+//! fails the run.
 
 mod cause;
 mod form;
@@ -17,7 +18,7 @@ use crate::figures::{Bar, Figure};
 use cause::Cause;
 use pairs::{Pair, pairs_of};
 
-/// Pairs in one line to the peer.
+/// Pairs that the peer gets in one line.
 const BATCH: usize = 200;
 
 /// A pair with both verdicts.
@@ -33,7 +34,7 @@ impl Judged {
         self.ours.is_equal == self.pair.kind.keeps()
     }
 
-    /// Without a peer there is nobody who could be wrong.
+    /// `None` without a peer.
     fn is_theirs_right(&self) -> bool {
         self.theirs.as_ref().is_none_or(|said| said.equal == self.pair.kind.keeps())
     }

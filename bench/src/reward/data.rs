@@ -1,4 +1,4 @@
-//! The real answers: of GSM8K, DAPO-Math-17k and MATH-500, and those that an AIME can have.
+//! Real answers: those of GSM8K, DAPO-Math-17k and MATH-500, and all that an AIME can have.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -10,14 +10,14 @@ use arrow_array::cast::AsArray;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::Value;
 
-/// A row: some text that comes before an answer, and the right one.
+/// A row: a text that precedes an answer, and the right answer.
 #[derive(Debug, Clone)]
 pub(super) struct Row {
     pub(super) text: String,
     pub(super) answer: String,
 }
 
-/// The files are not part of the project: see `data/README.md` for what they are and whence.
+/// The folder of the data sets. They are not part of the project; `data/README.md` says where they come from.
 fn path(name: &str) -> anyhow::Result<PathBuf> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data").join(name);
     anyhow::ensure!(
@@ -38,7 +38,7 @@ fn rows_of_json(name: &str, row: impl Fn(&Value) -> Option<Row>) -> anyhow::Resu
     rows.collect()
 }
 
-/// GSM8K's solutions up to the answer, which stands behind the last "####".
+/// GSM8K's solutions up to the answer, which follows the last "####".
 pub(super) fn gsm8k() -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for name in ["gsm8k_train.jsonl", "gsm8k_test.jsonl"] {
@@ -57,7 +57,7 @@ pub(super) fn math_500() -> anyhow::Result<Vec<Row>> {
     })
 }
 
-/// DAPO's problems: there are no solutions.
+/// DAPO's problems, since it has no solutions.
 pub(super) fn dapo() -> anyhow::Result<Vec<Row>> {
     let file = path("dapo_math_17k.svs.parquet")?;
     let mut rows = Vec::new();
@@ -87,8 +87,7 @@ pub(super) struct Answers {
     pub(super) answers: Vec<String>,
 }
 
-/// The answers on which the verdicts are compared. An AIME's are the integers from 0 to 999, so all of them
-/// stand for every AIME there is.
+/// The answers on which the verdicts are compared. The answers of an AIME are the integers from 0 to 999.
 pub(super) fn answers(quick: bool) -> anyhow::Result<Vec<Answers>> {
     let distinct = |rows: Vec<Row>| {
         let all: BTreeSet<String> = rows.into_iter().map(|row| row.answer).collect();

@@ -1,8 +1,7 @@
-//! Differential fuzzing: hostile texts go to our scorers and to verl's, and every verdict must be the same.
+//! Differential fuzzing: hostile texts go to our scorers and to verl's, and all verdicts must be equal.
 //!
-//! Compared are score, accuracy and the answer that was found, of `math_dapo` in both variants with and
-//! without the strict box and of `gsm8k` with both methods; the score of `math`; and the normal form of the
-//! truth.
+//! Compared are score, accuracy and extracted answer of `math_dapo` in both variants, with and without the
+//! strict box, and of `gsm8k` with both methods; the score of `math`; and the normal form of the truth.
 
 use std::time::Duration;
 
@@ -16,9 +15,9 @@ use super::peer::{Peer, REFERENCE};
 use super::texts::{Case, Texts};
 use crate::figures::{Bar, Figure};
 
-/// Texts in one line to the peer.
+/// Texts that the peer gets in one line.
 const BATCH: u64 = 500;
-/// Of the cases on which the two differ, how many are printed.
+/// Differing cases that are printed.
 const PRINTED_MAX: usize = 20;
 
 /// Our verdicts, in the shape of `verdicts` in `bench/peers/reward_peer.py`.
@@ -48,7 +47,7 @@ fn differences(ours: &Value, theirs: &Value) -> Vec<Value> {
         .collect()
 }
 
-/// Compares until the time is over, at least one batch; says on standard error what differs.
+/// Compares until the time is over, at least one batch. Differing cases go to standard error.
 pub(super) fn figures(seed: u64, lasts: Duration, peer: &mut Peer) -> anyhow::Result<Vec<Figure>> {
     let rows = data::gsm8k()?.into_iter().map(|row| {
         let text = format!("{}#### {}", row.text, row.answer);

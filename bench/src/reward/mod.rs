@@ -1,9 +1,9 @@
-//! The reward room: what a score costs, and whether our scorers say what others' say.
+//! `reward`: the cost of a score, and whether our scorers agree with others.
 //!
-//! Ours alone: the speed of `math_dapo` ([`speed`]), what the worst megabyte costs every scorer ([`nasty`]),
-//! and how often `math_equiv` is right where the right verdict is known ([`agreement`]). With `--peer`,
-//! beside them and in the same rounds, what users had before: verl's scorers in Python, which ours must agree
-//! with on any text ([`fuzz`]), and the library `math-verify`.
+//! Without a peer: the speed of `math_dapo` ([`speed`]), the time of every scorer on the worst megabyte
+//! ([`nasty`]), and how often `math_equiv` is right where the right verdict is known ([`agreement`]). With
+//! `--peer`, in the same rounds: verl's scorers in Python, which ours must agree with on any text ([`fuzz`]),
+//! and the library `math-verify`.
 
 mod agreement;
 mod data;
@@ -20,7 +20,7 @@ use clap::Args;
 use crate::figures::Figure;
 use peer::Peer;
 
-/// Seconds of fuzzing unless told otherwise.
+/// Default number of seconds of fuzzing.
 const FUZZ_S: u64 = 20;
 const QUICK_FUZZ_S: u64 = 5;
 
@@ -33,7 +33,7 @@ pub(crate) struct RewardArgs {
     /// How long hostile texts are compared with verl's scorers; only with --peer
     #[arg(long, value_name = "SECONDS", requires = "peer")]
     fuzz: Option<u64>,
-    /// Draws the hostile texts
+    /// Seed of the hostile texts
     #[arg(long, default_value_t = 42)]
     seed: u64,
 }

@@ -1,8 +1,9 @@
-//! What the worst megabyte costs: whatever a scorer looks for, again and again, alone and where its answer
-//! should be.
+//! The time of a score on the worst megabyte: repetitions of the patterns that a scorer looks for, alone and
+//! in the place of the answer.
 //!
-//! A score must not take longer than a user would notice, whatever a model says. Only processor time counts,
-//! and of what looks slow the faster of two turns, so that what else the machine does stays out of it.
+//! A score must not take longer than a user would notice, for any output of a model. Only CPU time counts,
+//! and a slow score is measured twice and the faster time taken, so that the machine's other load does not
+//! count.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ const QUICK_STEP: usize = 8;
 /// Milliseconds that a score may take.
 const MOST_MS: f64 = 50.0;
 
-/// What nests, multiplies or grows, beside what the scorers look for.
+/// Patterns that nest, multiply or grow, besides those that the scorers look for.
 const GROWING: &[&str] = &[
     "(",
     "[",
@@ -63,7 +64,7 @@ struct Subject {
     truth: &'static str,
 }
 
-/// Every scorer that has anything to look for, with its options and a truth that it accepts.
+/// Every scorer that searches the text, with its options and a truth that it accepts.
 fn subjects() -> anyhow::Result<Vec<Subject>> {
     let all: [(&str, Value, &str); 13] = [
         ("math_dapo 2025", json!({"scorer": "math_dapo", "variant": "2025"}), "42"),
@@ -94,7 +95,7 @@ fn texts(piece: &str) -> [String; 4] {
     [
         format!("\\boxed{{{many}}}"),
         format!("Answer: {half}\n#### {half}"),
-        // As long as an answer can be that is read and not only compared as text.
+        // The longest answer that is parsed and not only compared as text.
         format!("{many} so \\boxed{{{long}}}"),
         many,
     ]

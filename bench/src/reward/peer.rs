@@ -1,8 +1,8 @@
-//! The peers: verl's scorers, which ours are exact to, and `math-verify`, which judges by value as
-//! `math_equiv` does.
+//! The peers: verl's scorers, which ours reproduce exactly, and `math-verify`, which compares by value like
+//! `math_equiv`.
 //!
-//! What is asked and how is in `bench/peers/reward_peer.py`. The two releases of verl are there for their two
-//! versions of `math_dapo`; nothing of them but three files is ever loaded, so nothing that they depend on is
+//! The script `bench/peers/reward_peer.py` has the questions. Two releases of verl are installed for their
+//! two versions of `math_dapo`. Only three of their files are ever loaded, so that their dependencies are not
 //! installed.
 
 use std::path::Path;
@@ -31,7 +31,7 @@ pub(super) struct Round {
     pub(super) right: usize,
 }
 
-/// What `math-verify` says of two answers, and how it read them.
+/// The verdict of `math-verify` on two answers, and how it read them.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Said {
     pub(super) equal: bool,
@@ -39,13 +39,13 @@ pub(super) struct Said {
     pub(super) answer: String,
 }
 
-/// A process with both.
+/// The process that runs both peers.
 pub(super) struct Peer {
     script: Script,
 }
 
 impl Peer {
-    /// Installs them if need be.
+    /// Installs the peers unless they are installed, and starts them.
     pub(super) fn start() -> anyhow::Result<Self> {
         let folder = ENVIRONMENT.ready(install)?;
         Ok(Self { script: Script::start("the scorers in Python", &python(&folder), SCRIPT, &[&folder])? })
@@ -60,12 +60,12 @@ impl Peer {
         Ok(self.script.ask::<Loaded>(&json!({"do": "load", "file": file}))?.rows)
     }
 
-    /// Scores them all once.
+    /// Scores all responses once.
     pub(super) fn round(&mut self, variant: &str) -> anyhow::Result<Round> {
         self.script.ask(&json!({"do": "round", "variant": variant}))
     }
 
-    /// What every scorer says of responses and truths.
+    /// The verdicts of every scorer on responses and truths.
     pub(super) fn score(&mut self, rows: &[(String, String)]) -> anyhow::Result<Vec<Value>> {
         #[derive(Deserialize)]
         struct Scored {
@@ -74,7 +74,7 @@ impl Peer {
         Ok(self.script.ask::<Scored>(&json!({"do": "score", "rows": rows}))?.verdicts)
     }
 
-    /// What `math-verify` says of answers and truths.
+    /// The verdicts of `math-verify` on answers and truths.
     pub(super) fn verify(&mut self, pairs: &[(&str, &str)]) -> anyhow::Result<Vec<Said>> {
         #[derive(Deserialize)]
         struct Verified {

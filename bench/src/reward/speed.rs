@@ -1,9 +1,8 @@
-//! What a score of `math_dapo` costs, beside the reference and beside the same response's end alone.
+//! The cost of a `math_dapo` score, beside the reference and beside the response's end alone.
 //!
-//! The responses are short and real as far as there are any: the end of a GSM8K solution or of a DAPO
-//! problem, and behind it an answer, in turn the right one and another row's. Both sides score the same texts
-//! in turn, each on one thread, and only processor time counts, so whatever else the machine does cancels
-//! out.
+//! The responses are short and made of real texts: the end of a GSM8K solution or of a DAPO problem, followed
+//! by an answer, in turn the right one and another row's. Both sides score these texts in turn, each on one
+//! thread. Only CPU time counts, so that the machine's other load cancels out.
 
 use std::hint::black_box;
 use std::io::{BufWriter, Write};
@@ -18,15 +17,15 @@ use super::peer::Peer;
 use crate::cpu;
 use crate::figures::{Bar, Figure};
 
-/// Code points of a response before its answer: all of it counts, and it stays below the 300 that are looked
-/// at.
+/// Code points of a response before its answer. The response stays below the 300 code points that are
+/// searched, so that all of it counts.
 const TEXT: usize = 240;
 /// Code points of a long response: 16k tokens of four.
 const LONG: usize = 16 * 1024 * 4;
 const LONG_RESPONSES: usize = 256;
 /// Code points that `math_dapo` looks at.
 const END: usize = 300;
-/// How often ours scores everything a round, so that the clock's grain does not show.
+/// Repetitions of our scores per round, so that the clock's grain does not matter.
 const REPEATS: usize = 10;
 const LONG_REPEATS: usize = 400;
 /// Each variant, and the release of verl that has it.
@@ -48,7 +47,7 @@ fn responses() -> anyhow::Result<Vec<Response>> {
     Ok(all.collect())
 }
 
-/// Some of them with all others' texts before their own.
+/// Some of the responses, with the texts of all others before their own.
 fn long_responses(short: &[Response]) -> Vec<Response> {
     let filler: String = short.iter().map(|it| it.response.as_str()).take(LONG / TEXT * 2).collect();
     let filler = tail(&filler, LONG);
@@ -60,7 +59,7 @@ fn long_responses(short: &[Response]) -> Vec<Response> {
     .collect()
 }
 
-/// Seconds of processor time for `repeats` scores of each, and how many of the last were right.
+/// CPU seconds for `repeats` scores of each response, and how many were right in the last repetition.
 fn score<'a>(
     scorer: &MathDapo,
     repeats: usize,
@@ -118,7 +117,7 @@ fn rates(quick: bool, short: &[Response], mut peer: Option<&mut Peer>) -> anyhow
             }
             ours[index].push((short.len() * REPEATS) as f64 / seconds);
             if number == 0 {
-                // It warmed up.
+                // The first round warmed up.
                 ours[index].clear();
                 theirs[index].clear();
             }
@@ -138,9 +137,9 @@ fn rates(quick: bool, short: &[Response], mut peer: Option<&mut Peer>) -> anyhow
     Ok(figures)
 }
 
-/// Both kinds read the same bytes, so that only the length differs. Looking back over the end is in both;
-/// what a tenth more leaves room for is the clock, since nothing that depends on the length could hide in it:
-/// the response is 200 times as long as its end.
+/// Both kinds end in equal bytes, so that only the length differs. The bar allows a tenth more for the clock.
+/// A cost that depends on the length could not hide in that, since the response is 200 times as long as its
+/// end.
 fn long_figure(quick: bool, short: &[Response]) -> anyhow::Result<Figure> {
     let long = long_responses(short);
     let scorer = MathDapo::default();

@@ -1,8 +1,7 @@
-//! Hostile texts by seed: what a model could say that two scorers in two languages may read differently.
+//! Hostile texts from a seed: texts of a model that two scorers in two languages may read differently.
 //!
-//! A text is put together from pieces that the references look for, from pieces of real solutions, and from
-//! the characters on which Python and Rust could differ; or it is a real solution with a few things done to
-//! it.
+//! A text consists of patterns that the references look for, of pieces of real solutions, and of characters
+//! on which Python and Rust could differ; or it is a real solution with a few changes.
 
 use rand::RngExt;
 use rand::SeedableRng;
@@ -10,7 +9,7 @@ use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
 use rolldock_reward::python_text::{DIGITS, SPACES, tail};
 
-/// What the scorers look for, whole and in halves.
+/// Patterns that the scorers look for, whole and in halves.
 pub(super) const PIECES: &[&str] = &[
     "Answer:",
     "answer :",
@@ -116,7 +115,7 @@ pub(super) const PIECES: &[&str] = &[
     "\u{2212}",
 ];
 
-/// Words that `math_dapo` takes out; one inside of another is left when the inner one goes.
+/// Words that `math_dapo` removes. A word around a removed one appears only after the removal.
 const WORDS: &[&str] = &[
     "square",
     "ways",
@@ -148,7 +147,7 @@ const WORDS: &[&str] = &[
 /// A response and a ground truth.
 pub(super) type Case = (String, String);
 
-/// Draws texts. Case `number` of a seed is the same on every machine that has the same solutions.
+/// Draws texts. Case `number` of a seed is equal on all machines with equal solutions.
 pub(super) struct Texts {
     seed: u64,
     solutions: Vec<String>,
@@ -174,7 +173,7 @@ impl Texts {
         (response, truth)
     }
 
-    /// Often what the response says, so that both verdicts occur.
+    /// Draws a truth, often the response's own answer, so that both verdicts occur.
     fn truth(&self, random: &mut ChaCha8Rng, response: &str) -> String {
         let behind = |mark: &str| response.rsplit_once(mark).map(|(_, behind)| behind.to_owned());
         let said = match random.random_range(0..6) {
@@ -235,7 +234,7 @@ fn chosen(all: &[String], random: &mut ChaCha8Rng) -> String {
     all.choose(random).cloned().unwrap_or_default()
 }
 
-/// A character at, or next to, an end of a range that Python calls space or digit; or any at all.
+/// A character at, or next to, an end of a range that Python calls space or digit; or any other character.
 fn character(random: &mut ChaCha8Rng) -> char {
     let ranges = if random.random_bool(0.5) { SPACES } else { DIGITS };
     let (first, last) = ranges.choose(random).copied().unwrap_or((0, 0));
@@ -247,7 +246,7 @@ fn character(random: &mut ChaCha8Rng) -> char {
         4 => random.random_range(0..0x3000),
         _ => random.random_range(0..0x11_0000),
     };
-    // Surrogates are no characters: a text in Rust, and so a response, has none.
+    // Surrogates are no characters, so that a text in Rust, and a response, has none.
     char::from_u32(code).unwrap_or('\u{fffd}')
 }
 

@@ -1,14 +1,14 @@
-//! Why `math_equiv` and `math-verify` say something else of a pair.
+//! The causes of disagreements between `math_equiv` and `math-verify`.
 //!
-//! A rule looks at what was done to the truth and at what `math-verify` made of the answer, so that it
-//! explains the cases that it was written for and no others.
+//! A rule checks how the answer came from the truth and how `math-verify` read the answer, so that it
+//! explains only the cases that it was written for.
 
 use rolldock_reward::scorer::math_equiv::{Reason, Verdict};
 
 use super::pairs::{Kind, Pair};
 use crate::reward::peer::Said;
 
-/// A cause, each with one side that is wrong by construction.
+/// A cause of disagreements, each with one side that is wrong by construction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Cause {
     Rounding,

@@ -1,4 +1,4 @@
-//! What an answer looks like, read as little as a perturbation of it needs; nothing of it comes from the
+//! The form of an answer, as far as a perturbation of it needs to know it. None of this code comes from the
 //! scorer.
 
 /// How an answer is written.
@@ -24,9 +24,9 @@ pub(super) enum Form {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Number {
     pub(super) is_negative: bool,
-    /// At least one.
+    /// At least one digit.
     pub(super) digits: String,
-    /// Behind the point.
+    /// Digits after the point.
     pub(super) decimals: String,
 }
 
@@ -64,7 +64,7 @@ impl Number {
         self.decimals.is_empty()
     }
 
-    /// As it is read; with the sign `is_negative`.
+    /// The number as text, with a minus if `is_negative`.
     pub(super) fn signed(&self, is_negative: bool) -> String {
         let sign = if is_negative { "-" } else { "" };
         let point = if self.decimals.is_empty() { "" } else { "." };
@@ -88,7 +88,7 @@ impl Number {
         grouped.plain()
     }
 
-    /// The point two places further to the left.
+    /// The number with its point two places further to the left.
     pub(super) fn hundredth(&self) -> String {
         let padded = format!("{:0>3}", self.digits);
         let (digits, moved) = padded.split_at(padded.len() - 2);
@@ -191,7 +191,7 @@ impl Form {
         }
         let bare = answer.replace("\\left", "").replace("\\right", "");
         let parts = items(&bare);
-        // `\$32,\!348` has no list's comma.
+        // The comma of `\$32,\!348` does not separate items of a list.
         if parts.len() > 1 && !bare.contains(",\\!") {
             return Self::List(parts);
         }

@@ -1,9 +1,9 @@
-//! Pairs of an answer and a truth whose right verdict is known by construction: the truth with itself,
-//! written otherwise, or with another value.
+//! Pairs of an answer and a truth whose right verdict is known by construction: the answer is the truth
+//! itself, another spelling of it, or another value.
 
 use super::form::{Form, Fraction, Number};
 
-/// What was done to the truth.
+/// How the answer was made of the truth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Same,
@@ -98,7 +98,7 @@ impl Kind {
     }
 }
 
-/// An answer, the truth, and how the one came from the other.
+/// An answer, its truth, and how the answer was made of the truth.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pair {
     pub(super) kind: Kind,
@@ -106,7 +106,7 @@ pub(super) struct Pair {
     pub(super) truth: String,
 }
 
-/// Every pair that the truth gives rise to.
+/// All pairs that can be made of a truth.
 pub(super) fn pairs_of(truth: &str) -> Vec<Pair> {
     let mut pairs = Pairs { truth, pairs: Vec::new() };
     pairs.add(Kind::Same, truth);
@@ -140,7 +140,7 @@ struct Pairs<'a> {
 impl Pairs<'_> {
     fn add(&mut self, kind: Kind, answer: impl Into<String>) {
         let answer = answer.into();
-        // What cannot be told from the truth is no other value: an upside down 1, a palindrome.
+        // An answer that equals the truth has no other value, such as a reversed palindrome.
         if kind == Kind::Same || answer != self.truth {
             self.pairs.push(Pair { kind, answer, truth: self.truth.to_owned() });
         }
@@ -184,7 +184,7 @@ impl Pairs<'_> {
     fn integer(&mut self, number: &Number) {
         let plain = number.plain();
         if let Some(more) = off_by_one(&plain) {
-            // Of a negative number this is one less.
+            // For a negative number this subtracts one.
             self.add(Kind::Sum, format!("{more} {} 1", if number.is_negative { "+" } else { "-" }));
         }
         if !number.is_negative && number.digits.len() < 3 {
@@ -269,7 +269,7 @@ impl Pairs<'_> {
     }
 }
 
-/// What stands before the first plus outside of all brackets and braces, behind it.
+/// Moves the part before the first plus outside of all brackets and braces behind it.
 fn commuted(text: &str) -> Option<String> {
     let is_other = ["=", "<", ">", "\\in", "\\cup", "\\pm", "\\begin"].iter().any(|sign| text.contains(sign));
     let mut depth = 0_i32;
@@ -292,7 +292,7 @@ fn root_inside(text: &str) -> Option<String> {
     Some(format!("\\sqrt{{{}}}", factor.checked_pow(2)?.checked_mul(radicand)?))
 }
 
-/// An interval as what holds for its numbers. `(1, 2)` may be a point and `[1, 2]` a list, so they have none.
+/// An interval as an inequality. `(1, 2)` may be a point and `[1, 2]` a list, so that they have none.
 fn inequality(open: char, close: char, first: &str, last: &str) -> Option<String> {
     let above = if open == '[' { "\\le" } else { "<" };
     let below = if close == ']' { "\\le" } else { "<" };
@@ -305,7 +305,7 @@ fn inequality(open: char, close: char, first: &str, last: &str) -> Option<String
     }
 }
 
-/// With the next letter of the alphabet for its first.
+/// Replaces the first letter by the next one of the alphabet.
 fn other_word(words: &str) -> Option<String> {
     let (at, letter) = words.char_indices().find(|(_, c)| c.is_ascii_alphabetic())?;
     let next = match letter {
@@ -321,7 +321,7 @@ fn off_by_one_in_last(items: &[String]) -> Option<Vec<String>> {
     Some(before.iter().cloned().chain([off_by_one(last)?]).collect())
 }
 
-/// The first whole number in it is one more, and of a decimal the last digit.
+/// Adds one to the first whole number in it, or to the last digit of a decimal.
 fn off_by_one(text: &str) -> Option<String> {
     let start = text.find(|c: char| c.is_ascii_digit())?;
     let is_number = |c: char| c.is_ascii_digit() || c == '.';

@@ -7,7 +7,7 @@ use comfy_table::{Table, presets};
 use super::Judged;
 use super::cause::Cause;
 
-/// Examples of a cause.
+/// Examples that are printed for a cause.
 const EXAMPLES: usize = 2;
 
 /// The data sets in the order in which they were judged.
@@ -25,7 +25,7 @@ fn markdown(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Str
     table.to_string()
 }
 
-/// Pairs of each data set by what was done to the answer.
+/// Numbers of pairs of each data set, by how the answer was made.
 pub(super) fn by_kind(judged: &[Judged]) -> String {
     let header = [
         "data set",
@@ -66,7 +66,7 @@ pub(super) fn by_kind(judged: &[Judged]) -> String {
     markdown(&header, rows)
 }
 
-/// Every disagreement by its cause, those without one first.
+/// All disagreements by cause, those without a cause first.
 pub(super) fn by_cause(judged: &[Judged]) -> String {
     let mut causes: BTreeMap<Option<Cause>, Vec<&Judged>> = BTreeMap::new();
     for it in judged.iter().filter(|it| it.is_disagreement()) {
@@ -79,7 +79,7 @@ pub(super) fn by_cause(judged: &[Judged]) -> String {
             theirs if ours == 0 => format!("theirs ({theirs})"),
             theirs => format!("ours in {ours}, theirs in {theirs}"),
         };
-        // One of the first and one of the last, so that they are not of the same answer.
+        // One of the first and one of the last, so that they have different answers.
         let step = (all.len() / EXAMPLES).max(1);
         let examples = all.iter().step_by(step).take(EXAMPLES);
         let examples = examples.map(|it| format!("`{}` for `{}`", it.pair.answer, it.pair.truth));
