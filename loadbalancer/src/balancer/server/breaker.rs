@@ -2,14 +2,14 @@
 //! its load penalty.
 //!
 //! ```text
-//!                too many faults                  the cooldown is over
-//!   [ Well ] ----------------------> [ Cooling ] -------------------------> [ Ready ]
-//!       ^                                 ^                                  |     ^
-//!       |                                 | fault                    permit  |     | time is over,
-//!       |            success              |                                  v     | or no verdict
-//!       +--------------------------------[          On trial                        ]
-//!
-//!   any state --- death ---> [ Dead ] --- revival ---> [ Ready ]
+//! Well     -- too many faults ----------> Cooling
+//! Cooling  -- the cooldown is over -----> Ready
+//! Ready    -- a permit is granted ------> OnTrial
+//! OnTrial  -- success ------------------> Well
+//! OnTrial  -- fault --------------------> Cooling, for longer
+//! OnTrial  -- no verdict in its time ---> Ready
+//! any      -- death --------------------> Dead
+//! Dead     -- revival ------------------> Ready
 //! ```
 //!
 //! Failed requests make a server suspect, and not dead: it gets no permits during a cooldown and then one
