@@ -48,7 +48,7 @@ pub struct Prompt {
 
 /// A row's other columns: the text of one JSON object, which is exactly what the file said.
 ///
-/// Text and not a tree, because a tree rounds numbers beyond 64 bits and nobody here reads it.
+/// Text and not a tree, because a tree rounds numbers beyond 64 bits and nothing here reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DataFields(Arc<str>);
 

@@ -13,7 +13,7 @@
 //! - What a request that was cut off leaves in its [`Progress`] has passed the same checks.
 //!
 //! # Deliberately absent
-//! Retries: who may try again, where and how often is the rollout core's business (it owns attempts and
+//! Retries: whether, where and how often a request is tried again is the rollout core's business (it owns attempts and
 //! permits). The engine only says what is safe, by [`EngineError::admission`].
 
 use std::sync::Arc;

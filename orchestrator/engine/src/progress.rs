@@ -1,6 +1,6 @@
 //! What a request that was cut off leaves behind.
 //!
-//! A [`Progress`] is handed in with a request and read by whoever handed it in, after the request has ended or its
+//! A [`Progress`] is handed in with a request and read by the caller that handed it in, after the request has ended or its
 //! future has been dropped. What is in there has passed the checks that a whole answer passes; what has not is
 //! not in there.
 //!

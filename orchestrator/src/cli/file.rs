@@ -1,4 +1,4 @@
-//! Files that nobody reads half written.
+//! Files that appear under their names only when they are whole.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -46,7 +46,7 @@ impl Unfinished {
 impl Drop for Unfinished {
     fn drop(&mut self) {
         if !self.is_whole {
-            // Whoever finds it knows by its name what it is.
+            // Where it cannot be removed, its name says what it is.
             let _ = std::fs::remove_file(&self.beside);
         }
     }

@@ -6,6 +6,7 @@ mod args;
 mod consume;
 mod file;
 mod fleet;
+mod generate;
 mod history;
 mod proxy;
 mod queue;
@@ -57,6 +58,11 @@ async fn run_command(cli: Cli) -> ExitCode {
         Command::Ledger(args) => history::run(args).await,
         Command::Reward(args) => reward::run(args).await,
         Command::Consume(args) => consume::run(args).await,
+        Command::Completions(args) => {
+            generate::completions(&args);
+            Ok(())
+        }
+        Command::Man(args) => generate::man(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

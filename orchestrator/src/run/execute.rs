@@ -191,7 +191,7 @@ impl Serving {
     }
 }
 
-/// So that whoever reads it, now or after a crash, reads all of it.
+/// Writes a file such that a reader, now or after a crash, finds all of it.
 fn write_whole(file: &Path, text: &str) -> anyhow::Result<()> {
     let unfinished = file.with_extension("unfinished");
     let written = std::fs::write(&unfinished, text).and_then(|()| std::fs::rename(&unfinished, file));

@@ -32,7 +32,7 @@ pub(super) struct RunJournal {
 
 impl RunJournal {
     /// Opens the ledger of the run in `out`, before anything else of it is written: a directory with a ledger is that of a
-    /// run, and nobody else works on it meanwhile.
+    /// run, and no other process works on it meanwhile.
     pub(super) async fn open(out: &Path, recipe: &Recipe) -> anyhow::Result<Opened> {
         let fsync = recipe.queue.durability == Durability::Fsync;
         let dir = out.to_owned();

@@ -18,7 +18,7 @@ pub(super) struct Puts<'a> {
     pub(super) ledger: &'a RunJournal,
     pub(super) control: RolloutControl,
     pub(super) advantage: Estimator,
-    /// After an interruption nobody may be there who makes room.
+    /// After an interruption there may be no consumer left that makes room.
     pub(super) interrupted: CancellationToken,
 }
 

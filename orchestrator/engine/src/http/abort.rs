@@ -214,7 +214,7 @@ impl Aborter {
             self.running.send_replace(false);
         }
         drop(waiting);
-        // Not under the lock: whoever is told takes it.
+        // Not under the lock: the receivers take it.
         if some_left {
             self.left.send_replace(());
         }

@@ -40,7 +40,7 @@ enum Line {
     Skipped,
 }
 
-/// See the module.
+/// Splits a stream into events, fed chunk by chunk.
 #[derive(Debug)]
 pub(super) struct EventReader {
     line: Line,

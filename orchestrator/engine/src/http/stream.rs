@@ -180,7 +180,7 @@ impl Samples {
             }
         }
         self.progress.with(|parts| {
-            // Whoever took the tokens away has them, and then there is no whole answer any more.
+            // Where a caller has taken the tokens away, there is no whole answer any more.
             let part = parts.get_mut(index as usize).filter(|part| part.response_ids.len() == tokens_before);
             let part = part.ok_or(AnswerError::Taken)?;
             part.response_ids.extend_from_slice(&token_ids);

@@ -1,7 +1,7 @@
 //! Bytes to and from servers: one pool, bounded answers, and what each failure means.
 //!
 //! HTTP/1.1 over plain TCP, because that is what the engines speak: one running request per connection, and a
-//! dropped future closes its connection, which is how the engine learns that nobody waits. Idle connections are
+//! dropped future closes its connection, which is how the engine learns that no caller waits. Idle connections are
 //! let go before the server's keep-alive ends, so that a request hardly ever meets a connection that is being
 //! closed; one that turns out to be closed before the request was written is replaced.
 //!
@@ -192,7 +192,7 @@ impl Pool {
         }
     }
 
-    /// Closes what nobody has used for [`IDLE_MAX`], until nothing is left.
+    /// Closes connections that were idle for [`IDLE_MAX`], until none is left.
     async fn sweep(&self) {
         loop {
             tokio::time::sleep(IDLE_MAX / 2).await;

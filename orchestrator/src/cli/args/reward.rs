@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::examples;
+
 /// `rolldock reward`
 #[derive(Debug, Args)]
 pub struct RewardArgs {
@@ -16,8 +18,10 @@ pub struct RewardArgs {
 #[derive(Debug, Subcommand)]
 pub enum RewardCommand {
     /// Score responses: JSON lines with response, ground_truth and perhaps data_source
+    #[command(after_help = examples::REWARD_SCORE)]
     Score(ScoreArgs),
     /// Compute advantages: JSON lines with rewards, group and perhaps estimator and epsilon
+    #[command(after_help = examples::REWARD_ADVANTAGE)]
     Advantage(AdvantageArgs),
 }
 

@@ -31,7 +31,7 @@ pub struct Recipe {
     pub model: Model,
     /// Prompts and their answers.
     pub data: Data,
-    /// Who generates.
+    /// The servers that generate.
     pub fleet: Fleet,
     /// How a step is collected.
     pub rollout: Rollout,

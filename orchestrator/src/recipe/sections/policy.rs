@@ -63,7 +63,7 @@ impl Policy {
 }
 
 impl Recipe {
-    /// Whether anybody can announce a policy version. Where nobody can, the version stays 0 and nothing becomes stale.
+    /// Whether policy versions can be announced. Where they cannot, the version stays 0 and nothing becomes stale.
     pub fn is_announced_to(&self) -> bool {
         let consumer_announces = self.queue.consumer.as_ref().is_some_and(|consumer| consumer.announces);
         self.policy.listen.is_some() || self.policy.watch.is_some() || consumer_announces

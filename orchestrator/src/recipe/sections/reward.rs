@@ -1,4 +1,4 @@
-//! What a response is worth, by whom, and what becomes of that number.
+//! How a response is scored, and what becomes of its score.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ pub struct Reward {
     /// Responses are programs, and run against the row's tests in a sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeConfig>,
-    /// What protects a step from whoever scores instead.
+    /// What protects a step from a scorer outside of this process.
     pub guard: RewardGuard,
     /// Soft punishment of long answers.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -104,7 +104,7 @@ impl Reward {
         serde_json::from_value(options.into())
     }
 
-    /// Whoever scores instead of the scorer; a job of theirs has `deadline` for everything.
+    /// The runner that scores in place of the scorer; one of its jobs has `deadline` for everything.
     pub fn external(&self, deadline: Duration) -> Option<ExternalConfig> {
         let external = ExternalConfig {
             python: self.python.clone(),
@@ -123,7 +123,7 @@ impl Reward {
         external.has_runner().then_some(external)
     }
 
-    /// Who scores, in a word.
+    /// The name of what scores, for people.
     pub fn scored_by(&self) -> String {
         let named = [
             self.python.as_ref().map(|python| format!("Python {}", python.function)),

@@ -123,8 +123,8 @@ pub struct Validation {
     pub priority: ValidationPriority,
 }
 
-/// `validation.priority`: where validation stands among those who wait for a permit. A group that has begun goes before
-/// all that have not.
+/// `validation.priority`: where validation stands among the requests that wait for a permit. A group that has begun
+/// goes before all that have not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ValidationPriority {
