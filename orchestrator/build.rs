@@ -1,7 +1,7 @@
 //! How a binary starts, and what its `--version` says.
 //!
-//! 70,000 places in a binary hold addresses. Packed, they are a table of 60 KB instead of 1.7 MB that is read into memory
-//! whole. The C library has to know how; where it is older than 2.36 they stay as they are.
+//! 70,000 places in a binary hold addresses. Packed, they are a table of 60 KB instead of 1.7 MB that is read
+//! into memory whole. The C library has to know how; where it is older than 2.36 they stay as they are.
 #![allow(clippy::print_stdout, reason = "a build script speaks so")]
 
 use std::process::Command;
@@ -20,8 +20,8 @@ fn main() {
     }
 }
 
-/// What `--version` says: the package's version, and the commit of builds that are kept. A development build has none: it
-/// would be compiled anew after each commit. Without git, `ROLLDOCK_COMMIT` may say it.
+/// What `--version` says: the package's version, and the commit of builds that are kept. A development build
+/// has none: it would be compiled anew after each commit. Without git, `ROLLDOCK_COMMIT` may say it.
 fn say_version() {
     println!("cargo::rerun-if-env-changed=ROLLDOCK_COMMIT");
     let is_kept = std::env::var("PROFILE").is_ok_and(|profile| profile == "release");

@@ -18,7 +18,8 @@ pub(super) use history::LedgerArgs;
 pub(super) use reward::{AdvantageArgs, RewardArgs, RewardCommand, ScoreArgs};
 use words::{DURABILITIES, one_of};
 
-/// Keeps a fleet of vLLM servers busy with RL rollouts and hands finished groups to a trainer through a queue.
+/// Keeps a fleet of vLLM servers busy with RL rollouts and hands finished groups to a trainer through a
+/// queue.
 #[derive(Debug, Parser)]
 #[command(name = "rolldock", version = env!("ROLLDOCK_VERSION"), after_help = examples::ROLLDOCK)]
 pub struct Cli {
@@ -294,8 +295,8 @@ pub struct ServeArgs {
     /// Address to listen at [default: 127.0.0.1:7070, or none beside --uds]
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<SocketAddr>,
-    /// Unix socket for clients of this host, which get rows through shared memory; its file mode says which users may
-    /// connect
+    /// Unix socket for clients of this host, which get rows through shared memory; its file mode says which
+    /// users may connect
     #[arg(long, value_name = "PATH")]
     pub uds: Option<PathBuf>,
     /// What clients have to send as a bearer token

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-/// A file that is written beside its name, and gets it when it is whole; one that is dropped before is deleted.
+/// A file that is written beside its name, and gets it when it is whole; one that is dropped before is
+/// deleted.
 #[derive(Debug)]
 pub(in crate::cli) struct Unfinished {
     file: File,

@@ -75,8 +75,8 @@ async fn run_command(cli: Cli) -> ExitCode {
     }
 }
 
-/// Every running request has a connection of its own, and systems start processes with room for about a thousand: takes
-/// as many open files as the system allows.
+/// Every running request has a connection of its own, and systems start processes with room for about a
+/// thousand: takes as many open files as the system allows.
 pub fn raise_open_files_limit() {
     let limit = getrlimit(Resource::Nofile);
     // Without the right to do so the first refused connection says what is wrong.

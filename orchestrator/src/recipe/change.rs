@@ -1,9 +1,10 @@
 //! What a run may continue with: a changed recipe, judged key by key.
 //!
-//! A run that is resumed has rows in its queue, prompts that wait, and tokens that are kept. A key whose change leaves
-//! all of them what they are is allowed; one that changes what comes from here on is allowed with a warning that says
-//! so; one that would make them something else is refused. Every key of a resolved recipe has its verdict in one table,
-//! and a key that is not in it is refused, so that a new key cannot be left unjudged.
+//! A run that is resumed has rows in its queue, prompts that wait, and tokens that are kept. A key whose
+//! change leaves all of them what they are is allowed; one that changes what comes from here on is allowed
+//! with a warning that says so; one that would make them something else is refused. Every key of a resolved
+//! recipe has its verdict in one table, and a key that is not in it is refused, so that a new key cannot be
+//! left unjudged.
 //!
 //! # Deliberately absent
 //! Secrets: they are never written with a resolved recipe, and may change at any time.

@@ -1,12 +1,12 @@
 //! Values that are out of range, or right one by one and wrong together.
 //!
-//! Everything is looked at before anything is reported, so that a recipe is mended in one go. What parses but has no
-//! code behind it yet is refused here, by name: a key that is read and ignored would be a lie.
+//! Everything is looked at before anything is reported, so that a recipe is mended in one go. What parses but
+//! has no code behind it yet is refused here, by name: a key that is read and ignored would be a lie.
 //!
 //! # Invariants
-//! A recipe that passes cannot wait for itself: no request needs more permits than a server has, no step needs more
-//! groups than it may draw, and no put waits for room that no consumer will make. Numbers that size memory or become a
-//! `Duration` are bounded.
+//! A recipe that passes cannot wait for itself: no request needs more permits than a server has, no step
+//! needs more groups than it may draw, and no put waits for room that no consumer will make. Numbers that
+//! size memory or become a `Duration` are bounded.
 
 mod policy;
 mod reward;

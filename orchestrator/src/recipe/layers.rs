@@ -1,7 +1,8 @@
 //! Layers of a recipe, and where each value was written.
 //!
-//! Every layer keeps its text and the spans of its keys beside its values. The values of all layers are merged and
-//! read by serde once; what is wrong with a key is then shown in the strongest layer that writes it.
+//! Every layer keeps its text and the spans of its keys beside its values. The values of all layers are
+//! merged and read by serde once; what is wrong with a key is then shown in the strongest layer that writes
+//! it.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

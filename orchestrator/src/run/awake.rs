@@ -1,10 +1,10 @@
 //! Threads that stay awake between events that follow each other closely.
 //!
-//! Waking a thread that sleeps takes up to 100 us on a virtual machine, which is more than most requests take. A
-//! thread that slept for less than [`WINDOW`] before an event would have done better to stay awake, so it stays awake for
-//! as long after the event. A thread whose events are further apart sleeps between them, so idleness costs nothing, and
-//! staying awake in vain costs at most one [`WINDOW`] after a close event. At every turn the thread yields the core to
-//! other threads.
+//! Waking a thread that sleeps takes up to 100 us on a virtual machine, which is more than most requests
+//! take. A thread that slept for less than [`WINDOW`] before an event would have done better to stay awake,
+//! so it stays awake for as long after the event. A thread whose events are further apart sleeps between
+//! them, so idleness costs nothing, and staying awake in vain costs at most one [`WINDOW`] after a close
+//! event. At every turn the thread yields the core to other threads.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -16,8 +16,8 @@ const SECONDS: [f64; 14] =
 /// Upper bounds of tokens a second of a request.
 const TOKENS_PER_SECOND: [f64; 10] = [1.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 1000.0, 10_000.0];
 
-/// How often measured times are sorted into their buckets. Until then each is kept by itself, so memory would grow while
-/// no metrics are requested.
+/// How often measured times are sorted into their buckets. Until then each is kept by itself, so memory would
+/// grow while no metrics are requested.
 const UPKEEP_INTERVAL: Duration = Duration::from_millis(100);
 
 /// `metrics` without the series of servers that have left the fleet.

@@ -1,7 +1,8 @@
 //! A run: everything that a recipe names, put together and driven step by step.
 //!
-//! [`Run::prepare`] opens the data, the tokenizer and the fleet, and fails before anything is written if one of
-//! them does not fit; [`Run::execute`] opens the queue in the run's directory and collects step after step.
+//! [`Run::prepare`] opens the data, the tokenizer and the fleet, and fails before anything is written if one
+//! of them does not fit; [`Run::execute`] opens the queue in the run's directory and collects step after
+//! step.
 //!
 //! ```text
 //!   data ---> AgentLoopManager ---> accepted groups ---> queue <--- consumer (a trainer's stand-in, if asked for)

@@ -1,4 +1,5 @@
-//! Policy versions in a run: where they are announced, how they reach the servers, and which parts of the run are told.
+//! Policy versions in a run: where they are announced, how they reach the servers, and which parts of the run
+//! are told.
 
 use std::sync::Arc;
 
@@ -28,8 +29,8 @@ pub(super) struct RunPolicy {
 }
 
 impl RunPolicy {
-    /// Sets servers free that an earlier life left paused, has them brought to what it announced `last`, and listens;
-    /// absent where versions cannot be announced.
+    /// Sets servers free that an earlier life left paused, has them brought to what it announced `last`, and
+    /// listens; absent where versions cannot be announced.
     pub(super) async fn open(
         run: &Run,
         control: RolloutControl,
@@ -77,7 +78,8 @@ impl RunPolicy {
         self.updates.state()
     }
 
-    /// Between two steps: a pending version reaches the servers, and `step` waits for the one that its mode asks for.
+    /// Between two steps: a pending version reaches the servers, and `step` waits for the one that its mode
+    /// asks for.
     pub(super) async fn before_step(&self, step: u64) -> anyhow::Result<()> {
         let behind = match self.mode {
             PolicyMode::Sync => 0,
@@ -97,8 +99,8 @@ impl RunPolicy {
         }
     }
 
-    /// After the last step whatever is announced reaches the servers at once, for trainers that still train. Never ends by
-    /// itself; cancel-safe.
+    /// After the last step whatever is announced reaches the servers at once, for trainers that still train.
+    /// Never ends by itself; cancel-safe.
     pub(super) async fn after_steps(&self) {
         loop {
             let announced = self.state().announced();

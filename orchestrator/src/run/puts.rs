@@ -23,8 +23,8 @@ pub(super) struct Puts<'a> {
 }
 
 impl Puts<'_> {
-    /// Puts what is accepted as soon as it is, or when all of a step is there where advantages need the whole batch; tells
-    /// `ended` of each step of a flow when all of it is in the queue.
+    /// Puts what is accepted as soon as it is, or when all of a step is there where advantages need the whole
+    /// batch; tells `ended` of each step of a flow when all of it is in the queue.
     pub(super) async fn all(
         &self,
         mut handed: mpsc::UnboundedReceiver<Handed>,
@@ -65,7 +65,8 @@ impl Puts<'_> {
         Ok(lost)
     }
 
-    /// Says whether there was room. After an interruption it waits no longer for it than [`INTERRUPTED_PUT_LIMIT`].
+    /// Says whether there was room. After an interruption it waits no longer for it than
+    /// [`INTERRUPTED_PUT_LIMIT`].
     async fn put(&self, group: &Group) -> anyhow::Result<bool> {
         // The ledger first: what the queue has, it must know of.
         self.ledger.before_put().await?;

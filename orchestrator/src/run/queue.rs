@@ -139,8 +139,9 @@ impl RunQueue {
 
     /// Takes and acks what it may until the end of puts, in a trainer's place; returns the number of groups.
     ///
-    /// A batch that is trained on is whole, but for the last one. A version is announced, and the servers have it, before
-    /// its batch is acked: a run that is ended in between trains on the batch once more and waits for nothing.
+    /// A batch that is trained on is whole, but for the last one. A version is announced, and the servers
+    /// have it, before its batch is acked: a run that is ended in between trains on the batch once more and
+    /// waits for nothing.
     pub(super) async fn consume(
         self,
         consumer: Consumer,

@@ -1,9 +1,9 @@
 //! Servers on threads of their own, each with a runtime of its own.
 //!
-//! Passing a short request from thread to thread costs more than answering it. So a connection stays on the thread that
-//! accepted it, and an event of the connection wakes that thread only, if it sleeps at all ([`super::awake`]). Every
-//! thread has a socket of its own at the address, and the system spreads connections over them: from a common socket the
-//! threads that are awake would accept all connections.
+//! Passing a short request from thread to thread costs more than answering it. So a connection stays on the
+//! thread that accepted it, and an event of the connection wakes that thread only, if it sleeps at all
+//! ([`super::awake`]). Every thread has a socket of its own at the address, and the system spreads
+//! connections over them: from a common socket the threads that are awake would accept all connections.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -27,8 +27,8 @@ pub struct ServingThreads {
 }
 
 impl ServingThreads {
-    /// Has `serve` called on each of `count` threads with the thread's number and its side of the socket; a thread ends
-    /// with what that returns.
+    /// Has `serve` called on each of `count` threads with the thread's number and its side of the socket; a
+    /// thread ends with what that returns.
     pub async fn start(
         name: &str,
         count: usize,
@@ -68,7 +68,8 @@ impl ServingThreads {
 /// Sockets that share an address.
 async fn listen(address: SocketAddr, count: usize) -> std::io::Result<Vec<TcpListener>> {
     if address.port() != 0 {
-        // Sockets that share an address would share it with another server of this user, too: this one does not.
+        // Sockets that share an address would share it with another server of this user, too: this one does
+        // not.
         drop(TcpListener::bind(address).await?);
     }
     let mut shared = address;

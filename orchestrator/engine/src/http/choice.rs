@@ -1,7 +1,7 @@
 //! One choice of an answer: what is expected of it, what has been read of it, and its checks.
 //!
-//! A reader of answers (whole or streamed) fills a [`Choice`] per sample; turning it into a sample checks it against
-//! what was asked for, and an [`AnswerError`] says which check failed.
+//! A reader of answers (whole or streamed) fills a [`Choice`] per sample; turning it into a sample checks it
+//! against what was asked for, and an [`AnswerError`] says which check failed.
 
 use std::sync::Arc;
 

@@ -90,7 +90,7 @@ pub(super) const QUEUE_RESTORE: &str = examples!(
 );
 
 pub(super) const QUEUE_UNIT: &str = examples!(
-    "rolldock queue unit --controller http://10.0.0.1:7070 --listen 0.0.0.0:7071 --advertise http://10.0.0.2:7071",
+    "rolldock queue unit --controller http://10.0.0.1:7070 --listen 10.0.0.2:7071",
     "rolldock queue unit --controller http://10.0.0.1:7070 --dir unit",
 );
 

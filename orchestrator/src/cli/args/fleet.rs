@@ -42,10 +42,12 @@ pub struct ProxyArgs {
     /// Sent to servers with health probes and control calls; clients' requests keep their own
     #[arg(long, value_name = "KEY", env = "ROLLDOCK_API_KEY", hide_env_values = true)]
     pub api_key: Option<String>,
-    /// A server that owes answers and generates nothing for so many seconds is dead, where its tokens are counted
+    /// A server that owes answers and generates nothing for so many seconds is dead, where its tokens are
+    /// counted
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     pub stall: f64,
-    /// A request takes no longer in all; its client is told 504, or the answer is cut off, and the server stops
+    /// A request takes no longer in all; its client is told 504, or the answer is cut off, and the server
+    /// stops
     #[arg(long, value_name = "SECONDS", default_value_t = 3600.0)]
     pub request_timeout: f64,
     /// An answer that has begun and of which nothing comes for so long is cut off, and the server stops

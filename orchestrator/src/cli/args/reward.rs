@@ -30,7 +30,8 @@ pub enum RewardCommand {
 pub struct ScoreArgs {
     /// JSON lines; - is standard input
     pub file: PathBuf,
-    /// The scorer, as recipes name it; or python, command, http, judge or code, which ask outside of this process
+    /// The scorer, as recipes name it; or python, command, http, judge or code, which ask outside of this
+    /// process
     #[arg(long, value_name = "NAME", default_value = "math_dapo")]
     pub scorer: String,
     /// One of its options, for example variant=2026 (repeatable)

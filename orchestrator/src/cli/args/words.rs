@@ -1,5 +1,5 @@
-//! Options that are one of a few words. The type that an option has lies in a leaf crate, which also reads the words;
-//! here each word has its help text.
+//! Options that are one of a few words. The type that an option has lies in a leaf crate, which also reads
+//! the words; here each word has its help text.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use serde::de::value::{Error as WordError, StrDeserializer};

@@ -27,8 +27,8 @@ pub(super) enum Opinion {
 }
 
 impl Opinion {
-    /// The scorer called `name` with its `settings`; an error names the flag (of the name, of a setting) that is wrong.
-    /// What runs outside ends with `scope`. Blocks until it is known whether that can be used.
+    /// The scorer called `name` with its `settings`; an error names the flag (of the name, of a setting) that
+    /// is wrong. What runs outside ends with `scope`. Blocks until it is known whether that can be used.
     pub(super) fn open(
         name: &str,
         settings: &[String],
@@ -131,8 +131,8 @@ fn outside(name: &str, settings: &[(&str, &str)]) -> Result<ExternalConfig, serd
     parse(&guard, &asked)
 }
 
-/// A value is what it looks like, unless the option is a text: `variant=2026` and `strict_box=true` are both right, and
-/// `schema={"type":"object"}` is no text.
+/// A value is what it looks like, unless the option is a text: `variant=2026` and `strict_box=true` are both
+/// right, and `schema={"type":"object"}` is no text.
 fn set(config: &mut Row, key: &str, value: &str, fits: impl Fn(&Row) -> bool) {
     if let Ok(found) = serde_json::from_str::<Value>(value) {
         config.insert(key.to_owned(), found);

@@ -19,7 +19,8 @@ pub struct Filter {
     /// Whose variance: `acc`, `reward`, or `none`, and variance does not matter.
     #[serde(with = "metric_or_none")]
     pub metric: Option<FilterMetric>,
-    /// Further gates, all of which must agree. One of the rule `variance` stands in the place of the one above.
+    /// Further gates, all of which must agree. One of the rule `variance` stands in the place of the one
+    /// above.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gates: Vec<GateConfig>,
     /// Gates outside of this process, which are asked about groups that all other gates let pass.
