@@ -1,8 +1,8 @@
 //! Draws prompts from a data set: epoch after epoch, in an order that a seed fixes.
 //!
-//! A cursor's state is a [`Position`]; the order of an epoch is a function of the seed and the epoch's number,
-//! so a checkpoint needs nothing else. Prompts are tokenised when they are drawn: a run that ends early never
-//! pays for the rest, and nothing is held but the order, four bytes a row.
+//! A cursor's state is a [`Position`]; the order of an epoch is a function of the seed and the epoch's
+//! number, so a checkpoint needs nothing else. Prompts are tokenised when they are drawn: a run that ends
+//! early never pays for the rest, and nothing is held but the order, four bytes a row.
 
 use std::sync::Arc;
 
@@ -127,7 +127,8 @@ impl DatasetCursor {
 impl PromptSource for DatasetCursor {
     fn next(&mut self) -> Result<Option<Prompt>, DataError> {
         let rows = self.rows.spool.rows();
-        // Bounded: every round hands out a prompt, fails, or skips a row, and a whole epoch of skips is an error.
+        // Bounded: every round hands out a prompt, fails, or skips a row, and a whole epoch of skips is an
+        // error.
         loop {
             if self.position.offset >= rows {
                 self.position = Position { epoch: self.position.epoch.saturating_add(1), offset: 0 };

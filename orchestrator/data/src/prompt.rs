@@ -9,9 +9,9 @@ use xxhash_rust::xxh3::Xxh3;
 
 /// The identity of a row with `occurrence` equal rows before it.
 ///
-/// It is a hash of what the row says (source, messages, answer) and of how many equal rows stand before it, so it
-/// survives shuffling, re-ordered files and added columns. With 64 bits, two of two million different rows
-/// share one with a chance of one in ten million.
+/// It is a hash of what the row says (source, messages, answer) and of how many equal rows stand before it,
+/// so it survives shuffling, re-ordered files and added columns. With 64 bits, two of two million different
+/// rows share one with a chance of one in ten million.
 pub(crate) fn row_uid(source: &str, prompt: &PromptContent, answer: &str, occurrence: u32) -> PromptUid {
     let mut hasher = Xxh3::new();
     update_text(&mut hasher, source);
@@ -48,7 +48,7 @@ pub struct Prompt {
 
 /// A row's other columns: the text of one JSON object, which is exactly what the file said.
 ///
-/// Text and not a tree, because a tree rounds numbers beyond 64 bits and nobody here reads it.
+/// Text and not a tree, because a tree rounds numbers beyond 64 bits and nothing here reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DataFields(Arc<str>);
 
@@ -62,7 +62,8 @@ impl DataFields {
         &self.0
     }
 
-    /// What reward functions of the field are given: the column `extra_info` where there is one, or else all of them.
+    /// What reward functions of the field are given: the column `extra_info` where there is one, or else all
+    /// of them.
     pub fn extra_info(&self) -> serde_json::Value {
         let mut fields: serde_json::Value = serde_json::from_str(&self.0).unwrap_or_default();
         fields.get_mut("extra_info").map(serde_json::Value::take).unwrap_or(fields)

@@ -12,8 +12,8 @@ pub trait PromptSource: Send {
     /// The next prompt, or `None` when the data is used up; it stays `None` then.
     fn next(&mut self) -> Result<Option<Prompt>, DataError>;
 
-    /// The prompt in a row as of a visit to it, wherever the draws are: for prompts that are issued again after a restart.
-    /// `None` where the source cannot look one up, or leaves it out for its length.
+    /// The prompt in a row as of a visit to it, wherever the draws are: for prompts that are issued again
+    /// after a restart. `None` where the source cannot look one up, or leaves it out for its length.
     fn fetch(&mut self, _row: u64, _visit: u32) -> Result<Option<Prompt>, DataError> {
         Ok(None)
     }

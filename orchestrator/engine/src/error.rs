@@ -13,7 +13,7 @@ pub enum ErrorClass {
     Client,
     /// The server or the connection failed.
     Fault,
-    /// Somebody asked for the end.
+    /// The request was ended on purpose.
     Cancelled,
 }
 

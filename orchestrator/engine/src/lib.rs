@@ -6,15 +6,15 @@
 //!
 //! # Invariants
 //! - **Architecture Invariant:** nothing outside [`http`] parses or writes an engine's wire format.
-//! - Dropping the future of [`Engine::generate`] gives the engine's slots back: the HTTP implementation closes
-//!   the connection, the simulation frees the sequences.
+//! - Dropping the future of [`Engine::generate`] gives the engine's slots back: the HTTP implementation
+//!   closes the connection, the simulation frees the sequences.
 //! - A [`Generation`] that is returned has passed every check of its bytes; what fails one is an
 //!   [`EngineError`] with a reason, never a sample with holes.
 //! - What a request that was cut off leaves in its [`Progress`] has passed the same checks.
 //!
 //! # Deliberately absent
-//! Retries: who may try again, where and how often is the rollout core's business (it owns attempts and
-//! permits). The engine only says what is safe, by [`EngineError::admission`].
+//! Retries: whether, where and how often a request is tried again is the rollout core's business (it owns
+//! attempts and permits). The engine only says what is safe, by [`EngineError::admission`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,14 +74,14 @@ pub struct GenerateRequest {
     pub sampling: Arc<SamplingParams>,
     /// Where the request leaves what it has if it does not end well; without it, that is lost.
     pub progress: Option<Progress>,
-    /// Whether tokens are reported into `progress` as they come, and not only by an engine that ends the request
-    /// early. The answer is the same.
+    /// Whether tokens are reported into `progress` as they come, and not only by an engine that ends the
+    /// request early. The answer is the same.
     pub stream: bool,
-    /// Set where `prompt_ids` ends in tokens of the sample itself. Only the simulation reads it: a real model needs
-    /// no more than the tokens.
+    /// Set where `prompt_ids` ends in tokens of the sample itself. Only the simulation reads it: a real model
+    /// needs no more than the tokens.
     pub resumed: Option<Resumed>,
-    /// Separates prefix caches, as those of different weights: only requests with the same salt share one. Sent in
-    /// the dialects that have it.
+    /// Separates prefix caches, as those of different weights: only requests with the same salt share one.
+    /// Sent in the dialects that have it.
     pub cache_salt: Option<Arc<str>>,
 }
 

@@ -1,13 +1,13 @@
 //! What a request that was cut off leaves behind.
 //!
-//! A [`Progress`] is handed in with a request and read by whoever handed it in, after the request has ended or its
-//! future has been dropped. What is in there has passed the checks that a whole answer passes; what has not is
-//! not in there.
+//! A [`Progress`] is handed in with a request and read by the caller that handed it in, after the request has
+//! ended or its future has been dropped. What is in there has passed the checks that a whole answer passes;
+//! what has not is not in there.
 //!
 //! # Invariants
 //! - A request that ends well leaves nothing: its tokens are in its [`Generation`](super::Generation).
-//! - Each part has one log-probability per token. Its spans cover its tokens, or there are none: then nobody has
-//!   said yet which version they are of.
+//! - Each part has one log-probability per token. Its spans cover its tokens, or there are none: then nobody
+//!   has said yet which version they are of.
 //! - An answer that cannot be trusted leaves nothing, not even what came before the first sign of it.
 
 use std::sync::Arc;

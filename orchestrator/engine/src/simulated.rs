@@ -1,8 +1,8 @@
 //! A simulated fleet in the same process: no sockets, and on a paused clock no real time.
 //!
-//! One [`SimulatedEngine`] is both faces of the fleet, as a real server has both: it generates for the rollout
-//! core and answers the load balancer's control. Answers pass the same checks as those of real servers, so that an
-//! injected fault takes the path that the real one would.
+//! One [`SimulatedEngine`] is both faces of the fleet, as a real server has both: it generates for the
+//! rollout core and answers the load balancer's control. Answers pass the same checks as those of real
+//! servers, so that an injected fault takes the path that the real one would.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use super::{Engine, EngineError, GenerateRequest, Generation, PartialOutput, Res
 
 mod partial;
 
-/// What is waited after each abort of an interrupt, before it is sent again: the simulation too loses those that
-/// come too early.
+/// What is waited after each abort of an interrupt, before it is sent again: the simulation too loses those
+/// that come too early.
 const INTERRUPT_PAUSES: [Duration; 4] = [
     Duration::from_millis(1),
     Duration::from_millis(15),

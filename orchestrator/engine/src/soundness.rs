@@ -1,4 +1,4 @@
-//! What every answer is checked for, whoever brings it.
+//! Checks that every answer has to pass, of real and of simulated servers.
 
 use super::VersionSpan;
 

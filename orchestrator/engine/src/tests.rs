@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-//! Both engines against the simulation: over loopback sockets in each dialect, and in process on a paused clock.
+//! Both engines against the simulation: over loopback sockets in each dialect, and in process on a paused
+//! clock.
 
 use rolldock_scope::Scope;
 use rolldock_simengine::http::serve;

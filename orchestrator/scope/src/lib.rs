@@ -1,8 +1,8 @@
 //! The one place that spawns tasks.
 //!
-//! A [`Scope`] owns the tasks started in it and the token that ends them, so that nothing runs on unseen after
-//! its owner has gone and shutting down can wait for everything. Leaf crates that need a task of their own are
-//! handed the scope's tracker and token; `clippy.toml` closes `tokio::spawn` everywhere else.
+//! A [`Scope`] owns the tasks started in it and the token that ends them, so that nothing runs on unseen
+//! after its owner has gone and shutting down can wait for everything. Leaf crates that need a task of their
+//! own are handed the scope's tracker and token; `clippy.toml` closes `tokio::spawn` everywhere else.
 
 use std::future::Future;
 use std::time::Duration;

@@ -1,5 +1,6 @@
 //! Commands and options.
 
+mod examples;
 mod fleet;
 mod history;
 mod reward;
@@ -9,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use rolldock_queue::Durability;
 
 pub(super) use fleet::{EngineDialect, FleetArgs, FleetCommand, ProxyArgs};
@@ -16,17 +18,10 @@ pub(super) use history::LedgerArgs;
 pub(super) use reward::{AdvantageArgs, RewardArgs, RewardCommand, ScoreArgs};
 use words::{DURABILITIES, one_of};
 
-/// Keeps a fleet of vLLM servers busy with RL rollouts and hands finished groups to a trainer through a queue.
+/// Keeps a fleet of vLLM servers busy with RL rollouts and hands finished groups to a trainer through a
+/// queue.
 #[derive(Debug, Parser)]
-#[command(
-    name = "rolldock",
-    version,
-    after_help = "Examples:\n  \
-        rolldock run recipes/quickstart.toml             no GPU: a simulated fleet, our own data\n  \
-        rolldock run recipes/dapo_qwen3_8b.toml --endpoint http://10.0.0.1:8000 --endpoint http://10.0.0.2:8000\n  \
-        rolldock run RECIPE --set rollout.train_batch_size=64 --dry-run\n  \
-        rolldock consume runs/quickstart --groups 8      take what a run left in its queue"
-)]
+#[command(name = "rolldock", version = env!("ROLLDOCK_VERSION"), after_help = examples::ROLLDOCK)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -52,21 +47,35 @@ pub enum LogFormat {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Collect rollouts as a recipe says
+    #[command(after_help = examples::RUN)]
     Run(RunArgs),
     /// Serve simulated vLLM servers on loopback ports
+    #[command(after_help = examples::SIMENGINE)]
     Simengine(SimengineArgs),
     /// Balance requests over a fleet: clients talk to it as to one server
+    #[command(after_help = examples::PROXY)]
     Proxy(ProxyArgs),
     /// Look at the fleet of a run or a proxy, and change it
+    #[command(after_help = examples::FLEET)]
     Fleet(FleetArgs),
     /// Look into a queue, or serve one
+    #[command(after_help = examples::QUEUE)]
     Queue(QueueArgs),
     /// What became of a run's prompts: fates, steps, and whether everything adds up
+    #[command(after_help = examples::LEDGER)]
     Ledger(LedgerArgs),
     /// Score responses and compute advantages, over files of JSON lines
+    #[command(after_help = examples::REWARD)]
     Reward(RewardArgs),
     /// Take batches from a queue, print a summary of each, and ack them
+    #[command(after_help = examples::CONSUME)]
     Consume(ConsumeArgs),
+    /// Write completions for a shell to standard output
+    #[command(after_help = examples::COMPLETIONS)]
+    Completions(CompletionsArgs),
+    /// Write a man page for each command
+    #[command(after_help = examples::MAN)]
+    Man(ManArgs),
 }
 
 /// `rolldock run`
@@ -149,6 +158,7 @@ pub struct QueueArgs {
 #[derive(Debug, Subcommand)]
 pub enum QueueCommand {
     /// Show partitions, columns, and rows by state
+    #[command(after_help = examples::QUEUE_INSPECT)]
     Inspect {
         /// A run's directory, its queue's, or a server: http://HOST:PORT or unix:PATH
         source: String,
@@ -157,20 +167,28 @@ pub enum QueueCommand {
         token: Option<String>,
     },
     /// Serve a queue to other processes: over HTTP, and to those of this host through shared memory
+    #[command(after_help = examples::QUEUE_SERVE)]
     Serve(ServeArgs),
     /// Write rows to a file or to standard output
+    #[command(after_help = examples::QUEUE_EXPORT)]
     Export(ExportArgs),
     /// Write what a queue is now to one file, while it works
+    #[command(after_help = examples::QUEUE_SNAPSHOT)]
     Snapshot(SnapshotArgs),
     /// Make the partitions of a snapshot, all or none
+    #[command(after_help = examples::QUEUE_RESTORE)]
     Restore(RestoreArgs),
     /// Keep rows for a controller on another machine: a storage unit
+    #[command(after_help = examples::QUEUE_UNIT)]
     Unit(UnitArgs),
     /// Show the counts of a server's partitions, and again whenever they change
+    #[command(after_help = examples::QUEUE_WATCH)]
     Watch(WatchArgs),
     /// Read everything that is live, and check it
+    #[command(after_help = examples::QUEUE_VERIFY)]
     Verify(SourceArgs),
-    /// Free all rows of a partition, whoever holds them
+    /// Free all rows of a partition, leased ones too
+    #[command(after_help = examples::QUEUE_CLEAR)]
     Clear(ClearArgs),
 }
 
@@ -277,14 +295,15 @@ pub struct ServeArgs {
     /// Address to listen at [default: 127.0.0.1:7070, or none beside --uds]
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<SocketAddr>,
-    /// Unix socket for clients of this host, who get rows through shared memory; who may open it is in
+    /// Unix socket for clients of this host, which get rows through shared memory; its file mode says which
+    /// users may connect
     #[arg(long, value_name = "PATH")]
     pub uds: Option<PathBuf>,
     /// What clients have to send as a bearer token
     #[arg(long, env = "ROLLDOCK_QUEUE_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
     /// What a put that returned survives
-    #[arg(long, value_parser = one_of::<Durability>(&DURABILITIES), default_value = "fsync")]
+    #[arg(long, value_parser = one_of::<Durability>(DURABILITIES), default_value = "fsync")]
     pub durability: Durability,
     /// Largest body of a request; bytes [default: 256 MiB, through shared memory 1 GiB]
     #[arg(long, value_name = "BYTES")]
@@ -327,7 +346,7 @@ pub struct ConsumeArgs {
     /// The server's bearer token
     #[arg(long, env = "ROLLDOCK_QUEUE_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
-    /// As whom to take
+    /// The task for which rows are taken
     #[arg(long, default_value = "train")]
     pub task: String,
     /// From which partition
@@ -347,38 +366,20 @@ pub struct ConsumeArgs {
     pub leave: bool,
 }
 
-#[cfg(test)]
-mod tests {
-    use clap::{CommandFactory, Parser};
-
-    use super::{Cli, Command, QueueCommand};
-
-    #[test]
-    fn the_command_line_is_sound() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn run_takes_repeated_options() {
-        let line =
-            "rolldock run r.toml --endpoint http://a:1 --endpoint http://b:2 --set a.b=1 --steps 3 --dry-run";
-        let Command::Run(args) = Cli::try_parse_from(line.split(' ')).unwrap().command else { panic!("run") };
-        assert_eq!((args.endpoints.len(), args.set.len(), args.steps, args.dry_run), (2, 1, Some(3), true));
-    }
-
-    #[test]
-    fn export_needs_a_format() {
-        assert!(Cli::try_parse_from(["rolldock", "queue", "export", "d"]).is_err());
-        let line = ["rolldock", "queue", "export", "d", "--format", "jsonl"];
-        let Command::Queue(args) = Cli::try_parse_from(line).unwrap().command else { panic!("queue") };
-        assert!(matches!(args.command, QueueCommand::Export(_)));
-    }
-
-    #[test]
-    fn clear_needs_a_partition() {
-        assert!(Cli::try_parse_from(["rolldock", "queue", "clear", "d"]).is_err());
-        let line = ["rolldock", "queue", "clear", "d", "--partition", "p", "--remove"];
-        let Command::Queue(args) = Cli::try_parse_from(line).unwrap().command else { panic!("queue") };
-        assert!(matches!(args.command, QueueCommand::Clear(args) if args.remove && !args.dry_run));
-    }
+/// `rolldock completions`
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: Shell,
 }
+
+/// `rolldock man`
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// The directory for the pages, made if absent
+    pub dir: PathBuf,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,4 @@
-//! Files that nobody reads half written.
+//! Files that appear under their names only when they are whole.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-/// A file that is written beside its name, and gets it when it is whole; one that is dropped before is deleted.
+/// A file that is written beside its name, and gets it when it is whole; one that is dropped before is
+/// deleted.
 #[derive(Debug)]
 pub(in crate::cli) struct Unfinished {
     file: File,
@@ -46,7 +47,7 @@ impl Unfinished {
 impl Drop for Unfinished {
     fn drop(&mut self) {
         if !self.is_whole {
-            // Whoever finds it knows by its name what it is.
+            // Where it cannot be removed, its name says what it is.
             let _ = std::fs::remove_file(&self.beside);
         }
     }

@@ -6,6 +6,7 @@ mod args;
 mod consume;
 mod file;
 mod fleet;
+mod generate;
 mod history;
 mod proxy;
 mod queue;
@@ -57,6 +58,11 @@ async fn run_command(cli: Cli) -> ExitCode {
         Command::Ledger(args) => history::run(args).await,
         Command::Reward(args) => reward::run(args).await,
         Command::Consume(args) => consume::run(args).await,
+        Command::Completions(args) => {
+            generate::completions(&args);
+            Ok(())
+        }
+        Command::Man(args) => generate::man(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -69,8 +75,8 @@ async fn run_command(cli: Cli) -> ExitCode {
     }
 }
 
-/// Every running request has a connection of its own, and systems start processes with room for about a thousand: takes
-/// as many open files as the system allows.
+/// Every running request has a connection of its own, and systems start processes with room for about a
+/// thousand: takes as many open files as the system allows.
 pub fn raise_open_files_limit() {
     let limit = getrlimit(Resource::Nofile);
     // Without the right to do so the first refused connection says what is wrong.

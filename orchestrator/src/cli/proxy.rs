@@ -29,7 +29,7 @@ const DRAIN: Duration = Duration::from_secs(600);
 /// Months; a `Duration` takes it.
 const SECONDS_MAX: Duration = Duration::from_secs(10_000_000);
 
-/// Whoever is listed may join: a server that is not there yet is probed until it is.
+/// Every listed server may join: one that does not answer yet is probed until it does.
 struct Anyone;
 
 impl Enlist for Anyone {

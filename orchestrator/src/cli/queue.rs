@@ -22,10 +22,10 @@ use crate::scope::Scope;
 /// How long answers that have begun may take to end.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Where a queue is served that nobody has said a place for.
+/// Where a queue is served if no address is given.
 const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7070);
 
-/// Whoever looks wants to know now; a consumer outlives its server's restart.
+/// An inspection is answered now or fails; a consumer outlives its server's restart.
 const LOOK_PATIENCE: Duration = Duration::ZERO;
 pub(super) const CONSUME_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -115,7 +115,7 @@ fn service(token: Option<String>, body_bytes_max: Option<usize>) -> ServiceConfi
     ServiceConfig { token, body_bytes_max: body_bytes_max.unwrap_or(default.body_bytes_max) }
 }
 
-/// Serves until somebody asks for the end; then what is on its way becomes durable.
+/// Serves until a signal asks for the end; then what is on its way becomes durable.
 async fn until_terminated(
     queue: TransferQueue,
     threads: Option<ServingThreads>,

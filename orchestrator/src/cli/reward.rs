@@ -1,8 +1,8 @@
 //! `rolldock reward`: the reward room at the command line, over files of JSON lines.
 //!
-//! Rows are read, changed and written one at a time (a thousand, where somebody outside is asked), so a file may be longer
-//! than memory. What a row has besides the keys
-//! that are read stays as it was. A row that is wrong ends the command with its line, and the output is then not there.
+//! Rows are read, changed and written one at a time (a thousand, where a process or server outside is asked),
+//! so a file may be longer than memory. What a row has besides the keys that are read stays as it was. A row
+//! that is wrong ends the command with its line, and the output is then not there.
 
 mod advantage;
 mod opinion;

@@ -10,7 +10,7 @@ use crate::report::{Progress, say};
 use crate::run::{RECIPE_FILE, Run, default_out, queue_folder};
 use crate::scope::Scope;
 
-/// Runs of one recipe that are kept side by side before somebody has to tidy up.
+/// Runs of one recipe that are kept side by side; a further one is refused until some are removed.
 const OUTS_MAX: u32 = 10_000;
 
 pub(super) async fn run(args: RunArgs, progress: &Progress) -> anyhow::Result<()> {

@@ -67,7 +67,7 @@ pub(super) async fn serve(args: SimengineArgs) -> anyhow::Result<()> {
 
 /// The answers to every prompt of the data.
 fn learn(args: &SimengineArgs, codec: TextCodec) -> anyhow::Result<GrowingKey> {
-    // Who will score the answers is not known here.
+    // The scorer of the answers is not known here.
     let key = GrowingKey::for_scorer("any");
     if args.data.is_empty() {
         return Ok(key);

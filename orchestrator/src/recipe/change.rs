@@ -1,9 +1,10 @@
 //! What a run may continue with: a changed recipe, judged key by key.
 //!
-//! A run that is resumed has rows in its queue, prompts that wait, and tokens that are kept. A key whose change leaves
-//! all of them what they are is allowed; one that changes what comes from here on is allowed with a warning that says
-//! so; one that would make them something else is refused. Every key of a resolved recipe has its verdict in one table,
-//! and a key that is not in it is refused, so that nobody can forget to judge a new one.
+//! A run that is resumed has rows in its queue, prompts that wait, and tokens that are kept. A key whose
+//! change leaves all of them what they are is allowed; one that changes what comes from here on is allowed
+//! with a warning that says so; one that would make them something else is refused. Every key of a resolved
+//! recipe has its verdict in one table, and a key that is not in it is refused, so that a new key cannot be
+//! left unjudged.
 //!
 //! # Deliberately absent
 //! Secrets: they are never written with a resolved recipe, and may change at any time.
@@ -115,7 +116,7 @@ fn verdict_of(key: &str) -> Option<Verdict> {
     lines.filter(|(pattern, _)| covers(pattern)).max_by_key(|(pattern, _)| strength(pattern)).map(|(_, v)| v)
 }
 
-const UNKNOWN: Verdict = Verdict::Refused("nobody has said yet what a change of it means for a run");
+const UNKNOWN: Verdict = Verdict::Refused("it is not known what a change of it means for a run");
 
 const ROWS: &str =
     "the place in the data, its order and the rows of waiting prompts are those of the old value";

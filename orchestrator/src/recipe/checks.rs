@@ -1,12 +1,12 @@
 //! Values that are out of range, or right one by one and wrong together.
 //!
-//! Everything is looked at before anything is reported, so that a recipe is mended in one go. What parses but has no
-//! code behind it yet is refused here, by name: a key that is read and ignored would be a lie.
+//! Everything is looked at before anything is reported, so that a recipe is mended in one go. What parses but
+//! has no code behind it yet is refused here, by name: a key that is read and ignored would be a lie.
 //!
 //! # Invariants
-//! A recipe that passes cannot wait for itself: no request needs more permits than a server has, no step needs more
-//! groups than it may draw, and no put waits for room that nobody will make. Numbers that size memory or become a
-//! `Duration` are bounded.
+//! A recipe that passes cannot wait for itself: no request needs more permits than a server has, no step
+//! needs more groups than it may draw, and no put waits for room that no consumer will make. Numbers that
+//! size memory or become a `Duration` are bounded.
 
 mod policy;
 mod reward;
@@ -86,7 +86,7 @@ fn check_fleet(recipe: &Recipe, checks: &mut Checks<'_>) {
     let is_served = fleet.simulated.as_ref().is_none_or(|simulated| simulated.transport == Transport::Http);
     for (key, is_given) in [("fleet.file", fleet.file.is_some()), ("fleet.admin", fleet.admin.is_some())] {
         checks.require(!is_given || is_served, key, || {
-            "the servers of [fleet.simulated] are in this process: nobody can join or leave".to_owned()
+            "the servers of [fleet.simulated] are in this process: no server can join or leave".to_owned()
         });
     }
     if let Some(admin) = &fleet.admin {
@@ -367,7 +367,7 @@ fn check_queue(recipe: &Recipe, checks: &mut Checks<'_>) {
         format!("expected an address and a port, for example \"127.0.0.1:7070\", found {:?}", queue.listen)
     });
     checks.require(queue.token.as_ref().is_none_or(|token| !token.is_empty()), "queue.token", || {
-        "expected a word that nobody guesses".to_owned()
+        "expected a token that cannot be guessed".to_owned()
     });
     match &queue.consumer {
         None => check_room_for_all(recipe, checks),
@@ -394,7 +394,7 @@ fn check_room_for_all(recipe: &Recipe, checks: &mut Checks<'_>) {
     };
     checks.require(queue.capacity_rows >= needed, "queue.capacity_rows", || {
         format!(
-            "nobody takes rows during the run, so {of_what} must fit; expected at least {needed}, found {}, or a \
+            "no consumer takes rows during the run, so {of_what} must fit; expected at least {needed}, found {}, or a \
              [queue.consumer]",
             queue.capacity_rows
         )
@@ -412,7 +412,7 @@ fn check_consumer(recipe: &Recipe, consumer: &Consumer, checks: &mut Checks<'_>)
     checks.require(
         consumer.keep_last_steps == 0 || recipe.run.steps.is_some(),
         "queue.consumer.keep_last_steps",
-        || "nobody knows which steps are the last ones without `run.steps`".to_owned(),
+        || "the last steps are known only with `run.steps`; expected `run.steps`, or 0".to_owned(),
     );
     counted(consumer.take_groups, BATCH_GROUPS_MAX, "queue.consumer.take_groups", checks);
     within(consumer.train_s, 0.0, SECONDS_MAX, "queue.consumer.train_s", checks);

@@ -1,7 +1,8 @@
 //! Layers of a recipe, and where each value was written.
 //!
-//! Every layer keeps its text and the spans of its keys beside its values. The values of all layers are merged and
-//! read by serde once; what is wrong with a key is then shown in the strongest layer that writes it.
+//! Every layer keeps its text and the spans of its keys beside its values. The values of all layers are
+//! merged and read by serde once; what is wrong with a key is then shown in the strongest layer that writes
+//! it.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -140,7 +141,7 @@ fn path_beside(layer: &Layer, name: &str) -> PathBuf {
     layer.folder.as_deref().unwrap_or(Path::new("")).join(name)
 }
 
-/// The same for two spellings of one file, where the file exists.
+/// The path by which two spellings of one existing file are equal.
 fn identity(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
@@ -180,7 +181,7 @@ impl Layer {
                 message: message.to_owned(),
             }])
         };
-        // A second line could set keys that nobody sees in a complaint about the first.
+        // A second line could set keys that a complaint about the first line does not show.
         if set.contains(['\n', '\r']) {
             return Err(wrong("expected one line, key=value"));
         }
@@ -318,7 +319,7 @@ fn distance(a: &str, b: &str) -> usize {
     row[row.len() - 1]
 }
 
-/// The parser names Rust's types; people who write recipes need not know them.
+/// The parser names types of Rust; an author of recipes need not know them.
 fn in_plain_words(message: &str) -> String {
     let Some((found, expected)) = message.rsplit_once("expected ") else { return message.to_owned() };
     let words = match expected {

@@ -1,17 +1,19 @@
 //! Recipes: TOML files that name a data set, a fleet, a reward and a queue.
 //!
-//! [`Recipe::load`] reads layers (the `base` chain, the file, `--set`, `--endpoint`; later ones win), merges them,
-//! and checks the whole. Every complaint says where the value was written: file, line, key, and what was expected.
+//! [`Recipe::load`] reads layers (the `base` chain, the file, `--set`, `--endpoint`; later ones win), merges
+//! them, and checks the whole. Every complaint says where the value was written: file, line, key, and what
+//! was expected.
 //!
 //! # Paths
-//! A relative data file, tokenizer or chat template is looked for beside the file that names it (a `base` may live
-//! elsewhere), then beside the recipe, then in the current directory. What `--set` names is typed in a shell, so
-//! there the current directory comes first. The first that exists counts; a name found nowhere stays as written,
-//! for it may be a hub id, and its reader complains. `run.out` and `policy.watch` are relative to the current directory.
+//! A relative data file, tokenizer or chat template is looked for beside the file that names it (a `base` may
+//! live elsewhere), then beside the recipe, then in the current directory. What `--set` names is typed in a
+//! shell, so there the current directory comes first. The first that exists counts; a name found nowhere
+//! stays as written, for it may be a hub id, and its reader complains. `run.out` and `policy.watch` are
+//! relative to the current directory.
 //!
 //! # Deliberately absent
-//! Whether files, tokenizer and servers exist is not checked here: a recipe can be read and printed on a machine
-//! that has none of them.
+//! Whether files, tokenizer and servers exist is not checked here: a recipe can be read and printed on a
+//! machine that has none of them.
 
 mod change;
 mod checks;
@@ -46,8 +48,8 @@ impl Recipe {
     /// Reads, merges and checks a recipe.
     ///
     /// # Errors
-    /// [`RecipeError::Unreadable`] where `path` itself cannot be read; else [`RecipeError::Wrong`] with everything
-    /// that could be found wrong, each at its place.
+    /// [`RecipeError::Unreadable`] where `path` itself cannot be read; else [`RecipeError::Wrong`] with
+    /// everything that could be found wrong, each at its place.
     pub fn load(path: &Path, options: &LoadOptions) -> Result<Self, RecipeError> {
         let layers = Layers::read(path, options)?;
         let mut recipe: Self = layers.resolve()?;

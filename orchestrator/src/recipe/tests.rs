@@ -439,8 +439,8 @@ fn depth_is_an_error_and_no_overflow() {
     assert!(load_text(&format!("x = {}", "[".repeat(20_000)), &LoadOptions::default()).is_err());
 }
 
-/// A recipe of ours with one of its values replaced: what still loads must also print, and print the same again.
-/// Texts are compared, because a NaN that is passed through to the trainer equals nothing.
+/// A recipe of ours with one of its values replaced: what still loads must also print, and print the same
+/// again. Texts are compared, because a NaN that is passed through to the trainer equals nothing.
 fn load_altered(name: &str, line_at: usize, value: &str) {
     let text = fs::read_to_string(recipes().join(name)).unwrap();
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();

@@ -1,10 +1,10 @@
 //! Threads that stay awake between events that follow each other closely.
 //!
-//! Waking a thread that sleeps takes up to 100 us on a virtual machine, which is more than most requests take. Whoever
-//! slept for less than [`WINDOW`] before an event would have been better off awake, so it stays awake for as long after
-//! it. A thread whose events are further apart sleeps between them as any other does, so idleness costs nothing, and what
-//! staying awake can cost in vain is one [`WINDOW`] after a close event. At every turn the core is offered to whoever else
-//! wants it.
+//! Waking a thread that sleeps takes up to 100 us on a virtual machine, which is more than most requests
+//! take. A thread that slept for less than [`WINDOW`] before an event would have done better to stay awake,
+//! so it stays awake for as long after the event. A thread whose events are further apart sleeps between
+//! them, so idleness costs nothing, and staying awake in vain costs at most one [`WINDOW`] after a close
+//! event. At every turn the thread yields the core to other threads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-/// Several times what a wake-up takes, and less than anybody would call idle.
+/// Several times what a wake-up takes, and too short to count as idle.
 const WINDOW: Duration = Duration::from_micros(500);
 
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ struct Times {
     awake_until: Option<Instant>,
 }
 
-/// A runtime for one thread that stays awake as the module's documentation says.
+/// A runtime for one thread, which stays awake for [`WINDOW`] after each close event.
 pub(super) fn runtime() -> std::io::Result<Runtime> {
     let awake = Arc::new(Awake::default());
     let (before, after) = (Arc::clone(&awake), Arc::clone(&awake));

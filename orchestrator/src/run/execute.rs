@@ -1,4 +1,5 @@
-//! Opens what a run consists of, in order, lets it collect its steps, and closes everything in the other order.
+//! Opens what a run consists of, in order, lets it collect its steps, and closes everything in the other
+//! order.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -167,8 +168,8 @@ impl Serving {
         Ok(Self { policy, consuming, served_at, _monitoring: monitoring, _members: members })
     }
 
-    /// After the last put: waits for consumers, unless the steps failed or are `interrupted`; says how many groups the
-    /// embedded consumer took.
+    /// After the last put: waits for consumers, unless the steps failed or are `interrupted`; says how many
+    /// groups the embedded consumer took.
     async fn until_taken(
         &mut self,
         queue: &RunQueue,
@@ -191,7 +192,7 @@ impl Serving {
     }
 }
 
-/// So that whoever reads it, now or after a crash, reads all of it.
+/// Writes a file such that a reader, now or after a crash, finds all of it.
 fn write_whole(file: &Path, text: &str) -> anyhow::Result<()> {
     let unfinished = file.with_extension("unfinished");
     let written = std::fs::write(&unfinished, text).and_then(|()| std::fs::rename(&unfinished, file));
@@ -205,7 +206,8 @@ async fn after_steps(policy: Option<&RunPolicy>) {
     }
 }
 
-/// First Ctrl-C or SIGTERM: the step is cut off, everything accepted is kept. A second one is the shell's again.
+/// First Ctrl-C or SIGTERM: the step is cut off, everything accepted is kept. A second one is the shell's
+/// again.
 async fn interrupt(steps: CancellationToken, end: CancellationToken) {
     let mut endings = match Endings::listen() {
         Ok(endings) => endings,

@@ -29,7 +29,7 @@ pub(super) struct Fleet {
     pub(super) engine: Arc<dyn Engine>,
     pub(super) control: Arc<dyn EngineControl>,
     pub(super) balancer: LoadBalancer,
-    /// Who may join or leave; absent where the servers are in this process.
+    /// The membership, by which servers join and leave; absent where the servers are in this process.
     pub(super) members: Option<Membership>,
     pub(super) description: String,
     /// The simulated model's answers; filled as prompts are drawn.

@@ -1,5 +1,5 @@
-//! The run's ledger on disk: opened before the first dispatch, written before every put, and what a run that was ended
-//! goes on from.
+//! The run's ledger on disk: opened before the first dispatch, written before every put, and what a run that
+//! was ended goes on from.
 
 use std::path::Path;
 
@@ -31,8 +31,8 @@ pub(super) struct RunJournal {
 }
 
 impl RunJournal {
-    /// Opens the ledger of the run in `out`, before anything else of it is written: a directory with a ledger is that of a
-    /// run, and nobody else works on it meanwhile.
+    /// Opens the ledger of the run in `out`, before anything else of it is written: a directory with a ledger
+    /// is that of a run, and no other process works on it meanwhile.
     pub(super) async fn open(out: &Path, recipe: &Recipe) -> anyhow::Result<Opened> {
         let fsync = recipe.queue.durability == Durability::Fsync;
         let dir = out.to_owned();
@@ -101,7 +101,8 @@ impl RunJournal {
         scope.spawn_blocking(reading).await?
     }
 
-    /// Everything that the ledger was told so far is as durable as the recipe asks for: what was accepted may be put.
+    /// Everything that the ledger was told so far is as durable as the recipe asks for: what was accepted may
+    /// be put.
     pub(super) async fn before_put(&self) -> anyhow::Result<()> {
         self.writer.sync_all().await.context("cannot write the run's ledger")
     }

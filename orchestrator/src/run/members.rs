@@ -26,7 +26,7 @@ pub async fn serve_fleet(
     let serving = serve_admin(members, config, listener, scope.token().clone());
     let handle = scope.spawn(async move {
         if let Err(error) = serving.await {
-            tracing::error!(%error, "nobody answers for the fleet any more");
+            tracing::error!(%error, "the admin address is not served any more");
         }
     });
     Ok((bound, handle))

@@ -1,4 +1,4 @@
-//! Where metrics go: into this process's memory, to be rendered for whoever asks.
+//! Where metrics go: into this process's memory, from which they are rendered on request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,11 @@ const SECONDS: [f64; 14] =
 /// Upper bounds of tokens a second of a request.
 const TOKENS_PER_SECOND: [f64; 10] = [1.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 1000.0, 10_000.0];
 
-/// Every measured time is kept until it has been sorted into its bucket: at least so often, or memory grows while nobody asks.
+/// How often measured times are sorted into their buckets. Until then each is kept by itself, so memory would
+/// grow while no metrics are requested.
 const UPKEEP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The same without what was measured of servers that have left the fleet.
+/// `metrics` without the series of servers that have left the fleet.
 pub fn of_members(metrics: RenderMetrics, balancer: LoadBalancer) -> RenderMetrics {
     let RenderMetrics(render) = metrics;
     RenderMetrics(Arc::new(move || balancer.series_of_members(&render())))
@@ -28,7 +29,7 @@ pub fn of_members(metrics: RenderMetrics, balancer: LoadBalancer) -> RenderMetri
 /// Keeps metrics from here on, until the scope ends; once in a process.
 ///
 /// # Errors
-/// Where somebody keeps them already.
+/// Where this process keeps metrics already.
 pub fn keep_metrics(scope: &Scope) -> anyhow::Result<RenderMetrics> {
     let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)?

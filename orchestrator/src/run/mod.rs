@@ -1,7 +1,8 @@
 //! A run: everything that a recipe names, put together and driven step by step.
 //!
-//! [`Run::prepare`] opens the data, the tokenizer and the fleet, and fails before anything is written if one of
-//! them does not fit; [`Run::execute`] opens the queue in the run's directory and collects step after step.
+//! [`Run::prepare`] opens the data, the tokenizer and the fleet, and fails before anything is written if one
+//! of them does not fit; [`Run::execute`] opens the queue in the run's directory and collects step after
+//! step.
 //!
 //! ```text
 //!   data ---> AgentLoopManager ---> accepted groups ---> queue <--- consumer (a trainer's stand-in, if asked for)
@@ -123,7 +124,7 @@ impl Run {
             lines.push(format!("queue: served at http://{listen} until all rows are taken"));
         } else if self.recipe.queue.consumer.is_none() && self.recipe.run.steps.is_none() {
             lines.push(format!(
-                "note: nobody takes rows while it runs, so the queue (queue.capacity_rows={}) is full after {} steps",
+                "note: no consumer takes rows while it runs, so the queue (queue.capacity_rows={}) is full after {} steps",
                 self.recipe.queue.capacity_rows,
                 self.recipe.queue.capacity_rows / step_rows.max(1)
             ));
@@ -157,7 +158,7 @@ impl Run {
     }
 }
 
-/// How far generation runs ahead, and who says so.
+/// How far generation runs ahead, and where versions are announced.
 fn policy_plan(recipe: &Recipe) -> String {
     let policy = &recipe.policy;
     if !recipe.is_announced_to() {
@@ -191,7 +192,7 @@ fn open_data(recipe: &Recipe) -> anyhow::Result<(Arc<TextCodec>, Dataset, Option
     Ok((codec, train, validation))
 }
 
-/// Whether the run is long enough to come to its first validation; data that nobody will read need not be there.
+/// Whether the run is long enough to come to its first validation; data that is never read need not be there.
 fn validates(recipe: &Recipe) -> bool {
     let steps = recipe.run.steps.unwrap_or(u64::MAX);
     recipe.validation.as_ref().is_some_and(|validation| steps >= validation.every_steps)

@@ -1,4 +1,5 @@
-//! Policy versions in a run: who announces them, who brings them to the servers, and who has to know.
+//! Policy versions in a run: where they are announced, how they reach the servers, and which parts of the run
+//! are told.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use crate::report::say;
 use crate::rollout::{InWait, Phase, RolloutControl, Staleness, Subject};
 use crate::scope::Scope;
 
-/// The versions of a run in which somebody announces them.
+/// The versions of a run in which they can be announced.
 pub(super) struct RunPolicy {
     updates: Updates,
     control: RolloutControl,
@@ -28,8 +29,8 @@ pub(super) struct RunPolicy {
 }
 
 impl RunPolicy {
-    /// Sets servers free that an earlier life left paused, has them brought to what it announced `last`, and listens;
-    /// absent where nobody can announce.
+    /// Sets servers free that an earlier life left paused, has them brought to what it announced `last`, and
+    /// listens; absent where versions cannot be announced.
     pub(super) async fn open(
         run: &Run,
         control: RolloutControl,
@@ -72,12 +73,13 @@ impl RunPolicy {
         Ok(Some(Self { updates, control, rule, mode: policy.mode, _sources: sources }))
     }
 
-    /// The versions, for whoever announces in this process.
+    /// The versions, for announcements from this process.
     pub(super) fn state(&self) -> &PolicyState {
         self.updates.state()
     }
 
-    /// Between two steps: a pending version reaches the servers, and `step` waits for the one that its mode asks for.
+    /// Between two steps: a pending version reaches the servers, and `step` waits for the one that its mode
+    /// asks for.
     pub(super) async fn before_step(&self, step: u64) -> anyhow::Result<()> {
         let behind = match self.mode {
             PolicyMode::Sync => 0,
@@ -97,8 +99,8 @@ impl RunPolicy {
         }
     }
 
-    /// After the last step whatever is announced reaches the servers at once, for those who still train. Never ends by
-    /// itself; cancel-safe.
+    /// After the last step whatever is announced reaches the servers at once, for trainers that still train.
+    /// Never ends by itself; cancel-safe.
     pub(super) async fn after_steps(&self) {
         loop {
             let announced = self.state().announced();
@@ -121,7 +123,7 @@ pub(super) fn last_announcement(resumption: &Resumption) -> anyhow::Result<Optio
     parsed.context("the run's ledger has weights that are no announcement")
 }
 
-/// Everybody in the run who has to know of a version.
+/// The parts of the run that are told of a version.
 struct Follower {
     control: RolloutControl,
     partition: Partition,
@@ -149,7 +151,7 @@ impl FollowVersion for Follower {
             }
             self.ledger.append(weights_record(announcement));
             self.control.set_policy_version(version);
-            // Whoever trained on it may forget the batch before: a run that continues must know of the version.
+            // The trainer may forget the batch before: a run that continues must know of the version.
             if let Err(error) = self.ledger.sync_all().await {
                 tracing::error!(version, %error, "the ledger does not know of the version");
             }

@@ -18,13 +18,13 @@ pub(super) struct Puts<'a> {
     pub(super) ledger: &'a RunJournal,
     pub(super) control: RolloutControl,
     pub(super) advantage: Estimator,
-    /// After an interruption nobody may be there who makes room.
+    /// After an interruption there may be no consumer left that makes room.
     pub(super) interrupted: CancellationToken,
 }
 
 impl Puts<'_> {
-    /// Puts what is accepted as soon as it is, or when all of a step is there where advantages need the whole batch; tells
-    /// `ended` of each step of a flow when all of it is in the queue.
+    /// Puts what is accepted as soon as it is, or when all of a step is there where advantages need the whole
+    /// batch; tells `ended` of each step of a flow when all of it is in the queue.
     pub(super) async fn all(
         &self,
         mut handed: mpsc::UnboundedReceiver<Handed>,
@@ -65,7 +65,8 @@ impl Puts<'_> {
         Ok(lost)
     }
 
-    /// Says whether there was room. After an interruption it waits no longer for it than [`INTERRUPTED_PUT_LIMIT`].
+    /// Says whether there was room. After an interruption it waits no longer for it than
+    /// [`INTERRUPTED_PUT_LIMIT`].
     async fn put(&self, group: &Group) -> anyhow::Result<bool> {
         // The ledger first: what the queue has, it must know of.
         self.ledger.before_put().await?;

@@ -25,7 +25,7 @@ pub const QUEUE_FOLDER: &str = "queue";
 
 /// How long the consumer waits for groups before it looks again whether the run is over.
 const CONSUMER_PAUSE: Duration = Duration::from_millis(100);
-/// How often a batch that is trained on says that somebody holds it.
+/// How often the lease of a batch that is trained on is renewed.
 const RENEW: Duration = Duration::from_secs(10);
 
 /// Where a run keeps its queue; also accepts the queue's own directory.
@@ -80,7 +80,7 @@ impl RunQueue {
         self.partition.clone()
     }
 
-    /// What earlier lives of the run have put, and nobody has taken, may be taken too.
+    /// Rows that earlier lives of the run have put, and that are not taken yet, may be taken too.
     pub(super) fn allow_earlier(&self, resumption: Option<&Resumption>) -> anyhow::Result<()> {
         let Some(resumption) = resumption else { return Ok(()) };
         let Some(task) = &self.consumer_task else { return Ok(()) };
@@ -132,15 +132,16 @@ impl RunQueue {
         serve_queue(self.queue.clone(), address, token, scope).await
     }
 
-    /// Waits until those whom it is served to have taken everything, or `interrupted`.
+    /// Waits until the clients of the served queue have taken everything, or `interrupted`.
     pub(super) async fn until_taken(&self, at: SocketAddr, interrupted: &CancellationToken) {
         until_taken(&self.partition, at, interrupted).await;
     }
 
     /// Takes and acks what it may until the end of puts, in a trainer's place; returns the number of groups.
     ///
-    /// A batch that is trained on is whole, but for the last one. A version is announced, and the servers have it, before
-    /// its batch is acked: a run that is ended in between trains on the batch once more and waits for nothing.
+    /// A batch that is trained on is whole, but for the last one. A version is announced, and the servers
+    /// have it, before its batch is acked: a run that is ended in between trains on the batch once more and
+    /// waits for nothing.
     pub(super) async fn consume(
         self,
         consumer: Consumer,
@@ -174,7 +175,7 @@ impl RunQueue {
             }
             if let Some(versions) = versions.as_ref().filter(|_| consumer.announces) {
                 let version = versions.announce_next();
-                // Without it the lease would be given to somebody else: the run is over.
+                // The run is over: the lease is left to expire.
                 if end.run_until_cancelled(served(&lease, versions, version)).await.is_none() {
                     break;
                 }

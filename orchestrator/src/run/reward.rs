@@ -11,7 +11,7 @@ use crate::recipe::Recipe;
 use crate::rollout::{Grading, OutsideGrader, TextGrader};
 use crate::scope::Scope;
 
-/// The reward of a run; training and validation share it, and whoever it asks.
+/// The reward of a run; training and validation share it and its runner.
 pub(super) struct Reward {
     pub(super) grading: Grading,
     /// Of training: validation filters nothing.

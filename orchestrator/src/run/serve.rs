@@ -15,7 +15,8 @@ use tokio_util::sync::CancellationToken;
 use super::threads::{ServingThreads, on_thread, threads_default};
 use crate::scope::Scope;
 
-/// How long the queue is served after its last row has gone, so that consumers that ask once more hear of the end.
+/// How long the queue is served after its last row has gone, so that consumers that ask once more hear of the
+/// end.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// Binds `address` and serves the queue there until the scope ends; says where that is.

@@ -1,4 +1,4 @@
-//! What asks a process to end: Ctrl-C at a terminal, SIGTERM from whoever supervises it.
+//! What asks a process to end: Ctrl-C at a terminal, SIGTERM from a supervisor.
 
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};

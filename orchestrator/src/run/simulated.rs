@@ -1,7 +1,7 @@
 //! The simulated model: its tokenizer, its lengths, the servers that run it, and the answers that it knows.
 //!
-//! A simulated response is right or wrong as the workload draws it, so the model has to know the answer to every prompt
-//! that it is asked: [`GrowingKey`] learns them while prompts are drawn.
+//! A simulated response is right or wrong as the workload draws it, so the model has to know the answer to
+//! every prompt that it is asked: [`GrowingKey`] learns them while prompts are drawn.
 
 use std::path::Path;
 use std::sync::Arc;

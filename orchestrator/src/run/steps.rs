@@ -76,7 +76,7 @@ impl<'a> Steps<'a> {
         Ok(Collected { steps, interrupted, totals, gates, drawn })
     }
 
-    /// The last step, and whether somebody interrupted it.
+    /// The last step, and whether the run was interrupted.
     async fn step_by_step(&mut self) -> anyhow::Result<(u64, bool)> {
         let last = self.run.recipe.run.steps.unwrap_or(u64::MAX);
         loop {

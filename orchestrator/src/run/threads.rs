@@ -1,8 +1,9 @@
 //! Servers on threads of their own, each with a runtime of its own.
 //!
-//! What is short and often costs most in being passed from thread to thread: here a connection stays on the thread that
-//! took it, and whoever wakes it wakes no other, if it sleeps at all ([`super::awake`]). Every thread has a socket of its
-//! own at the address, and the system spreads connections over them: from a common one, whoever is awake would take all.
+//! Passing a short request from thread to thread costs more than answering it. So a connection stays on the
+//! thread that accepted it, and an event of the connection wakes that thread only, if it sleeps at all
+//! ([`super::awake`]). Every thread has a socket of its own at the address, and the system spreads
+//! connections over them: from a common socket the threads that are awake would accept all connections.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -26,8 +27,8 @@ pub struct ServingThreads {
 }
 
 impl ServingThreads {
-    /// Has `serve` called on each of `count` threads with the thread's number and its side of the socket; a thread ends
-    /// with what that returns.
+    /// Has `serve` called on each of `count` threads with the thread's number and its side of the socket; a
+    /// thread ends with what that returns.
     pub async fn start(
         name: &str,
         count: usize,
@@ -67,7 +68,8 @@ impl ServingThreads {
 /// Sockets that share an address.
 async fn listen(address: SocketAddr, count: usize) -> std::io::Result<Vec<TcpListener>> {
     if address.port() != 0 {
-        // Sockets that share an address would share it with another server of this user, too: this one does not.
+        // Sockets that share an address would share it with another server of this user, too: this one does
+        // not.
         drop(TcpListener::bind(address).await?);
     }
     let mut shared = address;
@@ -98,7 +100,7 @@ pub(super) fn on_thread(
         ended
     };
     std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-        // Nobody listens any more when the process is in a hurry to end.
+        // The receiver has gone when the process ends at once.
         let _ = ended.send(run());
     })?;
     Ok(end)

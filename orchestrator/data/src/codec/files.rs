@@ -1,6 +1,6 @@
 //! Finds a tokenizer's files: built in, in a folder, or in the hub's local cache.
 //!
-//! Deliberately absent: downloading. A run must not depend on somebody else's server, and the hub's own tool
+//! Deliberately absent: downloading. A run must not depend on a server of the hub, and the hub's own tool
 //! knows about tokens, mirrors and resuming.
 
 use std::env;

@@ -5,7 +5,8 @@
 //!
 //! # Invariants
 //! - [`TextCodec::decode_tail`] gives the end of what [`TextCodec::decode`] gives, character by character.
-//! - A prompt's ids do not depend on the clock, nor on truncation or padding that a tokenizer's file asks for.
+//! - A prompt's ids do not depend on the clock, nor on truncation or padding that a tokenizer's file asks
+//!   for.
 
 use std::path::{Path, PathBuf};
 
@@ -164,7 +165,8 @@ impl TextCodec {
 
     /// A prompt in the form that the engine gets.
     ///
-    /// A template writes the special tokens itself; to a raw prompt the tokenizer adds its own, as servers do.
+    /// A template writes the special tokens itself; to a raw prompt the tokenizer adds its own, as servers
+    /// do.
     pub fn encode_prompt(&self, content: &PromptContent) -> Result<EncodedPrompt, DataError> {
         let text = self.prompt_text(content)?;
         let ids = self.encode_with(&text, self.template.is_none())?;
@@ -192,8 +194,8 @@ impl TextCodec {
 
     /// The last `code_points` characters of [`decode`](Self::decode), or all of a shorter text.
     ///
-    /// Decodes only as many tokens from the end as that takes. It rests on a byte-level decoder, for which the
-    /// text of a suffix is, but for its first characters, a suffix of the text; others decode everything.
+    /// Decodes only as many tokens from the end as that takes. It rests on a byte-level decoder, for which
+    /// the text of a suffix is, but for its first characters, a suffix of the text; others decode everything.
     pub fn decode_tail(&self, ids: &[u32], code_points: usize) -> String {
         let mut tokens = if self.byte_level { code_points / 2 + 16 } else { ids.len() };
         loop {
@@ -227,7 +229,8 @@ impl TextCodec {
         match self.tokenizer.decode(ids, skip_special_tokens) {
             Ok(text) => text,
             Err(error) => {
-                // None of the library's decoders fails; the tokens as they stand are still better than nothing.
+                // None of the library's decoders fails; the tokens as they stand are still better than
+                // nothing.
                 tracing::warn!(%error, tokens = ids.len(), "the tokenizer cannot decode a response");
                 ids.iter().filter_map(|id| self.tokenizer.id_to_token(*id)).collect()
             }

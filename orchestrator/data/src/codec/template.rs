@@ -1,9 +1,9 @@
 //! Chat templates: Jinja as the transformers library sets it up, so that a model's own template gives the
 //! prompt that its servers would make of the same messages.
 //!
-//! Differences from Python are closed one by one: methods of Python's strings and dictionaries, `tojson` without
-//! HTML escapes, `raise_exception`, `strftime_now`, and `{% generation %}` blocks, which only mark tokens.
-//! Deliberately absent: tools and documents; no data set here has them.
+//! Differences from Python are closed one by one: methods of Python's strings and dictionaries, `tojson`
+//! without HTML escapes, `raise_exception`, `strftime_now`, and `{% generation %}` blocks, which only mark
+//! tokens. Deliberately absent: tools and documents; no data set here has them.
 
 use std::fmt::Write;
 
@@ -111,7 +111,8 @@ fn without_html_escapes(json: &str) -> String {
             rest = &escaped[code.len()..];
             continue;
         }
-        // The character after a backslash is copied with it, so that an escaped backslash escapes nothing else.
+        // The character after a backslash is copied with it, so that an escaped backslash escapes nothing
+        // else.
         let length = escaped.chars().next().map_or(0, char::len_utf8);
         text.push('\\');
         text.push_str(&escaped[..length]);
@@ -121,7 +122,8 @@ fn without_html_escapes(json: &str) -> String {
     text
 }
 
-/// Turns `{% generation %} ... {% endgeneration %}` into a block that is always taken; dashes stay as they are.
+/// Turns `{% generation %} ... {% endgeneration %}` into a block that is always taken; dashes stay as they
+/// are.
 fn without_generation_tags(source: &str) -> String {
     let mut text = String::with_capacity(source.len());
     let mut rest = source;

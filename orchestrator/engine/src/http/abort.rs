@@ -1,20 +1,23 @@
-//! Aborts by id: of requests whose connection was closed already, and of those that shall end with what they have.
+//! Aborts by id: of requests whose connection was closed already, and of those that shall end with what they
+//! have.
 //!
 //! Closing the connection is what ends a request: an engine that sees it frees the slots within some 50 ms. A
-//! proxy between can keep its own connection open, and then only an abort by id helps. An abort that comes within
-//! 10 ms of its request is usually lost and answered "aborted" all the same, so each is sent [`SENDS_PER_ID`]
-//! times, [`SEND_INTERVAL`] apart. An early stop cancels hundreds of requests of a server at once: their ids go
-//! out together, in one request per interval.
+//! proxy between can keep its own connection open, and then only an abort by id helps. An abort that comes
+//! within 10 ms of its request is usually lost and answered "aborted" all the same, so each is sent
+//! [`SENDS_PER_ID`] times, [`SEND_INTERVAL`] apart. An early stop cancels hundreds of requests of a server at
+//! once: their ids go out together, in one request per interval.
 //!
-//! An interrupted request still has its connection, on which the engine answers with the partial sample. Its id is
-//! sent until that has happened, at most [`SENDS_PER_INTERRUPT`] times.
+//! An interrupted request still has its connection, on which the engine answers with the partial sample. Its
+//! id is sent until that has happened, at most [`SENDS_PER_INTERRUPT`] times.
 //!
-//! They go over the connections of engine control, of which no generation has one: an abort waits behind no data.
+//! They go over the connections of engine control, of which no generation has one: an abort waits behind no
+//! data.
 //!
 //! # Invariants
-//! - At most one task per server, and [`IDS_WAITING_MAX`] ids; an id beyond that is dropped and counted, as its
-//!   connection is closed in any case.
-//! - The task ends with its ids, with the scope, or with the first answer that says the endpoint is not there.
+//! - At most one task per server, and [`IDS_WAITING_MAX`] ids; an id beyond that is dropped and counted, as
+//!   its connection is closed in any case.
+//! - The task ends with its ids, with the scope, or with the first answer that says the endpoint is not
+//!   there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -110,7 +113,8 @@ impl Aborter {
         self.enqueue(request_id, Sends { left: SENDS_PER_ID, ..Sends::default() }, scope);
     }
 
-    /// Has `request_id` aborted until its [`Interruptible`] is dropped or all sends are used up, and waits for that.
+    /// Has `request_id` aborted until its [`Interruptible`] is dropped or all sends are used up, and waits
+    /// for that.
     ///
     /// Cancel-safe: what is left of the sends goes out in the background.
     pub(super) async fn interrupt(self: &Arc<Self>, request_id: &Arc<str>, scope: &Scope) {
@@ -197,8 +201,8 @@ impl Aborter {
         }
     }
 
-    /// All ids with sends left, and how many each has after this one. `None`, under the same lock, ends the task: an id
-    /// that comes later starts another.
+    /// All ids with sends left, and how many each has after this one. `None`, under the same lock, ends the
+    /// task: an id that comes later starts another.
     fn next_batch(&self) -> Option<Vec<(Arc<str>, Sends)>> {
         let mut waiting = self.waiting.lock();
         let before = waiting.ids.len();
@@ -214,7 +218,7 @@ impl Aborter {
             self.running.send_replace(false);
         }
         drop(waiting);
-        // Not under the lock: whoever is told takes it.
+        // Not under the lock: the receivers take it.
         if some_left {
             self.left.send_replace(());
         }
@@ -231,8 +235,8 @@ impl Aborter {
         self.left.send_replace(());
     }
 
-    /// One request with all `ids`; whether the engine took it. What goes wrong otherwise is for the next send, or of no
-    /// consequence.
+    /// One request with all `ids`; whether the engine took it. What goes wrong otherwise is for the next
+    /// send, or of no consequence.
     async fn send(&self, ids: impl Iterator<Item = &Arc<str>>) -> bool {
         let ids: Vec<String> = ids.map(|id| engine_id(self.dialect, id)).collect();
         match self.control.abort_many(&self.server, &ids).await {
@@ -250,8 +254,8 @@ impl Aborter {
     }
 }
 
-/// Engines keep a request under its id with a prefix and, for completions, the prompt's index behind it, which control
-/// adds. Ending a request with `n > 1` ends all its samples.
+/// Engines keep a request under its id with a prefix and, for completions, the prompt's index behind it,
+/// which control adds. Ending a request with `n > 1` ends all its samples.
 fn engine_id(dialect: Dialect, id: &str) -> String {
     match dialect {
         Dialect::Generate => format!("generate-tokens-{id}"),

@@ -5,10 +5,10 @@
 //! shapes, which agree wherever they share a name, and takes members in any order.
 //!
 //! # Invariants
-//! - What [`AnswerReader::finish`] returns has exactly the asked number of samples in order of index, each with
-//!   one finite log-probability per token, and spans that cover its tokens or none at all. Everything else is an
-//!   [`AnswerError`] that says which check failed; the first one ends the reading, so a poisoned answer is not
-//!   read to its end.
+//! - What [`AnswerReader::finish`] returns has exactly the asked number of samples in order of index, each
+//!   with one finite log-probability per token, and spans that cover its tokens or none at all. Everything
+//!   else is an [`AnswerError`] that says which check failed; the first one ends the reading, so a poisoned
+//!   answer is not read to its end.
 //! - No column outgrows the number of tokens that were asked for, whatever the server sends.
 //! - The parts of an answer that the engine ended early have passed the same checks, or there are none.
 

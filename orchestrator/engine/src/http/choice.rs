@@ -1,7 +1,7 @@
 //! One choice of an answer: what is expected of it, what has been read of it, and its checks.
 //!
-//! A reader of answers (whole or streamed) fills a [`Choice`] per sample; turning it into a sample checks it against
-//! what was asked for, and an [`AnswerError`] says which check failed.
+//! A reader of answers (whole or streamed) fills a [`Choice`] per sample; turning it into a sample checks it
+//! against what was asked for, and an [`AnswerError`] says which check failed.
 
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ pub(super) enum AnswerError {
     /// The echo is not what was sent.
     #[error("the echoed prompt differs from the one sent at token={position}")]
     Prompt { position: usize },
-    /// A finish reason nobody knows, or none.
+    /// An unknown finish reason, or none.
     #[error("choice={index} ended with finish_reason={reason:?}")]
     Finish { index: u32, reason: String },
     /// The engine says in its answer that it failed.
@@ -79,7 +79,7 @@ pub(super) enum AnswerError {
     /// A stream that came to its end before its samples did.
     #[error("the stream ended before choice={index} did")]
     Cut { index: u32 },
-    /// Somebody has emptied the progress of a request that was still running.
+    /// The progress of a request was emptied while the request was still running.
     #[error("the tokens of the request were taken before it had ended")]
     Taken,
     /// Spans that overlap, leave gaps or end elsewhere than the tokens.
@@ -149,7 +149,7 @@ impl Choice {
     }
 }
 
-/// Whoever comes here has looked for aborts before.
+/// Callers have looked for aborts before.
 fn aborted(index: u32) -> AnswerError {
     AnswerError::Finish { index, reason: "abort".to_owned() }
 }

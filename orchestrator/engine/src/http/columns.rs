@@ -1,8 +1,8 @@
 //! Where each value of an answer goes.
 //!
-//! The [`Sink`] of the answer's scanner: it knows both dialects' shapes, follows the scanner's way through them by
-//! a stack of [`AnswerNode`]s, and puts what is read into the columns of its choice. Names it does not know are skipped
-//! with all that is in them. A name that comes twice counts the last time.
+//! The [`Sink`] of the answer's scanner: it knows both dialects' shapes, follows the scanner's way through
+//! them by a stack of [`AnswerNode`]s, and puts what is read into the columns of its choice. Names it does
+//! not know are skipped with all that is in them. A name that comes twice counts the last time.
 
 use std::sync::Arc;
 

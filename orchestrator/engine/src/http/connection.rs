@@ -1,8 +1,8 @@
 //! One HTTP/1.1 connection: a request out, a head and a body in.
 //!
-//! A request that waits for its answer holds a socket and nothing else: no buffer, no task, no channel. A run keeps
-//! thousands waiting for minutes, and a general client's 25 KiB and one task for each were most of what a run cost.
-//! So the framing is done here; heads and chunk sizes are read by `httparse`.
+//! A request that waits for its answer holds a socket and nothing else: no buffer, no task, no channel. A run
+//! keeps thousands waiting for minutes, and a general client's 25 KiB and one task for each were most of what
+//! a run cost. So the framing is done here; heads and chunk sizes are read by `httparse`.
 //!
 //! # Deliberately absent
 //! Pipelining, upgrades, trailers (skipped), compression and HTTP/2: the engines are not asked for them.

@@ -1,16 +1,16 @@
 //! Server-sent events: from the bytes of a stream to the data of its events.
 //!
-//! [`EventReader::feed`] takes any split of the bytes and calls an [`EventSink`] with the pieces of each event's data
-//! as they arrive, so that an event is never put together. Lines end in `\n`, `\r\n` or `\r`; comments (which servers
-//! send to keep a connection alive) and fields other than `data` are walked over.
+//! [`EventReader::feed`] takes any split of the bytes and calls an [`EventSink`] with the pieces of each
+//! event's data as they arrive, so that an event is never put together. Lines end in `\n`, `\r\n` or `\r`;
+//! comments (which servers send to keep a connection alive) and fields other than `data` are walked over.
 //!
 //! # Invariants
 //! - The calls depend on the bytes alone, up to how the data of one event is cut into pieces.
 //! - Memory is a few bytes, whatever the server sends.
 //!
 //! # Deliberately absent
-//! Names and ids of events, and reconnecting by them: the engines use neither. An event that is not closed by an
-//! empty line is not reported, as the standard has it.
+//! Names and ids of events, and reconnecting by them: the engines use neither. An event that is not closed by
+//! an empty line is not reported, as the standard has it.
 
 use memchr::memchr2;
 
@@ -40,7 +40,7 @@ enum Line {
     Skipped,
 }
 
-/// See the module.
+/// Splits a stream into events, fed chunk by chunk.
 #[derive(Debug)]
 pub(super) struct EventReader {
     line: Line,

@@ -112,8 +112,8 @@ impl fmt::Debug for HttpEngine {
 }
 
 impl HttpEngine {
-    /// An engine without servers; [`HttpEngine::add`] brings them. Connections and aborts run as tasks of `scope`.
-    /// Without `encode`, text-only servers are refused and tokenizers are not compared.
+    /// An engine without servers; [`HttpEngine::add`] brings them. Connections and aborts run as tasks of
+    /// `scope`. Without `encode`, text-only servers are refused and tokenizers are not compared.
     ///
     /// # Errors
     /// [`EngineError::Unfit`] where the API key cannot stand in a header, or this machine allows no client.
@@ -133,8 +133,8 @@ impl HttpEngine {
     /// Cancel-safe: a server is taken in at the end or not at all.
     ///
     /// # Errors
-    /// [`EngineError::Unreachable`] or [`EngineError::Unfit`] with the address and the cause, or what the server
-    /// answered to the probe.
+    /// [`EngineError::Unreachable`] or [`EngineError::Unfit`] with the address and the cause, or what the
+    /// server answered to the probe.
     pub async fn add(&self, name: &str, url: &str) -> Result<ServerFacts, EngineError> {
         let server = Server::new(name, url)?;
         let probing = probe::probe(&self.transport, &server, &self.config.model);
@@ -299,8 +299,8 @@ fn answer_trouble(server: &Server, error: &AnswerError) -> EngineError {
     }
 }
 
-/// Reads an answer that was recorded, given as the chunks of its body: what [`HttpEngine`] does with one as it
-/// arrives, for replays and measurements.
+/// Reads an answer that was recorded, given as the chunks of its body: what [`HttpEngine`] does with one as
+/// it arrives, for replays and measurements.
 ///
 /// # Errors
 /// [`EngineError::BadAnswer`] and [`EngineError::Aborted`], with `recorded` in place of the server's name.

@@ -1,10 +1,10 @@
 //! Numbers of a JSON body, read from their bytes.
 //!
-//! Log-probabilities are most of what an answer holds, and engines print each with all the digits of a double.
-//! [`parse_f32`] gives exactly what `str::parse::<f32>` gives, several times as fast for the shapes that occur:
-//! it takes the digits as one integer, scales it by an exact power of ten, and falls back to the standard
-//! library wherever the result is so near to the middle between two `f32` that the two roundings on the way
-//! could matter.
+//! Log-probabilities are most of what an answer holds, and engines print each with all the digits of a
+//! double. [`parse_f32`] gives exactly what `str::parse::<f32>` gives, several times as fast for the shapes
+//! that occur: it takes the digits as one integer, scales it by an exact power of ten, and falls back to the
+//! standard library wherever the result is so near to the middle between two `f32` that the two roundings on
+//! the way could matter.
 
 /// Powers of ten that a double holds exactly.
 const POWERS_OF_TEN: [f64; 23] = [

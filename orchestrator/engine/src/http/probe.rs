@@ -1,8 +1,8 @@
 //! What a server is, found out once before anything is asked of it.
 //!
-//! Three questions, cheapest first: does it serve the recipe's model, does it have the endpoint that takes and
-//! gives tokens, and if not, do its completions at least come with token ids. A wrong server is an error here,
-//! with what was found and what was expected, and not a thousand failed samples later.
+//! Three questions, cheapest first: does it serve the recipe's model, does it have the endpoint that takes
+//! and gives tokens, and if not, do its completions at least come with token ids. A wrong server is an error
+//! here, with what was found and what was expected, and not a thousand failed samples later.
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
@@ -155,8 +155,9 @@ struct Tokenized {
     tokens: Vec<u32>,
 }
 
-/// Whether the server's tokenizer and the recipe's make the same ids of the same text; a server that cannot be
-/// asked is taken at its word. Ids of another vocabulary would be sampled from, scored and trained on without a sign.
+/// Whether the server's tokenizer and the recipe's make the same ids of the same text; a server that cannot
+/// be asked is taken at its word. Ids of another vocabulary would be sampled from, scored and trained on
+/// without a sign.
 ///
 /// Cancel-safe: it changes nothing on the server.
 ///

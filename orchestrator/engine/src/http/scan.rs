@@ -107,7 +107,7 @@ enum Open {
     },
 }
 
-/// See the module.
+/// Scans one document, fed chunk by chunk.
 #[derive(Debug)]
 pub(super) struct Scanner {
     expect: Expect,
@@ -338,7 +338,7 @@ impl Scanner {
         }
         self.open = Open::No;
         if skipped {
-            // Nobody looks.
+            // The sink does not see it.
         } else if resumed {
             self.carry.extend_from_slice(piece);
             sink.number(&self.carry)?;

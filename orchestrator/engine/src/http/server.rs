@@ -41,7 +41,7 @@ impl Server {
         format!("{}{path}", self.url).parse().map_err(|error| self.unfit(format!("{}: {error}", self.url)))
     }
 
-    /// The same server, as control addresses it.
+    /// This server, as engine control addresses it.
     pub(super) fn for_control(&self) -> ServerRef {
         ServerRef { name: Arc::clone(&self.name), url: Some(Arc::clone(&self.url)) }
     }

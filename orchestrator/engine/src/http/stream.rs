@@ -1,13 +1,13 @@
 //! From the events of a streamed answer to its columns, which are a [`Progress`] while they grow.
 //!
-//! Each event holds the tokens of one sample, or of several, that have come since the last; those of the samples of
-//! one request are interleaved. An event is read into columns of its own by the reader of whole answers, and its
-//! tokens go into the progress when it is whole and has passed its checks. So the tokens are kept once, and what a
-//! connection that dies leaves behind ends with the last whole event.
+//! Each event holds the tokens of one sample, or of several, that have come since the last; those of the
+//! samples of one request are interleaved. An event is read into columns of its own by the reader of whole
+//! answers, and its tokens go into the progress when it is whole and has passed its checks. So the tokens are
+//! kept once, and what a connection that dies leaves behind ends with the last whole event.
 //!
 //! # Invariants
-//! - What [`StreamReader::finish`] returns is what [`AnswerReader`](super::answer::AnswerReader) makes of the same
-//!   answer in one piece.
+//! - What [`StreamReader::finish`] returns is what [`AnswerReader`](super::answer::AnswerReader) makes of the
+//!   same answer in one piece.
 //! - Beyond the tokens a stream costs the columns of one event, and a few bytes of state.
 //! - No sample outgrows the tokens that were asked for, and none goes on after its end.
 //!
@@ -55,8 +55,8 @@ impl StreamReader {
         self.events.feed(chunk, &mut self.samples)
     }
 
-    /// The answer, after all bytes have been fed; it takes the tokens out of the progress. After an error they are
-    /// still there.
+    /// The answer, after all bytes have been fed; it takes the tokens out of the progress. After an error
+    /// they are still there.
     pub(super) fn finish(self) -> Result<CheckedAnswer, AnswerError> {
         self.samples.finish()
     }
@@ -180,7 +180,7 @@ impl Samples {
             }
         }
         self.progress.with(|parts| {
-            // Whoever took the tokens away has them, and then there is no whole answer any more.
+            // Where a caller has taken the tokens away, there is no whole answer any more.
             let part = parts.get_mut(index as usize).filter(|part| part.response_ids.len() == tokens_before);
             let part = part.ok_or(AnswerError::Taken)?;
             part.response_ids.extend_from_slice(&token_ids);

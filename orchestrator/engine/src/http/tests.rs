@@ -71,7 +71,8 @@ impl ScriptedServer {
         self.scripts.lock().push_back(script);
     }
 
-    /// The answers to the probe of a server that speaks `dialect`, and the probe's questions taken off `seen`.
+    /// The answers to the probe of a server that speaks `dialect`, and the probe's questions taken off
+    /// `seen`.
     async fn join(&mut self, engine: &HttpEngine, dialect: Dialect) {
         self.push(status(200, r#"{"data":[{"id":"tiny","max_model_len":2048}]}"#));
         self.push(status(200, r#"{"version":"0.32.0"}"#));

@@ -1,9 +1,10 @@
 //! Bytes to and from servers: one pool, bounded answers, and what each failure means.
 //!
 //! HTTP/1.1 over plain TCP, because that is what the engines speak: one running request per connection, and a
-//! dropped future closes its connection, which is how the engine learns that nobody waits. Idle connections are
-//! let go before the server's keep-alive ends, so that a request hardly ever meets a connection that is being
-//! closed; one that turns out to be closed before the request was written is replaced.
+//! dropped future closes its connection, which is how the engine learns that no caller waits. Idle
+//! connections are let go before the server's keep-alive ends, so that a request hardly ever meets a
+//! connection that is being closed; one that turns out to be closed before the request was written is
+//! replaced.
 //!
 //! # Deliberately absent
 //! TLS and redirects: engines stand on private networks, and a redirect would lose the body.
@@ -52,8 +53,8 @@ pub(super) struct Transport {
 }
 
 impl Transport {
-    /// `authorization` is the whole header. Idle connections are closed with `scope`, running ones with the futures
-    /// that wait for them.
+    /// `authorization` is the whole header. Idle connections are closed with `scope`, running ones with the
+    /// futures that wait for them.
     pub(super) fn new(connect_max: Duration, authorization: Option<HeaderValue>, scope: &Scope) -> Self {
         let pool = Pool { scope: scope.clone(), idle: Mutex::default() };
         Self { pool: Arc::new(pool), connect_max, authorization }
@@ -88,8 +89,8 @@ impl Transport {
         Ok(Reply { body, pool: Arc::clone(&self.pool), authority })
     }
 
-    /// A new connection. A server closes one that stays silent for a few seconds, and a task that has much to do comes
-    /// back late: such a one is replaced, once.
+    /// A new connection. A server closes one that stays silent for a few seconds, and a task that has much to
+    /// do comes back late: such a one is replaced, once.
     async fn open(&self, server: &Server, uri: &Uri) -> Result<Connection, EngineError> {
         for _ in 0..2 {
             let opening = Connection::open(uri, self.connect_max);
@@ -192,7 +193,7 @@ impl Pool {
         }
     }
 
-    /// Closes what nobody has used for [`IDLE_MAX`], until nothing is left.
+    /// Closes connections that were idle for [`IDLE_MAX`], until none is left.
     async fn sweep(&self) {
         loop {
             tokio::time::sleep(IDLE_MAX / 2).await;
@@ -318,7 +319,8 @@ pub(super) fn error_words(body: &[u8]) -> String {
     words.chars().take(REASON_CHARS_MAX).collect()
 }
 
-/// Nothing was sent. Where this machine has no room for a connection, no server is at fault, and later there may be room.
+/// Nothing was sent. Where this machine has no room for a connection, no server is at fault, and later there
+/// may be room.
 pub(super) fn unreachable(server: &Server, error: &std::io::Error) -> EngineError {
     let (name, reason) = (server.name.to_string(), server.at_url(&error.to_string()));
     if is_exhaustion(error) {

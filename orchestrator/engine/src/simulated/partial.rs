@@ -1,4 +1,5 @@
-//! The simulation's tokens, checked, as parts of samples: whole ones, and what there is of those that were cut off.
+//! The simulation's tokens, checked, as parts of samples: whole ones, and what there is of those that were
+//! cut off.
 
 use std::future::Future;
 use std::pin::pin;
@@ -10,8 +11,8 @@ use tokio::sync::mpsc;
 use crate::soundness::{is_poisoned, spans_cover};
 use crate::{FinishReason, PartialOutput, Progress, VersionSpan};
 
-/// Runs a streamed request to its end, and puts its chunks into `progress` as they come. `progress` has a part for
-/// each sample.
+/// Runs a streamed request to its end, and puts its chunks into `progress` as they come. `progress` has a
+/// part for each sample.
 ///
 /// Cancel-safe: what has been taken is in `progress`.
 pub(super) async fn follow(

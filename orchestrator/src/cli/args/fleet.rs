@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use rolldock_loadbalancer::{Policy, Probe};
 
+use super::examples;
 use super::words::{POLICIES, PROBES, one_of};
 
 /// `rolldock proxy`
@@ -14,7 +15,7 @@ pub struct ProxyArgs {
     /// A server's base URL (repeatable)
     #[arg(long = "endpoint", value_name = "URL", required_unless_present = "fleet_file")]
     pub endpoints: Vec<String>,
-    /// A file that says who is in the fleet, looked at every second: endpoints = ["http://HOST:PORT", ...]
+    /// A file that lists the servers, read again every second: endpoints = ["http://HOST:PORT", ...]
     #[arg(long, value_name = "FILE")]
     pub fleet_file: Option<PathBuf>,
     /// Address for clients
@@ -27,7 +28,7 @@ pub struct ProxyArgs {
     #[arg(long, value_name = "TOKEN", env = "ROLLDOCK_ADMIN_TOKEN", hide_env_values = true)]
     pub admin_token: Option<String>,
     /// Which server gets the next request
-    #[arg(long, value_parser = one_of::<Policy>(&POLICIES), default_value = "group_affinity")]
+    #[arg(long, value_parser = one_of::<Policy>(POLICIES), default_value = "group_affinity")]
     pub policy: Policy,
     /// Samples running on a server at a time: a number, or "auto"
     #[arg(long, value_name = "N|auto", default_value = "256")]
@@ -36,15 +37,17 @@ pub struct ProxyArgs {
     #[arg(long, value_enum, default_value_t)]
     pub engine: EngineDialect,
     /// How a server has to show that it lives
-    #[arg(long, value_parser = one_of::<Probe>(&PROBES), default_value = "health")]
+    #[arg(long, value_parser = one_of::<Probe>(PROBES), default_value = "health")]
     pub probe: Probe,
     /// Sent to servers with health probes and control calls; clients' requests keep their own
     #[arg(long, value_name = "KEY", env = "ROLLDOCK_API_KEY", hide_env_values = true)]
     pub api_key: Option<String>,
-    /// A server that owes answers and generates nothing for so many seconds is dead, where its tokens are counted
+    /// A server that owes answers and generates nothing for so many seconds is dead, where its tokens are
+    /// counted
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     pub stall: f64,
-    /// A request takes no longer in all; its client is told 504, or the answer is cut off, and the server stops
+    /// A request takes no longer in all; its client is told 504, or the answer is cut off, and the server
+    /// stops
     #[arg(long, value_name = "SECONDS", default_value_t = 3600.0)]
     pub request_timeout: f64,
     /// An answer that has begun and of which nothing comes for so long is cut off, and the server stops
@@ -92,6 +95,7 @@ pub struct FleetArgs {
 #[derive(Debug, Subcommand)]
 pub enum FleetCommand {
     /// A server joins
+    #[command(after_help = examples::FLEET_ADD)]
     Add {
         /// Its base URL
         url: String,
@@ -103,6 +107,7 @@ pub enum FleetCommand {
         capacity: Option<u32>,
     },
     /// A server gets no more requests; waits until it has none
+    #[command(after_help = examples::FLEET_DRAIN)]
     Drain {
         /// Its name
         name: String,
@@ -111,26 +116,31 @@ pub enum FleetCommand {
         wait: f64,
     },
     /// A server leaves at once: what it has begins anew elsewhere
+    #[command(after_help = examples::FLEET_REMOVE)]
     Remove {
         /// Its name
         name: String,
     },
     /// A server gets no requests until it is resumed
+    #[command(after_help = examples::FLEET_PAUSE)]
     Pause {
         /// Its name
         name: String,
     },
     /// A server gets requests again
+    #[command(after_help = examples::FLEET_RESUME)]
     Resume {
         /// Its name
         name: String,
     },
-    /// Says who is there
+    /// Show the servers
+    #[command(after_help = examples::FLEET_LIST)]
     List {
         /// As JSON
         #[arg(long)]
         json: bool,
     },
     /// Says so again whenever something changes
+    #[command(after_help = examples::FLEET_WATCH)]
     Watch,
 }

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::examples;
+
 /// `rolldock reward`
 #[derive(Debug, Args)]
 pub struct RewardArgs {
@@ -16,8 +18,10 @@ pub struct RewardArgs {
 #[derive(Debug, Subcommand)]
 pub enum RewardCommand {
     /// Score responses: JSON lines with response, ground_truth and perhaps data_source
+    #[command(after_help = examples::REWARD_SCORE)]
     Score(ScoreArgs),
     /// Compute advantages: JSON lines with rewards, group and perhaps estimator and epsilon
+    #[command(after_help = examples::REWARD_ADVANTAGE)]
     Advantage(AdvantageArgs),
 }
 
@@ -26,7 +30,8 @@ pub enum RewardCommand {
 pub struct ScoreArgs {
     /// JSON lines; - is standard input
     pub file: PathBuf,
-    /// The scorer, as recipes name it; or python, command, http, judge or code, which ask outside of this process
+    /// The scorer, as recipes name it; or python, command, http, judge or code, which ask outside of this
+    /// process
     #[arg(long, value_name = "NAME", default_value = "math_dapo")]
     pub scorer: String,
     /// One of its options, for example variant=2026 (repeatable)

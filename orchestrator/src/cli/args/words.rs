@@ -1,5 +1,5 @@
-//! Options that are one of a few words: which words a leaf's type has is the leaf's to say, and is shown here with a help
-//! text for each.
+//! Options that are one of a few words. The type that an option has lies in a leaf crate, which also reads
+//! the words; here each word has its help text.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use serde::de::value::{Error as WordError, StrDeserializer};
@@ -9,7 +9,7 @@ use serde::de::{DeserializeOwned, IntoDeserializer};
 pub(super) type Word = (&'static str, &'static str);
 
 /// `--policy`: [`rolldock_loadbalancer::Policy`].
-pub(super) const POLICIES: [Word; 7] = [
+pub(super) const POLICIES: &[Word] = &[
     ("least_load", "The server with the smallest share of its permits out"),
     ("power_of_two", "The less loaded of two servers at random"),
     ("least_work", "The server with the fewest expected tokens outstanding"),
@@ -20,14 +20,14 @@ pub(super) const POLICIES: [Word; 7] = [
 ];
 
 /// `--probe`: [`rolldock_loadbalancer::Probe`].
-pub(super) const PROBES: [Word; 2] = [
+pub(super) const PROBES: &[Word] = &[
     ("health", "It answers its health endpoint"),
     ("generate", "A server that has nothing to do, or was dead, also generates a token"),
 ];
 
 /// `--durability`: [`rolldock_queue::Durability`].
-pub(super) const DURABILITIES: [Word; 3] =
-    [("none", "Nothing"), ("os", "The death of the process"), ("fsync", "The death of the machine")];
+pub(super) const DURABILITIES: &[Word] =
+    &[("none", "Nothing"), ("os", "The death of the process"), ("fsync", "The death of the machine")];
 
 /// Reads one of `words` as a `T`.
 pub(super) fn one_of<T: DeserializeOwned + Clone + Send + Sync + 'static>(

@@ -118,7 +118,7 @@ pub(super) async fn clear(args: ClearArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Who frees rows.
+/// What frees rows.
 enum Changer<'a> {
     Server(&'a RemoteQueue),
     Directory(&'a TransferQueue),

@@ -11,7 +11,7 @@ use crate::report::say;
 
 /// One look waits no longer than this for a change.
 const WAIT: Duration = Duration::from_secs(15);
-/// A directory that another process works in tells nobody of its changes: it is read again.
+/// The directory of another process gives no notice of changes: it is read again.
 const READ_EVERY: Duration = Duration::from_secs(1);
 
 pub(super) async fn watch(args: WatchArgs) -> anyhow::Result<()> {

@@ -85,7 +85,7 @@ fn of_name(name: &str, epsilon: Option<f32>) -> Result<Estimator, RewardError> {
     }
 }
 
-/// Who belongs together: positions by the group's name, in order of names.
+/// The groups: positions of rows by the group's name, in order of names.
 fn groups(row: &Row, rewards: &[f32]) -> Result<BTreeMap<String, Vec<usize>>, String> {
     let names: Vec<Value> = rows::value(row, "group", "a list with a group's name for each reward")?;
     if names.len() != rewards.len() {

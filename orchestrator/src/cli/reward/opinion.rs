@@ -1,4 +1,4 @@
-//! Who scores rows: a scorer of this process, or somebody outside, both named and set as a recipe does it.
+//! What scores rows: a scorer of this process, or one outside, both named and set as a recipe does it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use crate::scope::Scope;
 
 /// Those outside of this process: keys of a recipe's `[reward]`.
 const OUTSIDE: [&str; 5] = ["python", "command", "http", "judge", "code"];
-/// Rows that somebody outside is asked about at a time; the guard's `concurrency` bounds those under way.
+/// Rows about which an outside scorer is asked at a time; the guard's `concurrency` bounds those under way.
 const OUTSIDE_ROWS_MAX: usize = 1024;
 
-/// See the module's documentation.
+/// A scorer of this process or one outside.
 pub(super) enum Opinion {
     Inside(Arc<dyn Scorer>),
     Outside(Arc<dyn RewardRunner>),
 }
 
 impl Opinion {
-    /// The scorer called `name` with its `settings`; an error names the flag (of the name, of a setting) that is wrong.
-    /// What runs outside ends with `scope`. Blocks until it is known whether that can be used.
+    /// The scorer called `name` with its `settings`; an error names the flag (of the name, of a setting) that
+    /// is wrong. What runs outside ends with `scope`. Blocks until it is known whether that can be used.
     pub(super) fn open(
         name: &str,
         settings: &[String],
@@ -109,7 +109,7 @@ fn inside(name: &str, settings: &[(&str, &str)]) -> Result<ScorerConfig, serde_j
     parse(&config)
 }
 
-/// Keys of the guard are those that a recipe has beside the one who is asked.
+/// A scorer outside; keys of the guard are those that a recipe has beside the runner's.
 fn outside(name: &str, settings: &[(&str, &str)]) -> Result<ExternalConfig, serde_json::Error> {
     let guard_keys = match json(ExternalConfig::default()) {
         Value::Object(keys) => keys.into_iter().map(|(key, _)| key).collect(),
@@ -131,8 +131,8 @@ fn outside(name: &str, settings: &[(&str, &str)]) -> Result<ExternalConfig, serd
     parse(&guard, &asked)
 }
 
-/// A value is what it looks like, unless the option is a text: `variant=2026` and `strict_box=true` are both right, and
-/// `schema={"type":"object"}` is no text.
+/// A value is what it looks like, unless the option is a text: `variant=2026` and `strict_box=true` are both
+/// right, and `schema={"type":"object"}` is no text.
 fn set(config: &mut Row, key: &str, value: &str, fits: impl Fn(&Row) -> bool) {
     if let Ok(found) = serde_json::from_str::<Value>(value) {
         config.insert(key.to_owned(), found);

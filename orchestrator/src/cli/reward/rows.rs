@@ -40,7 +40,7 @@ pub(super) fn each(
     })
 }
 
-/// The same for up to `rows_max` rows at a time; what is wrong with them names its line.
+/// Changes up to `rows_max` rows at a time; an error names the line of its row.
 pub(super) fn each_batch(
     input: &Path,
     output: Option<&Path>,
@@ -115,7 +115,7 @@ pub(super) fn value<T: DeserializeOwned>(row: &Row, key: &str, expected: &str) -
     optional(row, key, expected)?.ok_or_else(|| format!("{key} is not there; expected {expected}"))
 }
 
-/// The same for a key that may be absent or null.
+/// The value of a key that may be absent or null.
 pub(super) fn optional<T: DeserializeOwned>(
     row: &Row,
     key: &str,

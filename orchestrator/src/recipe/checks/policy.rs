@@ -1,4 +1,4 @@
-//! The keys of policy versions: who may announce them, and how servers get the weights.
+//! The keys of policy versions: where they are announced, and how servers get the weights.
 
 use super::Checks;
 use crate::policy::{PolicyMode, PolicyUpdate, UpdateMethod};
@@ -28,7 +28,7 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
         format!("expected an address and a port, for example \"127.0.0.1:7401\", found {:?}", policy.listen)
     });
     checks.require(policy.token.as_ref().is_none_or(|token| !token.is_empty()), "policy.token", || {
-        "expected a word that nobody guesses".to_owned()
+        "expected a token that cannot be guessed".to_owned()
     });
     let watch_is_named = policy.watch.as_ref().is_none_or(|watch| !watch.as_os_str().is_empty());
     checks.require(watch_is_named, "policy.watch", || "expected a directory".to_owned());

@@ -56,7 +56,8 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     }
     counted(reward.places, GRADINGS_MAX, "reward.places", checks);
     let Some(overlong) = &reward.overlong else { return };
-    // A buffer beyond the limit is no mistake in a short trial of a long recipe: `Run::describe` says what it does.
+    // A buffer beyond the limit is no mistake in a short trial of a long recipe: `Run::describe` says what it
+    // does.
     counted(overlong.buffer_length as usize, TOKENS_MAX, "reward.overlong.buffer_length", checks);
     let factor = overlong.penalty_factor;
     checks.require(is_finite_in_32_bits(factor) && factor >= 0.0, "reward.overlong.penalty_factor", || {

@@ -1,4 +1,4 @@
-//! The keys of what is cut off, and of who watches over that.
+//! The keys of work that is cut off, and of the bias guard.
 
 use super::{Checks, SECONDS_MAX};
 use crate::recipe::Recipe;
@@ -23,7 +23,7 @@ pub(super) fn check_cut_off(recipe: &Recipe, checks: &mut Checks<'_>) {
     checks.require(carry.grace > 0.0 && carry.grace <= SECONDS_MAX, "rollout.carry.grace", || {
         format!("expected seconds, above 0 and at most {SECONDS_MAX}, found {}", carry.grace)
     });
-    // Whoever is aborted at the end of a step hands nothing over.
+    // A request that is aborted at the end of a step hands nothing over.
     let drain = recipe.timeouts.drain;
     let hands_over = rollout.on_stop != OnStop::Carry || carry.grace + HAND_OVER <= drain;
     checks.require(hands_over, "rollout.carry.grace", || {

@@ -27,7 +27,7 @@ pub struct Model {
 pub struct Data {
     /// .parquet or .jsonl, one or a list.
     pub train: Files,
-    /// The same, for `[validation]`.
+    /// The files of `[validation]`, one or a list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation: Option<Files>,
     /// Where a row keeps what; guessed for the DAPO, GSM8K and MATH schemas.
@@ -108,7 +108,7 @@ pub struct Fleet {
     /// How a server has to show that it lives.
     #[serde(default)]
     pub probe: Probe,
-    /// A file that says who is in the fleet, looked at while the run runs; relative to the recipe.
+    /// A file that lists the servers of the fleet, read again while the run runs; relative to the recipe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
     /// Address for `rolldock fleet`.

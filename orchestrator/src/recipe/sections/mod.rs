@@ -1,7 +1,7 @@
 //! The recipe's keys. Each struct is a table of the TOML file; each field's comment is its documentation.
 //!
-//! Defaults are the published run's values where it has one. Keys without a sensible default (which model, which
-//! data, how many samples) are required, so that a forgotten line is an error and not a silent choice.
+//! Defaults are the published run's values where it has one. Keys without a sensible default (which model,
+//! which data, how many samples) are required, so that a forgotten line is an error and not a silent choice.
 
 mod input;
 mod outcome;
@@ -31,7 +31,7 @@ pub struct Recipe {
     pub model: Model,
     /// Prompts and their answers.
     pub data: Data,
-    /// Who generates.
+    /// The servers that generate.
     pub fleet: Fleet,
     /// How a step is collected.
     pub rollout: Rollout,

@@ -19,10 +19,11 @@ pub struct Filter {
     /// Whose variance: `acc`, `reward`, or `none`, and variance does not matter.
     #[serde(with = "metric_or_none")]
     pub metric: Option<FilterMetric>,
-    /// Further gates, all of which must agree. One of the rule `variance` stands in the place of the one above.
+    /// Further gates, all of which must agree. One of the rule `variance` stands in the place of the one
+    /// above.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gates: Vec<GateConfig>,
-    /// Gates of one's own: whoever is asked about groups that all others let pass.
+    /// Gates outside of this process, which are asked about groups that all other gates let pass.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub outside: Vec<OutsideGate>,
     /// Names of gates that yield when the step would end short of its target.
@@ -108,7 +109,7 @@ mod metric_or_none {
 pub struct OutsideGate {
     /// How counters call it.
     pub name: String,
-    /// Who is asked, and how: the keys of a reward from outside and of its guard in one table.
+    /// What is asked, and how: the keys of a reward from outside and of its guard in one table.
     pub ask: ExternalConfig,
 }
 
@@ -118,7 +119,7 @@ pub struct OutsideGate {
 pub struct Queue {
     /// The table of training rows.
     pub partition: String,
-    /// Who must ack a row before it is freed.
+    /// The tasks that must ack a row before it is freed.
     pub tasks: Vec<String>,
     /// What an acknowledged put survives.
     pub durability: Durability,
@@ -163,7 +164,7 @@ impl Queue {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Consumer {
-    /// As whom it takes.
+    /// The task for which it takes.
     pub task: String,
     /// Groups in a batch.
     pub take_groups: usize,

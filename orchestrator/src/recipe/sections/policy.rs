@@ -31,7 +31,8 @@ pub struct Policy {
     /// What it has to send as a bearer token. A secret: read, but never written with the resolved recipe.
     #[serde(skip_serializing)]
     pub token: Option<String>,
-    /// A directory in which the trainer announces versions by marker files; relative to the current directory.
+    /// A directory in which the trainer announces versions by marker files; relative to the current
+    /// directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watch: Option<PathBuf>,
     /// How servers get the weights.
@@ -63,7 +64,8 @@ impl Policy {
 }
 
 impl Recipe {
-    /// Whether anybody can announce a policy version. Where nobody can, the version stays 0 and nothing becomes stale.
+    /// Whether policy versions can be announced. Where they cannot, the version stays 0 and nothing becomes
+    /// stale.
     pub fn is_announced_to(&self) -> bool {
         let consumer_announces = self.queue.consumer.as_ref().is_some_and(|consumer| consumer.announces);
         self.policy.listen.is_some() || self.policy.watch.is_some() || consumer_announces

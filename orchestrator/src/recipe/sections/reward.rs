@@ -1,4 +1,4 @@
-//! What a response is worth, by whom, and what becomes of that number.
+//! How a response is scored, and what becomes of its score.
 
 use std::time::Duration;
 
@@ -15,8 +15,9 @@ use crate::recipe::AdvantageEstimator;
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Reward {
-    /// Scores in this process: "math_dapo", "gsm8k", "math", "routed" by `data_source`, "math_equiv", "choice",
-    /// "exact_match", "regex", "json_schema", "format", "length", "repetition", or a "rubric" of several.
+    /// Scores in this process: "math_dapo", "gsm8k", "math", "routed" by `data_source`, "math_equiv",
+    /// "choice", "exact_match", "regex", "json_schema", "format", "length", "repetition", or a "rubric" of
+    /// several.
     pub scorer: String,
     /// Which published `math_dapo`: "2025", or "2026" with the boxed fallback.
     pub variant: String,
@@ -27,8 +28,8 @@ pub struct Reward {
     /// What other scorers need to know, by their own names.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub options: Map<String, Value>,
-    /// A Python function scores instead: "module:function", called as `(data_source, solution_str, ground_truth,
-    /// extra_info)`.
+    /// A Python function scores instead: "module:function", called as `(data_source, solution_str,
+    /// ground_truth, extra_info)`.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "short_or_table")]
     pub python: Option<PythonConfig>,
     /// A command that speaks JSON lines scores instead.
@@ -43,7 +44,7 @@ pub struct Reward {
     /// Responses are programs, and run against the row's tests in a sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeConfig>,
-    /// What protects a step from whoever scores instead.
+    /// What protects a step from a scorer outside of this process.
     pub guard: RewardGuard,
     /// Soft punishment of long answers.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,7 +83,8 @@ impl Default for Reward {
 }
 
 impl Reward {
-    /// The scorer with its options. The options of every scorer that a routed reward may end up with are its options too.
+    /// The scorer with its options. The options of every scorer that a routed reward may end up with are its
+    /// options too.
     pub fn scorer_config(&self) -> Result<ScorerConfig, serde_json::Error> {
         let mut options = self.options.clone();
         let known: &[(&str, Value)] = match self.scorer.as_str() {
@@ -104,7 +106,7 @@ impl Reward {
         serde_json::from_value(options.into())
     }
 
-    /// Whoever scores instead of the scorer; a job of theirs has `deadline` for everything.
+    /// The runner that scores in place of the scorer; one of its jobs has `deadline` for everything.
     pub fn external(&self, deadline: Duration) -> Option<ExternalConfig> {
         let external = ExternalConfig {
             python: self.python.clone(),
@@ -123,7 +125,7 @@ impl Reward {
         external.has_runner().then_some(external)
     }
 
-    /// Who scores, in a word.
+    /// The name of what scores, for people.
     pub fn scored_by(&self) -> String {
         let named = [
             self.python.as_ref().map(|python| format!("Python {}", python.function)),

@@ -58,7 +58,8 @@ pub struct Rollout {
 pub struct Carry {
     /// Requests that the tokens of a response may come in; one that was cut off more often starts anew.
     pub segments_max: u32,
-    /// Has engines report tokens as they come, so that even a dead server costs only those since the last chunk.
+    /// Has engines report tokens as they come, so that even a dead server costs only those since the last
+    /// chunk.
     pub stream: bool,
     /// Seconds in which an engine has to hand over what it has.
     pub grace: f64,
@@ -123,8 +124,8 @@ pub struct Validation {
     pub priority: ValidationPriority,
 }
 
-/// `validation.priority`: where validation stands among those who wait for a permit. A group that has begun goes before
-/// all that have not.
+/// `validation.priority`: where validation stands among the requests that wait for a permit. A group that has
+/// begun goes before all that have not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ValidationPriority {

@@ -3,7 +3,8 @@ use tokio::net::TcpListener;
 
 use super::*;
 
-/// What the client makes of bytes that arrive in pieces: status, body, and whether the connection can be used again.
+/// What the client makes of bytes that arrive in pieces: status, body, and whether the connection can be used
+/// again.
 async fn read(bytes: &[u8], piece_bytes: usize) -> io::Result<(u16, Vec<u8>, bool)> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
     let uri: Uri = format!("http://{}/x", listener.local_addr()?).parse().unwrap();

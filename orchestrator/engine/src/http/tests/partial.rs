@@ -41,7 +41,8 @@ async fn a_stream_is_asked_for_and_followed_whatever_becomes_of_it() {
         let sent: Value = serde_json::from_str(&body).unwrap();
         assert_eq!((&sent["stream"], &sent["cache_salt"]), (&json!(true), &json!("v\"7")));
 
-        // The connection dies, or a proxy ends the stream, or the engine says that it fails: what came counts.
+        // The connection dies, or a proxy ends the stream, or the engine says that it fails: what came
+        // counts.
         let error = json!({"error": {"message": "dead", "code": 500}});
         let cut = streamed(&[piece(7, -0.5, None)]);
         let ended = [&cut[..], end].concat();

@@ -1,0 +1,31 @@
+//! What is made of the command line's own definition: shell completions and man pages.
+
+use std::io::Write;
+
+use anyhow::Context;
+use clap::CommandFactory;
+
+use super::args::{Cli, CompletionsArgs, ManArgs};
+use crate::report::say;
+
+const NAME: &str = "rolldock";
+
+/// `rolldock completions`: writes them to standard output.
+pub(super) fn completions(args: &CompletionsArgs) {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), NAME, &mut script);
+    // A closed standard output is no reason to fail.
+    let _ = std::io::stdout().write_all(&script);
+}
+
+/// `rolldock man`: writes a page per command.
+pub(super) fn man(args: &ManArgs) -> anyhow::Result<()> {
+    let cannot = || format!("cannot write man pages to {}", args.dir.display());
+    std::fs::create_dir_all(&args.dir).with_context(cannot)?;
+    clap_mangen::generate_to(Cli::command(), &args.dir).with_context(cannot)?;
+    say(&format!("man pages are in {}: man -l {}/{NAME}.1", args.dir.display(), args.dir.display()));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
