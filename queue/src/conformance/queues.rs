@@ -1,13 +1,12 @@
 //! Queues over a store: what producers and consumers see of it.
 
 use std::collections::BTreeSet;
-use std::io::{Cursor, Write};
+use std::io::Cursor;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
-use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{Failure, Subject, batch, ensure, ids};
@@ -114,20 +113,6 @@ async fn each_row_is_taken_once(subject: &dyn Subject, dir: &Path) -> Result<(),
     Ok(())
 }
 
-/// Where a snapshot goes.
-#[derive(Clone, Default)]
-struct Sink(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 async fn a_snapshot_has_what_is_freed_while_it_is_read(
     subject: &dyn Subject,
     dir: &Path,
@@ -139,23 +124,16 @@ async fn a_snapshot_has_what_is_freed_while_it_is_read(
     for group in 0..GROUPS {
         put(&partition, group).await.map_err(failed)?;
     }
-    let bytes = patiently(async || {
-        let mut snapshot = queue.begin_snapshot(None).await?;
-        let reading = tokio::task::spawn_blocking(move || {
-            let mut sink = Sink::default();
-            while let Some(piece) = snapshot.next_piece()? {
-                sink.write_all(&piece).map_err(QueueError::io("write", "a snapshot"))?;
-            }
-            Ok(std::mem::take(&mut *sink.0.lock()))
-        });
-        reading.await.map_err(|error| QueueError::Arrow { reason: error.to_string() })?
-    });
-    let bytes = bytes.await.map_err(failed)?;
-    let mut late = queue.begin_snapshot(None).await.map_err(failed)?;
+    let mut snapshot = queue.begin_snapshot(None).await.map_err(failed)?;
     partition.clear_all().await.map_err(failed)?;
-    let reading = tokio::task::spawn_blocking(move || late.next_piece().map(drop));
-    reading.await.map_err(|error| Failure::new(CHECK, error))?.map_err(failed)?;
-
+    let reading = tokio::task::spawn_blocking(move || {
+        let mut bytes = Vec::new();
+        while let Some(piece) = snapshot.next_piece()? {
+            bytes.extend_from_slice(&piece);
+        }
+        Ok(bytes)
+    });
+    let bytes = reading.await.map_err(|error| Failure::new(CHECK, error))?.map_err(failed)?;
     let restored = TransferQueue::open(QueueConfig::default()).map_err(failed)?;
     restored.restore(Cursor::new(bytes)).await.map_err(failed)?;
     let rows = restored.partition(PARTITION).map_err(failed)?;

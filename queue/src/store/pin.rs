@@ -5,12 +5,18 @@ use std::collections::hash_map::Entry;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use arrow_buffer::Buffer;
 use parking_lot::Mutex;
 
 use super::{Chunk, ChunkId, Encoded, Store, Wanted};
-use crate::error::QueueError;
+use crate::error::{ErrorClass, QueueError};
+
+/// Attempts to read a chunk for a reader that takes its time: one failure of a network does not end a whole snapshot.
+const READS_MAX: usize = 8;
+/// Between two of them.
+const READ_PAUSE: Duration = Duration::from_millis(100);
 
 /// A chunk that its store holds until this is dropped.
 pub trait Pinned: Debug + Send + Sync {
@@ -112,9 +118,23 @@ impl HeldChunk {
         let wanted = runs(self.chunk, rows, &self.columns);
         let runtime = tokio::runtime::Handle::try_current();
         let runtime = runtime.map_err(|error| QueueError::Arrow { reason: error.to_string() })?;
-        let found = runtime.block_on(self.store.get(&wanted, None));
+        runtime.block_on(async {
+            for _ in 1..READS_MAX {
+                match self.read(&wanted).await {
+                    Err(error) if error.class() == ErrorClass::Retryable => {
+                        tracing::debug!(chunk = self.chunk.0, %error, "a chunk is read again");
+                        tokio::time::sleep(READ_PAUSE).await;
+                    }
+                    outcome => return outcome,
+                }
+            }
+            self.read(&wanted).await
+        })
+    }
+
+    async fn read(&self, wanted: &[Wanted]) -> Result<Chunk, QueueError> {
         let mut pieces = Vec::new();
-        for (wanted, found) in wanted.iter().zip(found) {
+        for (wanted, found) in wanted.iter().zip(self.store.get(wanted, None).await) {
             let found = found?;
             pieces.extend(found.chunk.slice(found.first, wanted.rows)?.pieces().iter().cloned());
         }
