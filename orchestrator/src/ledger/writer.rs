@@ -78,7 +78,7 @@ struct Shared {
     work: Condvar,
     /// For callers: what had gathered is taken.
     room: Condvar,
-    progress: watch::Sender<Progress>,
+    progress: watch::Sender<Written>,
 }
 
 /// What waits for the thread.
@@ -107,7 +107,7 @@ enum Item {
 }
 
 #[derive(Debug, Clone, Default)]
-struct Progress {
+struct Written {
     /// Records that are as durable as they have to be.
     written: u64,
     failed: Option<LedgerError>,
@@ -124,7 +124,7 @@ impl LedgerWriter {
             gathered: Mutex::new(Gathered::default()),
             work: Condvar::new(),
             room: Condvar::new(),
-            progress: watch::Sender::new(Progress::default()),
+            progress: watch::Sender::new(Written::default()),
         });
         let (thread, inline) = if config.inline {
             (None, Some(Mutex::new(Some(sink))))
@@ -179,7 +179,7 @@ impl LedgerWriter {
                 shared.work.notify_one();
             }
         }
-        let is_there = |progress: &Progress| progress.written >= up_to.0 || progress.failed.is_some();
+        let is_there = |progress: &Written| progress.written >= up_to.0 || progress.failed.is_some();
         let reached = progress.wait_for(is_there).await.map_err(|_closed| LedgerError::Closed)?;
         if reached.written >= up_to.0 {
             return Ok(());

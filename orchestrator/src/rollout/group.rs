@@ -77,7 +77,7 @@ pub struct Group {
     /// Whether that is more than the recipe's bound.
     pub is_stale: bool,
     /// Tokens of older versions are masked; 0 masks none.
-    pub learnt_from: u64,
+    pub mask_before: u64,
     /// Times that its prompt was given up as too old before.
     pub returns: u32,
 }

@@ -291,7 +291,7 @@ impl AgentLoopManager {
             changed.as_mut().enable();
             let wanted = {
                 let mut board = state.board.lock();
-                self.note_hold(board.stands_for(), &mut held_for);
+                self.note_hold(board.hold_of_flow(), &mut held_for);
                 if board.is_finished() && !board.is_stopped() {
                     board.finish();
                     state.publish(context, &mut board);

@@ -28,6 +28,7 @@ mod carry;
 mod config;
 mod control;
 mod dispatches;
+mod early_stop;
 mod error;
 mod feed;
 mod grading;

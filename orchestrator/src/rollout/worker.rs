@@ -294,7 +294,7 @@ async fn collect(context: &StepContext, dispatch: &Dispatch, graded: &Mutex<Vec<
         step: 0,
         staleness: 0,
         is_stale: false,
-        learnt_from: 0,
+        mask_before: 0,
         returns: dispatch.returns,
     };
     judge(context, group).await
