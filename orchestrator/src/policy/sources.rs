@@ -48,7 +48,7 @@ impl Announcements {
                 );
             }
             let serving = face::serve(updates.clone(), config.token, listener, scope.token().clone());
-            tasks.push(scope.spawn(async move {
+            tasks.push(scope.spawn("policy server", async move {
                 if let Err(error) = serving.await {
                     tracing::error!(%error, "it is not listened for policy versions any more");
                 }
@@ -57,7 +57,10 @@ impl Announcements {
         }
         if let Some(watch) = config.watch {
             let directory = in_full(&watch)?;
-            tasks.push(scope.spawn(watched::follow(directory, updates.state().clone(), scope.clone())));
+            tasks.push(scope.spawn(
+                "policy directory",
+                watched::follow(directory, updates.state().clone(), scope.clone()),
+            ));
         }
         Ok(Self { address, _tasks: tasks })
     }

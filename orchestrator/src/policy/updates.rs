@@ -166,11 +166,11 @@ impl Updates {
             updater.require(&last);
         }
         updater.recover().await;
-        let keeping_up = scope.spawn(Arc::clone(&updater).keep_up(scope.token().clone()));
+        let keeping_up = scope.spawn("weight updater", Arc::clone(&updater).keep_up(scope.token().clone()));
         let driver = Arc::new(Driver { state, updater, run });
         let (boundaries, asked) = mpsc::channel(1);
         let driving = Arc::clone(&driver).drive(asked, scope.token().clone());
-        Self { driver, boundaries, _tasks: Arc::new([scope.spawn(driving), keeping_up]) }
+        Self { driver, boundaries, _tasks: Arc::new([scope.spawn("policy driver", driving), keeping_up]) }
     }
 
     /// The versions.

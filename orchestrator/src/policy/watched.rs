@@ -31,7 +31,7 @@ pub(super) async fn follow(directory: PathBuf, state: PolicyState, scope: Scope)
     let mut problem = None;
     loop {
         let (looked_in, above) = (directory.clone(), state.announced());
-        let looked = scope.spawn_blocking(move || newest_ready(&looked_in, above)).await;
+        let looked = scope.spawn_blocking("policy directory", move || newest_ready(&looked_in, above)).await;
         let found = looked.map_err(io::Error::other).flatten();
         let problem_now = found.as_ref().err().map(ToString::to_string);
         if let Some(reason) = problem_now.as_ref().filter(|_| problem != problem_now) {

@@ -217,7 +217,7 @@ impl Grades {
     ) -> Result<(SampleOutput, T), String> {
         let place = Arc::clone(&self.places).acquire_owned().await.map_err(|error| error.to_string())?;
         let prompt = Arc::clone(prompt);
-        let working = self.scope.spawn_blocking(move || {
+        let working = self.scope.spawn_blocking("grading", move || {
             let made = work(&prompt, &output);
             drop(place);
             (output, made)

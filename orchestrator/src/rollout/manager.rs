@@ -280,7 +280,7 @@ impl AgentLoopManager {
         let mut workers: FuturesUnordered<_> = (0..self.config.workers)
             .map(|_| {
                 let worker = AgentLoopWorker { context: Arc::clone(context), state: Arc::clone(state) };
-                self.scope.spawn(worker.run())
+                self.scope.spawn("rollout worker", worker.run())
             })
             .collect();
         let mut failure = None;

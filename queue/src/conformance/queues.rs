@@ -141,7 +141,7 @@ async fn a_snapshot_has_what_is_freed_while_it_is_read(
     }
     let bytes = patiently(async || {
         let mut snapshot = queue.begin_snapshot(None).await?;
-        let reading = tokio::task::spawn_blocking(move || {
+        let reading = crate::tasks::blocking("conformance read", move || {
             let mut sink = Sink::default();
             while let Some(piece) = snapshot.next_piece()? {
                 sink.write_all(&piece).map_err(QueueError::io("write", "a snapshot"))?;
@@ -153,7 +153,7 @@ async fn a_snapshot_has_what_is_freed_while_it_is_read(
     let bytes = bytes.await.map_err(failed)?;
     let mut late = queue.begin_snapshot(None).await.map_err(failed)?;
     partition.clear_all().await.map_err(failed)?;
-    let reading = tokio::task::spawn_blocking(move || late.next_piece().map(drop));
+    let reading = crate::tasks::blocking("conformance read", move || late.next_piece().map(drop));
     reading.await.map_err(|error| Failure::new(CHECK, error))?.map_err(failed)?;
 
     let restored = TransferQueue::open(QueueConfig::default()).map_err(failed)?;
