@@ -9,9 +9,9 @@ use anyhow::Context;
 use super::UsageError;
 use super::args::LedgerArgs;
 use crate::data::PromptUid;
-use crate::ledger::{DispatchRecord, History};
 use crate::report::say;
 use crate::scope::blocking;
+use rolldock_ledger::{DispatchRecord, History};
 
 use queue::QueueSide;
 

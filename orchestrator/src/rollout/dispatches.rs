@@ -17,7 +17,7 @@ use rolldock_dispatch::invariants::{Violation, conservation};
 use rolldock_dispatch::{DispatchId, Fate, Position, PromptUid, StepEnd, Totals};
 
 use crate::data::Prompt;
-use crate::ledger::{DispatchRecord, KeptGroup, LedgerWriter, Record, Sequence, StepEndRecord, StepRecord};
+use rolldock_ledger::{DispatchRecord, KeptGroup, LedgerWriter, Record, Sequence, StepEndRecord, StepRecord};
 
 /// One dispatch.
 #[derive(Debug, Clone)]

@@ -1,7 +1,6 @@
 //! Why a step could not be carried out.
 
 use crate::data::DataError;
-use crate::engine::ErrorClass;
 use rolldock_dispatch::invariants::Violation;
 
 /// Errors of the rollout core. What goes wrong with a single group is its fate, not an error.
@@ -25,14 +24,4 @@ pub enum RolloutError {
     /// A defect of ours; the run must not go on.
     #[error(transparent)]
     Invariant(#[from] Violation),
-}
-
-impl RolloutError {
-    /// What a caller may do about it.
-    pub fn class(&self) -> ErrorClass {
-        match self {
-            Self::Data(_) | Self::Reward { .. } => ErrorClass::Client,
-            Self::WorkerDied { .. } | Self::Invariant(_) => ErrorClass::Fault,
-        }
-    }
 }

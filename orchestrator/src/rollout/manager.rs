@@ -14,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::engine::Engine;
-use crate::ledger::LedgerWriter;
 use crate::rollout::board::{Board, BoardConfig, Counts, Restored};
 use crate::rollout::control::{RolloutControl, RolloutView};
 use crate::rollout::grading::{Grades, Grading};
@@ -25,6 +24,7 @@ use crate::rollout::waits::{InWait, Phase, Subject, Waits};
 use crate::rollout::worker::{AgentLoopWorker, Signals, StepState};
 use crate::rollout::{Group, Hold, OnStop, PromptFeed, RolloutConfig, RolloutError, invariants};
 use crate::scope::Scope;
+use rolldock_ledger::LedgerWriter;
 
 /// The groups of a step, and what it did.
 #[derive(Debug)]

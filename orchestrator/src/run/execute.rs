@@ -17,11 +17,11 @@ use super::signals::Endings;
 use super::steps::{Collected, Steps};
 use super::summary::Summary;
 use super::{Run, convert, members};
-use crate::ledger::Resumption;
 use crate::policy::Announcement;
 use crate::report::{Progress, say};
 use crate::rollout::{AgentLoopManager, PromptFeed};
 use crate::scope::Scope;
+use rolldock_ledger::Resumption;
 
 /// The resolved recipe, inside a run's directory.
 pub const RECIPE_FILE: &str = "recipe.toml";

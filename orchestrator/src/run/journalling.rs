@@ -9,14 +9,14 @@ use rolldock_dispatch::DispatchId;
 use rolldock_queue::{Durability, Partition};
 
 use super::clock::unix_seconds;
-use crate::ledger::{
-    FORMAT, LedgerConfig, LedgerWriter, LifeRecord, Opened, QueueRecord, Record, Resumption, RunRecord,
-    read_carried,
-};
 use crate::recipe::Recipe;
 use crate::rollout::{PromptFeed, Restored};
 use crate::scope::Scope;
 use crate::scope::blocking;
+use rolldock_ledger::{
+    FORMAT, LedgerConfig, LedgerWriter, LifeRecord, Opened, QueueRecord, Record, Resumption, RunRecord,
+    read_carried,
+};
 
 /// Ids in one record.
 const SETTLED_MAX: usize = 4096;

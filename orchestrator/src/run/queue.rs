@@ -13,13 +13,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::convert::{Claims, seconds};
 use super::serve::{serve_queue, until_taken};
-use crate::ledger::{QueueRecord, Resumption};
 use crate::policy::PolicyState;
 use crate::recipe::{Consumer, Recipe};
 use crate::rollout::Group;
 use crate::rows::group_rows;
 use crate::scope::Scope;
 use crate::scope::blocking;
+use rolldock_ledger::{QueueRecord, Resumption};
 
 /// Inside a run's directory.
 pub const QUEUE_FOLDER: &str = "queue";

@@ -4,11 +4,11 @@ use rolldock_dispatch::invariants::Violation;
 use rolldock_dispatch::{CarriedSample, Fate, StepEnd};
 
 use super::{Board, Decided, Dispatch, EndedStep, Requeued, Slot};
-use crate::ledger::KeptGroup;
 use crate::rollout::dispatches::SentOut;
 use crate::rollout::early_stop::{AtTarget, DecisionOrder};
 use crate::rollout::staleness::RETURNS_MAX;
 use crate::rollout::{Group, OnStale, OnStop, invariants};
+use rolldock_ledger::KeptGroup;
 
 impl Board {
     /// Starts a step that ends with a cut. Held groups get their next dispatch at once; those beyond the staleness

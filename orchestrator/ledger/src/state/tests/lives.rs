@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
-use crate::ledger::codec::{Encoder, encode};
-use crate::ledger::frame::FORMAT;
-use crate::ledger::{DispatchRecord, TokensPlace, ledger_file};
+use crate::codec::{Encoder, encode};
+use crate::frame::FORMAT;
+use crate::{DispatchRecord, TokensPlace, ledger_file};
 
 /// What a crash leaves.
 struct World {
@@ -131,7 +131,7 @@ impl Life {
 fn read(dir: &std::path::Path, log: &[u8]) -> (LedgerState, Vec<Record>, u64) {
     std::fs::write(ledger_file(dir), log).unwrap();
     let mut records = Vec::new();
-    let end = crate::ledger::read_log(dir, |_, record| {
+    let end = crate::read_log(dir, |_, record| {
         records.push(record);
         Ok(())
     })

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use rolldock_dispatch::{DispatchId, Fate, Position, StepEnd, Totals};
 
 use super::{LedgerState, QueuedPrompt, StepState};
-use crate::ledger::codec::SETTLED_MAX;
-use crate::ledger::{DispatchRecord, LedgerError, QueueRecord, Record};
+use crate::codec::SETTLED_MAX;
+use crate::{DispatchRecord, LedgerError, QueueRecord, Record};
 
 /// A step that goes on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub struct Resumption {
     /// Prompts to be sent out before any new one, in dispatch order.
     pub queued: Vec<QueuedPrompt>,
     /// Steps that lack groups, in order: nobody ended them, an interrupt did (the last one only), or a group that was called
-    /// accepted is not in the queue. Each is to be continued, by a [`StepRecord`](crate::ledger::StepRecord) of its number.
+    /// accepted is not in the queue. Each is to be continued, by a [`StepRecord`](crate::StepRecord) of its number.
     pub open_steps: Vec<OpenStep>,
     /// The last step that has begun; 0 before the first one.
     pub last_step: u64,

@@ -5,10 +5,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::Item;
-use crate::ledger::codec::{Encoder, encode};
-use crate::ledger::frame::FORMAT;
-use crate::ledger::tokens::TokenFiles;
-use crate::ledger::{LedgerError, LedgerState, LogEnd, Next, Record, ledger_file};
+use crate::codec::{Encoder, encode};
+use crate::frame::FORMAT;
+use crate::tokens::TokenFiles;
+use crate::{LedgerError, LedgerState, LogEnd, Next, Record, ledger_file};
 
 /// Writes batches; each is there whole or not at all.
 #[derive(Debug)]
