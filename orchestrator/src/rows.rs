@@ -65,12 +65,13 @@ static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
 /// Columns, in the order of [`group_rows`].
 ///
 /// `prompt_ids`, `response_ids`, `response_mask` and `rollout_logprobs` are ragged lists over tokens;
-/// `response_mask` is 1 for tokens that the policy generated and that are to be learnt from. `version_source` says who knows
-/// the versions: `engine`, or `client` where the engine does not report them; `segments` is the number of requests that a
-/// response came in; `is_stale` marks groups older than the recipe's bound. `dispatched_s` and `ended_s` are seconds since the
-/// start of the run, of the group; `permit_s`, `engine_s` and `reward_s` say where the sample's time went.
-/// `data_fields` is the data set's own row as JSON. A score that is made of others has them in further columns,
-/// `score_` and their names, behind these.
+/// `response_mask` is 1 for tokens that the policy generated and that are to be trained on. `version_source`
+/// says which side knows the versions: `engine`, or `client` where the engine does not report them;
+/// `segments` is the number of requests that a response came in; `is_stale` marks groups older than the
+/// recipe's bound. `dispatched_s` and `ended_s` are seconds since the start of the run, of the group;
+/// `permit_s`, `engine_s` and `reward_s` say where the sample's time went. `data_fields` is the data set's
+/// own row as JSON. A score that is made of others has them in further columns, `score_` and their names,
+/// behind these.
 pub fn schema() -> SchemaRef {
     Arc::clone(&SCHEMA)
 }

@@ -1,7 +1,9 @@
-//! The durable ledger of a run: a journal with one record per fate change, from which a run continues after any end.
+//! The durable ledger of a run: a journal with one record per fate change, from which a run continues after
+//! any end.
 //!
-//! [`LedgerWriter`] appends to `ledger.log` in the run's directory. [`LedgerState`] is the fold of the records, and
-//! [`LedgerState::reconcile`] compares it with the queue after a restart and says where the run continues.
+//! [`LedgerWriter`] appends to `ledger.log` in the run's directory. [`LedgerState`] is the fold of the
+//! records, and [`LedgerState::reconcile`] compares it with the queue after a restart and says where the run
+//! continues.
 //!
 //! ```text
 //!  board --append--> LedgerWriter --frames--> ledger.log          (one writer, group commit)
@@ -11,22 +13,26 @@
 //! ```
 //!
 //! # Invariants
-//! - **The queue holds the fact of acceptance.** A dispatch's record is written (as far as the durability says) before
-//!   its put is submitted. So a dispatch that the ledger has open, or calls accepted, is accepted if and only if the
-//!   queue has its record; else its prompt is issued again, once, under the number that it has.
-//! - The log is only ever appended to. What the last write left half done is cut off at open, with a note; any
-//!   other damage is refused with its file and place.
-//! - The writer folds what it writes: a record that contradicts those before it is refused before it is written.
+//! - **The queue holds the fact of acceptance.** A dispatch's record is written (as far as the durability
+//!   says) before its put is submitted. So a dispatch that the ledger has open, or calls accepted, is
+//!   accepted if and only if the queue has its record; else its prompt is issued again, once, under the
+//!   number that it has.
+//! - The log is only ever appended to. What the last write left half done is cut off at open, with a note;
+//!   any other damage is refused with its file and place.
+//! - The writer folds what it writes: a record that contradicts those before it is refused before it is
+//!   written.
 //! - Tokens are written before the record that names them, and deleted after the record that lets them go.
-//! - A new dispatch names its prompt's place in the data. A prompt that was drawn and never dispatched is drawn again.
+//! - A new dispatch names its prompt's place in the data. A prompt that was drawn and never dispatched is
+//!   drawn again.
 //!
 //! # Bounded
-//! What waits for the writer, by number and bytes; open dispatches and waiting prompts by what runs; accepted dispatches
-//! by the records that the queue still keeps ([`Record::Settled`]). The log itself grows for as long as the run does,
-//! by some 40 bytes a record: its history is what it is for.
+//! What waits for the writer, by number and bytes; open dispatches and waiting prompts by what runs; accepted
+//! dispatches by the records that the queue still keeps ([`Record::Settled`]). The log itself grows for as
+//! long as the run does, by some 40 bytes a record: its history is what it is for.
 //!
 //! # Deliberately absent
-//! A snapshot of the state: a fold of a million records takes a second. The clock: whoever starts a life says when.
+//! A snapshot of the state: a fold of a million records takes a second. The clock: the caller that begins a
+//! life says when.
 
 mod codec;
 mod error;

@@ -1,24 +1,25 @@
 //! The state of a step: what may be sent out next, what is running, what has ended, and when to stop.
 //!
-//! The early-stopping coordinator, the dispatch queue and the ledger change together or not at all, so they are
-//! one plain data structure behind one lock: no await, no clock, no randomness. Whatever workers do at the same
-//! time, a step is a sequence of calls to [`Board::next`] and [`Board::end`], and a property test can
-//! play any such sequence.
+//! The early-stopping coordinator, the dispatch queue and the ledger change together or not at all, so they
+//! are one plain data structure behind one lock: no await, no clock, no randomness. Whatever workers do at
+//! the same time, a step is a sequence of calls to [`Board::next`] and [`Board::end`], and a property test
+//! can play any such sequence.
 //!
 //! # How a step stops
 //! - [`EarlyStop::First`]: a valid group is accepted when it ends; the step stops at the target.
-//! - [`EarlyStop::Fifo`]: groups are decided in dispatch order. A valid group is accepted when every group before
-//!   it has ended, and the step stops when the target is reached. What was sent out first is never overtaken
-//!   by what happened to be short, so acceptance does not depend on length.
+//! - [`EarlyStop::Fifo`]: groups are decided in dispatch order. A valid group is accepted when every group
+//!   before it has ended, and the step stops when the target is reached. What was sent out first is never
+//!   overtaken by what happened to be short, so acceptance does not depend on length.
 //! - [`EarlyStop::Off`]: decided in dispatch order too, but everything that was sent out is awaited.
 //!
-//! Groups that only yielding gates are against are set aside, and accepted at the end of a step that would be short.
+//! Groups that only yielding gates are against are set aside, and accepted at the end of a step that would be
+//! short.
 //!
 //! # What is handed from step to step
 //! Held groups (valid, beyond the target) and requeued prompts keep their dispatch numbers, which are smaller
-//! than those of new prompts: the next step decides them first. A requeued prompt replays its own draw (the same
-//! attempt number, so the same seed): a fresh draw would re-roll exactly the groups that were too long to
-//! finish, and bias the data to short answers.
+//! than those of new prompts: the next step decides them first. A requeued prompt replays its own draw (the
+//! same attempt number, so the same seed): a fresh draw would re-roll exactly the groups that were too long
+//! to finish, and bias the data to short answers.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! What each early-stop mode means, in one place: a new mode is defined by its arm in [`EarlyStop::rule`], and every
-//! decision that depends on a mode asks for a part of that rule.
+//! What each early-stop mode means, in one place: a new mode is defined by its arm in [`EarlyStop::rule`],
+//! and every decision that depends on a mode asks for a part of that rule.
 
 use crate::rollout::EarlyStop;
 
@@ -25,7 +25,8 @@ pub(crate) enum AtTarget {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StopRule {
     pub(crate) order: DecisionOrder,
-    /// Of a step that ends with a cut. In a flow every group is decided in some step, so that nothing has to be awaited.
+    /// Of a step that ends with a cut. In a flow every group is decided in some step, so that nothing has to
+    /// be awaited.
     pub(crate) at_target: AtTarget,
 }
 

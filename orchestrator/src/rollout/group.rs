@@ -41,7 +41,8 @@ pub struct Sample {
     pub parts: Parts,
     /// Zero or negative; see the reward room's overlong shaping.
     pub overlong_penalty: f32,
-    /// `score + overlong_penalty`, clipped and normalised as the recipe has it: what the advantage is computed from.
+    /// `score + overlong_penalty`, clipped and normalised as the recipe has it: what the advantage is
+    /// computed from.
     pub reward: f32,
     /// Nothing is learnt from its tokens.
     pub is_masked: bool,

@@ -21,8 +21,8 @@ pub struct StepMetrics {
     pub step: u64,
     /// Why it ended.
     pub end: StepEnd,
-    /// From its start until the last permit was back, or until the target was reached where the next step follows
-    /// without a cut.
+    /// From its start until the last permit was back, or until the target was reached where the next step
+    /// follows without a cut.
     pub elapsed: Duration,
     /// Target, accepted and generation batches.
     pub counts: Counts,

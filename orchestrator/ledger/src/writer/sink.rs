@@ -14,7 +14,7 @@ use crate::{LedgerError, LedgerState, LogEnd, Next, Record, ledger_file};
 #[derive(Debug)]
 pub(super) struct Sink {
     path: PathBuf,
-    /// Locked for as long as it is open; the system lets go of it when the process dies.
+    /// Locked for as long as it is open; the system releases it when the process dies.
     file: File,
     length: u64,
     tokens: TokenFiles,
@@ -102,7 +102,7 @@ impl Sink {
         if self.is_synced
             && let Err(error) = self.sync()
         {
-            // Nobody knows what the disk holds now. What is not acknowledged must not come back.
+            // What the disk holds now is unknown. A record that is not acknowledged must not come back.
             let _ = self.file.set_len(sound);
             return Err(error);
         }

@@ -39,8 +39,8 @@ impl Board {
         if self.dispatched_new < self.batches_opened * self.config.gen_batch_size {
             return true;
         }
-        // The next batch is opened only if the ones before have certainly fallen short: a batch for one missing
-        // group is mostly thrown away. `Launch::OnDemand` launches ahead of that.
+        // The next batch is opened only if the ones before have certainly fallen short: a batch for one
+        // missing group is mostly thrown away. `Launch::OnDemand` launches ahead of that.
         let under_way = self.running + self.queued.len();
         let short = self.accepted_count + self.undecided.len() + under_way < self.target;
         short
@@ -72,7 +72,8 @@ impl Board {
         if place >= self.config.staleness.admitted(self.policy_version, target) {
             return Some(Hold::Trainer);
         }
-        // The trainer's lag is in groups that it has not taken; what the queue has no room for is ours to hold.
+        // The trainer may lag by groups that it has not taken; groups that the queue has no room for are held
+        // here.
         let ahead_max = target.saturating_mul(self.config.staleness.max + 1);
         ((self.not_put + self.under_way()) as u64 >= ahead_max).then_some(Hold::Queue)
     }

@@ -69,8 +69,8 @@ impl Board {
         self.queue(number, Requeued { parent: id, prompt, first_attempt, carried, returns });
     }
 
-    /// Ends a dispatch whose tokens are too old. Its prompt replays its own draw with newer weights, where the recipe
-    /// wants that.
+    /// Ends a dispatch whose tokens are too old. Its prompt replays its own draw with newer weights, where
+    /// the recipe wants that.
     fn retire(&mut self, dispatch: Dispatch) {
         let Dispatch { id, number, prompt, first_attempt, returns, .. } = dispatch;
         if self.config.staleness.on_stale != OnStale::Requeue || returns >= RETURNS_MAX {

@@ -11,8 +11,8 @@ use crate::rollout::{Group, OnStale, OnStop, invariants};
 use rolldock_ledger::KeptGroup;
 
 impl Board {
-    /// Starts a step that ends with a cut. Held groups get their next dispatch at once; those beyond the staleness
-    /// bound end `stale`.
+    /// Starts a step that ends with a cut. Held groups get their next dispatch at once; those beyond the
+    /// staleness bound end `stale`.
     pub(crate) fn begin_step(&mut self, step: u64, target: usize) {
         self.flow_until = None;
         self.begin(step, target);
@@ -54,8 +54,8 @@ impl Board {
         self.decide();
     }
 
-    /// Sends everything back at once that has become too old for this step. One after the other, each when its turn has
-    /// come, they would be generated one after the other too.
+    /// Sends everything back at once that has become too old for this step. One after the other, each when
+    /// its turn has come, they would be generated one after the other too.
     fn send_back_stale(&mut self) {
         let rule = self.config.staleness;
         if !matches!(rule.on_stale, OnStale::Drop | OnStale::Requeue) {
@@ -198,8 +198,8 @@ impl Board {
         }
     }
 
-    /// Ends the step: what is valid beyond the target is held (or goes with the rest under `discard`), and what
-    /// is still running, which only a dead worker leaves behind, is cut off.
+    /// Ends the step: what is valid beyond the target is held (or goes with the rest under `discard`), and
+    /// what is still running, which only a dead worker leaves behind, is cut off.
     pub(crate) fn end_step(&mut self) -> Result<(), Violation> {
         self.stopped = true;
         self.release_set_aside(0);

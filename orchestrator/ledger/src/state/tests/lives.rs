@@ -107,7 +107,8 @@ impl Life {
         self.world.forgotten.extend(oldest);
     }
 
-    /// Killed: the last puts are lost as far as nothing stands on them, and the log is cut behind what the rest stands on.
+    /// Killed: the last puts are lost as far as nothing stands on them, and the log is cut behind what the
+    /// rest stands on.
     fn crash(self, lost_puts: u8, cut: u16) -> World {
         let mut world = self.world;
         for _ in 0..lost_puts % 4 {

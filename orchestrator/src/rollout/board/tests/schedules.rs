@@ -73,7 +73,8 @@ fn running_index() -> prop::sample::Index {
     any::<prop::sample::Index>().new_tree(&mut runner).map(|tree| tree.current()).unwrap()
 }
 
-/// A flow on a board alone: whatever is sent out ends in a random order, and a trainer claims step after step.
+/// A flow on a board alone: whatever is sent out ends in a random order, and a trainer claims step after
+/// step.
 fn play_flow(
     rule: Staleness,
     choices: Vec<(prop::sample::Index, u8)>,
