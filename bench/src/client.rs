@@ -151,7 +151,7 @@ async fn cpu_per_request(urls: &[String], quick: bool) -> anyhow::Result<Figure>
     let workers: Vec<_> = (0..WORKERS)
         .map(|worker| {
             let engine = engine.clone();
-            scope.spawn(async move {
+            scope.spawn("client", async move {
                 let numbers = (0..finished as u64).skip(worker).step_by(WORKERS);
                 let requests = numbers.map(|number| {
                     let engine = &engine;
@@ -250,7 +250,8 @@ async fn memory_per_running_sample(urls: &[String]) -> anyhow::Result<Figure> {
     let view = manager.view();
     let prompts = PromptFeed::new(Box::new(Numbered::new(PROMPT_TOKENS)));
     let before = held_bytes();
-    let generating = scope.spawn(async move { manager.generate(&prompts, RUNNING / 16).await.map(drop) });
+    let generating =
+        scope.spawn("client", async move { manager.generate(&prompts, RUNNING / 16).await.map(drop) });
     let on_engine = || view.waits().count(Phase::Engine);
     let deadline = Instant::now() + Duration::from_secs(60);
     while on_engine() < RUNNING {

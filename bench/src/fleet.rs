@@ -233,12 +233,12 @@ async fn batch(shape: Shape, policy: Policy, samples: u64) -> anyhow::Result<(f6
     let balancer = LoadBalancer::new(config, specs)?;
     let monitor = MonitorConfig { stall: STALL, ..MonitorConfig::default() };
     let monitor = Monitor::new(balancer.clone(), Arc::new(engine.clone()), monitor);
-    let monitoring = scope.spawn(monitor.run(scope.token().clone()));
+    let monitoring = scope.spawn("server monitor", monitor.run(scope.token().clone()));
     let bound = bound(shape, &workload, samples);
     let fault_after = Duration::from_secs_f64(bound * FAULT_AT);
     let started = Instant::now();
     let faulty = servers[0].clone();
-    let breaking = scope.spawn(async move {
+    let breaking = scope.spawn("faults", async move {
         if let Some(fault) = shape.fault() {
             tokio::time::sleep(fault_after).await;
             faulty.inject(fault);

@@ -48,7 +48,7 @@ pub(crate) fn serve(args: &ServeArgs) -> anyhow::Result<()> {
             println!("{url}");
         }
         println!();
-        let parent_gone = scope.spawn_blocking(|| std::io::stdin().lines().count());
+        let parent_gone = scope.spawn_blocking("parent watch", || std::io::stdin().lines().count());
         parent_gone.await?;
         scope.close(Duration::from_secs(1)).await;
         Ok(())

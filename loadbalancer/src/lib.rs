@@ -44,6 +44,7 @@ pub mod policy;
 pub mod proxy;
 pub mod server;
 pub mod snapshot;
+mod tasks;
 pub mod update;
 
 pub use adaptive::AdaptiveConfig;

@@ -65,12 +65,13 @@ static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
 /// Columns, in the order of [`group_rows`].
 ///
 /// `prompt_ids`, `response_ids`, `response_mask` and `rollout_logprobs` are ragged lists over tokens;
-/// `response_mask` is 1 for tokens that the policy generated and that are to be learnt from. `version_source` says who knows
-/// the versions: `engine`, or `client` where the engine does not report them; `segments` is the number of requests that a
-/// response came in; `is_stale` marks groups older than the recipe's bound. `dispatched_s` and `ended_s` are seconds since the
-/// start of the run, of the group; `permit_s`, `engine_s` and `reward_s` say where the sample's time went.
-/// `data_fields` is the data set's own row as JSON. A score that is made of others has them in further columns,
-/// `score_` and their names, behind these.
+/// `response_mask` is 1 for tokens that the policy generated and that are to be trained on. `version_source`
+/// says which side knows the versions: `engine`, or `client` where the engine does not report them;
+/// `segments` is the number of requests that a response came in; `is_stale` marks groups older than the
+/// recipe's bound. `dispatched_s` and `ended_s` are seconds since the start of the run, of the group;
+/// `permit_s`, `engine_s` and `reward_s` say where the sample's time went. `data_fields` is the data set's
+/// own row as JSON. A score that is made of others has them in further columns, `score_` and their names,
+/// behind these.
 pub fn schema() -> SchemaRef {
     Arc::clone(&SCHEMA)
 }
@@ -136,16 +137,16 @@ fn logprob_lists(samples: &[Sample], tokens: usize) -> ArrayRef {
     Arc::new(builder.finish())
 }
 
-/// Tokens of versions before `learnt_from` are masked; a sample that is masked is masked whole.
-fn masks(samples: &[Sample], tokens: usize, learnt_from: u64) -> ArrayRef {
+/// Tokens of versions before `mask_before` are masked; a sample that is masked is masked whole.
+fn masks(samples: &[Sample], tokens: usize, mask_before: u64) -> ArrayRef {
     let mut builder = ListBuilder::new(UInt8Builder::with_capacity(tokens));
     for sample in samples {
         let values = builder.values();
-        if sample.is_masked || sample.policy_version_min >= learnt_from {
+        if sample.is_masked || sample.policy_version_min >= mask_before {
             values.append_value_n(u8::from(!sample.is_masked), sample.response_ids.len());
         } else {
             for span in &sample.version_spans {
-                let is_fresh = span.number().unwrap_or(sample.policy_version_min) >= learnt_from;
+                let is_fresh = span.number().unwrap_or(sample.policy_version_min) >= mask_before;
                 values.append_value_n(u8::from(is_fresh), (span.end - span.start) as usize);
             }
         }
@@ -183,7 +184,7 @@ pub fn group_rows(group: &Group) -> Result<RecordBatch, ArrowError> {
         counts(samples.iter().map(|sample| sample.index)),
         token_lists(samples.iter().map(|_| &*prompt.ids), prompt.ids.len() * samples.len()),
         token_lists(samples.iter().map(|sample| sample.response_ids.as_slice()), tokens),
-        masks(samples, tokens, group.learnt_from),
+        masks(samples, tokens, group.mask_before),
         logprob_lists(samples, tokens),
         floats(samples.iter().map(|sample| sample.reward)),
         floats(samples.iter().map(|sample| sample.score)),

@@ -58,6 +58,7 @@ mod snapshot;
 mod stats;
 pub mod store;
 mod take;
+mod tasks;
 mod unit;
 mod units;
 mod verify;

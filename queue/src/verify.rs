@@ -17,6 +17,7 @@ use crate::queue::TransferQueue;
 use crate::record::{PayloadRecord, Record};
 use crate::snapshot::{Captured, Scrutiny};
 use crate::store::{ChunkId, Source, Stray};
+use crate::tasks;
 
 /// Looks at a directory that another process is changing.
 const ATTEMPTS: usize = 4;
@@ -222,7 +223,7 @@ impl TransferQueue {
     /// Cancel-safe: it changes nothing.
     pub async fn verify(&self) -> Result<VerifyReport, QueueError> {
         let queue = self.clone();
-        let verifying = tokio::task::spawn_blocking(move || queue.look_through());
+        let verifying = tasks::blocking("verify", move || queue.look_through());
         verifying.await.map_err(|error| QueueError::Arrow { reason: error.to_string() })?
     }
 

@@ -45,6 +45,7 @@ pub mod scorer;
 pub mod shaping;
 
 mod error;
+mod tasks;
 
 pub use advantage::{Advantage, Estimator};
 pub use error::{ErrorClass, RewardError};

@@ -30,6 +30,7 @@ pub mod invariants;
 pub mod request;
 mod server;
 pub mod stats;
+mod tasks;
 pub mod workload;
 
 pub use answer::{Answer, AnswerKey, AnswerTable, NoAnswers};

@@ -247,8 +247,8 @@ impl Tally {
     fn of(claims: &[Claim], totals: &Totals) -> Self {
         let mut tally = Self { stale: totals.stale, carried: totals.carried, ..Self::default() };
         for group in claims.iter().flat_map(|claim| &claim.groups) {
-            tally.flagged += u64::from(group.is_stale && group.learnt_from == 0);
-            tally.masked += u64::from(group.learnt_from > 0);
+            tally.flagged += u64::from(group.is_stale && group.mask_before == 0);
+            tally.masked += u64::from(group.mask_before > 0);
             for sample in &group.samples {
                 tally.resumed += u64::from(sample.segments > 1);
                 tally.new_attempts += u64::from(sample.attempt > 0);
@@ -287,7 +287,7 @@ fn check_age(world: &World, plan: Plan, version: u64, group: &Group) {
     assert_eq!(group.staleness, age, "{group:?}");
     assert_eq!(group.is_stale, age > rule.max, "{group:?}");
     let masks = group.is_stale && rule.on_stale == OnStale::MaskTokens;
-    assert_eq!(group.learnt_from, if masks { version - rule.max } else { 0 }, "{group:?}");
+    assert_eq!(group.mask_before, if masks { version - rule.max } else { 0 }, "{group:?}");
     if matches!(rule.on_stale, OnStale::Drop | OnStale::Requeue)
         || plan.never_discards(world.config.early_stop)
     {

@@ -70,7 +70,7 @@ pub(super) async fn puts(quick: bool) -> anyhow::Result<Figure> {
         .map(|number| {
             let client = server.client()?;
             let batch = data::small(16)?;
-            Ok(scope.spawn(async move {
+            Ok(scope.spawn("producer", async move {
                 let mut rows = 0;
                 while started.elapsed() < window {
                     client.put("train", Put::group(format!("{number}-{rows}"), batch.clone()), None).await?;

@@ -29,7 +29,7 @@ pub(crate) fn measure(quick: bool, with_peer: bool) -> anyhow::Result<Vec<Figure
     runtime.block_on(async {
         let scope = Scope::new();
         // In a task, like a trainer's loader, since the thread that blocks on a future does not drive I/O.
-        scope.spawn(figures(quick, with_peer)).await?
+        scope.spawn("figures", figures(quick, with_peer)).await?
     })
 }
 

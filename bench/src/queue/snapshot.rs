@@ -46,7 +46,7 @@ pub(super) async fn longest_take(quick: bool) -> anyhow::Result<Vec<Figure>> {
     let until = Instant::now() + Duration::from_secs(1);
     let (alone, _) = longest(&partition, || Instant::now() >= until).await?;
     let scope = Scope::new();
-    let writing = scope.spawn(async move { queue.snapshot(None, std::io::sink()).await });
+    let writing = scope.spawn("snapshot", async move { queue.snapshot(None, std::io::sink()).await });
     let started = Instant::now();
     let (during, takes) = longest(&partition, || writing.is_finished()).await?;
     let took = started.elapsed().as_secs_f64();

@@ -41,7 +41,7 @@ pub(super) async fn takes() -> anyhow::Result<Figure> {
     let clients: Vec<_> = (0..CLIENTS)
         .map(|_| {
             let client = server.client()?;
-            Ok(scope.spawn(async move {
+            Ok(scope.spawn("waiting take", async move {
                 let lease = client.take("train", &Take::rows("train", 1).until(until)).await?;
                 lease.context("nothing to take")?.ack().await?;
                 anyhow::Ok(())

@@ -18,6 +18,7 @@ use super::target::Target;
 use super::{Announcement, Phase, ServerUpdate, UpdateMethod, UpdateOutcome, UpdateReport};
 use crate::server::{ServerId, ServerState};
 use crate::snapshot::ServerSnapshot;
+use crate::tasks;
 use crate::{ServerRef, invariants};
 
 /// Ends all waiting if the task panics.
@@ -43,7 +44,7 @@ impl Inner {
             std::mem::replace(&mut book.is_working, true)
         };
         if !is_working {
-            self.tracker.spawn(Arc::clone(self).work());
+            tasks::spawn(&self.tracker, "weight update", Arc::clone(self).work());
         }
     }
 

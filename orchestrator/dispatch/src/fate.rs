@@ -36,12 +36,14 @@ pub enum Fate {
     Failed(String),
 }
 
-/// Different reasons that are kept apart. Gates have a few dozen; more of them means a file that is no ledger.
+/// Different reasons that are kept apart. Gates have a few dozen; more of them means a file that is no
+/// ledger.
 const REASONS_MAX: usize = 256;
 
 static REASONS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
-/// The one static copy of a filter's reason, for [`Fate::Filtered`]; "other" once there are too many different ones.
+/// The one static copy of a filter's reason, for [`Fate::Filtered`]; "other" once there are too many
+/// different ones.
 pub fn interned_reason(reason: &str) -> &'static str {
     let mut reasons = REASONS.lock();
     if let Some(known) = reasons.get(reason) {

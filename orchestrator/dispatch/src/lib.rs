@@ -1,8 +1,8 @@
 //! The vocabulary of dispatches, which the rollout, its durable ledger, the data set and the engines share.
 //!
-//! A *dispatch* is one sending-out of a prompt group. It has an id ([`DispatchId`]), is about one data-set row
-//! ([`PromptUid`]), ends with exactly one [`Fate`], and may leave tokens ([`CarriedSample`]) that its next dispatch goes
-//! on from. [`Totals`] counts dispatches by fate.
+//! A *dispatch* is one sending-out of a prompt group. It has an id ([`DispatchId`]), is about one data-set
+//! row ([`PromptUid`]), ends with exactly one [`Fate`], and may leave tokens ([`CarriedSample`]) that its
+//! next dispatch goes on from. [`Totals`] counts dispatches by fate.
 //!
 //! # Invariants
 //! [`invariants`] has them as functions, for `debug_assert!`, property tests and the fault simulation.

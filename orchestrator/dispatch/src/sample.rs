@@ -1,13 +1,13 @@
 //! The tokens that a sample has so far, over all of its requests.
 //!
-//! A dispatch that is cut off keeps its finished samples and the tokens of the others. The next dispatch of the same
-//! number goes on from there, on any server: the prompt and the tokens so far are the new request's prompt, and the
-//! budget is what is left of it. So a group is cut off without losing its work, and long responses are not overtaken by
-//! short ones.
+//! A dispatch that is cut off keeps its finished samples and the tokens of the others. The next dispatch of
+//! the same number goes on from there, on any server: the prompt and the tokens so far are the new request's
+//! prompt, and the budget is what is left of it. So a group is cut off without losing its work, and long
+//! responses are not overtaken by short ones.
 //!
 //! # Invariants
-//! - A sample has one log-probability for each token (or none at all, from a server that gives none), and its version
-//!   spans cover all tokens.
+//! - A sample has one log-probability for each token (or none at all, from a server that gives none), and its
+//!   version spans cover all tokens.
 
 mod version;
 
@@ -54,8 +54,8 @@ pub struct PartialOutput {
     pub logprobs: Vec<f32>,
     /// Spans that cover all tokens, or none where they are unknown.
     pub version_spans: Vec<VersionSpan>,
-    /// Why the sample ended, if it had before the others of its request were cut off: nothing is left to generate
-    /// of it.
+    /// Why the sample ended, if it had before the others of its request were cut off: nothing is left to
+    /// generate of it.
     pub finish_reason: Option<FinishReason>,
 }
 
@@ -109,8 +109,9 @@ impl CarriedSample {
         self.response_ids.len() as u32
     }
 
-    /// Adds what a request gave, and says whether it could be added. Tokens without log-probabilities cannot be lined up
-    /// with others that have them; so they are taken only as a first segment that is also the last.
+    /// Adds what a request gave, and says whether it could be added. Tokens without log-probabilities cannot
+    /// be lined up with others that have them; so they are taken only as a first segment that is also the
+    /// last.
     pub fn extend(&mut self, part: PartialOutput, stamp: Stamp) -> bool {
         let PartialOutput { response_ids, logprobs, version_spans, finish_reason } = part;
         let is_aligned = logprobs.len() == response_ids.len();

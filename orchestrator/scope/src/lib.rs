@@ -1,12 +1,15 @@
-//! The one place that spawns tasks.
+//! The one place that starts tasks, each with a name that the log says when the task panics.
 //!
-//! A [`Scope`] owns the tasks started in it and the token that ends them, so that nothing runs on unseen
-//! after its owner has gone and shutting down can wait for everything. Leaf crates that need a task of their
-//! own are handed the scope's tracker and token; `clippy.toml` closes `tokio::spawn` everywhere else.
+//! A [`Scope`] owns the tasks started in it and the token that ends them: no task outlives its owner, and a shutdown can
+//! wait for all of them. Leaf crates that need a task of their own are handed the scope's tracker and token; `clippy.toml`
+//! closes `tokio::spawn` and `spawn_blocking` everywhere else, and a test finds tasks that are started without a name.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
+use futures::FutureExt;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
@@ -29,24 +32,32 @@ impl Scope {
     }
 
     /// Starts a task; dropping the handle aborts it.
-    pub fn spawn<F>(&self, task: F) -> AbortOnDropHandle<F::Output>
+    pub fn spawn<F>(&self, name: &'static str, task: F) -> AbortOnDropHandle<F::Output>
     where
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        AbortOnDropHandle::new(self.tracker.spawn(task))
+        AbortOnDropHandle::new(self.tracker.spawn(named(name, task)))
+    }
+
+    /// Starts a task that ends by itself, when it has done its work or the scope's token is cancelled.
+    pub fn spawn_detached<F>(&self, name: &'static str, task: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.tracker.spawn(named(name, task));
     }
 
     /// Runs `work` on the blocking pool. It cannot be aborted, so it has to be short.
-    pub fn spawn_blocking<F, T>(&self, work: F) -> tokio::task::JoinHandle<T>
+    pub fn spawn_blocking<F, T>(&self, name: &'static str, work: F) -> JoinHandle<T>
     where
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        self.tracker.spawn_blocking(work)
+        self.tracker.spawn_blocking(move || named_blocking(name, work))
     }
 
-    /// Ended when the scope is.
+    /// Cancelled when the scope ends.
     pub fn token(&self) -> &CancellationToken {
         &self.token
     }
@@ -63,5 +74,38 @@ impl Scope {
         self.token.cancel();
         self.tracker.close();
         tokio::time::timeout(limit, self.tracker.wait()).await.is_ok()
+    }
+}
+
+/// Runs `work` on the blocking pool, for a caller that awaits it and has no scope. It cannot be aborted, and ends by
+/// itself.
+#[expect(clippy::disallowed_methods, reason = "this is the place that starts blocking work, under a name")]
+pub fn blocking<F, T>(name: &'static str, work: F) -> JoinHandle<T>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    tokio::task::spawn_blocking(move || named_blocking(name, work))
+}
+
+/// Says which task panicked, and lets the panic go on to the task's owner.
+async fn named<F: Future>(name: &'static str, task: F) -> F::Output {
+    match AssertUnwindSafe(task).catch_unwind().await {
+        Ok(output) => output,
+        Err(panic) => {
+            tracing::error!(task = name, "a task panicked");
+            resume_unwind(panic)
+        }
+    }
+}
+
+/// Says which work panicked, and lets the panic go on to the work's owner.
+fn named_blocking<T>(name: &'static str, work: impl FnOnce() -> T) -> T {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(output) => output,
+        Err(panic) => {
+            tracing::error!(task = name, "a task panicked");
+            resume_unwind(panic)
+        }
     }
 }

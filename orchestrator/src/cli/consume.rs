@@ -12,6 +12,7 @@ use super::args::ConsumeArgs;
 use super::queue::{CONSUME_PATIENCE, remote};
 use crate::report::say;
 use crate::run::queue_folder;
+use crate::scope::blocking;
 
 pub(super) async fn run(args: ConsumeArgs) -> anyhow::Result<()> {
     if let Some(server) = remote(&args.source, args.token.as_deref(), CONSUME_PATIENCE)? {
@@ -20,9 +21,9 @@ pub(super) async fn run(args: ConsumeArgs) -> anyhow::Result<()> {
     let folder = queue_folder(args.source.as_ref());
     anyhow::ensure!(folder.exists(), "{} holds no queue; expected a run's directory", args.source);
     let config = QueueConfig { dir: Some(folder), ..QueueConfig::default() };
-    let queue = tokio::task::spawn_blocking(move || TransferQueue::open(config)).await??;
+    let queue = blocking("queue open", move || TransferQueue::open(config)).await??;
     consume(&queue, &args).await?;
-    tokio::task::spawn_blocking(move || queue.close()).await?;
+    blocking("queue close", move || queue.close()).await?;
     Ok(())
 }
 

@@ -9,8 +9,9 @@ use anyhow::Context;
 use super::UsageError;
 use super::args::LedgerArgs;
 use crate::data::PromptUid;
-use crate::ledger::{DispatchRecord, History};
 use crate::report::say;
+use crate::scope::blocking;
+use rolldock_ledger::{DispatchRecord, History};
 
 use queue::QueueSide;
 
@@ -53,7 +54,7 @@ pub(super) async fn run(args: LedgerArgs) -> anyhow::Result<()> {
         let history = History::read(&dir, |dispatch, ended_in| question.asks_for(dispatch, ended_in))?;
         anyhow::Ok((history, QueueSide::read(&dir)))
     };
-    let read = tokio::task::spawn_blocking(reading).await.context("cannot read the ledger")?;
+    let read = blocking("ledger history", reading).await.context("cannot read the ledger")?;
     let (history, queue) = read?;
     if let Question::Step(step) = question
         && !history.state.steps().contains_key(&step)

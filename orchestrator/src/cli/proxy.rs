@@ -102,10 +102,13 @@ pub(super) async fn run(args: ProxyArgs) -> anyhow::Result<()> {
     let monitor = MonitorConfig { stall, probe: args.probe, adaptive, ..MonitorConfig::default() };
     let monitor = Monitor::new(balancer.clone(), Arc::clone(&control), monitor);
     let (aborts, aborter) = aborts(balancer.clone(), control, args.api_key.as_deref());
-    let mut beside = vec![scope.spawn(monitor.run(end.clone())), scope.spawn(aborter.run(end.clone()))];
+    let mut beside = vec![
+        scope.spawn("server monitor", monitor.run(end.clone())),
+        scope.spawn("proxy aborts", aborter.run(end.clone())),
+    ];
     if let Some(file) = args.fleet_file.clone() {
         let (members, end) = (members.clone(), end.clone());
-        beside.push(scope.spawn(async move { members.follow(file, end).await }));
+        beside.push(scope.spawn("fleet file", async move { members.follow(file, end).await }));
     }
     if let Some(address) = args.admin {
         let config = AdminConfig { token: args.admin_token.clone(), metrics: Some(metrics.clone()) };

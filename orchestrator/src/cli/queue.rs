@@ -18,6 +18,7 @@ use super::args::{QueueArgs, QueueCommand, ServeArgs};
 use crate::report::say;
 use crate::run::{Endings, ServingThreads, queue_folder, serve_queue_locally, serve_queue_on_threads};
 use crate::scope::Scope;
+use crate::scope::blocking;
 
 /// How long answers that have begun may take to end.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
@@ -88,7 +89,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let durability = args.durability;
     let folder = args.dir.as_deref().map(queue_folder);
     let config = QueueConfig { dir: folder.clone(), durability, ..QueueConfig::default() };
-    let queue = tokio::task::spawn_blocking(move || TransferQueue::open(config)).await??;
+    let queue = blocking("queue open", move || TransferQueue::open(config)).await??;
     let scope = Scope::new();
     let mut places = Vec::new();
     let mut threads = None;
@@ -128,14 +129,14 @@ async fn until_terminated(
         Some(threads) => threads.ended(CLOSE_LIMIT).await,
         None => Ok(()),
     };
-    tokio::task::spawn_blocking(move || queue.close()).await?;
+    blocking("queue close", move || queue.close()).await?;
     served?;
     Ok(())
 }
 
 async fn open(dir: &Path) -> anyhow::Result<TransferQueue> {
     let folder = queue_folder(dir);
-    Ok(tokio::task::spawn_blocking(move || TransferQueue::open_read_only(&folder)).await??)
+    Ok(blocking("queue open", move || TransferQueue::open_read_only(&folder)).await??)
 }
 
 fn describe(queue: &QueueInspection) -> String {

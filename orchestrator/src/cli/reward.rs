@@ -13,10 +13,11 @@ use std::path::Path;
 
 use super::args::{RewardArgs, RewardCommand};
 use crate::report::say;
+use crate::scope::blocking;
 
 pub(super) async fn run(args: RewardArgs) -> anyhow::Result<()> {
     // Files and processor work, and nothing else runs here.
-    tokio::task::spawn_blocking(move || match args.command {
+    blocking("reward command", move || match args.command {
         RewardCommand::Score(args) => score::run(&args),
         RewardCommand::Advantage(args) => advantage::run(&args),
     })

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use super::UsageError;
 use super::args::RunArgs;
-use crate::ledger::ledger_file;
 use crate::recipe::{LoadOptions, Recipe, Verdict, changes};
 use crate::report::{Progress, say};
 use crate::run::{RECIPE_FILE, Run, default_out, queue_folder};
 use crate::scope::Scope;
+use rolldock_ledger::ledger_file;
 
 /// Runs of one recipe that are kept side by side; a further one is refused until some are removed.
 const OUTS_MAX: u32 = 10_000;

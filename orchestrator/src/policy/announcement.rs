@@ -2,8 +2,6 @@
 
 use rolldock_loadbalancer::update::Announcement;
 
-use crate::engine::ErrorClass;
-
 /// Versions are signed integers of 64 bits in rows and journals.
 const VERSION_MAX: u64 = i64::MAX as u64;
 
@@ -65,11 +63,4 @@ pub enum AnnounceError {
         /// What was said.
         version: u64,
     },
-}
-
-impl AnnounceError {
-    /// Always whoever announces has to do something else.
-    pub fn class(&self) -> ErrorClass {
-        ErrorClass::Client
-    }
 }

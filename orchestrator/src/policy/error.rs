@@ -2,8 +2,6 @@
 
 use std::net::SocketAddr;
 
-use crate::engine::ErrorClass;
-
 /// What can go wrong around announcements; what can be wrong with one is an
 /// [`AnnounceError`](super::AnnounceError).
 #[derive(Debug, thiserror::Error)]
@@ -25,16 +23,6 @@ pub enum PolicyError {
         reason: std::io::Error,
     },
     /// The scope has ended, or the task that updates servers has died.
-    #[error("nobody updates the servers any more")]
+    #[error("the weight updater has stopped")]
     Ended,
-}
-
-impl PolicyError {
-    /// What a caller may do about it.
-    pub fn class(&self) -> ErrorClass {
-        match self {
-            Self::Listen { .. } | Self::Directory { .. } => ErrorClass::Client,
-            Self::Ended => ErrorClass::Cancelled,
-        }
-    }
 }

@@ -9,7 +9,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{PolicyError, Updates, face, watched};
 use crate::scope::Scope;
 
-/// Who may announce, and where.
+/// Where a trainer announces versions, and what it has to present.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SourcesConfig {
     /// Where it is listened for them.
@@ -44,20 +44,23 @@ impl Announcements {
             if config.token.is_none() && !bound.ip().is_loopback() {
                 tracing::warn!(
                     address = %bound,
-                    "everyone who can reach this address can announce policy versions: no token is set"
+                    "any client that can reach this address can announce policy versions: no token is set"
                 );
             }
             let serving = face::serve(updates.clone(), config.token, listener, scope.token().clone());
-            tasks.push(scope.spawn(async move {
+            tasks.push(scope.spawn("policy server", async move {
                 if let Err(error) = serving.await {
-                    tracing::error!(%error, "it is not listened for policy versions any more");
+                    tracing::error!(%error, "the server for policy versions has stopped");
                 }
             }));
             address = Some(bound);
         }
         if let Some(watch) = config.watch {
             let directory = in_full(&watch)?;
-            tasks.push(scope.spawn(watched::follow(directory, updates.state().clone(), scope.clone())));
+            tasks.push(scope.spawn(
+                "policy directory",
+                watched::follow(directory, updates.state().clone(), scope.clone()),
+            ));
         }
         Ok(Self { address, _tasks: tasks })
     }

@@ -1,7 +1,8 @@
 //! Which version is announced, and which one the servers have.
 //!
 //! # Invariants
-//! Both only rise, and the servers' one never passes the announced one. There is one announcement for one number.
+//! Both only rise, and the servers' one never passes the announced one. There is one announcement for one
+//! number.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -110,7 +111,7 @@ impl PolicyState {
         self.versions.borrow().clone()
     }
 
-    /// The newest announcement in full, for whoever keeps it; `None` before the first one.
+    /// The newest announcement in full, for callers that store it; `None` before the first one.
     pub fn latest(&self) -> Option<Arc<Announcement>> {
         self.versions.borrow().latest.clone()
     }
@@ -120,14 +121,15 @@ impl PolicyState {
         self.versions.subscribe()
     }
 
-    /// Takes a version that is newer than all before; one that is known already, if nothing about it is different.
+    /// Takes a version that is newer than all before; one that is known already, if nothing about it is
+    /// different.
     pub fn announce(&self, announcement: Announcement) -> Result<Announced, AnnounceError> {
         check(&announcement)?;
         let mut outcome = Ok(Announced::Taken);
         self.versions.send_if_modified(|versions| {
             outcome = versions.take(announcement);
             match outcome {
-                // Whoever waits after a failure tries again.
+                // The driver waits after a failure, and tries again.
                 Ok(Announced::Again) => versions.failure.take().is_some(),
                 Ok(Announced::Taken) => true,
                 Err(_) => false,
@@ -136,8 +138,8 @@ impl PolicyState {
         outcome
     }
 
-    /// The version after the newest one, of which nothing else is known: for a trainer in this process that leaves its
-    /// servers as they are.
+    /// The version after the newest one, of which nothing else is known: for a trainer in this process that
+    /// leaves its servers as they are.
     pub fn announce_next(&self) -> u64 {
         let mut next = 0;
         self.versions.send_modify(|versions| {
@@ -198,7 +200,8 @@ impl PolicyState {
         });
     }
 
-    /// No server has it. Of one that is not the newest any more nobody wants to know.
+    /// Notes that no server got the version. The failure of a version that is no longer the newest is not
+    /// kept.
     pub(super) fn fail_update(&self, version: u64, reason: &str) {
         self.versions.send_modify(|versions| {
             versions.updating = None;

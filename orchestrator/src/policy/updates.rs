@@ -1,12 +1,13 @@
 //! The driver: brings the newest announced version to the servers, when the recipe's mode allows it.
 //!
-//! One task owns the updating, so that a caller who goes away leaves no server half updated. In `fully_async` it updates
-//! as soon as there is a newer version; in the other modes only when the run says that it stands between two steps.
-//! While servers are updated, announcements go on being taken: of several the newest is next, the others are skipped.
+//! One task owns the updating, so that a caller that goes away leaves no server half updated. In
+//! `fully_async` it updates as soon as there is a newer version; in the other modes only when the run says
+//! that it stands between two steps. While servers are updated, announcements go on being taken: of several
+//! the newest is next, the others are skipped.
 //!
 //! # Invariants
-//! A version is published when some server has it and not before; servers that missed it are out of rotation, which is
-//! the updater's affair. At most one update runs at a time.
+//! A version is published when some server has it and not before; servers that missed it are out of rotation,
+//! which is the updater's affair. At most one update runs at a time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,13 +64,13 @@ pub struct UpdateProgress {
     pub behind: Vec<String>,
 }
 
-/// Whoever brings versions to servers.
+/// What brings versions to servers.
 pub trait ApplyVersion: Send + Sync + 'static {
     /// Brings every server to a version. It ends by its own deadlines; dropping it may leave servers paused.
     fn apply<'a>(&'a self, announcement: &'a Announcement) -> BoxFuture<'a, Applied>;
 
-    /// Servers are to have these weights, or newer ones, before anything is generated: a run goes on, and nobody knows what
-    /// they have. Asks no server.
+    /// Servers are to have these weights, or newer ones, before anything is generated: a run goes on, and the
+    /// servers' weights are not known. Asks no server.
     fn require(&self, announcement: &Announcement) {
         let _ = announcement;
     }
@@ -117,7 +118,7 @@ pub enum UpdateState {
     Failed,
 }
 
-/// The versions, and what is being done about them, for whoever asks.
+/// The versions, and what is being done about them, as shown to clients.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PolicyStatus {
     /// What the servers have.
@@ -153,7 +154,8 @@ struct Driver {
 }
 
 impl Updates {
-    /// Requires the weights that an earlier life announced last, sets free what it left paused, and begins to drive.
+    /// Requires the weights that an earlier life announced last, sets free what it left paused, and begins to
+    /// drive.
     ///
     /// Cancel-safe: nothing has begun before that is done.
     pub async fn start(
@@ -166,11 +168,11 @@ impl Updates {
             updater.require(&last);
         }
         updater.recover().await;
-        let keeping_up = scope.spawn(Arc::clone(&updater).keep_up(scope.token().clone()));
+        let keeping_up = scope.spawn("weight updater", Arc::clone(&updater).keep_up(scope.token().clone()));
         let driver = Arc::new(Driver { state, updater, run });
         let (boundaries, asked) = mpsc::channel(1);
         let driving = Arc::clone(&driver).drive(asked, scope.token().clone());
-        Self { driver, boundaries, _tasks: Arc::new([scope.spawn(driving), keeping_up]) }
+        Self { driver, boundaries, _tasks: Arc::new([scope.spawn("policy driver", driving), keeping_up]) }
     }
 
     /// The versions.
@@ -201,13 +203,14 @@ impl Updates {
         }
     }
 
-    /// The run stands between two steps: a pending version reaches the servers now, in the modes that wait for this. Says
-    /// which version they have then; if the update failed, that is still the old one, and the next boundary tries again.
+    /// The run stands between two steps: a pending version reaches the servers now, in the modes that wait
+    /// for this. Says which version they have then; if the update failed, that is still the old one, and the
+    /// next boundary tries again.
     ///
     /// Cancel-safe: an update that has begun goes on.
     ///
     /// # Errors
-    /// [`PolicyError::Ended`] where nobody updates servers any more.
+    /// [`PolicyError::Ended`] where the weight updater has stopped.
     pub async fn at_boundary(&self) -> Result<u64, PolicyError> {
         let state = &self.driver.state;
         if self.boundaries.is_closed() {
@@ -236,7 +239,7 @@ impl Driver {
             if let Some(pending) = self.state.pending() {
                 self.update(&pending).await;
             }
-            // Nobody waits where the caller has gone away.
+            // The send fails where the caller has gone away.
             let _ = done.send(());
         }
     }
@@ -254,15 +257,15 @@ impl Driver {
             if self.update(&pending).await {
                 continue;
             }
-            // A newer version, or the same once more, ends the pause.
+            // A newer version ends the pause, and so does another announcement of this one.
             let news = tokio::time::timeout(pause, versions.wait_for(|versions| versions.failure.is_none()));
             let has_come = matches!(end.run_until_cancelled(news).await, Some(Ok(_)));
             pause = if has_come { RETRY_PAUSE_MIN } else { (pause * 2).min(RETRY_PAUSE_MAX) };
         }
     }
 
-    /// Says whether the version is published. An update that has begun is ended by its own deadlines only: who cuts it
-    /// off leaves servers paused.
+    /// Says whether the version is published. An update that has begun is ended by its own deadlines only:
+    /// cutting it off would leave servers paused.
     async fn update(&self, announcement: &Announcement) -> bool {
         let version = announcement.version;
         let started_at = Instant::now();
@@ -295,7 +298,8 @@ impl Driver {
     }
 }
 
-/// The number of servers that have the version, or why there is none. A fleet without servers has nothing to get.
+/// The number of servers that have the version, or why there is none. A fleet without servers has nothing to
+/// get.
 fn has_anyone(version: u64, updated: usize, missed: &[Missed]) -> Result<usize, String> {
     for Missed { server, reason } in missed {
         tracing::warn!(version, server, reason, "a server has missed the new weights and is kept out");

@@ -1,8 +1,9 @@
 //! Versions by files: a directory in which the trainer leaves checkpoints.
 //!
-//! A checkpoint is a directory whose name ends in its version's number, `step-7` say; it is announced when there is a file
-//! `READY` in it, which the trainer creates last. Its path is what is announced, its name is the label. The greatest number
-//! counts; those below are passed over, and whether old ones are removed is no matter.
+//! A checkpoint is a directory whose name ends in its version's number, `step-7` say; it is announced when
+//! there is a file `READY` in it, which the trainer creates last. Its path is what is announced, its name is
+//! the label. The greatest number counts; those below are passed over, and whether old ones are removed is no
+//! matter.
 //!
 //! # Deliberately absent
 //! Notifications of the file system: checkpoints lie on network file systems, which do not send them.
@@ -31,7 +32,7 @@ pub(super) async fn follow(directory: PathBuf, state: PolicyState, scope: Scope)
     let mut problem = None;
     loop {
         let (looked_in, above) = (directory.clone(), state.announced());
-        let looked = scope.spawn_blocking(move || newest_ready(&looked_in, above)).await;
+        let looked = scope.spawn_blocking("policy directory", move || newest_ready(&looked_in, above)).await;
         let found = looked.map_err(io::Error::other).flatten();
         let problem_now = found.as_ref().err().map(ToString::to_string);
         if let Some(reason) = problem_now.as_ref().filter(|_| problem != problem_now) {
@@ -51,12 +52,13 @@ fn announce(state: &PolicyState, announcement: Announcement) {
     let version = announcement.version;
     match state.announce(announcement) {
         Ok(_) => tracing::info!(version, "a checkpoint is ready"),
-        // Somebody else has announced a newer one since the look.
+        // A newer version was announced by another source since the look.
         Err(error) => tracing::debug!(%error, "a checkpoint is passed over"),
     }
 }
 
-/// The whole checkpoint with the greatest number above `above`; of two with the same number the first by name.
+/// The whole checkpoint with the greatest number above `above`; of two with the same number the first by
+/// name.
 fn newest_ready(directory: &Path, above: u64) -> io::Result<Option<Announcement>> {
     let mut candidates = Vec::new();
     for (count, entry) in fs::read_dir(directory)?.enumerate() {

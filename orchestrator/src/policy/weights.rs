@@ -71,7 +71,7 @@ impl ApplyVersion for FleetUpdater {
                 UpdateOutcome::Complete | UpdateOutcome::Partial => {}
                 UpdateOutcome::Refused { reason } => return Applied::Refused { reason },
                 UpdateOutcome::Superseded { by } => {
-                    let reason = format!("version={by} was given to the servers by somebody else");
+                    let reason = format!("version={by} was given to the servers by another caller");
                     return Applied::Refused { reason };
                 }
                 UpdateOutcome::Ended => return Applied::Ended,
@@ -102,7 +102,7 @@ impl ApplyVersion for FleetUpdater {
 
     fn recover(&self) -> BoxFuture<'_, ()> {
         async move {
-            // Who pauses no engines resumes none either: they may be the trainer's.
+            // A run that pauses no engines resumes none: the trainer may have paused them.
             if !self.pauses {
                 return;
             }

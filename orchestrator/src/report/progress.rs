@@ -65,7 +65,8 @@ impl Progress {
         bar.finish_and_clear();
     }
 
-    /// Keeps what is logged from here on in a file too, behind what earlier lives of the run have logged. Blocks.
+    /// Keeps what is logged from here on in a file too, behind what earlier lives of the run have logged.
+    /// Blocks.
     pub fn keep_log(&self, file: &Path) -> io::Result<()> {
         *self.log.lock() = Some(OpenOptions::new().create(true).append(true).open(file)?);
         Ok(())

@@ -31,8 +31,8 @@ impl AcceptRate {
         (self.valid + PRIOR) / (self.valid + self.filtered + 2.0 * PRIOR)
     }
 
-    /// Valid groups to count on among `running`: the mean less one standard deviation. A group too many costs its
-    /// tokens, a group too few costs a whole response at the end of the step.
+    /// Valid groups to count on among `running`: the mean less one standard deviation. A group too many costs
+    /// its tokens, a group too few costs a whole response at the end of the step.
     pub(crate) fn expected_at_least(&self, running: usize) -> f64 {
         let rate = self.mean();
         let expected = running as f64 * rate;

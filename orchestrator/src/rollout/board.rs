@@ -1,40 +1,41 @@
 //! The state of a step: what may be sent out next, what is running, what has ended, and when to stop.
 //!
-//! The early-stopping coordinator, the dispatch queue and the ledger change together or not at all, so they are
-//! one plain data structure behind one lock: no await, no clock, no randomness. Whatever workers do at the same
-//! time, a step is a sequence of calls to [`Board::next`] and [`Board::end`], and a property test can
-//! play any such sequence.
+//! The early-stopping coordinator, the dispatch queue and the ledger change together or not at all, so they
+//! are one plain data structure behind one lock: no await, no clock, no randomness. Whatever workers do at
+//! the same time, a step is a sequence of calls to [`Board::next`] and [`Board::end`], and a property test
+//! can play any such sequence.
 //!
 //! # How a step stops
 //! - [`EarlyStop::First`]: a valid group is accepted when it ends; the step stops at the target.
-//! - [`EarlyStop::Fifo`]: groups are decided in dispatch order. A valid group is accepted when every group before
-//!   it has ended, and the step stops when the target is reached. What was sent out first is never overtaken
-//!   by what happened to be short, so acceptance does not depend on length.
+//! - [`EarlyStop::Fifo`]: groups are decided in dispatch order. A valid group is accepted when every group
+//!   before it has ended, and the step stops when the target is reached. What was sent out first is never
+//!   overtaken by what happened to be short, so acceptance does not depend on length.
 //! - [`EarlyStop::Off`]: decided in dispatch order too, but everything that was sent out is awaited.
 //!
-//! Groups that only yielding gates are against are set aside, and accepted at the end of a step that would be short.
+//! Groups that only yielding gates are against are set aside, and accepted at the end of a step that would be
+//! short.
 //!
 //! # What is handed from step to step
 //! Held groups (valid, beyond the target) and requeued prompts keep their dispatch numbers, which are smaller
-//! than those of new prompts: the next step decides them first. A requeued prompt replays its own draw (the same
-//! attempt number, so the same seed): a fresh draw would re-roll exactly the groups that were too long to
-//! finish, and bias the data to short answers.
+//! than those of new prompts: the next step decides them first. A requeued prompt replays its own draw (the
+//! same attempt number, so the same seed): a fresh draw would re-roll exactly the groups that were too long
+//! to finish, and bias the data to short answers.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use rolldock_dispatch::{DispatchId, Fate, Totals};
+use rolldock_dispatch::{DispatchId, Totals};
 
 use crate::data::Prompt;
 use crate::rollout::accept_rate::AcceptRate;
 use crate::rollout::carry::CarriedGroup;
 use crate::rollout::dispatches::SentOut;
 use crate::rollout::feed::Drawn;
-use crate::rollout::reasons::counted_as;
-use crate::rollout::staleness::{OnStale, RETURNS_MAX, Staleness};
+use crate::rollout::staleness::Staleness;
 use crate::rollout::{Dispatches, EarlyStop, Group, Launch, OnStop};
 
 mod admission;
+mod ends;
 mod restore;
 mod steps;
 
@@ -113,12 +114,12 @@ pub(crate) enum Decided {
     /// A group was accepted.
     Group(Box<Group>),
     /// A step reached its target, and the next one goes on with what is under way.
-    StepEnd(StepRecord),
+    StepEnd(EndedStep),
 }
 
 /// A step that has ended.
 #[derive(Debug, Clone)]
-pub(crate) struct StepRecord {
+pub(crate) struct EndedStep {
     pub(crate) step: u64,
     pub(crate) counts: Counts,
     pub(crate) totals: Totals,
@@ -134,7 +135,7 @@ enum Slot {
     Valid(Box<Group>),
 }
 
-/// See the module's documentation.
+/// The state of a step, and what is handed from step to step.
 #[derive(Debug)]
 pub(crate) struct Board {
     config: BoardConfig,
@@ -270,99 +271,6 @@ impl Board {
         self.slots.insert(dispatch.number, Slot::Running(dispatch.clone()));
         self.running += 1;
         dispatch
-    }
-
-    /// Writes down how a dispatch ended. One that is not running any more is left as it is.
-    pub(crate) fn end(&mut self, id: DispatchId, number: u64, end: GroupEnd) {
-        match self.slots.get(&number) {
-            Some(Slot::Running(dispatch)) if dispatch.id == id => {}
-            _ => return,
-        }
-        let Some(Slot::Running(dispatch)) = self.slots.remove(&number) else { return };
-        self.running -= 1;
-        match end {
-            GroupEnd::Filtered(reason) => {
-                self.accept_rate.record(false);
-                self.dispatches.end(id, Fate::Filtered(reason));
-            }
-            GroupEnd::SetAside(group) => {
-                self.accept_rate.record(false);
-                self.set_aside.insert(number, group);
-            }
-            GroupEnd::Failed(reason) => {
-                self.dispatches.end(id, Fate::Failed(reason));
-            }
-            GroupEnd::Valid(group) => {
-                self.accept_rate.record(true);
-                self.keep_valid(number, group);
-            }
-            GroupEnd::Cancelled => self.cut_off(dispatch, None),
-            GroupEnd::Carried(carried) => self.cut_off(dispatch, Some(carried)),
-            GroupEnd::Stale => self.retire(dispatch),
-            GroupEnd::GivenUp => self.give_up(dispatch),
-        }
-        self.decide();
-        self.let_go_of_aside(self.target - self.accepted_count);
-    }
-
-    /// Keeps the first so many of the groups that were set aside; the others are filtered for good.
-    fn let_go_of_aside(&mut self, kept: usize) {
-        while self.set_aside.len() > kept {
-            let Some((_, group)) = self.set_aside.pop_last() else { return };
-            let reason = group.set_aside.as_ref().map_or("set_aside", counted_as);
-            self.dispatches.end(group.dispatch, Fate::Filtered(reason));
-        }
-    }
-
-    fn cut_off(&mut self, dispatch: Dispatch, carried: Option<Box<CarriedGroup>>) {
-        if self.config.on_stop == OnStop::Discard {
-            self.dispatches.end(dispatch.id, Fate::Cancelled);
-            return;
-        }
-        let Dispatch { id, number, first_attempt, returns, .. } = dispatch;
-        let prompt = dispatch.prompt;
-        match &carried {
-            Some(carried) => self.dispatches.end_with(id, Fate::Carried, || carried.kept(number, id)),
-            None => self.dispatches.end(id, Fate::Requeued),
-        };
-        // Without anything new it goes on from what it came with.
-        let carried = carried.map(Arc::from).or(dispatch.carried);
-        self.queue(number, Requeued { parent: id, prompt, first_attempt, carried, returns });
-    }
-
-    /// Ends a dispatch whose tokens are too old. Its prompt replays its own draw with newer weights, where the recipe
-    /// wants that.
-    fn retire(&mut self, dispatch: Dispatch) {
-        let Dispatch { id, number, prompt, first_attempt, returns, .. } = dispatch;
-        if self.config.staleness.on_stale != OnStale::Requeue || returns >= RETURNS_MAX {
-            self.dispatches.end(id, Fate::Stale);
-        } else {
-            self.dispatches.end_anew(id, Fate::Stale, first_attempt);
-            let returns = returns + 1;
-            self.queue(number, Requeued { parent: id, prompt, first_attempt, carried: None, returns });
-        }
-    }
-
-    /// Sends a prompt out again whose group does not come to its end, a few times.
-    fn give_up(&mut self, dispatch: Dispatch) {
-        let Dispatch { id, number, prompt, first_attempt, returns, .. } = dispatch;
-        if returns >= RETURNS_MAX {
-            self.dispatches.end(id, Fate::Failed(format!("given up times={}", returns + 1)));
-            return;
-        }
-        self.dispatches.end_anew(id, Fate::Requeued, first_attempt);
-        let returns = returns + 1;
-        self.queue(number, Requeued { parent: id, prompt, first_attempt, carried: None, returns });
-    }
-
-    fn queue(&mut self, number: u64, requeued: Requeued) {
-        self.slots.insert(number, Slot::Queued(requeued));
-        self.queued.insert(number);
-    }
-
-    fn keep_valid(&mut self, number: u64, group: Box<Group>) {
-        self.slots.insert(number, Slot::Valid(group));
-        self.undecided.insert(number);
     }
 
     /// Ends the step before its target: nothing more is sent out or accepted.

@@ -5,8 +5,8 @@
 
 use rolldock_dispatch::{CarriedSample, DispatchId};
 
-use crate::ledger::KeptGroup;
 use crate::rollout::Sample;
+use rolldock_ledger::KeptGroup;
 
 impl From<&Sample> for CarriedSample {
     /// The tokens of a finished sample.

@@ -27,7 +27,8 @@ pub struct RolloutTimeouts {
 pub struct CarryLimits {
     /// Requests that its tokens may come in; one that was cut off more often starts anew.
     pub segments_max: u32,
-    /// Whether tokens are reported as they come, so that even a dead server costs only those since the last chunk.
+    /// Whether tokens are reported as they come, so that even a dead server costs only those since the last
+    /// chunk.
     pub stream: bool,
     /// How long an engine may take to hand over what it has.
     pub grace: Duration,
@@ -39,7 +40,7 @@ impl Default for CarryLimits {
     }
 }
 
-/// See the recipe's keys of the same names.
+/// The recipe's `timeouts`, by key.
 #[derive(Debug, Clone)]
 #[expect(missing_docs, reason = "documented where users write them: in `recipe::Rollout`")]
 pub struct RolloutConfig {

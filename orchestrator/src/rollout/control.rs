@@ -42,7 +42,7 @@ impl RolloutView {
         self.meter.step_costs()
     }
 
-    /// Who waits for what.
+    /// The waits that are open.
     pub fn waits(&self) -> &Waits {
         &self.waits
     }
@@ -58,8 +58,8 @@ pub struct RolloutControl {
 }
 
 impl RolloutControl {
-    /// The servers have this version now. Groups that have become too old for the recipe are given up; what was held
-    /// back for the trainer goes on.
+    /// The servers have this version now. Groups that have become too old for the recipe are given up; what
+    /// was held back for the trainer goes on.
     pub fn set_policy_version(&self, version: u64) {
         let fresh_from = {
             let mut board = self.board.lock();
@@ -72,8 +72,8 @@ impl RolloutControl {
         self.signals.changed.notify_waiters();
     }
 
-    /// The servers are about to have this version: groups that it makes too old for the recipe are given up now, and not
-    /// after they have been brought over the update.
+    /// The servers are about to have this version: groups that it makes too old for the recipe are given up
+    /// now, and not after they have been brought over the update.
     pub fn retire_before(&self, version: u64) {
         let fresh_from = self.board.lock().fresh_from_at(version);
         self.signals.fresh_from.send_replace(fresh_from);

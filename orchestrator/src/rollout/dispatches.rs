@@ -1,11 +1,11 @@
 //! The dispatches of this process: which are in flight, and how the others ended.
 //!
-//! A dispatch is entered before its first byte leaves and ends with exactly one [`Fate`]. The totals are kept for the whole
-//! run and for the step; conservation is checked at every change in debug builds, and at the end of every step in all
-//! builds.
+//! A dispatch is entered before its first byte leaves and ends with exactly one [`Fate`]. The totals are kept
+//! for the whole run and for the step; conservation is checked at every change in debug builds, and at the
+//! end of every step in all builds.
 //!
-//! A run that survives its process has a [`LedgerWriter`] too, which gets every record in the same order. The writer only
-//! takes records in: no call in this module waits for a disk.
+//! A run that survives its process has a [`LedgerWriter`] too, which gets every record in the same order. The
+//! writer only takes records in: no call in this module waits for a disk.
 //!
 //! # Bounded
 //! Open dispatches are at most the groups that run; of the ended ones the last `entries_max` are kept for
@@ -17,7 +17,7 @@ use rolldock_dispatch::invariants::{Violation, conservation};
 use rolldock_dispatch::{DispatchId, Fate, Position, PromptUid, StepEnd, Totals};
 
 use crate::data::Prompt;
-use crate::ledger::{DispatchRecord, KeptGroup, LedgerWriter, Record, Sequence, StepEndRecord, StepRecord};
+use rolldock_ledger::{DispatchRecord, KeptGroup, LedgerWriter, Record, Sequence, StepEndRecord, StepRecord};
 
 /// One dispatch.
 #[derive(Debug, Clone)]

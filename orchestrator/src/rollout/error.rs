@@ -1,7 +1,6 @@
 //! Why a step could not be carried out.
 
 use crate::data::DataError;
-use crate::engine::ErrorClass;
 use rolldock_dispatch::invariants::Violation;
 
 /// Errors of the rollout core. What goes wrong with a single group is its fate, not an error.
@@ -10,7 +9,7 @@ pub enum RolloutError {
     /// The data set cannot be read any further.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// A task of ours died; its groups were cut off.
+    /// A worker task died; its groups were cut off.
     #[error("a worker died: {reason}")]
     WorkerDied {
         /// The panic's message.
@@ -19,20 +18,10 @@ pub enum RolloutError {
     /// A reward failed, and its rule is that the run ends.
     #[error("{reason}")]
     Reward {
-        /// What the reward says.
+        /// The reward's message.
         reason: String,
     },
-    /// A defect of ours; the run must not go on.
+    /// A defect of this program; the run must not go on.
     #[error(transparent)]
     Invariant(#[from] Violation),
-}
-
-impl RolloutError {
-    /// What a caller may do about it.
-    pub fn class(&self) -> ErrorClass {
-        match self {
-            Self::Data(_) | Self::Reward { .. } => ErrorClass::Client,
-            Self::WorkerDied { .. } | Self::Invariant(_) => ErrorClass::Fault,
-        }
-    }
 }

@@ -40,7 +40,7 @@ impl PromptFeed {
             return Ok(draw_from(&mut **self.source.lock(), count)?);
         }
         let source = Arc::clone(&self.source);
-        let drawn = scope.spawn_blocking(move || draw_from(&mut **source.lock(), count)).await;
+        let drawn = scope.spawn_blocking("prompt draw", move || draw_from(&mut **source.lock(), count)).await;
         match drawn {
             Ok(prompts) => Ok(prompts?),
             Err(error) => Err(RolloutError::WorkerDied { reason: error.to_string() }),

@@ -1,9 +1,10 @@
 //! Scores of finished samples, away from the threads that serve sockets.
 //!
-//! Scoring in this process is processor work: it runs on the blocking pool, at most as many at a time as there are
-//! places, each with a deadline. Where the samples of a run are on virtual time it runs in line instead, so that the
-//! order of events is a pure function of the seed. A reward from outside is waited for here, and bounded, repeated and
-//! given up by its own guard; a group that is cut off drops the wait, and with it the work.
+//! Scoring in this process is processor work: it runs on the blocking pool, at most as many at a time as
+//! there are places, each with a deadline. Where the samples of a run are on virtual time it runs in line
+//! instead, so that the order of events is a pure function of the seed. A reward from outside is waited for
+//! here, and bounded, repeated and given up by its own guard; a group that is cut off drops the wait, and
+//! with it the work.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,12 +86,12 @@ impl Grader for TextGrader {
     }
 }
 
-/// Asks somebody outside of this process.
+/// Grades by a reward runner outside of this process.
 #[derive(Clone)]
 pub struct OutsideGrader {
-    /// Decodes what is asked about.
+    /// Decodes the responses.
     pub codec: Arc<TextCodec>,
-    /// Who is asked; it keeps the deadline.
+    /// The runner that scores; it keeps the deadline.
     pub runner: Arc<dyn RewardRunner>,
     /// Shaping of the score.
     pub overlong: Option<Overlong>,
@@ -112,9 +113,9 @@ impl OutsideGrader {
 /// Why there is no grade.
 #[derive(Debug)]
 pub(crate) enum Ungraded {
-    /// There will be none.
+    /// The grading failed; the reason.
     Failed(String),
-    /// Nobody waited for it any more.
+    /// The cut came before the score; the sample goes back as it was.
     Cut(SampleOutput),
 }
 
@@ -132,7 +133,7 @@ pub enum Grading {
     Inline(Arc<dyn Grader>),
     /// Outside; at most so many responses are decoded at a time.
     Outside {
-        /// Who asks.
+        /// The grader.
         grader: OutsideGrader,
         /// Concurrent decodings.
         places: usize,
@@ -171,7 +172,7 @@ impl Grades {
         self.ending.lock().clone()
     }
 
-    /// Grades `output` and gives it back. Once `cut` ends, nobody outside is waited for any more.
+    /// Grades `output` and gives it back. Once `cut` ends, the call no longer waits for a runner outside.
     ///
     /// Cancel-safe: a grading here that has begun ends on its own, unread; one outside is cancelled.
     pub(crate) async fn grade(
@@ -217,7 +218,7 @@ impl Grades {
     ) -> Result<(SampleOutput, T), String> {
         let place = Arc::clone(&self.places).acquire_owned().await.map_err(|error| error.to_string())?;
         let prompt = Arc::clone(prompt);
-        let working = self.scope.spawn_blocking(move || {
+        let working = self.scope.spawn_blocking("grading", move || {
             let made = work(&prompt, &output);
             drop(place);
             (output, made)

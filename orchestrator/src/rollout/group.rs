@@ -41,7 +41,8 @@ pub struct Sample {
     pub parts: Parts,
     /// Zero or negative; see the reward room's overlong shaping.
     pub overlong_penalty: f32,
-    /// `score + overlong_penalty`, clipped and normalised as the recipe has it: what the advantage is computed from.
+    /// `score + overlong_penalty`, clipped and normalised as the recipe has it: what the advantage is
+    /// computed from.
     pub reward: f32,
     /// Nothing is learnt from its tokens.
     pub is_masked: bool,
@@ -77,7 +78,7 @@ pub struct Group {
     /// Whether that is more than the recipe's bound.
     pub is_stale: bool,
     /// Tokens of older versions are masked; 0 masks none.
-    pub learnt_from: u64,
+    pub mask_before: u64,
     /// Times that its prompt was given up as too old before.
     pub returns: u32,
 }

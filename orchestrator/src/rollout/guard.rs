@@ -1,7 +1,8 @@
 //! What is done when early stopping is seen to prefer short answers.
 //!
-//! The meter compares the mean length of accepted responses with that of all that were dispatched. When the first falls
-//! below the second by more than a set share, the run goes on by a rule that cannot prefer anything, and says so.
+//! The meter compares the mean length of accepted responses with that of all that were dispatched. When the
+//! first falls below the second by more than a set share, the run goes on by a rule that cannot prefer
+//! anything, and says so.
 
 use serde::{Deserialize, Serialize};
 

@@ -14,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::engine::Engine;
-use crate::ledger::LedgerWriter;
 use crate::rollout::board::{Board, BoardConfig, Counts, Restored};
 use crate::rollout::control::{RolloutControl, RolloutView};
 use crate::rollout::grading::{Grades, Grading};
@@ -25,6 +24,7 @@ use crate::rollout::waits::{InWait, Phase, Subject, Waits};
 use crate::rollout::worker::{AgentLoopWorker, Signals, StepState};
 use crate::rollout::{Group, Hold, OnStop, PromptFeed, RolloutConfig, RolloutError, invariants};
 use crate::scope::Scope;
+use rolldock_ledger::LedgerWriter;
 
 /// The groups of a step, and what it did.
 #[derive(Debug)]
@@ -47,8 +47,8 @@ pub struct RolloutParts {
 
 /// Splits prompts across workers and collects accepted groups.
 ///
-/// State that outlives a step lives here: held groups, requeued and carried prompts, drawn prompts that were not sent
-/// out, the ledger, and the measured accept rate.
+/// State that outlives a step lives here: held groups, requeued and carried prompts, drawn prompts that were
+/// not sent out, the ledger, and the measured accept rate.
 pub struct AgentLoopManager {
     config: Arc<RolloutConfig>,
     engine: Arc<dyn Engine>,
@@ -95,7 +95,8 @@ impl AgentLoopManager {
         }
     }
 
-    /// Writes the fate of every dispatch into `journal`, and goes on from where an earlier process left the run.
+    /// Writes the fate of every dispatch into `journal`, and goes on from where an earlier process left the
+    /// run.
     pub fn keep_journal(&mut self, journal: LedgerWriter, restored: Option<Restored>) {
         let mut board = self.board.lock();
         if let Some(restored) = restored {
@@ -148,8 +149,8 @@ impl AgentLoopManager {
 
     /// Collects `expected_prompt_num` valid groups.
     ///
-    /// Not cancel-safe: dropping the future ends the step; what it had accepted is gone, everything else is cut
-    /// off as by an early stop.
+    /// Not cancel-safe: dropping the future ends the step; what it had accepted is gone, everything else is
+    /// cut off as by an early stop.
     pub async fn generate(
         &mut self,
         prompts: &PromptFeed,
@@ -169,7 +170,7 @@ impl AgentLoopManager {
     /// As [`AgentLoopManager::generate`], but hands every group on as soon as it is accepted: at most
     /// `expected_prompt_num` of them, so that the channel is bounded by the step.
     ///
-    /// Not cancel-safe in the same sense, but what went into the channel stays there.
+    /// Not cancel-safe: dropping the future ends the step, but the groups in the channel stay there.
     pub async fn generate_into(
         &mut self,
         prompts: &PromptFeed,
@@ -180,13 +181,13 @@ impl AgentLoopManager {
         self.collect(prompts, handed, |board| board.begin_step(step, expected_prompt_num)).await
     }
 
-    /// Collects step after step, of `target` groups each and up to the step `last`, without a cut between them: what is
-    /// under way when a step reaches its target counts for the next one. Hands on every group as soon as it is accepted,
-    /// and what a step did behind its last group; returns what the last one did.
+    /// Collects step after step, of `target` groups each and up to the step `last`, without a cut between
+    /// them: what is under way when a step reaches its target counts for the next one. Hands on every group
+    /// as soon as it is accepted, and what a step did behind its last group; returns what the last one did.
     ///
-    /// It sends nothing out that would become too old (see [`Staleness`](crate::rollout::Staleness)), and no more than
-    /// `target x (max_staleness + 1)` groups that [`RolloutControl::was_put`] has not been told of: so much may lie in
-    /// the channel at most.
+    /// It sends nothing out that would become too old (see [`Staleness`](crate::rollout::Staleness)), and no
+    /// more than `target x (max_staleness + 1)` groups that [`RolloutControl::was_put`] has not been told of:
+    /// so much may lie in the channel at most.
     ///
     /// Not cancel-safe, as [`AgentLoopManager::generate_into`].
     pub async fn generate_flow(
@@ -280,7 +281,7 @@ impl AgentLoopManager {
         let mut workers: FuturesUnordered<_> = (0..self.config.workers)
             .map(|_| {
                 let worker = AgentLoopWorker { context: Arc::clone(context), state: Arc::clone(state) };
-                self.scope.spawn(worker.run())
+                self.scope.spawn("rollout worker", worker.run())
             })
             .collect();
         let mut failure = None;
@@ -291,7 +292,7 @@ impl AgentLoopManager {
             changed.as_mut().enable();
             let wanted = {
                 let mut board = state.board.lock();
-                self.note_hold(board.stands_for(), &mut held_for);
+                self.note_hold(board.hold_of_flow(), &mut held_for);
                 if board.is_finished() && !board.is_stopped() {
                     board.finish();
                     state.publish(context, &mut board);

@@ -89,7 +89,7 @@ struct Inner {
     engine_tokens: f64,
 }
 
-/// See the module's documentation.
+/// Costs of the step, and lengths over the bias window.
 #[derive(Debug)]
 pub(crate) struct Meter {
     max_response_length: u32,
@@ -166,7 +166,8 @@ impl Meter {
         }
     }
 
-    /// What had finished of a group that was cut off: who forgets it calls the others long.
+    /// Counts what had finished of a group that was cut off. Without it the estimate would be of the long
+    /// samples only.
     pub(crate) fn group_cut(&self, samples: &[Sample]) {
         let mut inner = self.inner.lock();
         for sample in samples {

@@ -1,9 +1,9 @@
 //! The rollout: prompts in, accepted groups out.
 //!
-//! [`AgentLoopManager::generate`] runs one step. Workers take prompts from a board (`board.rs`) that is the dispatch
-//! queue, the early-stopping coordinator and the fate ledger in one lock; each sample asks the load balancer for
-//! a permit, the engine for a response and the reward for a grade; a group is filtered when its last sample has
-//! ended.
+//! [`AgentLoopManager::generate`] runs one step. Workers take prompts from a board (`board.rs`) that is the
+//! dispatch queue, the early-stopping coordinator and the fate ledger in one lock; each sample asks the load
+//! balancer for a permit, the engine for a response and the reward for a grade; a group is filtered when its
+//! last sample has ended.
 //!
 //! ```text
 //!  data set --draw--> board --next--> worker x workers
@@ -28,6 +28,7 @@ mod carry;
 mod config;
 mod control;
 mod dispatches;
+mod early_stop;
 mod error;
 mod feed;
 mod grading;

@@ -1,4 +1,5 @@
-//! The modes of a rollout: when a step ends, what becomes of running groups then, and how prompts are sent out.
+//! The modes of a rollout: when a step ends, what becomes of running groups then, and how prompts are sent
+//! out.
 //!
 //! Each mode is written as its word in snake case, in recipes and in what is shown to people.
 

@@ -1,16 +1,18 @@
 //! How old a group may be when a trainer takes it, and how many may be under way so that none gets older.
 //!
-//! A trainer takes the groups of step `s` (from 1) when it has trained on all steps before, which made it announce a
-//! version after every `steps_per_version` of them. So the version at the claim follows from the step, and a group's
-//! staleness is known when it is accepted: nobody has to wait for the trainer to find out.
+//! A trainer takes the groups of step `s` (from 1) when it has trained on all steps before, which made it
+//! announce a version after every `steps_per_version` of them. So the version at the claim follows from the
+//! step, and a group's staleness is known when it is accepted: the rollout need not wait for the trainer to
+//! know it.
 //!
-//! The same holds the other way round. A group that becomes the `p`-th accepted one of the run is claimed at a version
-//! that follows from `p`, and in dispatch order `p` cannot exceed the number of groups before it that are accepted or
-//! may be. Sending out a group only while that version is within the bound ([`Staleness::admitted`]) means that no group
-//! is ever too old, and nothing has to be thrown away.
+//! Pacing reads the rule the other way round. A group that becomes the `p`-th accepted one of the run is
+//! claimed at a version that follows from `p`, and in dispatch order `p` cannot exceed the number of groups
+//! before it that are accepted or may be. Sending out a group only while that version is within the bound
+//! ([`Staleness::admitted`]) means that no group is ever too old, and nothing has to be thrown away.
 //!
 //! # Deliberately absent
-//! The claim itself: the queue compares versions again when rows are taken, for trainers that go their own way.
+//! The claim itself: the queue compares versions again when rows are taken, for trainers that go their own
+//! way.
 
 use serde::{Deserialize, Serialize};
 
@@ -72,8 +74,8 @@ impl Staleness {
         current.max(self.first_version + announced_by_then)
     }
 
-    /// Groups of the run that may be accepted or under way while the servers have version `current`, if none of them is
-    /// to become too old; steps have `target` groups.
+    /// Groups of the run that may be accepted or under way while the servers have version `current`, if none
+    /// of them is to become too old; steps have `target` groups.
     pub fn admitted(&self, current: u64, target: u64) -> u64 {
         if !self.is_announced || !self.pacing {
             return u64::MAX;
@@ -95,7 +97,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whoever is admitted is claimed within the bound, and one more would not be.
+        /// An admitted group is claimed within the bound, and one more would not be.
         #[test]
         fn what_is_admitted_is_exactly_what_stays_fresh(
             max in 0..5_u64, steps_per_version in 1..4_u64, first_version in 0..9_u64, behind in 0..9_u64, target in 1..9_u64,

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use rolldock_dispatch::{StepEnd, Totals};
 use tokio::time::Instant;
 
-use crate::rollout::board::{Counts, StepRecord};
+use crate::rollout::board::{Counts, EndedStep};
 use crate::rollout::guard::GuardState;
 use crate::rollout::meter::{LengthBias, StepCosts};
 use crate::rollout::sample::StepContext;
@@ -21,8 +21,8 @@ pub struct StepMetrics {
     pub step: u64,
     /// Why it ended.
     pub end: StepEnd,
-    /// From its start until the last permit was back, or until the target was reached where the next step follows
-    /// without a cut.
+    /// From its start until the last permit was back, or until the target was reached where the next step
+    /// follows without a cut.
     pub elapsed: Duration,
     /// Target, accepted and generation batches.
     pub counts: Counts,
@@ -62,8 +62,8 @@ impl StepEnds {
     }
 
     /// What an ended step did. The next one begins now.
-    pub(crate) fn metrics(&self, record: StepRecord, end: StepEnd, context: &StepContext) -> StepMetrics {
-        let StepRecord { step, counts, totals, ages } = record;
+    pub(crate) fn metrics(&self, record: EndedStep, end: StepEnd, context: &StepContext) -> StepMetrics {
+        let EndedStep { step, counts, totals, ages } = record;
         let length_bias = context.meter.length_bias();
         let configured = context.config.early_stop;
         let guard = context.config.bias_guard.as_ref();

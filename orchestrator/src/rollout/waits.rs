@@ -1,7 +1,7 @@
-//! Who waits for what, and since when: so that a wait without an end can be told by its name.
+//! What each task waits for, and since when, so that a wait without an end can be named.
 //!
-//! Everything in a rollout that may take long is entered here while it lasts, and leaves by being dropped. The display
-//! reads the counts without a lock; the watchdog reads the oldest wait of each kind.
+//! Everything in a rollout that may take long is entered here while it lasts, and leaves by being dropped.
+//! The display reads the counts without a lock; the watchdog reads the oldest wait of each kind.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -119,7 +119,7 @@ impl fmt::Display for Waiting {
     }
 }
 
-/// See the module's documentation.
+/// The waits that are open, oldest first, and their counts by phase.
 #[derive(Debug, Default)]
 pub struct Waits {
     next: AtomicU64,
@@ -153,7 +153,8 @@ impl Waits {
         self.counts[phase as usize].load(Ordering::Relaxed)
     }
 
-    /// The wait that began first, of each kind. One that says which group it is for goes before one that does not.
+    /// The wait that began first, of each kind. One that says which group it is for goes before one that does
+    /// not.
     pub fn oldest(&self) -> Vec<Waiting> {
         let open = self.open.lock();
         let first = |phase: Phase| {
@@ -164,7 +165,8 @@ impl Waits {
         Phase::ALL.into_iter().filter_map(first).collect()
     }
 
-    /// The wait of this dispatch that began first. Its samples that are under way go before those without a place.
+    /// The wait of this dispatch that began first. Its samples that are under way go before those without a
+    /// place.
     pub fn of_dispatch(&self, id: DispatchId) -> Option<Waiting> {
         let open = self.open.lock();
         let mut of_group = open.values().filter(|wait| wait.subject.dispatch == Some(id));
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_oldest_of_each_kind_is_told_and_nobody_stays_behind() {
+    async fn the_oldest_of_each_kind_is_told_and_none_stays_behind() {
         let waits = Arc::new(Waits::default());
         let subject = |id: u64| Subject { dispatch: Some(DispatchId(id)), ..Subject::default() };
         let first = waits.enter(Phase::Engine, subject(1));

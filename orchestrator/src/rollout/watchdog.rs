@@ -1,14 +1,15 @@
 //! Says what a run waits for when nothing has happened for a while, and does what the recipe says then.
 //!
-//! Progress is anything that brings the run nearer to its end: a group ended, rows were put, servers were updated, a
-//! version was announced. Without any for `silence` there is one report that names the wait that matters: the oldest one
-//! of the group that the step cannot end without, and the oldest of every other kind. It is said again after every
-//! further `silence`.
+//! Progress is anything that brings the run nearer to its end: a group ended, rows were put, servers were
+//! updated, a version was announced. Without any for `silence` there is one report that names the wait that
+//! matters: the oldest one of the group that the step cannot end without, and the oldest of every other kind.
+//! It is said again after every further `silence`.
 //!
 //! # Which wait matters
-//! Outermost first: servers that are being updated, then, where nothing runs, the trainer or the queue, then the first
-//! undecided group. Who waits for a place waits for whoever has it: as long as any request is with an engine, that is the
-//! engine. So what is given up is always a group that holds something.
+//! Outermost first: servers that are being updated, then, where nothing runs, the trainer or the queue, then
+//! the first undecided group. A sample without a permit waits for the samples that have one: as long as any
+//! request is with an engine, the engine is named. So the watchdog only gives up a group that holds a permit
+//! or an answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +57,7 @@ impl std::fmt::Display for Silence {
         write!(f, "nothing has happened for {:.0} s", self.lasted.as_secs_f64())?;
         match &self.cause {
             Some(cause) => write!(f, "; the run waits for {} ({cause})", cause.phase)?,
-            None => write!(f, "; nobody says what for")?,
+            None => write!(f, "; no wait is entered")?,
         }
         let Counts { accepted, target, running, not_put, .. } = self.counts;
         write!(f, "; accepted={accepted} target={target} running={running} not_put={not_put}")?;
@@ -67,7 +68,7 @@ impl std::fmt::Display for Silence {
     }
 }
 
-/// See the module's documentation.
+/// Reports what a run waits for, from the waits that are open and the board.
 #[derive(Clone)]
 pub struct Watchdog {
     pub(crate) waits: Arc<Waits>,
@@ -117,14 +118,16 @@ impl Watchdog {
         let of = |phase: Phase| oldest.iter().find(|wait| wait.phase == phase).cloned();
         // A group that is being put cannot be with the trainer yet.
         let is_putting = of(Phase::Queue).filter(|wait| wait.subject.dispatch.is_some());
-        // Outermost first: what is held back for the trainer or the queue cannot be blamed on an engine that works.
+        // Outermost first: what is held back for the trainer or the queue cannot be blamed on an engine that
+        // works.
         let held_for = match counts.hold {
             Some(Hold::Trainer) if counts.running == 0 => is_putting.or_else(|| of(Phase::Trainer)),
             Some(Hold::Queue) if counts.running == 0 => of(Phase::Queue),
             _ => None,
         };
         let of_first = || first.and_then(|(id, _)| self.waits.of_dispatch(id));
-        // Places come back from the engines: who waits for one waits for them, unless none is out.
+        // Engines give permits back: a sample that waits for a permit waits for an engine, unless none has a
+        // request.
         let behind_permits = |wait: Waiting| match wait.phase {
             Phase::Permit => of(Phase::Engine).unwrap_or(wait),
             _ => wait,
@@ -139,8 +142,8 @@ impl Watchdog {
         Silence { lasted, cause, others, counts }
     }
 
-    /// Gives the group up that is waited for; its prompt is sent out again. One that waits for a place holds nothing that
-    /// could be had elsewhere, and has its own deadline.
+    /// Gives the group up that is waited for; its prompt is sent out again. One that waits for a place holds
+    /// nothing that could be had elsewhere, and has its own deadline.
     fn cancel(&self, cause: Option<&Waiting>) {
         let stuck = cause.filter(|cause| matches!(cause.phase, Phase::Engine | Phase::Reward));
         let Some(id) = stuck.and_then(|cause| cause.subject.dispatch) else { return };

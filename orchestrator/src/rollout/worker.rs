@@ -28,12 +28,13 @@ const FAILURES_LOGGED_MAX: usize = 8;
 /// What a group that is cut off may take to hand over its samples, on top of what its engine may.
 const CUT_SLACK: Duration = Duration::from_secs(1);
 
-/// Wakes whoever waits for the board.
+/// Wakes the tasks that wait for the board.
 #[derive(Debug)]
 pub(crate) struct Signals {
     /// The board has changed: there may be something to start, or nothing more to do.
     pub(crate) changed: Notify,
-    /// Workers have taken prompts and the manager should draw more: nothing has ended, so nobody else would tell it.
+    /// Workers have taken prompts and the manager should draw more: nothing has ended, so no other signal
+    /// would wake it.
     pub(crate) low: Notify,
     /// The oldest version that running groups may have begun with.
     pub(crate) fresh_from: watch::Sender<u64>,
@@ -58,7 +59,8 @@ pub(crate) struct StepState {
     pub(crate) signals: Arc<Signals>,
     /// Cuts running groups off.
     pub(crate) stop: CancellationToken,
-    /// Where what is decided goes. The board's bounds are its own: it never holds more than what may be accepted.
+    /// Where what is decided goes. The board's bounds are its own: it never holds more than what may be
+    /// accepted.
     pub(crate) handed: mpsc::UnboundedSender<Handed>,
     /// Groups that failed in this step.
     pub(crate) failures: AtomicUsize,
@@ -66,7 +68,7 @@ pub(crate) struct StepState {
 }
 
 impl StepState {
-    /// Hands on what has been decided and tells everybody about the change.
+    /// Hands on what has been decided and wakes all tasks that wait for a change.
     pub(crate) fn publish(&self, context: &StepContext, board: &mut Board) {
         while let Some(decided) = board.take_decided() {
             let handed = match decided {
@@ -89,8 +91,8 @@ impl StepState {
                 }
             };
             if let Err(error) = self.handed.send(handed) {
-                // The receiver is gone only when the step was dropped, and with it whoever wanted its groups.
-                tracing::error!(%error, "what was accepted had nobody to take it");
+                // The receiver is gone only when the step was dropped: its caller no longer wants the groups.
+                tracing::error!(%error, "an accepted group was lost: its receiver is gone");
             }
         }
         if board.is_stopped() {
@@ -113,7 +115,7 @@ impl StepState {
     }
 }
 
-/// See the module's documentation.
+/// A worker of one step.
 pub(crate) struct AgentLoopWorker {
     pub(crate) context: Arc<StepContext>,
     pub(crate) state: Arc<StepState>,
@@ -245,8 +247,8 @@ fn requests<'a>(
     left.map(|index| request(index, 1, carried.sample(index).cloned())).collect()
 }
 
-/// Collects the samples of a group, filters it and computes its advantages. What is graded of a group that does not come
-/// to its end stays in `graded`.
+/// Collects the samples of a group, filters it and computes its advantages. What is graded of a group that
+/// does not come to its end stays in `graded`.
 async fn collect(context: &StepContext, dispatch: &Dispatch, graded: &Mutex<Vec<Sample>>) -> GroupEnd {
     let dispatched_at = context.epoch.elapsed();
     let group_started = AtomicBool::new(false);
@@ -294,7 +296,7 @@ async fn collect(context: &StepContext, dispatch: &Dispatch, graded: &Mutex<Vec<
         step: 0,
         staleness: 0,
         is_stale: false,
-        learnt_from: 0,
+        mask_before: 0,
         returns: dispatch.returns,
     };
     judge(context, group).await
@@ -307,7 +309,8 @@ fn spare_samples(context: &StepContext) -> u32 {
     samples.saturating_sub(needed)
 }
 
-/// The gates' verdict, and the advantages of a group that may be accepted. Those that need the whole batch stay 0 here.
+/// The gates' verdict, and the advantages of a group that may be accepted. Those that need the whole batch
+/// stay 0 here.
 async fn judge(context: &StepContext, mut group: Group) -> GroupEnd {
     let samples = &group.samples;
     let rewards: Vec<f32> = samples.iter().map(|sample| sample.reward).collect();

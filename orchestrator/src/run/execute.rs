@@ -18,11 +18,11 @@ use super::signals::Endings;
 use super::steps::{Collected, Steps};
 use super::summary::Summary;
 use super::{Run, convert, members};
-use crate::ledger::Resumption;
 use crate::policy::Announcement;
 use crate::report::{Progress, say};
 use crate::rollout::{AgentLoopManager, PromptFeed};
 use crate::scope::Scope;
+use rolldock_ledger::Resumption;
 
 /// The resolved recipe, inside a run's directory.
 pub const RECIPE_FILE: &str = "recipe.toml";
@@ -39,7 +39,8 @@ pub(super) async fn execute(run: Run, progress: &Progress) -> anyhow::Result<Sum
     let services = run.scope.child();
     let steps_scope = run.scope.child();
     let interrupted = steps_scope.token().clone();
-    let _interrupt = services.spawn(interrupt(steps_scope.token().clone(), services.token().clone()));
+    let _interrupt =
+        services.spawn("interrupt", interrupt(steps_scope.token().clone(), services.token().clone()));
     let last = resumption.as_ref().map(last_announcement).transpose()?.flatten();
     queue.allow_earlier(resumption.as_ref())?;
     let (manager, prompts) = open_rollout(&run, &ledger, resumption, &steps_scope, &services).await?;
@@ -145,7 +146,7 @@ impl Serving {
         let recipe = &run.recipe;
         let (balancer, control) = (run.fleet.balancer.clone(), Arc::clone(&run.fleet.control));
         let monitor = Monitor::new(balancer, control, convert::monitor_config(recipe));
-        let monitoring = services.spawn(monitor.run(services.token().clone()));
+        let monitoring = services.spawn("server monitor", monitor.run(services.token().clone()));
         let members = match &run.fleet.members {
             Some(members) => members::open(members, recipe, services).await?,
             None => Vec::new(),
@@ -155,7 +156,10 @@ impl Serving {
         let versions = policy.as_ref().map(|policy| policy.state().clone());
         let consuming = recipe.queue.consumer.clone().map(|consumer| {
             let claims = convert::claims(recipe);
-            services.spawn(queue.clone().consume(consumer, claims, versions, services.token().clone()))
+            services.spawn(
+                "consumer",
+                queue.clone().consume(consumer, claims, versions, services.token().clone()),
+            )
         });
         let served_at = match recipe.queue.address() {
             Some(address) => {

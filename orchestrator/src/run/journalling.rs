@@ -9,13 +9,14 @@ use rolldock_dispatch::DispatchId;
 use rolldock_queue::{Durability, Partition};
 
 use super::clock::unix_seconds;
-use crate::ledger::{
-    FORMAT, LedgerConfig, LedgerWriter, LifeRecord, Opened, QueueRecord, Record, Resumption, RunRecord,
-    read_carried,
-};
 use crate::recipe::Recipe;
 use crate::rollout::{PromptFeed, Restored};
 use crate::scope::Scope;
+use crate::scope::blocking;
+use rolldock_ledger::{
+    FORMAT, LedgerConfig, LedgerWriter, LifeRecord, Opened, QueueRecord, Record, Resumption, RunRecord,
+    read_carried,
+};
 
 /// Ids in one record.
 const SETTLED_MAX: usize = 4096;
@@ -37,7 +38,7 @@ impl RunJournal {
         let fsync = recipe.queue.durability == Durability::Fsync;
         let dir = out.to_owned();
         let opening = move || LedgerWriter::open(&dir, LedgerConfig { fsync, inline: false });
-        tokio::task::spawn_blocking(opening).await?.context("cannot open the run's ledger")
+        blocking("ledger open", opening).await?.context("cannot open the run's ledger")
     }
 
     /// Compares the ledger with the queue, and begins another life of the run.
@@ -98,7 +99,7 @@ impl RunJournal {
             }
             Ok(Restored { resumption, queued })
         };
-        scope.spawn_blocking(reading).await?
+        scope.spawn_blocking("ledger restore", reading).await?
     }
 
     /// Everything that the ledger was told so far is as durable as the recipe asks for: what was accepted may
@@ -126,6 +127,6 @@ impl RunJournal {
     /// Writes what is left.
     pub(super) async fn close(&self) -> anyhow::Result<()> {
         let writer = self.writer.clone();
-        Ok(tokio::task::spawn_blocking(move || writer.close()).await??)
+        Ok(blocking("ledger close", move || writer.close()).await??)
     }
 }

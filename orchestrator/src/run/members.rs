@@ -24,7 +24,7 @@ pub async fn serve_fleet(
     let bound = listener.local_addr().with_context(cannot)?;
     config.check(bound)?;
     let serving = serve_admin(members, config, listener, scope.token().clone());
-    let handle = scope.spawn(async move {
+    let handle = scope.spawn("fleet admin server", async move {
         if let Err(error) = serving.await {
             tracing::error!(%error, "the admin address is not served any more");
         }
@@ -41,7 +41,7 @@ pub(super) async fn open(
     let mut handles = Vec::new();
     if let Some(file) = recipe.fleet.file.clone() {
         let (members, end) = (members.clone(), scope.token().clone());
-        handles.push(scope.spawn(async move { members.follow(file, end).await }));
+        handles.push(scope.spawn("fleet file", async move { members.follow(file, end).await }));
     }
     if let Some(address) = &recipe.fleet.admin {
         let address = address.parse().with_context(|| format!("fleet.admin={address}"))?;

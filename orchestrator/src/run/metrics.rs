@@ -37,7 +37,7 @@ pub fn keep_metrics(scope: &Scope) -> anyhow::Result<RenderMetrics> {
         .install_recorder()
         .context("metrics are kept already")?;
     let (kept, end) = (handle.clone(), scope.token().clone());
-    scope.tracker().spawn(async move {
+    scope.spawn_detached("metrics upkeep", async move {
         while end.run_until_cancelled(tokio::time::sleep(UPKEEP_INTERVAL)).await.is_some() {
             kept.run_upkeep();
         }

@@ -72,8 +72,10 @@ impl Run {
     /// Opens data, tokenizer and fleet. Nothing is written.
     pub async fn prepare(recipe: Recipe, out: PathBuf, scope: Scope) -> anyhow::Result<Self> {
         let opening = recipe.clone();
-        let opened =
-            scope.spawn_blocking(move || open_data(&opening)).await.context("cannot open the data")??;
+        let opened = scope
+            .spawn_blocking("data set", move || open_data(&opening))
+            .await
+            .context("cannot open the data")??;
         let (codec, train, validation) = opened;
         let fleet = Fleet::open(&recipe, &codec, &scope).await?;
         let reward = Reward::open(&recipe, &codec, &scope)?;

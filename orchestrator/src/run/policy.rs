@@ -10,13 +10,13 @@ use parking_lot::Mutex;
 use rolldock_queue::Partition;
 
 use super::{Run, convert};
-use crate::ledger::{LedgerWriter, Record, Resumption};
 use crate::policy::{
     Announcement, Announcements, FleetUpdater, FollowVersion, PolicyMode, PolicyState, Updates,
 };
 use crate::report::say;
 use crate::rollout::{InWait, Phase, RolloutControl, Staleness, Subject};
 use crate::scope::Scope;
+use rolldock_ledger::{LedgerWriter, Record, Resumption};
 
 /// The versions of a run in which they can be announced.
 pub(super) struct RunPolicy {

@@ -13,12 +13,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::convert::{Claims, seconds};
 use super::serve::{serve_queue, until_taken};
-use crate::ledger::{QueueRecord, Resumption};
 use crate::policy::PolicyState;
 use crate::recipe::{Consumer, Recipe};
 use crate::rollout::Group;
 use crate::rows::group_rows;
 use crate::scope::Scope;
+use crate::scope::blocking;
+use rolldock_ledger::{QueueRecord, Resumption};
 
 /// Inside a run's directory.
 pub const QUEUE_FOLDER: &str = "queue";
@@ -54,7 +55,7 @@ impl RunQueue {
     pub(super) async fn open(out: &Path, recipe: &Recipe) -> anyhow::Result<Self> {
         let durability = recipe.queue.durability;
         let config = QueueConfig { dir: Some(out.join(QUEUE_FOLDER)), durability, ..QueueConfig::default() };
-        let queue = tokio::task::spawn_blocking(move || TransferQueue::open(config)).await??;
+        let queue = blocking("queue open", move || TransferQueue::open(config)).await??;
         let settings = &recipe.queue;
         let spec =
             PartitionSpec::new(&settings.partition, settings.tasks.iter().cloned(), settings.capacity_rows);
@@ -208,7 +209,7 @@ impl RunQueue {
     /// Makes everything durable and says how many rows are left.
     pub(super) async fn close(&self) -> anyhow::Result<u64> {
         let queue = self.queue.clone();
-        tokio::task::spawn_blocking(move || queue.close()).await?;
+        blocking("queue close", move || queue.close()).await?;
         Ok(self.partition.stats().rows as u64)
     }
 }

@@ -34,7 +34,7 @@ pub async fn serve_queue(
     }
     let config = ServiceConfig { token, ..ServiceConfig::default() };
     let end = scope.token().clone();
-    scope.tracker().spawn(async move {
+    scope.spawn_detached("queue server", async move {
         if let Err(error) = serve(queue, listener, config, end).await {
             tracing::error!(%error, "the queue is not served any more");
         }
@@ -87,7 +87,7 @@ pub fn serve_queue_locally(
     let end = scope.token().clone();
     let serving = move || async move { Ok(serve_local(queue, listener, end).await?) }.boxed_local();
     let ended = on_thread("rolldock-local", serving)?;
-    scope.tracker().spawn(async move {
+    scope.spawn_detached("local queue server", async move {
         if let Err(error) = ended.await.context("a thread died").flatten() {
             tracing::error!(%error, "the queue is not served to this host any more");
         }

@@ -126,7 +126,7 @@ async fn a_snapshot_has_what_is_freed_while_it_is_read(
     }
     let mut snapshot = queue.begin_snapshot(None).await.map_err(failed)?;
     partition.clear_all().await.map_err(failed)?;
-    let reading = tokio::task::spawn_blocking(move || {
+    let reading = crate::tasks::blocking("conformance read", move || {
         let mut bytes = Vec::new();
         while let Some(piece) = snapshot.next_piece()? {
             bytes.extend_from_slice(&piece);

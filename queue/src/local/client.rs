@@ -19,6 +19,7 @@ use crate::lease::{Hold, Labels};
 use crate::put::check_counts;
 use crate::remote::ipc;
 use crate::remote::wire::{PutAnswer, PutQuery, TakeBody};
+use crate::tasks;
 use crate::{
     ClosedGroup, KeyedRow, Lease, PartitionSpec, PartitionStats, Put, Queue, QueueError, QueueInspection,
     RowHandle, Take, Unfinished,
@@ -144,7 +145,7 @@ impl LocalQueue {
             Ok((labels, batches.collect::<Result<Vec<_>, QueueError>>()?))
         };
         let read: Result<_, QueueError> = if bytes > READ_INLINE_BYTES_MAX {
-            let reading = tokio::task::spawn_blocking(read);
+            let reading = tasks::blocking("local read", read);
             reading.await.map_err(|error| QueueError::Arrow { reason: error.to_string() })?
         } else {
             read()

@@ -136,7 +136,8 @@ impl Connection {
         let shared = Arc::new(Shared { calls: Mutex::new(Some(HashMap::new())), regions: Mutex::default() });
         let outbox = Arc::new(Outbox::new(socket));
         let end = CancellationToken::new();
-        tasks.spawn_on(serve(Arc::clone(&shared), Arc::clone(&outbox), reader, end.clone()), runtime);
+        let serving = serve(Arc::clone(&shared), Arc::clone(&outbox), reader, end.clone());
+        crate::tasks::spawn_on(tasks, "local connection", serving, runtime);
         Ok(Self {
             shared,
             outbox,

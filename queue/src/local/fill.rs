@@ -7,6 +7,7 @@ use arrow_buffer::Buffer;
 
 use crate::QueueError;
 use crate::mapped::{Filling, Mapping};
+use crate::tasks;
 
 /// From here on a second thread is worth its waking up; bytes.
 const SHARED_BYTES: usize = 1 << 20;
@@ -30,7 +31,7 @@ where
     let bytes = buffers.iter().map(Buffer::len).sum();
     if !mapping.is_touched(bytes) {
         let (mapping, lent) = (Arc::clone(&mapping), Arc::clone(&lent));
-        let touching = tokio::task::spawn_blocking(move || {
+        let touching = tasks::blocking("region touch", move || {
             let touched = mapping.touch(bytes);
             drop(lent);
             touched
@@ -41,7 +42,7 @@ where
     if bytes >= SHARED_BYTES {
         let filling = Arc::clone(&filling);
         // Not waited for: if it wakes up late there is nothing left to do.
-        drop(tokio::task::spawn_blocking(move || while filling.copy_next() {}));
+        drop(tasks::blocking("region copy", move || while filling.copy_next() {}));
     }
     while filling.copy_next() {
         tokio::task::yield_now().await;

@@ -18,6 +18,7 @@ use super::pool::{RegionUse, Regions};
 use super::protocol::{Ask, INLINE_BYTES_MAX, LeaseName, RoomAnswer, RowsPlace, TakeAnswer};
 use crate::remote::ipc;
 use crate::remote::wire::{PutAnswer, PutQuery, TakeBody};
+use crate::tasks;
 use crate::{Lease, Partition, Put, Queue, QueueError, TransferQueue};
 
 /// Regions that are lent to one client for its puts.
@@ -257,7 +258,7 @@ impl Service {
         if length <= DECODE_INLINE_BYTES_MAX {
             return read();
         }
-        let reading = tokio::task::spawn_blocking(read);
+        let reading = tasks::blocking("local read", read);
         reading.await.map_err(|_| bad("arrow stream: it cannot be read"))?
     }
 

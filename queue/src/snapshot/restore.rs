@@ -19,6 +19,7 @@ use crate::put::columns_of;
 use crate::queue::{Claim, TransferQueue};
 use crate::record::{PayloadRecord, Record};
 use crate::store::{Chunk, ChunkId, Encoded, NewChunk, Note, Stored, decode};
+use crate::tasks;
 
 /// Payload that may be on its way to the disk; bytes.
 const IN_FLIGHT_BYTES_MAX: u64 = 32 << 20;
@@ -97,7 +98,7 @@ impl TransferQueue {
         mut source: impl Read + Send + 'static,
     ) -> Result<SnapshotCounts, QueueError> {
         let queue = self.clone();
-        let restoring = tokio::task::spawn_blocking(move || queue.restore_from(&mut source));
+        let restoring = tasks::blocking("snapshot restore", move || queue.restore_from(&mut source));
         restoring.await.map_err(|error| QueueError::Arrow { reason: error.to_string() })?
     }
 

@@ -13,6 +13,7 @@ use crate::partition::CutReader;
 use crate::queue::TransferQueue;
 use crate::record::Record;
 use crate::store::{ChunkId, Loader, Source};
+use crate::tasks;
 
 /// A queue, or one of its partitions, at one moment: what it was when this was made, whatever happens meanwhile.
 ///
@@ -123,7 +124,7 @@ impl TransferQueue {
         let queue = self.clone();
         let partition = partition.map(str::to_owned);
         let capturing =
-            tokio::task::spawn_blocking(move || queue.capture(partition.as_deref(), Scrutiny::None));
+            tasks::blocking("snapshot", move || queue.capture(partition.as_deref(), Scrutiny::None));
         let captured = capturing.await.map_err(|error| QueueError::Arrow { reason: error.to_string() })??;
         Ok(Snapshot::of(self.clone(), captured))
     }
@@ -137,7 +138,7 @@ impl TransferQueue {
         mut into: impl Write + Send + 'static,
     ) -> Result<SnapshotCounts, QueueError> {
         let mut snapshot = self.begin_snapshot(partition).await?;
-        let writing = tokio::task::spawn_blocking(move || {
+        let writing = tasks::blocking("snapshot write", move || {
             while let Some(piece) = snapshot.next_piece()? {
                 into.write_all(&piece).map_err(QueueError::io("write", "a snapshot"))?;
             }

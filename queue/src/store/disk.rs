@@ -28,6 +28,7 @@ use super::{
 };
 use crate::error::QueueError;
 use crate::mapped;
+use crate::tasks;
 
 use segments::SegmentWriter;
 
@@ -310,7 +311,7 @@ fn unreadable(path: &Path, location: &ChunkLocation, error: std::io::Error) -> Q
 
 /// Off the I/O threads: this reads what may lie on no page yet, or computes checksums of megabytes.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, QueueError> {
-    let working = tokio::task::spawn_blocking(work);
+    let working = tasks::blocking("segment files", work);
     working.await.map_err(|error| QueueError::Arrow { reason: error.to_string() })
 }
 

@@ -46,6 +46,7 @@ use tokio_util::task::TaskTracker;
 
 use super::answer::{nonsense, question, read_json, score_of};
 use super::{RewardJob, RewardRunner};
+use crate::tasks;
 use crate::{RewardError, Score};
 use worker::{Death, Ended, LINE_BYTES_MAX, StartError, Worker};
 
@@ -263,14 +264,14 @@ impl Pool {
     fn start(self: &Arc<Self>, slot: OwnedSemaphorePermit) -> oneshot::Receiver<RewardError> {
         if !self.is_watched.swap(true, Ordering::Relaxed) {
             let pool = Arc::clone(self);
-            self.tracker.spawn(async move {
+            tasks::spawn(&self.tracker, "reward workers", async move {
                 pool.closing.cancelled().await;
                 pool.kill_idle();
             });
         }
         let (failed, failure) = oneshot::channel();
         let pool = Arc::clone(self);
-        self.tracker.spawn(async move {
+        tasks::spawn(&self.tracker, "reward worker start", async move {
             let started = tokio::select! {
                 biased;
                 () = pool.closing.cancelled() => return,

@@ -48,6 +48,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::RewardError;
+use crate::tasks;
 use command_line::{Cage, MARK};
 use interpreter::Interpreter;
 use leftovers::Mark;
@@ -201,7 +202,9 @@ impl Sandbox {
         };
         let (program, directory) = (program.to_owned(), self.directory.clone());
         let owner = Owner { user, turn, tracker: self.tracker.clone(), runtime: Handle::current() };
-        let place = self.tracker.spawn_blocking(move || Place::new(&directory, &program, owner));
+        let place = tasks::spawn_blocking(&self.tracker, "sandbox place", move || {
+            Place::new(&directory, &program, owner)
+        });
         match place.await {
             Ok(place) => {
                 place.map_err(|error| failed(&format!("a candidate's directory could not be made: {error}")))

@@ -30,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::codec::Codec;
+use crate::tasks;
 use crate::{Phase, SimError, SimServer};
 
 mod chat;
@@ -97,7 +98,7 @@ pub fn serve(
     let face =
         Arc::new(Face { server, codec, started: Instant::now(), started_unix_s, ids: AtomicU64::new(0) });
     tracing::info!(%addr, server = %face.server.config().name, "simulated server listens");
-    tracker.spawn(listen(face, listener, addr, tracker.clone(), cancel));
+    tasks::spawn(&tracker, "simulated server", listen(face, listener, addr, tracker.clone(), cancel));
     Ok(addr)
 }
 
@@ -132,7 +133,7 @@ async fn listen(
             () = tokio::time::sleep(Duration::from_millis(RETRY_MS)), if retries => {}
             accepted = accept => match accepted {
                 Ok((stream, _)) => {
-                    tracker.spawn(converse(Arc::clone(&face), stream, cancel.clone()));
+                    tasks::spawn(&tracker, "simulated connection", converse(Arc::clone(&face), stream, cancel.clone()));
                 }
                 // As a rule descriptors have run out, and other connections have to close first.
                 Err(_) => tokio::time::sleep(Duration::from_millis(RETRY_MS)).await,

@@ -20,6 +20,7 @@ use crate::engine::{Admission, Core, Life, PauseMode, block_chain};
 use crate::invariants::Census;
 use crate::request::{SimRequest, SimResponse};
 use crate::stats::SimStats;
+use crate::tasks;
 use crate::workload::Workload;
 use crate::{Fault, ServerConfig, SimError};
 
@@ -116,7 +117,7 @@ impl SimServer {
             key,
         });
         let server = Self { inner };
-        tracker.spawn(server.clone().follow(cancel));
+        tasks::spawn(&tracker, "simulated engine", server.clone().follow(cancel));
         Ok(server)
     }
 

@@ -320,7 +320,7 @@ impl World {
     pub(crate) fn start_monitor(&self) -> AbortOnDropHandle<()> {
         let control = Arc::clone(&self.lying);
         let monitor = Monitor::new(self.balancer.clone(), control, self.monitor.clone());
-        self.scope.spawn(monitor.run(self.scope.token().clone()))
+        self.scope.spawn("server monitor", monitor.run(self.scope.token().clone()))
     }
 
     /// Applies random faults to the fleet.

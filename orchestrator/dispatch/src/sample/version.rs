@@ -31,8 +31,8 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// Oldest and newest version of a request whose answer reported `spans`. The client's versions stand in where the
-    /// engine reported none, or where a label carries no number (engines start as "default").
+    /// Oldest and newest version of a request whose answer reported `spans`. The client's versions stand in
+    /// where the engine reported none, or where a label carries no number (engines start as "default").
     pub(super) fn range(self, spans: &[VersionSpan]) -> (u64, u64) {
         let client = (self.sent, self.now);
         let of_span = |span: &VersionSpan| span.number().map_or(client, |version| (version, version));
@@ -40,7 +40,8 @@ impl Stamp {
         spans.iter().map(of_span).reduce(join).unwrap_or(client)
     }
 
-    /// The spans of `tokens` tokens: the engine's, or one span with the version at which the client sent the request.
+    /// The spans of `tokens` tokens: the engine's, or one span with the version at which the client sent the
+    /// request.
     pub(super) fn spans(self, reported: Vec<VersionSpan>, tokens: u32) -> Vec<VersionSpan> {
         if !reported.is_empty() {
             return reported;

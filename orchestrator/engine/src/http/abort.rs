@@ -166,7 +166,7 @@ impl Aborter {
         self.running.send_replace(true);
         let aborter = Arc::clone(self);
         let token = scope.token().clone();
-        scope.tracker().spawn(async move {
+        scope.spawn_detached("engine aborts", async move {
             if token.run_until_cancelled(aborter.run()).await.is_none() {
                 aborter.stop();
             }

@@ -270,7 +270,7 @@ impl HttpEngine {
         let Some(encode) = self.encode.clone() else {
             return Err(server.bad_answer("text without a tokenizer".to_owned()));
         };
-        let encoding = self.scope.spawn_blocking(move || {
+        let encoding = self.scope.spawn_blocking("prompt encoding", move || {
             let samples = texts.into_iter().map(|(text, finish_reason)| SampleOutput {
                 response_ids: encode(&text),
                 logprobs: Vec::new(),

@@ -185,7 +185,7 @@ impl Pool {
             idle.swept = true;
             let pool = Arc::clone(self);
             let token = self.scope.token().clone();
-            self.scope.tracker().spawn(async move {
+            self.scope.spawn_detached("engine connections", async move {
                 if token.run_until_cancelled(pool.sweep()).await.is_none() {
                     pool.idle.lock().connections.clear();
                 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::Question;
 use super::queue::QueueSide;
-use crate::ledger::{DispatchHistory, History, LedgerError, Next, StepState};
+use rolldock_ledger::{DispatchHistory, History, LedgerError, Next, StepState};
 
 pub(super) fn answer(
     question: Question,

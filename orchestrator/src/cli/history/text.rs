@@ -6,7 +6,7 @@ use rolldock_dispatch::{Fate, StepEnd, Totals};
 use super::Question;
 use super::json::words_of;
 use super::queue::QueueSide;
-use crate::ledger::{DispatchHistory, History, LedgerError, LedgerState, Next, QueuedPrompt, StepState};
+use rolldock_ledger::{DispatchHistory, History, LedgerError, LedgerState, Next, QueuedPrompt, StepState};
 
 /// Steps that are listed; JSON has all.
 const STEPS_LISTED_MAX: usize = 40;

@@ -13,6 +13,7 @@ use crate::cli::args::{ClearArgs, RestoreArgs, SnapshotArgs, SourceArgs};
 use crate::cli::file::Unfinished;
 use crate::report::say;
 use crate::run::queue_folder;
+use crate::scope::blocking;
 
 /// Readings of a directory in which another process is freeing rows.
 const ATTEMPTS: usize = 4;
@@ -83,7 +84,7 @@ pub(super) async fn verify(args: SourceArgs) -> anyhow::Result<()> {
         Some(server) => server.verify().await?,
         None => {
             let folder = queue_folder(args.source.as_ref());
-            tokio::task::spawn_blocking(move || TransferQueue::verify_dir(&folder)).await??
+            blocking("queue verify", move || TransferQueue::verify_dir(&folder)).await??
         }
     };
     let VerifyReport { partitions, rows, chunks, bytes, unfinished_bytes, problems } = report;
@@ -150,9 +151,9 @@ async fn clear_in(queue: &dyn Queue, changer: Changer<'_>, args: &ClearArgs) -> 
 
 async fn open_to_change(folder: PathBuf) -> anyhow::Result<TransferQueue> {
     let config = QueueConfig { dir: Some(folder), ..QueueConfig::default() };
-    Ok(tokio::task::spawn_blocking(move || TransferQueue::open(config)).await??)
+    Ok(blocking("queue open", move || TransferQueue::open(config)).await??)
 }
 
 async fn close(queue: TransferQueue) -> anyhow::Result<()> {
-    Ok(tokio::task::spawn_blocking(move || queue.close()).await?)
+    Ok(blocking("queue close", move || queue.close()).await?)
 }

@@ -7,11 +7,12 @@ use crate::cli::args::UnitArgs;
 use crate::report::say;
 use crate::run::{queue_folder, serve_queue_on_threads};
 use crate::scope::Scope;
+use crate::scope::blocking;
 
 pub(super) async fn unit(args: UnitArgs) -> anyhow::Result<()> {
     let folder = args.dir.as_deref().map(queue_folder);
     let config = QueueConfig { dir: folder.clone(), ..QueueConfig::default() };
-    let queue = tokio::task::spawn_blocking(move || TransferQueue::open(config)).await??;
+    let queue = blocking("queue open", move || TransferQueue::open(config)).await??;
     let controller = RemoteConfig { token: args.token.clone(), ..RemoteConfig::new(&args.controller) };
     let controller = RemoteQueue::new(controller)?;
     let scope = Scope::new();
@@ -25,7 +26,7 @@ pub(super) async fn unit(args: UnitArgs) -> anyhow::Result<()> {
     };
     say(&format!("keeping rows for {} at {url}, {kept}", args.controller));
     let (unit, end) = (queue.clone(), scope.token().clone());
-    let _announcing = scope.spawn(async move {
+    let _announcing = scope.spawn("storage unit", async move {
         if let Err(error) = run_unit(&unit, folder.as_deref(), UnitConfig::new(controller, url), &end).await {
             tracing::error!(%error, "this is no storage unit any more");
         }

@@ -39,7 +39,7 @@ impl Rig {
 
     fn follow(&self) -> tokio_util::task::AbortOnDropHandle<()> {
         let directory = self.folder.path().join("checkpoints");
-        self.scope.spawn(follow(directory, self.state.clone(), self.scope.clone()))
+        self.scope.spawn("policy directory", follow(directory, self.state.clone(), self.scope.clone()))
     }
 }
 

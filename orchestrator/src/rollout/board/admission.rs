@@ -1,8 +1,9 @@
 //! Whether another prompt may be sent out, and how many should be drawn.
 
 use super::{Board, Hold};
+use crate::rollout::Launch;
+use crate::rollout::early_stop::AtTarget;
 use crate::rollout::feed::Drawn;
-use crate::rollout::{EarlyStop, Launch};
 
 /// How many prompts are drawn from the data set ahead of their dispatch.
 const DRAW_CHUNK: usize = 64;
@@ -38,12 +39,16 @@ impl Board {
         if self.dispatched_new < self.batches_opened * self.config.gen_batch_size {
             return true;
         }
-        // The next batch is opened only if the ones before have certainly fallen short: a batch for one missing
-        // group is mostly thrown away. Who wants to launch ahead of that has `Launch::OnDemand`.
+        // The next batch is opened only if the ones before have certainly fallen short: a batch for one
+        // missing group is mostly thrown away. `Launch::OnDemand` launches ahead of that.
         let under_way = self.running + self.queued.len();
         let short = self.accepted_count + self.undecided.len() + under_way < self.target;
-        // A synchronous batch is awaited whole.
-        short && (self.config.early_stop != EarlyStop::Off || under_way == 0)
+        short
+            && match self.config.early_stop.rule().at_target {
+                AtTarget::Stop => true,
+                // A synchronous batch is awaited whole.
+                AtTarget::AwaitAll => under_way == 0,
+            }
     }
 
     /// Whether what is under way is expected to miss the end of the last step.
@@ -67,13 +72,14 @@ impl Board {
         if place >= self.config.staleness.admitted(self.policy_version, target) {
             return Some(Hold::Trainer);
         }
-        // The trainer's lag is in groups that it has not taken; what the queue has no room for is ours to hold.
+        // The trainer may lag by groups that it has not taken; groups that the queue has no room for are held
+        // here.
         let ahead_max = target.saturating_mul(self.config.staleness.max + 1);
         ((self.not_put + self.under_way()) as u64 >= ahead_max).then_some(Hold::Queue)
     }
 
     /// What the whole flow waits for: nothing runs that would have to end first.
-    pub(crate) fn stands_for(&self) -> Option<Hold> {
+    pub(crate) fn hold_of_flow(&self) -> Option<Hold> {
         self.hold().filter(|_| self.running == 0)
     }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{Board, Requeued};
 use crate::data::Prompt;
-use crate::ledger::{KeptGroup, LedgerWriter, QueuedPrompt, Resumption};
 use crate::rollout::carry::CarriedGroup;
+use rolldock_ledger::{KeptGroup, LedgerWriter, QueuedPrompt, Resumption};
 
 /// What a run continues from: what its ledger says, with the prompts and tokens that it names.
 #[derive(Debug)]

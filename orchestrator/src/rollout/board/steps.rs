@@ -3,15 +3,16 @@
 use rolldock_dispatch::invariants::Violation;
 use rolldock_dispatch::{CarriedSample, Fate, StepEnd};
 
-use super::{Board, Decided, Dispatch, Requeued, Slot, StepRecord};
-use crate::ledger::KeptGroup;
+use super::{Board, Decided, Dispatch, EndedStep, Requeued, Slot};
 use crate::rollout::dispatches::SentOut;
+use crate::rollout::early_stop::{AtTarget, DecisionOrder};
 use crate::rollout::staleness::RETURNS_MAX;
-use crate::rollout::{EarlyStop, Group, OnStale, OnStop, invariants};
+use crate::rollout::{Group, OnStale, OnStop, invariants};
+use rolldock_ledger::KeptGroup;
 
 impl Board {
-    /// Starts a step that ends with a cut. Held groups get their next dispatch at once; those beyond the staleness
-    /// bound end `stale`.
+    /// Starts a step that ends with a cut. Held groups get their next dispatch at once; those beyond the
+    /// staleness bound end `stale`.
     pub(crate) fn begin_step(&mut self, step: u64, target: usize) {
         self.flow_until = None;
         self.begin(step, target);
@@ -53,8 +54,8 @@ impl Board {
         self.decide();
     }
 
-    /// Sends everything back at once that has become too old for this step. One after the other, each when its turn has
-    /// come, they would be generated one after the other too.
+    /// Sends everything back at once that has become too old for this step. One after the other, each when
+    /// its turn has come, they would be generated one after the other too.
     fn send_back_stale(&mut self) {
         let rule = self.config.staleness;
         if !matches!(rule.on_stale, OnStale::Drop | OnStale::Requeue) {
@@ -123,7 +124,7 @@ impl Board {
                     return;
                 }
                 OnStale::Requeue => return self.send_back(group),
-                OnStale::MaskTokens => group.learnt_from = rule.fresh_from(claim_version),
+                OnStale::MaskTokens => group.mask_before = rule.fresh_from(claim_version),
                 OnStale::DeliverFlagged => {}
             }
             group.is_stale = true;
@@ -156,21 +157,20 @@ impl Board {
     fn reach_target(&mut self) {
         match self.flow_until {
             Some(last) if self.step < last => {
-                self.let_go_of_aside(0);
+                self.release_set_aside(0);
                 self.decided.push_back(Decided::StepEnd(self.record()));
                 self.dispatches.end_step(self.step, StepEnd::Reached);
                 self.enter(self.step_after(self.step));
                 self.send_back_stale();
             }
-            // In a flow everything that was sent out has its turn in some step, so there is nothing to await.
-            None if self.config.early_stop == EarlyStop::Off => {}
+            None if self.config.early_stop.rule().at_target == AtTarget::AwaitAll => {}
             _ => self.stopped = true,
         }
     }
 
     /// What the step has come to.
-    pub(crate) fn record(&self) -> StepRecord {
-        StepRecord {
+    pub(crate) fn record(&self) -> EndedStep {
+        EndedStep {
             step: self.step,
             counts: self.counts(),
             totals: self.dispatches.step_totals().clone(),
@@ -189,18 +189,20 @@ impl Board {
 
     fn next_decidable(&self) -> Option<u64> {
         let first_valid = *self.undecided.first()?;
-        if self.config.early_stop == EarlyStop::First {
-            return Some(first_valid);
+        match self.config.early_stop.rule().order {
+            DecisionOrder::AsGroupsEnd => Some(first_valid),
+            DecisionOrder::Dispatch => {
+                let (first_undecided, _) = self.slots.first_key_value()?;
+                (*first_undecided == first_valid).then_some(first_valid)
+            }
         }
-        let (first_undecided, _) = self.slots.first_key_value()?;
-        (*first_undecided == first_valid).then_some(first_valid)
     }
 
-    /// Ends the step: what is valid beyond the target is held (or goes with the rest under `discard`), and what
-    /// is still running, which only a dead worker leaves behind, is cut off.
+    /// Ends the step: what is valid beyond the target is held (or goes with the rest under `discard`), and
+    /// what is still running, which only a dead worker leaves behind, is cut off.
     pub(crate) fn end_step(&mut self) -> Result<(), Violation> {
         self.stopped = true;
-        self.let_go_of_aside(0);
+        self.release_set_aside(0);
         let numbers: Vec<u64> = self.slots.keys().copied().collect();
         for number in numbers {
             match self.slots.remove(&number) {

@@ -99,7 +99,8 @@ impl SampleRequest<'_> {
             answer = &mut generating => answer,
             () = permit.revoked() => return Err(Trouble::ServerLost),
             () = self.context.is_cut() => {
-                // Ends with an abort, or well after all; whoever holds this future ends it if it takes too long.
+                // The request is aborted, or its complete answer wins the race. The caller drops this future
+                // after its limit.
                 tokio::select! {
                     biased;
                     answer = &mut generating => answer,
@@ -117,8 +118,8 @@ impl SampleRequest<'_> {
         }
     }
 
-    /// Has the engine end a request, and returns when it should have. With a stream nothing is to be asked for: what
-    /// there is has been reported.
+    /// Has the engine end a request, and returns when it should have. With a stream nothing is to be asked
+    /// for: what there is has been reported.
     async fn interrupted(&self, server_name: &str, request_id: &Arc<str>) {
         let carry = &self.context.config.carry;
         if carry.stream {

@@ -11,6 +11,7 @@ use super::{Call, Content, RemoteQueue, path, query};
 use crate::remote::body::RequestBody;
 use crate::remote::link::Answer;
 use crate::remote::wire::{ExportQuery, SNAPSHOT_STREAM, SnapshotQuery};
+use crate::tasks;
 use crate::{ExportFormat, QueueError, SnapshotCounts, VerifyReport};
 
 /// How long a whole queue may take to be sent, restored or looked through.
@@ -74,7 +75,7 @@ impl RemoteQueue {
     /// lost, the partitions say whether it happened.
     pub async fn restore(&self, source: impl Read + Send + 'static) -> Result<SnapshotCounts, QueueError> {
         let (sender, pieces) = mpsc::channel(PIECES_MAX);
-        let reading = tokio::task::spawn_blocking(move || read_pieces(source, &sender));
+        let reading = tasks::blocking("snapshot upload", move || read_pieces(source, &sender));
         let call = Call { wait: WHOLE_MAX, ..Call::post("/v1/restore", Content::Nothing) };
         let restored = self.link.upload(&call, SNAPSHOT_STREAM, RequestBody::Stream(pieces)).await?;
         // It is over: its pieces are all sent.

@@ -146,12 +146,10 @@ impl Hold for Held {
         let (link, call) = (Arc::clone(&self.link), self.call("nack"));
         let tasks = link.tasks.clone();
         let runtime = link.runtime.clone();
-        tasks.spawn_on(
-            async move {
-                // Where it fails, the lease's expiry gives the rows back.
-                let _ = link.done(call).await;
-            },
-            &runtime,
-        );
+        let giving_back = async move {
+            // Where it fails, the lease's expiry gives the rows back.
+            let _ = link.done(call).await;
+        };
+        crate::tasks::spawn_on(&tasks, "lease nack", giving_back, &runtime);
     }
 }

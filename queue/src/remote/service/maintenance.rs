@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 
 use super::{Answer, Path, Query, Service, Shared, done, json};
 use crate::remote::wire::{ExportQuery, SNAPSHOT_STREAM, SnapshotQuery};
+use crate::tasks;
 use crate::{Export, ExportFormat, QueueError, Snapshot};
 
 /// Pieces of a body that may wait to be read.
@@ -64,8 +65,9 @@ fn next_pieces(snapshot: &mut Snapshot) -> Result<Option<Bytes>, QueueError> {
 async fn snapshot(State(service): Shared, Query(query): Query<SnapshotQuery>) -> Answer {
     let begun = service.queue.begin_snapshot(query.partition.as_deref()).await?;
     let pieces = stream::try_unfold(begun, async |mut snapshot| {
-        let reading =
-            tokio::task::spawn_blocking(move || next_pieces(&mut snapshot).map(|bytes| (bytes, snapshot)));
+        let reading = tasks::blocking("snapshot read", move || {
+            next_pieces(&mut snapshot).map(|bytes| (bytes, snapshot))
+        });
         let (bytes, snapshot) = reading.await.map_err(lost)??;
         Ok::<_, QueueError>(bytes.map(|bytes| (bytes, snapshot)))
     });

@@ -18,6 +18,7 @@ use tokio_util::task::TaskTracker;
 use super::Endpoint;
 use crate::external::answer::{nonsense, question, read_json, score_of};
 use crate::external::{RewardJob, RewardRunner};
+use crate::tasks;
 use crate::{RewardError, Score};
 
 /// A runner that sends a batch of jobs a request.
@@ -86,13 +87,13 @@ impl Batcher {
         if open.items.len() >= self.batch_max {
             let full = open.take();
             drop(open);
-            self.spawn(|batcher| async move { batcher.send(full).await });
+            self.start(|batcher| async move { batcher.send(full).await });
             return answer;
         }
         if open.items.len() == 1 {
             let number = open.number;
             drop(open);
-            self.spawn(|batcher| async move {
+            self.start(|batcher| async move {
                 sleep(batcher.batch_wait).await;
                 let items = batcher.take_if_open(number);
                 batcher.send(items).await;
@@ -101,10 +102,10 @@ impl Batcher {
         answer
     }
 
-    fn spawn<F: Future<Output = ()> + Send + 'static>(self: &Arc<Self>, work: impl FnOnce(Arc<Self>) -> F) {
+    fn start<F: Future<Output = ()> + Send + 'static>(self: &Arc<Self>, work: impl FnOnce(Arc<Self>) -> F) {
         let token = self.token.clone();
         let work = work(Arc::clone(self));
-        self.tracker.spawn(async move {
+        tasks::spawn(&self.tracker, "reward batch", async move {
             tokio::select! {
                 biased;
                 () = token.cancelled() => {}

@@ -20,6 +20,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::PoolSpec;
 use crate::external::answer::quote;
+use crate::tasks;
 
 /// The most bytes of an answer line.
 pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
@@ -84,7 +85,7 @@ pub(super) struct Worker {
 impl Worker {
     /// Starts a process and waits for its handshake. Cancel-safe: dropping the future kills the process.
     pub(super) async fn start(spec: &PoolSpec, tracker: &TaskTracker) -> Result<Self, StartError> {
-        let mut worker = Self::spawn(spec, tracker)?;
+        let mut worker = Self::launch(spec, tracker)?;
         let Some(limit) = spec.handshake else { return Ok(worker) };
         let Ok(hello) = timeout(limit, worker.line()).await else {
             let how = format!("it was not ready within start_s={}", limit.as_secs_f64());
@@ -109,7 +110,7 @@ impl Worker {
         Death { how, stderr: last_lines(&self.stderr_tail.lock()) }
     }
 
-    fn spawn(spec: &PoolSpec, tracker: &TaskTracker) -> Result<Self, StartError> {
+    fn launch(spec: &PoolSpec, tracker: &TaskTracker) -> Result<Self, StartError> {
         let Some((program, arguments)) = spec.words.split_first() else {
             return Err(StartError::Never("the command line has no program".into()));
         };
@@ -140,7 +141,7 @@ impl Worker {
             stdin,
             stdout: BufReader::new(stdout),
             stderr_tail,
-            stderr_end: Some(AbortOnDropHandle::new(tracker.spawn(drain))),
+            stderr_end: Some(AbortOnDropHandle::new(tasks::spawn(tracker, "reward worker stderr", drain))),
             answers: 0,
             slot: None,
             tracker: tracker.clone(),
@@ -246,7 +247,7 @@ impl Drop for Worker {
             drop(timeout(REAP_MAX, child.wait()).await);
             drop(slot);
         };
-        self.tracker.spawn_on(reap, &self.runtime);
+        tasks::spawn_on(&self.tracker, "reward worker reaper", reap, &self.runtime);
     }
 }
 

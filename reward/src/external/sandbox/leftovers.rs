@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::tasks;
 use rustix::process::{Pid, Signal};
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
@@ -56,7 +57,9 @@ pub(super) async fn kill(mark: &Mark, tracker: &TaskTracker) -> bool {
     for _ in 0..ROUNDS_MAX {
         let looking = mark.clone();
         // A host may have many thousands of processes.
-        let found = tracker.spawn_blocking(move || marked(&looking)).await.unwrap_or_default();
+        let found = tasks::spawn_blocking(tracker, "sandbox search", move || marked(&looking))
+            .await
+            .unwrap_or_default();
         if found.is_empty() {
             return true;
         }

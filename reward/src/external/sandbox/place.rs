@@ -18,6 +18,7 @@ use tokio_util::task::TaskTracker;
 
 use super::TOOLS_PATH;
 use super::users::User;
+use crate::tasks;
 
 /// The program's name in its directory.
 pub(super) const PROGRAM: &str = "candidate.py";
@@ -107,7 +108,7 @@ impl Drop for Kept {
             remove(directory, user.is_some()).await;
             drop((user, turn));
         };
-        tracker.spawn_on(remove, &runtime);
+        tasks::spawn_on(&tracker, "sandbox removal", remove, &runtime);
     }
 }
 

@@ -24,6 +24,7 @@ use tokio_util::task::TaskTracker;
 
 use super::leftovers::{self, Mark};
 use super::place::Place;
+use crate::tasks;
 
 /// Bytes at the end of standard error that are kept.
 const STDERR_BYTES_MAX: usize = 2048;
@@ -149,7 +150,7 @@ impl Run {
     fn clean(&mut self) -> Option<tokio::task::JoinHandle<()>> {
         let mut parts = self.parts.take()?;
         parts.kill();
-        Some(self.tracker.spawn_on(parts.clean(), &self.runtime))
+        Some(tasks::spawn_on(&self.tracker, "sandbox clean-up", parts.clean(), &self.runtime))
     }
 }
 

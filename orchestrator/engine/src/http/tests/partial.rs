@@ -77,11 +77,12 @@ async fn an_interrupt_is_sent_until_its_request_returns_or_so_many_times() {
         server.push(Script::Hang(Vec::new()));
         (0..8).for_each(|_| server.push(status(200, r#"{"status":"aborted"}"#)));
         let asking = Arc::clone(&engine);
-        let generating = scope.spawn(async move { asking.generate("s", request("r-1")).await });
+        let generating = scope.spawn("asking", async move { asking.generate("s", request("r-1")).await });
         assert!(matches!(server.next_seen().await, Seen::Request { .. }));
 
         let asking = Arc::clone(&engine);
-        let interrupting = scope.spawn(async move { asking.interrupt("s", &"r-1".into()).await });
+        let interrupting =
+            scope.spawn("interrupting", async move { asking.interrupt("s", &"r-1".into()).await });
         let Seen::Request { head, body, .. } = server.next_seen().await else { panic!("closed") };
         assert!(head.starts_with("POST /inference/v1/abort_requests "), "{head}");
         assert_eq!(body, r#"{"request_ids":["generate-tokens-r-1"]}"#);

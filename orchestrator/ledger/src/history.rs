@@ -36,8 +36,8 @@ pub struct History {
 }
 
 impl History {
-    /// Reads the ledger in `dir` and keeps the dispatches that `is_asked_for`, each when it has ended, or is in flight at
-    /// the end of the log. Blocks.
+    /// Reads the ledger in `dir` and keeps the dispatches that `is_asked_for`, each when it has ended, or is
+    /// in flight at the end of the log. Blocks.
     ///
     /// # Errors
     /// What [`read_log`] and [`LedgerState::apply`] say.

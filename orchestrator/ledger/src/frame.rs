@@ -1,4 +1,5 @@
-//! The log as [frames](rolldock_frames): the body of a frame is records, one after the other, that are written together.
+//! The log as [frames](rolldock_frames): the body of a frame is records, one after the other, that are
+//! written together.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -13,8 +14,8 @@ use super::{LedgerError, Record};
 pub const LEDGER_FILE: &str = "ledger.log";
 /// Bytes of a frame's body.
 const BODY_BYTES_MAX: u32 = 16 << 20;
-/// How the log is framed. More than two frames of the largest kind behind damage is not what a crash leaves of the last
-/// write.
+/// How the log is framed. More than two frames of the largest kind behind damage is not what a crash leaves
+/// of the last write.
 pub(super) const FORMAT: Format = Format {
     magic: b"ROLLDOCK-LEDGER-1\n",
     body_bytes_max: BODY_BYTES_MAX,
@@ -35,12 +36,14 @@ pub struct LogEnd {
     pub torn_bytes: u64,
 }
 
-/// Calls `each` with every record of the log in `dir` and the offset of its frame; says where the sound part ends.
+/// Calls `each` with every record of the log in `dir` and the offset of its frame; says where the sound part
+/// ends.
 ///
 /// Blocks. It reads as much as the file has now, so a run may append meanwhile.
 ///
 /// # Errors
-/// [`LedgerError::NoLedger`], [`LedgerError::Corrupt`] for damage that is not the last write's, and the errors of `each`.
+/// [`LedgerError::NoLedger`], [`LedgerError::Corrupt`] for damage that is not the last write's, and the
+/// errors of `each`.
 pub fn read_log(
     dir: &Path,
     mut each: impl FnMut(u64, Record) -> Result<(), LedgerError>,

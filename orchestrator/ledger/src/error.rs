@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rolldock_dispatch::DispatchId;
 use rolldock_dispatch::invariants::Violation;
 
-/// Errors of the ledger. One that befell the writer stays: everything that waits for it gets the same one.
+/// Errors of the ledger. One that befell the writer stays: every later call returns it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LedgerError {
     /// The system refused.
@@ -42,13 +42,14 @@ pub enum LedgerError {
         /// What should be.
         expected: &'static str,
     },
-    /// A record that does not follow from those before it: a defect of ours, or a ledger of somebody else's.
+    /// A record that does not follow from those before it: a defect of this program, or a ledger that another
+    /// program wrote.
     #[error("the ledger contradicts itself: {0}")]
     Contradiction(String),
     /// Counts do not add up.
     #[error(transparent)]
     Invariant(#[from] Violation),
-    /// A record in the queue that no run of ours has put there.
+    /// A record in the queue that no run has put there.
     #[error("the queue has a foreign record: {reason}; found {record:?}")]
     ForeignRecord {
         /// What it says.

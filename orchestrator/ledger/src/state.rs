@@ -44,7 +44,8 @@ pub struct StepState {
     pub target: u64,
     /// At its start.
     pub policy_version: u64,
-    /// Dispatches by fate, each in the step in which it ends, whichever step sent it out; those of all lives together.
+    /// Dispatches by fate, each in the step in which it ends, whichever step sent it out; those of all lives
+    /// together.
     pub totals: Totals,
     /// `None` while it goes on, and again where an accepted group never came to the queue.
     pub end: Option<StepEnd>,
@@ -58,7 +59,7 @@ struct Accepted {
     step: u64,
 }
 
-/// See the module's documentation.
+/// What the records so far come to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LedgerState {
     run: Option<RunRecord>,

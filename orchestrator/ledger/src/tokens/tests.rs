@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use super::*;
-use crate::ledger::fixture::carried;
+use crate::fixture::carried;
 
 #[test]
 fn groups_come_back_as_they_were_written() {

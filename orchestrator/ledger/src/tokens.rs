@@ -1,10 +1,12 @@
 //! Tokens of groups that go on in a later dispatch: `tokens-<step>.bin`, one file a step.
 //!
-//! A group is one block: length and CRC-32 of its body, each 4 bytes little-endian, then the body. The log says where
-//! a block is, so a file is never read from its start, and what a crash leaves behind the last block disturbs nobody.
+//! A group is one block: length and CRC-32 of its body, each 4 bytes little-endian, then the body. The log
+//! says where a block is, so a file is never read from its start, and what a crash leaves behind the last
+//! block is never read.
 //!
-//! A held group is stored in the same way, with all of its samples finished: it is graded again after a restart, since a
-//! reward is a function of the text, and scores are larger than the room that they would take here.
+//! A held group is stored in the same way, with all of its samples finished: it is graded again after a
+//! restart, since a reward is a function of the text, and scores are larger than the room that they would
+//! take here.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -18,7 +20,7 @@ use super::codec::{Decoder, Encoder, Expected};
 use super::{LedgerError, TokensPlace};
 
 const HEAD: usize = 8;
-/// Samples of a group, and version spans of a sample; more is no group of ours.
+/// Samples of a group, and version spans of a sample; a group of a run has fewer.
 const SAMPLES_MAX: u64 = 1 << 16;
 const SPANS_MAX: u64 = 1 << 20;
 /// Bytes of one group.
@@ -260,14 +262,15 @@ impl TokenFiles {
         Ok(())
     }
 
-    /// Deletes the files of earlier steps that nothing refers to. That one could not be deleted costs room and no more.
+    /// Deletes the files of earlier steps that nothing refers to. That one could not be deleted costs room
+    /// and no more.
     pub(super) fn delete_unused(&mut self, step: u64, is_used: impl Fn(u64) -> bool) {
         let unused: Vec<u64> = self.there.range(..step).copied().filter(|file| !is_used(*file)).collect();
         for file in unused {
             self.there.remove(&file);
             let path = tokens_file(&self.dir, file);
             if let Err(error) = std::fs::remove_file(&path) {
-                tracing::warn!(file = %path.display(), %error, "cannot delete tokens that nobody needs any more");
+                tracing::warn!(file = %path.display(), %error, "cannot delete tokens that are no longer needed");
             }
         }
     }

@@ -5,16 +5,16 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::Item;
-use crate::ledger::codec::{Encoder, encode};
-use crate::ledger::frame::FORMAT;
-use crate::ledger::tokens::TokenFiles;
-use crate::ledger::{LedgerError, LedgerState, LogEnd, Next, Record, ledger_file};
+use crate::codec::{Encoder, encode};
+use crate::frame::FORMAT;
+use crate::tokens::TokenFiles;
+use crate::{LedgerError, LedgerState, LogEnd, Next, Record, ledger_file};
 
 /// Writes batches; each is there whole or not at all.
 #[derive(Debug)]
 pub(super) struct Sink {
     path: PathBuf,
-    /// Locked for as long as it is open; the system lets go of it when the process dies.
+    /// Locked for as long as it is open; the system releases it when the process dies.
     file: File,
     length: u64,
     tokens: TokenFiles,
@@ -102,7 +102,7 @@ impl Sink {
         if self.is_synced
             && let Err(error) = self.sync()
         {
-            // Nobody knows what the disk holds now. What is not acknowledged must not come back.
+            // What the disk holds now is unknown. A record that is not acknowledged must not come back.
             let _ = self.file.set_len(sound);
             return Err(error);
         }

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use super::*;
-use crate::ledger::{LedgerConfig, LedgerWriter, fixture};
+use crate::{LedgerConfig, LedgerWriter, fixture};
 
 #[test]
 fn a_prompt_is_followed_over_its_dispatches() {

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use rolldock_dispatch::PromptUid;
 
 use super::*;
-use crate::ledger::{Next, QueueRecord, fixture, ledger_file, read_carried, read_log};
+use crate::{Next, QueueRecord, fixture, ledger_file, read_carried, read_log};
 
 const THREADED: LedgerConfig = LedgerConfig { fsync: true, inline: false };
 const INLINE: LedgerConfig = LedgerConfig { fsync: false, inline: true };

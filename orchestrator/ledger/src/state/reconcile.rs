@@ -6,8 +6,8 @@ use std::sync::Arc;
 use rolldock_dispatch::{DispatchId, Fate, Position, StepEnd, Totals};
 
 use super::{LedgerState, QueuedPrompt, StepState};
-use crate::ledger::codec::SETTLED_MAX;
-use crate::ledger::{DispatchRecord, LedgerError, QueueRecord, Record};
+use crate::codec::SETTLED_MAX;
+use crate::{DispatchRecord, LedgerError, QueueRecord, Record};
 
 /// A step that goes on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,8 +29,9 @@ pub struct Resumption {
     pub records: Vec<Record>,
     /// Prompts to be sent out before any new one, in dispatch order.
     pub queued: Vec<QueuedPrompt>,
-    /// Steps that lack groups, in order: nobody ended them, an interrupt did (the last one only), or a group that was called
-    /// accepted is not in the queue. Each is to be continued, by a [`StepRecord`](crate::ledger::StepRecord) of its number.
+    /// Steps that lack groups, in order: they were not ended, an interrupt ended them (the last one only), or
+    /// a group that was called accepted is not in the queue. Each is to be continued, by a
+    /// [`StepRecord`](crate::StepRecord) of its number.
     pub open_steps: Vec<OpenStep>,
     /// The last step that has begun; 0 before the first one.
     pub last_step: u64,
@@ -51,8 +52,8 @@ pub struct Resumption {
 }
 
 impl LedgerState {
-    /// Decides what the ledger left open by what the queue has, takes the decision as further records, and says where the
-    /// run continues. A second call, with or without a crash between, decides nothing more.
+    /// Decides what the ledger left open by what the queue has, takes the decision as further records, and
+    /// says where the run continues. A second call, with or without a crash between, decides nothing more.
     ///
     /// # Errors
     /// [`LedgerError::UnknownDispatch`], [`LedgerError::QueueDiffers`]: nothing is continued on such a pair.
@@ -129,7 +130,7 @@ impl LedgerState {
                     return differs(what);
                 }
             } else if self.queued.contains_key(&number) || running.contains_key(&number) {
-                // Settled long ago, or else accepted by the queue and by nobody else.
+                // Settled long ago, or else accepted by the queue alone.
                 return differs(format!("the queue has it, and number={number} is still to be accepted"));
             }
             there.insert(id);

@@ -32,8 +32,8 @@ pub struct LifeRecord {
     pub started_s: u64,
 }
 
-/// A step begins, or goes on in another life. Every end behind it counts for this step, whichever step sent the dispatch
-/// out.
+/// A step begins, or goes on in another life. Every end behind it counts for this step, whichever step sent
+/// the dispatch out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepRecord {
     /// Counted from 1.
@@ -118,8 +118,8 @@ pub enum Record {
     Step(StepRecord),
     /// Written before the first byte leaves.
     Dispatch(DispatchRecord),
-    /// A dispatch has a fate. One that was called accepted, and whose rows never came to the queue, gets another one by
-    /// [`LedgerState::reconcile`](super::LedgerState::reconcile), and by nobody else.
+    /// A dispatch has a fate. One that was called accepted, and whose rows never came to the queue, gets
+    /// another one by [`LedgerState::reconcile`](super::LedgerState::reconcile), and by no other call.
     End {
         /// The dispatch.
         id: DispatchId,
@@ -128,8 +128,8 @@ pub enum Record {
         /// What becomes of its prompt.
         next: Next,
     },
-    /// Accepted dispatches are accepted for good, whatever the queue says of them from now on. To be synced before the
-    /// queue forgets their records.
+    /// Accepted dispatches are accepted for good, whatever the queue says of them from now on. To be synced
+    /// before the queue forgets their records.
     Settled {
         /// Of accepted dispatches.
         ids: Vec<DispatchId>,
@@ -149,8 +149,8 @@ pub enum Record {
 }
 
 impl Record {
-    /// A dispatch ends with `fate`; a requeued, carried or held prompt is sent out again as it was, and of others
-    /// nothing more becomes.
+    /// A dispatch ends with `fate`; a requeued, carried or held prompt is sent out again as it was, and of
+    /// others nothing more becomes.
     pub fn end(id: DispatchId, fate: Fate) -> Self {
         let next = match fate {
             Fate::Requeued | Fate::Carried | Fate::Held => Next::Again,
@@ -167,8 +167,9 @@ impl Record {
     }
 }
 
-/// What the owner's record of a put says, so that the queue knows which dispatch its rows are of. A put is submitted when
-/// the end that calls its dispatch accepted is synced: then the step that it counts for is in the ledger too.
+/// What the owner's record of a put says, so that the queue knows which dispatch its rows are of. A put is
+/// submitted when the end that calls its dispatch accepted is synced: then the step that it counts for is in
+/// the ledger too.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueRecord {

@@ -3,7 +3,7 @@
 mod lives;
 
 use super::*;
-use crate::ledger::{QueueRecord, fixture};
+use crate::{QueueRecord, fixture};
 
 fn fold(records: &[Record]) -> Result<LedgerState, LedgerError> {
     let mut state = LedgerState::default();

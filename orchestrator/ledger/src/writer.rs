@@ -1,13 +1,14 @@
 //! The side that writes.
 //!
-//! [`LedgerWriter::append`] is called under the board's lock: it puts a record behind those before it and returns. A
-//! thread takes whatever has gathered, writes it as one frame and, where that is asked for, syncs it: group commit. It is
-//! a thread of its own, and not a task, because a caller that has to wait for room must never wait for an executor that
-//! it blocks; the blocking pool is for short work.
+//! [`LedgerWriter::append`] is called under the board's lock: it puts a record behind those before it and
+//! returns. A thread takes whatever has gathered, writes it as one frame and, where that is asked for, syncs
+//! it: group commit. It is a thread of its own, and not a task, because a caller that has to wait for room
+//! must never wait for an executor that it blocks; the blocking pool is for short work.
 //!
 //! # Invariants
 //! - Records are written in the order of the calls.
-//! - Once a write has failed nothing is written and nothing is acknowledged any more; what is appended is let go of.
+//! - Once a write has failed nothing is written and nothing is acknowledged any more; what is appended is
+//!   dropped.
 //! - What waits is bounded by number and bytes. A caller waits only when the disk is that far behind.
 
 mod sink;
@@ -29,16 +30,17 @@ use sink::Sink;
 const RECORDS_MAX: usize = 8192;
 /// Bytes of tokens that may wait for the thread; one group alone may have more.
 const TOKENS_BYTES_MAX: usize = 256 << 20;
-/// How long records gather that nobody waits for.
+/// How long records gather while no caller waits for them.
 const GATHER: Duration = Duration::from_millis(20);
 
 /// How a ledger is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LedgerConfig {
-    /// Whether a record survives the loss of power once [`LedgerWriter::sync`] has returned. Without it a record survives
-    /// the end of the process: a restart relies on the ledger to know more than the queue.
+    /// Whether a record survives the loss of power once [`LedgerWriter::sync`] has returned. Without it a
+    /// record survives the end of the process: a restart relies on the ledger to know more than the queue.
     pub fsync: bool,
-    /// Writes in the call that appends, without a thread: for virtual time, where a thread's own pace must not show.
+    /// Writes in the call that appends, without a thread: for virtual time, where a thread's own pace must
+    /// not show.
     pub inline: bool,
 }
 
@@ -57,7 +59,7 @@ pub struct Opened {
     pub torn_bytes: u64,
 }
 
-/// See the module's documentation. Clones write to the same ledger, which ends with the last of them.
+/// Appends records to the ledger. Clones write to one ledger, which ends with the last of them.
 #[derive(Debug, Clone)]
 pub struct LedgerWriter {
     inner: Arc<Inner>,
@@ -74,11 +76,11 @@ struct Inner {
 #[derive(Debug)]
 struct Shared {
     gathered: Mutex<Gathered>,
-    /// For the thread: there is something to write, or somebody waits, or the end has come.
+    /// For the thread: there is something to write, or a caller waits, or the writer is closed.
     work: Condvar,
     /// For callers: what had gathered is taken.
     room: Condvar,
-    progress: watch::Sender<Progress>,
+    progress: watch::Sender<Written>,
 }
 
 /// What waits for the thread.
@@ -88,7 +90,7 @@ struct Gathered {
     tokens_bytes: usize,
     /// Records appended so far.
     appended: u64,
-    /// The last one that somebody waits for.
+    /// The last record that a caller waits for.
     wanted: u64,
     is_closed: bool,
     has_failed: bool,
@@ -107,7 +109,7 @@ enum Item {
 }
 
 #[derive(Debug, Clone, Default)]
-struct Progress {
+struct Written {
     /// Records that are as durable as they have to be.
     written: u64,
     failed: Option<LedgerError>,
@@ -117,14 +119,15 @@ impl LedgerWriter {
     /// Opens the ledger of a run's directory, or makes one. Blocks: it reads what is there.
     ///
     /// # Errors
-    /// [`LedgerError::InUse`] while another process writes to it; what [`LedgerState::read`] says; what the system says.
+    /// [`LedgerError::InUse`] while another process writes to it; what [`LedgerState::read`] says; what the
+    /// system says.
     pub fn open(dir: &Path, config: LedgerConfig) -> Result<Opened, LedgerError> {
         let (sink, state, torn_bytes) = Sink::open(dir, config.fsync)?;
         let shared = Arc::new(Shared {
             gathered: Mutex::new(Gathered::default()),
             work: Condvar::new(),
             room: Condvar::new(),
-            progress: watch::Sender::new(Progress::default()),
+            progress: watch::Sender::new(Written::default()),
         });
         let (thread, inline) = if config.inline {
             (None, Some(Mutex::new(Some(sink))))
@@ -145,8 +148,8 @@ impl LedgerWriter {
         self.push(Item::Record(record))
     }
 
-    /// Ends a dispatch as carried or held and keeps its samples: written to the tokens of the step, and named by the
-    /// end's record.
+    /// Ends a dispatch as carried or held and keeps its samples: written to the tokens of the step, and named
+    /// by the end's record.
     pub fn append_carried(&self, id: DispatchId, fate: Fate, group: Box<KeptGroup>) -> Sequence {
         self.push(Item::Carried { id, fate, group })
     }
@@ -168,7 +171,7 @@ impl LedgerWriter {
     /// Waits until a record, and all before it, is as durable as the configuration asks for. Cancel-safe.
     ///
     /// # Errors
-    /// What a write of this or of an earlier record came to; the same from then on.
+    /// The error of the write of this or of an earlier record; every later call returns it too.
     pub async fn sync(&self, up_to: Sequence) -> Result<(), LedgerError> {
         let shared = &self.inner.shared;
         let mut progress = shared.progress.subscribe();
@@ -179,7 +182,7 @@ impl LedgerWriter {
                 shared.work.notify_one();
             }
         }
-        let is_there = |progress: &Progress| progress.written >= up_to.0 || progress.failed.is_some();
+        let is_there = |progress: &Written| progress.written >= up_to.0 || progress.failed.is_some();
         let reached = progress.wait_for(is_there).await.map_err(|_closed| LedgerError::Closed)?;
         if reached.written >= up_to.0 {
             return Ok(());
@@ -187,7 +190,8 @@ impl LedgerWriter {
         Err(reached.failed.clone().unwrap_or(LedgerError::Closed))
     }
 
-    /// The same for everything that has been appended. Cancel-safe.
+    /// Waits until everything that has been appended is as durable as the configuration asks for.
+    /// Cancel-safe.
     pub async fn sync_all(&self) -> Result<(), LedgerError> {
         let last = Sequence(self.inner.shared.gathered.lock().appended);
         self.sync(last).await
@@ -269,7 +273,7 @@ impl Shared {
 
     /// The thread.
     fn write(&self, mut sink: Sink) {
-        // However the thread ends, nobody may wait for it any longer.
+        // However the thread ends, no caller may wait for it any longer.
         let _ended = Ended(self);
         while let Some((items, last)) = self.next_batch() {
             let written = sink.commit(items);
@@ -281,7 +285,7 @@ impl Shared {
         }
     }
 
-    /// Nothing is written any more, and nobody waits for it.
+    /// Ends the writing: nothing is written any more, and every wait for it ends.
     fn end(&self) {
         let mut gathered = self.gathered.lock();
         gathered.has_failed = true;
@@ -332,7 +336,7 @@ impl Gathered {
         self.items.is_empty() || fits || self.is_closed || self.has_failed
     }
 
-    /// Whether nobody waits for what is there.
+    /// Whether no caller waits for what is there.
     fn may_gather(&self, written: u64) -> bool {
         self.wanted <= written && !self.is_closed && !self.is_much()
     }
@@ -342,7 +346,7 @@ impl Gathered {
     }
 }
 
-/// Tells everybody that the thread has ended.
+/// Ends all waits when the thread ends.
 struct Ended<'a>(&'a Shared);
 
 impl Drop for Ended<'_> {

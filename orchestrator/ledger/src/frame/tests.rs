@@ -5,8 +5,8 @@ use rolldock_dispatch::{DispatchId, Fate, Position, StepEnd};
 use rolldock_frames::HEAD_BYTES;
 
 use super::*;
-use crate::ledger::codec::{Encoder, SETTLED_MAX, encode};
-use crate::ledger::{DispatchRecord, Next, StepEndRecord, TokensPlace, fixture};
+use crate::codec::{Encoder, SETTLED_MAX, encode};
+use crate::{DispatchRecord, Next, StepEndRecord, TokensPlace, fixture};
 
 fn frame_of(records: &[Record]) -> Vec<u8> {
     let mut body = Encoder::default();

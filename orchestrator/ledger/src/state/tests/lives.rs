@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
-use crate::ledger::codec::{Encoder, encode};
-use crate::ledger::frame::FORMAT;
-use crate::ledger::{DispatchRecord, TokensPlace, ledger_file};
+use crate::codec::{Encoder, encode};
+use crate::frame::FORMAT;
+use crate::{DispatchRecord, TokensPlace, ledger_file};
 
 /// What a crash leaves.
 struct World {
@@ -107,7 +107,8 @@ impl Life {
         self.world.forgotten.extend(oldest);
     }
 
-    /// Killed: the last puts are lost as far as nothing stands on them, and the log is cut behind what the rest stands on.
+    /// Killed: the last puts are lost as far as nothing stands on them, and the log is cut behind what the
+    /// rest stands on.
     fn crash(self, lost_puts: u8, cut: u16) -> World {
         let mut world = self.world;
         for _ in 0..lost_puts % 4 {
@@ -131,7 +132,7 @@ impl Life {
 fn read(dir: &std::path::Path, log: &[u8]) -> (LedgerState, Vec<Record>, u64) {
     std::fs::write(ledger_file(dir), log).unwrap();
     let mut records = Vec::new();
-    let end = crate::ledger::read_log(dir, |_, record| {
+    let end = crate::read_log(dir, |_, record| {
         records.push(record);
         Ok(())
     })

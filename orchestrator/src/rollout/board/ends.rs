@@ -1,0 +1,106 @@
+//! How dispatches end, and which of their prompts are sent out again.
+
+use std::sync::Arc;
+
+use rolldock_dispatch::{DispatchId, Fate};
+
+use super::{Board, Dispatch, GroupEnd, Requeued, Slot};
+use crate::rollout::carry::CarriedGroup;
+use crate::rollout::reasons::counted_as;
+use crate::rollout::staleness::RETURNS_MAX;
+use crate::rollout::{Group, OnStale, OnStop};
+
+impl Board {
+    /// Writes down how a dispatch ended. One that is not running any more is left as it is.
+    pub(crate) fn end(&mut self, id: DispatchId, number: u64, end: GroupEnd) {
+        match self.slots.get(&number) {
+            Some(Slot::Running(dispatch)) if dispatch.id == id => {}
+            _ => return,
+        }
+        let Some(Slot::Running(dispatch)) = self.slots.remove(&number) else { return };
+        self.running -= 1;
+        match end {
+            GroupEnd::Filtered(reason) => {
+                self.accept_rate.record(false);
+                self.dispatches.end(id, Fate::Filtered(reason));
+            }
+            GroupEnd::SetAside(group) => {
+                self.accept_rate.record(false);
+                self.set_aside.insert(number, group);
+            }
+            GroupEnd::Failed(reason) => {
+                self.dispatches.end(id, Fate::Failed(reason));
+            }
+            GroupEnd::Valid(group) => {
+                self.accept_rate.record(true);
+                self.keep_valid(number, group);
+            }
+            GroupEnd::Cancelled => self.cut_off(dispatch, None),
+            GroupEnd::Carried(carried) => self.cut_off(dispatch, Some(carried)),
+            GroupEnd::Stale => self.retire(dispatch),
+            GroupEnd::GivenUp => self.give_up(dispatch),
+        }
+        self.decide();
+        self.release_set_aside(self.target - self.accepted_count);
+    }
+
+    /// Keeps the first so many of the groups that were set aside; the others are filtered for good.
+    pub(super) fn release_set_aside(&mut self, kept: usize) {
+        while self.set_aside.len() > kept {
+            let Some((_, group)) = self.set_aside.pop_last() else { return };
+            let reason = group.set_aside.as_ref().map_or("set_aside", counted_as);
+            self.dispatches.end(group.dispatch, Fate::Filtered(reason));
+        }
+    }
+
+    pub(super) fn cut_off(&mut self, dispatch: Dispatch, carried: Option<Box<CarriedGroup>>) {
+        if self.config.on_stop == OnStop::Discard {
+            self.dispatches.end(dispatch.id, Fate::Cancelled);
+            return;
+        }
+        let Dispatch { id, number, first_attempt, returns, .. } = dispatch;
+        let prompt = dispatch.prompt;
+        match &carried {
+            Some(carried) => self.dispatches.end_with(id, Fate::Carried, || carried.kept(number, id)),
+            None => self.dispatches.end(id, Fate::Requeued),
+        };
+        // Without anything new it goes on from what it came with.
+        let carried = carried.map(Arc::from).or(dispatch.carried);
+        self.queue(number, Requeued { parent: id, prompt, first_attempt, carried, returns });
+    }
+
+    /// Ends a dispatch whose tokens are too old. Its prompt replays its own draw with newer weights, where
+    /// the recipe wants that.
+    fn retire(&mut self, dispatch: Dispatch) {
+        let Dispatch { id, number, prompt, first_attempt, returns, .. } = dispatch;
+        if self.config.staleness.on_stale != OnStale::Requeue || returns >= RETURNS_MAX {
+            self.dispatches.end(id, Fate::Stale);
+        } else {
+            self.dispatches.end_anew(id, Fate::Stale, first_attempt);
+            let returns = returns + 1;
+            self.queue(number, Requeued { parent: id, prompt, first_attempt, carried: None, returns });
+        }
+    }
+
+    /// Sends a prompt out again whose group does not come to its end, a few times.
+    fn give_up(&mut self, dispatch: Dispatch) {
+        let Dispatch { id, number, prompt, first_attempt, returns, .. } = dispatch;
+        if returns >= RETURNS_MAX {
+            self.dispatches.end(id, Fate::Failed(format!("given up times={}", returns + 1)));
+            return;
+        }
+        self.dispatches.end_anew(id, Fate::Requeued, first_attempt);
+        let returns = returns + 1;
+        self.queue(number, Requeued { parent: id, prompt, first_attempt, carried: None, returns });
+    }
+
+    pub(super) fn queue(&mut self, number: u64, requeued: Requeued) {
+        self.slots.insert(number, Slot::Queued(requeued));
+        self.queued.insert(number);
+    }
+
+    pub(super) fn keep_valid(&mut self, number: u64, group: Box<Group>) {
+        self.slots.insert(number, Slot::Valid(group));
+        self.undecided.insert(number);
+    }
+}

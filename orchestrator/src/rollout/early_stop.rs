@@ -1,0 +1,42 @@
+//! What each early-stop mode means, in one place: a new mode is defined by its arm in [`EarlyStop::rule`],
+//! and every decision that depends on a mode asks for a part of that rule.
+
+use crate::rollout::EarlyStop;
+
+/// In which order valid groups are decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DecisionOrder {
+    /// A group is decided when it ends.
+    AsGroupsEnd,
+    /// A group is decided when every group before it in dispatch order has ended.
+    Dispatch,
+}
+
+/// When a step ends that has reached its target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AtTarget {
+    /// At once: what still runs is cut off.
+    Stop,
+    /// When everything that was sent out has ended.
+    AwaitAll,
+}
+
+/// What an early-stop mode decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StopRule {
+    pub(crate) order: DecisionOrder,
+    /// Of a step that ends with a cut. In a flow every group is decided in some step, so that nothing has to
+    /// be awaited.
+    pub(crate) at_target: AtTarget,
+}
+
+impl EarlyStop {
+    /// The mode's rule.
+    pub(crate) fn rule(self) -> StopRule {
+        match self {
+            Self::First => StopRule { order: DecisionOrder::AsGroupsEnd, at_target: AtTarget::Stop },
+            Self::Fifo => StopRule { order: DecisionOrder::Dispatch, at_target: AtTarget::Stop },
+            Self::Off => StopRule { order: DecisionOrder::Dispatch, at_target: AtTarget::AwaitAll },
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The one place of this crate that starts tasks and blocking work. Each has a name, which the log says when it panics.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use futures::FutureExt;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+use tokio_util::task::TaskTracker;
+
+/// Starts a task from a thread that may have no runtime, on a tracker whose owner can wait for it.
+pub(crate) fn spawn_on<F>(
+    tracker: &TaskTracker,
+    name: &'static str,
+    task: F,
+    runtime: &Handle,
+) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    tracker.spawn_on(named(name, task), runtime)
+}
+
+/// Runs `work` on the blocking pool, for a caller that awaits it. It cannot be aborted, and ends by itself.
+#[expect(clippy::disallowed_methods, reason = "this is the place that starts blocking work, under a name")]
+pub(crate) fn blocking<F, T>(name: &'static str, work: F) -> JoinHandle<T>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    tokio::task::spawn_blocking(move || named_blocking(name, work))
+}
+
+/// Says which task panicked, and lets the panic go on to the task's owner.
+async fn named<F: Future>(name: &'static str, task: F) -> F::Output {
+    match AssertUnwindSafe(task).catch_unwind().await {
+        Ok(output) => output,
+        Err(panic) => {
+            tracing::error!(task = name, "a task panicked");
+            resume_unwind(panic)
+        }
+    }
+}
+
+/// Says which work panicked, and lets the panic go on to the work's owner.
+fn named_blocking<T>(name: &'static str, work: impl FnOnce() -> T) -> T {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(output) => output,
+        Err(panic) => {
+            tracing::error!(task = name, "a task panicked");
+            resume_unwind(panic)
+        }
+    }
+}

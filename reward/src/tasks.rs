@@ -1,0 +1,64 @@
+//! The one place of this crate that starts tasks. Each has a name, which the log says when the task panics.
+//!
+//! Tasks are spawned on the tracker that the crate was handed, so that its owner can wait for them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use futures::FutureExt;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+use tokio_util::task::TaskTracker;
+
+/// Starts a task.
+pub(crate) fn spawn<F>(tracker: &TaskTracker, name: &'static str, task: F) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    tracker.spawn(named(name, task))
+}
+
+/// Starts a task from a thread that may have no runtime.
+pub(crate) fn spawn_on<F>(
+    tracker: &TaskTracker,
+    name: &'static str,
+    task: F,
+    runtime: &Handle,
+) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    tracker.spawn_on(named(name, task), runtime)
+}
+
+/// Runs `work` on the blocking pool. It cannot be aborted, so it has to be short.
+pub(crate) fn spawn_blocking<F, T>(tracker: &TaskTracker, name: &'static str, work: F) -> JoinHandle<T>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    tracker.spawn_blocking(move || named_blocking(name, work))
+}
+
+/// Says which task panicked, and lets the panic go on to the task's owner.
+async fn named<F: Future>(name: &'static str, task: F) -> F::Output {
+    match AssertUnwindSafe(task).catch_unwind().await {
+        Ok(output) => output,
+        Err(panic) => {
+            tracing::error!(task = name, "a task panicked");
+            resume_unwind(panic)
+        }
+    }
+}
+
+/// Says which work panicked, and lets the panic go on to the work's owner.
+fn named_blocking<T>(name: &'static str, work: impl FnOnce() -> T) -> T {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(output) => output,
+        Err(panic) => {
+            tracing::error!(task = name, "a task panicked");
+            resume_unwind(panic)
+        }
+    }
+}
