@@ -7,8 +7,12 @@ python=${ROLLDOCK_OPENAI_ENV:-$HOME/.cache/rolldock-openai}
 [ -x "$python/bin/python" ] || python3 -m venv "$python"
 "$python/bin/pip" install --quiet --disable-pip-version-check "openai==3.54.0"
 
-cargo build --workspace --quiet --bin rolldock
-rolldock=${CARGO_TARGET_DIR:-target}/debug/rolldock
+# A caller that has built the binary names it.
+rolldock=${ROLLDOCK_BINARY:-}
+if [ -z "$rolldock" ]; then
+    cargo build --workspace --quiet --bin rolldock
+    rolldock=${CARGO_TARGET_DIR:-target}/debug/rolldock
+fi
 logs=$(mktemp -d)
 "$rolldock" simengine --ports 0,0 --time-scale 0.001 --mean-response-length 12 >"$logs/servers" &
 servers=$!

@@ -6,8 +6,12 @@ python=${ROLLDOCK_PYTHON_ENV:-$HOME/.cache/rolldock-python}
 [ -x "$python/bin/python" ] || python3 -m venv "$python"
 "$python/bin/pip" install --quiet --disable-pip-version-check "pyarrow==26.0.1"
 
-cargo build --workspace --quiet --bin rolldock
-rolldock=${CARGO_TARGET_DIR:-target}/debug/rolldock
+# A caller that has built the binary names it.
+rolldock=${ROLLDOCK_BINARY:-}
+if [ -z "$rolldock" ]; then
+    cargo build --workspace --quiet --bin rolldock
+    rolldock=${CARGO_TARGET_DIR:-target}/debug/rolldock
+fi
 log=$(mktemp)
 "$rolldock" queue serve --listen 127.0.0.1:0 --token secret >"$log" &
 server=$!

@@ -1,10 +1,8 @@
 //! What a run does when it is asked to end.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod support;
-
-use support::{Rolldock, Running, recipe, wait_for};
 use tempfile::TempDir;
+
+use crate::support::{Rolldock, Running, recipe, wait_for};
 
 /// More than it could do while somebody waits.
 const SETTINGS: [&str; 8] = [

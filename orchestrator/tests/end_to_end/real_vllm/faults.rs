@@ -1,19 +1,18 @@
 //! Real vLLM servers that are paused, killed, stopped and broken in the middle of a step.
 //!
-//! `tests/real_faults.sh` installs vLLM and says how one is started. The model is tiny and random, so the filter is off;
+//! The model is tiny and random, so the filter is off;
 //! every prompt that is drawn has to be accepted, since a server's death may cost attempts but no group.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use support::vllm::{Vllm, metric, post, running_on};
-use support::{Ended, Rolldock, Running, pause_for, recipe, shared, wait_for, wait_within};
 use tempfile::TempDir;
 use tokio::time::Instant;
+
+use super::SCALE_OUT;
+use crate::support::vllm::{Vllm, metric, post, running_on};
+use crate::support::{Ended, Rolldock, Running, pause_for, recipe, shared, wait_for, wait_within};
 
 const GROUPS: usize = 4;
 const SAMPLES: usize = 4;
@@ -23,7 +22,7 @@ const NOTICED: Duration = Duration::from_secs(4);
 /// Two steps on a processor that has other things to do: 100 tokens a second.
 const GENERATED: Duration = Duration::from_secs(600);
 /// With chunked prefill on this backend, many seeded prompts at once kill the engine.
-const FRAGILE: [&str; 3] = ["--enable-chunked-prefill", "--max-num-batched-tokens", "512"];
+pub(super) const FRAGILE: [&str; 3] = ["--enable-chunked-prefill", "--max-num-batched-tokens", "512"];
 
 /// A run over servers of which something is about to happen to one.
 struct Step {
@@ -108,31 +107,7 @@ fn new_attempts(rows: &[serde_json::Value]) -> usize {
     rows.iter().filter(|row| row["attempt"].as_u64().unwrap() > 0).count()
 }
 
-#[test]
-fn a_step_ends_whole_whatever_happens_to_a_real_server_in_its_middle() {
-    let Some(script) = std::env::var_os("ROLLDOCK_VLLM_START").map(PathBuf::from) else {
-        eprintln!("skipped: ROLLDOCK_VLLM_START is not set; tests/real_faults.sh installs vLLM and sets it");
-        return;
-    };
-    if shared("vllm/tokenizer").is_none() || shared("data/dapo_math_17k.svs.parquet").is_none() {
-        return;
-    }
-    let port = std::env::var("ROLLDOCK_VLLM_PORT").map_or(18_101, |port| port.parse::<u16>().unwrap());
-    let logs = TempDir::new().unwrap();
-    let mut first = Vllm::start(&script, logs.path(), port, &["--enable-scale-out"]);
-    let mut second = Vllm::start(&script, logs.path(), port + 1, &[]);
-    first.wait_until_healthy();
-    second.wait_until_healthy();
-
-    a_paused_server_is_waited_for(&first, &second);
-    a_killed_server_is_replaced_and_used_again_when_it_is_back(&mut first, &second);
-    a_server_after_sigterm_is_found_by_the_stall_rule(&first, &second);
-    second.restart(&FRAGILE);
-    second.wait_until_healthy();
-    an_engine_that_breaks_costs_attempts_only(&first, &second);
-}
-
-fn a_paused_server_is_waited_for(first: &Vllm, second: &Vllm) {
+pub(super) fn a_paused_server_is_waited_for(first: &Vllm, second: &Vllm) {
     let step = Step::start(1, 256, [first, second]);
     post(&first.url, "/pause?mode=keep");
     pause_for(Duration::from_secs(10));
@@ -143,14 +118,14 @@ fn a_paused_server_is_waited_for(first: &Vllm, second: &Vllm) {
     assert!(rows.iter().any(|row| row["engine_s"].as_f64().unwrap() >= 10.0), "they were in its middle");
 }
 
-fn a_killed_server_is_replaced_and_used_again_when_it_is_back(first: &mut Vllm, second: &Vllm) {
+pub(super) fn a_killed_server_is_replaced_and_used_again_when_it_is_back(first: &mut Vllm, second: &Vllm) {
     let step = Step::start(1_000, 256, [first, second]);
     let since = Instant::now();
     first.kill();
     let noticed = step.time_to_lose(first, since);
     eprintln!("killed: noticed after {noticed:?}");
     assert!(noticed <= NOTICED, "{noticed:?}");
-    first.restart(&["--enable-scale-out"]);
+    first.restart(&SCALE_OUT);
     first.wait_until_healthy();
     wait_for("request on the server that came back", || {
         metric(&first.url, "vllm:generation_tokens_total") > 0.0
@@ -166,7 +141,7 @@ fn a_killed_server_is_replaced_and_used_again_when_it_is_back(first: &mut Vllm, 
     eprintln!("killed: {} of {} samples begun anew", new_attempts(&rows), rows.len());
 }
 
-fn a_server_after_sigterm_is_found_by_the_stall_rule(first: &Vllm, second: &Vllm) {
+pub(super) fn a_server_after_sigterm_is_found_by_the_stall_rule(first: &Vllm, second: &Vllm) {
     let step = Step::start(1, 256, [first, second]);
     let since = Instant::now();
     second.terminate();
@@ -177,7 +152,7 @@ fn a_server_after_sigterm_is_found_by_the_stall_rule(first: &Vllm, second: &Vllm
     assert!(new_attempts(&rows) > 0, "what ran on it was begun anew");
 }
 
-fn an_engine_that_breaks_costs_attempts_only(first: &Vllm, second: &Vllm) {
+pub(super) fn an_engine_that_breaks_costs_attempts_only(first: &Vllm, second: &Vllm) {
     let step = Step::start(1, 256, [first, second]);
     let noticed = step.time_to_lose(second, Instant::now());
     eprintln!("engine fault: noticed after {noticed:?}");

@@ -1,7 +1,4 @@
 //! `rolldock ledger` as a person meets it, on ledgers that the library wrote.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::path::Path;
 
@@ -11,8 +8,9 @@ use rolldock::ledger::{
     DispatchRecord, FORMAT, LedgerConfig, LedgerWriter, LifeRecord, Record, RunRecord, StepEndRecord,
     StepRecord,
 };
-use support::Rolldock;
 use tempfile::TempDir;
+
+use crate::support::Rolldock;
 
 fn dispatch(id: u64, number: u64, parent: Option<u64>) -> Record {
     Record::Dispatch(DispatchRecord {

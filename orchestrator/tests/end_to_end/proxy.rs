@@ -1,18 +1,16 @@
 //! The proxy and the fleet's commands as processes, before simulated servers.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
-use support::answers::comparable;
-use support::{Rolldock, Running, Simengine, recipe, shared, wait_for};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::task::TaskTracker;
+
+use crate::support::answers::comparable;
+use crate::support::{Rolldock, Running, Simengine, recipe, shared, wait_for};
 
 /// What follows `words` in the output of a process, up to the next space.
 fn after(words: &str, process: &Running) -> String {

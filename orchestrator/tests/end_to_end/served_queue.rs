@@ -1,7 +1,4 @@
 //! The queue's server as a process: a trainer beside a run, and what kill -9 leaves.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,10 +12,11 @@ use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use rolldock_queue::{PartitionSpec, Put, Queue, QueueError, RemoteConfig, RemoteQueue, Take, TaskSpec};
-use support::{Rolldock, Running, recipe, wait_for};
 use tempfile::TempDir;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+use crate::support::{Rolldock, Running, recipe, wait_for};
 
 /// The published recipe on a simulated fleet and our own data, with room for one step's rows.
 const SMALL: [&str; 13] = [

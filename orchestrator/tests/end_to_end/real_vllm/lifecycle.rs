@@ -1,22 +1,21 @@
 //! New policy versions for real vLLM servers in the middle of generations, and what is cut off and goes on.
 //!
-//! `tests/real_lifecycle.sh` installs vLLM and says how one is started. The model is tiny and random, and stays what it is:
+//! The model is tiny and random, and stays what it is:
 //! an update changes what its weights are called, which is what the engine stamps each token with. What rows say is
 //! compared with what the engine said, token by token, as a relay between the two has kept it.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::relay::{Exchange, Relay, numbers, versions_of_tokens};
-use support::vllm::{Vllm, get_json, is_paused, metric, post_json, running_on};
-use support::{Rolldock, Running, pause_for, recipe, shared, wait_for, wait_within};
 use tempfile::TempDir;
+
+use super::SCALE_OUT;
+use crate::support::relay::{Exchange, Relay, numbers, versions_of_tokens};
+use crate::support::vllm::{Vllm, get_json, is_paused, metric, post_json, running_on};
+use crate::support::{Rolldock, Running, pause_for, recipe, shared, wait_for, wait_within};
 
 const GROUPS: usize = 2;
 const SAMPLES: usize = 4;
@@ -187,32 +186,7 @@ fn urls(servers: &[&Vllm]) -> Vec<String> {
     servers.iter().map(|server| server.url.clone()).collect()
 }
 
-#[test]
-fn rows_say_what_real_servers_said_through_new_versions_cuts_and_deaths() {
-    let Some(script) = std::env::var_os("ROLLDOCK_VLLM_START").map(PathBuf::from) else {
-        eprintln!(
-            "skipped: ROLLDOCK_VLLM_START is not set; tests/real_lifecycle.sh installs vLLM and sets it"
-        );
-        return;
-    };
-    if shared("vllm/tokenizer").is_none() || shared("data/dapo_math_17k.svs.parquet").is_none() {
-        return;
-    }
-    let port = std::env::var("ROLLDOCK_VLLM_PORT").map_or(18_101, |port| port.parse::<u16>().unwrap());
-    let logs = TempDir::new().unwrap();
-    let mut first = Vllm::start(&script, logs.path(), port, &["--enable-scale-out"]);
-    let second = Vllm::start(&script, logs.path(), port + 1, &["--enable-scale-out"]);
-    first.wait_until_healthy();
-    second.wait_until_healthy();
-
-    what_is_cut_off_at_the_end_of_a_step_goes_on_in_the_next(&[&first, &second]);
-    requests_that_are_kept_have_tokens_of_several_versions(&[&first, &second]);
-    requests_that_are_aborted_go_on_from_their_tokens(&[&first, &second]);
-    servers_that_a_dead_run_left_paused_go_on(&[&first, &second]);
-    a_server_that_dies_while_it_is_paused_is_done_without_until_it_is_back(&mut first, &second);
-}
-
-fn what_is_cut_off_at_the_end_of_a_step_goes_on_in_the_next(servers: &[&Vllm]) {
+pub(super) fn what_is_cut_off_at_the_end_of_a_step_goes_on_in_the_next(servers: &[&Vllm]) {
     begin_anew(servers);
     let dir = TempDir::new().unwrap();
     let relays: Vec<Relay> = servers.iter().map(|server| Relay::before(&server.url)).collect();
@@ -261,7 +235,7 @@ fn two_versions_in_the_middle(servers: &[&Vllm], pause: &str) -> Vec<(u64, BTree
     follow_all(&rows, &relays)
 }
 
-fn requests_that_are_kept_have_tokens_of_several_versions(servers: &[&Vllm]) {
+pub(super) fn requests_that_are_kept_have_tokens_of_several_versions(servers: &[&Vllm]) {
     let followed = two_versions_in_the_middle(servers, "keep");
     assert!(followed.iter().all(|(segments, _)| *segments == 1), "nothing is cut off");
     let mixed = followed.iter().filter(|(_, versions)| versions.len() > 1).count();
@@ -269,7 +243,7 @@ fn requests_that_are_kept_have_tokens_of_several_versions(servers: &[&Vllm]) {
     assert!(followed.iter().any(|(_, versions)| versions.len() == 3), "{followed:?}");
 }
 
-fn requests_that_are_aborted_go_on_from_their_tokens(servers: &[&Vllm]) {
+pub(super) fn requests_that_are_aborted_go_on_from_their_tokens(servers: &[&Vllm]) {
     let followed = two_versions_in_the_middle(servers, "abort");
     for (segments, versions) in &followed {
         assert!(versions.len() as u64 <= *segments, "no request has tokens of two versions");
@@ -292,7 +266,7 @@ fn slow_update() -> [String; 4] {
     ]
 }
 
-fn servers_that_a_dead_run_left_paused_go_on(servers: &[&Vllm]) {
+pub(super) fn servers_that_a_dead_run_left_paused_go_on(servers: &[&Vllm]) {
     begin_anew(servers);
     let dir = TempDir::new().unwrap();
     let out = dir.path().join("run");
@@ -323,7 +297,10 @@ fn servers_that_a_dead_run_left_paused_go_on(servers: &[&Vllm]) {
     assert!(!servers.iter().any(|server| is_paused(&server.url)));
 }
 
-fn a_server_that_dies_while_it_is_paused_is_done_without_until_it_is_back(first: &mut Vllm, second: &Vllm) {
+pub(super) fn a_server_that_dies_while_it_is_paused_is_done_without_until_it_is_back(
+    first: &mut Vllm,
+    second: &Vllm,
+) {
     begin_anew(&[first, second]);
     let dir = TempDir::new().unwrap();
     let slow = slow_update();
@@ -336,7 +313,7 @@ fn a_server_that_dies_while_it_is_paused_is_done_without_until_it_is_back(first:
     first.kill();
     run.serves(1);
     run.steps_on(2);
-    first.restart(&["--enable-scale-out"]);
+    first.restart(&SCALE_OUT);
     first.wait_until_healthy();
     wait_for("request on the server that came back", || {
         metric(&first.url, "vllm:generation_tokens_total") > 0.0

@@ -1,8 +1,5 @@
 //! Rewards from outside that hang, lie, raise, leak and die, in the middle of real runs: the step ends in time, every
 //! group has its fate, and nobody is asked anything any more when the run has ended.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -15,11 +12,12 @@ use axum::Json;
 use axum::extract::State;
 use axum::routing::post;
 use serde_json::{Value, json};
-use support::{Ended, Rolldock, root, wait_for};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
+
+use crate::support::{Ended, Rolldock, root, wait_for};
 
 const GROUPS: usize = 8;
 const SAMPLES: usize = 4;

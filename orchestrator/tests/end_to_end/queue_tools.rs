@@ -1,7 +1,4 @@
 //! The tools for a queue as an operator meets them, on a directory and on a server.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::fs;
 use std::path::Path;
@@ -9,11 +6,12 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use rolldock_queue::{PartitionSpec, Put, QueueConfig, ServiceConfig, TransferQueue, serve};
-use support::Rolldock;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+
+use crate::support::Rolldock;
 
 async fn furnish(queue: &TransferQueue) {
     let partition = queue.declare(PartitionSpec::new("train", ["train"], 64)).await.unwrap();

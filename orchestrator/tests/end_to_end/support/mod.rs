@@ -1,6 +1,4 @@
 //! Runs the binary under test, and simulated servers for it.
-#![allow(dead_code, reason = "every test file uses its own part")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 pub(crate) mod answers;
 pub(crate) mod relay;

@@ -1,14 +1,12 @@
 //! `rolldock reward` over files.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use support::{Ended, Rolldock, shared};
 use tempfile::TempDir;
+
+use crate::support::{Ended, Rolldock, shared};
 
 fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()

@@ -1,17 +1,15 @@
 //! Runs that are killed with -9 at random moments, again and again, and go on.
 //!
 //! `ROLLDOCK_KILL_ROUNDS` sets how many kills there are (25 by default).
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
 use rolldock::ledger::LedgerState;
-use support::{Ended, Rolldock, pause_for, recipe, wait_for};
 use tempfile::TempDir;
+
+use crate::support::{Ended, Rolldock, pause_for, recipe, wait_for};
 
 const STEPS: u64 = 5;
 const GROUPS: u64 = 6;

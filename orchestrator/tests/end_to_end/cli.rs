@@ -1,13 +1,11 @@
 //! The binary as a person meets it: exit codes, messages, and what is on disk afterwards.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::fs;
 use std::path::Path;
 
-use support::{Rolldock, Simengine, recipe, root, wait_for};
 use tempfile::TempDir;
+
+use crate::support::{Rolldock, Simengine, recipe, root, wait_for};
 
 /// A run that takes a second: two simulated servers, small data, short answers.
 const SMALL: [&str; 9] = [
@@ -235,7 +233,7 @@ fn servers_that_cannot_serve_the_recipe_are_refused_by_name() {
     let other_model = against(&server.url, &[]).fails(1);
     assert!(other_model.stderr.contains("another") && other_model.stderr.contains("simulated"));
 
-    let Some(tokenizer) = support::shared("vllm/tokenizer") else { return };
+    let Some(tokenizer) = crate::support::shared("vllm/tokenizer") else { return };
     let tokenizer = format!("model.tokenizer={}", tokenizer.display());
     let other_tokenizer = against(&server.url, &["model.name=another", &tokenizer]).fails(1);
     assert!(other_tokenizer.stderr.contains("its tokenizer is not that of model.tokenizer"));

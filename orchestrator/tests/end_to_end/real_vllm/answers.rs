@@ -1,32 +1,24 @@
 //! The main job against real vLLM servers, as a user would run it.
 //!
-//! `tests/real_vllm.sh` installs and starts them: one with `--enable-scale-out`, one without. Their model is tiny and
-//! random, so no answer is right: the filter is off and every group counts.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-mod support;
+//! One of them was started with `--enable-scale-out`, one without. Their model is tiny and random, so no answer is right:
+//! the filter is off and every group counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
-use support::answers::comparable;
-use support::vllm::{metric, running_on};
-use support::{Rolldock, recipe, shared, wait_for};
 use tempfile::TempDir;
 
-#[test]
-fn a_run_over_two_real_servers_speaks_both_dialects_and_frees_them_when_it_stops() {
-    let Ok(endpoints) = std::env::var("ROLLDOCK_VLLM_ENDPOINTS") else {
-        eprintln!(
-            "skipped: ROLLDOCK_VLLM_ENDPOINTS is not set; tests/real_vllm.sh starts servers and sets it"
-        );
-        return;
-    };
-    let (Some(tokenizer), Some(data)) = (shared("vllm/tokenizer"), shared("data/dapo_math_17k.svs.parquet"))
-    else {
-        return;
-    };
-    let urls: Vec<&str> = endpoints.split(',').collect();
+use crate::support::answers::comparable;
+use crate::support::vllm::{Vllm, metric, running_on};
+use crate::support::{Rolldock, recipe, shared, wait_for};
+
+pub(super) fn a_run_over_two_servers_speaks_both_dialects_and_frees_them_when_it_stops(
+    first: &Vllm,
+    second: &Vllm,
+) {
+    let (tokenizer, data) =
+        (shared("vllm/tokenizer").unwrap(), shared("data/dapo_math_17k.svs.parquet").unwrap());
+    let urls = [first.url.as_str(), second.url.as_str()];
     let dir = TempDir::new().unwrap();
     let out = dir.path().join("run");
 
@@ -106,13 +98,9 @@ fn streamed(text: &str) -> Vec<Value> {
 }
 
 /// Greedy or seeded, alone on the server and sent one after the other: whatever differs is the proxy's doing.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_real_server_says_the_same_through_the_proxy() {
-    let Ok(endpoints) = std::env::var("ROLLDOCK_VLLM_ENDPOINTS") else {
-        eprintln!("skipped: ROLLDOCK_VLLM_ENDPOINTS is not set");
-        return;
-    };
-    let direct = endpoints.split(',').next().unwrap();
+#[tokio::main]
+pub(super) async fn a_server_says_the_same_through_the_proxy(server: &Vllm) {
+    let direct = server.url.as_str();
     let proxy = Rolldock::new(&["proxy", "--listen", "127.0.0.1:0", "--endpoint", direct]).start();
     wait_for("proxy", || proxy.stdout_so_far().contains(" balances "));
     let proxied = proxy.stdout_so_far().split(' ').next().unwrap().to_owned();

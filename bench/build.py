@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""What building costs: CPU seconds (user and system) of fresh clones with empty target folders, beside an older commit.
+
+usage: bench/build.py [--only PART ...] [--base COMMIT] [--keep DIR] [--json FILE]
+
+Parts: base (the older commit; half an hour), head (this commit), size (the shipped binary), rates (what the binaries of
+the two profiles reach in `rolldock-bench client`). Without --only all are measured. A bar that does not hold makes the
+exit code 1. Only what is committed is measured. Crates are fetched before the clock runs.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BASE = "5cf4ca0"
+BOARD = "orchestrator/src/rollout/board.rs"
+PARTS = ["base", "head", "size", "rates"]
+TESTS = ["test", "--workspace", "--no-run", "--locked"]
+# The first command of the README, without the run.
+FIRST = {"base": ["build", "--release", "--locked"], "head": ["build", "--locked"]}
+RATIOS_AT_MOST = {"first command": 0.35, "both commands of the README": 0.5, "tests after touching board.rs": 0.6}
+SIZE_MB_AT_MOST = 40
+RATE_AT_LEAST = 0.7
+
+
+def environment(target):
+    """No compiler cache and no settings of the caller: they would hide what is compiled, or change it."""
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("CARGO_PROFILE_", "CARGO_BUILD_", "CARGO_INCREMENTAL", "RUSTFLAGS", "RUSTC_"))
+    }
+    wrappers = {"RUSTC_WRAPPER": "", "RUSTC_WORKSPACE_WRAPPER": ""}
+    return kept | wrappers | {"CARGO_TARGET_DIR": str(target), "CARGO_TERM_COLOR": "never"}
+
+
+def refuse_global_settings():
+    home = pathlib.Path(os.environ.get("CARGO_HOME", pathlib.Path.home() / ".cargo"))
+    for name in ["config.toml", "config"]:
+        text = (home / name).read_text() if (home / name).exists() else ""
+        if "[profile" in text or "rustflags" in text:
+            sys.exit(f"{home / name}: expected neither profiles nor rustflags, which would change what is measured")
+
+
+class Clone:
+    """A fresh clone of a commit, with a target folder of its own."""
+
+    def __init__(self, place, name, commit):
+        self.name = name
+        self.folder = place / name
+        self.target = place / f"{name}-target"
+        self.environment = environment(self.target)
+        if not self.folder.exists():
+            subprocess.run(["git", "clone", "--quiet", "--no-checkout", str(ROOT), str(self.folder)], check=True)
+            subprocess.run(["git", "checkout", "--quiet", "--detach", commit], cwd=self.folder, check=True)
+        self.call(["cargo", "fetch", "--locked", "--quiet"])
+
+    def call(self, command):
+        """Runs a command in the clone; its CPU seconds, and those of all that it started and waited for."""
+        print(f"{self.name}: {' '.join(map(str, command))}", file=sys.stderr, flush=True)
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        if done.returncode != 0:
+            sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stdout[-4000:]}")
+        return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+    def built(self):
+        """CPU seconds of each thing that is measured."""
+        if self.target.exists():
+            sys.exit(f"{self.target}: expected no target folder yet")
+        first = self.call(["cargo", *FIRST[self.name]])
+        tests = self.call(["cargo", *TESTS])
+        os.utime(self.folder / BOARD)
+        again = self.call(["cargo", *TESTS])
+        return dict(zip(RATIOS_AT_MOST, [first, first + tests, again]))
+
+    def rates(self, profile, folder):
+        """Work per CPU second in `rolldock-bench client`: more is better."""
+        self.call(["cargo", "build", "--locked", "--profile", profile, "-p", "rolldock", "-p", "rolldock-bench"])
+        found = self.target / f"client-{folder}.json"
+        # Bars of the bench are no matter here: a build with little optimisation need not hold them.
+        bench = [self.target / folder / "rolldock-bench", "client", "--quick", "--json", found]
+        subprocess.run(bench, cwd=self.folder, env=self.environment, stdout=subprocess.DEVNULL)
+        figures = json.loads(found.read_text())["figures"]
+        rate = {"MB/s": lambda ours: ours, "ms/request": lambda ours: 1000 / ours}
+        return {
+            figure["figure"].partition(" (")[0]: rate[figure["unit"]](figure["ours"])
+            for figure in figures
+            if figure["unit"] in rate
+        }
+
+
+def row(name, now, then, ratio, bar, holds):
+    return {"figure": name, "now": now, "then": then, "ratio": ratio, "bar": bar, "holds": holds}
+
+
+def line(figure):
+    def number(value, digits):
+        return "" if value is None else f"{value:.{digits}f}"
+
+    holds = {None: "", True: "yes", False: "NO"}[figure["holds"]]
+    numbers = [number(figure["now"], 1), number(figure["then"], 1), number(figure["ratio"], 2)]
+    return f"| {' | '.join([figure['figure'], *numbers, figure['bar'], holds])} |"
+
+
+def measure(parts, place, base):
+    rows = []
+    commits = {"base": base, "head": "HEAD"}
+    built = {name: Clone(place, name, commits[name]).built() for name in commits if name in parts}
+    for name, at_most in RATIOS_AT_MOST.items():
+        now, then = (built.get(side, {}).get(name) for side in ["head", "base"])
+        ratio = now / then if now is not None and then else None
+        if built:
+            holds = None if ratio is None else ratio <= at_most
+            rows.append(row(f"{name}, CPU s", now, then, ratio, f"at most {at_most}", holds))
+    head = Clone(place, "head", "HEAD") if {"size", "rates"} & set(parts) else None
+    if "rates" in parts:
+        newcomer, shipped = head.rates("dev", "debug"), head.rates("dist", "dist")
+        for name, rate in shipped.items():
+            ratio = newcomer[name] / rate
+            title, bar = f"{name}: newcomer's binary, beside the shipped one", f"at least {RATE_AT_LEAST}"
+            rows.append(row(title, newcomer[name], rate, ratio, bar, ratio >= RATE_AT_LEAST))
+    if "size" in parts:
+        head.call(["cargo", "build", "--locked", "--profile", "dist"])
+        size = (head.target / "dist" / "rolldock").stat().st_size / 1e6
+        rows.append(row("shipped binary, MB", size, None, None, f"at most {SIZE_MB_AT_MOST}", size <= SIZE_MB_AT_MOST))
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", choices=PARTS, help="measures this part; may be given many times")
+    parser.add_argument("--base", default=BASE, help="the older commit")
+    parser.add_argument("--keep", type=pathlib.Path, metavar="DIR", help="where clones and targets lie, and stay")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="writes the figures as JSON")
+    options = parser.parse_args()
+    refuse_global_settings()
+    with tempfile.TemporaryDirectory(prefix="rolldock-build-") as temporary:
+        place = options.keep or pathlib.Path(temporary)
+        place.mkdir(parents=True, exist_ok=True)
+        rows = measure(options.only or PARTS, place.resolve(), options.base)
+    print("| figure | now | then | ratio | bar | holds |\n|---|---|---|---|---|---|")
+    for figure in rows:
+        print(line(figure))
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=2))
+    sys.exit(1 if any(figure["holds"] is False for figure in rows) else 0)
+
+
+if __name__ == "__main__":
+    main()

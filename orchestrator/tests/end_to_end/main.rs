@@ -1,0 +1,15 @@
+//! Tests of the binary as a process: its commands, its runs, and the servers that it starts. They are one test binary,
+//! so that a change of the library is linked once.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod cli;
+mod ledger;
+mod outside_rewards;
+mod proxy;
+mod queue_tools;
+mod real_vllm;
+mod resume;
+mod reward;
+mod served_queue;
+mod signals;
+mod support;

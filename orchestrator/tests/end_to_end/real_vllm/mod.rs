@@ -1,0 +1,53 @@
+//! Real vLLM servers: the main job on them, steps in whose middle they fail, and steps with new versions.
+//!
+//! `tests/real_vllm.sh` installs vLLM and names the script that starts a server. A server takes up to 90 s to start, so all
+//! parts use one pair of servers, in an order that needs few restarts.
+
+mod answers;
+mod faults;
+mod lifecycle;
+
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+
+use crate::support::shared;
+use crate::support::vllm::Vllm;
+
+/// With this flag a server takes and gives token ids; without it clients use `/v1/completions`.
+const SCALE_OUT: [&str; 1] = ["--enable-scale-out"];
+
+#[test]
+fn real_servers_answer_fail_and_change_their_versions() {
+    let Some(script) = std::env::var_os("ROLLDOCK_VLLM_START").map(PathBuf::from) else {
+        eprintln!("skipped: ROLLDOCK_VLLM_START is not set; tests/real_vllm.sh installs vLLM and sets it");
+        return;
+    };
+    if shared("vllm/tokenizer").is_none() || shared("data/dapo_math_17k.svs.parquet").is_none() {
+        return;
+    }
+    let port = std::env::var("ROLLDOCK_VLLM_PORT").map_or(18_101, |port| port.parse::<u16>().unwrap());
+    let logs = TempDir::new().unwrap();
+    let mut first = Vllm::start(&script, logs.path(), port, &SCALE_OUT);
+    let mut second = Vllm::start(&script, logs.path(), port + 1, &[]);
+    first.wait_until_healthy();
+    second.wait_until_healthy();
+
+    answers::a_run_over_two_servers_speaks_both_dialects_and_frees_them_when_it_stops(&first, &second);
+    answers::a_server_says_the_same_through_the_proxy(&first);
+
+    faults::a_paused_server_is_waited_for(&first, &second);
+    faults::a_killed_server_is_replaced_and_used_again_when_it_is_back(&mut first, &second);
+    faults::a_server_after_sigterm_is_found_by_the_stall_rule(&first, &second);
+    second.restart(&faults::FRAGILE);
+    second.wait_until_healthy();
+    faults::an_engine_that_breaks_costs_attempts_only(&first, &second);
+
+    second.restart(&SCALE_OUT);
+    second.wait_until_healthy();
+    lifecycle::what_is_cut_off_at_the_end_of_a_step_goes_on_in_the_next(&[&first, &second]);
+    lifecycle::requests_that_are_kept_have_tokens_of_several_versions(&[&first, &second]);
+    lifecycle::requests_that_are_aborted_go_on_from_their_tokens(&[&first, &second]);
+    lifecycle::servers_that_a_dead_run_left_paused_go_on(&[&first, &second]);
+    lifecycle::a_server_that_dies_while_it_is_paused_is_done_without_until_it_is_back(&mut first, &second);
+}

