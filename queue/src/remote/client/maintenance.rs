@@ -46,7 +46,7 @@ fn read_pieces(mut source: impl Read, pieces: &mpsc::Sender<std::io::Result<Byte
             Err(error) => Err(error),
         };
         let is_end = read.is_err();
-        // The request is over when nobody takes its pieces.
+        // The request is over when its receiver is gone.
         if pieces.blocking_send(read).is_err() || is_end {
             return;
         }
@@ -54,8 +54,9 @@ fn read_pieces(mut source: impl Read, pieces: &mpsc::Sender<std::io::Result<Byte
 }
 
 impl RemoteQueue {
-    /// Writes what `partition` is now, or the whole queue, as [`TransferQueue::snapshot`](crate::TransferQueue::snapshot)
-    /// does; returns the snapshot's length in bytes.
+    /// Writes what `partition` is now, or the whole queue, as
+    /// [`TransferQueue::snapshot`](crate::TransferQueue::snapshot) does; returns the snapshot's length in
+    /// bytes.
     ///
     /// Not cancel-safe: a dropped call leaves half a snapshot, which cannot be restored.
     pub async fn snapshot(
@@ -68,10 +69,11 @@ impl RemoteQueue {
         receive(self.link.send(call).await?, &mut into).await
     }
 
-    /// Makes the partitions of a snapshot, all or none; see [`TransferQueue::restore`](crate::TransferQueue::restore).
+    /// Makes the partitions of a snapshot, all or none; see
+    /// [`TransferQueue::restore`](crate::TransferQueue::restore).
     ///
-    /// Cancel-safe: partitions of which the server did not get all are not there. It is sent once: where the answer is
-    /// lost, the partitions say whether it happened.
+    /// Cancel-safe: partitions of which the server did not get all are not there. It is sent once: where the
+    /// answer is lost, the partitions say whether it happened.
     pub async fn restore(&self, source: impl Read + Send + 'static) -> Result<SnapshotCounts, QueueError> {
         let (sender, pieces) = mpsc::channel(PIECES_MAX);
         let reading = tokio::task::spawn_blocking(move || read_pieces(source, &sender));
