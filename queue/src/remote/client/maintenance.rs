@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use super::{Call, Content, RemoteQueue, path, query};
 use crate::remote::body::RequestBody;
-use crate::remote::link::Answer;
+use crate::remote::link::Response;
 use crate::remote::wire::{ExportQuery, SNAPSHOT_STREAM, SnapshotQuery};
 use crate::{ExportFormat, QueueError, SnapshotCounts, VerifyReport};
 
@@ -21,7 +21,7 @@ const PIECE_BYTES: usize = 256 << 10;
 const PIECES_MAX: usize = 8;
 
 /// Writes an answer as it comes; returns its length.
-async fn receive(mut answer: Answer<'_>, into: &mut (impl Write + Send)) -> Result<u64, QueueError> {
+async fn receive(mut answer: Response<'_>, into: &mut (impl Write + Send)) -> Result<u64, QueueError> {
     let mut length = 0;
     while let Some(piece) = answer.chunk().await? {
         into.write_all(&piece).map_err(QueueError::io("write", "what a server sends"))?;
