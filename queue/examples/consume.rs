@@ -15,7 +15,7 @@ async fn main() -> Result<(), QueueError> {
         for batch in lease.batches() {
             eprintln!("train on {} rows of {} columns", batch.num_rows(), batch.num_columns());
         }
-        // Only now: had the process died before, the rows would be given again.
+        // Ack after training: if the process dies before, the queue gives the rows out again.
         lease.ack().await?;
     }
     queue.close();

@@ -52,8 +52,10 @@ impl Mapping {
         let sealed = fcntl_get_seals(descriptor.as_fd())?.contains(SEALS);
         let length = u64::try_from(fstat(descriptor)?.st_size).unwrap_or(0);
         if !sealed || length != bytes as u64 || bytes == 0 {
-            let words = format!("a region of bytes={bytes} has bytes={length} and sealed={sealed}");
-            return Err(Error::new(ErrorKind::InvalidData, words));
+            let reason = format!(
+                "expected a sealed region of bytes={bytes}, found bytes={length} and sealed={sealed}"
+            );
+            return Err(Error::new(ErrorKind::InvalidData, reason));
         }
         let mut options = MmapOptions::new();
         options.len(bytes);
@@ -83,8 +85,8 @@ impl Mapping {
         bytes <= self.touched.load(Ordering::Relaxed)
     }
 
-    /// Has the pages of the first `bytes` there, which is cheaper at once than page by page, and an error instead of a
-    /// signal where there is no memory.
+    /// Has the pages of the first `bytes` there, which is cheaper at once than page by page, and an error
+    /// instead of a signal where there is no memory.
     pub(crate) fn touch(&self, bytes: usize) -> io::Result<()> {
         let touched = self.touched.load(Ordering::Relaxed);
         if bytes <= touched {
@@ -105,8 +107,8 @@ impl Mapping {
     }
 }
 
-/// The first `length` bytes of a mapping as a buffer that keeps `owner`, and with it whatever the bytes' stay depends
-/// on. `None` where it is shorter.
+/// The first `length` bytes of a mapping as a buffer that keeps `owner`, and with it whatever the bytes' stay
+/// depends on. `None` where it is shorter.
 pub(crate) fn buffer<Owner: Send + Sync + 'static>(
     mapping: &Arc<Mapping>,
     length: usize,
@@ -115,15 +117,16 @@ pub(crate) fn buffer<Owner: Send + Sync + 'static>(
     let start = NonNull::new(mapping.map.as_mut_ptr()).filter(|_| length <= mapping.length())?;
     // Nothing is called on it but its drop.
     let owner = Arc::new(AssertUnwindSafe((Arc::clone(mapping), owner)));
-    // SAFETY: `start` is valid for `length` bytes for as long as the mapping is there, and the buffer keeps it through
-    // its owner. The file cannot shrink (seals). Nobody writes to it while buffers of it exist: this process writes
-    // only through a `Filling`, whose user has the region lent to it, and other processes are trusted as the module's
-    // documentation says.
+    // SAFETY: `start` is valid for `length` bytes for as long as the mapping is there, and the buffer keeps
+    // it through its owner. The file cannot shrink (seals). It is not written to while buffers of it exist:
+    // this process writes only through a `Filling`, whose user has the region lent to it, and other processes
+    // are trusted as the module's documentation says.
     Some(unsafe { Buffer::from_custom_allocation(start, length, owner) })
 }
 
-/// A stretch of a file as a buffer that keeps it mapped, also when the file is deleted; `None` where the kernel cannot
-/// promise that all of it can be read. Blocks while it is read from the disk, and brings its error.
+/// A stretch of a file as a buffer that keeps it mapped, also when the file is deleted; `None` where the
+/// kernel cannot promise that all of it can be read. Blocks while it is read from the disk, and brings its
+/// error.
 ///
 /// The stretch has to be written already, and is never written to or cut off again.
 pub(crate) fn stretch(file: &File, offset: u64, length: usize) -> io::Result<Option<Buffer>> {
@@ -131,8 +134,8 @@ pub(crate) fn stretch(file: &File, offset: u64, length: usize) -> io::Result<Opt
     if length == 0 || file.metadata()?.len() < offset + length as u64 {
         return Err(ErrorKind::UnexpectedEof.into());
     }
-    // SAFETY: the stretch lies within the file, and the caller promises that it stays as it is. The directory belongs to
-    // the process that has its lock.
+    // SAFETY: the stretch lies within the file, and the caller promises that it stays as it is. The directory
+    // belongs to the process that has its lock.
     let map = unsafe { MmapOptions::new().offset(offset).len(length).map(file)? };
     match map.advise(Advice::PopulateRead) {
         Ok(()) => Ok(Some(Buffer::from(Bytes::from_owner(map)))),
@@ -144,8 +147,8 @@ pub(crate) fn stretch(file: &File, offset: u64, length: usize) -> io::Result<Opt
 /// What is copied at a time; bytes. Less than a tenth of a millisecond, and little enough for a core's cache.
 const PIECE_BYTES: usize = 512 << 10;
 
-/// Buffers on their way into a region, one behind the other from its start. Any number of threads may copy, each one the
-/// next piece: one core alone does not use up what memory gives.
+/// Buffers on their way into a region, one behind the other from its start. Any number of threads may copy,
+/// each one the next piece: one core alone does not use up what memory gives.
 #[derive(Debug)]
 pub(crate) struct Filling<Lent> {
     mapping: Arc<Mapping>,
@@ -168,11 +171,14 @@ struct Piece {
 }
 
 impl<Lent> Filling<Lent> {
-    /// `lent` says that nobody else uses the region: no buffer of it exists as long as this does. The pages have to be
-    /// there.
+    /// `lent` guarantees that the region has no other user: no buffer of it exists as long as this does. The
+    /// pages have to be there.
     pub(crate) fn new(mapping: Arc<Mapping>, buffers: Vec<Buffer>, lent: Lent) -> io::Result<Self> {
         if mapping.access() != Access::Write {
-            return Err(Error::new(ErrorKind::PermissionDenied, "a region that is mapped to be read"));
+            return Err(Error::new(
+                ErrorKind::PermissionDenied,
+                "expected a region that is mapped for writing, found one for reading",
+            ));
         }
         let bytes = buffers.iter().map(Buffer::len).fold(0, usize::saturating_add);
         if bytes > mapping.length() {
@@ -192,8 +198,9 @@ impl<Lent> Filling<Lent> {
         };
         let mut at = piece.at;
         for buffer in &piece.buffers {
-            // SAFETY: all pieces lie behind each other within the mapping, which is writable and lives as long as `self`;
-            // each is handed out once. The buffer is no part of it, because a region that is lent has no other user.
+            // SAFETY: all pieces lie behind each other within the mapping, which is writable and lives as
+            // long as `self`; each is handed out once. The buffer is no part of it, because a region that is
+            // lent has no other user.
             unsafe {
                 let into = self.mapping.map.as_mut_ptr().add(at);
                 std::ptr::copy_nonoverlapping(buffer.as_ptr(), into, buffer.len());

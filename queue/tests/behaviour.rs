@@ -36,7 +36,7 @@ async fn put(partition: &Partition, group: &str, rows: usize) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_starving_reader_delays_nobody() {
+async fn one_starving_reader_delays_no_other() {
     let queue = partition(PartitionSpec {
         tasks: vec![
             TaskSpec { name: "hungry".into(), columns: vec!["reward".into()] },
@@ -153,7 +153,7 @@ async fn a_full_partition_blocks_in_turn_and_a_cancelled_put_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn drop_oldest_drops_whole_groups_that_nobody_holds() {
+async fn drop_oldest_drops_whole_groups_that_no_lease_holds() {
     let queue = partition(PartitionSpec { on_full: OnFull::DropOldest, ..spec(6) }).await;
     for group in ["a", "b", "c"] {
         put(&queue, group, 2).await;

@@ -1,4 +1,5 @@
-//! What a caller may ask for is bounded before anything is made for it, and what is taken in can be read back.
+//! What a caller may ask for is bounded before anything is made for it, and what is taken in can be read
+//! back.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -143,7 +144,7 @@ async fn a_restore_takes_what_the_queue_itself_wrote_after_any_number_of_uses_of
 }
 
 #[tokio::test]
-async fn what_a_put_without_durability_returned_is_there_for_whoever_asks() {
+async fn what_a_put_without_durability_returned_is_there_for_every_client() {
     let dir = tempfile::tempdir().unwrap();
     let config = QueueConfig { dir: Some(dir.path().to_owned()), ..QueueConfig::default() };
     let queue = TransferQueue::open(config).unwrap();
@@ -226,7 +227,7 @@ async fn the_end_of_puts_outlives_the_process_when_it_was_said_and_not_when_the_
     let partition = queue.partition("train").unwrap();
     let until = || Take::rows("train", 9).until(Instant::now() + Duration::from_secs(20));
     partition.take(&until()).await.unwrap().unwrap().ack().await.unwrap();
-    assert!(partition.take(&until()).await.unwrap().is_none(), "nobody waits for more");
+    assert!(partition.take(&until()).await.unwrap().is_none(), "the take does not wait for more");
     let late = partition.put(Put::group("b", rows(0, 1, 4)), None).await;
     assert!(matches!(late, Err(QueueError::Closed { .. })), "{late:?}");
     let restored = in_memory();

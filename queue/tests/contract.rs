@@ -1,4 +1,5 @@
-//! The contract over HTTP: every call of `openapi.json` is made, and every body that goes over the wire is as it says.
+//! The contract over HTTP: every call of `openapi.json` is made, and every body that goes over the wire is as
+//! it says.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[path = "support/contract.rs"]
@@ -148,17 +149,17 @@ async fn units(client: &RemoteQueue) {
     let lease = client.take("away", &Take::groups("train", 1)).await.unwrap().unwrap();
     assert_eq!(lease.concat().unwrap().num_columns(), 3);
     lease.ack().await.unwrap();
-    // It has asked about what nobody knows by then.
+    // By then the unit has asked about what no table knows.
     let blobs = unit.partition(rolldock_queue::BLOBS).unwrap();
-    blobs.put(Put::group("nobody's", batch(0, 1)), None).await.unwrap();
+    blobs.put(Put::group("orphan", batch(0, 1)), None).await.unwrap();
     while blobs.stats().rows > 0 {
-        assert!(Instant::now() < give_up, "what nobody knows stays");
+        assert!(Instant::now() < give_up, "what no table knows stays");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let name = client.units().await.unwrap()[0].card.unit.clone();
     client.drain_unit(&name).await.unwrap();
     client.forget_unit(&name).await.unwrap();
-    assert!(matches!(client.forget_unit("nobody").await, Err(QueueError::UnknownUnit { .. })));
+    assert!(matches!(client.forget_unit("missing").await, Err(QueueError::UnknownUnit { .. })));
 }
 
 #[tokio::test]

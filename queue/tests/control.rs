@@ -1,4 +1,5 @@
-//! What a partition is asked and told besides its rows: keys, tags, capacities, versions, new beginnings, changes.
+//! What a partition is asked and told besides its rows: keys, tags, capacities, versions, new beginnings,
+//! changes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -65,7 +66,7 @@ async fn a_key_names_one_row_at_a_time_and_survives_a_restart() {
     assert_eq!((found[0].row, found[1].row), (rows[1], rows[0]));
     assert_eq!((&found[0].tags, &found[1].tags), (&json!({ "of": "a1" }), &json!("changed")));
     assert!(matches!(partition.find(&["b0".to_owned()]), Err(QueueError::UnknownKey { .. })));
-    // Whoever takes the rows gets both; a key is free when its row is gone.
+    // A take of the rows gets both; a key is free when its row is gone.
     let lease = partition.take(&Take::groups("train", 1)).await.unwrap().unwrap();
     assert_eq!(lease.keys(), [Some("a0".to_owned()), Some("a1".to_owned())]);
     assert_eq!(lease.tags()[1], json!({ "of": "a1" }));

@@ -61,7 +61,7 @@ async fn clients_read_and_write_units_and_the_controller_sees_no_payload() {
 #[tokio::test]
 async fn a_put_that_is_refused_or_waits_for_room_leaves_nothing_on_a_unit() {
     let controller = served(None).await;
-    // Far from the age at which it would remove what nobody knows.
+    // Far from the age at which the unit would remove what no table knows.
     let unit = Server::unit_with(&controller, None, Duration::from_secs(600)).await;
     let client = controller.client();
     until_live(&client, 1).await;
@@ -194,7 +194,7 @@ async fn columns_go_to_the_units_of_their_rows_and_not_through_the_controller() 
 #[tokio::test]
 async fn columns_that_are_refused_leave_nothing_on_a_unit() {
     let controller = served(None).await;
-    // Far from the age at which it would remove what nobody knows.
+    // Far from the age at which the unit would remove what no table knows.
     let unit = Server::unit_with(&controller, None, Duration::from_secs(600)).await;
     let client = controller.client();
     until_live(&client, 1).await;
@@ -255,7 +255,7 @@ async fn rows_that_a_client_says_lie_on_a_unit_are_checked_as_any_others() {
     controller.client().declare(spec()).await.unwrap();
     let rows = put_groups(&controller.queue, 1).await;
     let raw = reqwest::Client::new();
-    let place = serde_json::json!({ "unit": "nobody", "blob": "b", "rows": &rows[..1] });
+    let place = serde_json::json!({ "unit": "missing", "blob": "b", "rows": &rows[..1] });
     let column = |name: &str| serde_json::json!([{ "name": name, "dtype": "Int64" }]);
     let piece = serde_json::json!([{ "place": place, "bytes": 8 }]);
     let refused = async |to: &str, body: serde_json::Value| -> serde_json::Value {

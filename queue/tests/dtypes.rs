@@ -1,4 +1,5 @@
-//! Every type that trainers have: what comes out is what went in, in memory, on disk, over HTTP and after a snapshot.
+//! Every type that trainers have: what comes out is what went in, in memory, on disk, over HTTP and after a
+//! snapshot.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;
@@ -197,7 +198,7 @@ async fn a_column_keeps_its_type_whatever_the_width_and_the_tag() {
         let refused = partition.put(put, None).await.unwrap_err();
         assert!(matches!(&refused, QueueError::WrongType { column, .. } if column == name), "{refused}");
     }
-    // The same bytes under another tag are another type.
+    // Equal bytes under another tag are another type.
     let halves: ArrayRef = Arc::new(FixedSizeBinaryArray::try_from_iter([[0_u8, 1]].into_iter()).unwrap());
     let field = Field::new("bf16", halves.data_type().clone(), true);
     for metadata in [HashMap::new(), extension("rolldock.dtype", "float8x2")] {

@@ -232,7 +232,8 @@ async fn a_few_rows_that_stay_keep_no_other_rows_bytes() {
         }
     }
     let bytes = || segment_bytes(dir.path());
-    // A chunk of two such rows is about 1 KiB: 50 of them, twice that for what is not worth moving, and the open segment.
+    // A chunk of two such rows is about 1 KiB: 50 of them, twice that for what is not worth moving, and the
+    // open segment.
     assert!(bytes() < 120 << 10, "{} bytes for {} rows", bytes(), kept.len());
     let expected: Vec<i32> = (0..400).step_by(8).flat_map(|group| [group + 6, group + 7]).collect();
     let found = |batches: Vec<RecordBatch>| -> Vec<i32> {

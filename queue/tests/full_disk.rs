@@ -1,7 +1,7 @@
 //! A disk that takes no more: a clear error, never a wrong row, and everything again once there is room.
 //!
-//! The limit of a process on the length of its files stands for the disk: a write beyond it fails as one on a full disk
-//! does, half done.
+//! The limit of a process on the length of its files stands for the disk: a write beyond it fails as one on a
+//! full disk does, half done.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -88,7 +88,8 @@ async fn a_full_disk_is_a_clear_error_and_never_a_wrong_row_and_passes() {
         queue.declare(PartitionSpec::new("train", ["train"], 65_536)).await.unwrap();
         queue.close();
     }
-    // The shell counts in blocks of 512 or 1024 bytes; the signal that goes with the limit is ignored, as a full disk has none.
+    // The shell counts in blocks of 512 or 1024 bytes; the signal that goes with the limit is ignored, as a
+    // full disk has none.
     let script =
         format!("trap '' XFSZ; ulimit -f {LIMIT_KIB} && exec \"$0\" --exact puts_on_a_full_disk --ignored");
     let child = Command::new("sh")

@@ -1,4 +1,4 @@
-//! Groups are whole or nobody gets them, whatever is lost of them and however late their rows come.
+//! Groups are whole or not given out, whatever is lost of them and however late their rows come.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -60,7 +60,7 @@ async fn the_rest_of_a_group_that_was_given_up_is_refused_also_after_a_restart_a
     let partition = declared(&queue).await;
     let half = partition.put(part("a", 0, 2, 4), None).await.unwrap();
     partition.clear(&half).await.unwrap();
-    assert_eq!(partition.stats().groups, 0, "a group without rows that nobody completes is gone");
+    assert_eq!(partition.stats().groups, 0, "a group without rows that no client completes is gone");
     let late = || part("a", 2, 2, 4);
     let refused = |outcome| assert!(matches!(outcome, Err(QueueError::GroupClosed { .. })), "{outcome:?}");
     refused(partition.put(late(), None).await);

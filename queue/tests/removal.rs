@@ -10,7 +10,7 @@ use support::{furnish, in_memory, on_disk, rows, spec};
 use tokio::time::Instant;
 
 #[tokio::test]
-async fn a_removed_partition_is_gone_for_everybody_and_a_later_one_is_another() {
+async fn a_removed_partition_is_gone_for_all_clients_and_a_later_one_is_another() {
     let dir = tempfile::tempdir().unwrap();
     for queue in [in_memory(), on_disk(dir.path())] {
         let handles = furnish(&queue).await;

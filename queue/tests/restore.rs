@@ -105,7 +105,7 @@ async fn a_death_in_the_middle_of_a_restoration_leaves_nothing() {
         assert_eq!(survivor.inspect().partitions.len(), 3);
     }
     assert!(queue.verify().await.unwrap().is_sound());
-    // While a partition is restored its name belongs to nobody else.
+    // While a partition is restored no other one can get its name.
     let declaring = queue.clone();
     let runtime = tokio::runtime::Handle::current();
     let then = move || {
@@ -155,7 +155,7 @@ proptest! {
 
     /// Frames whose checksums are right, with anything in them.
     #[test]
-    fn records_that_somebody_made_up_are_an_error_or_a_sound_queue(
+    fn records_that_were_made_up_are_an_error_or_a_sound_queue(
         edits in prop::collection::vec((any::<prop::sample::Index>(), 0_usize..6, any::<u32>()), 1..4)
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

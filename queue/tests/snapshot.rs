@@ -71,7 +71,7 @@ async fn one_partition_is_a_snapshot_too_and_is_not_restored_over_another() {
     queue.remove("other").await.unwrap();
     restore(&queue, &bytes).await.unwrap();
     assert_eq!(queue.inspect().partitions, before.partitions);
-    let unknown = queue.snapshot(Some("nobody"), Vec::new()).await;
+    let unknown = queue.snapshot(Some("missing"), Vec::new()).await;
     assert!(matches!(unknown, Err(QueueError::UnknownPartition { .. })));
     // One that is there keeps the others of the snapshot out too.
     let all = snapshot(&queue, None).await;
@@ -217,7 +217,7 @@ async fn what_is_freed_while_a_snapshot_is_written_is_in_it() {
 }
 
 #[tokio::test]
-async fn a_snapshot_that_has_begun_outlives_its_queue_and_nobody_else_tidies_up_meanwhile() {
+async fn a_snapshot_that_has_begun_outlives_its_queue_and_keeps_others_from_its_directory() {
     let dir = tempfile::tempdir().unwrap();
     let queue = on_disk(dir.path());
     furnish(&queue).await;

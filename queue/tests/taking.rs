@@ -141,7 +141,7 @@ async fn stale_groups_are_skipped_dropped_or_delivered() {
     old.nack().await.unwrap();
     assert_eq!(order(&partition, at_least(5, Stale::Drop)).await, ["new"]);
     let dispositions = partition.stats().dispositions;
-    assert_eq!((dispositions.stale, partition.stats().rows), (1, 2), "what somebody holds is not dropped");
+    assert_eq!((dispositions.stale, partition.stats().rows), (1, 2), "leased rows are not dropped");
     held.nack().await.unwrap();
     assert_eq!(order(&partition, at_least(9, Stale::Drop)).await, Vec::<String>::new());
     assert_eq!((partition.stats().dispositions.stale, partition.stats().rows), (3, 0));

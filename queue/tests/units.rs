@@ -98,7 +98,7 @@ async fn a_dead_unit_hands_out_nothing_and_its_rows_are_there_again_when_it_is_b
 }
 
 #[tokio::test]
-async fn a_dead_unit_is_noticed_by_whoever_asks_for_its_rows() {
+async fn a_dead_unit_is_noticed_by_the_client_that_asks_for_its_rows() {
     let controller = served(None).await;
     let (first, second) = (Server::unit(&controller, None).await, Server::unit(&controller, None).await);
     let client = controller.client();
@@ -150,7 +150,7 @@ async fn a_controller_that_starts_again_finds_its_units_rows() {
 }
 
 #[tokio::test]
-async fn blobs_that_nobody_knows_are_removed_and_drained_units_are_emptied() {
+async fn blobs_that_no_table_knows_are_removed_and_drained_units_are_emptied() {
     let controller = served(None).await;
     let unit = Server::unit(&controller, None).await;
     let client = controller.client();
@@ -158,22 +158,23 @@ async fn blobs_that_nobody_knows_are_removed_and_drained_units_are_emptied() {
     client.declare(spec()).await.unwrap();
     client.put("train", Put::group("known", batch(0, 4)), None).await.unwrap();
     let orphans = unit.queue.partition(BLOBS).unwrap();
-    orphans.put(Put::group("nobody's", batch(0, 7)), None).await.unwrap();
+    orphans.put(Put::group("orphan", batch(0, 7)), None).await.unwrap();
     assert_eq!(orphans.stats().rows, 11);
     until(async || orphans.stats().rows == 4).await;
 
     let name = client.units().await.unwrap()[0].card.unit.clone();
     client.drain_unit(&name).await.unwrap();
     client.put("train", Put::group("here", batch(4, 4)), None).await.unwrap();
-    // There is no other unit: the controller keeps all of it. What the client had put there before it heard is removed.
+    // There is no other unit: the controller keeps all of it. What the client had put there before it heard
+    // is removed.
     assert!(controller.queue.inspect().payload_bytes > 0);
     until(async || orphans.stats().rows == 0).await;
     assert_eq!(client.units().await.unwrap()[0].status, UnitStatus::Draining);
     client.forget_unit(&name).await.unwrap();
     let seen = stats(&client).await;
     assert_eq!((seen.rows, seen.dispositions.lost), (8, 0));
-    let unknown = client.forget_unit("nobody").await;
-    assert_eq!(unknown, Err(QueueError::UnknownUnit { unit: "nobody".to_owned() }));
+    let unknown = client.forget_unit("missing").await;
+    assert_eq!(unknown, Err(QueueError::UnknownUnit { unit: "missing".to_owned() }));
 }
 
 #[tokio::test]
@@ -198,7 +199,7 @@ async fn a_drained_units_rows_move_to_others_and_it_may_leave() {
     until_live(&client, 2).await;
     client.drain_unit(&name).await.unwrap();
 
-    // Whoever takes meanwhile gets whole rows, from wherever they are.
+    // A client that takes meanwhile gets whole rows, wherever they lie.
     let mut ids = Vec::new();
     let mut take = async |groups| {
         let lease = client.take("train", &Take::groups("train", groups)).await.unwrap().unwrap();
@@ -268,7 +269,7 @@ async fn a_unit_in_anothers_place_does_not_answer_for_it() {
     let client = controller.client();
     client.declare(spec()).await.unwrap();
     client.put("train", Put::group("a", batch(0, 4)), None).await.unwrap();
-    // The same address, after a restart that lost everything: at once, not when its silence is noticed.
+    // A unit at this address again, after a restart that lost everything: noticed at once, and not by its silence.
     announce(&controller, &unit, "second").await;
     let seen = stats(&client).await;
     assert_eq!((seen.rows, seen.dispositions.lost), (0, 4));

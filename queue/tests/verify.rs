@@ -176,7 +176,7 @@ async fn a_segment_that_no_row_refers_to_is_found() {
 
 #[expect(clippy::disallowed_methods, reason = "the test looks at the queue from a thread beside its writer")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_directory_that_somebody_works_in_is_sound_at_every_moment() {
+async fn a_directory_in_use_is_sound_at_every_moment() {
     let dir = tempfile::tempdir().unwrap();
     let config = QueueConfig {
         dir: Some(dir.path().to_owned()),

@@ -1,4 +1,5 @@
-//! Clients that wait cost a connection each, and no processor time. Alone in its file: it measures its whole process.
+//! Clients that wait cost a connection each, and no processor time. Alone in its file: it measures its whole
+//! process.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Who holds what, and what became of which group, for whoever looks on.
+//! Watching a partition: which client holds which rows, and what became of each group.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;

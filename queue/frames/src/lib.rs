@@ -9,19 +9,20 @@
 //!   body                    at least one byte
 //! ```
 //!
-//! The queue's journal, its file of leases, its snapshots and the orchestrator's ledger are such files. This crate knows
-//! nothing of what the bodies mean.
+//! The queue's journal, its file of leases, its snapshots and the orchestrator's ledger are such files. This
+//! crate knows nothing of what the bodies mean.
 //!
 //! # Invariants
-//! - A frame holds what is made durable together, and a writer appends the next frame only when the one before it is
-//!   whole. So after a crash at most the last frame is torn, and nothing in it was acknowledged.
-//! - A reader passes over a torn tail and refuses any other damage: bytes that do not fit their checksum are a torn
-//!   tail only if no sound frame follows them.
-//! - The head has a checksum of its own. So a reader recognises a damaged length as damage, and never takes it for the
-//!   end of the file.
+//! - A frame holds what is made durable together, and a writer appends the next frame only when the one
+//!   before it is whole. So after a crash at most the last frame is torn, and nothing in it was acknowledged.
+//! - A reader passes over a torn tail and refuses any other damage: bytes that do not fit their checksum are
+//!   a torn tail only if no sound frame follows them.
+//! - The head has a checksum of its own. So a reader recognises a damaged length as damage, and never takes
+//!   it for the end of the file.
 //!
 //! # Deliberately absent
-//! Writing to files, syncing and truncating: each writer has its own rules for what it acknowledges, and when.
+//! Writing to files, syncing and truncating: each writer has its own rules for what it acknowledges, and
+//! when.
 //!
 //! # Example
 //! ```
@@ -140,7 +141,8 @@ impl Format {
     /// The frame of a body.
     ///
     /// # Errors
-    /// [`BodyLength`] for an empty body, and for one of more than [`body_bytes_max`](Self::body_bytes_max) bytes.
+    /// [`BodyLength`] for an empty body, and for one of more than [`body_bytes_max`](Self::body_bytes_max)
+    /// bytes.
     pub fn frame(&self, body: &[u8]) -> Result<Vec<u8>, BodyLength> {
         let length =
             u32::try_from(body.len()).ok().filter(|length| (1..=self.body_bytes_max).contains(length));

@@ -113,7 +113,8 @@ impl<R: Read + Seek> Reader<R> {
         Ok(if head.matches(&self.body) { Next::Frame } else { Next::Damaged(Damage::Body) })
     }
 
-    /// Damage that a sound frame follows was not left by the last write, and neither was more than a crash can leave.
+    /// Damage that a sound frame follows was not left by the last write, and neither was more than a crash
+    /// can leave.
     fn refuse_unless_torn(&mut self, damage: Damage) -> Result<(), ReadError> {
         let (offset, left) = (self.sound, self.length - self.sound);
         let refused = ReadError::Damaged { offset, damage };

@@ -1,20 +1,21 @@
 //! Compatibility: the client calls of other queues, offered over this one.
 //!
 //! Code that was written for another system finds that system's calls here, under their own names:
-//! [`TransferQueueClient`], [`DataPool`] and [`TransferDock`]. Each is a thin layer over [`Queue`](crate::Queue), so it
-//! works in this process and against a server alike. It keeps no state of its own: all of it lies in the queue's rows,
-//! keys, tags and groups. So its state survives whatever these survive, and any number of processes may use one
-//! partition through the same calls at once.
+//! [`TransferQueueClient`], [`DataPool`] and [`TransferDock`]. Each is a thin layer over
+//! [`Queue`](crate::Queue), so it works in this process and against a server alike. It keeps no state of its
+//! own: all of it lies in the queue's rows, keys, tags and groups. So its state survives whatever these
+//! survive, and any number of processes may use one partition through the same calls at once.
 //!
 //! # Invariants of all three
-//! - Reading consumes nothing: rows come under a lease, and `consume` acks them. Rows of a dropped lease are given out
-//!   again.
-//! - A column keeps the type that it was put with, and nothing is cast. Data other than tensors (text, JSON, ragged
-//!   lists) are columns like any other.
+//! - Reading consumes nothing: rows come under a lease, and `consume` acks them. Rows of a dropped lease are
+//!   given out again.
+//! - A column keeps the type that it was put with, and nothing is cast. Data other than tensors (text, JSON,
+//!   ragged lists) are columns like any other.
 //! - The partition's limits hold: its rows never exceed them, however slowly consumers fetch.
 //!
 //! # Deliberately absent
-//! Overwriting: a column of a row is written once. Padding, and the tensors of any framework: columns are Arrow arrays.
+//! Overwriting: a column of a row is written once. Padding, and the tensors of any framework: columns are
+//! Arrow arrays.
 
 pub mod data_pool;
 pub mod transfer_dock;

@@ -1,9 +1,9 @@
-//! The calls of a TransferDock: experiences of one iteration by index, column by column, for consumers that each see
-//! them once.
+//! The calls of a TransferDock: experiences of one iteration by index, column by column, for consumers that
+//! each see them once.
 //!
-//! A dock has as many rows as an iteration has samples. Those of a prompt stand together: with `n` samples of each prompt
-//! they are the indexes `n * prompt` to `n * prompt + n - 1`, and make a group. Rows stay until [`clear`](TransferDock::clear),
-//! whoever has consumed them, as a task of the dock's own keeps them.
+//! A dock has as many rows as an iteration has samples. Those of a prompt stand together: with `n` samples of
+//! each prompt they are the indexes `n * prompt` to `n * prompt + n - 1`, and make a group. Rows stay until
+//! [`clear`](TransferDock::clear), consumed or not, because a task of the dock itself keeps them.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -43,8 +43,8 @@ const KEEPER: &str = "_dock";
 /// What a dock is told.
 #[derive(Debug, Clone)]
 pub struct DockConfig {
-    /// Its partition: the consumers are its tasks, and its capacity is `rows`. [`new`](Self::new) makes it so; durability,
-    /// limits in bytes and the like may be changed.
+    /// Its partition: the consumers are its tasks, and its capacity is `rows`. [`new`](Self::new) makes it
+    /// so; durability, limits in bytes and the like may be changed.
     pub partition: PartitionSpec,
     /// Samples of an iteration.
     pub rows: usize,
@@ -55,7 +55,8 @@ pub struct DockConfig {
 }
 
 impl DockConfig {
-    /// Consumers with the columns that each needs, which are those that it gets; all that are there if there are none.
+    /// Consumers with the columns that each needs, which are those that it gets; all that are there if there
+    /// are none.
     pub fn new<C: Into<String>>(
         partition: impl Into<String>,
         consumers: impl IntoIterator<Item = (C, Vec<&'static str>)>,
@@ -120,7 +121,8 @@ impl Experience {
         &self.indexes
     }
 
-    /// Consumes the rows for the consumer, as [`Lease::ack`] does. Cancel-safe: it happens whole or not at all.
+    /// Consumes the rows for the consumer, as [`Lease::ack`] does. Cancel-safe: it happens whole or not at
+    /// all.
     pub async fn consume(self) -> Result<(), QueueError> {
         self.lease.ack().await
     }
@@ -160,10 +162,11 @@ impl TransferDock {
         &self.config.partition.name
     }
 
-    /// Writes columns of the rows `indexes`, as they come: the first of a row makes it, later ones are added. A column that
-    /// a row has is an error.
+    /// Writes columns of the rows `indexes`, as they come: the first of a row makes it, later ones are added.
+    /// A column that a row has is an error.
     ///
-    /// Dropped in the middle, the rows of some prompts may have been written; each row is written whole or not at all.
+    /// Dropped in the middle, the rows of some prompts may have been written; each row is written whole or
+    /// not at all.
     pub async fn put_experience(&self, batch: &RecordBatch, indexes: &[u64]) -> Result<(), QueueError> {
         check_counts("indexes", batch.num_rows(), indexes.len())?;
         if let Some(index) = indexes.iter().find(|index| **index >= self.config.rows as u64) {
@@ -211,7 +214,7 @@ impl TransferDock {
                 continue;
             }
             match self.put_new(prompt, key, row.clone()).await {
-                // Somebody was faster with another column of it.
+                // Another producer was faster with another column of the row.
                 Err(QueueError::KeyExists { .. }) => self.add_when_there(key, row).await?,
                 outcome => outcome?,
             }
@@ -259,11 +262,12 @@ impl TransferDock {
         Ok(())
     }
 
-    /// Gives a consumer experiences that it has not consumed, under a lease; `None` if they are not all there and nobody
-    /// waits. Only `columns`, or those that the consumer was declared with, or all. A row that it has consumed is an error
-    /// where it is asked for by index.
+    /// Gives a consumer experiences that it has not consumed, under a lease; `None` if they are not all there
+    /// and no `wait` is given. Only `columns`, or those that the consumer was declared with, or all. A row
+    /// that it has consumed is an error where it is asked for by index.
     ///
-    /// Cancel-safe: rows that were leased for a dropped call are given back, and nothing is ever marked by asking.
+    /// Cancel-safe: rows that were leased for a dropped call are given back, and nothing is ever marked by
+    /// asking.
     pub async fn get_experience(
         &self,
         consumer: &str,
@@ -331,7 +335,7 @@ impl TransferDock {
         Ok(task_of(&stats, self.partition(), consumer)?.acked_rows == self.config.rows)
     }
 
-    /// Empties the dock for the next iteration, whoever holds rows of it. Cancel-safe: it happens or it does not.
+    /// Empties the dock for the next iteration, leased rows too. Cancel-safe: it happens or it does not.
     pub async fn clear(&self) -> Result<(), QueueError> {
         self.queue.clear_all(self.partition()).await.map(drop)
     }

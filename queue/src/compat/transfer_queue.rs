@@ -1,8 +1,8 @@
 //! The calls of a TransferQueue client: metadata first, data by metadata, and rows by key.
 //!
-//! Metadata are handles: they name rows for ever, so that those of a row that is gone are an error and never another
-//! row's bytes. What [`get_meta`](TransferQueueClient::get_meta) returns is a lease: nobody else of the task gets the rows
-//! while it is held, and they come back when its holder dies.
+//! Metadata are handles: they name rows for ever, so that those of a row that is gone are an error and never
+//! another row's bytes. What [`get_meta`](TransferQueueClient::get_meta) returns is a lease: no other
+//! consumer of the task gets the rows while it is held, and they are given out again when its holder dies.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -88,14 +88,15 @@ pub struct MetaRequest {
     pub partition: String,
     /// As whom; the task's declaration says which columns its rows need.
     pub task: String,
-    /// Rows, or groups with [`whole_groups`](Self::whole_groups): just so many, fewer only after the end of puts.
+    /// Rows, or groups with [`whole_groups`](Self::whole_groups): just so many, fewer only after the end of
+    /// puts.
     pub batch_size: usize,
     /// Whether the batch size is in groups, all of whose rows are ready.
     pub whole_groups: bool,
     /// Which groups go first.
     pub sampler: Sampler,
-    /// The part of the batch for one of several data-parallel ranks, as a `StreamingDataLoader` of each asks for: the batch
-    /// size is that of all ranks together then, and members of a rank get the same rows.
+    /// The part of the batch for one of several data-parallel ranks, as a `StreamingDataLoader` of each asks
+    /// for: the batch size is that of all ranks together then, and members of a rank get the same rows.
     pub share: Option<Share>,
     /// How long to wait; absent means not at all.
     pub wait: Option<Duration>,
@@ -132,7 +133,7 @@ impl TransferQueueClient {
         Self { queue, id: rand::random(), next_group: Arc::default(), put_wait: PUT_WAIT }
     }
 
-    /// The same with another limit to how long puts wait for room.
+    /// Changes how long puts wait for room.
     pub fn waiting(self, put_wait: Duration) -> Self {
         Self { put_wait, ..self }
     }
@@ -148,7 +149,7 @@ impl TransferQueueClient {
         self.put_group(partition, &self.group(), data).await
     }
 
-    /// The same; the rows are the samples of the group `group`.
+    /// Puts rows as the samples of the group `group`; waits for room as the partition says.
     ///
     /// Cancel-safe: it happens whole or not at all.
     pub async fn put_group(
@@ -161,15 +162,16 @@ impl TransferQueueClient {
         Ok(BatchMeta { partition: partition.to_owned(), rows })
     }
 
-    /// Adds fields to rows: row `i` of `data` belongs to the metadata's row `i`. Fields that they have are an error.
+    /// Adds fields to rows: row `i` of `data` belongs to the metadata's row `i`. Fields that they have are an
+    /// error.
     ///
     /// Cancel-safe: it happens whole or not at all.
     pub async fn put_fields(&self, meta: &BatchMeta, data: RecordBatch) -> Result<(), QueueError> {
         self.queue.write_columns(&meta.partition, &meta.rows, data).await
     }
 
-    /// Rows that are ready for a task, under a lease and without their payload. `None`: not so many are ready, or none
-    /// ever will be.
+    /// Rows that are ready for a task, under a lease and without their payload. `None`: not so many are
+    /// ready, or none ever will be.
     ///
     /// Cancel-safe: rows that were leased for a dropped call are given back.
     pub async fn get_meta(&self, request: &MetaRequest) -> Result<Option<TakenMeta>, QueueError> {
@@ -211,7 +213,7 @@ impl TransferQueueClient {
         Ok(task_of(&stats, partition, task)?.is_all_consumed())
     }
 
-    /// Frees rows, whoever holds them. Cancel-safe: it happens or it does not.
+    /// Frees rows, leased ones too. Cancel-safe: it happens or it does not.
     pub async fn clear_samples(&self, meta: &BatchMeta) -> Result<(), QueueError> {
         self.queue.clear(&meta.partition, &meta.rows).await
     }
@@ -235,11 +237,12 @@ impl TransferQueueClient {
         self.kv_batch_put(&[key.to_owned()], partition, fields, tags).await
     }
 
-    /// Puts fields of keys, one row each. A key that is there gets the fields besides those that it has; fields that it has
-    /// are an error. Tags, where given, replace those of before; absent fields change tags alone.
+    /// Puts fields of keys, one row each. A key that is there gets the fields besides those that it has;
+    /// fields that it has are an error. Tags, where given, replace those of before; absent fields change tags
+    /// alone.
     ///
-    /// Dropped in the middle, some of the keys may have been written; each is whole or not at all. Keys that are all new
-    /// are written together.
+    /// Dropped in the middle, some of the keys may have been written; each is whole or not at all. Keys that
+    /// are all new are written together.
     pub async fn kv_batch_put(
         &self,
         keys: &[String],

@@ -52,8 +52,8 @@ fn child_types(dtype: &DataType) -> Option<Vec<&DataType>> {
     }
 }
 
-/// The places of an array's buffers; `None` where one of them is in no region, or the type is not one of those that go
-/// by reference.
+/// The places of an array's buffers; `None` where one of them is in no region, or the type is not one of
+/// those that go by reference.
 pub(super) fn describe(
     data: &ArrayData,
     find: &mut impl FnMut(&Buffer) -> Option<BufferPlace>,

@@ -25,14 +25,16 @@ use crate::{
     RowHandle, Take, Unfinished,
 };
 
-/// One call waits at the server no longer than this; then it is asked again, so that a server that hangs is noticed.
+/// One call waits at the server no longer than this; then it is asked again, so that a server that hangs is
+/// noticed.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 /// A put may be answered so much after its deadline: what found room has to be written down.
 const WRITE_MAX: Duration = Duration::from_secs(4);
 /// Leases up to this size are read where they arrive.
 const READ_INLINE_BYTES_MAX: usize = 1 << 20;
 
-/// A queue of a server on this host, reached through a socket and shared memory. Clones use the same connection.
+/// A queue of a server on this host, reached through a socket and shared memory. Clones use the same
+/// connection.
 #[derive(Debug, Clone)]
 pub struct LocalQueue {
     link: Arc<Link>,

@@ -27,7 +27,7 @@ use crate::QueueError;
 use crate::mapped::{self, Access, Mapping};
 
 const HELLO_MAX: Duration = Duration::from_secs(5);
-/// How long what is given back may take to leave at the end.
+/// How long the last messages, which give regions and leases back, may take to leave.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
 /// Calls under way, but for those that end leases; further ones wait.
 const CALLS_MAX: usize = 1024;
@@ -46,11 +46,11 @@ pub(super) struct Limit {
 /// Why a call gave nothing.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The server said so.
+    /// The server answered with an error.
     Refused(QueueError),
-    /// It was not sent.
+    /// The call was not sent.
     Unsent(String),
-    /// Nobody knows what became of it.
+    /// The call was sent, and no answer came: the server may have done it.
     Lost(String),
 }
 
@@ -70,7 +70,9 @@ pub(super) struct Reply {
 impl Reply {
     pub(super) fn body<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         let read = serde_json::from_str(self.body.get());
-        read.map_err(|error| Failure::Lost(format!("an answer that is not its own: {error}")))
+        read.map_err(|error| {
+            Failure::Lost(format!("expected the answer of this call, found another one: {error}"))
+        })
     }
 }
 
@@ -83,7 +85,7 @@ struct Shared {
     regions: Mutex<HashMap<u64, Arc<Mapping>>>,
 }
 
-/// A connection; it is closed when nobody has it any more, neither a queue nor rows that lie in its regions.
+/// A connection; it is closed when neither a queue nor rows that lie in its regions use it any more.
 #[derive(Debug)]
 pub(super) struct Connection {
     shared: Arc<Shared>,
@@ -95,7 +97,7 @@ pub(super) struct Connection {
     _closed_at_last: DropGuard,
 }
 
-/// Takes a call back that nobody waits for any more.
+/// Cancels a call whose caller has gone.
 struct Waiter<'a> {
     connection: &'a Connection,
     id: u64,
@@ -127,11 +129,13 @@ impl Connection {
         let socket = Arc::new(UnixStream::connect(path).await?);
         let mut reader = FrameReader::new(Arc::clone(&socket), true);
         let hello = tokio::time::timeout(HELLO_MAX, reader.next()).await;
-        let hello = hello.map_err(|_| Error::new(ErrorKind::TimedOut, "no hello of a server"))??;
+        let hello = hello.map_err(|_| {
+            Error::new(ErrorKind::TimedOut, "expected a hello of the server, found none in time")
+        })??;
         let hello = hello.ok_or_else(|| Error::new(ErrorKind::UnexpectedEof, "the server has ended"))?;
-        match serde_json::from_slice(&hello.words) {
+        match serde_json::from_slice(&hello.message) {
             Ok(ToClient::Hello { version: VERSION, .. }) => {}
-            _ => return Err(invalid("a server of another version")),
+            _ => return Err(invalid("expected a server of the same version")),
         }
         let shared = Arc::new(Shared { calls: Mutex::new(Some(HashMap::new())), regions: Mutex::default() });
         let outbox = Arc::new(Outbox::new(socket));
@@ -158,8 +162,8 @@ impl Connection {
     }
 
     /// Says something that has no answer. Where the connection has ended there is nothing to say.
-    pub(super) fn tell(&self, words: &ToServer) {
-        if let Ok(frame) = encode(words, &[]) {
+    pub(super) fn tell(&self, message: &ToServer) {
+        if let Ok(frame) = encode(message, &[]) {
             self.outbox.send(frame);
         }
     }
@@ -252,8 +256,8 @@ impl TakenRegions {
     }
 }
 
-fn invalid(words: &str) -> Error {
-    Error::new(ErrorKind::InvalidData, words)
+fn invalid(reason: &str) -> Error {
+    Error::new(ErrorKind::InvalidData, reason)
 }
 
 /// Reads, and writes what could not be written at once, until the connection ends.
@@ -272,7 +276,7 @@ async fn serve(shared: Arc<Shared>, outbox: Arc<Outbox>, reader: FrameReader, en
         tracing::debug!(%error, "the connection to a queue of this host has ended");
     }
     outbox.close();
-    // Whoever waits is told by the drop.
+    // Callers that wait learn of the end by this drop.
     let waiting = shared.calls.lock().take();
     drop(waiting);
     shared.regions.lock().clear();
@@ -280,8 +284,8 @@ async fn serve(shared: Arc<Shared>, outbox: Arc<Outbox>, reader: FrameReader, en
 
 async fn listen(shared: &Shared, mut reader: FrameReader) -> io::Result<()> {
     while let Some(frame) = reader.next().await? {
-        match serde_json::from_slice(&frame.words)? {
-            ToClient::Hello { .. } => return Err(invalid("a second hello")),
+        match serde_json::from_slice(&frame.message)? {
+            ToClient::Hello { .. } => return Err(invalid("expected one hello, found a second one")),
             ToClient::Regions(notices) => {
                 for RegionNotice { number, bytes, writable } in notices {
                     let descriptor = reader.descriptor()?;

@@ -16,10 +16,12 @@ fn full(error: io::Error) -> QueueError {
     QueueError::io("share memory", "memfd")(error)
 }
 
-/// Copies `buffers` into a region, one behind the other: in the caller's own task, which offers its thread to others after
-/// every piece, and where there is much by a second thread as well, once it is awake. Says how many bytes that were.
+/// Copies `buffers` into a region, one behind the other, and returns the number of bytes. The caller's own
+/// task copies, and yields its thread after every piece; for large rows a second thread helps once it is
+/// awake.
 ///
-/// Cancel-safe. `lent` is what keeps everybody else from the region; it is dropped when nothing is written any more.
+/// Cancel-safe. `lent` keeps other puts and takes from the region; it is dropped when nothing is written any
+/// more.
 pub(super) async fn fill<Lent>(
     mapping: Arc<Mapping>,
     buffers: Vec<Buffer>,

@@ -1,7 +1,10 @@
 //! Frames on a Unix socket, and the descriptors that come with them.
 //!
 //! ```text
-//!   u32 words   u32 tail   words: JSON   tail: Arrow IPC, or nothing     (little endian)
+//!   u32 bytes of the message, little-endian
+//!   u32 bytes of the tail, little-endian
+//!   message: JSON
+//!   tail: Arrow IPC, or nothing
 //! ```
 
 use std::collections::VecDeque;
@@ -27,27 +30,29 @@ pub(super) const DESCRIPTORS_MAX: usize = 32;
 const HEAD_BYTES: usize = 8;
 const READ_BYTES: usize = 64 << 10;
 
-fn invalid(words: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidData, words.into())
+fn invalid(reason: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidData, reason.into())
 }
 
 /// A frame that came.
 #[derive(Debug)]
 pub(super) struct Frame {
-    pub(super) words: Bytes,
+    pub(super) message: Bytes,
     pub(super) tail: Bytes,
 }
 
 /// The bytes of a frame.
-pub(super) fn encode(words: &impl Serialize, tail: &[u8]) -> io::Result<Vec<u8>> {
+pub(super) fn encode(message: &impl Serialize, tail: &[u8]) -> io::Result<Vec<u8>> {
     let mut frame = Vec::with_capacity(HEAD_BYTES + 256 + tail.len());
     frame.resize(HEAD_BYTES, 0);
-    serde_json::to_writer(&mut frame, words)?;
-    let words_length = frame.len() - HEAD_BYTES;
+    serde_json::to_writer(&mut frame, message)?;
+    let message_length = frame.len() - HEAD_BYTES;
     if frame.len() + tail.len() > FRAME_BYTES_MAX {
-        return Err(invalid(format!("a frame of more than bytes_max={FRAME_BYTES_MAX} bytes")));
+        return Err(invalid(format!(
+            "expected a frame of at most bytes_max={FRAME_BYTES_MAX}, found a longer one"
+        )));
     }
-    frame[..4].copy_from_slice(&(words_length as u32).to_le_bytes());
+    frame[..4].copy_from_slice(&(message_length as u32).to_le_bytes());
     frame[4..HEAD_BYTES].copy_from_slice(&(tail.len() as u32).to_le_bytes());
     frame.extend_from_slice(tail);
     Ok(frame)
@@ -107,7 +112,9 @@ impl FrameReader {
 
     /// The next descriptor that came.
     pub(super) fn descriptor(&mut self) -> io::Result<OwnedFd> {
-        self.descriptors.pop_front().ok_or_else(|| invalid("a region without its descriptor"))
+        self.descriptors
+            .pop_front()
+            .ok_or_else(|| invalid("expected a descriptor for each region, found fewer"))
     }
 
     /// The next frame; `None` when the peer has closed its end between two.
@@ -119,7 +126,8 @@ impl FrameReader {
                 return Ok(Some(frame));
             }
             let socket = Arc::clone(&self.socket);
-            // Not tokio's own read: one that ends where descriptors begin is short, and it would wait for more to come.
+            // Not tokio's own read: one that ends where descriptors begin is short, and it would wait for
+            // more to come.
             match socket.try_io(Interest::READABLE, || self.receive()) {
                 Ok(0) if self.buffer.is_empty() => return Ok(None),
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
@@ -136,18 +144,20 @@ impl FrameReader {
             let bytes = self.buffer.get(at..at + 4)?;
             Some(u32::from_le_bytes(bytes.try_into().ok()?) as usize)
         };
-        let (Some(words), Some(tail)) = (number(0), number(4)) else { return Ok(None) };
-        let length = HEAD_BYTES + words + tail;
+        let (Some(message), Some(tail)) = (number(0), number(4)) else { return Ok(None) };
+        let length = HEAD_BYTES + message + tail;
         if length > FRAME_BYTES_MAX {
-            return Err(invalid(format!("a frame of bytes={length}, at most bytes_max={FRAME_BYTES_MAX}")));
+            return Err(invalid(format!(
+                "expected a frame of at most bytes_max={FRAME_BYTES_MAX}, found bytes={length}"
+            )));
         }
         if self.buffer.len() < length {
             return Ok(None);
         }
         let frame = self.buffer.split_to(length).freeze();
         Ok(Some(Frame {
-            words: frame.slice(HEAD_BYTES..HEAD_BYTES + words),
-            tail: frame.slice(HEAD_BYTES + words..),
+            message: frame.slice(HEAD_BYTES..HEAD_BYTES + message),
+            tail: frame.slice(HEAD_BYTES + message..),
         }))
     }
 
@@ -190,7 +200,7 @@ mod tests {
         };
         let reading = async {
             let frame = reader.next().await.unwrap().unwrap();
-            assert_eq!((frame.words.as_ref(), frame.tail.len()), (b"\"first\"".as_slice(), 0));
+            assert_eq!((frame.message.as_ref(), frame.tail.len()), (b"\"first\"".as_slice(), 0));
             let frame = reader.next().await.unwrap().unwrap();
             assert_eq!(frame.tail, large);
             assert!(reader.next().await.unwrap().is_none());

@@ -16,11 +16,12 @@ use crate::QueueError;
 
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(1);
-/// Beyond what a call may wait at the server, an answer takes at most as long as the client has patience, within these
-/// bounds.
+/// Beyond what a call may wait at the server, an answer takes at most as long as the client has patience,
+/// within these bounds.
 const ANSWER_MIN: Duration = Duration::from_secs(10);
 const ANSWER_MAX: Duration = Duration::from_secs(60);
-/// Where the caller has a deadline, an answer may come so much later: it is on its way, or the server has just come back.
+/// Where the caller has a deadline, an answer may come so much later: it is on its way, or the server has
+/// just come back.
 const LATE_MAX: Duration = Duration::from_secs(1);
 
 /// How to reach a queue's server on this host.
@@ -28,8 +29,9 @@ const LATE_MAX: Duration = Duration::from_secs(1);
 pub struct LocalConfig {
     /// The server's socket.
     pub path: PathBuf,
-    /// For how long a server that is away is tried again before a call fails. A call with a deadline of its own fails within
-    /// some seconds of that, if it comes before; see [`RemoteConfig`](crate::RemoteConfig::patience).
+    /// For how long a server that is away is tried again before a call fails. A call with a deadline of its
+    /// own fails within some seconds of that, if it comes before; see
+    /// [`RemoteConfig`](crate::RemoteConfig::patience).
     pub patience: Duration,
 }
 
@@ -47,16 +49,16 @@ pub(super) struct Link {
     runtime: Handle,
     tasks: TaskTracker,
     numbers: Numbers,
-    /// Waited for while somebody connects, so that one connection is made and not one for every caller.
+    /// Locked while a caller connects, so that the others wait for its connection and make none of their own.
     connection: tokio::sync::Mutex<Option<Arc<Connection>>>,
 }
 
-/// Whether a call may be sent again when nobody knows what became of it.
+/// Whether a call may be sent again when it is unknown whether the server has done it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Repeat {
-    /// Sent twice it does what it does once.
+    /// A repetition changes nothing.
     Safe,
-    /// Sent again only if it was not sent.
+    /// It is repeated only if it was not sent.
     Unsent,
 }
 
@@ -168,7 +170,7 @@ impl Link {
         self.ask_by(None, ask, repeat).await
     }
 
-    /// The same, as long as the caller's deadline says.
+    /// Asks until there is an answer or the caller's deadline has passed.
     pub(super) async fn ask_by(
         &self,
         deadline: Option<Instant>,

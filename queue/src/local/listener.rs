@@ -1,4 +1,4 @@
-//! The socket's file: one live server has it, and the file of a dead one stands in nobody's way.
+//! The socket's file: one live server has it, and a server replaces the file of a dead one.
 
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{ErrorKind, Read, Write};
@@ -15,7 +15,7 @@ use crate::QueueError;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
-/// How often a lock file is opened that a server removes as it ends.
+/// Attempts to open a lock file that another server may be removing as it ends.
 const LOCK_ATTEMPTS: usize = 100;
 
 /// A socket that clients of this host can connect to. Its file is removed when this is dropped.
@@ -56,19 +56,19 @@ impl SocketLock {
             // A server that ended in between has removed what was opened.
             let locked = file.metadata().map_err(QueueError::io("read", &path))?;
             if fs::metadata(&path).is_ok_and(|there| there.ino() == locked.ino()) {
-                let words = format!("process {}\n", std::process::id());
-                let written = file.set_len(0).and_then(|()| file.write_all(words.as_bytes()));
+                let owner = format!("process {}\n", std::process::id());
+                let written = file.set_len(0).and_then(|()| file.write_all(owner.as_bytes()));
                 written.map_err(QueueError::io("write", &path))?;
                 return Ok(Self { path, _file: file });
             }
         }
-        Err(QueueError::InUse { dir: socket.to_owned(), owner: "others that come and go".to_owned() })
+        Err(QueueError::InUse { dir: socket.to_owned(), owner: "servers that start and end".to_owned() })
     }
 }
 
 impl LocalListener {
-    /// Makes the socket, for its owner alone (0600). The file of a server that is dead is replaced; one that a live
-    /// server has is [`QueueError::InUse`].
+    /// Makes the socket, for its owner alone (0600). The file of a server that is dead is replaced; one that
+    /// a live server has is [`QueueError::InUse`].
     pub fn bind(path: impl Into<PathBuf>, config: LocalServiceConfig) -> Result<Self, QueueError> {
         let path = path.into();
         let lock = SocketLock::acquire(&path)?;
@@ -77,7 +77,7 @@ impl LocalListener {
                 fs::remove_file(&path).map_err(QueueError::io("remove", &path))?;
             }
             Ok(_) => {
-                let reason = "it is there and is no socket".to_owned();
+                let reason = "expected no file or a socket, found a file of another kind".to_owned();
                 return Err(QueueError::Io { what: "bind".into(), path, reason });
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -99,7 +99,8 @@ impl LocalListener {
     }
 }
 
-/// Nobody can connect before the permissions are what they should be, because nobody listens yet.
+/// Makes a socket that listens. No client can connect before the permissions are set, because the socket does
+/// not listen until then.
 fn listening(path: &Path) -> std::io::Result<UnixListener> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket: OwnedFd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

@@ -29,7 +29,7 @@ impl Load {
     }
 }
 
-/// A region that the server has lent; given back when it is dropped, by whoever writes to it last.
+/// A region that the server has lent; it is given back when the last writer drops it.
 struct Loan {
     connection: Arc<Connection>,
     id: u64,

@@ -11,26 +11,31 @@
 //! [`Queue`](crate::Queue), so that code does not know the difference.
 //!
 //! # Regions
-//! A region is an anonymous memory file (`memfd`), sealed against every change of its size, made by the server and
-//! mapped by whoever it is passed to over the socket. Nothing has a name that could stay behind: memory goes with the
-//! last mapping, however a process ends. Touching fresh pages costs far more than copying into them, so the server
-//! keeps regions that are idle, bounded by [`LocalServiceConfig::idle_bytes_max`].
+//! A region is an anonymous memory file (`memfd`), sealed against every change of its size, made by the
+//! server and mapped by each client that gets it over the socket. No region has a name that could stay
+//! behind: the system frees it with the last mapping, however a process ends. Touching fresh pages costs far
+//! more than copying into them, so the server keeps regions that are idle, bounded by
+//! [`LocalServiceConfig::idle_bytes_max`].
 //!
 //! # Invariants
 //! - A region is lent for writing only when no chunk lies in it and no client holds rows of it.
-//! - A region goes back to the idle ones only when every client that was given it has said so. What a client had when
-//!   its connection ended is unmapped and never lent again: it may still be read or written over there.
+//! - A region goes back to the idle ones only when every client that was given it has said so. What a client
+//!   had when its connection ended is unmapped and never lent again: it may still be read or written over
+//!   there.
 //! - A closed socket ends the leases of its client at once, and whatever it was about to put.
-//! - What a client says and writes is checked before it is believed: lengths, places, and every value of a stream.
+//! - What a client says and writes is checked before it is believed: lengths, places, and every value of a
+//!   stream.
 //!
 //! # Trust
-//! There is no token: whoever may open the socket is in, and the socket's permissions (0600) say who that is. The
-//! system cannot take a writable mapping back, so such a client is trusted as a thread of this process would be: not
-//! to write into a region after its put. Everything else that it does wrong is an error of its own.
+//! There is no token: every process that may open the socket is a client, and the socket's permissions (0600)
+//! decide that. The system cannot take a writable mapping back, so the server trusts a client, as it would
+//! trust a thread of its own process, not to write into a region after its put. Any other mistake of a client
+//! is an error for that client alone.
 //!
 //! # Deliberately absent
-//! Several rows of different puts in one region: freeing would need an allocator that both sides trust. Small puts go
-//! through the socket instead, and beyond [`LocalServiceConfig::regions_max`] rows are copied out of their regions.
+//! Several rows of different puts in one region: freeing would need an allocator that both sides trust. Small
+//! puts go through the socket instead, and beyond [`LocalServiceConfig::regions_max`] rows are copied out of
+//! their regions.
 
 mod array;
 mod client;

@@ -10,10 +10,11 @@ use tokio::sync::Notify;
 
 use super::frame::send_once;
 
-/// Sends at once what the socket takes at once, in the task that has something to say; the rest is left to [`Self::drain`].
+/// Sends at once what the socket takes at once, in the task that has something to say; the rest is left to
+/// [`Self::drain`].
 ///
-/// What is left is not bounded here, because what is given back is given back in drops. There is no more of it than calls
-/// under way, and leases and regions that the client held.
+/// What is left is not bounded here, because what is given back is given back in drops. There is no more of
+/// it than calls under way, and leases and regions that the client held.
 #[derive(Debug)]
 pub(super) struct Outbox {
     socket: Arc<UnixStream>,
@@ -42,7 +43,7 @@ impl Outbox {
         if left.frames.len() > 1 {
             return true;
         }
-        // An error is found again by whoever drains.
+        // The drain meets an error again.
         if !matches!(left.write(&self.socket), Ok(true)) {
             self.is_left.notify_one();
         }
@@ -114,7 +115,7 @@ mod tests {
             for number in 0..50 {
                 let frame = reader.next().await.unwrap().unwrap();
                 assert_eq!(
-                    (frame.words.as_ref(), frame.tail.len()),
+                    (frame.message.as_ref(), frame.tail.len()),
                     (number.to_string().as_bytes(), tail.len())
                 );
             }

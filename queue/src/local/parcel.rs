@@ -1,4 +1,5 @@
-//! The rows of a lease on their way to the client: by reference where they lie in regions, as streams where not.
+//! The rows of a lease on their way to the client: by reference where they lie in regions, as streams where
+//! not.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,10 +18,11 @@ use crate::remote::ipc::{self, Labelled};
 use crate::store::needed_bytes;
 use crate::{Lease, QueueError};
 
-/// Rows of a batch that are smaller than this in all are sent: a client that has them by reference keeps their regions
-/// from being used again.
+/// Rows of a batch that are smaller than this in all are sent: a client that has them by reference keeps
+/// their regions from being used again.
 const REFERENCE_BYTES_MIN: usize = 16 << 10;
-/// Streams begin at multiples of this, so that what is in them is aligned for whoever reads it in place.
+/// Streams begin at multiples of this, so that their buffers are aligned for a client that reads them in
+/// place.
 const ALIGNMENT: usize = 64;
 
 /// Arrow IPC streams one behind the other, as the buffers that they consist of: nothing is copied yet.

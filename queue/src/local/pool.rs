@@ -15,14 +15,14 @@ use crate::mapped::{self, Mapping};
 /// Smallest region, bytes.
 const REGION_BYTES_MIN: usize = 1 << 20;
 
-/// What is there of regions.
+/// How many regions there are, and how large.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RegionStats {
     /// Regions that a chunk or a client has.
     pub in_use: usize,
     /// Their bytes.
     pub in_use_bytes: usize,
-    /// Regions that nobody has.
+    /// Regions that neither a chunk nor a client has.
     pub idle: usize,
     /// Their bytes.
     pub idle_bytes: usize,
@@ -69,7 +69,7 @@ pub struct Regions {
     pool: Arc<Pool>,
 }
 
-/// A region that somebody has; given back when the last of them lets go of it.
+/// A region in use; it is idle again when the last user drops it.
 #[derive(Debug)]
 pub(super) struct RegionUse {
     pub(super) region: Arc<Region>,
@@ -77,7 +77,8 @@ pub(super) struct RegionUse {
     retired: AtomicBool,
 }
 
-/// Sizes in steps of a quarter of a power of two: few enough to be met again, and at most a quarter too large.
+/// Sizes in steps of a quarter of a power of two: few enough to be met again, and at most a quarter too
+/// large.
 fn size_class(bytes: usize) -> usize {
     let bytes = bytes.max(REGION_BYTES_MIN);
     bytes.next_multiple_of((1 << bytes.ilog2()) / 4)
@@ -100,7 +101,8 @@ impl Regions {
         }
     }
 
-    /// A region of at least `bytes` that nobody has; an idle one if there is one, and of those one that is `known`.
+    /// Lends a region of at least `bytes`: an idle one if there is one, preferably one that is `known` to the
+    /// client.
     pub(super) fn lend(&self, bytes: usize, known: impl Fn(u64) -> bool) -> io::Result<Arc<RegionUse>> {
         let bytes = size_class(bytes);
         let mut state = self.pool.state.lock();
@@ -136,7 +138,7 @@ impl Regions {
         Some((lent, buffer.as_ptr() as usize - address))
     }
 
-    /// Told when regions have gone.
+    /// Changes when regions have gone.
     pub(super) fn gone(&self) -> watch::Receiver<u64> {
         self.pool.gone.subscribe()
     }
@@ -149,7 +151,7 @@ impl Regions {
 }
 
 impl RegionUse {
-    /// Never lends it again: somebody who is gone may have it mapped.
+    /// Never lends it again: a client that is gone may still have it mapped.
     pub(super) fn retire(&self) {
         self.retired.store(true, Ordering::Relaxed);
     }

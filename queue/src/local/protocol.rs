@@ -1,4 +1,4 @@
-//! The words of both sides. Client and server are of one build: there is no other version to understand.
+//! The messages of both sides. Client and server are of one build: there is no other version to understand.
 
 use arrow_schema::Schema;
 use serde::{Deserialize, Serialize};
@@ -9,14 +9,15 @@ use super::array::ArrayPlace;
 use crate::remote::wire::{PutQuery, TakeBody};
 use crate::{PartitionSpec, QueueError, RowHandle, Unfinished};
 
-/// Said by the server first; a client of another version ends there.
+/// The server sends it first; a client of another version ends the connection.
 pub(super) const VERSION: u32 = 1;
 
 /// Rows up to this size go through the socket.
 pub(super) const INLINE_BYTES_MAX: usize = 64 << 10;
 
 #[allow(clippy::large_enum_variant, reason = "nearly all are calls")]
-/// What a client sends. Numbers of calls are never used again, also not on another connection of the same client.
+/// What a client sends. Numbers of calls are never used again, also not on another connection of the same
+/// client.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ToServer {
     /// Wants an answer.

@@ -85,7 +85,7 @@ impl Desk {
         lent.map_err(QueueError::io("share memory", "memfd"))
     }
 
-    /// Ends what a call gave that nobody waits for any more.
+    /// Ends what a cancelled call gave.
     pub(super) fn take_back(&self, call: u64) {
         let lease = self.held.lock().leases.remove(&call);
         drop(lease);
@@ -146,12 +146,7 @@ impl Service {
             Ask::Room { bytes } => self.room(desk, id, bytes),
             Ask::Put { partition, query, rows } => self.put(desk, &partition, query, rows, tail).await,
             Ask::WriteColumns { partition, rows, token } => {
-                let partition = self.queue.partition(&partition)?;
-                let (handles, batch) = ipc::split_handles(self.rows(desk, &partition, rows, tail).await?)?;
-                ipc::check_names(&batch)?;
-                partition.write_columns_once(&handles, vec![batch], Some(token)).await?;
-                settle(desk, rows);
-                Reply::of(&())
+                self.write_columns(desk, &partition, rows, tail, token).await
             }
             Ask::Take { partition, take } => self.take(desk, id, &partition, take).await,
             Ask::Ack(name) => {
@@ -282,6 +277,22 @@ impl Service {
         Reply::of(&PutAnswer { rows: handles })
     }
 
+    async fn write_columns(
+        &self,
+        desk: &Desk,
+        partition: &str,
+        rows: RowsPlace,
+        tail: Bytes,
+        token: String,
+    ) -> Result<Reply, QueueError> {
+        let partition = self.queue.partition(partition)?;
+        let (handles, batch) = ipc::split_handles(self.rows(desk, &partition, rows, tail).await?)?;
+        ipc::check_names(&batch)?;
+        partition.write_columns_once(&handles, vec![batch], Some(token)).await?;
+        settle(desk, rows);
+        Reply::of(&())
+    }
+
     async fn take(
         &self,
         desk: &Arc<Desk>,
@@ -292,7 +303,7 @@ impl Service {
         let partition = self.queue.partition(partition)?;
         let take = body.into_take()?;
         let Some(lease) = self.until_end(partition.take(&take)).await? else {
-            // Whoever waits is told nothing only when nothing will come.
+            // A take that waits ends without rows only when no more rows will come.
             return Reply::of(&TakeAnswer::Nothing { ended: take.deadline.is_some() });
         };
         let (lease, packed) = self.pack(desk, lease).await?;

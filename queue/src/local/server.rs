@@ -29,8 +29,8 @@ const CLOSE_MAX: Duration = Duration::from_secs(5);
 /// Pause after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves `queue` until `end`; then waiting calls are told that it is closed, answers that have begun are finished, and
-/// the socket's file is removed.
+/// Serves `queue` until `end`; then waiting calls are told that it is closed, answers that have begun are
+/// finished, and the socket's file is removed.
 ///
 /// Cancel-safe: dropping it ends every connection, and with it what its client holds.
 pub async fn serve_local(
@@ -106,7 +106,7 @@ async fn converse(service: Arc<Service>, socket: UnixStream) -> io::Result<()> {
         socket,
     };
     let hello = ToClient::Hello { version: VERSION, life: talk.service.life };
-    talk.say(&hello, &[]).await?;
+    talk.send(&hello, &[]).await?;
     loop {
         if end.is_cancelled() && talk.running.is_empty() {
             return Ok(());
@@ -116,7 +116,7 @@ async fn converse(service: Arc<Service>, socket: UnixStream) -> io::Result<()> {
             Some((id, outcome)) = talk.running.next() => talk.answer(id, outcome).await?,
             frame = reader.next(), if talk.running.len() < CALLS_MAX && !end.is_cancelled() => match frame? {
                 None => return Ok(()),
-                Some(frame) => talk.hear(&frame)?,
+                Some(frame) => talk.receive(&frame)?,
             },
             Ok(()) = gone.changed() => talk.forget(&mut gone).await?,
             () = end.cancelled(), if !end.is_cancelled() => {}
@@ -125,13 +125,13 @@ async fn converse(service: Arc<Service>, socket: UnixStream) -> io::Result<()> {
 }
 
 impl Conversation {
-    async fn say(&mut self, words: &ToClient, tail: &[u8]) -> io::Result<()> {
-        send(&self.socket, &encode(words, tail)?, &[]).await
+    async fn send(&mut self, message: &ToClient, tail: &[u8]) -> io::Result<()> {
+        send(&self.socket, &encode(message, tail)?, &[]).await
     }
 
-    fn hear(&mut self, frame: &Frame) -> io::Result<()> {
-        let words = serde_json::from_slice(&frame.words);
-        match words.map_err(|error| Error::new(ErrorKind::InvalidData, error))? {
+    fn receive(&mut self, frame: &Frame) -> io::Result<()> {
+        let message = serde_json::from_slice(&frame.message);
+        match message.map_err(|error| Error::new(ErrorKind::InvalidData, error))? {
             ToServer::Call { id, ask } => {
                 let (service, desk) = (Arc::clone(&self.service), Arc::clone(&self.desk));
                 let tail = frame.tail.clone();
@@ -160,7 +160,7 @@ impl Conversation {
         let Ok(outcome) = outcome else { return Ok(()) };
         let reply = match outcome {
             Ok(reply) => reply,
-            Err(error) => return self.say(&ToClient::Refusal { id, error }, &[]).await,
+            Err(error) => return self.send(&ToClient::Refusal { id, error }, &[]).await,
         };
         self.introduce(&reply.regions).await?;
         match encode(&ToClient::Answer { id, body: reply.body }, &reply.tail) {
@@ -168,7 +168,7 @@ impl Conversation {
             Err(_) => {
                 self.desk.take_back(id);
                 let error = QueueError::BodyTooLarge { bytes_max: FRAME_BYTES_MAX };
-                self.say(&ToClient::Refusal { id, error }, &[]).await
+                self.send(&ToClient::Refusal { id, error }, &[]).await
             }
         }
     }
@@ -177,14 +177,14 @@ impl Conversation {
     async fn introduce(&mut self, regions: &[(Arc<RegionUse>, bool)]) -> io::Result<()> {
         let new = self.desk.learn(regions);
         for some in new.chunks(DESCRIPTORS_MAX) {
-            let notice = |(lent, writable): &(Arc<RegionUse>, bool)| RegionNotice {
+            let notice_of = |(lent, writable): &(Arc<RegionUse>, bool)| RegionNotice {
                 number: lent.region.number,
                 bytes: lent.region.mapping.length(),
                 writable: *writable,
             };
-            let words = ToClient::Regions(some.iter().map(notice).collect());
+            let notice = ToClient::Regions(some.iter().map(notice_of).collect());
             let descriptors: Vec<_> = some.iter().map(|(lent, _)| lent.region.descriptor.as_fd()).collect();
-            send(&self.socket, &encode(&words, &[])?, &descriptors).await?;
+            send(&self.socket, &encode(&notice, &[])?, &descriptors).await?;
         }
         Ok(())
     }
@@ -196,6 +196,6 @@ impl Conversation {
         if numbers.is_empty() {
             return Ok(());
         }
-        self.say(&ToClient::Forget(numbers), &[]).await
+        self.send(&ToClient::Forget(numbers), &[]).await
     }
 }

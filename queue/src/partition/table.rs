@@ -1,7 +1,8 @@
 //! The control plane of a partition: rows, groups, readiness and leases, as plain data behind one lock.
 //!
-//! Nothing in here waits or copies payload, nothing but a [cut](self::cuts) does I/O (it opens segments), and every
-//! operation touches the rows it is about and no others: what is ready is kept in ordered sets, never searched for.
+//! Nothing in here waits or copies payload, nothing but a [cut](self::cuts) does I/O (it opens segments), and
+//! every operation touches the rows it is about and no others: what is ready is kept in ordered sets, never
+//! searched for.
 
 mod check;
 mod choose;
@@ -69,7 +70,7 @@ use under_way::PutsUnderWay;
 pub(crate) struct Part {
     pub(crate) chunk: ChunkId,
     pub(crate) row: u32,
-    /// Of payload; 0 where nobody counts them.
+    /// Bytes of payload; 0 where they are not counted.
     bytes: u32,
     pub(crate) columns: Arc<[String]>,
 }
@@ -100,7 +101,7 @@ pub(crate) struct Claim {
     sample: Option<String>,
     token: Option<String>,
     keys: Vec<String>,
-    /// Columns that nobody knew before.
+    /// Columns that are new with this put.
     columns: Vec<ColumnSpec>,
 }
 
@@ -128,7 +129,7 @@ pub(crate) struct Size {
 pub(crate) struct Released {
     /// What there is room for now.
     pub(crate) size: Size,
-    /// Chunks that nobody needs any more.
+    /// Chunks that no row needs any more.
     pub(crate) chunks: Vec<ChunkId>,
     /// Chunks that keep more than the rows in them that are left.
     pub(crate) sparse: Vec<ChunkId>,
@@ -228,7 +229,7 @@ impl Table {
         self.next_group
     }
 
-    /// There will be no more puts, whoever asks.
+    /// Ends the puts, for this process and in the journal.
     pub(crate) fn end(&mut self) {
         self.closed = true;
         self.ended = true;

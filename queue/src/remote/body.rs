@@ -52,7 +52,8 @@ impl Content {
     }
 }
 
-/// The bytes of one sending. Rows are encoded as they leave, a piece at a time: a large put needs no large buffer.
+/// The bytes of one sending. Rows are encoded as they leave, a piece at a time: a large put needs no large
+/// buffer.
 pub(super) enum RequestBody {
     Whole(Option<Bytes>),
     Pieces(Box<Pieces>),

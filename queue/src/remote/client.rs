@@ -31,8 +31,8 @@ use crate::{
 };
 use taking::{Patience, Taken};
 
-/// One request waits at the server no longer than this; then it is asked again, so that a connection that died silently
-/// is noticed.
+/// One request waits at the server no longer than this; then it is asked again, so that a connection that
+/// died silently is noticed.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// After rows that were lost on their way.
@@ -62,7 +62,7 @@ impl RemoteQueue {
         Ok(Self { link: Arc::new(Link::new(config)?), direct: Arc::default() })
     }
 
-    /// The same for a storage unit: it fails at once where that does not answer, and there are no units behind it.
+    /// Names a storage unit. Its calls fail at once if it does not answer, and there are no units behind it.
     pub(crate) fn of_unit(url: &str, token: Option<String>) -> Result<Self, QueueError> {
         let config = RemoteConfig { token, patience: Duration::ZERO, ..RemoteConfig::new(url) };
         Ok(Self { direct: Arc::new(Direct::none()), ..Self::new(config)? })

@@ -1,4 +1,4 @@
-//! One connection to a queue's server, driven by whoever uses it.
+//! One connection to a queue's server, driven by the task whose call uses it.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -17,18 +17,19 @@ use super::body::RequestBody;
 use crate::QueueError;
 
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// An answer that comes within this time is waited for awake, if the one before did; waking up takes about as long.
+/// An answer that comes within this time is waited for awake, if the one before did; waking up takes about as
+/// long.
 const AWAKE_MAX: Duration = Duration::from_micros(200);
 /// Turns of waiting awake, where time stands still.
 const AWAKE_TURNS_MAX: u32 = 10_000;
 
 /// Why there is no answer.
 pub(super) enum Failure {
-    /// The request is none.
+    /// The request cannot be made.
     Refused(QueueError),
     /// The request did not leave.
     Unsent(String),
-    /// Nobody knows what became of it.
+    /// The request left, and no answer came: the server may have done it.
     Lost(String),
 }
 

@@ -34,7 +34,8 @@ fn bad(reason: impl ToString) -> QueueError {
     QueueError::BadRequest { reason: reason.to_string() }
 }
 
-/// Rows are sent in pieces of about this size: they stay in the caches and need no large buffer on either side.
+/// Rows are sent in pieces of about this size: they stay in the caches and need no large buffer on either
+/// side.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// How many rows of a batch make a piece.

@@ -1,8 +1,8 @@
 //! Connections to a queue's server, and what is done when they fail.
 //!
-//! A call drives its connection in the caller's own task: an answer wakes the one that waits for it, and nobody in
-//! between. Where answers have come faster than a thread wakes up, the next one is waited for awake. Dropping a call closes
-//! its connection.
+//! A call drives its connection in the caller's own task: an answer wakes the waiting caller directly. Where
+//! answers have come faster than a thread wakes up, the next one is waited for by polling. Dropping a call
+//! closes its connection.
 //!
 //! # Deliberately absent
 //! TLS: what leaves the machine belongs on a private network.
@@ -30,11 +30,12 @@ use super::ipc::Blocks;
 use super::wire::ErrorBody;
 use crate::QueueError;
 
-/// Beyond what a request may wait at the server, an answer or a piece of it takes at most as long as the client has patience,
-/// within these bounds.
+/// Beyond what a request may wait at the server, an answer or a piece of it takes at most as long as the
+/// client has patience, within these bounds.
 const ANSWER_MIN: Duration = Duration::from_secs(10);
 const ANSWER_MAX: Duration = Duration::from_secs(60);
-/// Where the caller has a deadline, an answer may come so much later: it is on its way, or the server has just come back.
+/// Where the caller has a deadline, an answer may come so much later: it is on its way, or the server has
+/// just come back.
 const LATE_MAX: Duration = Duration::from_secs(1);
 /// Bodies are taken to get through at this rate at least; bytes per second.
 const RATE_MIN: f64 = 4e6;
@@ -45,12 +46,12 @@ const IDLE_MAX: usize = 64;
 /// JSON answers are no longer than this; bytes.
 const JSON_BYTES_MAX: usize = 256 << 20;
 
-/// Whether a call may be sent again when nobody knows what became of it.
+/// Whether a call may be sent again when it is unknown whether the server has done it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Repeat {
-    /// Sent twice it does what it does once.
+    /// A repetition changes nothing.
     Safe,
-    /// Sent again only if it was not sent.
+    /// It is repeated only if it was not sent.
     Unsent,
 }
 
@@ -104,7 +105,7 @@ impl Call {
 }
 
 /// An answer whose body is still to be read.
-pub(super) struct Answer<'a> {
+pub(super) struct Response<'a> {
     link: &'a Link,
     wire: Wire,
     /// How long a piece may take.
@@ -114,7 +115,7 @@ pub(super) struct Answer<'a> {
     body: Incoming,
 }
 
-impl Answer<'_> {
+impl Response<'_> {
     /// The next bytes of the body. Cancel-safe.
     pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, QueueError> {
         loop {
@@ -253,13 +254,13 @@ impl Link {
         self.config.patience.clamp(ANSWER_MIN, ANSWER_MAX)
     }
 
-    async fn exchange(&self, call: &Call) -> Result<Answer<'_>, Failure> {
+    async fn exchange(&self, call: &Call) -> Result<Response<'_>, Failure> {
         let limit = call.limit(self.answer_max());
         let exchanging = tokio::time::timeout_at(limit, self.exchange_unbounded(call));
         exchanging.await.unwrap_or_else(|_| Err(Failure::Lost("no answer in time".to_owned())))
     }
 
-    async fn exchange_unbounded(&self, call: &Call) -> Result<Answer<'_>, Failure> {
+    async fn exchange_unbounded(&self, call: &Call) -> Result<Response<'_>, Failure> {
         loop {
             let (mut wire, was_used) = self.wire().await?;
             let request = self.request(call, call.content.kind(), call.content.body())?;
@@ -272,14 +273,14 @@ impl Link {
         }
     }
 
-    fn answer(&self, call: &Call, wire: Wire, response: hyper::Response<Incoming>) -> Answer<'_> {
+    fn answer(&self, call: &Call, wire: Wire, response: hyper::Response<Incoming>) -> Response<'_> {
         let (head, body) = response.into_parts();
         let piece_max = if call.wait > ANSWER_MAX { ANSWER_MAX } else { self.answer_max() };
-        Answer { link: self, wire, piece_max, status: head.status, headers: head.headers, body }
+        Response { link: self, wire, piece_max, status: head.status, headers: head.headers, body }
     }
 
     /// Sends, again while the server is away and that is harmless, and returns an answer that is no error.
-    pub(super) async fn send(&self, call: Call) -> Result<Answer<'_>, QueueError> {
+    pub(super) async fn send(&self, call: Call) -> Result<Response<'_>, QueueError> {
         let give_up = call.give_up.unwrap_or_else(|| Instant::now() + self.config.patience);
         let give_up = call.deadline.map_or(give_up, |deadline| give_up.min(deadline + LATE_MAX));
         let mut pause = RETRY_MIN;
@@ -327,22 +328,24 @@ impl Link {
             return Err(self.refusal(answer).await);
         }
         let body = answer.bytes().await?;
-        serde_json::from_slice(&body)
-            .map_err(|error| self.unreachable(format!("an answer that is not its own: {error}")))
+        serde_json::from_slice(&body).map_err(|error| {
+            self.unreachable(format!("expected the answer of a queue, found other JSON: {error}"))
+        })
     }
 
-    async fn refusal(&self, answer: Answer<'_>) -> QueueError {
+    async fn refusal(&self, answer: Response<'_>) -> QueueError {
         let status = answer.status;
         match answer.bytes().await.ok().and_then(|body| serde_json::from_slice::<ErrorBody>(&body).ok()) {
             Some(body) => body.error.error,
-            None => self.unreachable(format!("status={status}, and no error of a queue")),
+            None => self.unreachable(format!("expected an error of a queue, found status={status}")),
         }
     }
 
     pub(super) async fn json<T: DeserializeOwned>(&self, call: Call) -> Result<T, QueueError> {
         let body = self.send(call).await?.bytes().await?;
-        serde_json::from_slice(&body)
-            .map_err(|error| self.unreachable(format!("an answer that is not its own: {error}")))
+        serde_json::from_slice(&body).map_err(|error| {
+            self.unreachable(format!("expected the answer of a queue, found other JSON: {error}"))
+        })
     }
 
     pub(super) async fn done(&self, call: Call) -> Result<(), QueueError> {

@@ -1,5 +1,7 @@
 //! The JSON of requests and answers.
 
+mod errors;
+
 use std::time::Duration;
 
 use arrow_array::RecordBatch;
@@ -9,9 +11,11 @@ use tokio::time::Instant;
 
 use crate::units::Place;
 use crate::{
-    Amount, ClosedGroup, ColumnSpec, ErrorClass, ExportFormat, KeyedRow, Put, QueueError, RowHandle,
-    SamplePart, Sampler, Share, Stale, Take, Unfinished, UnitInspection,
+    Amount, ClosedGroup, ColumnSpec, ExportFormat, KeyedRow, Put, QueueError, RowHandle, SamplePart, Sampler,
+    Share, Stale, Take, Unfinished, UnitInspection,
 };
+
+pub(crate) use errors::{ErrorBody, status};
 
 /// Rows are sent as this.
 pub(crate) const ARROW_STREAM: &str = "application/vnd.apache.arrow.stream";
@@ -416,67 +420,4 @@ pub(crate) struct SnapshotQuery {
 #[serde(deny_unknown_fields)]
 pub(crate) struct ExportQuery {
     pub(crate) format: ExportFormat,
-}
-
-/// The body of an answer that is an error.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct ErrorBody {
-    pub(crate) error: ErrorWords,
-}
-
-/// An error with its fields under a stable `code`, and in words.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct ErrorWords {
-    #[serde(flatten)]
-    pub(crate) error: QueueError,
-    pub(crate) class: ErrorClass,
-    pub(crate) message: String,
-}
-
-impl From<QueueError> for ErrorBody {
-    fn from(error: QueueError) -> Self {
-        Self { error: ErrorWords { class: error.class(), message: error.to_string(), error } }
-    }
-}
-
-/// The HTTP status of an error.
-pub(crate) fn status(error: &QueueError) -> u16 {
-    match error {
-        QueueError::Unauthorized => 401,
-        QueueError::UnknownPartition { .. }
-        | QueueError::UnknownTask { .. }
-        | QueueError::UnknownColumn { .. }
-        | QueueError::UnknownKey { .. }
-        | QueueError::UnknownUnit { .. }
-        | QueueError::UnknownSample { .. }
-        | QueueError::UnknownPath { .. }
-        | QueueError::NoQueue { .. } => 404,
-        QueueError::WrongMethod { .. } => 405,
-        QueueError::Deadline { .. } => 408,
-        QueueError::PartitionExists { .. }
-        | QueueError::DeclaredOtherwise { .. }
-        | QueueError::WrongType { .. }
-        | QueueError::ColumnExists { .. }
-        | QueueError::GroupOverflow { .. }
-        | QueueError::KeyExists { .. }
-        | QueueError::RowConsumed { .. }
-        | QueueError::ColumnMissing { .. }
-        | QueueError::GroupClosed { .. }
-        | QueueError::SampleClosed { .. }
-        | QueueError::StepDiffers { .. }
-        | QueueError::ReadOnly
-        | QueueError::InUse { .. } => 409,
-        QueueError::LeaseGone { .. } | QueueError::StaleHandle { .. } | QueueError::ChunkGone { .. } => 410,
-        QueueError::BodyTooLarge { .. }
-        | QueueError::TooLarge { .. }
-        | QueueError::TooManyBytes { .. }
-        | QueueError::RowTooLong { .. } => 413,
-        QueueError::Full { .. } | QueueError::RecordsFull { .. } => 429,
-        QueueError::Empty | QueueError::BadRequest { .. } | QueueError::BadSnapshot { .. } => 400,
-        QueueError::Closed { .. }
-        | QueueError::Stopping
-        | QueueError::UnitAway { .. }
-        | QueueError::Unreachable { .. } => 503,
-        QueueError::Corrupt { .. } | QueueError::Io { .. } | QueueError::Arrow { .. } => 500,
-    }
 }

@@ -16,7 +16,7 @@ fn flags(batch: &RecordBatch, column: &str) -> Vec<bool> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_unfinished_rollout_at_the_head_blocks_nobody() {
+async fn one_unfinished_rollout_at_the_head_blocks_no_fetch() {
     let pool = pool(pool_config(64)).await;
     pool.submit_step(step("slow", "slow-a", 0, false)).await.unwrap();
     assert!(pool.fetch_batch("train", 4).await.unwrap().is_none(), "none, at once");
@@ -98,7 +98,7 @@ async fn groups_that_are_given_up_are_dropped_where_that_is_wanted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_limit_is_a_limit_while_nobody_fetches() {
+async fn the_limit_is_a_limit_while_no_consumer_fetches() {
     let mut config = PoolConfig { submit_wait: Duration::from_secs(5), ..pool_config(4) };
     config.partition.on_full = OnFull::Block;
     let queue = Arc::new(memory());
@@ -110,7 +110,7 @@ async fn the_limit_is_a_limit_while_nobody_fetches() {
     let full = pool.submit_step(step("p", "b", 0, true)).await;
     assert!(matches!(full, Err(QueueError::Deadline { .. })), "{full:?}");
     assert_eq!(Queue::status(queue.as_ref(), "pool").await.unwrap().rows, 4);
-    // A group that nobody completes is given up in time, also for one who waits for its room.
+    // A group that no client completes is given up in time, also for a submission that waits for its room.
     let patient = PoolConfig { submit_wait: Duration::from_secs(600), ..config };
     let pool = DataPool::open(queue.clone(), patient).await.unwrap();
     pool.submit_step(step("q", "c", 0, true)).await.unwrap();

@@ -167,7 +167,7 @@ async fn compat_tour(remote: Arc<dyn Queue>) {
     read.consume().await.unwrap();
     dock.clear().await.unwrap();
 
-    // Who submits and who fetches need not be the same.
+    // One client submits and another one fetches.
     let config = || PoolConfig {
         group_deadline: Some(Duration::from_millis(50)),
         unfinished: Unfinished::Give,

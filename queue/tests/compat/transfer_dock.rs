@@ -76,7 +76,7 @@ async fn prompts_are_given_whole_and_all_consumed_means_all() {
             .unwrap();
         assert!(dock.all_consumed("reward").await.unwrap());
         assert!(!dock.all_consumed("train").await.unwrap());
-        assert!(matches!(dock.all_consumed("nobody").await, Err(QueueError::UnknownTask { .. })));
+        assert!(matches!(dock.all_consumed("missing").await, Err(QueueError::UnknownTask { .. })));
         dock.clear().await.unwrap();
     }
     // A half prompt that was cleared begins anew.

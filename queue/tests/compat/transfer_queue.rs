@@ -19,7 +19,7 @@ async fn metadata_of_a_dead_consumer_comes_back() {
     assert_eq!(longs(&client.get_data(meta.meta(), None).await.unwrap(), "id"), [1, 2]);
     assert!(client.get_meta(&request).await.unwrap().is_none(), "held");
     drop(meta);
-    // One who dies without a word.
+    // A consumer that dies without giving its rows back.
     std::mem::forget(client.get_meta(&request).await.unwrap().unwrap());
     assert!(client.get_meta(&request).await.unwrap().is_none());
     let waiting = MetaRequest { wait: Some(Duration::from_secs(10)), ..request.clone() };

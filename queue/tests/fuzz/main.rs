@@ -1,8 +1,9 @@
-//! Damaged bytes at every door: the journal, the file of leases, snapshots, HTTP bodies, the socket of this host. What comes in is
-//! rows that were put, or an error; never a panic, never a row that nobody put, never a server that is gone.
+//! Damaged bytes at every door: the journal, the file of leases, snapshots, HTTP bodies, the socket of this
+//! host. What comes in is rows that were put, or an error; never a panic, never a row that was not put, never
+//! a server that is gone.
 //!
-//! Each door gets a few seconds (`ROLLDOCK_FUZZ_SECONDS` asks for more). The damage is drawn from a seed, which a failure
-//! prints; `ROLLDOCK_FUZZ_SEED` runs it again.
+//! Each door gets a few seconds (`ROLLDOCK_FUZZ_SECONDS` asks for more). The damage is drawn from a seed,
+//! which a failure prints; `ROLLDOCK_FUZZ_SEED` runs it again.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod claims;
@@ -114,8 +115,8 @@ async fn served(queue: TransferQueue) -> (String, AbortOnDropHandle<std::io::Res
     (url, AbortOnDropHandle::new(TaskTracker::new().spawn(serving)))
 }
 
-/// Arrow's reader panics on lengths that lead out of a message. That is caught and is an error; its words would fill the
-/// log.
+/// Arrow's reader panics on lengths that lead out of a message. That is caught and is an error; its words
+/// would fill the log.
 fn pass_over_arrows_panics() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -46,7 +46,8 @@ async fn damaged_words_end_their_own_connection_and_the_server_lives() {
     let asks = asks(&rows);
     let mut damage = Damage::new("socket");
     while damage.goes_on() {
-        // Some calls on one connection; one of them is damaged, in its frame, its words or what comes behind them.
+        // Some calls on one connection; one of them is damaged, in its frame, its words or what comes behind
+        // them.
         let mut bytes = Vec::new();
         for id in 1..=damage.rng.random_range(1..4) {
             let (ask, tail) = &asks[damage.rng.random_range(0..asks.len())];

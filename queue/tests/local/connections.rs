@@ -150,8 +150,8 @@ async fn a_client_waits_for_a_server_that_starts_late_or_again() {
     assert!(matches!(stale.ack().await, Err(QueueError::LeaseGone { .. })));
     assert_eq!(lease.concat().unwrap(), large(2, 100));
     lease.ack().await.unwrap();
-    let nobody = LocalConfig { patience: Duration::ZERO, ..LocalConfig::new("/nowhere/queue.sock") };
-    let refused = LocalQueue::new(nobody).unwrap().inspect().await;
+    let away = LocalConfig { patience: Duration::ZERO, ..LocalConfig::new("/nowhere/queue.sock") };
+    let refused = LocalQueue::new(away).unwrap().inspect().await;
     assert!(matches!(refused, Err(QueueError::Unreachable { .. })), "{refused:?}");
 }
 
@@ -187,7 +187,7 @@ async fn one_live_server_has_the_socket() {
     let config = LocalServiceConfig::default();
     let second = LocalListener::bind(&served.path, config.clone());
     assert!(matches!(second, Err(QueueError::InUse { .. })), "{second:?}");
-    // What a dead server left is replaced; what is no socket is nobody's to remove.
+    // What a dead server left is replaced; a file that is no socket is never removed.
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("stale.sock");
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());

@@ -1,4 +1,5 @@
-//! The queue through shared memory: the same trait, the same errors, nothing copied by sockets, nothing left behind.
+//! The queue through shared memory: the same trait, the same errors, nothing copied by sockets, nothing left
+//! behind.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod connections;

@@ -106,7 +106,8 @@ async fn a_damaged_stream_in_a_region_changes_nothing() {
     }
     let mut answers = String::new();
     while answers.matches("Refusal").count() < 7 {
-        // Not `read`: a read that ends where descriptors begin is short, and that is no sign of there being no more.
+        // Not `read`: a read that ends where descriptors begin is short, and that is no sign of there being
+        // no more.
         let mut some = vec![0; 4096];
         match peer.try_read(&mut some) {
             Ok(count) => {
@@ -148,7 +149,7 @@ async fn memory_stays_bounded_over_many_rounds() {
     }
     assert!(most <= 40 << 20, "{most}");
     until("nothing is in use", || served.regions.stats().in_use == 0).await;
-    // Whoever is passed over keeps no mapping of what is gone.
+    // A client that gets no new rows keeps no mapping of regions that are gone.
     until("clients have forgotten", || mapped() <= 3 * 16).await;
 }
 

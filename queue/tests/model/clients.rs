@@ -29,7 +29,7 @@ async fn produce(partition: Partition, producer: i64, fates: Arc<parking_lot::Mu
         let token = Some(format!("{producer}/{number}"));
         let keys = ids.iter().map(|id| format!("k{id}")).collect();
         let put = Put { token, keys, ..Put::group(format!("{producer}/{number}"), payload(&ids)) };
-        // A repetition whose first answer nobody waited for.
+        // A repetition whose first answer was not waited for.
         let again = partition.put(put.clone(), None);
         let (handles, repeated) = tokio::join!(partition.put(put, None), again);
         let handles = handles.unwrap();

@@ -61,8 +61,8 @@ pub(crate) enum Op {
     Leave {
         client: usize,
     },
-    /// A snapshot begins, and some of it is read; or the rest of the one that has begun, and what it holds is restored
-    /// elsewhere.
+    /// A snapshot begins, and some of it is read; or the rest of the one that has begun, and what it holds is
+    /// restored elsewhere.
     Snapshot {
         pieces: usize,
     },

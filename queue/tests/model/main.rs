@@ -1,7 +1,9 @@
-//! Random operations against a reference model that is too simple to be wrong: a list of rows, searched from the front.
+//! Random operations against a reference model that is too simple to be wrong: a list of rows, searched from
+//! the front.
 //!
-//! The queue must agree with it on every answer, on which rows a take gives and in which order, on every byte of their
-//! payload, and on what is left, in memory and on disk, with leases that expire and processes that come and go.
+//! The queue must agree with it on every answer, on which rows a take gives and in which order, on every byte
+//! of their payload, and on what is left, in memory and on disk, with leases that expire and processes that
+//! come and go.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod clients;
@@ -43,7 +45,8 @@ fn run(operations: Vec<Op>, dir: Option<&Path>) {
     });
 }
 
-/// Checks so many random courses; `ROLLDOCK_QUEUE_CASES` asks for another number. Says how many operations they had.
+/// Checks so many random courses; `ROLLDOCK_QUEUE_CASES` asks for another number. Says how many operations
+/// they had.
 fn check(cases: u32, root: impl Fn() -> Option<tempfile::TempDir>) {
     let asked = std::env::var("ROLLDOCK_QUEUE_CASES").ok().and_then(|cases| cases.parse().ok());
     let cases = asked.unwrap_or(cases);

@@ -101,7 +101,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Puts rows of a group; what `put` is of them is as it says, but for keys, which are made here where it has any.
+    /// Puts rows of a group; what `put` is of them is as it says, but for keys, which are made here where it
+    /// has any.
     async fn put(&mut self, group: usize, rows: usize, put: Put) {
         let ids: Vec<i64> = (0..rows as i64).map(|at| self.model.next_id + at).collect();
         let group_size = self.model.groups[group].size;
@@ -250,7 +251,7 @@ impl<'a> World<'a> {
         assert!(report.is_sound(), "{report:?}");
     }
 
-    /// A snapshot is the queue as it was when it began, but for what somebody held: that is not consumed.
+    /// A snapshot is the queue as it was when it began, but rows that were leased then are not consumed.
     async fn end_snapshot(&mut self) {
         let Some((mut begun, mut bytes, model)) = self.snapshot.take() else { return };
         while let Some(piece) = begun.next_piece().unwrap() {
@@ -319,7 +320,8 @@ impl<'a> World<'a> {
                 }
             }
             Op::Complete { which } => {
-                // Nothing is promised for later rows of a group all of whose rows are gone: the queue may forget it.
+                // Nothing is promised for later rows of a group all of whose rows are gone: the queue may
+                // forget it.
                 let resident = |at: &usize| self.model.rows.iter().any(|row| row.group == *at);
                 let open =
                     |at: &usize| self.model.groups[*at].put < self.model.groups[*at].size && resident(at);

@@ -36,8 +36,8 @@ fn attempt_take(queue: &dyn Queue, take: Take) -> BoxFuture<'_, Result<(), Queue
 /// What is wrong, the code that the call is refused with, and the call.
 type Case = (&'static str, &'static str, Attempt);
 
-/// Calls with the codes that they are refused with. The partition `p` has one group of two rows and room for six more;
-/// `there` is one of them.
+/// Calls with the codes that they are refused with. The partition `p` has one group of two rows and room for
+/// six more; `there` is one of them.
 pub(super) fn cases() -> Vec<Case> {
     put_cases().into_iter().chain(other_cases()).collect()
 }
@@ -104,12 +104,12 @@ fn put_cases() -> Vec<Case> {
 fn other_cases() -> Vec<Case> {
     vec![
         ("no such partition", "unknown_partition", |queue, _| {
-            async move { queue.status("nobody's").await.map(drop) }.boxed()
+            async move { queue.status("missing").await.map(drop) }.boxed()
         }),
         ("declared otherwise", "declared_otherwise", |queue, _| {
             queue.declare(PartitionSpec::new("p", ["train"], 99))
         }),
-        ("no such task", "unknown_task", |queue, _| attempt_take(queue, Take::groups("nobody", 1))),
+        ("no such task", "unknown_task", |queue, _| attempt_take(queue, Take::groups("missing", 1))),
         ("no such column", "unknown_column", |queue, _| {
             attempt_take(queue, Take { columns: Some(vec!["none".to_owned()]), ..Take::groups("train", 1) })
         }),
@@ -146,7 +146,7 @@ fn other_cases() -> Vec<Case> {
         }),
         ("no such sample", "unknown_sample", |queue, _| queue.end_sample("p", "none")),
         ("no task to reset", "unknown_task", |queue, _| {
-            async move { queue.reset("p", "nobody").await.map(drop) }.boxed()
+            async move { queue.reset("p", "missing").await.map(drop) }.boxed()
         }),
     ]
 }

@@ -23,7 +23,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 const BODY_BYTES_MAX: usize = 100_000;
 
-/// Whoever is in the process has no body.
+/// Cases of requests with bodies, which calls within the process do not have.
 const WIRE_ONLY: [&str; 2] = ["a body that is too long", "a column of the wire's"];
 
 /// One queue behind three doors.

@@ -95,7 +95,7 @@ async fn a_clients_lease_outlives_its_server() {
 }
 
 #[tokio::test]
-async fn a_dead_controller_hangs_nobody() {
+async fn a_dead_controller_hangs_no_client() {
     let served = served(ServiceConfig::default()).await;
     let config = RemoteConfig::new(format!("http://{}", served.address));
     let client_config = RemoteConfig { patience: Duration::from_millis(300), ..config };
@@ -123,7 +123,7 @@ async fn a_dead_controller_hangs_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_takes_connections_and_says_nothing_hangs_nobody() {
+async fn a_server_that_takes_connections_and_says_nothing_hangs_no_client() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let config = RemoteConfig::new(format!("http://{}", listener.local_addr().unwrap()));
     let client = RemoteQueue::new(RemoteConfig { patience: Duration::from_secs(1), ..config }).unwrap();

@@ -44,8 +44,8 @@ async fn a_snapshot_goes_over_http_both_ways() {
     let mut one = Vec::new();
     from.snapshot(Some("other/one"), &mut one).await.unwrap();
     assert_eq!(to.restore(std::io::Cursor::new(one)).await.unwrap().partitions, 1);
-    let nobody = from.snapshot(Some("nobody"), &mut Vec::new()).await;
-    assert!(matches!(nobody, Err(QueueError::UnknownPartition { .. })));
+    let unknown = from.snapshot(Some("missing"), &mut Vec::new()).await;
+    assert!(matches!(unknown, Err(QueueError::UnknownPartition { .. })));
 
     // A connection that is lost in the middle restores nothing.
     let mut broken = TcpStream::connect(target.address).await.unwrap();
@@ -76,6 +76,6 @@ async fn exports_come_over_http_as_they_are_made_here() {
     client.export("train", ExportFormat::Arrow, &mut file).await.unwrap();
     let reader = arrow_ipc::reader::FileReader::try_new(std::io::Cursor::new(file), None).unwrap();
     assert_eq!(reader.map(|batch| batch.unwrap().num_rows()).sum::<usize>(), 27);
-    let unknown = client.export("nobody", ExportFormat::Arrow, Vec::new()).await;
+    let unknown = client.export("missing", ExportFormat::Arrow, Vec::new()).await;
     assert!(matches!(unknown, Err(QueueError::UnknownPartition { .. })));
 }

@@ -1,5 +1,6 @@
-//! `openapi.json` against what goes over the wire: a proxy that looks at every body, and the little of JSON Schema that the
-//! document uses. Fields that the document does not have are an error as much as fields of another type.
+//! `openapi.json` against what goes over the wire: a proxy that looks at every body, and the little of JSON
+//! Schema that the document uses. Fields that the document does not have are an error as much as fields of
+//! another type.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

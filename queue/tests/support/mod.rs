@@ -114,8 +114,8 @@ pub(crate) async fn assert_same(left: &TransferQueue, right: &TransferQueue, nam
     assert!(one.is_sound() && other.is_sound(), "{one:?} {other:?}");
 }
 
-/// A queue with a bit of everything: groups whole, open, half acked, half cleared, leased; columns of many groups;
-/// priorities, versions, tokens, records; and a second partition.
+/// A queue with a bit of everything: groups whole, open, half acked, half cleared, leased; columns of many
+/// groups; priorities, versions, tokens, records; and a second partition.
 pub(crate) async fn furnish(queue: &TransferQueue) -> Vec<RowHandle> {
     let partition = queue.declare(spec("train", 4096)).await.unwrap();
     let mut handles = Vec::new();

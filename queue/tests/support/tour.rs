@@ -1,4 +1,4 @@
-//! What any queue does for whoever knows nothing but the trait.
+//! What every queue does for a client that knows only the trait.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,8 +74,8 @@ pub(crate) async fn tour(queue: &dyn Queue) {
         queue.take("no", &Take::groups("train", 1)).await,
         Err(QueueError::UnknownPartition { .. })
     ));
-    let nobody = Take::groups("nobody", 1);
-    assert!(matches!(queue.take("train", &nobody).await, Err(QueueError::UnknownTask { .. })));
+    let unknown = Take::groups("missing", 1);
+    assert!(matches!(queue.take("train", &unknown).await, Err(QueueError::UnknownTask { .. })));
     let full = queue.put("train", Put::group("e", batch(0, 63)), Some(Duration::from_millis(20))).await;
     assert!(matches!(full, Err(QueueError::Deadline { .. })), "{full:?}");
 

@@ -15,7 +15,8 @@ use crate::{INCOMPLETE, Lease, QueueError, RowHandle};
 
 /// Whole prompt groups that a task holds: consumed, or dropped and given again.
 ///
-/// The groups come oldest first, the trajectories of each in the order of their first steps, the steps of each by index.
+/// The groups come oldest first, the trajectories of each in the order of their first steps, the steps of
+/// each by index.
 #[derive(Debug)]
 #[must_use = "dropping it gives its steps back"]
 pub struct PoolBatch {
@@ -75,8 +76,8 @@ impl PoolBatch {
         Ok(Self { lease, batch, rows })
     }
 
-    /// The steps' columns, and `off_policy`, `incomplete` (whether the group was given up and is given as it is) and
-    /// `importance_weight` (null where nobody has written it, which is for the reader to take as 1).
+    /// The steps' columns, and `off_policy`, `incomplete` (whether the group was given up and is given as it
+    /// is) and `importance_weight` (null where it was not written, which a reader takes as 1).
     pub fn batch(&self) -> &RecordBatch {
         &self.batch
     }

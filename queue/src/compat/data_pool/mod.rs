@@ -1,13 +1,14 @@
 //! The calls of a DataPool: steps of trajectories in, whole prompt groups out.
 //!
-//! A step is a row at once, durable as the queue is, and counts against the capacity from then on. A trajectory is complete
-//! with its last step or by [`complete_trajectory`](DataPool::complete_trajectory), and a prompt's group when as many
-//! trajectories are as it has: the queue knows that itself, as [`Put::sample`](crate::Put::sample). A group that is not
-//! complete keeps no other one from being fetched. What comes for a group or a trajectory that is complete, fetched or given
-//! up is an error and makes nothing.
+//! A step is a row at once, durable as the queue is, and counts against the capacity from then on. A
+//! trajectory is complete with its last step or by [`complete_trajectory`](DataPool::complete_trajectory),
+//! and a prompt's group when as many trajectories are as it has: the queue knows that itself, as
+//! [`Put::sample`](crate::Put::sample). A group that is not complete keeps no other one from being fetched.
+//! What comes for a group or a trajectory that is complete, fetched or given up is an error and makes
+//! nothing.
 //!
-//! Payload of consumed groups is freed as the queue does it: at once where all rows of a put are gone, else by copying
-//! those that are left when more than half are gone.
+//! Payload of consumed groups is freed as the queue does it: at once where all rows of a put are gone, else
+//! by copying those that are left when more than half are gone.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -47,13 +48,13 @@ use crate::{
 pub use batch::PoolBatch;
 pub use step::Step;
 
-/// The column for the importance weight: null until somebody has written it.
+/// The column for the importance weight: null until a client has written it.
 const IMPORTANCE_WEIGHT: &str = "importance_weight";
 
 /// Trajectories of a prompt, for prompts that differ from the default.
 pub type GroupSizes = Arc<dyn Fn(&str) -> Option<usize> + Send + Sync>;
 
-/// What a pool is told.
+/// How a pool works.
 #[derive(Clone)]
 pub struct PoolConfig {
     /// Its partition, whose capacity is in steps. [`new`](Self::new) makes it; tasks may be told to wait for
@@ -63,8 +64,8 @@ pub struct PoolConfig {
     pub group_size: usize,
     /// Where prompts differ; asked for every put of a prompt, and to be answered alike each time.
     pub group_sizes: Option<GroupSizes>,
-    /// A group that is not complete so long after its first step is given up; looked at when somebody submits or
-    /// fetches. Absent: never.
+    /// A group that is not complete so long after its first step is given up; checked at each submission and
+    /// fetch. Absent: never.
     pub group_deadline: Option<Duration>,
     /// What becomes of the steps of such a group.
     pub unfinished: Unfinished,
@@ -81,8 +82,8 @@ impl std::fmt::Debug for PoolConfig {
 }
 
 impl PoolConfig {
-    /// Groups of `group_size` trajectories that are dropped when they are not complete in an hour; one version of
-    /// staleness; a minute of waiting for room.
+    /// Groups of `group_size` trajectories that are dropped when they are not complete in an hour; one
+    /// version of staleness; a minute of waiting for room.
     pub fn new(
         partition: impl Into<String>,
         tasks: impl IntoIterator<Item = impl Into<String>>,
@@ -141,11 +142,12 @@ impl DataPool {
         self.submit_steps(&[step]).await
     }
 
-    /// Submits steps, waiting for room as long as the pool was told. A step that is there already changes nothing; one of
-    /// the same trajectory and index that differs is an error. So are steps of trajectories and groups that are complete,
-    /// fetched or given up, and of more trajectories than a group has.
+    /// Submits steps, waiting for room as long as the pool was told. A step that is there already changes
+    /// nothing; one of the same trajectory and index that differs is an error. So are steps of trajectories
+    /// and groups that are complete, fetched or given up, and of more trajectories than a group has.
     ///
-    /// After an error, and dropped in the middle, those before may have been submitted; repeating it is harmless.
+    /// After an error, and dropped in the middle, those before may have been submitted; repeating it is
+    /// harmless.
     pub async fn submit_steps(&self, steps: &[Step]) -> Result<(), QueueError> {
         steps.iter().try_for_each(|step| check_depth("metadata", &step.metadata))?;
         self.expire().await?;
@@ -177,7 +179,7 @@ impl DataPool {
             let left = deadline.saturating_duration_since(Instant::now());
             let wait = self.between_looks().map_or(left, |between| between.min(left));
             match self.queue.put(self.partition(), put.clone(), Some(wait)).await {
-                // What is in the way may be a group that nobody completes any more.
+                // The room may be taken by a group that no client completes any more.
                 Err(QueueError::Deadline { .. }) if wait < left => {
                     self.expire().await?;
                 }
@@ -186,7 +188,7 @@ impl DataPool {
         }
     }
 
-    /// How long whoever waits may go without looking for groups that are to be given up.
+    /// How long a call may wait before it looks again for groups that are to be given up.
     fn between_looks(&self) -> Option<Duration> {
         self.config.group_deadline.map(|deadline| (deadline / 4).max(Duration::from_millis(1)))
     }
@@ -238,8 +240,8 @@ impl DataPool {
         Err(QueueError::StepDiffers { trajectory: step.trajectory_uid.clone(), step: step.step_index })
     }
 
-    /// A trajectory whose last step did not say so is complete. Repeating it changes nothing while the trajectory is there;
-    /// then, and for one that never was, it is an error.
+    /// A trajectory whose last step did not say so is complete. Repeating it changes nothing while the
+    /// trajectory is there; then, and for one that never was, it is an error.
     ///
     /// Cancel-safe: it happens or it does not.
     pub async fn complete_trajectory(&self, trajectory_uid: &str) -> Result<(), QueueError> {
@@ -255,7 +257,8 @@ impl DataPool {
         self.take(&self.asked(task, groups)).await
     }
 
-    /// The same, waiting for the first group that is ready. `None`: there will be none any more; an error after `wait`.
+    /// Up to so many prompt groups, waiting for the first that is ready. `None`: there will be none any more.
+    /// After `wait` it is an error.
     ///
     /// Cancel-safe, as [`fetch_batch`](Self::fetch_batch) is.
     pub async fn wait_batch(
@@ -287,8 +290,8 @@ impl DataPool {
         lease.map(PoolBatch::new).transpose()
     }
 
-    /// Writes the importance weights of steps, once. [`PoolBatch::rows`] names them; an estimator that is a task of its own
-    /// does it before a trainer whose task waits for the column.
+    /// Writes the importance weights of steps, once. [`PoolBatch::rows`] names them; an estimator that is a
+    /// task of its own does it before a trainer whose task waits for the column.
     ///
     /// Cancel-safe: it happens whole or not at all.
     pub async fn write_importance_weights(
@@ -309,7 +312,8 @@ impl DataPool {
         self.queue.announce(self.partition(), policy_version).await
     }
 
-    /// Gives up groups that were not complete in time; says which. Every submission and every fetch does it first.
+    /// Gives up groups that were not complete in time; says which. Every submission and every fetch does it
+    /// first.
     ///
     /// Cancel-safe: it happens or it does not.
     pub async fn expire(&self) -> Result<Vec<ClosedGroup>, QueueError> {

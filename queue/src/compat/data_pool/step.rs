@@ -41,7 +41,8 @@ impl Step {
         format!("{}/{}", self.trajectory_uid, self.step_index)
     }
 
-    /// Whether `next` may go into the same put: what the queue knows of the policy versions are those of the puts.
+    /// Whether `next` may go into the same put: what the queue knows of the policy versions are those of the
+    /// puts.
     pub(super) fn goes_on_with(&self, next: &Self) -> bool {
         !self.is_last
             && self.trajectory_uid == next.trajectory_uid

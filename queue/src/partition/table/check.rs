@@ -77,7 +77,8 @@ impl Table {
         self.check_leased(task)
     }
 
-    /// A row that is leased is one of its lease's. A lease may have other rows, which their owner has cleared.
+    /// A row that is leased is one of its lease's. A lease may have other rows, which their owner has
+    /// cleared.
     fn check_leased(&self, task: usize) -> Result<(), Violation> {
         let held = self.leases.iter().filter(|(_, lease)| lease.task == task);
         let leased: HashSet<_> =

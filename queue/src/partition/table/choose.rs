@@ -20,7 +20,8 @@ impl Chosen {
 }
 
 impl Table {
-    /// What `take` gets of what is ready now: `None` if that is not enough. With `is_over` whatever is left is enough.
+    /// What `take` gets of what is ready now: `None` if that is not enough. With `is_over` whatever is left
+    /// is enough.
     pub(crate) fn choose(&mut self, task: usize, take: &Take, is_over: bool) -> Option<Chosen> {
         let at_least = if is_over { 1 } else { take.enough() };
         if let Amount::Rows(count) = take.amount {

@@ -1,10 +1,12 @@
-//! Which rows need which chunk, and how much a chunk keeps for them.
+//! Chunks: which rows need which chunk, and how much a chunk keeps for them.
 //!
-//! What is in memory is counted in bytes: a chunk is made to give up what nobody needs when that is more than half of
-//! it, and from a third on when the partition keeps more than one and a half times what is live. So few long rows count
-//! as what they are, and each byte is copied at most about twice before it goes. Elsewhere rows stand for bytes.
+//! Chunks in memory are counted in bytes. A chunk gives up the bytes that no live row needs when these are
+//! more than half of it, or more than a third while the partition keeps more than one and a half times its
+//! live bytes. So few long rows count by their length, and each byte is copied at most about twice before it
+//! is freed. Chunks elsewhere are counted in rows.
 //!
-//! Small chunks in memory become one when there are many: what a chunk is itself takes more than the rows of some.
+//! Many small chunks in memory are joined into one, since the overhead of a chunk is larger than a few short
+//! rows.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -19,14 +21,14 @@ const SMALL_BYTES: u64 = 8 << 10;
 /// Small chunks that are looked at to become one; at least half of them have to be there still.
 const SMALL_CHUNKS: usize = if cfg!(test) { 4 } else { 64 };
 
-/// The rows that a chunk was written with, gone ones included as far as anybody remembers them.
+/// The rows that a chunk was written with, gone ones included as far as they are remembered.
 #[derive(Debug, Default)]
 struct ChunkRows {
     rows: Vec<RowHandle>,
     live: usize,
     /// Rows that it has: more than are remembered where some were gone before the process began.
     of: usize,
-    /// That it keeps in memory; 0 where nobody counts them.
+    /// Bytes that it keeps in memory; 0 where they are not counted.
     held_bytes: u64,
     /// Those of them that live rows need.
     live_bytes: u64,
@@ -50,7 +52,7 @@ pub(crate) struct Move {
     pub(crate) rows: Vec<RowHandle>,
 }
 
-/// See the module's documentation.
+/// The chunks of a table.
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
     by_id: HashMap<ChunkId, ChunkRows>,
@@ -95,8 +97,8 @@ impl Chunks {
         Some(gone)
     }
 
-    /// Which of the chunks that rows have left are to give up what nobody needs, and others with them where too much is
-    /// kept.
+    /// Which of the chunks that rows have left are to give up the bytes that no live row needs, and others
+    /// with them where too much is kept.
     pub(super) fn sparse(&mut self, left: impl IntoIterator<Item = ChunkId>) -> Vec<ChunkId> {
         let mut sparse = Vec::new();
         for id in left {
@@ -208,8 +210,8 @@ impl Table {
         self.chunks.by_id.get(&chunk).map_or((0, 0), |rows| (rows.live, rows.of))
     }
 
-    /// Lets the rows that still need these chunks find their columns in `to`, where the copy of the first of all rows is
-    /// row 0. Rows that are gone by now are left out.
+    /// Lets the rows that still need these chunks find their columns in `to`, where the copy of the first of
+    /// all rows is row 0. Rows that are gone by now are left out.
     pub(crate) fn move_chunks(&mut self, moves: &[Move], to: ChunkId, held_bytes: u64) {
         let mut moved = ChunkRows { held_bytes, ..ChunkRows::default() };
         let mut was_away = false;

@@ -1,4 +1,5 @@
-//! Putting groups by samples, and closing them: what [samples](super::samples) mean for the table's groups and rows.
+//! Putting groups by samples, and closing them: what [samples](super::samples) mean for the table's groups
+//! and rows.
 
 use std::collections::HashSet;
 
@@ -66,7 +67,8 @@ impl Table {
         Ok(())
     }
 
-    /// The samples of a group that begins now. One of a name that was closed is a late part of it, from the journal.
+    /// The samples of a group that begins now. One of a name that was closed is a late part of it, from the
+    /// journal.
     pub(super) fn new_samples(&mut self, id: u64, key: &str) -> Box<GroupSamples> {
         self.samples.begin(id, key)
     }
@@ -160,7 +162,8 @@ impl Table {
         self.close_if_whole(&key);
     }
 
-    /// Groups that were opened at `until` or before take no more rows; those that rows are on their way into stay.
+    /// Groups that were opened at `until` or before take no more rows; those that rows are on their way into
+    /// stay.
     pub(crate) fn begin_close(&mut self, until: Instant) -> Vec<ClosedGroup> {
         let old = self.samples.opened_until(until);
         let mut closing = Vec::new();
@@ -213,7 +216,8 @@ impl Table {
         released
     }
 
-    /// Lets go of groups without rows: their names begin new ones, and so do those of groups that were put by rows.
+    /// Lets go of groups without rows: their names begin new ones, and so do those of groups that were put by
+    /// rows.
     pub(super) fn forget_empty_groups(&mut self) {
         let empty = self.groups.iter().filter(|(_, group)| group.rows.is_empty()).map(|(id, _)| *id);
         empty.collect::<Vec<_>>().into_iter().for_each(|id| self.forget_group(id));

@@ -1,8 +1,8 @@
 //! Columns: their types, which are known from their first put on, and their writing to rows that are there.
 //!
 //! # Invariants
-//! A column has the type that it was first put with. While a put with a new column is under way, no put may bring the
-//! column with another type; if that put fails, the type is free again.
+//! A column has the type that it was first put with. While a put with a new column is under way, no put may
+//! bring the column with another type; if that put fails, the type is free again.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -76,7 +76,8 @@ impl Columns {
         }
     }
 
-    /// Keeps the types of columns that are new as long as what brings them is on its way; says which they are.
+    /// Keeps the types of columns that are new as long as what brings them is on its way; says which they
+    /// are.
     pub(super) fn expect(&mut self, columns: &[ColumnSpec]) -> Vec<ColumnSpec> {
         let unknown = |column: &&ColumnSpec| !self.known.contains_key(&column.name);
         let columns: Vec<ColumnSpec> = columns.iter().filter(unknown).cloned().collect();
@@ -166,7 +167,8 @@ impl Table {
         self.columns.settle(columns, is_good);
     }
 
-    /// After replay: a chunk for every set of columns whose types are not known yet, but none of those that were `tried`.
+    /// After replay: a chunk for every set of columns whose types are not known yet, but none of those that
+    /// were `tried`.
     pub(crate) fn chunks_of_unknown_columns(&self, tried: &HashSet<ChunkId>) -> Vec<ChunkId> {
         let mut seen: BTreeSet<&str> = self.columns.known.keys().map(String::as_str).collect();
         let mut chunks = Vec::new();
@@ -182,7 +184,8 @@ impl Table {
         chunks
     }
 
-    /// Sets columns of rows aside that are about to be written, and says which are new; nothing is changed on an error.
+    /// Sets columns of rows aside that are about to be written, and says which are new; nothing is changed on
+    /// an error.
     pub(crate) fn begin_columns(
         &mut self,
         rows: &[RowHandle],

@@ -1,6 +1,8 @@
-//! Groups that may be dropped: whole ones whose rows every task could take or is done with, so that nobody holds any.
+//! Groups that may be dropped: whole groups whose rows each task could take or has acked, so that no lease
+//! holds any.
 //!
-//! They are found without a search: the first who asks has them counted once, and they are kept count of from then on.
+//! They are found without a search: the first drop counts them once, and every change keeps the count from
+//! then on.
 
 use super::{Group, GroupIndex, Progress, RowHandle, Table};
 use crate::take::Sampler;
@@ -80,7 +82,7 @@ impl Table {
         Some(rows)
     }
 
-    /// The same with all groups of a version below `min_version`.
+    /// Takes all groups with a version below `min_version` that may be dropped out of every taker's reach.
     pub(crate) fn begin_drop_stale(&mut self, min_version: u64) -> Vec<RowHandle> {
         if min_version == 0 {
             return Vec::new();

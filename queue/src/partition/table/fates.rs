@@ -1,13 +1,13 @@
-//! What became of the groups whose rows left last, for whoever watches.
+//! Fates: what became of the groups whose rows left last, for clients that watch a partition.
 
 use std::collections::VecDeque;
 
 use crate::stats::GroupFate;
 
-/// Groups that are remembered; who watches asks more often than so many leave, or is told that some are missing.
+/// Groups that are remembered. A client that asks too seldom is told that some are missing.
 const FATES_MAX: usize = 1024;
 
-/// See the module's documentation.
+/// The latest fates of groups.
 #[derive(Debug, Default)]
 pub(crate) struct Fates {
     latest: VecDeque<GroupFate>,
@@ -31,7 +31,7 @@ impl Fates {
         (self.latest.range(start..).cloned().collect(), self.forgotten > revision)
     }
 
-    /// What was there before somebody could watch.
+    /// Forgets the fates of before a restart, which no client watched.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }

@@ -1,7 +1,7 @@
-//! Which groups a task can take, in every order that somebody has asked for.
+//! Group indexes: which groups a task can take, in every order that a take has asked for.
 //!
-//! Oldest first is always kept. The other orders are built when they are first asked for, and kept from then on: most
-//! partitions never pay for them, and no take ever searches.
+//! Oldest first is always kept. The other orders are built when they are first asked for, and kept from then
+//! on: most partitions never pay for them, and no take ever searches.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
@@ -40,7 +40,7 @@ impl Draw {
     }
 }
 
-/// See the module's documentation.
+/// Groups in the orders that takes have asked for.
 #[derive(Debug, Default)]
 pub(super) struct GroupIndex {
     oldest: BTreeSet<u64>,

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //! - A lease that is held expires at one moment, and at that moment only.
-//! - An ack that was done is remembered, so that one whose answer was lost can be repeated; the oldest are forgotten.
+//! - An ack that was done is remembered, so that one whose answer was lost can be repeated; the oldest are
+//!   forgotten.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -24,8 +25,8 @@ pub(super) struct HeldLease {
     pub(super) expires: Instant,
     /// Whether the journal knows of it: it outlives the process.
     pub(super) is_recorded: bool,
-    /// The names of the clients that took it; none where it was given out before this process, or to a client without a
-    /// name.
+    /// The names of the clients that took it; none where it was given out before this process, or to a client
+    /// without a name.
     pub(super) holders: Vec<String>,
     /// Consumers that get the same rows; they are consumed when all have acked.
     pub(super) members: u32,
@@ -67,8 +68,8 @@ pub(crate) enum BeginAck {
 pub(super) struct Leases {
     held: HashMap<u64, HeldLease>,
     expiries: BTreeSet<(Instant, u64)>,
-    /// The number of the next lease. It starts anew at a random place each time the queue is opened, so that a number of
-    /// an earlier life means the same lease or none.
+    /// The number of the next lease. It starts anew at a random place each time the queue is opened, so that
+    /// a number of an earlier life means the same lease or none.
     next: u64,
     /// Leases given out since the queue was opened.
     given: u64,
@@ -144,8 +145,8 @@ impl Leases {
         self.held.insert(id, lease);
     }
 
-    /// Marks a lease as written down. `None` where a restart ends it: its members' acks are known only here, or it has
-    /// more rows than one record.
+    /// Marks a lease as written down. `None` where a restart ends it: its members' acks are known only here,
+    /// or it has more rows than one record.
     pub(super) fn record(&mut self, id: u64) -> Option<&HeldLease> {
         let may_be = |lease: &&mut HeldLease| lease.members == 1 && lease.rows.len() <= RECORD_ROWS_MAX;
         let lease = self.held.get_mut(&id).filter(may_be)?;

@@ -64,8 +64,8 @@ impl Table {
         leases
     }
 
-    /// The holder is another process, and may outlive this one: the lease is about to be written down. `None` where a
-    /// restart ends it.
+    /// The holder is another process, and may outlive this one: the lease is about to be written down. `None`
+    /// where a restart ends it.
     pub(crate) fn record_lease(&mut self, id: u64) -> Option<(usize, Vec<RowHandle>)> {
         self.leases.record(id).map(|lease| (lease.task, lease.rows.clone()))
     }
@@ -78,8 +78,8 @@ impl Table {
         leases
     }
 
-    /// A lease that was written down, as the journal is read. Rows that an earlier lease held are this one's: that one has
-    /// ended, or they would not have been given again.
+    /// A lease that was written down, as the journal is read. Rows that an earlier lease held are this one's:
+    /// that one has ended, or they would not have been given again.
     pub(crate) fn restore_lease(&mut self, id: u64, task: usize, rows: Vec<RowHandle>, expires: Instant) {
         if self.leases.contains(id) {
             return;
@@ -126,7 +126,7 @@ impl Table {
 
     fn give_back(&mut self, lease: &HeldLease) {
         // Also where all of its rows are gone: a take that waits for the end waits for leases.
-        self.ready[lease.task].is_news = true;
+        self.ready[lease.task].must_wake = true;
         lease.rows.iter().for_each(|row| self.set(*row, lease.task, Progress::Ready));
     }
 

@@ -18,7 +18,7 @@ fn even_part(whole: u32, parts: usize, at: usize) -> u32 {
 }
 
 impl Claim {
-    /// Columns that nobody knew before.
+    /// Columns that are new with this put.
     pub(crate) fn columns(&self) -> &[ColumnSpec] {
         &self.columns
     }
@@ -47,7 +47,7 @@ impl Table {
         Ok(())
     }
 
-    /// The same of a record, which says what happened.
+    /// Whether a group takes so many more rows, asked of a journal record: a record says what happened.
     pub(crate) fn check_group_of_record(
         &self,
         key: &str,
@@ -238,8 +238,8 @@ impl Table {
         Ok(())
     }
 
-    /// Adds columns to rows that are there, `kib` in all; those that are gone by now are left out. Returns the KiB that
-    /// count from now on.
+    /// Adds columns to rows that are there, `kib` in all; those that are gone by now are left out. Returns
+    /// the KiB that count from now on.
     pub(crate) fn add_columns(&mut self, rows: &[RowHandle], payload: &PayloadRecord, kib: u32) -> u32 {
         let columns = self.columns.shared(&payload.columns);
         let (mut there, mut charged) = (0, 0);

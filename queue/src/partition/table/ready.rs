@@ -32,15 +32,15 @@ pub(super) struct Ready {
     pub(super) single: Option<SingleRows>,
     /// Rows that lack columns of the task.
     pub(super) incomplete: usize,
-    /// Rows that somebody holds, those on their way out included.
+    /// Rows that are leased or on their way out.
     pub(super) held: usize,
     /// Rows that would be ready if all of their payload were within reach.
     pub(super) away: usize,
     /// Rows that the task is done with and others are not.
     pub(super) acked: usize,
     pub(super) waiters: Waiters,
-    /// Something became ready that nobody was woken for.
-    pub(super) is_news: bool,
+    /// Whether something became ready since takes were woken last.
+    pub(super) must_wake: bool,
 }
 
 impl Ready {
@@ -100,7 +100,7 @@ impl Table {
         let ready = &mut self.ready[task];
         if to == Progress::Ready {
             group.ready[task] += 1;
-            ready.is_news = true;
+            ready.must_wake = true;
         } else {
             group.ready[task] -= 1;
         }
@@ -114,13 +114,13 @@ impl Table {
         self.index_group(group_id, task);
     }
 
-    /// Puts a group where takers find it, or out of it. Whoever changes what it is ordered by calls
-    /// [`unindex_group`](Self::unindex_group) before.
+    /// Puts a group into the indexes that takes read, or out of them. A caller that is about to change what
+    /// groups are ordered by calls [`unindex_group`](Self::unindex_group) before.
     pub(super) fn index_group(&mut self, id: u64, task: usize) {
         let Some(group) = self.groups.get(&id) else { return };
         let ready = &mut self.ready[task];
         if group.is_ready(task) {
-            ready.is_news = true;
+            ready.must_wake = true;
             ready.groups.insert(id, group.keys());
         } else {
             ready.groups.remove(id, group.keys());
@@ -199,7 +199,7 @@ impl Table {
     /// Wakes the takes that what has become ready can serve.
     pub(crate) fn wake(&mut self) {
         for ready in &mut self.ready {
-            if !std::mem::take(&mut ready.is_news) {
+            if !std::mem::take(&mut ready.must_wake) {
                 continue;
             }
             match self.closed {
@@ -209,21 +209,22 @@ impl Table {
         }
     }
 
-    /// The same after a change; all of them once the puts have ended, since any change may be the last.
+    /// Wakes the takes that a change can serve; all takes once the puts have ended, since any change may be
+    /// the last.
     pub(crate) fn wake_after_change(&mut self) {
         if self.closed {
-            self.ready.iter_mut().for_each(|ready| ready.is_news = true);
+            self.ready.iter_mut().for_each(|ready| ready.must_wake = true);
         }
         self.wake();
     }
 
-    /// Somebody who was woken for rows of the task is gone before looking.
+    /// A take that was woken for rows of the task has gone before it looked: another one is woken.
     pub(in crate::partition) fn wake_again(&mut self, task: usize) {
-        self.ready[task].is_news = true;
+        self.ready[task].must_wake = true;
         self.wake();
     }
 
-    /// There is a newer policy version: whoever looks at versions looks again.
+    /// There is a newer policy version: takes that bound versions look again.
     pub(crate) fn raise_version(&mut self, policy_version: u64) {
         if policy_version > self.policy_version {
             self.policy_version = policy_version;

@@ -1,13 +1,13 @@
-//! Samples: groups that are put by samples of several rows each, so that the number of their rows is known only when the
-//! last one has come.
+//! Samples: groups that are put by samples of several rows each, so that the number of their rows is known
+//! only when the last one has come.
 //!
-//! Such a group is **open** until as many samples as it was declared with are whole, or until a client closes it; no task
-//! can take it before. The name of a closed group is remembered, so that late rows are refused instead of beginning the
-//! group anew. Only the latest names are remembered.
+//! Such a group is **open** until as many samples as it was declared with are whole, or until a client closes
+//! it; no task can take it before. The name of a closed group is remembered, so that late rows are refused
+//! instead of beginning the group anew. Only the latest names are remembered.
 //!
-//! Two more kinds of names are remembered: those of groups that were put by rows in several puts, and those of groups that
-//! were **given up** because some of their rows left before all had come. Rows that are on their way into a group while it
-//! is given up are dropped.
+//! Two more kinds of names are remembered: those of groups that were put by rows in several puts, and those
+//! of groups that were **given up** because some of their rows left before all had come. Rows that are on
+//! their way into a group while it is given up are dropped.
 //!
 //! # Invariants
 //! Every group that is not closed is found by the moment of its opening, and every sample by its name.

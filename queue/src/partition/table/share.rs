@@ -1,8 +1,8 @@
 //! Shares: batches that several consumers take together.
 //!
 //! # Invariants
-//! Each rank of a team has a queue of leases, and each team has a rank that is served next. A lease is in at most one of
-//! these queues, and leaves it when every member has fetched it.
+//! Each rank of a team has a queue of leases, and each team has a rank that is served next. A lease is in at
+//! most one of these queues, and leaves it when every member has fetched it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -94,8 +94,8 @@ impl Table {
         Some((id, self.leases.get(id)?.rows.clone()))
     }
 
-    /// Leases a batch as one share for each rank; says whether anything was leased. With equal counts the groups that are
-    /// over stay. Where there are fewer groups than ranks the ranks are served in turn.
+    /// Leases a batch as one share for each rank; says whether anything was leased. With equal counts the
+    /// groups that are over stay. Where there are fewer groups than ranks the ranks are served in turn.
     pub(crate) fn split(&mut self, task: usize, chosen: Chosen, share: &Share, expires: Instant) -> bool {
         let ranks = share.ranks as usize;
         let mut groups = chosen.groups;
@@ -126,7 +126,7 @@ impl Table {
             waiting.ranks[(first + turn) % ranks].push_back(lease);
         }
         // The other ranks' shares are there.
-        self.ready[task].is_news = true;
+        self.ready[task].must_wake = true;
         true
     }
 

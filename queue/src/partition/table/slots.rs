@@ -1,7 +1,7 @@
 //! Slots: where rows are kept, and the handles that name them.
 //!
-//! A slot is used again in the order in which slots became free, and not before many of them are: so a slot's generation
-//! grows slowly however fast rows come and go. Before it comes to its end the slot is given up.
+//! A slot is used again in the order in which slots became free, and not before many of them are: so a slot's
+//! generation grows slowly however fast rows come and go. Before it comes to its end the slot is given up.
 //!
 //! # Invariants
 //! - A slot is free, reserved for a row whose put is not durable yet, or has a row; never two of these.
@@ -110,9 +110,9 @@ impl Slots {
         }
     }
 
-    /// Gives the free slots behind the last row back, once most slots are free and a quarter of all are behind it. New
-    /// ones begin above the generations that these had. `taken` slots are reserved or have rows. The slots are counted
-    /// once for every eighth of them that becomes free.
+    /// Gives the free slots behind the last row back, once most slots are free and a quarter of all are
+    /// behind it. New ones begin above the generations that these had. `taken` slots are reserved or have
+    /// rows. The slots are counted once for every eighth of them that becomes free.
     pub(super) fn shrink(&mut self, taken: usize) {
         let all = self.slots.len();
         let is_time = self.freed_since_look * 8 >= all || taken == 0;
@@ -188,7 +188,8 @@ impl Slots {
 }
 
 impl Table {
-    /// Whether any of these rows is not there yet, though its put has returned, as puts without durability do.
+    /// Whether any of these rows is not there yet, though its put has returned, as puts without durability
+    /// do.
     pub(crate) fn are_on_their_way(&self, rows: &[RowHandle]) -> bool {
         rows.iter().any(|handle| self.slots.is_reserved(*handle))
     }

@@ -69,7 +69,7 @@ fn a_group_that_is_being_dropped_is_out_of_reach_until_the_drop_fails() {
     assert_eq!(table.begin_drop(), Some(rows.clone()));
     assert_eq!(groups(&mut table, 0), []);
     assert_eq!(rows_of(&mut table, 1, 2), []);
-    assert_eq!(table.begin_drop(), None, "nobody else drops it too");
+    assert_eq!(table.begin_drop(), None, "it is dropped once");
     table.undo_drop(&rows);
     assert_eq!(groups(&mut table, 1), rows);
 }
@@ -137,7 +137,7 @@ fn a_group_of_samples_waits_for_rows_that_are_on_their_way_into_it() {
             (table.reserve(&step, step.rows(), 0, &[]), table.reserve(&last, last.rows(), 0, &[]));
         publish_claimed(&mut table, &last, &end, 0);
         assert_eq!(table.ready_group_count(0), 0, "a row is still on its way");
-        assert!(table.begin_close(Instant::now()).is_empty(), "nobody may close it meanwhile");
+        assert!(table.begin_close(Instant::now()).is_empty(), "it cannot be closed meanwhile");
         assert!(matches!(table.check_sample(&step), Err(QueueError::SampleClosed { .. })));
         if comes {
             publish_claimed(&mut table, &step, &late, 1);
@@ -185,14 +185,14 @@ fn a_group_that_one_task_has_acked_may_be_dropped_and_an_undone_drop_gives_it_ba
     publish(&mut table, &put("ready for both", 2, 2), 1);
     table.finish_ack(0, &acked);
     for _ in 0..2 {
-        assert_eq!(table.begin_drop(), Some(acked.clone()), "it is the oldest, and nobody holds it");
+        assert_eq!(table.begin_drop(), Some(acked.clone()), "it is the oldest, and no lease holds it");
         assert!(!groups(&mut table, 1).contains(&acked[0]));
         table.undo_drop(&acked);
         assert_eq!(groups(&mut table, 1), acked);
         assert!(!groups(&mut table, 0).contains(&acked[0]), "it is still acked");
     }
     table.lease(1, acked.clone(), Instant::now());
-    assert!(table.begin_drop().is_some_and(|rows| rows != acked), "somebody holds it");
+    assert!(table.begin_drop().is_some_and(|rows| rows != acked), "a lease holds it");
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! Which changes were made, by their clients' tokens, so that one that is repeated is recognised.
+//! Tokens: which changes were made, by their clients' tokens, so that a repeated change is recognised.
 //!
-//! Only puts are asked again for what they made: their rows are kept as runs, a few bytes for a put. What is remembered
-//! is bounded in number and in bytes; the oldest goes first.
+//! Only puts are asked again for what they made: their rows are kept as runs, a few bytes for a put. What is
+//! remembered is bounded in number and in bytes; the oldest goes first.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::row::Runs;
 const TOKENS_MAX: usize = 65_536;
 /// What they take; bytes.
 pub(super) const TOKEN_BYTES_MAX: usize = 16 << 20;
-/// What one takes besides its words and runs, about; bytes.
+/// What one takes besides its text and runs, about; bytes.
 const ENTRY_BYTES: usize = 96;
 
-/// See the module's documentation.
+/// The tokens of a table.
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
     made: HashMap<Arc<str>, Runs>,

@@ -1,7 +1,8 @@
 //! Puts under way: what is set aside for puts that are not durable yet.
 //!
 //! # Invariants
-//! The rows that are counted are those of all groups, and a group is remembered only while rows of it are under way.
+//! The rows that are counted are those of all groups, and a group is remembered only while rows of it are
+//! under way.
 
 use std::collections::{BTreeMap, HashMap};
 

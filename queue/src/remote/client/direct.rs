@@ -1,6 +1,7 @@
-//! Rows straight to and from storage units: the controller sees what they are, and never them.
+//! Rows straight to and from storage units: the controller is told where rows lie, and their bytes do not
+//! pass through it.
 //!
-//! Where anything about that fails, the call goes the ordinary way, through the controller.
+//! Where any step of that fails, the call goes through the controller instead.
 
 mod columns;
 
@@ -16,7 +17,7 @@ use tokio::time::Instant;
 use super::{Call, Content, RemoteQueue, path, query};
 use crate::put::{columns_of, lengths_of};
 use crate::remote::ipc;
-use crate::remote::link::Answer;
+use crate::remote::link::Response;
 use crate::remote::wire::{
     GetBody, PlacedBody, PlacedPart, PlacedStretch, PlacesAnswer, PutAnswer, PutQuery, UnitsAnswer,
 };
@@ -24,9 +25,10 @@ use crate::store::payload_bytes;
 use crate::units::{BLOBS, ORPHAN_AGE, Place, UnitStatus, weight};
 use crate::{ErrorClass, PartitionSpec, Put, Queue, QueueError, RowHandle, UnitCard};
 
-/// How long it is believed which units there are.
+/// How long a list of units is used before the controller is asked again.
 const UNITS_AGE_MAX: Duration = Duration::from_secs(2);
-/// Rows on a unit that the controller was not told of by then are put there anew: the unit removes what nobody knows.
+/// Rows on a unit that the controller has not been told of by then are put anew: a unit removes rows that no
+/// table knows.
 const UPLOAD_AGE_MAX: Duration = Duration::from_secs(ORPHAN_AGE.as_secs() / 2);
 
 /// Rows that lie on a unit; the controller has not said yet that they may.
@@ -48,7 +50,7 @@ struct Known {
 #[derive(Debug, Default)]
 pub(super) struct Direct {
     known: Mutex<Known>,
-    /// Nobody is asked whether there are any.
+    /// There are no units, and the server is not asked for any.
     has_none: bool,
 }
 
@@ -60,7 +62,7 @@ impl Direct {
 }
 
 /// Reads rows as they arrive.
-async fn read(mut answer: Answer<'_>, blocks: &Arc<ipc::Blocks>) -> Result<Vec<RecordBatch>, QueueError> {
+async fn read(mut answer: Response<'_>, blocks: &Arc<ipc::Blocks>) -> Result<Vec<RecordBatch>, QueueError> {
     let mut decoder = ipc::Decoder::into_blocks(blocks);
     let mut batches = Vec::new();
     while let Some(bytes) = answer.chunk().await? {
@@ -75,7 +77,8 @@ async fn read(mut answer: Answer<'_>, blocks: &Arc<ipc::Blocks>) -> Result<Vec<R
 }
 
 impl RemoteQueue {
-    /// Live units. None where the controller cannot be asked by then: whoever asks goes the ordinary way, and is told there.
+    /// Live units. None where the controller does not answer in time: the caller then goes through the
+    /// controller, and gets its error.
     pub(super) async fn live_units(&self, deadline: Option<Instant>) -> Vec<UnitCard> {
         if self.direct.has_none {
             return Vec::new();
@@ -120,7 +123,8 @@ impl RemoteQueue {
         }
     }
 
-    /// Puts rows on a unit, at the first time, and tells the controller. `None`: they have to go through the controller.
+    /// Puts rows on a unit, at the first time, and tells the controller. `None`: they have to go through the
+    /// controller.
     pub(super) async fn put_direct(
         &self,
         partition: &str,
@@ -154,7 +158,8 @@ impl RemoteQueue {
         (Instant::now() + self.link.config.patience).min(begun + UPLOAD_AGE_MAX)
     }
 
-    /// Whether rows on a unit that the controller was told of must be sent again: what lies there is removed as nobody's.
+    /// Whether rows must be sent again after the controller refused them: the unit removes the rows that lie
+    /// there.
     fn is_void(&self, begun: Instant, error: &QueueError) -> bool {
         match error {
             // It died or is drained since we asked.
@@ -227,19 +232,19 @@ impl RemoteQueue {
         }
     }
 
-    /// Of a unit: removes rows that the controller has refused. Where it is not known what became of them, the unit asks the
-    /// controller later.
+    /// Of a unit: removes rows that the controller has refused. Where it is not known what became of them,
+    /// the unit asks the controller later.
     async fn remove_refused(&self, place: &Place, refusal: &QueueError) {
         if !matches!(refusal.class(), ErrorClass::Backpressure | ErrorClass::Client) {
             return;
         }
         if let Err(error) = self.clear(BLOBS, &place.rows).await {
-            tracing::debug!(unit = %place.unit, %error, "a unit removes rows later that nobody knows");
+            tracing::debug!(unit = %place.unit, %error, "rows stay on a unit until it removes what no table knows");
         }
     }
 
-    /// The columns of rows: from the units that they lie on, or through the controller where any of them does not, or
-    /// cannot be reached.
+    /// The columns of rows: from the units that they lie on, or through the controller where any of them does
+    /// not, or cannot be reached.
     pub(super) async fn rows_of(
         &self,
         partition: &str,

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use super::{Call, Content, RemoteQueue, path, query};
 use crate::remote::body::RequestBody;
-use crate::remote::link::Answer;
+use crate::remote::link::Response;
 use crate::remote::wire::{ExportQuery, SNAPSHOT_STREAM, SnapshotQuery};
 use crate::tasks;
 use crate::{ExportFormat, QueueError, SnapshotCounts, VerifyReport};
@@ -22,7 +22,7 @@ const PIECE_BYTES: usize = 256 << 10;
 const PIECES_MAX: usize = 8;
 
 /// Writes an answer as it comes; returns its length.
-async fn receive(mut answer: Answer<'_>, into: &mut (impl Write + Send)) -> Result<u64, QueueError> {
+async fn receive(mut answer: Response<'_>, into: &mut (impl Write + Send)) -> Result<u64, QueueError> {
     let mut length = 0;
     while let Some(piece) = answer.chunk().await? {
         into.write_all(&piece).map_err(QueueError::io("write", "what a server sends"))?;
@@ -47,7 +47,7 @@ fn read_pieces(mut source: impl Read, pieces: &mpsc::Sender<std::io::Result<Byte
             Err(error) => Err(error),
         };
         let is_end = read.is_err();
-        // The request is over when nobody takes its pieces.
+        // The request is over when its receiver is gone.
         if pieces.blocking_send(read).is_err() || is_end {
             return;
         }
@@ -55,8 +55,9 @@ fn read_pieces(mut source: impl Read, pieces: &mpsc::Sender<std::io::Result<Byte
 }
 
 impl RemoteQueue {
-    /// Writes what `partition` is now, or the whole queue, as [`TransferQueue::snapshot`](crate::TransferQueue::snapshot)
-    /// does; returns the snapshot's length in bytes.
+    /// Writes what `partition` is now, or the whole queue, as
+    /// [`TransferQueue::snapshot`](crate::TransferQueue::snapshot) does; returns the snapshot's length in
+    /// bytes.
     ///
     /// Not cancel-safe: a dropped call leaves half a snapshot, which cannot be restored.
     pub async fn snapshot(
@@ -69,10 +70,11 @@ impl RemoteQueue {
         receive(self.link.send(call).await?, &mut into).await
     }
 
-    /// Makes the partitions of a snapshot, all or none; see [`TransferQueue::restore`](crate::TransferQueue::restore).
+    /// Makes the partitions of a snapshot, all or none; see
+    /// [`TransferQueue::restore`](crate::TransferQueue::restore).
     ///
-    /// Cancel-safe: partitions of which the server did not get all are not there. It is sent once: where the answer is
-    /// lost, the partitions say whether it happened.
+    /// Cancel-safe: partitions of which the server did not get all are not there. It is sent once: where the
+    /// answer is lost, the partitions say whether it happened.
     pub async fn restore(&self, source: impl Read + Send + 'static) -> Result<SnapshotCounts, QueueError> {
         let (sender, pieces) = mpsc::channel(PIECES_MAX);
         let reading = tasks::blocking("snapshot upload", move || read_pieces(source, &sender));

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::{Call, Content, RemoteQueue, path};
 use crate::lease::{Hold, Labels};
 use crate::remote::ipc;
-use crate::remote::link::{Answer, Link};
+use crate::remote::link::{Link, Response};
 use crate::remote::wire::{ENDED, FRESH_FROM, LEASE, PlacedAnswer, TakeBody};
 use crate::{Lease, QueueError, RowHandle, Take};
 
@@ -20,7 +20,7 @@ impl RemoteQueue {
     /// Reads taken rows as they arrive.
     async fn rows(
         &self,
-        mut answer: Answer<'_>,
+        mut answer: Response<'_>,
     ) -> Result<(Vec<RowHandle>, Labels, Vec<RecordBatch>), QueueError> {
         let mut decoder = ipc::Decoder::into_blocks(&self.link.blocks);
         let (mut rows, mut labels, mut batches) = (Vec::new(), Labels::default(), Vec::new());

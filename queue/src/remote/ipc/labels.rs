@@ -20,7 +20,8 @@ pub const GROUP: &str = "_group";
 pub const POLICY_VERSION: &str = "_policy_version";
 /// The column with a row's key; null where it has none. Absent from a take none of whose rows has one.
 pub const KEY: &str = "_key";
-/// The column with a row's tags as JSON text; null where it has none. Absent from a take none of whose rows has any.
+/// The column with a row's tags as JSON text; null where it has none. Absent from a take none of whose rows
+/// has any.
 pub const TAGS: &str = "_tags";
 
 /// The metadata of a put's schema with the owner's record.
@@ -242,10 +243,12 @@ pub(crate) fn check_names(batch: &RecordBatch) -> Result<(), QueueError> {
     batch.schema_ref().fields().iter().try_for_each(|field| check_name(field.name()))
 }
 
-/// The same for one name.
+/// Refuses a column whose name the wire format uses.
 pub(crate) fn check_name(name: &str) -> Result<(), QueueError> {
     if [HANDLE, GROUP, POLICY_VERSION, KEY, TAGS].contains(&name) {
-        return Err(bad(format!("column={name} is a name that the wire format uses")));
+        return Err(bad(format!(
+            "expected a column name that the wire format does not use, found column={name}"
+        )));
     }
     Ok(())
 }

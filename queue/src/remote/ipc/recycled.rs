@@ -1,8 +1,8 @@
-//! Messages of a stream in memory that was read into before.
+//! Reading messages of a stream into memory that is used again.
 //!
-//! A batch that is taken lies in the buffers that it was read into. Pages that the kernel gives out for the first time cost
-//! more than what is read into them, and allocators hand large blocks back as soon as they are freed: so a client that
-//! takes batch after batch keeps the blocks of those that are gone, up to [`KEPT_BYTES_MAX`].
+//! A batch that is taken lies in the buffers that it was read into. Fresh pages of the kernel cost more than
+//! reading into them, and allocators hand large blocks back as soon as they are freed. So a client that takes
+//! batch after batch keeps the blocks of batches that are gone, up to [`KEPT_BYTES_MAX`].
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ use crate::QueueError;
 const KEPT_BYTES_MAX: usize = 64 << 20;
 /// Blocks that are shorter are the allocator's; bytes.
 const BLOCK_BYTES_MIN: usize = 64 << 10;
-/// Taken on a length's word alone, before so much has arrived; bytes.
+/// The most that is allocated for a length before its bytes have arrived; bytes.
 const BELIEVED_BYTES_MAX: usize = 4 << 20;
-/// Of the part of a message that says what is in it.
+/// The largest head of a message, which says what is in it; bytes.
 const HEAD_BYTES_MAX: usize = 16 << 20;
 
 /// Blocks that are free.
@@ -50,7 +50,7 @@ impl Blocks {
     }
 }
 
-/// A message; its block is free when nobody has any of it.
+/// A message; its block is free when the last buffer in it is dropped.
 struct Lent {
     block: Vec<u8>,
     blocks: Arc<Blocks>,
@@ -118,7 +118,8 @@ impl Gather {
         self.begun.is_empty()
     }
 
-    /// The next whole message, if `bytes` has the rest of one: as it lies there, or put together. Takes what it needs.
+    /// The next whole message, if `bytes` has the rest of one: as it lies there, or put together. Takes what
+    /// it needs.
     pub(super) fn next(&mut self, bytes: &mut Buffer) -> Result<Option<Buffer>, QueueError> {
         if self.begun.is_empty() {
             self.extent = extent(bytes)?;

@@ -132,7 +132,7 @@ fn a_stream_in_any_pieces_is_the_same_and_its_memory_is_used_again() {
         let blocks = Arc::default();
         let first = read_into(&blocks, &bytes, step).unwrap();
         assert_eq!(first, batches);
-        // Not while anybody has them.
+        // Not while a batch of them is there.
         let second = read_into(&blocks, &bytes, step).unwrap();
         assert_eq!((&first, &second), (&batches, &batches));
         let lain = [places(&first), places(&second)].concat();

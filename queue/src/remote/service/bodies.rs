@@ -48,8 +48,9 @@ pub(super) async fn json_of<T: DeserializeOwned>(service: &Service, body: Body) 
     serde_json::from_slice(&bytes).map_err(|error| bad(format!("JSON body: {error}")))
 }
 
-/// The rows of a body, decoded as they arrive: a large put is never in memory twice. More rows than fit into the partition
-/// are refused before anything is done for each of them: a column of nulls may claim any number.
+/// The rows of a body, decoded as they arrive: a large put is never in memory twice. More rows than fit into
+/// the partition are refused before anything is done for each of them: a column of nulls may claim any
+/// number.
 pub(super) async fn rows_of(
     service: &Service,
     body: Body,

@@ -1,7 +1,7 @@
 //! What operators ask of a served queue: snapshots, restoring, verifying, exports, and the end of partitions.
 //!
-//! Long bodies go through in pieces, in both directions. Reading and checking them blocks, so it has threads of its own;
-//! between them and the connection stand a few pieces, and whoever is faster waits.
+//! Long bodies go through in pieces, in both directions. Reading and checking them blocks, so it has threads
+//! of its own; between them and the connection are a few pieces at most, and the faster side waits.
 
 use std::io::{self, Read};
 use std::sync::Arc;

@@ -61,7 +61,8 @@ struct Service {
 type Shared = State<Arc<Service>>;
 type Answer = Result<Response, Failure>;
 
-/// Serves `queue` until `end`; then waiting takes are told that it is closed, and answers that have begun are finished.
+/// Serves `queue` until `end`; then waiting takes are told that it is closed, and answers that have begun are
+/// finished.
 ///
 /// Cancel-safe: dropping it stops accepting.
 pub async fn serve(
@@ -75,7 +76,7 @@ pub async fn serve(
     served
 }
 
-/// The same for a second listener of a queue that [`serve`] serves: it answers, and does nothing of its own accord.
+/// Answers requests on a second listener of a queue that [`serve`] serves; [`serve`] alone does the upkeep.
 ///
 /// Cancel-safe: dropping it stops accepting.
 pub async fn answer(
@@ -223,7 +224,7 @@ async fn take(State(service): Shared, Path(partition): Path<String>, body: Body)
     let taking =
         async { if placed { partition.take_unread(&take).await } else { partition.take(&take).await } };
     let Some(mut lease) = until_end(&service, taking).await? else {
-        // Whoever waits is told nothing only when nothing will come.
+        // A take that waits ends without rows only when no more rows will come.
         let ended = if take.deadline.is_some() { "true" } else { "false" };
         return Ok((StatusCode::NO_CONTENT, [(ENDED, ended)]).into_response());
     };

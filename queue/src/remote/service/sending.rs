@@ -103,7 +103,7 @@ impl Sending {
             self.next_in_batch = 0;
         }
         let labelled = ipc::labelled(&piece, &self.schema, &self.lease, rows)?;
-        // In one: whoever reads it is slowed down by shorter frames more than a copy costs here.
+        // In one piece: shorter frames slow a reader down more than a copy costs here.
         Ok(Some(encoder.batch(&labelled)?.into()))
     }
 }

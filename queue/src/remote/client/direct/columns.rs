@@ -23,7 +23,8 @@ struct Piece {
 }
 
 impl RemoteQueue {
-    /// Puts columns on units and tells the controller whose they are. `None`: they have to go through the controller.
+    /// Puts columns on units and tells the controller whose they are. `None`: they have to go through the
+    /// controller.
     pub(in crate::remote::client) async fn write_columns_direct(
         &self,
         partition: &str,
@@ -69,7 +70,8 @@ impl RemoteQueue {
     }
 }
 
-/// The rows in pieces, each for one unit; `None` where the controller names a unit that we do not know, or none.
+/// The rows in pieces, each for one unit; `None` where the controller names a unit that we do not know, or
+/// none.
 fn cut(
     cards: &[UnitCard],
     units: &UnitsOfAnswer,
