@@ -101,7 +101,7 @@ async fn rows_that_an_earlier_build_put_on_a_unit_are_there_when_it_is() {
     let controller = served(Some(&dir.path().join("controller"))).await;
     let away: usize = controller.queue.partition("train").unwrap().inspect().tasks[0].away;
     assert_eq!(away, 40);
-    let _unit = Server::unit(&controller, Some(dir.path().join("unit"))).await;
+    let unit = Server::unit(&controller, Some(dir.path().join("unit"))).await;
     until_live(&controller.client(), 1).await;
     until(async || controller.queue.partition("train").unwrap().stats().tasks[0].ready_rows == 40).await;
     assert_eq!(all_that_is_seen(&controller.queue).await["rows"], expected()["controller"]["rows"]);

@@ -12,7 +12,7 @@ use crate::error::QueueError;
 use crate::put::{check_counts, columns_of, rows_of};
 use crate::record::{PayloadRecord, Record};
 use crate::row::{RowHandle, Runs};
-use crate::store::{Chunk, ChunkId, ChunkSizes, Encoded, NewChunk, Note, Stored};
+use crate::store::{Chunk, ChunkId, ChunkSizes, Encoded, NewChunk, Note};
 
 /// Columns of several groups are cut into chunks of about this size; bytes.
 const PIECE_BYTES_MAX: usize = 1 << 20;
@@ -255,14 +255,14 @@ impl Partition {
         };
         let chunks: Vec<ChunkId> = new.iter().map(|new| new.chunk).collect();
         let stored = self.shared.plane.put(new).await?;
+        let mut placed = Vec::with_capacity(stored.len());
         let pieces = cut.into_iter().zip(kib).zip(chunks.into_iter().zip(stored));
-        let stored_piece =
-            |(((rows, piece), kib), (chunk, stored)): (((Range<usize>, Chunk), u32), (ChunkId, Stored))| {
-                let sizes = stored.is_held().then(|| piece.sizes());
-                let (encoded, note) = stored.into_parts();
-                (Piece { sizes, ..Piece::new(rows, chunk, note, names, kib) }, encoded)
-            };
-        Ok(pieces.map(stored_piece).collect())
+        for (((rows, piece), kib), (chunk, stored)) in pieces {
+            let sizes = stored.is_held().then(|| piece.sizes());
+            let (encoded, note) = stored.into_parts();
+            placed.push((Piece { sizes, ..Piece::new(rows, chunk, note, names, kib) }, encoded));
+        }
+        Ok(placed)
     }
 
     /// Begins a change under the table's lock unless its token says that it was made before, which waits for one that is

@@ -98,7 +98,7 @@ pub fn serve(
     let face =
         Arc::new(Face { server, codec, started: Instant::now(), started_unix_s, ids: AtomicU64::new(0) });
     tracing::info!(%addr, server = %face.server.config().name, "simulated server listens");
-    tasks::spawn(&tracker, "simulated server", listen(face, listener, addr, tracker.clone(), cancel));
+    tasks::spawn(tracker, "simulated server", listen(face, listener, addr, tracker.clone(), cancel));
     Ok(addr)
 }
 

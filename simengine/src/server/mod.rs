@@ -117,7 +117,7 @@ impl SimServer {
             key,
         });
         let server = Self { inner };
-        tasks::spawn(&tracker, "simulated engine", server.clone().follow(cancel));
+        tasks::spawn(tracker, "simulated engine", server.clone().follow(cancel));
         Ok(server)
     }
 

@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(keys.check([(&name, row(3))].into_iter()), Ok(()));
         assert!(keys.check(std::iter::empty()).is_err());
         assert!(keys.check([(&name, row(4))].into_iter()).is_err());
-        keys.reserve(&[name.clone()]);
+        keys.reserve(std::slice::from_ref(&name));
         assert!(keys.check([(&name, row(3))].into_iter()).is_err());
     }
 }
