@@ -25,7 +25,7 @@ pub struct Put {
     /// has; samples where the rows are put by [samples](Self::sample).
     pub group_size: usize,
     /// The sample that the rows belong to, where it may have rows in several puts: the group is whole when as many samples
-    /// as its size says are, or when it is [closed](Partition::close_groups). Absent: each row is a sample.
+    /// as its size says are, or when it is [closed](crate::Partition::close_groups). Absent: each row is a sample.
     pub sample: Option<SamplePart>,
     /// The oldest policy version of the rows.
     pub policy_version: u64,
@@ -38,7 +38,7 @@ pub struct Put {
     pub keys: Vec<String>,
     /// JSON of each row, the owner's; none if empty.
     pub tags: Vec<Value>,
-    /// The owner's own words about this put, durable with it and read back by [`Partition::records`].
+    /// The owner's own words about this put, durable with it and read back by [`Partition::records`](crate::Partition::records).
     pub record: Option<String>,
 }
 

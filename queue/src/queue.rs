@@ -119,7 +119,7 @@ impl TransferQueue {
         found.ok_or_else(|| QueueError::UnknownPartition { name: name.to_owned() })
     }
 
-    /// The partition that a put goes to: made as the queue was [told](QueueConfig::put_spec) if it is not there.
+    /// The partition that a put goes to: made as the queue was [told](crate::QueueConfig::put_spec) if it is not there.
     ///
     /// Cancel-safe: it is made or it is not.
     pub async fn partition_for_put(&self, name: &str) -> Result<Partition, QueueError> {

@@ -95,7 +95,7 @@ pub(crate) fn gathered(buffers: Vec<Buffer>) -> Vec<Buffer> {
     gathered
 }
 
-/// The rows of a chunk's bytes, which are not copied if they lie at a multiple of [`ALIGNMENT`](super::ALIGNMENT).
+/// The rows of a chunk's bytes, which are not copied if they lie at a multiple of 64 bytes.
 pub fn decode(mut bytes: Buffer) -> Result<Chunk, QueueError> {
     let mut decoder = StreamDecoder::new();
     let mut pieces = Vec::new();

@@ -2,7 +2,7 @@
 //!
 //! A chunk is the rows of one put: immutable, with buffers of its own, so that freeing it frees its memory whatever
 //! batch it was cut from. A [`Store`] takes chunks, many at a time, gives them back by their keys and frees them. There are
-//! three here: memory, segment files, and the [storage units](crate::units) of other machines. A queue can be opened with
+//! three here: memory, segment files, and the storage units of other machines. A queue can be opened with
 //! any other ([`TransferQueue::open_with`](crate::TransferQueue::open_with)).
 //!
 //! # A store, step by step
