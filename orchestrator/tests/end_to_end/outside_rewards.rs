@@ -340,7 +340,8 @@ fn a_server_that_answers_nonsense_ends_the_run_if_that_is_the_rule() {
     let step = Step::new(&reward);
     let ended = step.fails_in_time();
     assert!(
-        ended.stderr.contains("on_failure=\"stop\"") && ended.stderr.contains("not JSON"),
+        ended.stderr.contains("on_failure=\"stop\"")
+            && ended.stderr.contains("expected the answer to be JSON"),
         "{}",
         ended.stderr
     );

@@ -284,7 +284,7 @@ fn what_cannot_be_a_proxy_is_refused_in_words() {
     let open = with_admin("0.0.0.0:0", &[]);
     assert!(open.contains("expected an admin token, or a loopback address"), "{open}");
     let empty = with_admin("127.0.0.1:0", &["--admin-token="]);
-    assert!(empty.contains("the admin token is empty"), "{empty}");
+    assert!(empty.contains("expected an admin token, found an empty one"), "{empty}");
     let placeless = Rolldock::new(&["fleet", "add", "http://h:1", "--capacity", "0"]).fails(2).stderr;
     assert!(placeless.contains("--capacity"), "{placeless}");
     let nobody = Rolldock::new(&["fleet", "list", "--admin", "http://127.0.0.1:9"]).fails(1).stderr;

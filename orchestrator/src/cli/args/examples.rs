@@ -110,7 +110,7 @@ pub(super) const QUEUE_CLEAR: &str = examples!(
 pub(super) const LEDGER: &str = examples!(
     "rolldock ledger runs/quickstart                  totals by fate, and each step",
     "rolldock ledger runs/quickstart --step 2         why step 2 is short",
-    "rolldock ledger runs/quickstart --row 17 --json  every dispatch of the prompt in row 17",
+    "rolldock ledger runs/quickstart --row 17 --json   every dispatch of the prompt in row 17",
 );
 
 pub(super) const REWARD: &str = examples!(
