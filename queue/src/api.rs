@@ -16,15 +16,17 @@ use crate::row::RowHandle;
 use crate::stats::{ClosedGroup, KeyedRow, PartitionStats};
 use crate::take::Take;
 
-/// A queue in this process ([`TransferQueue`](crate::TransferQueue)) or of a server ([`RemoteQueue`](crate::RemoteQueue)): code that is
-/// written against it does not know the difference.
+/// A queue in this process ([`TransferQueue`](crate::TransferQueue)) or of a server
+/// ([`RemoteQueue`](crate::RemoteQueue)): code that is written against it does not know the difference.
 ///
-/// Every call is cancel-safe in the sense of the method of [`Partition`](crate::Partition) that it stands for.
+/// Every call is cancel-safe in the sense of the method of [`Partition`](crate::Partition) that it stands
+/// for.
 pub trait Queue: Send + Sync + std::fmt::Debug {
     /// Declares a partition, or finds it declared in the same way.
     fn declare(&self, spec: PartitionSpec) -> BoxFuture<'_, Result<(), QueueError>>;
 
-    /// Puts rows, into a partition made as the queue was told to if it is not there; waits at most `wait` for room, for ever if absent.
+    /// Puts rows, into a partition made as the queue was told to if it is not there; waits at most `wait` for
+    /// room, for ever if absent.
     fn put<'a>(
         &'a self,
         partition: &'a str,
@@ -40,15 +42,16 @@ pub trait Queue: Send + Sync + std::fmt::Debug {
         batch: RecordBatch,
     ) -> BoxFuture<'a, Result<(), QueueError>>;
 
-    /// Takes ready rows under a lease. `None`: nothing is ready now (without a deadline), or nothing ever will be.
+    /// Takes ready rows under a lease. `None`: nothing is ready now (without a deadline), or nothing ever
+    /// will be.
     fn take<'a>(
         &'a self,
         partition: &'a str,
         take: &'a Take,
     ) -> BoxFuture<'a, Result<Option<Lease>, QueueError>>;
 
-    /// The columns of rows, whoever holds them, all if absent: one batch for each stretch of rows that lie together.
-    /// Nothing is leased or consumed.
+    /// The columns of rows, whoever holds them, all if absent: one batch for each stretch of rows that lie
+    /// together. Nothing is leased or consumed.
     fn get<'a>(
         &'a self,
         partition: &'a str,

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::QueueError;
 use crate::take::Sampler;
 
-/// Lists in lists, or fields in fields, that a column's type may have: more could not be read back from the journal.
+/// Lists in lists, or fields in fields, that a column's type may have: more could not be read back from the
+/// journal.
 const DTYPE_DEPTH_MAX: usize = 32;
 
 /// What a put that returned survives.
@@ -51,8 +52,8 @@ pub struct QueueConfig {
     pub segment_bytes: u64,
     /// The journal is rewritten when it is larger than this and than four times what is live; bytes.
     pub journal_bytes: u64,
-    /// Whether a put to a partition that is not there makes it, as [`put_spec`](Self::put_spec) says; else that is an
-    /// error.
+    /// Whether a put to a partition that is not there makes it, as [`put_spec`](Self::put_spec) says; else
+    /// that is an error.
     pub create_on_put: bool,
     /// What such a partition is declared as, but for its name.
     pub put_spec: PartitionSpec,
@@ -80,13 +81,14 @@ pub struct ColumnSpec {
     pub name: String,
     /// Its Arrow type.
     pub dtype: DataType,
-    /// Its Arrow extension type, if it has one: what the bytes mean. The same bytes under another one are another type.
+    /// Its Arrow extension type, if it has one: what the bytes mean. The same bytes under another one are
+    /// another type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extension: Option<ExtensionSpec>,
 }
 
-/// An Arrow extension type, as a field's metadata name it: `arrow.fixed_shape_tensor`, `arrow.json`; for types that Arrow does
-/// not have (bf16, fp8) any tag of the producer's.
+/// An Arrow extension type, as a field's metadata name it: `arrow.fixed_shape_tensor`, `arrow.json`; for
+/// types that Arrow does not have (bf16, fp8) any tag of the producer's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExtensionSpec {
@@ -150,15 +152,15 @@ pub struct PartitionSpec {
     pub length_columns: Vec<String>,
     /// Rows.
     pub capacity_rows: usize,
-    /// Rows of every group, samples where they are put by these: what a put without a size means, and a put of another
-    /// size is refused. Absent: each group says it.
+    /// Rows of every group, samples where they are put by these: what a put without a size means, and a put
+    /// of another size is refused. Absent: each group says it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_size: Option<usize>,
     /// What a take gets first that does not say so.
     #[serde(default, skip_serializing_if = "is_declared")]
     pub order: Sampler,
-    /// Bytes of payload, counted in KiB as it is in memory; no bound but that of the rows if absent. Columns that are
-    /// added to rows count too, but never wait.
+    /// Bytes of payload, counted in KiB as it is in memory; no bound but that of the rows if absent. Columns
+    /// that are added to rows count too, but never wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_bytes: Option<u64>,
     /// A longer row is refused; bytes.

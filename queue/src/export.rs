@@ -1,6 +1,7 @@
 //! Rows for other tools.
 //!
-//! An export is made a group at a time, so that it can be sent while it is made and needs memory for one group.
+//! An export is made a group at a time, so that it can be sent while it is made and needs memory for one
+//! group.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -113,8 +114,8 @@ impl std::fmt::Debug for Export {
 }
 
 impl Export {
-    /// The next bytes, until there are none. Not cancel-safe: after a dropped call, and after an error, the export is of
-    /// no use.
+    /// The next bytes, until there are none. Not cancel-safe: after a dropped call, and after an error, the
+    /// export is of no use.
     pub async fn next_piece(&mut self) -> Result<Option<Bytes>, QueueError> {
         while self.writer.is_some() {
             match (self.groups.next(), &mut self.writer) {
@@ -160,7 +161,8 @@ impl Partition {
         Ok(Export { partition, groups: groups.into_iter(), schema, writer, made, rows: 0 })
     }
 
-    /// Writes all rows that are there, oldest group first, one group in memory at a time; returns their number.
+    /// Writes all rows that are there, oldest group first, one group in memory at a time; returns their
+    /// number.
     ///
     /// Not cancel-safe: a dropped export leaves half a file.
     pub async fn export(

@@ -31,8 +31,8 @@ pub struct LeaseInspection {
     pub lease: u64,
     /// For which task.
     pub task: String,
-    /// As those who took it call themselves ([`Take::holder`](crate::Take::holder)); empty where they did not say, and after
-    /// a restart.
+    /// As those who took it call themselves ([`Take::holder`](crate::Take::holder)); empty where they did not
+    /// say, and after a restart.
     pub holders: Vec<String>,
     /// How many rows.
     pub rows: usize,

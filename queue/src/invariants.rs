@@ -1,4 +1,5 @@
-//! What must hold of a queue at every moment; used by debug assertions, the model test, and whoever verifies a queue.
+//! What must hold of a queue at every moment; used by debug assertions, the model test, and whoever verifies
+//! a queue.
 
 use serde::{Deserialize, Serialize};
 

@@ -102,7 +102,8 @@ impl Lease {
         self.fresh_from
     }
 
-    /// Whether a row's group was stale when it was taken: only takes with [`Stale::Deliver`](crate::Stale) get such.
+    /// Whether a row's group was stale when it was taken: only takes with [`Stale::Deliver`](crate::Stale)
+    /// get such.
     pub fn is_stale(&self, row: usize) -> bool {
         self.labels.policy_versions.get(row).is_some_and(|version| *version < self.fresh_from)
     }
@@ -118,8 +119,8 @@ impl Lease {
         Ok(concat_batches(&first.schema(), &self.batches)?)
     }
 
-    /// Consumes the rows for this task. When it returns they are consumed as durably as the queue is; an error means
-    /// that they are not, and they are given again.
+    /// Consumes the rows for this task. When it returns they are consumed as durably as the queue is; an
+    /// error means that they are not, and they are given again.
     ///
     /// Cancel-safe: it happens whole or not at all.
     pub async fn ack(mut self) -> Result<(), QueueError> {

@@ -1,9 +1,10 @@
 //! A columnar, durable transfer queue between rollouts and training tasks.
 //!
-//! A **partition** is a table whose rows are samples and whose columns are fields. Producers [put](Partition::put)
-//! the rows of a group, and may [add columns](Partition::write_columns) later; a row is **ready** for a task when
-//! every column that the task asks for is there. Each task [takes](Partition::take) rows under a [`Lease`] and acks
-//! them, independently of the others; a row that all tasks have acked is freed.
+//! A **partition** is a table whose rows are samples and whose columns are fields. Producers
+//! [put](Partition::put) the rows of a group, and may [add columns](Partition::write_columns) later; a row is
+//! **ready** for a task when every column that the task asks for is there. Each task [takes](Partition::take)
+//! rows under a [`Lease`] and acks them, independently of the others; a row that all tasks have acked is
+//! freed.
 //!
 //! ```text
 //!   put ---> payload (Store: memory, or segment files) ---> journal ---> rows visible
@@ -13,25 +14,26 @@
 //!
 //! [`serve`] makes a queue one for other processes, and [`RemoteQueue`] is their side; [`serve_local`] and
 //! [`LocalQueue`] are the same within a host, through shared memory; [`Queue`] is what all of them are.
-//! [`TransferQueue::snapshot`] and [`TransferQueue::restore`] carry what is live from one queue to another, and
-//! [`TransferQueue::verify`] looks through it.
+//! [`TransferQueue::snapshot`] and [`TransferQueue::restore`] carry what is live from one queue to another,
+//! and [`TransferQueue::verify`] looks through it.
 //!
 //! [`compat`] offers the client calls of other queues over this one.
 //!
 //! # Invariants
 //! [`invariants`] has them as functions.
 //! - A put that returned is there after a crash (as far as its [`Durability`] says), whole or not at all.
-//! - A row is in at most one live lease of a task; only an ack consumes it; an expired, dropped or nacked lease
-//!   gives it back.
+//! - A row is in at most one live lease of a task; only an ack consumes it; an expired, dropped or nacked
+//!   lease gives it back.
 //! - A handle names one row for ever: slots are reused, generations are not.
-//! - Rows never exceed the capacity. A full partition blocks, refuses, or drops its oldest ready group, as declared.
-//! - Control plane ([`partition`](Partition)) and data plane ([`Store`]) are apart: no lock is held while payload is
-//!   copied, encoded, written or read.
+//! - Rows never exceed the capacity. A full partition blocks, refuses, or drops its oldest ready group, as
+//!   declared.
+//! - Control plane ([`partition`](Partition)) and data plane ([`Store`]) are apart: no lock is held while
+//!   payload is copied, encoded, written or read.
 //!
 //! # Deliberately absent
-//! An embedded database for the metadata: the journal is rewritten to what is live when dead records dominate, so
-//! opening costs what is live, and a second writer with its own fsync would only add a second truth. Replication:
-//! that is the business of an existing distributed store behind [`Store`].
+//! An embedded database for the metadata: the journal is rewritten to what is live when dead records
+//! dominate, so opening costs what is live, and a second writer with its own fsync would only add a second
+//! truth. Replication: that is the business of an existing distributed store behind [`Store`].
 
 mod api;
 pub mod compat;

@@ -1,6 +1,7 @@
 //! Where a queue's payload lies: on storage units while any takes rows, else in the queue's own store.
 //!
-//! Both are [`Store`]s, and the plane is both as one: code that puts, gets or frees chunks does not know where they lie.
+//! Both are [`Store`]s, and the plane is both as one: code that puts, gets or frees chunks does not know
+//! where they lie.
 
 use std::sync::Arc;
 
@@ -78,7 +79,8 @@ impl Plane {
         self.own.resident().filter(|_| !self.is_on_unit(chunk))
     }
 
-    /// Only some rows of a chunk are still needed. Does nothing while a reader reads the chunk through its store.
+    /// Only some rows of a chunk are still needed. Does nothing while a reader reads the chunk through its
+    /// store.
     pub(crate) fn thin(&self, chunk: ChunkId, live: &Live<'_>) {
         if !self.held_back.holds(chunk) {
             self.store_of(chunk).thin(chunk, live);

@@ -21,16 +21,17 @@ pub struct Put {
     pub batches: Vec<RecordBatch>,
     /// The group; rows of several puts come together under the same one until it has its size.
     pub group: String,
-    /// Rows of the whole group, 0 for as many as the [partition](crate::PartitionSpec::group_size) says, or else as the put
-    /// has; samples where the rows are put by [samples](Self::sample).
+    /// Rows of the whole group, 0 for as many as the [partition](crate::PartitionSpec::group_size) says, or
+    /// else as the put has; samples where the rows are put by [samples](Self::sample).
     pub group_size: usize,
-    /// The sample that the rows belong to, where it may have rows in several puts: the group is whole when as many samples
-    /// as its size says are, or when it is [closed](crate::Partition::close_groups). Absent: each row is a sample.
+    /// The sample that the rows belong to, where it may have rows in several puts: the group is whole when as
+    /// many samples as its size says are, or when it is [closed](crate::Partition::close_groups). Absent:
+    /// each row is a sample.
     pub sample: Option<SamplePart>,
     /// The oldest policy version of the rows.
     pub policy_version: u64,
-    /// Greater goes first where a take asks for [`Sampler::Priority`](crate::Sampler::Priority); a group has the
-    /// greatest of its puts.
+    /// Greater goes first where a take asks for [`Sampler::Priority`](crate::Sampler::Priority); a group has
+    /// the greatest of its puts.
     pub priority: i64,
     /// Makes a repetition of the same put harmless: it returns the rows of the first one.
     pub token: Option<String>,
@@ -38,7 +39,8 @@ pub struct Put {
     pub keys: Vec<String>,
     /// JSON of each row, the owner's; none if empty.
     pub tags: Vec<Value>,
-    /// The owner's own words about this put, durable with it and read back by [`Partition::records`](crate::Partition::records).
+    /// The owner's own words about this put, durable with it and read back by
+    /// [`Partition::records`](crate::Partition::records).
     pub record: Option<String>,
 }
 
@@ -125,8 +127,8 @@ pub(crate) fn columns_of(schema: &Schema) -> Vec<ColumnSpec> {
     schema.fields().iter().map(|field| ColumnSpec::of(field)).collect()
 }
 
-/// Tokens of each row of a column: the length of its list, or its number. A null, a negative number and a number beyond
-/// `u32` count for nothing. `None` where the column has neither lists nor whole numbers.
+/// Tokens of each row of a column: the length of its list, or its number. A null, a negative number and a
+/// number beyond `u32` count for nothing. `None` where the column has neither lists nor whole numbers.
 fn counts_of(column: &ArrayRef) -> Option<Vec<u32>> {
     let counts: Vec<usize> = downcast_integer_array!(
         column => column.values().iter().map(|number| number.to_usize().unwrap_or(0)).collect(),

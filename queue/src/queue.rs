@@ -79,7 +79,8 @@ impl TransferQueue {
             Record::Declare { spec: spec.clone(), generation_floor, dispositions: Dispositions::default() };
         let partitions = Arc::clone(&self.inner.partitions);
         let declared = partition.clone();
-        // Known as soon as it is durable, on the writer's thread: no rewriting of the journal comes in between.
+        // Known as soon as it is durable, on the writer's thread: no rewriting of the journal comes in
+        // between.
         let publish = move |durable: Result<(), QueueError>| {
             let _claim = claim;
             durable.map(|()| partitions.lock().entry(declared.name().to_owned()).or_insert(declared).clone())
@@ -87,8 +88,8 @@ impl TransferQueue {
         partition.record(declaration, publish).await?.declared_as(&spec)
     }
 
-    /// Removes a partition with everything in it, whoever holds its rows. Who waits for its rows or for room in it is
-    /// told that it is gone; a partition declared later under the same name is another one.
+    /// Removes a partition with everything in it, whoever holds its rows. Who waits for its rows or for room
+    /// in it is told that it is gone; a partition declared later under the same name is another one.
     ///
     /// Cancel-safe: it happens or it does not.
     pub async fn remove(&self, name: &str) -> Result<(), QueueError> {
@@ -119,7 +120,8 @@ impl TransferQueue {
         found.ok_or_else(|| QueueError::UnknownPartition { name: name.to_owned() })
     }
 
-    /// The partition that a put goes to: made as the queue was [told](crate::QueueConfig::put_spec) if it is not there.
+    /// The partition that a put goes to: made as the queue was [told](crate::QueueConfig::put_spec) if it is
+    /// not there.
     ///
     /// Cancel-safe: it is made or it is not.
     pub async fn partition_for_put(&self, name: &str) -> Result<Partition, QueueError> {

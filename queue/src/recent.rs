@@ -6,7 +6,8 @@ use std::sync::Arc;
 /// How many are remembered: kinds of puts that come by turns.
 const REMEMBERED: usize = 8;
 
-/// The latest values. What is asked for again is the same one, so that a million owners of it take no more than one.
+/// The latest values. What is asked for again is the same one, so that a million owners of it take no more
+/// than one.
 #[derive(Debug)]
 pub(crate) struct Recent<T: ?Sized>(VecDeque<Arc<T>>);
 

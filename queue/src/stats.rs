@@ -64,8 +64,8 @@ pub struct PartitionStats {
     pub policy_version: u64,
     /// Counts the partition's changes.
     pub revision: u64,
-    /// Groups whose rows have left since the revision that was asked [after](crate::Partition::stats_after), oldest first; the
-    /// last thousand at most, and none where nothing was asked after.
+    /// Groups whose rows have left since the revision that was asked [after](crate::Partition::stats_after),
+    /// oldest first; the last thousand at most, and none where nothing was asked after.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fates: Vec<GroupFate>,
     /// Whether more have left than are remembered.

@@ -58,8 +58,8 @@ pub enum Stale {
 
 /// One of several consumers that take a batch together.
 ///
-/// The first of them to ask has a batch of the whole amount chosen and split; the shares of the others wait for them
-/// under leases of their own, as long as those last.
+/// The first of them to ask has a batch of the whole amount chosen and split; the shares of the others wait
+/// for them under leases of their own, as long as those last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Share {
@@ -73,8 +73,8 @@ pub struct Share {
     /// Which member of its rank this is, from 0.
     #[serde(default)]
     pub member: u32,
-    /// Members of a rank (tensor- or pipeline-parallel): each gets the same rows, and they are consumed when all have
-    /// acked.
+    /// Members of a rank (tensor- or pipeline-parallel): each gets the same rows, and they are consumed when
+    /// all have acked.
     #[serde(default = "one")]
     pub members: u32,
 }
@@ -83,8 +83,8 @@ fn one() -> u32 {
     1
 }
 
-/// Ranks that may share a batch, and members of a rank: what is kept for each must not follow from a number alone that
-/// somebody sends.
+/// Ranks that may share a batch, and members of a rank: what is kept for each must not follow from a number
+/// alone that somebody sends.
 const CONSUMERS_MAX: u32 = 65_536;
 
 /// Of a holder's name.
@@ -109,8 +109,8 @@ pub struct Take {
     pub task: String,
     /// At most so much; of all ranks together where there is a [`Share`].
     pub amount: Amount,
-    /// At least so many groups, or rows where the amount is in rows; a take waits until there is that much, or the end
-    /// of puts.
+    /// At least so many groups, or rows where the amount is in rows; a take waits until there is that much,
+    /// or the end of puts.
     pub at_least: usize,
     /// Only these columns; all if absent.
     pub columns: Option<Vec<String>>,
@@ -118,7 +118,8 @@ pub struct Take {
     pub only: Option<Vec<RowHandle>>,
     /// Groups whose oldest policy version is below this are stale.
     pub min_policy_version: u64,
-    /// Groups whose oldest policy version is further than this below the partition's newest are stale too; versions.
+    /// Groups whose oldest policy version is further than this below the partition's newest are stale too;
+    /// versions.
     pub max_staleness: Option<u64>,
     /// What becomes of stale groups.
     pub stale: Stale,
@@ -200,8 +201,8 @@ impl Take {
         }
     }
 
-    /// At least so many groups or rows: one for each rank where several share them, so that none of them starves while
-    /// the others take what comes.
+    /// At least so many groups or rows: one for each rank where several share them, so that none of them
+    /// starves while the others take what comes.
     pub(crate) fn enough(&self) -> usize {
         let ranks = self.share.map_or(1, |share| share.ranks as usize);
         self.at_least.max(ranks.min(self.most()))

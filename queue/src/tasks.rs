@@ -1,4 +1,5 @@
-//! The one place of this crate that starts tasks and blocking work. Each has a name, which the log says when it panics.
+//! The one place of this crate that starts tasks and blocking work. Each has a name, which the log says when
+//! it panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 

@@ -55,8 +55,8 @@ fn identity(dir: Option<&Path>) -> Result<String, QueueError> {
     }
 }
 
-/// Makes `queue`, which somebody serves at the config's address, a storage unit until `end`. `dir` is where it keeps its
-/// rows, if it does.
+/// Makes `queue`, which somebody serves at the config's address, a storage unit until `end`. `dir` is where
+/// it keeps its rows, if it does.
 ///
 /// Cancel-safe: the controller hears nothing more, and takes the unit for dead.
 pub async fn run_unit(
@@ -94,8 +94,8 @@ pub async fn run_unit(
     }
 }
 
-/// Since when each blob has been waiting to be asked about. One that the controller knows waits anew: a controller that dies
-/// forgets what it wanted to have cleared.
+/// Since when each blob has been waiting to be asked about. One that the controller knows waits anew: a
+/// controller that dies forgets what it wanted to have cleared.
 #[derive(Default)]
 struct Orphans {
     since: HashMap<String, Instant>,

@@ -1,8 +1,8 @@
 //! Walks every checksum and every invariant of a queue, and changes nothing.
 //!
-//! What is looked at is one moment of the queue, pinned as for a [snapshot](crate::Snapshot), so traffic may go on, in this
-//! process or in another one. A journal whose last write is not whole is none the worse for it: that is what a process
-//! leaves that is writing, or was killed.
+//! What is looked at is one moment of the queue, pinned as for a [snapshot](crate::Snapshot), so traffic may
+//! go on, in this process or in another one. A journal whose last write is not whole is none the worse for
+//! it: that is what a process leaves that is writing, or was killed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -172,7 +172,8 @@ impl VerifyReport {
             reasons.push(format!("it has columns {names:?}, expected {:?}", other.columns));
         }
         for column in found {
-            // What is not known is not known because no payload with it could be read, which is a problem of its own.
+            // What is not known is not known because no payload with it could be read, which is a problem of
+            // its own.
             let expected = partition.columns.get(&column.name);
             if let Some(expected) = expected.filter(|expected| **expected != column) {
                 reasons.push(format!(

@@ -1,8 +1,8 @@
 //! Directories that an earlier build wrote open as they were.
 //!
-//! `fixtures/format-3` was written by the build before stores had notes: `furnished` is a queue with a bit of everything
-//! that was killed, `controller` and `unit` are a controller whose rows lie on a unit, and `expected.json` says what that
-//! build saw in them.
+//! `fixtures/format-3` was written by the build before stores had notes: `furnished` is a queue with a bit of
+//! everything that was killed, `controller` and `unit` are a controller whose rows lie on a unit, and
+//! `expected.json` says what that build saw in them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[path = "support/served_units.rs"]

@@ -269,7 +269,8 @@ async fn a_unit_in_anothers_place_does_not_answer_for_it() {
     let client = controller.client();
     client.declare(spec()).await.unwrap();
     client.put("train", Put::group("a", batch(0, 4)), None).await.unwrap();
-    // A unit at this address again, after a restart that lost everything: noticed at once, and not by its silence.
+    // A unit at this address again, after a restart that lost everything: noticed at once, and not by its
+    // silence.
     announce(&controller, &unit, "second").await;
     let seen = stats(&client).await;
     assert_eq!((seen.rows, seen.dispositions.lost), (0, 4));

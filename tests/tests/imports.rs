@@ -1,7 +1,7 @@
 //! Which crates may import which.
 //!
-//! The rule is one per top-level folder: a crate imports crates of its own folder, and of the folders that its folder may
-//! import. Cargo itself refuses circles between crates.
+//! The rule is one per top-level folder: a crate imports crates of its own folder, and of the folders that
+//! its folder may import. Cargo itself refuses circles between crates.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,8 +1,9 @@
 //! Tasks are started in one place per crate, and each has a name.
 //!
-//! In the sources of the orchestrator and the leaves every call of `spawn` and its variants has to give a name, as
-//! `Scope::spawn` and the leaves' `tasks` modules ask for, unless its file is listed here with the reason. Processes (a
-//! `spawn` without arguments) and threads of a builder that was given a name are not tasks.
+//! In the sources of the orchestrator and the leaves every call of `spawn` and its variants has to give a
+//! name, as `Scope::spawn` and the leaves' `tasks` modules ask for, unless its file is listed here with the
+//! reason. Processes (a `spawn` without arguments) and threads of a builder that was given a name are not
+//! tasks.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};

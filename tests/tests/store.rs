@@ -1,5 +1,5 @@
-//! A store that is none of the queue's own, written against the public seam alone: a map of bytes, as a server of keys and
-//! values has it.
+//! A store that is none of the queue's own, written against the public seam alone: a map of bytes, as a
+//! server of keys and values has it.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;

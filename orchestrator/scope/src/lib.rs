@@ -1,8 +1,9 @@
 //! The one place that starts tasks, each with a name that the log says when the task panics.
 //!
-//! A [`Scope`] owns the tasks started in it and the token that ends them: no task outlives its owner, and a shutdown can
-//! wait for all of them. Leaf crates that need a task of their own are handed the scope's tracker and token; `clippy.toml`
-//! closes `tokio::spawn` and `spawn_blocking` everywhere else, and a test finds tasks that are started without a name.
+//! A [`Scope`] owns the tasks started in it and the token that ends them: no task outlives its owner, and a
+//! shutdown can wait for all of them. Leaf crates that need a task of their own are handed the scope's
+//! tracker and token; `clippy.toml` closes `tokio::spawn` and `spawn_blocking` everywhere else, and a test
+//! finds tasks that are started without a name.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -77,8 +78,8 @@ impl Scope {
     }
 }
 
-/// Runs `work` on the blocking pool, for a caller that awaits it and has no scope. It cannot be aborted, and ends by
-/// itself.
+/// Runs `work` on the blocking pool, for a caller that awaits it and has no scope. It cannot be aborted, and
+/// ends by itself.
 #[expect(clippy::disallowed_methods, reason = "this is the place that starts blocking work, under a name")]
 pub fn blocking<F, T>(name: &'static str, work: F) -> JoinHandle<T>
 where

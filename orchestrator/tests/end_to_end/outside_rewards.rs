@@ -1,5 +1,5 @@
-//! Rewards from outside that hang, lie, raise, leak and die, in the middle of real runs: the step ends in time, every
-//! group has its fate, and nobody is asked anything any more when the run has ended.
+//! Rewards from outside that hang, lie, raise, leak and die, in the middle of real runs: the step ends in
+//! time, every group has its fate, and nobody is asked anything any more when the run has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

@@ -69,8 +69,8 @@ fn serve(dir: &TempDir, address: &str) -> Running {
     Rolldock::new(&["queue", "serve", "--listen", address, "--dir"]).arg(dir.path()).start()
 }
 
-/// Tasks of the queue that dies, each with the columns that it needs: one goes on with what was put, the other waits for what
-/// is written later.
+/// Tasks of the queue that dies, each with the columns that it needs: one goes on with what was put, the
+/// other waits for what is written later.
 const TASKS: [(&str, &[&str]); 2] = [("ref", &[]), ("train", &["reward"])];
 
 /// What clients know of a queue that dies again and again.

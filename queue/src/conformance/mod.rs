@@ -1,8 +1,9 @@
 //! What every [`Store`] must do, as tests that any store can run.
 //!
-//! A test of a store implements [`Subject`], calls [`conforms`] with an empty directory, and fails with what it returns.
-//! The suite uses the public seam alone: it opens queues with the store, kills them, opens them again, reads snapshots while
-//! rows are freed, and repeats all that with 5 ms of latency and with calls that fail.
+//! A test of a store implements [`Subject`], calls [`conforms`] with an empty directory, and fails with what
+//! it returns. The suite uses the public seam alone: it opens queues with the store, kills them, opens them
+//! again, reads snapshots while rows are freed, and repeats all that with 5 ms of latency and with calls that
+//! fail.
 //!
 //! ```no_run
 //! # use std::sync::Arc;
@@ -38,7 +39,8 @@ pub use troubled::{Trouble, Troubled};
 
 /// A store under test.
 pub trait Subject: Send + Sync {
-    /// The store as a process finds it when it starts: over what earlier calls have left, where it outlives a process.
+    /// The store as a process finds it when it starts: over what earlier calls have left, where it outlives a
+    /// process.
     fn open(&self) -> Arc<dyn Store>;
 }
 
@@ -62,7 +64,8 @@ fn ensure(check: &'static str, holds: bool, reason: impl FnOnce() -> String) -> 
     if holds { Ok(()) } else { Err(Failure::new(check, reason())) }
 }
 
-/// Runs all checks; `dir` is an empty directory for journals. A store that does not outlive the process is not asked to.
+/// Runs all checks; `dir` is an empty directory for journals. A store that does not outlive the process is
+/// not asked to.
 ///
 /// Needs a tokio runtime with more than one thread, or one whose blocking threads may run beside it.
 pub async fn conforms(subject: &dyn Subject, dir: &Path) -> Result<(), Failure> {

@@ -1,12 +1,13 @@
 //! What clients hold, written down so that it outlives the process.
 //!
-//! A file of its own beside the journal, because it needs less: a lease is written before the client has its last rows and
-//! is never synced, so it survives the death of the process, and with the machine at worst some rows are given again. It is
-//! appended by whoever gives a lease, which costs a write to the system's cache and waits for no sync of the journal's.
+//! A file of its own beside the journal, because it needs less: a lease is written before the client has its
+//! last rows and is never synced, so it survives the death of the process, and with the machine at worst some
+//! rows are given again. It is appended by whoever gives a lease, which costs a write to the system's cache
+//! and waits for no sync of the journal's.
 //!
 //! # Invariants
-//! - What it says counts only as far as the journal does not say otherwise: leases of rows that are acked, gone or held by a
-//!   later lease are passed over. So it needs no order with the journal's records.
+//! - What it says counts only as far as the journal does not say otherwise: leases of rows that are acked,
+//!   gone or held by a later lease are passed over. So it needs no order with the journal's records.
 //! - Damage ends it: the leases behind it are given again.
 
 use std::fs::{File, OpenOptions};
@@ -46,7 +47,8 @@ impl std::fmt::Debug for LeaseLog {
     }
 }
 
-/// Calls `each` with what the file of `dir` says, as far as it can be read; returns the length of the sound part.
+/// Calls `each` with what the file of `dir` says, as far as it can be read; returns the length of the sound
+/// part.
 pub(crate) fn read_leases<Record: DeserializeOwned>(dir: &Path, mut each: impl FnMut(Record)) -> u64 {
     let path = dir.join(FILE);
     let Ok(bytes) = std::fs::read(&path) else { return 0 };
@@ -74,7 +76,8 @@ impl LeaseLog {
         Ok(Self { path, state: Mutex::new(state), held })
     }
 
-    /// Writes a record down: it is in the system's hands when this returns. Not to be called under a table's lock.
+    /// Writes a record down: it is in the system's hands when this returns. Not to be called under a table's
+    /// lock.
     pub(crate) fn append(&self, record: &impl Serialize) -> Result<(), QueueError> {
         let mut body = Body::default();
         body.push(record)?;

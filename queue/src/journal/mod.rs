@@ -1,12 +1,12 @@
 //! The journal: what happened, in the order in which it happened.
 //!
-//! It knows bytes and frames, and payload that is written in front of what is said about it. What is said, it does not
-//! know.
+//! It knows bytes and frames, and payload that is written in front of what is said about it. What is said, it
+//! does not know.
 //!
-//! A file of frames, appended by one thread. The thread takes whatever has gathered while the last write was under way
-//! and makes it durable with one sync for the payload and one for the journal: group commit. Each entry carries what has
-//! to be done when it is durable, or has failed; that runs on the writer's thread, so a caller that goes away in the
-//! middle changes nothing.
+//! A file of frames, appended by one thread. The thread takes whatever has gathered while the last write was
+//! under way and makes it durable with one sync for the payload and one for the journal: group commit. Each
+//! entry carries what has to be done when it is durable, or has failed; that runs on the writer's thread, so
+//! a caller that goes away in the middle changes nothing.
 
 mod frame;
 mod leases;

@@ -29,8 +29,9 @@ const FRAME_BYTES: usize = 1 << 20;
 pub(crate) type Payload = SmallVec<[(ChunkId, Encoded); 1]>;
 /// What the store says of each chunk of an entry's payload, in their order.
 pub(crate) type Notes = SmallVec<[Note; 1]>;
-/// Says on the writer's thread, where everything has its order, what is to be written down: all of it in one frame. Nothing
-/// at all keeps the payload without a word about it; an error keeps the entry from being written.
+/// Says on the writer's thread, where everything has its order, what is to be written down: all of it in one
+/// frame. Nothing at all keeps the payload without a word about it; an error keeps the entry from being
+/// written.
 pub(crate) type Facts = Box<dyn FnOnce(&[Note], &mut Body) -> Result<(), QueueError> + Send>;
 /// Runs when the entry is durable, or has failed.
 type Done = Box<dyn FnOnce(Result<Notes, QueueError>) + Send>;
@@ -68,8 +69,8 @@ impl Sink<'_> {
     }
 }
 
-/// Gives everything live, as records: what the journal is rewritten to. On the writer's thread, so that nothing of it changes
-/// meanwhile.
+/// Gives everything live, as records: what the journal is rewritten to. On the writer's thread, so that
+/// nothing of it changes meanwhile.
 pub(crate) type LiveRecords = Box<dyn Fn(&mut Sink<'_>) -> Result<(), QueueError> + Send>;
 
 /// What moves a chunk out of a segment that is mostly dead.
@@ -127,8 +128,8 @@ impl Journal {
         Ok(Self { sender: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)) })
     }
 
-    /// Hands an entry to the writer; `Err` gives it back when the journal is closed. Waits only when the writer is
-    /// thousands of entries behind.
+    /// Hands an entry to the writer; `Err` gives it back when the journal is closed. Waits only when the
+    /// writer is thousands of entries behind.
     pub(crate) fn send(&self, entry: Entry) -> Result<(), Entry> {
         let sender = self.sender.lock().clone();
         match sender {
@@ -272,7 +273,8 @@ impl Writer {
         let sound = self.length;
         self.append(&frame)?;
         if synced && let Err(error) = self.sync() {
-            // Nobody knows what the disk holds now. What was refused must not come back, and nothing may follow it.
+            // Nobody knows what the disk holds now. What was refused must not come back, and nothing may
+            // follow it.
             self.cut_to(sound);
             self.failed = Some(error.clone());
             return Err(error);
@@ -291,7 +293,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Takes back what was appended behind `length`; where even that fails the journal takes nothing any more.
+    /// Takes back what was appended behind `length`; where even that fails the journal takes nothing any
+    /// more.
     fn cut_to(&mut self, length: u64) {
         self.length = length;
         if let Err(error) = self.file.set_len(length) {

@@ -1,8 +1,8 @@
 //! Splitting groups over data-parallel ranks so that each has about as many tokens.
 //!
-//! The largest differencing method of Karmarkar and Karp (1982) for k parts: the two partial splits with the widest
-//! spread are joined, the heaviest part of one with the lightest of the other, until one split is left. For equal
-//! counts the first splits are of k groups each.
+//! The largest differencing method of Karmarkar and Karp (1982) for k parts: the two partial splits with the
+//! widest spread are joined, the heaviest part of one with the lightest of the other, until one split is
+//! left. For equal counts the first splits are of k groups each.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -65,8 +65,8 @@ fn greedy(weights: &[u64], order: &[usize], parts: usize) -> Vec<Vec<usize>> {
     split
 }
 
-/// The places of `weights` in `parts` parts. With `equal_counts` a number of weights that the parts divide gives each
-/// as many.
+/// The places of `weights` in `parts` parts. With `equal_counts` a number of weights that the parts divide
+/// gives each as many.
 pub(super) fn balance(weights: &[u64], parts: usize, equal_counts: bool) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..weights.len()).collect();
     order.sort_by_key(|place| Reverse(weights[*place]));

@@ -26,11 +26,11 @@ enum Attempt<'a> {
 }
 
 impl Partition {
-    /// Takes ready rows under a lease. `None`: nothing is ready now (without a deadline), or nothing ever will be (after
-    /// the end of puts).
+    /// Takes ready rows under a lease. `None`: nothing is ready now (without a deadline), or nothing ever
+    /// will be (after the end of puts).
     ///
-    /// Cancel-safe: rows that were leased for a dropped take are given back. Takers wait without holding anything
-    /// that others need.
+    /// Cancel-safe: rows that were leased for a dropped take are given back. Takers wait without holding
+    /// anything that others need.
     pub async fn take(&self, take: &Take) -> Result<Option<Lease>, QueueError> {
         self.serve(take, None, true).await
     }
@@ -40,7 +40,8 @@ impl Partition {
         self.serve(take, None, false).await
     }
 
-    /// Takes the groups that `sampler` chooses among those that are ready; the take's own sampler does not count.
+    /// Takes the groups that `sampler` chooses among those that are ready; the take's own sampler does not
+    /// count.
     ///
     /// Cancel-safe, as [`take`](Self::take) is.
     pub async fn take_by(

@@ -265,8 +265,8 @@ impl Partition {
         Ok(placed)
     }
 
-    /// Begins a change under the table's lock unless its token says that it was made before, which waits for one that is
-    /// under way. `None`: it was made before.
+    /// Begins a change under the table's lock unless its token says that it was made before, which waits for
+    /// one that is under way. `None`: it was made before.
     pub(super) async fn begin_once<T>(
         &self,
         token: Option<&String>,

@@ -1,4 +1,5 @@
-//! What a partition is asked and told besides its rows: counts and changes, keys and tags, policy versions, new beginnings.
+//! What a partition is asked and told besides its rows: counts and changes, keys and tags, policy versions,
+//! new beginnings.
 
 use std::sync::Arc;
 
@@ -47,9 +48,9 @@ impl Partition {
         Ok(table.ready_group_count(table.task(task)?))
     }
 
-    /// The counts as soon as the partition's [`revision`](PartitionStats::revision) is above `revision`, at the latest at
-    /// `deadline`; with the [fates](PartitionStats::fates) since. Changes that come faster than they are asked for are seen
-    /// together. Cancel-safe.
+    /// The counts as soon as the partition's [`revision`](PartitionStats::revision) is above `revision`, at
+    /// the latest at `deadline`; with the [fates](PartitionStats::fates) since. Changes that come faster than
+    /// they are asked for are seen together. Cancel-safe.
     pub async fn stats_after(&self, revision: u64, deadline: Instant) -> PartitionStats {
         loop {
             let changed = self.shared.changed.notified();
@@ -66,8 +67,8 @@ impl Partition {
         }
     }
 
-    /// No more puts in this process: takers see the end instead of waiting for more. Nothing is written down; who opens
-    /// the queue again may put more, unless [`end`](Self::end) says that nobody will.
+    /// No more puts in this process: takers see the end instead of waiting for more. Nothing is written down;
+    /// who opens the queue again may put more, unless [`end`](Self::end) says that nobody will.
     pub fn end_of_puts(&self) {
         {
             let mut table = self.shared.table.lock();
@@ -77,8 +78,8 @@ impl Partition {
         self.shared.room.close();
     }
 
-    /// No more puts, ever: takers see the end instead of waiting for more, also those of a later process. Repeating it
-    /// changes nothing.
+    /// No more puts, ever: takers see the end instead of waiting for more, also those of a later process.
+    /// Repeating it changes nothing.
     ///
     /// Cancel-safe: it happens or it does not.
     pub async fn end(&self) -> Result<(), QueueError> {
@@ -169,8 +170,8 @@ impl Partition {
         self.apply(record, move |table| table.reset(number)).await
     }
 
-    /// There is a newer policy version: what [`max_staleness`](crate::Take::max_staleness) counts from. An older one than is
-    /// known changes nothing.
+    /// There is a newer policy version: what [`max_staleness`](crate::Take::max_staleness) counts from. An
+    /// older one than is known changes nothing.
     ///
     /// Cancel-safe: it happens or it does not.
     pub async fn announce(&self, policy_version: u64) -> Result<(), QueueError> {

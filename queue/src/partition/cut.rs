@@ -1,4 +1,5 @@
-//! Reading a [cut](super::table): what a partition was at one moment, slice by slice while it goes on changing.
+//! Reading a [cut](super::table): what a partition was at one moment, slice by slice while it goes on
+//! changing.
 
 use std::collections::HashMap;
 

@@ -54,8 +54,8 @@ impl Partition {
         Lease::new(Box::new(hold), id, rows, labels, Vec::new())
     }
 
-    /// Reads the payload of leased rows; those that were cleared meanwhile are left out. On an error the rows are given
-    /// back, but for those whose payload is damaged: they are lost, with the whole of their groups.
+    /// Reads the payload of leased rows; those that were cleared meanwhile are left out. On an error the rows
+    /// are given back, but for those whose payload is damaged: they are lost, with the whole of their groups.
     pub(crate) async fn read_lease(
         &self,
         mut lease: Lease,

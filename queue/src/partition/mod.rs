@@ -224,8 +224,8 @@ impl Partition {
         self.shared.table.lock().spec.clone()
     }
 
-    /// The opaque records that came with puts, in order of the puts. They outlive their rows, so that the owner knows
-    /// what it has put, until it forgets them.
+    /// The opaque records that came with puts, in order of the puts. They outlive their rows, so that the
+    /// owner knows what it has put, until it forgets them.
     pub fn records(&self) -> Vec<String> {
         self.shared.table.lock().records().cloned().collect()
     }

@@ -1,8 +1,9 @@
-//! Rows that get another place: their chunk is mostly dead, or one of many small ones, or lies where it cannot stay.
+//! Rows that get another place: their chunk is mostly dead, or one of many small ones, or lies where it
+//! cannot stay.
 //!
-//! The rows of chunks that are still needed are copied to a chunk of their own, and from one moment on the table finds
-//! them there. Who read the table before that moment and the payload after it is told that the chunk is gone, and asks
-//! again. Handles, leases and acks know nothing of it.
+//! The rows of chunks that are still needed are copied to a chunk of their own, and from one moment on the
+//! table finds them there. Who read the table before that moment and the payload after it is told that the
+//! chunk is gone, and asks again. Handles, leases and acks know nothing of it.
 
 use std::slice::from_ref;
 use std::sync::Arc;
@@ -143,8 +144,8 @@ impl Shared {
         }
     }
 
-    /// What has a chunk written anew; `None` where it is not of this partition, or cannot be read: then a consumer that takes
-    /// its rows is told.
+    /// What has a chunk written anew; `None` where it is not of this partition, or cannot be read: then a
+    /// consumer that takes its rows is told.
     pub(crate) fn relocation(self: &Arc<Self>, chunk: ChunkId) -> Option<Entry> {
         let moving = self.moving(chunk)?;
         let payload = match self.plane.pin(chunk, &moving.columns).bytes_of(&moving.places) {
@@ -174,8 +175,8 @@ impl Shared {
 }
 
 impl Partition {
-    /// Moves a chunk from its unit to another one, or to the queue's own store where there is none. Says whether it was of
-    /// this partition.
+    /// Moves a chunk from its unit to another one, or to the queue's own store where there is none. Says
+    /// whether it was of this partition.
     ///
     /// Cancel-safe: it happens whole or not at all.
     pub(crate) async fn move_off(&self, chunk: ChunkId) -> Result<bool, QueueError> {

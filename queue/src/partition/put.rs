@@ -24,11 +24,11 @@ pub(crate) struct PlacedRows {
 }
 
 impl Partition {
-    /// Puts rows, as durably as the queue is. When there is no room the partition's declaration decides; waiting
-    /// ends at `deadline`.
+    /// Puts rows, as durably as the queue is. When there is no room the partition's declaration decides;
+    /// waiting ends at `deadline`.
     ///
-    /// Cancel-safe: the put happens whole or not at all; with a token it can be repeated, also while the first one is
-    /// still on its way.
+    /// Cancel-safe: the put happens whole or not at all; with a token it can be repeated, also while the
+    /// first one is still on its way.
     pub async fn put(&self, put: Put, deadline: Option<Instant>) -> Result<Vec<RowHandle>, QueueError> {
         // Before anything is done for each row: a batch without payload may claim any number of them.
         self.shared.table.lock().check_rows(put.rows())?;
@@ -43,7 +43,8 @@ impl Partition {
         self.put_incoming(put, incoming, deadline).await
     }
 
-    /// Puts rows whose payload a client has brought to a store by itself. Cancel-safe, as [`put`](Self::put) is.
+    /// Puts rows whose payload a client has brought to a store by itself. Cancel-safe, as [`put`](Self::put)
+    /// is.
     pub(crate) async fn put_placed(
         &self,
         put: Put,

@@ -1,8 +1,8 @@
 //! The end of all rows, and of the partition itself.
 //!
-//! A partition goes when its record is written, on the writer's thread: what is written down about it has its place
-//! before that record, and whoever comes later is refused there. So a put that was on its way never lands in a later
-//! partition of the same name.
+//! A partition goes when its record is written, on the writer's thread: what is written down about it has its
+//! place before that record, and whoever comes later is refused there. So a put that was on its way never
+//! lands in a later partition of the same name.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -59,8 +59,8 @@ impl Shared {
 }
 
 impl Partition {
-    /// Frees every row that is there, whoever holds it; returns their number. Rows of puts that are on their way stay.
-    /// Groups that were not whole are forgotten: their names begin new ones.
+    /// Frees every row that is there, whoever holds it; returns their number. Rows of puts that are on their
+    /// way stay. Groups that were not whole are forgotten: their names begin new ones.
     ///
     /// Cancel-safe: it happens or it does not.
     pub async fn clear_all(&self) -> Result<usize, QueueError> {
@@ -79,7 +79,8 @@ impl Partition {
         Ok(count)
     }
 
-    /// Waits until puts are visible that returned before they were written down, as they do without durability.
+    /// Waits until puts are visible that returned before they were written down, as they do without
+    /// durability.
     ///
     /// Cancel-safe: it changes nothing.
     pub(crate) async fn settled(&self) -> Result<(), QueueError> {
@@ -109,8 +110,8 @@ impl Partition {
         }
     }
 
-    /// Removes the partition with everything in it; `publish` gets a number above every generation of its rows once it
-    /// is gone. Cancel-safe: it happens or it does not.
+    /// Removes the partition with everything in it; `publish` gets a number above every generation of its
+    /// rows once it is gone. Cancel-safe: it happens or it does not.
     pub(crate) async fn remove(&self, publish: impl FnOnce(u32) + Send + 'static) -> Result<(), QueueError> {
         let shared = Arc::clone(&self.shared);
         let begin = move || {

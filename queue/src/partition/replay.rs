@@ -197,8 +197,8 @@ impl Replay {
 }
 
 impl Shared {
-    /// Every record of the partition, for a journal without history; the table is locked for a slice at a time. On the
-    /// thread of the journal's writer.
+    /// Every record of the partition, for a journal without history; the table is locked for a slice at a
+    /// time. On the thread of the journal's writer.
     pub(crate) fn walk(
         &self,
         locate: &impl Fn(ChunkId) -> Option<Note>,

@@ -1,7 +1,7 @@
 //! Room for puts: rows, and KiB of payload where the partition bounds them.
 //!
-//! Waiting puts are served in turn. What is granted is given back when its [`Room`] is dropped, unless a put that became
-//! visible has kept it; then it comes back when its rows are freed.
+//! Waiting puts are served in turn. What is granted is given back when its [`Room`] is dropped, unless a put
+//! that became visible has kept it; then it comes back when its rows are freed.
 
 use std::sync::Arc;
 

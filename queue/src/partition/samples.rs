@@ -11,8 +11,8 @@ use crate::record::{Record, Unfinished};
 use crate::stats::ClosedGroup;
 
 impl Partition {
-    /// A sample has no more rows: its group is whole when all its samples are. Repeating it changes nothing; an error if
-    /// there is no such sample.
+    /// A sample has no more rows: its group is whole when all its samples are. Repeating it changes nothing;
+    /// an error if there is no such sample.
     ///
     /// Cancel-safe: it happens or it does not.
     pub async fn end_sample(&self, sample: &str) -> Result<(), QueueError> {
@@ -24,8 +24,8 @@ impl Partition {
         self.apply(record, move |table| table.end_sample(&uid)).await
     }
 
-    /// Closes groups that are put by samples, were begun so long ago, and are not whole; says which. Groups that rows are
-    /// on their way into stay open. Ages are those of this process: a restart begins them anew.
+    /// Closes groups that are put by samples, were begun so long ago, and are not whole; says which. Groups
+    /// that rows are on their way into stay open. Ages are those of this process: a restart begins them anew.
     ///
     /// Cancel-safe: it happens whole or not at all.
     pub async fn close_groups(

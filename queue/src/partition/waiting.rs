@@ -1,7 +1,7 @@
 //! Who waits for rows of a task, so that a change wakes those that it can serve and nobody else.
 //!
-//! Whoever was woken looks once. Only a call that nobody answered by a look is handed on: else takes that find nothing
-//! would wake each other for ever.
+//! Whoever was woken looks once. Only a call that nobody answered by a look is handed on: else takes that
+//! find nothing would wake each other for ever.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -95,8 +95,8 @@ impl Waiters {
     }
 }
 
-/// A waiting take. Dropped after it was woken and before it looked, it hands its call on: what it was woken for is still
-/// there.
+/// A waiting take. Dropped after it was woken and before it looked, it hands its call on: what it was woken
+/// for is still there.
 pub(super) struct Waiter<'a> {
     shared: &'a Shared,
     task: usize,

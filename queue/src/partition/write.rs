@@ -26,8 +26,8 @@ fn reach_of(kept: Result<Reach, QueueError>, chunk: ChunkId) -> Reach {
 }
 
 impl Shared {
-    /// A chunk that its store has noted is part of the queue from now on; under the table's lock, so that what becomes of
-    /// it finds its rows.
+    /// A chunk that its store has noted is part of the queue from now on; under the table's lock, so that
+    /// what becomes of it finds its rows.
     pub(super) fn keep(&self, table: &mut Table, chunk: ChunkId, note: Option<&Note>) {
         if let Some(note) = note
             && reach_of(self.plane.keep(chunk, note), chunk) == Reach::Away
@@ -42,8 +42,8 @@ impl Partition {
         if self.shared.log.is_read_only() { Err(QueueError::ReadOnly) } else { Ok(()) }
     }
 
-    /// Hands a chunk to where payload lies. What comes back goes to [`write`](Self::write) without an await in between:
-    /// a caller that is cancelled there leaves nothing behind.
+    /// Hands a chunk to where payload lies. What comes back goes to [`write`](Self::write) without an await
+    /// in between: a caller that is cancelled there leaves nothing behind.
     pub(super) async fn store_one(
         &self,
         chunk: ChunkId,
@@ -57,7 +57,8 @@ impl Partition {
         stored.into_iter().next().ok_or_else(none)
     }
 
-    /// Commits records with payload; `apply` runs once they are durable, whether or not the caller still waits for it.
+    /// Commits records with payload; `apply` runs once they are durable, whether or not the caller still
+    /// waits for it.
     pub(super) async fn write(
         &self,
         parts: Vec<Written>,

@@ -35,8 +35,8 @@ fn replay(dir: &Path, plane: &Plane) -> Result<(Replay, Option<u64>), QueueError
     Ok((replay, Some(sound)))
 }
 
-/// The types of columns, from payload that has them. Where that cannot be read, other payload is tried. Payload that is read
-/// over a network is left alone: the next put says what types its columns have.
+/// The types of columns, from payload that has them. Where that cannot be read, other payload is tried.
+/// Payload that is read over a network is left alone: the next put says what types its columns have.
 fn learn_columns(table: &mut Table, plane: &Plane) {
     let mut tried = HashSet::new();
     loop {
@@ -76,8 +76,8 @@ fn writing_side(partitions: &Partitions, plane: &Plane, floor: &Arc<AtomicU32>) 
 }
 
 impl TransferQueue {
-    /// Opens a queue: empty in memory, or what its directory holds, with payload in segment files. Leases that this process
-    /// gave itself are void; those of clients stand.
+    /// Opens a queue: empty in memory, or what its directory holds, with payload in segment files. Leases
+    /// that this process gave itself are void; those of clients stand.
     ///
     /// Blocks while it reads the journal.
     pub fn open(config: QueueConfig) -> Result<Self, QueueError> {
@@ -91,8 +91,9 @@ impl TransferQueue {
         }
     }
 
-    /// Opens a queue with its payload in `store`; the journal lies in the config's directory as ever, and without one
-    /// nothing outlives the process. A queue is always opened with the kind of store that it was opened with first.
+    /// Opens a queue with its payload in `store`; the journal lies in the config's directory as ever, and
+    /// without one nothing outlives the process. A queue is always opened with the kind of store that it was
+    /// opened with first.
     ///
     /// Blocks while it reads the journal.
     pub fn open_with(config: QueueConfig, store: Arc<dyn Store>) -> Result<Self, QueueError> {
@@ -133,8 +134,8 @@ impl TransferQueue {
         Ok(queue)
     }
 
-    /// Opens a directory whose payload lies in segment files to look at it, also while another process uses it; every change
-    /// is an error.
+    /// Opens a directory whose payload lies in segment files to look at it, also while another process uses
+    /// it; every change is an error.
     pub fn open_read_only(dir: &Path) -> Result<Self, QueueError> {
         let plane = Plane::new(segments(dir, u64::MAX));
         let (replay, length) = replay(dir, &plane)?;

@@ -9,7 +9,8 @@ use crate::units::UnitCard;
 impl TransferQueue {
     /// A unit announces itself; one that was away gives its rows back.
     ///
-    /// Not cancel-safe: what is not freed yet of a unit that was there before stays out of reach, and is freed later.
+    /// Not cancel-safe: what is not freed yet of a unit that was there before stays out of reach, and is
+    /// freed later.
     pub(crate) async fn unit_registered(&self, card: UnitCard) -> Result<(), QueueError> {
         let unit = card.unit.clone();
         for gone in self.units().supplanted_by(&card) {
@@ -41,7 +42,8 @@ impl TransferQueue {
         }
     }
 
-    /// A dead unit will not come back, and its chunks are lost. What cannot be written down is tried again later.
+    /// A dead unit will not come back, and its chunks are lost. What cannot be written down is tried again
+    /// later.
     pub(crate) async fn unit_is_gone(&self, unit: &str, chunks: &[ChunkId]) {
         self.lose_chunks(chunks).await;
         self.units().remove(unit);

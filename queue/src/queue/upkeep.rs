@@ -1,5 +1,5 @@
-//! What goes on beside puts and takes while there are units: silence is noticed, freed rows are cleared, drained units are
-//! emptied.
+//! What goes on beside puts and takes while there are units: silence is noticed, freed rows are cleared,
+//! drained units are emptied.
 
 use std::sync::Arc;
 use std::time::Duration;

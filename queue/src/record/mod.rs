@@ -1,7 +1,7 @@
 //! What the journal says: one record for each fact, and the values that records and tables share.
 //!
-//! A record is data alone. The [journal](crate::journal) frames and keeps it without knowing what it says; the
-//! [tables](crate::partition) apply it.
+//! A record is data alone. The [journal](crate::journal) frames and keeps it without knowing what it says;
+//! the [tables](crate::partition) apply it.
 
 mod facts;
 mod payload;

@@ -1,8 +1,8 @@
 //! Where the payload of some rows lies, as it is written down.
 //!
-//! What a store says of a chunk is a [`Note`], which the journal does not read. Notes of the segment files and of the
-//! storage units have keys of their own in the record, `location` and `unit`: journals had them before there were notes.
-//! Notes of all other stores are under `note`, with the name of the store.
+//! What a store says of a chunk is a [`Note`], which the journal does not read. Notes of the segment files
+//! and of the storage units have keys of their own in the record, `location` and `unit`: journals had them
+//! before there were notes. Notes of all other stores are under `note`, with the name of the store.
 
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};

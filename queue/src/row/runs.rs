@@ -4,7 +4,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::RowHandle;
 
-/// Handles as `[first slot, generation, count]`, slot after slot; with a negative count they go down, as freed slots do.
+/// Handles as `[first slot, generation, count]`, slot after slot; with a negative count they go down, as
+/// freed slots do.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Run>")]
 pub(crate) struct Runs(Vec<Run>);
@@ -17,7 +18,8 @@ enum Run {
     One(RowHandle),
 }
 
-/// Rows of one record: more is damage, and is not unfolded. What is written down of more rows takes several records.
+/// Rows of one record: more is damage, and is not unfolded. What is written down of more rows takes several
+/// records.
 pub(crate) const RECORD_ROWS_MAX: usize = if cfg!(test) { 1 << 10 } else { 1 << 24 };
 const COUNT_MAX: u64 = RECORD_ROWS_MAX as u64;
 

@@ -7,28 +7,28 @@
 //!   ...
 //!   frame                        the end, with counts: a stream without it is cut
 //! ```
-//! A frame has records of the journal's kind in the journal's framing, compressed with zstd, and its last line says how
-//! long its payloads are. Each record that brings rows names one of them by its number, and has the next rows of it: rows
-//! of the same columns lie together, whatever put they came with. All is read and written from front to back, so a file, a
-//! pipe and the body of a request are the same to it.
+//! A frame has records of the journal's kind in the journal's framing, compressed with zstd, and its last
+//! line says how long its payloads are. Each record that brings rows names one of them by its number, and has
+//! the next rows of it: rows of the same columns lie together, whatever put they came with. All is read and
+//! written from front to back, so a file, a pipe and the body of a request are the same to it.
 //!
 //! # What is in it
-//! What the queue is at one moment: in all chosen partitions a [cut](crate::partition) begins at once. It is read while
-//! it is written, some groups at a time, and that is all that traffic waits for; what changes meanwhile is kept as it
-//! was. A put that was acknowledged before is in it, a group is in it as it was. Tokens, owners' records, dispositions
-//! and acks are in it; leases are not, since a lease is a promise of this process: its rows are not consumed. Only live
-//! rows are: a chunk of which rows are gone is written without them, so a snapshot has the size of what is live,
-//! whatever the queue has seen or holds on disk.
+//! What the queue is at one moment: in all chosen partitions a [cut](crate::partition) begins at once. It is
+//! read while it is written, some groups at a time, and that is all that traffic waits for; what changes
+//! meanwhile is kept as it was. A put that was acknowledged before is in it, a group is in it as it was.
+//! Tokens, owners' records, dispositions and acks are in it; leases are not, since a lease is a promise of
+//! this process: its rows are not consumed. Only live rows are: a chunk of which rows are gone is written
+//! without them, so a snapshot has the size of what is live, whatever the queue has seen or holds on disk.
 //!
 //! # All or nothing
-//! A restored partition becomes visible with the last record, which on disk is one frame of the journal: until then its
-//! payload lies in segments that nobody refers to, which the next opening deletes. So there is no half of a restored
-//! partition, in this process or after its death. Rows keep their handles.
+//! A restored partition becomes visible with the last record, which on disk is one frame of the journal:
+//! until then its payload lies in segments that nobody refers to, which the next opening deletes. So there is
+//! no half of a restored partition, in this process or after its death. Rows keep their handles.
 //!
 //! # Deliberately absent
-//! Increments: a snapshot has all that is live. Compression of payload: it is mostly token ids and log-probabilities, the
-//! network's or the file system's compression does as well. Records are compressed, since those of single rows are as
-//! large as small rows and nearly all the same.
+//! Increments: a snapshot has all that is live. Compression of payload: it is mostly token ids and
+//! log-probabilities, the network's or the file system's compression does as well. Records are compressed,
+//! since those of single rows are as large as small rows and nearly all the same.
 
 mod capture;
 mod pack;

@@ -1,8 +1,8 @@
 //! Frames while they are filled: records, and their rows in as few payloads as they have schemas.
 //!
-//! A put of one row is a kilobyte as an Arrow stream of its own, and its record two hundred bytes of JSON that are nearly
-//! those of the put before. So rows of the same columns come into one payload whatever put they came with, and a frame is
-//! compressed; payload is not, see the parent's documentation.
+//! A put of one row is a kilobyte as an Arrow stream of its own, and its record two hundred bytes of JSON
+//! that are nearly those of the put before. So rows of the same columns come into one payload whatever put
+//! they came with, and a frame is compressed; payload is not, see the parent's documentation.
 
 use std::io::Read;
 
@@ -16,8 +16,9 @@ use crate::journal::{Body, framed};
 use crate::record::{PayloadRecord, Record};
 use crate::store::{Chunk, ChunkId, Encoded, Loaded, payload_bytes};
 
-/// A payload of several records is of about this size, what is larger stays alone; bytes. Whoever reads one row of it
-/// from the disk later reads all of it for its checksum, so it is no larger than it takes for its head to cost nothing.
+/// A payload of several records is of about this size, what is larger stays alone; bytes. Whoever reads one
+/// row of it from the disk later reads all of it for its checksum, so it is no larger than it takes for its
+/// head to cost nothing.
 const PACK_BYTES: usize = 256 << 10;
 /// A frame is closed when its records take so many bytes,
 const FRAME_BYTES: usize = 1 << 20;
@@ -25,7 +26,8 @@ const FRAME_BYTES: usize = 1 << 20;
 const FRAME_PAYLOAD_BYTES: usize = 1 << 20;
 /// Of compression: zstd's own choice.
 const LEVEL: i32 = 3;
-/// What reading a frame may take of memory beside what it unpacks to, as a power of two; the level asks for 21.
+/// What reading a frame may take of memory beside what it unpacks to, as a power of two; the level asks for
+/// 21.
 const WINDOW_LOG_MAX: u32 = 23;
 
 /// What stands behind a frame.

@@ -43,7 +43,8 @@ impl Frame {
     }
 }
 
-/// Reads a snapshot that somebody else may have written, or damaged: nothing in it is taken on trust, no length either.
+/// Reads a snapshot that somebody else may have written, or damaged: nothing in it is taken on trust, no
+/// length either.
 pub(super) struct Reader<'a> {
     source: &'a mut dyn Read,
     /// Bytes that have been read.

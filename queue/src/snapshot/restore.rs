@@ -89,8 +89,8 @@ struct Restoration<'a> {
 }
 
 impl TransferQueue {
-    /// Makes the partitions of a snapshot; those of their names must not be there. On an error nothing has changed,
-    /// and none of them is ever there in part, also after the death of the process.
+    /// Makes the partitions of a snapshot; those of their names must not be there. On an error nothing has
+    /// changed, and none of them is ever there in part, also after the death of the process.
     ///
     /// Not cancel-safe: a dropped restoration goes on to its end.
     pub async fn restore(
@@ -176,7 +176,8 @@ impl<'a> Restoration<'a> {
             let inner = &self.queue.inner;
             let is_there = || inner.partitions.lock().contains_key(&spec.name);
             self.claims.push(inner.claims.restore(&spec.name, is_there)?);
-            // Handles of an earlier partition of this name name no row of this one but the one that they named then.
+            // Handles of an earlier partition of this name name no row of this one but the one that they
+            // named then.
             let floor = inner.generation_floor.load(Ordering::Relaxed);
             *generation_floor = floor.max(*generation_floor);
         }
@@ -329,8 +330,8 @@ fn send(journal: &Journal, entry: Entry) {
     }
 }
 
-/// Rows that anybody may have written. Arrow's reader takes a stream's lengths on trust, and panics where one leads out
-/// of its bytes.
+/// Rows that anybody may have written. Arrow's reader takes a stream's lengths on trust, and panics where one
+/// leads out of its bytes.
 fn decode_untrusted(bytes: Buffer) -> Result<Chunk, QueueError> {
     let panicked = |_| QueueError::Arrow { reason: "payload whose lengths lead out of its bytes".to_owned() };
     catch_unwind(AssertUnwindSafe(|| decode(bytes))).map_err(panicked)?

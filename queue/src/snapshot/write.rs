@@ -15,11 +15,12 @@ use crate::record::Record;
 use crate::store::{ChunkId, Loader, Source};
 use crate::tasks;
 
-/// A queue, or one of its partitions, at one moment: what it was when this was made, whatever happens meanwhile.
+/// A queue, or one of its partitions, at one moment: what it was when this was made, whatever happens
+/// meanwhile.
 ///
-/// Pieces are made when they are asked for, with one chunk and one frame in memory at a time. What changes before it is
-/// reached is kept as it was, in memory or as an open segment file: so one that nobody reads on takes as much as went.
-/// Until it is dropped it holds the queue's directory.
+/// Pieces are made when they are asked for, with one chunk and one frame in memory at a time. What changes
+/// before it is reached is kept as it was, in memory or as an open segment file: so one that nobody reads on
+/// takes as much as went. Until it is dropped it holds the queue's directory.
 #[derive(Debug)]
 pub struct Snapshot {
     /// Nobody else may open its directory meanwhile: he would tidy up what is read here.
@@ -93,7 +94,8 @@ impl Snapshot {
                 }
             };
             filling.push_record(Box::new(record), loaded)?;
-            // A declaration stands alone: its name is taken before its payload is read, and no payload is of two partitions.
+            // A declaration stands alone: its name is taken before its payload is read, and no payload is of
+            // two partitions.
             if is_declaration || filling.is_full() {
                 break;
             }

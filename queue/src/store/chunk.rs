@@ -10,7 +10,8 @@ use arrow_select::interleave::interleave_record_batch;
 use super::{ChunkSizes, held_bytes, own_buffers};
 use crate::error::QueueError;
 
-/// Rows that were put together, in the batches that they came in: one schema, at least one batch. Cheap to clone.
+/// Rows that were put together, in the batches that they came in: one schema, at least one batch. Cheap to
+/// clone.
 #[derive(Debug, Clone)]
 pub struct Chunk {
     pieces: Arc<[RecordBatch]>,

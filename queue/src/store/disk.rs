@@ -1,10 +1,10 @@
 //! Chunks in segment files: each an Arrow IPC stream of one batch, appended by the journal's writer, read by
 //! any thread.
 //!
-//! A segment that is closed and whose chunks are all freed is deleted; from one that is mostly dead the journal's writer
-//! moves the rest to the newest, so that a few rows which stay keep no others' bytes. Large chunks are mapped, not copied: what readers
-//! hold are pages of the file, which the kernel may drop and read again. Nothing of a file is overwritten or cut off, so a
-//! chunk that was once whole stays so.
+//! A segment that is closed and whose chunks are all freed is deleted; from one that is mostly dead the
+//! journal's writer moves the rest to the newest, so that a few rows which stay keep no others' bytes. Large
+//! chunks are mapped, not copied: what readers hold are pages of the file, which the kernel may drop and read
+//! again. Nothing of a file is overwritten or cut off, so a chunk that was once whole stays so.
 
 mod segments;
 #[cfg(test)]
@@ -85,7 +85,8 @@ struct Held {
 #[derive(Debug, Default)]
 struct Index {
     chunks: HashMap<ChunkId, Held>,
-    /// Chunks that have been appended: their segments stay, even if they are closed before the record is durable.
+    /// Chunks that have been appended: their segments stay, even if they are closed before the record is
+    /// durable.
     appended: HashMap<ChunkId, ChunkLocation>,
     segments: BTreeMap<u64, Segment>,
     /// Segments that are worth emptying.
@@ -214,8 +215,8 @@ impl DiskStore {
         decode(file.read(&location)?)
     }
 
-    /// Opens the segment of a live chunk, once for all readers: what lies in it can be read for as long as it is open, also
-    /// when it is deleted.
+    /// Opens the segment of a live chunk, once for all readers: what lies in it can be read for as long as it
+    /// is open, also when it is deleted.
     fn open_for(&self, chunk: ChunkId) -> Result<PinnedChunk, QueueError> {
         let gone = || QueueError::ChunkGone { chunk: chunk.0 };
         let (location, open) = {
@@ -373,7 +374,8 @@ impl Store for Arc<DiskStore> {
 
     fn free(&self, chunks: &[ChunkId]) {
         for chunk in chunks {
-            // One at a time: a segment that goes takes the file system a while, and readers wait for the lock.
+            // One at a time: a segment that goes takes the file system a while, and readers wait for the
+            // lock.
             let mut index = self.index.lock();
             let Some(Held { location, live_bytes }) = index.chunks.remove(chunk) else { continue };
             index.bytes -= location.length;

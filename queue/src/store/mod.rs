@@ -1,24 +1,26 @@
 //! The data plane: chunks of payload by key, and the seam for stores of other kinds.
 //!
-//! A chunk is the rows of one put: immutable, with buffers of its own, so that freeing it frees its memory whatever
-//! batch it was cut from. A [`Store`] takes chunks, many at a time, gives them back by their keys and frees them. There are
-//! three here: memory, segment files, and the storage units of other machines. A queue can be opened with
-//! any other ([`TransferQueue::open_with`](crate::TransferQueue::open_with)).
+//! A chunk is the rows of one put: immutable, with buffers of its own, so that freeing it frees its memory
+//! whatever batch it was cut from. A [`Store`] takes chunks, many at a time, gives them back by their keys
+//! and frees them. There are three here: memory, segment files, and the storage units of other machines. A
+//! queue can be opened with any other ([`TransferQueue::open_with`](crate::TransferQueue::open_with)).
 //!
 //! # A store, step by step
-//! 1. [`put`](Store::put) keeps chunks, and says what became of each: [`Stored::Held`] where it is gone with the process,
-//!    [`Stored::Noted`] where a [`Note`] finds it again.
-//! 2. The queue writes the note down with the record of the put, and calls [`keep`](Store::keep) once both are durable.
-//!    A put that fails in between calls [`free`](Store::free) instead; a process that dies in between calls nothing.
+//! 1. [`put`](Store::put) keeps chunks, and says what became of each: [`Stored::Held`] where it is gone with
+//!    the process, [`Stored::Noted`] where a [`Note`] finds it again.
+//! 2. The queue writes the note down with the record of the put, and calls [`keep`](Store::keep) once both
+//!    are durable. A put that fails in between calls [`free`](Store::free) instead; a process that dies in
+//!    between calls nothing.
 //! 3. [`get`](Store::get) reads kept chunks, and [`free`](Store::free) lets go of them.
-//! 4. When the queue is opened again, [`keep`](Store::keep) is called for each chunk that the journal knows, with the note
-//!    that was written down, and [`free`](Store::free) for those that a later record has freed. Then
-//!    [`opened`](Store::opened) says that this was all: what else the store has of this queue was never acknowledged, or is
-//!    freed, and can go.
+//! 4. When the queue is opened again, [`keep`](Store::keep) is called for each chunk that the journal knows,
+//!    with the note that was written down, and [`free`](Store::free) for those that a later record has freed.
+//!    Then [`opened`](Store::opened) says that this was all: what else the store has of this queue was never
+//!    acknowledged, or is freed, and can go.
 //!
-//! Everything else has a default. A store in this process gives [`resident`](Store::resident), and the queue compacts and
-//! packs its chunks; a store with places to give back takes [`thin`](Store::thin); one that reads at leisure what it has
-//! freed gives [`pin`](Store::pin), else the queue holds frees back while a snapshot reads.
+//! Everything else has a default. A store in this process gives [`resident`](Store::resident), and the queue
+//! compacts and packs its chunks; a store with places to give back takes [`thin`](Store::thin); one that
+//! reads at leisure what it has freed gives [`pin`](Store::pin), else the queue holds frees back while a
+//! snapshot reads.
 //!
 //! [`conformance`](crate::conformance) has the tests that a store must pass.
 //!
@@ -26,8 +28,8 @@
 //! - Nothing lists the chunks of a store on the hot path: the control plane knows their keys.
 //! - A store does not say that a put is durable: it says what has to be written down with the put's record
 //!   ([`Stored`]), and the journal makes both one fact.
-//! - No call of a store but [`put`](Store::put) and [`get`](Store::get) waits for a network or a disk: the others are called
-//!   under locks, or where the queue cannot wait.
+//! - No call of a store but [`put`](Store::put) and [`get`](Store::get) waits for a network or a disk: the
+//!   others are called under locks, or where the queue cannot wait.
 
 mod chunk;
 mod disk;
@@ -61,13 +63,15 @@ pub(crate) use pin::{HeldBack, Loaded, Loader, Source, runs};
 pub use pin::{Pin, Pinned};
 pub(crate) use sizes::ChunkSizes;
 
-/// A store of a queue in memory: what [`TransferQueue::open`](crate::TransferQueue::open) takes without a directory.
+/// A store of a queue in memory: what [`TransferQueue::open`](crate::TransferQueue::open) takes without a
+/// directory.
 pub fn memory() -> Arc<dyn Store> {
     Arc::new(MemoryStore::default())
 }
 
-/// A store of segment files in a directory that is there: what [`TransferQueue::open`](crate::TransferQueue::open) takes with
-/// one. A file is closed when it has so many bytes.
+/// A store of segment files in a directory that is there: what
+/// [`TransferQueue::open`](crate::TransferQueue::open) takes with one. A file is closed when it has so many
+/// bytes.
 pub fn segments(dir: &Path, segment_bytes: u64) -> Arc<dyn Store> {
     Arc::new(Arc::new(DiskStore::new(dir, segment_bytes)))
 }
@@ -77,8 +81,8 @@ pub(crate) const SEGMENTS: &str = "segments";
 /// The name of the store of the storage units.
 pub(crate) const UNITS: &str = "units";
 
-/// Names a chunk. A queue gives each number once; but a number whose chunk was never [kept](Store::keep) is given again after
-/// a restart.
+/// Names a chunk. A queue gives each number once; but a number whose chunk was never [kept](Store::keep) is
+/// given again after a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ChunkId(pub u64);
 
@@ -105,7 +109,8 @@ pub struct NewChunk {
     pub chunk: ChunkId,
     /// The rows.
     pub rows: Chunk,
-    /// The group that they belong to, the first one if they are of several: a store of many parts keeps groups together.
+    /// The group that they belong to, the first one if they are of several: a store of many parts keeps
+    /// groups together.
     pub group: String,
 }
 
@@ -195,8 +200,8 @@ impl std::fmt::Debug for Live<'_> {
 /// What a queue may expect of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
-    /// A chunk whose note was written down is there when the process has died and the store is opened anew: only such a store
-    /// is a queue's with a directory.
+    /// A chunk whose note was written down is there when the process has died and the store is opened anew:
+    /// only such a store is a queue's with a directory.
     pub outlives_process: bool,
     /// Its chunks are read without a network: [`verify`](crate::TransferQueue::verify) reads each of them.
     pub is_local: bool,
@@ -211,26 +216,28 @@ pub struct Stray {
     pub bytes: u64,
 }
 
-/// Chunks by key: see the [module](self) for the order of the calls. Calls that wait are about many chunks, so that what lies
-/// behind a network costs one way there and back.
+/// Chunks by key: see the [module](self) for the order of the calls. Calls that wait are about many chunks,
+/// so that what lies behind a network costs one way there and back.
 pub trait Store: Send + Sync + 'static {
-    /// The name that its notes are written down with: a word that no other store of the queue has. It never changes.
+    /// The name that its notes are written down with: a word that no other store of the queue has. It never
+    /// changes.
     fn name(&self) -> &'static str;
 
     /// What a queue may expect of it.
     fn capabilities(&self) -> Capabilities;
 
-    /// Takes chunks in: what became of each, in their order; or none of them, with what is left behind freed sooner or later.
-    /// An error that is [`Retryable`](crate::ErrorClass::Retryable) is passed to the producer, who puts again.
+    /// Takes chunks in: what became of each, in their order; or none of them, with what is left behind freed
+    /// sooner or later. An error that is [`Retryable`](crate::ErrorClass::Retryable) is passed to the
+    /// producer, who puts again.
     ///
     /// Cancel-safe in the same sense.
     fn put(&self, chunks: Vec<NewChunk>) -> BoxFuture<'_, Result<Vec<Stored>, QueueError>>;
 
-    /// Rows of chunks, of which only `columns` are needed (all if absent), in the order in which they are wanted. Where they
-    /// are not there, or not what was written, it is an error: [`QueueError::ChunkGone`] if the chunk was freed or has
-    /// moved, [`QueueError::Corrupt`] if its bytes are not what was written (its rows are lost then), and one that is
-    /// [`Retryable`](crate::ErrorClass::Retryable) if they may be read later: the consumer is told, and its rows are given
-    /// again.
+    /// Rows of chunks, of which only `columns` are needed (all if absent), in the order in which they are
+    /// wanted. Where they are not there, or not what was written, it is an error: [`QueueError::ChunkGone`]
+    /// if the chunk was freed or has moved, [`QueueError::Corrupt`] if its bytes are not what was written
+    /// (its rows are lost then), and one that is [`Retryable`](crate::ErrorClass::Retryable) if they may be
+    /// read later: the consumer is told, and its rows are given again.
     ///
     /// Cancel-safe.
     fn get<'a>(
@@ -239,21 +246,23 @@ pub trait Store: Send + Sync + 'static {
         columns: Option<&'a [String]>,
     ) -> BoxFuture<'a, Vec<Result<Found, QueueError>>>;
 
-    /// Frees chunks. Freeing one that is not there is nothing. Must not wait: what takes long goes on beside it.
+    /// Frees chunks. Freeing one that is not there is nothing. Must not wait: what takes long goes on beside
+    /// it.
     fn free(&self, chunks: &[ChunkId]);
 
-    /// Bytes of payload that are held here for live chunks, in memory or on disk; 0 for what lies on other machines.
+    /// Bytes of payload that are held here for live chunks, in memory or on disk; 0 for what lies on other
+    /// machines.
     fn bytes(&self) -> u64;
 
-    /// A chunk is part of the queue: what is written down about it is durable, or was read back. Says whether its rows are
-    /// within reach. Must not wait.
+    /// A chunk is part of the queue: what is written down about it is durable, or was read back. Says whether
+    /// its rows are within reach. Must not wait.
     fn keep(&self, chunk: ChunkId, note: &Note) -> Result<Reach, QueueError>;
 
     /// The note of a chunk that was kept, for a journal that is rewritten; `None` where it is not there.
     fn note(&self, chunk: ChunkId) -> Option<Note>;
 
-    /// Every chunk that the journal knows was kept. Gives the side of the store that the journal's writer drives, if it has
-    /// one. Called once, before the first put; not where the queue is only looked at.
+    /// Every chunk that the journal knows was kept. Gives the side of the store that the journal's writer
+    /// drives, if it has one. Called once, before the first put; not where the queue is only looked at.
     fn opened(&self) -> Result<Option<Box<dyn Appender>>, QueueError> {
         Ok(None)
     }
@@ -261,29 +270,29 @@ pub trait Store: Send + Sync + 'static {
     /// Only some rows of a chunk are still needed. Must not wait.
     fn thin(&self, _chunk: ChunkId, _live: &Live<'_>) {}
 
-    /// Its chunks as arrays in this process: the queue copies what is needed of chunks that are mostly dead, and makes one
-    /// of many small ones.
+    /// Its chunks as arrays in this process: the queue copies what is needed of chunks that are mostly dead,
+    /// and makes one of many small ones.
     fn resident(&self) -> Option<&dyn Resident> {
         None
     }
 
-    /// Holds a chunk for a reader that takes its time: it can be read until the pin is dropped, also when it is freed or
-    /// moved. Must not wait for a network. Not asked of a store that answers [`Pin::Unpinned`]: there the queue holds back
-    /// frees while the reader reads.
+    /// Holds a chunk for a reader that takes its time: it can be read until the pin is dropped, also when it
+    /// is freed or moved. Must not wait for a network. Not asked of a store that answers [`Pin::Unpinned`]:
+    /// there the queue holds back frees while the reader reads.
     fn pin(&self, _chunk: ChunkId) -> Pin {
         Pin::Unpinned
     }
 
-    /// Rows that a client has brought here by itself: the note as the store would have made it, or an error where it takes
-    /// none there.
+    /// Rows that a client has brought here by itself: the note as the store would have made it, or an error
+    /// where it takes none there.
     fn admit(&self, _note: Note) -> Result<Note, QueueError> {
         Err(QueueError::BadRequest {
             reason: format!("store={} takes rows from the queue alone", self.name()),
         })
     }
 
-    /// Files of its own that no chunk lies in and that [`opened`](Self::opened) would delete; a file may be there because it
-    /// is just being filled. Blocks.
+    /// Files of its own that no chunk lies in and that [`opened`](Self::opened) would delete; a file may be
+    /// there because it is just being filled. Blocks.
     fn strays(&self) -> Result<Vec<Stray>, QueueError> {
         Ok(Vec::new())
     }
@@ -298,8 +307,8 @@ pub trait Resident {
     fn insert(&self, chunk: ChunkId, rows: Chunk);
 }
 
-/// The writing side of a store whose payload the journal's writer writes, in front of the records that speak of it: a batch of
-/// puts costs one sync of payload and one of records. On the writer's thread; blocks.
+/// The writing side of a store whose payload the journal's writer writes, in front of the records that speak
+/// of it: a batch of puts costs one sync of payload and one of records. On the writer's thread; blocks.
 pub trait Appender: Send {
     /// Appends a chunk. It is not part of the queue before it is [kept](Store::keep).
     fn append(&mut self, chunk: ChunkId, rows: &Encoded) -> Result<Note, QueueError>;
@@ -349,8 +358,8 @@ pub(crate) fn held_bytes(batch: &RecordBatch) -> usize {
     seen.values().sum()
 }
 
-/// Bytes that an array's own rows take. A cut of a list keeps all values of the list that it was cut from, and arrow
-/// counts them as its own.
+/// Bytes that an array's own rows take. A cut of a list keeps all values of the list that it was cut from,
+/// and arrow counts them as its own.
 pub(crate) fn needed_bytes(data: &ArrayData) -> Result<usize, ArrowError> {
     let ends = match data.data_type() {
         DataType::List(_) | DataType::Map(..) => list_ends::<i32>(data),

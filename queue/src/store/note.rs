@@ -28,8 +28,8 @@ impl<T: Serialize + Debug + Send + Sync + 'static> Content for T {
     }
 }
 
-/// What has to be known to find a chunk again: any value of the store's own that is JSON. Nobody but the store reads it.
-/// Cheap to clone.
+/// What has to be known to find a chunk again: any value of the store's own that is JSON. Nobody but the
+/// store reads it. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Note {
     store: Cow<'static, str>,
@@ -58,8 +58,8 @@ impl Note {
         &self.store
     }
 
-    /// What the note says: the value that it was made of, or that value as it was read back from the journal. An error
-    /// where it says something else.
+    /// What the note says: the value that it was made of, or that value as it was read back from the journal.
+    /// An error where it says something else.
     pub fn content<T: DeserializeOwned + Send + Sync + 'static>(&self) -> Result<Arc<T>, QueueError> {
         let content = match Arc::clone(&self.content).into_any().downcast::<T>() {
             Ok(content) => return Ok(content),

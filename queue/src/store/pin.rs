@@ -13,7 +13,8 @@ use parking_lot::Mutex;
 use super::{Chunk, ChunkId, Encoded, Store, Wanted};
 use crate::error::{ErrorClass, QueueError};
 
-/// Attempts to read a chunk for a reader that takes its time: one failure of a network does not end a whole snapshot.
+/// Attempts to read a chunk for a reader that takes its time: one failure of a network does not end a whole
+/// snapshot.
 const READS_MAX: usize = 8;
 /// Between two of them.
 const READ_PAUSE: Duration = Duration::from_millis(100);

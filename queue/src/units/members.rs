@@ -161,7 +161,8 @@ impl Units {
         doubtful.map(|member| (member.card.unit.clone(), member.client.clone())).collect()
     }
 
-    /// Dead units that kept their rows in memory, and have had time to come back: what is left of their chunks is lost.
+    /// Dead units that kept their rows in memory, and have had time to come back: what is left of their
+    /// chunks is lost.
     pub(crate) fn take_gone(&self, now: Instant) -> Vec<(String, Vec<ChunkId>)> {
         let state = self.state.lock();
         let is_gone = |member: &&Member| {
@@ -188,7 +189,8 @@ impl Units {
     pub(super) fn insert(&self, chunk: ChunkId, place: Arc<Place>) -> Reach {
         let mut state = self.state.lock();
         let (unit, is_durable) = (place.unit.clone(), place.is_durable);
-        // As the journal is read nobody has announced himself yet; or the unit has died while the rows were written down.
+        // As the journal is read nobody has announced himself yet; or the unit has died while the rows were
+        // written down.
         let member = state.members.entry(unit.clone()).or_insert_with(|| Member {
             card: UnitCard { unit, url: String::new(), is_durable },
             client: None,
@@ -280,8 +282,8 @@ impl Units {
         Ok(())
     }
 
-    /// A dead unit will not come back; it is forgotten when none of its chunks is left. Until then it is as one that kept
-    /// its rows in memory.
+    /// A dead unit will not come back; it is forgotten when none of its chunks is left. Until then it is as
+    /// one that kept its rows in memory.
     pub(crate) fn remove(&self, unit: &str) {
         let mut state = self.state.lock();
         match state.members.get_mut(unit) {
@@ -290,7 +292,8 @@ impl Units {
         }
     }
 
-    /// A unit that does not answer is dead. Its chunks, and whether it keeps them; `None` if it was dead before.
+    /// A unit that does not answer is dead. Its chunks, and whether it keeps them; `None` if it was dead
+    /// before.
     pub(crate) fn bury(&self, unit: &str) -> Option<(Vec<ChunkId>, bool)> {
         let mut state = self.state.lock();
         let member = state.members.get_mut(unit).filter(|member| member.status != UnitStatus::Dead)?;

@@ -1,9 +1,9 @@
 //! Payload on other machines.
 //!
-//! A **storage unit** is a queue server of its own whose rows only the controller knows: the controller keeps the table
-//! (who may take what) and, for each chunk, its [`Place`]: the unit and the handles of its rows there. So a unit brings
-//! the durability, the checksums, the compaction and the wire format of any queue, and clients read and write it with
-//! the same calls.
+//! A **storage unit** is a queue server of its own whose rows only the controller knows: the controller keeps
+//! the table (who may take what) and, for each chunk, its [`Place`]: the unit and the handles of its rows
+//! there. So a unit brings the durability, the checksums, the compaction and the wire format of any queue,
+//! and clients read and write it with the same calls.
 //!
 //! ```text
 //!   client --- put payload ---> unit          (chosen by rendezvous hashing of the group)
@@ -15,11 +15,12 @@
 //! Clients that know nothing of units use the controller as ever; it fetches and carries for them.
 //!
 //! # Invariants
-//! - Rows on a dead unit are never handed out. If the unit keeps its rows on disk they are **away** until it is back;
-//!   otherwise they are freed at once with the disposition `lost`, and their whole groups with them.
+//! - Rows on a dead unit are never handed out. If the unit keeps its rows on disk they are **away** until it
+//!   is back; otherwise they are freed at once with the disposition `lost`, and their whole groups with them.
 //! - A unit's name is the identity of what it holds: one that lost its rows comes back under another.
 //! - A blob that no table knows is removed by its unit: a put that failed half-way leaves nothing.
-//! - Nobody is buried unheard: a unit is dead when it does not answer, not when it says nothing of its own accord.
+//! - Nobody is buried unheard: a unit is dead when it does not answer, not when it says nothing of its own
+//!   accord.
 //!
 //! # Deliberately absent
 //! Replication: that is the business of an existing distributed store behind [`Store`](crate::Store).
@@ -49,8 +50,8 @@ pub const BLOBS: &str = "_blobs";
 const CONTROLLER: &str = "controller";
 /// A unit that has not been heard of for so long is asked whether it is there.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
-/// A unit that keeps its rows in memory and is not there, though the journal or a put spoke of it, may come for so long: to
-/// a controller that was started anew its units have yet to announce themselves.
+/// A unit that keeps its rows in memory and is not there, though the journal or a put spoke of it, may come
+/// for so long: to a controller that was started anew its units have yet to announce themselves.
 const RETURN_MAX: Duration = Duration::from_secs(10);
 
 /// A blob that the controller does not know after so long was never put.
@@ -81,7 +82,8 @@ impl Place {
     }
 }
 
-/// A unit, as its controller speaks to it: rows in its partition [`BLOBS`]. Calls fail at once where it does not answer.
+/// A unit, as its controller speaks to it: rows in its partition [`BLOBS`]. Calls fail at once where it does
+/// not answer.
 pub(crate) trait UnitClient: std::fmt::Debug + Send + Sync {
     /// Puts a blob.
     fn put(&self, blob: Put) -> BoxFuture<'_, Result<Vec<RowHandle>, QueueError>>;

@@ -16,8 +16,8 @@ use crate::store::{
 const AT_A_TIME: usize = 16;
 
 impl Units {
-    /// Puts chunks on the units that their groups belong to, or the next ones if those are away. `None`: there are none that
-    /// take rows, and what has been put is removed as nobody's.
+    /// Puts chunks on the units that their groups belong to, or the next ones if those are away. `None`:
+    /// there are none that take rows, and what has been put is removed as nobody's.
     pub(crate) async fn put_all(&self, chunks: &[NewChunk]) -> Result<Option<Vec<Stored>>, QueueError> {
         let putting = stream::iter(0..chunks.len()).map(|at| self.put_one(&chunks[at])).buffered(AT_A_TIME);
         let places: Vec<Option<Place>> = putting.try_collect().await?;

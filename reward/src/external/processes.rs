@@ -2,12 +2,12 @@
 //!
 //! # The protocol
 //! A worker reads one question a line from its standard input and writes one answer a line to its standard
-//! output, one job at a time, in UTF-8. A question is
-//! `{"id": 7, "data_source": "..", "solution_str": "..", "ground_truth": "..", "extra_info": .., "prompt": ".."}`.
-//! An answer is a number or a bool, or `{"id": 7, "score": x, "acc": y, "pred": "z"}` where only `score` is
-//! required, or `{"id": 7, "error": "why"}`, after which the worker continues. Empty lines are skipped.
-//! Errors quote the last lines of standard error. With a handshake, a worker first prints `{"ready": true}`,
-//! or `{"fatal": "why"}` when no worker could ever score. A worker should exit at the end of its input.
+//! output, one job at a time, in UTF-8. A question is `{"id": 7, "data_source": "..", "solution_str": "..",
+//! "ground_truth": "..", "extra_info": .., "prompt": ".."}`. An answer is a number or a bool, or `{"id": 7,
+//! "score": x, "acc": y, "pred": "z"}` where only `score` is required, or `{"id": 7, "error": "why"}`, after
+//! which the worker continues. Empty lines are skipped. Errors quote the last lines of standard error. With a
+//! handshake, a worker first prints `{"ready": true}`, or `{"fatal": "why"}` when no worker could ever score.
+//! A worker should exit at the end of its input.
 //!
 //! # How it works
 //! A slot is the right to one process; there are `workers` slots. A job waits for an idle worker or for a

@@ -1,7 +1,7 @@
 //! The main job against real vLLM servers, as a user would run it.
 //!
-//! One of them was started with `--enable-scale-out`, one without. Their model is tiny and random, so no answer is right:
-//! the filter is off and every group counts.
+//! One of them was started with `--enable-scale-out`, one without. Their model is tiny and random, so no
+//! answer is right: the filter is off and every group counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,8 @@
 //! New policy versions for real vLLM servers in the middle of generations, and what is cut off and goes on.
 //!
-//! The model is tiny and random, and stays what it is:
-//! an update changes what its weights are called, which is what the engine stamps each token with. What rows say is
-//! compared with what the engine said, token by token, as a relay between the two has kept it.
+//! The model is tiny and random, and stays what it is: an update changes what its weights are called, which
+//! is what the engine stamps each token with. What rows say is compared with what the engine said, token by
+//! token, as a relay between the two has kept it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
@@ -121,8 +121,9 @@ fn whole_groups(out: &Path, groups: usize) -> Vec<Value> {
     rows
 }
 
-/// A row is what the engine answered to the requests that it came in: each went on where the one before it had ended,
-/// with what was left of the budget. Says how many there were, and which versions its tokens are of.
+/// A row is what the engine answered to the requests that it came in: each went on where the one before it
+/// had ended, with what was left of the budget. Says how many there were, and which versions its tokens are
+/// of.
 fn follow(row: &Value, exchanges: &[Exchange]) -> (u64, Vec<String>) {
     let (prompt_ids, response_ids) = (numbers(&row["prompt_ids"]), numbers(&row["response_ids"]));
     let mut so_far = 0;
@@ -156,7 +157,8 @@ fn follow(row: &Value, exchanges: &[Exchange]) -> (u64, Vec<String>) {
     (finish_reasons.len() as u64 + 1, versions)
 }
 
-/// What rows say of themselves, against the engines' answers; the segments of each, and the versions of its tokens.
+/// What rows say of themselves, against the engines' answers; the segments of each, and the versions of its
+/// tokens.
 fn follow_all(rows: &[Value], relays: &[Relay]) -> Vec<(u64, BTreeSet<u64>)> {
     let exchanges: Vec<Exchange> = relays.iter().flat_map(Relay::exchanges).collect();
     let check = |row: &Value| {

@@ -1,7 +1,7 @@
 //! Real vLLM servers: the main job on them, steps in whose middle they fail, and steps with new versions.
 //!
-//! `tests/real_vllm.sh` installs vLLM and names the script that starts a server. A server takes up to 90 s to start, so all
-//! parts use one pair of servers, in an order that needs few restarts.
+//! `tests/real_vllm.sh` installs vLLM and names the script that starts a server. A server takes up to 90 s to
+//! start, so all parts use one pair of servers, in an order that needs few restarts.
 
 mod answers;
 mod faults;

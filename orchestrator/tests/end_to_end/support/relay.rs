@@ -1,4 +1,5 @@
-//! A relay before a server that keeps what passes: what the engine itself has said of the tokens that a run made rows of.
+//! A relay before a server that keeps what passes: what the engine itself has said of the tokens that a run
+//! made rows of.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

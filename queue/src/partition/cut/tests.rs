@@ -148,8 +148,8 @@ fn read(world: &World, cut: &mut CutReader, replay: &mut Replay) -> bool {
     true
 }
 
-/// What a table that was read is, row by row: which of them one record tells together depends on the slices, and on where
-/// payload lies.
+/// What a table that was read is, row by row: which of them one record tells together depends on the slices,
+/// and on where payload lies.
 fn told(replay: Replay) -> Vec<String> {
     let table = replay.into_tables().next().unwrap();
     let mut told = vec![format!("{:?} {:?}", declaration(&table), rest(&table))];

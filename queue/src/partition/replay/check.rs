@@ -73,8 +73,8 @@ impl Replay {
         }
     }
 
-    /// Whether payload of these columns has the rows that a checked record speaks of, with `rows_left` that are no other
-    /// record's; keeps the types of new columns.
+    /// Whether payload of these columns has the rows that a checked record speaks of, with `rows_left` that
+    /// are no other record's; keeps the types of new columns.
     pub(crate) fn check_payload(
         &mut self,
         record: &Record,

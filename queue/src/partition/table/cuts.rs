@@ -1,9 +1,10 @@
 //! Cuts: what a table was at one moment, read slice by slice while it goes on changing.
 //!
-//! Nothing is copied when a cut is made. It is of the groups that are there then, and is read in their order. Whoever is
-//! about to change a group in what [records](super::live) say of it calls [`Table::keep_group`] or [`Table::keep_row`]
-//! before: its records as they are come into every cut that has it and has not come to it. So a table is locked for a
-//! slice at a time whatever there is in it, and a cut takes memory for what changed while it was read.
+//! Nothing is copied when a cut is made. It is of the groups that are there then, and is read in their order.
+//! Whoever is about to change a group in what [records](super::live) say of it calls [`Table::keep_group`] or
+//! [`Table::keep_row`] before: its records as they are come into every cut that has it and has not come to
+//! it. So a table is locked for a slice at a time whatever there is in it, and a cut takes memory for what
+//! changed while it was read.
 //!
 //! Payload is pinned with the records that speak of it: it may be freed, moved and deleted afterwards.
 

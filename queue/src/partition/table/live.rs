@@ -1,9 +1,9 @@
 //! What a table is, as records: for a journal without history, and for a snapshot.
 //!
-//! They are made for some groups at a time, so that the table's lock need not be held for all of its rows at once. What
-//! records speak of must not change between two [slices](Slice): the journal is rewritten on the thread that applies what
-//! has become durable, and a snapshot reads a [cut](super::cuts). Leases are not in them: what somebody holds is not
-//! consumed.
+//! They are made for some groups at a time, so that the table's lock need not be held for all of its rows at
+//! once. What records speak of must not change between two [slices](Slice): the journal is rewritten on the
+//! thread that applies what has become durable, and a snapshot reads a [cut](super::cuts). Leases are not in
+//! them: what somebody holds is not consumed.
 
 use std::collections::HashMap;
 

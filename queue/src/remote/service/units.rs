@@ -116,7 +116,8 @@ async fn write_placed_columns(
     done()
 }
 
-/// Where rows lie, for a client that fetches them itself; `None` where not all of them are on units within reach.
+/// Where rows lie, for a client that fetches them itself; `None` where not all of them are on units within
+/// reach.
 pub(super) fn stretches(
     units: &Units,
     places: Option<Vec<Vec<PlacedPart>>>,

@@ -26,8 +26,8 @@ impl SegmentWriter {
         Self { segment: first, file: None, length: 0, fresh: false, failed: None, store }
     }
 
-    /// Where a chunk lies that has been written. After an error the segment is closed, so that half a chunk is never followed
-    /// by another.
+    /// Where a chunk lies that has been written. After an error the segment is closed, so that half a chunk
+    /// is never followed by another.
     fn write(&mut self, rows: &Encoded) -> Result<ChunkLocation, QueueError> {
         if self.length > 0 && self.length + rows.len() > self.store.segment_bytes {
             self.roll();
@@ -73,7 +73,8 @@ impl SegmentWriter {
     }
 
     fn roll(&mut self) {
-        // What a closed segment holds must be durable before a record refers to it, and nobody syncs it later.
+        // What a closed segment holds must be durable before a record refers to it, and nobody syncs it
+        // later.
         if let Some(file) = self.file.take()
             && let Err(error) = file.sync_data()
         {
