@@ -107,7 +107,7 @@ fn all_errors() -> Vec<QueueError> {
 /// Codes with their HTTP statuses, in the table of the operators' page.
 fn documented() -> BTreeMap<String, String> {
     let page = include_str!("../../../docs/src/queue-operations.md");
-    let (_, section) = page.split_once("## What an error means").unwrap();
+    let (_, section) = page.split_once("## Errors").unwrap();
     let rows = section.lines().filter_map(|line| {
         let cell = line.strip_prefix("| ")?.split(" | ").nth(1)?;
         let (code, status) = cell.strip_prefix('`')?.split_once("`, ")?;
