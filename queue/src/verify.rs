@@ -19,8 +19,9 @@ use crate::snapshot::{Captured, Scrutiny};
 use crate::store::{ChunkId, Source, Stray};
 use crate::tasks;
 
-/// Looks at a directory that another process is changing.
-const ATTEMPTS: usize = 4;
+/// Looks at a directory that another process is changing. In a busy queue a segment is often freed between
+/// the reading of the journal and that of the segment, so a few looks are not enough.
+const ATTEMPTS: usize = 16;
 
 /// Something that is not as it must be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
