@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::GENERATED;
 use crate::support::answers::comparable;
 use crate::support::vllm::{Vllm, metric, running_on};
-use crate::support::{Rolldock, recipe, shared, wait_for};
+use crate::support::{Rolldock, recipe, shared, wait_for, wait_within};
 
 pub(super) fn a_run_over_two_servers_speaks_both_dialects_and_frees_them_when_it_stops(
     first: &Vllm,
@@ -38,7 +39,7 @@ pub(super) fn a_run_over_two_servers_speaks_both_dialects_and_frees_them_when_it
     for url in &urls {
         wait_for("request on the engine", || running_on(url) > 0.0);
     }
-    wait_for("first step", || running.stdout_so_far().contains("target reached"));
+    wait_within(GENERATED, "first step", || running.stdout_so_far().contains("target reached"));
     assert!(!running.has_ended(), "the second step is under way");
     let ended = running.wait();
     assert_eq!(ended.code, Some(0), "{}\n{}", ended.stdout, ended.stderr);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-use super::SCALE_OUT;
+use super::{GENERATED, SCALE_OUT};
 use crate::support::vllm::{Vllm, metric, post, running_on};
 use crate::support::{Ended, Rolldock, Running, pause_for, recipe, shared, wait_for, wait_within};
 
@@ -19,8 +19,6 @@ const SAMPLES: usize = 4;
 const STALL: Duration = Duration::from_secs(5);
 /// A look a second, two failures in a row, and a machine with more to do than it can.
 const NOTICED: Duration = Duration::from_secs(4);
-/// Two steps on a processor that has other things to do: 100 tokens a second.
-const GENERATED: Duration = Duration::from_secs(600);
 /// With chunked prefill on this backend, many seeded prompts at once kill the engine.
 pub(super) const FRAGILE: [&str; 3] = ["--enable-chunked-prefill", "--max-num-batched-tokens", "512"];
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::SCALE_OUT;
+use super::{GENERATED, SCALE_OUT};
 use crate::support::relay::{Exchange, Relay, numbers, versions_of_tokens};
 use crate::support::vllm::{Vllm, get_json, is_paused, metric, post_json, running_on};
 use crate::support::{Rolldock, Running, pause_for, recipe, shared, wait_for, wait_within};
@@ -23,8 +23,6 @@ const SAMPLES: usize = 4;
 const LENGTH: usize = 192;
 /// Tokens of a step, as the random model hardly ever ends by itself.
 const STEP_TOKENS: usize = GROUPS * SAMPLES * LENGTH;
-/// A few steps on a processor that has other things to do: 50 tokens a second.
-const GENERATED: Duration = Duration::from_secs(300);
 /// Seconds for which an update leaves servers paused, so that something can happen to them.
 const PAUSED_S: u32 = 5;
 /// The model draws from some 150,000 tokens with hardly any preference: one in 50 of them ends a response.

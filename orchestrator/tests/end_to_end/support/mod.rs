@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_rolldock");
 /// Nothing in these tests takes longer on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(240);
 
 /// The root of the workspace.
 pub(crate) fn root() -> PathBuf {
