@@ -8,15 +8,14 @@
 //! needs more groups than it may draw, and no put waits for room that no consumer will make. Numbers that
 //! size memory or become a `Duration` are bounded.
 
+mod fleet;
 mod policy;
+mod queue;
 mod reward;
 mod rollout;
 
-use rolldock_loadbalancer::AdaptiveConfig;
-use rolldock_queue::OnFull;
-
 use super::layers::Layers;
-use super::{Consumer, Files, MaxLoads, Recipe, RecipeError, Simulated, Transport};
+use super::{Files, Recipe, RecipeError};
 use crate::engine::SamplingParams;
 use crate::rollout::{EarlyStop, Launch, RequestShape};
 
@@ -28,7 +27,6 @@ const BATCH_GROUPS_MAX: usize = 1 << 20;
 const GEN_BATCHES_MAX: usize = 1 << 16;
 const TOKENS_MAX: usize = 1 << 24;
 const ATTEMPTS_MAX: usize = 100;
-const SIMULATED_SERVERS_MAX: usize = 1024;
 /// Months; a `Duration` takes it.
 const SECONDS_MAX: f64 = 1e7;
 
@@ -49,7 +47,7 @@ impl Checks<'_> {
 /// All complaints at once.
 pub(super) fn check(recipe: &Recipe, layers: &Layers) -> Result<(), RecipeError> {
     let mut checks = Checks { layers, complaints: Vec::new() };
-    check_fleet(recipe, &mut checks);
+    fleet::check(recipe, &mut checks);
     check_rollout(recipe, &mut checks);
     check_sampling(&recipe.rollout.sampling, "rollout.sampling", &mut checks);
     check_greedy(recipe, &mut checks);
@@ -59,145 +57,8 @@ pub(super) fn check(recipe: &Recipe, layers: &Layers) -> Result<(), RecipeError>
     reward::check(recipe, &mut checks);
     check_limits(recipe, &mut checks);
     policy::check(recipe, &mut checks);
-    check_queue(recipe, &mut checks);
+    queue::check(recipe, &mut checks);
     if checks.complaints.is_empty() { Ok(()) } else { Err(RecipeError::Wrong(checks.complaints)) }
-}
-
-fn check_fleet(recipe: &Recipe, checks: &mut Checks<'_>) {
-    let fleet = &recipe.fleet;
-    checks.require(!fleet.endpoints.is_empty() || fleet.simulated.is_some(), "fleet", || {
-        "expected `endpoints` with at least one URL, or a `[fleet.simulated]` table".to_owned()
-    });
-    checks.require(fleet.endpoints.is_empty() || fleet.simulated.is_none(), "fleet.endpoints", || {
-        "expected either `endpoints` or `[fleet.simulated]`, found both".to_owned()
-    });
-    check_endpoints(&fleet.endpoints, checks);
-    match &fleet.max_loads_per_server {
-        MaxLoads::Fixed(loads) => check_permits(*loads, "fleet.max_loads_per_server", recipe, checks),
-        MaxLoads::Named(name) if name == "auto" => {
-            let adaptive = fleet.adaptive.unwrap_or_default();
-            check_adaptive(&adaptive, checks);
-            check_permits(adaptive.min, "fleet.adaptive.min", recipe, checks);
-        }
-        MaxLoads::Named(name) => checks.require(false, "fleet.max_loads_per_server", || {
-            format!("expected a number of samples, or \"auto\", found {name:?}")
-        }),
-    }
-    let is_served = fleet.simulated.as_ref().is_none_or(|simulated| simulated.transport == Transport::Http);
-    for (key, is_given) in [("fleet.file", fleet.file.is_some()), ("fleet.admin", fleet.admin.is_some())] {
-        checks.require(!is_given || is_served, key, || {
-            "the servers of [fleet.simulated] are in this process: no server can join or leave".to_owned()
-        });
-    }
-    if let Some(admin) = &fleet.admin {
-        checks.require(admin.parse::<std::net::SocketAddr>().is_ok(), "fleet.admin", || {
-            format!("expected an address like 127.0.0.1:7500, found {admin:?}")
-        });
-        let is_open = admin.parse().is_ok_and(|address: std::net::SocketAddr| !address.ip().is_loopback());
-        checks.require(!is_open || fleet.admin_token.is_some(), "fleet.admin_token", || {
-            format!("everyone who can reach fleet.admin={admin} could change the fleet: expected a token")
-        });
-    }
-    let is_empty = fleet.admin_token.as_ref().is_some_and(String::is_empty);
-    checks.require(!is_empty, "fleet.admin_token", || {
-        "an empty token would admit everyone: expected a token, or none".to_owned()
-    });
-    let is_auto = matches!(fleet.max_loads_per_server, MaxLoads::Named(_));
-    checks.require(fleet.adaptive.is_none() || is_auto, "fleet.adaptive", || {
-        "it says how to find the number of permits: expected max_loads_per_server = \"auto\"".to_owned()
-    });
-    if let Some(total) = fleet.max_loads_total {
-        check_permits(total, "fleet.max_loads_total", recipe, checks);
-    }
-    if let Some(tokens) = fleet.max_tokens_per_server {
-        checks.require(tokens > 0, "fleet.max_tokens_per_server", at_least_one);
-    }
-    if let Some(simulated) = &fleet.simulated {
-        check_simulated(simulated, checks);
-    }
-    within(fleet.probe_interval, 1e-3, 3600.0, "fleet.probe_interval", checks);
-}
-
-fn check_endpoints(endpoints: &[String], checks: &mut Checks<'_>) {
-    let mut seen = Vec::new();
-    for (index, endpoint) in endpoints.iter().enumerate() {
-        let key = format!("fleet.endpoints.{index}");
-        let example = "expected a URL like http://host:port";
-        let url = match url::Url::parse(endpoint) {
-            Ok(url) => url,
-            Err(error) => {
-                checks.require(false, &key, || format!("{example}, found {endpoint:?}: {error}"));
-                continue;
-            }
-        };
-        let bare = url.query().is_none() && url.fragment().is_none() && url.username().is_empty();
-        let problem = match url.scheme() {
-            "https" => {
-                Some("https is not available yet; expected http://host:port (a TLS proxy can stand between)")
-            }
-            "http" if !bare => Some("expected only http://host:port, without user, query or fragment"),
-            "http" if url.path().trim_end_matches('/').ends_with("/v1") => {
-                Some("expected the server's base URL, without the /v1 of its endpoints")
-            }
-            "http" if seen.contains(&url) => Some("this endpoint is listed twice"),
-            "http" => None,
-            _ => Some(example),
-        };
-        checks.require(problem.is_none(), &key, || {
-            format!("{}, found {endpoint:?}", problem.unwrap_or_default())
-        });
-        seen.push(url);
-    }
-}
-
-fn check_adaptive(adaptive: &AdaptiveConfig, checks: &mut Checks<'_>) {
-    let AdaptiveConfig { start, min, max, decrease, kv_usage_max, kv_usage_high, .. } = *adaptive;
-    checks.require((1..=max).contains(&min), "fleet.adaptive.min", || {
-        format!("expected 1 to max={max}, found {min}")
-    });
-    checks.require((min..=max).contains(&start), "fleet.adaptive.start", || {
-        format!("expected min={min} to max={max}, found {start}")
-    });
-    checks.require(decrease > 0.0 && decrease < 1.0, "fleet.adaptive.decrease", || {
-        format!("expected a share between 0 and 1, found {decrease}")
-    });
-    let is_ordered = 0.0 < kv_usage_high && kv_usage_high <= kv_usage_max && kv_usage_max <= 1.0;
-    checks.require(is_ordered, "fleet.adaptive.kv_usage_max", || {
-        format!("expected 0 < kv_usage_high={kv_usage_high} <= kv_usage_max={kv_usage_max} <= 1")
-    });
-}
-
-/// A request takes all of its permits at once or none, so one that is heavier than a server waits for ever.
-fn check_permits(loads: u32, key: &str, recipe: &Recipe, checks: &mut Checks<'_>) {
-    let grouped = recipe.rollout.request == RequestShape::Group;
-    let weight = if grouped { recipe.rollout.samples_per_prompt } else { 1 };
-    checks.require(loads >= weight, key, || {
-        format!(
-            "{loads} permits are never enough for one request of {weight} samples \
-             (rollout.samples_per_prompt with request = \"group\"); expected at least {weight}"
-        )
-    });
-    let Some(validation) = recipe.validation.as_ref().filter(|_| grouped) else { return };
-    checks.require(loads >= validation.samples_per_prompt, "validation.samples_per_prompt", || {
-        format!(
-            "{} samples in one request (rollout.request = \"group\") never fit a server's {loads} permits",
-            validation.samples_per_prompt
-        )
-    });
-}
-
-fn check_simulated(simulated: &Simulated, checks: &mut Checks<'_>) {
-    counted(simulated.servers, SIMULATED_SERVERS_MAX, "fleet.simulated.servers", checks);
-    counted(simulated.max_num_seqs as usize, 1 << 20, "fleet.simulated.max_num_seqs", checks);
-    let speeds = &simulated.speeds;
-    checks.require(speeds.iter().all(|speed| (1e-3..=1e3).contains(speed)), "fleet.simulated.speeds", || {
-        format!("expected numbers from 0.001 to 1000, found {speeds:?}")
-    });
-    checks.require(speeds.len() <= simulated.servers, "fleet.simulated.speeds", || {
-        format!("expected at most one for each of {} servers, found {}", simulated.servers, speeds.len())
-    });
-    within(simulated.time_scale, 1e-6, 1e3, "fleet.simulated.time_scale", checks);
-    within(simulated.mean_response_length, 1.0, 1e6, "fleet.simulated.mean_response_length", checks);
 }
 
 fn counted(value: usize, max: usize, key: &str, checks: &mut Checks<'_>) {
@@ -353,75 +214,5 @@ fn check_limits(recipe: &Recipe, checks: &mut Checks<'_>) {
              healthy; expected at least that, found {}",
             limits.waiting_max
         )
-    });
-}
-
-fn check_queue(recipe: &Recipe, checks: &mut Checks<'_>) {
-    let queue = &recipe.queue;
-    let tasks_named = !queue.tasks.is_empty() && queue.tasks.iter().all(|task| !task.is_empty());
-    checks.require(tasks_named, "queue.tasks", || "expected at least one task name".to_owned());
-    let repeated = (1..queue.tasks.len()).find(|at| queue.tasks[..*at].contains(&queue.tasks[*at]));
-    checks.require(repeated.is_none(), "queue.tasks", || "a task is listed twice".to_owned());
-    checks.require(!queue.partition.is_empty(), "queue.partition", || "expected a name".to_owned());
-    checks.require(queue.listen.is_none() || queue.address().is_some(), "queue.listen", || {
-        format!("expected an address and a port, for example \"127.0.0.1:7070\", found {:?}", queue.listen)
-    });
-    checks.require(queue.token.as_ref().is_none_or(|token| !token.is_empty()), "queue.token", || {
-        "expected a token that cannot be guessed".to_owned()
-    });
-    match &queue.consumer {
-        None => check_room_for_all(recipe, checks),
-        Some(consumer) => check_consumer(recipe, consumer, checks),
-    }
-}
-
-/// Without a consumer nothing is freed before the run has ended, unless others take it.
-fn check_room_for_all(recipe: &Recipe, checks: &mut Checks<'_>) {
-    let queue = &recipe.queue;
-    let group_rows = recipe.rollout.samples_per_prompt as usize;
-    if queue.listen.is_some() {
-        checks.require(queue.capacity_rows >= group_rows, "queue.capacity_rows", || {
-            format!("one group must fit; expected at least {group_rows}, found {}", queue.capacity_rows)
-        });
-        return;
-    }
-    let steps = recipe.run.steps.map_or(1, |steps| usize::try_from(steps).unwrap_or(usize::MAX));
-    let step_rows = group_rows.saturating_mul(recipe.rollout.train_batch_size);
-    let (needed, of_what) = match (queue.on_full, recipe.run.steps) {
-        (OnFull::DropOldest, _) => (group_rows, "one group"),
-        (_, None) => (step_rows, "one step"),
-        (_, Some(_)) => (step_rows.saturating_mul(steps), "all of run.steps"),
-    };
-    checks.require(queue.capacity_rows >= needed, "queue.capacity_rows", || {
-        format!(
-            "no consumer takes rows during the run, so {of_what} must fit; expected at least {needed}, found {}, or a \
-             [queue.consumer]",
-            queue.capacity_rows
-        )
-    });
-}
-
-fn check_consumer(recipe: &Recipe, consumer: &Consumer, checks: &mut Checks<'_>) {
-    let queue = &recipe.queue;
-    checks.require(queue.tasks == [consumer.task.clone()], "queue.consumer.task", || {
-        format!(
-            "the embedded consumer frees rows only if its task is the only one; queue.tasks = {:?}",
-            queue.tasks
-        )
-    });
-    checks.require(
-        consumer.keep_last_steps == 0 || recipe.run.steps.is_some(),
-        "queue.consumer.keep_last_steps",
-        || "the last steps are known only with `run.steps`; expected `run.steps`, or 0".to_owned(),
-    );
-    counted(consumer.take_groups, BATCH_GROUPS_MAX, "queue.consumer.take_groups", checks);
-    within(consumer.train_s, 0.0, SECONDS_MAX, "queue.consumer.train_s", checks);
-    let group_rows = recipe.rollout.samples_per_prompt as usize;
-    let step_rows = group_rows.saturating_mul(recipe.rollout.train_batch_size);
-    let kept_steps = consumer.keep_last_steps.min(recipe.run.steps.unwrap_or(u64::MAX));
-    let kept = step_rows.saturating_mul(usize::try_from(kept_steps).unwrap_or(usize::MAX));
-    let needed = kept.max(group_rows);
-    checks.require(queue.capacity_rows >= needed, "queue.capacity_rows", || {
-        format!("expected at least {needed}: one group, and the steps that queue.consumer keeps")
     });
 }

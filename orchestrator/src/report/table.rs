@@ -45,89 +45,120 @@ fn ending(end: StepEnd) -> &'static str {
 
 /// What a step did, for a terminal.
 pub fn step_table(metrics: &StepMetrics) -> String {
-    let totals = &metrics.totals;
-    let costs = &metrics.costs;
     let mut table = Table::new();
     table.load_style(presets::UTF8_BORDERS_ONLY);
     table.set_header(vec![format!("step {}", metrics.step), ending(metrics.end).to_owned()]);
-    let seconds = metrics.elapsed.as_secs_f64();
-    let rate = costs.tokens as f64 / seconds.max(1e-9);
-    table.add_row(vec!["time".to_owned(), format!("{seconds:.2} s, {} tokens/s", grouped(rate as u64))]);
-    table.add_row(vec![
-        "groups".to_owned(),
-        format!(
-            "{} accepted of {} wanted, {} dispatched, {} generation batches",
-            totals.accepted, metrics.counts.target, totals.dispatched, metrics.counts.batches_opened
-        ),
-    ]);
-    let reasons: Vec<String> =
-        totals.filtered_by_reason.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
-    table.add_row(vec![
-        "filtered".to_owned(),
-        format!("{} ({})", totals.filtered, or_dash(&reasons.join(", "))),
-    ]);
-    table.add_row(vec![
-        "other fates".to_owned(),
-        format!(
-            "{} held, {} requeued, {} carried, {} cancelled, {} stale, {} failed",
-            totals.held, totals.requeued, totals.carried, totals.cancelled, totals.stale, totals.failed
-        ),
-    ]);
-    let all_tokens = costs.tokens + costs.tokens_cancelled;
-    table.add_row(vec![
-        "tokens".to_owned(),
-        format!(
-            "{} accepted, {} filtered, {} wasted on cancelled samples (estimated, {})",
-            grouped(costs.tokens_accepted),
-            grouped(costs.tokens_filtered),
-            grouped(costs.tokens_cancelled),
-            share(costs.tokens_cancelled, all_tokens)
-        ),
-    ]);
-    table.add_row(vec![
-        "samples".to_owned(),
-        format!(
-            "{} finished, {} truncated, {} cancelled, {} new attempts, {} replays",
-            grouped(costs.samples),
-            share(costs.truncated, costs.samples),
-            grouped(costs.samples_cancelled),
-            costs.attempts_extra,
-            costs.replays
-        ),
-    ]);
-    table.add_row(vec![
-        "time a sample".to_owned(),
-        format!(
-            "permit {}, engine {}, reward {}",
-            per_sample(costs.spent.permit, costs.samples),
-            per_sample(costs.spent.engine, costs.samples),
-            per_sample(costs.spent.reward, costs.samples)
-        ),
-    ]);
-    if let Some(bias) = metrics.length_bias {
-        table.add_row(vec![
-            "length bias".to_owned(),
-            format!(
-                "{:.2} (accepted {:.0} / dispatched {:.0} tokens)",
-                bias.ratio(),
-                bias.accepted,
-                bias.dispatched
-            ),
-        ]);
+    let always = [
+        ("time", time(metrics)),
+        ("groups", groups(metrics)),
+        ("filtered", filtered(metrics)),
+        ("other fates", other_fates(metrics)),
+        ("tokens", tokens(metrics)),
+        ("samples", samples(metrics)),
+        ("time a sample", time_of_a_sample(metrics)),
+    ];
+    let sometimes = [
+        ("length bias", length_bias(metrics)),
+        ("bias guard", bias_guard(metrics)),
+        ("policy", policy(metrics)),
+    ];
+    for (name, text) in always {
+        table.add_row(vec![name.to_owned(), text]);
     }
-    if let Some(early_stop) = metrics.guarded {
-        let words = format!("accepted answers were too short: early_stop = \"{early_stop}\" from here on");
-        table.add_row(vec!["bias guard".to_owned(), words]);
-    }
-    if metrics.policy_version > 0 {
-        let ages: Vec<String> =
-            metrics.ages.iter().map(|(age, groups)| format!("{groups} of age {age}")).collect();
-        let words =
-            format!("version {}; groups when claimed: {}", metrics.policy_version, or_dash(&ages.join(", ")));
-        table.add_row(vec!["policy".to_owned(), words]);
+    for (name, text) in sometimes {
+        if let Some(text) = text {
+            table.add_row(vec![name.to_owned(), text]);
+        }
     }
     table.add_row(vec!["servers".to_owned(), server_lines(metrics)]);
     table.to_string()
+}
+
+fn time(metrics: &StepMetrics) -> String {
+    let seconds = metrics.elapsed.as_secs_f64();
+    let rate = metrics.costs.tokens as f64 / seconds.max(1e-9);
+    format!("{seconds:.2} s, {} tokens/s", grouped(rate as u64))
+}
+
+fn groups(metrics: &StepMetrics) -> String {
+    format!(
+        "{} accepted of {} wanted, {} dispatched, {} generation batches",
+        metrics.totals.accepted,
+        metrics.counts.target,
+        metrics.totals.dispatched,
+        metrics.counts.batches_opened
+    )
+}
+
+fn filtered(metrics: &StepMetrics) -> String {
+    let by_reason = &metrics.totals.filtered_by_reason;
+    let reasons: Vec<String> = by_reason.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+    format!("{} ({})", metrics.totals.filtered, or_dash(&reasons.join(", ")))
+}
+
+fn other_fates(metrics: &StepMetrics) -> String {
+    let totals = &metrics.totals;
+    format!(
+        "{} held, {} requeued, {} carried, {} cancelled, {} stale, {} failed",
+        totals.held, totals.requeued, totals.carried, totals.cancelled, totals.stale, totals.failed
+    )
+}
+
+fn tokens(metrics: &StepMetrics) -> String {
+    let costs = &metrics.costs;
+    format!(
+        "{} accepted, {} filtered, {} wasted on cancelled samples (estimated, {})",
+        grouped(costs.tokens_accepted),
+        grouped(costs.tokens_filtered),
+        grouped(costs.tokens_cancelled),
+        share(costs.tokens_cancelled, costs.tokens + costs.tokens_cancelled)
+    )
+}
+
+fn samples(metrics: &StepMetrics) -> String {
+    let costs = &metrics.costs;
+    format!(
+        "{} finished, {} truncated, {} cancelled, {} new attempts, {} replays",
+        grouped(costs.samples),
+        share(costs.truncated, costs.samples),
+        grouped(costs.samples_cancelled),
+        costs.attempts_extra,
+        costs.replays
+    )
+}
+
+fn time_of_a_sample(metrics: &StepMetrics) -> String {
+    let costs = &metrics.costs;
+    format!(
+        "permit {}, engine {}, reward {}",
+        per_sample(costs.spent.permit, costs.samples),
+        per_sample(costs.spent.engine, costs.samples),
+        per_sample(costs.spent.reward, costs.samples)
+    )
+}
+
+fn length_bias(metrics: &StepMetrics) -> Option<String> {
+    let bias = metrics.length_bias?;
+    Some(format!(
+        "{:.2} (accepted {:.0} / dispatched {:.0} tokens)",
+        bias.ratio(),
+        bias.accepted,
+        bias.dispatched
+    ))
+}
+
+fn bias_guard(metrics: &StepMetrics) -> Option<String> {
+    let early_stop = metrics.guarded?;
+    Some(format!("accepted answers were too short: early_stop = \"{early_stop}\" from here on"))
+}
+
+fn policy(metrics: &StepMetrics) -> Option<String> {
+    if metrics.policy_version == 0 {
+        return None;
+    }
+    let ages: Vec<String> =
+        metrics.ages.iter().map(|(age, groups)| format!("{groups} of age {age}")).collect();
+    Some(format!("version {}; groups when claimed: {}", metrics.policy_version, or_dash(&ages.join(", "))))
 }
 
 fn or_dash(text: &str) -> &str {

@@ -13,6 +13,9 @@ use crate::support::answers::comparable;
 use crate::support::vllm::{Vllm, metric, running_on};
 use crate::support::{Rolldock, recipe, shared, wait_for, wait_within};
 
+/// Tokens of a response at most; nearly all responses have as many, since the model is random.
+const LENGTH_MAX: usize = 96;
+
 pub(super) fn a_run_over_two_servers_speaks_both_dialects_and_frees_them_when_it_stops(
     first: &Vllm,
     second: &Vllm,
@@ -32,7 +35,7 @@ pub(super) fn a_run_over_two_servers_speaks_both_dialects_and_frees_them_when_it
         "rollout.train_batch_size=6",
         "rollout.gen_batch_size=12",
         "rollout.samples_per_prompt=4",
-        "rollout.max_response_length=256",
+        &format!("rollout.max_response_length={LENGTH_MAX}"),
         "filter.enable=false",
     ];
     let mut running = settings.iter().fold(run, |run, setting| run.set(setting)).start();
@@ -66,7 +69,7 @@ pub(super) fn a_run_over_two_servers_speaks_both_dialects_and_frees_them_when_it
     assert_eq!(servers.len(), urls.len(), "both took part: {servers:?}");
     for row in &rows {
         let tokens = row["response_ids"].as_array().unwrap().len();
-        assert!((1..=256).contains(&tokens));
+        assert!((1..=LENGTH_MAX).contains(&tokens));
         let logprobs = row["rollout_logprobs"].as_array().unwrap();
         assert_eq!(logprobs.len(), tokens);
         assert!(logprobs.iter().all(|logprob| logprob.as_f64().unwrap() <= 0.0));

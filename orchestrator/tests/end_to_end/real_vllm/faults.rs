@@ -16,11 +16,11 @@ use crate::support::{Ended, Rolldock, Running, pause_for, recipe, shared, wait_f
 
 const GROUPS: usize = 4;
 const SAMPLES: usize = 4;
+/// Tokens of a response: enough for ten seconds of generation, in whose middle something happens to a server.
+const LENGTH_MAX: u32 = 160;
 const STALL: Duration = Duration::from_secs(5);
 /// A look a second, two failures in a row, and a machine with more to do than it can.
 const NOTICED: Duration = Duration::from_secs(4);
-/// With chunked prefill on this backend, many seeded prompts at once kill the engine.
-pub(super) const FRAGILE: [&str; 3] = ["--enable-chunked-prefill", "--max-num-batched-tokens", "512"];
 
 /// A run over servers of which something is about to happen to one.
 struct Step {
@@ -30,7 +30,7 @@ struct Step {
 }
 
 impl Step {
-    fn start(steps: usize, max_response_length: u32, servers: [&Vllm; 2]) -> Self {
+    fn start(steps: usize, servers: [&Vllm; 2]) -> Self {
         let dir = TempDir::new().unwrap();
         let out = dir.path().join("run");
         let run = Rolldock::new(&["run", "--steps", &steps.to_string(), "--out"]).arg(&out);
@@ -44,7 +44,7 @@ impl Step {
             &format!("rollout.train_batch_size={GROUPS}"),
             &format!("rollout.gen_batch_size={GROUPS}"),
             &format!("rollout.samples_per_prompt={SAMPLES}"),
-            &format!("rollout.max_response_length={max_response_length}"),
+            &format!("rollout.max_response_length={LENGTH_MAX}"),
             "rollout.early_stop=fifo",
             "filter.enable=false",
             &format!("timeouts.stall={}", STALL.as_secs()),
@@ -106,7 +106,7 @@ fn new_attempts(rows: &[serde_json::Value]) -> usize {
 }
 
 pub(super) fn a_paused_server_is_waited_for(first: &Vllm, second: &Vllm) {
-    let step = Step::start(1, 256, [first, second]);
+    let step = Step::start(1, [first, second]);
     post(&first.url, "/pause?mode=keep");
     pause_for(Duration::from_secs(10));
     assert!(!step.has_lost(first), "twice the stall time-out, but it says that it is paused");
@@ -117,7 +117,7 @@ pub(super) fn a_paused_server_is_waited_for(first: &Vllm, second: &Vllm) {
 }
 
 pub(super) fn a_killed_server_is_replaced_and_used_again_when_it_is_back(first: &mut Vllm, second: &Vllm) {
-    let step = Step::start(1_000, 256, [first, second]);
+    let step = Step::start(1_000, [first, second]);
     let since = Instant::now();
     first.kill();
     let noticed = step.time_to_lose(first, since);
@@ -140,7 +140,7 @@ pub(super) fn a_killed_server_is_replaced_and_used_again_when_it_is_back(first: 
 }
 
 pub(super) fn a_server_after_sigterm_is_found_by_the_stall_rule(first: &Vllm, second: &Vllm) {
-    let step = Step::start(1, 256, [first, second]);
+    let step = Step::start(1, [first, second]);
     let since = Instant::now();
     second.terminate();
     let noticed = step.time_to_lose(second, since);
@@ -150,9 +150,12 @@ pub(super) fn a_server_after_sigterm_is_found_by_the_stall_rule(first: &Vllm, se
     assert!(new_attempts(&rows) > 0, "what ran on it was begun anew");
 }
 
+/// The HTTP server outlives its engine for some seconds and answers every request with an error.
 pub(super) fn an_engine_that_breaks_costs_attempts_only(first: &Vllm, second: &Vllm) {
-    let step = Step::start(1, 256, [first, second]);
-    let noticed = step.time_to_lose(second, Instant::now());
+    let step = Step::start(1, [first, second]);
+    let since = Instant::now();
+    second.kill_engine();
+    let noticed = step.time_to_lose(second, since);
     eprintln!("engine fault: noticed after {noticed:?}");
     let (_, rows) = step.ends_whole(1);
     assert!(new_attempts(&rows) > 0, "what ran on it was begun anew");

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tempfile::TempDir;
+use tokio::time::Instant;
 
 use crate::support::shared;
 use crate::support::vllm::Vllm;
@@ -36,21 +37,38 @@ fn real_servers_answer_fail_and_change_their_versions() {
     first.wait_until_healthy();
     second.wait_until_healthy();
 
-    answers::a_run_over_two_servers_speaks_both_dialects_and_frees_them_when_it_stops(&first, &second);
-    answers::a_server_says_the_same_through_the_proxy(&first);
+    part("main job", || {
+        answers::a_run_over_two_servers_speaks_both_dialects_and_frees_them_when_it_stops(&first, &second)
+    });
+    part("proxy", || answers::a_server_says_the_same_through_the_proxy(&first));
 
-    faults::a_paused_server_is_waited_for(&first, &second);
-    faults::a_killed_server_is_replaced_and_used_again_when_it_is_back(&mut first, &second);
-    faults::a_server_after_sigterm_is_found_by_the_stall_rule(&first, &second);
-    second.restart(&faults::FRAGILE);
+    part("pause", || faults::a_paused_server_is_waited_for(&first, &second));
+    part("kill", || faults::a_killed_server_is_replaced_and_used_again_when_it_is_back(&mut first, &second));
+    part("SIGTERM", || faults::a_server_after_sigterm_is_found_by_the_stall_rule(&first, &second));
+    second.restart(&SCALE_OUT);
     second.wait_until_healthy();
-    faults::an_engine_that_breaks_costs_attempts_only(&first, &second);
+    part("engine fault", || faults::an_engine_that_breaks_costs_attempts_only(&first, &second));
 
     second.restart(&SCALE_OUT);
     second.wait_until_healthy();
-    lifecycle::what_is_cut_off_at_the_end_of_a_step_goes_on_in_the_next(&[&first, &second]);
-    lifecycle::requests_that_are_kept_have_tokens_of_several_versions(&[&first, &second]);
-    lifecycle::requests_that_are_aborted_go_on_from_their_tokens(&[&first, &second]);
-    lifecycle::servers_that_a_dead_run_left_paused_go_on(&[&first, &second]);
-    lifecycle::a_server_that_dies_while_it_is_paused_is_done_without_until_it_is_back(&mut first, &second);
+    part("carry", || lifecycle::what_is_cut_off_at_the_end_of_a_step_goes_on_in_the_next(&[&first, &second]));
+    part("update, requests kept", || {
+        lifecycle::requests_that_are_kept_have_tokens_of_several_versions(&[&first, &second])
+    });
+    part("update, requests aborted", || {
+        lifecycle::requests_that_are_aborted_go_on_from_their_tokens(&[&first, &second])
+    });
+    part("run killed in an update", || {
+        lifecycle::servers_that_a_dead_run_left_paused_go_on(&[&first, &second])
+    });
+    part("server killed in an update", || {
+        lifecycle::a_server_that_dies_while_it_is_paused_is_done_without_until_it_is_back(&mut first, &second)
+    });
+}
+
+/// Runs one part and says how long it took.
+fn part(name: &str, run: impl FnOnce()) {
+    let since = Instant::now();
+    run();
+    eprintln!("{name}: {:.0} s", since.elapsed().as_secs_f64());
 }

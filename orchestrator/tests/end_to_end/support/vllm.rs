@@ -112,6 +112,13 @@ impl Vllm {
         assert!(sent.unwrap().success());
     }
 
+    /// What a fault of the engine does: its process ends, and the HTTP server before it is still there.
+    pub(crate) fn kill_engine(&self) {
+        let group = self.process.id().to_string();
+        let sent = Command::new("pkill").args(["-KILL", "-g", &group, "-f", "VLLM::EngineCore"]).status();
+        assert!(sent.unwrap().success(), "no process of an engine in group {group}");
+    }
+
     /// Starts it again at its port, after its end.
     pub(crate) fn restart(&mut self, flags: &[&str]) {
         self.kill_if_alive();

@@ -1,0 +1,76 @@
+//! The keys of the queue and of the consumer inside a run.
+
+use rolldock_queue::OnFull;
+
+use super::{BATCH_GROUPS_MAX, Checks, SECONDS_MAX, counted, within};
+use crate::recipe::{Consumer, Recipe};
+
+pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
+    let queue = &recipe.queue;
+    let tasks_named = !queue.tasks.is_empty() && queue.tasks.iter().all(|task| !task.is_empty());
+    checks.require(tasks_named, "queue.tasks", || "expected at least one task name".to_owned());
+    let repeated = (1..queue.tasks.len()).find(|at| queue.tasks[..*at].contains(&queue.tasks[*at]));
+    checks.require(repeated.is_none(), "queue.tasks", || "a task is listed twice".to_owned());
+    checks.require(!queue.partition.is_empty(), "queue.partition", || "expected a name".to_owned());
+    checks.require(queue.listen.is_none() || queue.address().is_some(), "queue.listen", || {
+        format!("expected an address and a port, for example \"127.0.0.1:7070\", found {:?}", queue.listen)
+    });
+    checks.require(queue.token.as_ref().is_none_or(|token| !token.is_empty()), "queue.token", || {
+        "expected a token that cannot be guessed".to_owned()
+    });
+    match &queue.consumer {
+        None => check_room_for_all(recipe, checks),
+        Some(consumer) => check_consumer(recipe, consumer, checks),
+    }
+}
+
+/// Without a consumer nothing is freed before the run has ended, unless others take it.
+fn check_room_for_all(recipe: &Recipe, checks: &mut Checks<'_>) {
+    let queue = &recipe.queue;
+    let group_rows = recipe.rollout.samples_per_prompt as usize;
+    if queue.listen.is_some() {
+        checks.require(queue.capacity_rows >= group_rows, "queue.capacity_rows", || {
+            format!("one group must fit; expected at least {group_rows}, found {}", queue.capacity_rows)
+        });
+        return;
+    }
+    let steps = recipe.run.steps.map_or(1, |steps| usize::try_from(steps).unwrap_or(usize::MAX));
+    let step_rows = group_rows.saturating_mul(recipe.rollout.train_batch_size);
+    let (needed, of_what) = match (queue.on_full, recipe.run.steps) {
+        (OnFull::DropOldest, _) => (group_rows, "one group"),
+        (_, None) => (step_rows, "one step"),
+        (_, Some(_)) => (step_rows.saturating_mul(steps), "all of run.steps"),
+    };
+    checks.require(queue.capacity_rows >= needed, "queue.capacity_rows", || {
+        format!(
+            "no consumer takes rows during the run, so {of_what} must fit; expected at least {needed}, found {}, or a \
+             [queue.consumer]",
+            queue.capacity_rows
+        )
+    });
+}
+
+fn check_consumer(recipe: &Recipe, consumer: &Consumer, checks: &mut Checks<'_>) {
+    let queue = &recipe.queue;
+    checks.require(queue.tasks == [consumer.task.clone()], "queue.consumer.task", || {
+        format!(
+            "the embedded consumer frees rows only if its task is the only one; queue.tasks = {:?}",
+            queue.tasks
+        )
+    });
+    checks.require(
+        consumer.keep_last_steps == 0 || recipe.run.steps.is_some(),
+        "queue.consumer.keep_last_steps",
+        || "the last steps are known only with `run.steps`; expected `run.steps`, or 0".to_owned(),
+    );
+    counted(consumer.take_groups, BATCH_GROUPS_MAX, "queue.consumer.take_groups", checks);
+    within(consumer.train_s, 0.0, SECONDS_MAX, "queue.consumer.train_s", checks);
+    let group_rows = recipe.rollout.samples_per_prompt as usize;
+    let step_rows = group_rows.saturating_mul(recipe.rollout.train_batch_size);
+    let kept_steps = consumer.keep_last_steps.min(recipe.run.steps.unwrap_or(u64::MAX));
+    let kept = step_rows.saturating_mul(usize::try_from(kept_steps).unwrap_or(usize::MAX));
+    let needed = kept.max(group_rows);
+    checks.require(queue.capacity_rows >= needed, "queue.capacity_rows", || {
+        format!("expected at least {needed}: one group, and the steps that queue.consumer keeps")
+    });
+}
