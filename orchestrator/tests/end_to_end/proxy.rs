@@ -218,11 +218,13 @@ async fn a_watched_fleet_is_said_twice_a_second_at_most() {
     let client = client();
     let began = tokio::time::Instant::now();
     let mut answered = 0;
-    while began.elapsed() < Duration::from_millis(1500) {
+    while began.elapsed() < Duration::from_millis(1500) || answered < 20 || said() < 2 {
         assert_eq!(asking(&client, &proxy, 1).send().await.unwrap().status(), 200);
         answered += 1;
     }
-    assert!(answered > 20 && (2..=5).contains(&said()), "{answered} answers, {} tables", said());
+    let (said, elapsed) = (said(), began.elapsed());
+    let at_most = 2 + elapsed.as_millis() as usize / 500;
+    assert!(said <= at_most, "{answered} answers, {said} tables in {elapsed:?}, expected at most {at_most}");
     watch.terminate();
     assert_eq!(watch.wait().code, Some(0));
 }

@@ -150,12 +150,15 @@ fn hostile_answers_are_bounded() {
         for length in [ANSWER_BYTES_MAX - 8, 1 << 20] {
             let text = piece.repeat(length / piece.len());
             let other = format!("{text}1");
-            let started = stopwatch();
-            let verdict = equivalent(&text, &other);
-            let took = started();
-            assert!(verdict.is_equal == equivalent(&other, &text).is_equal);
-            // Twenty times what it takes in a debug build on a busy machine; quadratic time takes far more.
-            assert!(took < Duration::from_millis(2500), "{took:?} on {length} bytes of {piece:?}");
+            assert_eq!(equivalent(&text, &other).is_equal, equivalent(&other, &text).is_equal);
+            // Twenty times what it takes in a debug build on a busy machine; quadratic time takes far more. Other
+            // processes may hold the processor for seconds, so one quick comparison of several is enough.
+            let is_quick = || {
+                let started = stopwatch();
+                equivalent(&text, &other);
+                started() < Duration::from_millis(2500)
+            };
+            assert!((0..5).any(|_| is_quick()), "slow on {length} bytes of {piece:?}");
         }
     }
 }

@@ -5,11 +5,11 @@ use futures::future::{self, BoxFuture};
 use reqwest::{Client, Response};
 
 use super::*;
-use crate::policy::{
+use crate::{
     Announcements, Applied, ApplyVersion, FollowVersion, PolicyMode, PolicyState, PolicyTerms, SourcesConfig,
     UpdateProgress,
 };
-use crate::scope::Scope;
+use rolldock_scope::Scope;
 
 /// Servers that have everything at once, but for one that is behind.
 struct Fleet;

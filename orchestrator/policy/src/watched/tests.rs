@@ -3,7 +3,7 @@
 use tempfile::TempDir;
 
 use super::*;
-use crate::policy::{PolicyMode, PolicyTerms};
+use crate::{PolicyMode, PolicyTerms};
 
 struct Rig {
     folder: TempDir,

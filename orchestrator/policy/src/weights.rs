@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Announcement, Applied, ApplyVersion, Missed, PolicyUpdate, UpdateMethod, UpdatePause, UpdateProgress,
 };
-use crate::scope::Scope;
+use rolldock_scope::Scope;
 
 /// Brings versions to a fleet as a recipe says. Its work ends with the scope, which leaves no engine paused.
 #[derive(Debug)]

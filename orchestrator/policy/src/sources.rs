@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{PolicyError, Updates, face, watched};
-use crate::scope::Scope;
+use rolldock_scope::Scope;
 
 /// Where a trainer announces versions, and what it has to present.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use rolldock_loadbalancer::{BalancerConfig, ServerSpec};
 use rolldock_simengine::{NoAnswers, ServerConfig, SimServer, Workload, WorkloadConfig};
 
 use super::*;
-use crate::engine::simulated::SimulatedEngine;
-use crate::policy::{FollowVersion, PolicyMode, PolicyState, PolicyTerms, UpdateState, Updates};
+use crate::{FollowVersion, PolicyMode, PolicyState, PolicyTerms, UpdateState, Updates};
+use rolldock_engine::simulated::SimulatedEngine;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 

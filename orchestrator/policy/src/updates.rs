@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Announcement, PolicyError, PolicyMode, PolicyState, PolicyTerms};
-use crate::scope::Scope;
+use rolldock_scope::Scope;
 
 /// After an update that no server has got, it is tried again; the pause doubles up to the longest one.
 const RETRY_PAUSE_MIN: Duration = Duration::from_secs(1);

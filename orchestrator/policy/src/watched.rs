@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::announcement::check;
 use super::{Announcement, PolicyState, version_of_label};
-use crate::scope::Scope;
+use rolldock_scope::Scope;
 
 /// The file that says that a checkpoint is whole.
 const MARKER: &str = "READY";
