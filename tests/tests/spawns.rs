@@ -17,7 +17,6 @@ const SPAWNS: [&str; 6] =
 
 /// Ends of paths of files that start tasks without a name, and why they may.
 const WITHOUT_NAME: &[(&str, &str)] = &[
-    ("scope.rs", "the place of the orchestrator that spawns"),
     ("scope/src/lib.rs", "the place of the orchestrator that spawns"),
     ("tasks.rs", "the place of a leaf that spawns"),
     ("loadbalancer/src/proxy/mod.rs", "connections of one listener, which its future owns, on their thread"),
