@@ -50,7 +50,7 @@ pub trait Queue: Send + Sync + std::fmt::Debug {
         take: &'a Take,
     ) -> BoxFuture<'a, Result<Option<Lease>, QueueError>>;
 
-    /// The columns of rows, whoever holds them, all if absent: one batch for each stretch of rows that lie
+    /// The columns of rows, leased or not, all columns if absent: one batch for each stretch of rows that lie
     /// together. Nothing is leased or consumed.
     fn get<'a>(
         &'a self,
@@ -83,14 +83,14 @@ pub trait Queue: Send + Sync + std::fmt::Debug {
         policy_version: u64,
     ) -> BoxFuture<'a, Result<(), QueueError>>;
 
-    /// Frees rows, whoever holds them.
+    /// Frees rows, leased or not.
     fn clear<'a>(
         &'a self,
         partition: &'a str,
         rows: &'a [RowHandle],
     ) -> BoxFuture<'a, Result<(), QueueError>>;
 
-    /// Frees all rows that are there, whoever holds them.
+    /// Frees all rows of the partition, leased or not.
     fn clear_all<'a>(&'a self, partition: &'a str) -> BoxFuture<'a, Result<usize, QueueError>>;
 
     /// A sample has no more rows: its group is whole when all its samples are. Repeating it changes nothing.

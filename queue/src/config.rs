@@ -37,7 +37,7 @@ pub enum OnFull {
     Block,
     /// Fails.
     Refuse,
-    /// Drops the oldest groups that nobody holds, with the disposition `dropped`.
+    /// Drops the oldest groups that are not leased, with the disposition `dropped`.
     DropOldest,
 }
 

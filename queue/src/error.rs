@@ -17,7 +17,7 @@ pub enum ErrorClass {
     Client,
     /// The disk or the queue failed.
     Fault,
-    /// Somebody asked for the end.
+    /// The caller or the process asked for the end.
     Cancelled,
 }
 
@@ -47,7 +47,7 @@ pub enum QueueError {
         /// Its name.
         name: String,
     },
-    /// A partition of that name is there, or is being declared or restored by somebody else.
+    /// A partition of that name exists, or another call is declaring or restoring it.
     #[error("partition={name} is there already")]
     PartitionExists {
         /// Its name.

@@ -46,7 +46,7 @@ pub(crate) fn conform(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordB
     Ok(RecordBatch::try_new(Arc::clone(schema), columns)?)
 }
 
-/// Bytes that a writer has made and nobody has fetched yet.
+/// Bytes that a writer has made and that are not fetched yet.
 #[derive(Debug, Clone, Default)]
 struct Made(Arc<Mutex<Vec<u8>>>);
 

@@ -15,7 +15,7 @@ pub struct TaskCounts {
     pub incomplete: usize,
     /// Rows that can be taken.
     pub ready: usize,
-    /// Rows that somebody holds.
+    /// Rows that are leased.
     pub leased: usize,
     /// Rows that the task is done with and others are not.
     pub acked: usize,

@@ -1,5 +1,5 @@
-//! What must hold of a queue at every moment; used by debug assertions, the model test, and whoever verifies
-//! a queue.
+//! What must hold of a queue at every moment; used by debug assertions, by the model test and by
+//! verification.
 
 use serde::{Deserialize, Serialize};
 

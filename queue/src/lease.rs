@@ -153,7 +153,7 @@ impl Lease {
         self
     }
 
-    /// The payload without the lease, for whoever passes it on: the lease does not keep it any more.
+    /// Takes the payload out of the lease, for a caller that passes it on.
     pub(crate) fn take_batches(&mut self) -> Vec<RecordBatch> {
         std::mem::take(&mut self.batches)
     }

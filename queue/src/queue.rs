@@ -88,8 +88,8 @@ impl TransferQueue {
         partition.record(declaration, publish).await?.declared_as(&spec)
     }
 
-    /// Removes a partition with everything in it, whoever holds its rows. Who waits for its rows or for room
-    /// in it is told that it is gone; a partition declared later under the same name is another one.
+    /// Removes a partition with everything in it, leased rows too. Calls that wait for its rows or for room
+    /// in it fail, because it is gone; a partition declared later under the same name is another one.
     ///
     /// Cancel-safe: it happens or it does not.
     pub async fn remove(&self, name: &str) -> Result<(), QueueError> {
@@ -149,7 +149,7 @@ impl TransferQueue {
             return Err(QueueError::BadRequest { reason });
         }
         match self.declare(PartitionSpec { name: name.to_owned(), ..spec.clone() }).await {
-            // Somebody else has declared it meanwhile.
+            // Another call has declared it meanwhile.
             Err(QueueError::DeclaredOtherwise { .. }) => self.partition(name),
             outcome => outcome,
         }

@@ -19,7 +19,7 @@ pub struct TaskStats {
     pub ready_rows: usize,
     /// Whole groups that can be taken.
     pub ready_groups: usize,
-    /// Rows that somebody holds.
+    /// Rows that are leased.
     pub leased_rows: usize,
     /// Rows that would be ready if their storage unit were not away.
     #[serde(default)]
@@ -60,7 +60,7 @@ pub struct PartitionStats {
     pub tasks: Vec<TaskStats>,
     /// Rows that have each column: what has been produced.
     pub columns: BTreeMap<String, usize>,
-    /// The newest policy version that a put had or somebody announced.
+    /// The newest policy version that a put had or that was announced.
     pub policy_version: u64,
     /// Counts the partition's changes.
     pub revision: u64,

@@ -50,7 +50,7 @@ pub enum Stale {
     /// They stay, for other takes.
     #[default]
     Skip,
-    /// Those that nobody holds are freed, for every task, with the disposition `stale`.
+    /// Those that are not leased are freed, for every task, with the disposition `stale`.
     Drop,
     /// They are given like others; [`Lease::is_stale`](crate::Lease::is_stale) tells them apart.
     Deliver,
@@ -83,8 +83,8 @@ fn one() -> u32 {
     1
 }
 
-/// Ranks that may share a batch, and members of a rank: what is kept for each must not follow from a number
-/// alone that somebody sends.
+/// Maximum number of ranks that share a batch, and of members of a rank: it bounds the memory that a number
+/// in a request can claim.
 const CONSUMERS_MAX: u32 = 65_536;
 
 /// Of a holder's name.
@@ -105,7 +105,7 @@ impl Share {
 /// What a consumer wants.
 #[derive(Debug, Clone)]
 pub struct Take {
-    /// As whom.
+    /// The task that takes.
     pub task: String,
     /// At most so much; of all ranks together where there is a [`Share`].
     pub amount: Amount,
@@ -127,7 +127,7 @@ pub struct Take {
     pub sampler: Sampler,
     /// The part of a batch that several consumers take together; the whole if absent.
     pub share: Option<Share>,
-    /// What the consumer calls itself, for whoever asks who has what; at most 256 bytes.
+    /// The consumer's name for itself, which inspection shows with its leases; at most 256 bytes.
     pub holder: Option<String>,
     /// Until when to wait; absent means not at all.
     pub deadline: Option<Instant>,

@@ -55,8 +55,8 @@ fn identity(dir: Option<&Path>) -> Result<String, QueueError> {
     }
 }
 
-/// Makes `queue`, which somebody serves at the config's address, a storage unit until `end`. `dir` is where
-/// it keeps its rows, if it does.
+/// Makes `queue`, which is served at the config's address, a storage unit until `end`. `dir` is where it
+/// keeps its rows, if on disk.
 ///
 /// Cancel-safe: the controller hears nothing more, and takes the unit for dead.
 pub async fn run_unit(
@@ -86,7 +86,7 @@ pub async fn run_unit(
             }
         }
         if is_known && let Err(error) = orphans.remove(queue, &card.unit, &config).await {
-            tracing::warn!(%error, "cannot remove what nobody knows");
+            tracing::warn!(%error, "cannot remove blobs that no table refers to");
         }
         if end.run_until_cancelled(tokio::time::sleep(PERIOD)).await.is_none() {
             return Ok(());
@@ -103,7 +103,7 @@ struct Orphans {
 }
 
 impl Orphans {
-    /// From time to time: asks about blobs that are old enough, and removes those that nobody knows.
+    /// From time to time: asks about blobs that are old enough, and removes those that no table refers to.
     async fn remove(
         &mut self,
         queue: &TransferQueue,
@@ -126,7 +126,7 @@ impl Orphans {
         for blob in old {
             match groups.get(&blob).filter(|_| unknown.contains(&blob)) {
                 Some(rows) => {
-                    tracing::info!(%blob, rows = rows.len(), "a blob that nobody knows is removed");
+                    tracing::info!(%blob, rows = rows.len(), "a blob that no table refers to is removed");
                     partition.clear(rows).await?;
                     self.since.remove(&blob);
                 }

@@ -81,7 +81,7 @@ async fn samplers_decide_the_order_of_groups_and_of_rows() {
     assert_eq!(lease.policy_versions(), [3, 3, 2]);
     lease.ack().await.unwrap();
     let rest = Take { sampler: Sampler::Freshest, ..Take::groups("train", 9) };
-    assert_eq!(order(&partition, rest).await, ["c", "a", "b"], "the remaining rows of a group count as a group");
+    assert_eq!(order(&partition, rest).await, ["c", "a", "b"], "the rest of a group counts as a group");
 }
 
 #[tokio::test]

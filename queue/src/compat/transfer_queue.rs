@@ -84,9 +84,9 @@ impl TakenMeta {
 /// What metadata are asked for.
 #[derive(Debug, Clone)]
 pub struct MetaRequest {
-    /// Of which partition.
+    /// The partition.
     pub partition: String,
-    /// As whom; the task's declaration says which columns its rows need.
+    /// The task that asks; its declaration says which columns its rows need.
     pub task: String,
     /// Rows, or groups with [`whole_groups`](Self::whole_groups): just so many, fewer only after the end of
     /// puts.

@@ -85,7 +85,7 @@ impl Store for Troubled {
             }
             let stored = self.store.put(chunks).await?;
             if fails_back {
-                // The caller does not know that they are there, and nobody will want them.
+                // The caller does not know that the chunks were stored, and will not free them.
                 self.store.free(&ids);
                 return Err(failed());
             }

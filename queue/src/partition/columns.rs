@@ -22,7 +22,7 @@ struct ColumnsReservation {
     shared: Arc<Shared>,
     rows: Vec<RowHandle>,
     columns: Vec<String>,
-    /// Those of them that nobody knew before.
+    /// The columns that were not known before.
     new: Vec<ColumnSpec>,
     is_good: bool,
     token: Option<String>,
@@ -150,7 +150,7 @@ impl Partition {
         self.shared.table.lock().check_rows(rows.len())
     }
 
-    /// Sets columns of rows aside for whoever writes them. `None`: that was done under the same token.
+    /// Reserves columns of rows for this call to write. `None` if a call with this token has done so before.
     async fn reserve_columns(
         &self,
         rows: &[RowHandle],

@@ -68,7 +68,7 @@ impl Partition {
     }
 
     /// No more puts in this process: takers see the end instead of waiting for more. Nothing is written down;
-    /// who opens the queue again may put more, unless [`end`](Self::end) says that nobody will.
+    /// a process that opens the queue again may put more, unless [`end`](Self::end) has been called.
     pub fn end_of_puts(&self) {
         {
             let mut table = self.shared.table.lock();

@@ -142,7 +142,7 @@ impl Shared {
         }
     }
 
-    /// Tells those whom a change of the table may serve.
+    /// Wakes the calls that a change of the table may serve.
     fn tell(&self, table: &mut Table) {
         table.revision += 1;
         table.wake_after_change();
@@ -181,7 +181,7 @@ impl Partition {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Writes a record down that has no payload; calls `apply` when it is durable, whoever still waits.
+    /// Writes a record without payload; calls `apply` when it is durable, even if the caller was cancelled.
     pub(crate) async fn record<T: Send + 'static>(
         &self,
         record: Record,
@@ -198,7 +198,7 @@ impl Partition {
     ) -> Result<T, QueueError> {
         let (reply, outcome) = tokio::sync::oneshot::channel();
         self.shared.commit(Payload::new(), Box::new(move |_| records), move |durable| {
-            // Nobody waits any more when the caller was cancelled.
+            // The receiver is gone when the caller was cancelled.
             let _ = reply.send(apply(durable.map(drop)));
         });
         outcome.await.unwrap_or(Err(QueueError::Closed { partition: self.shared.name.clone() }))
@@ -239,7 +239,7 @@ impl Partition {
         self.record(record, move |durable| durable.map(|()| shared.table.lock().forget_records(count))).await
     }
 
-    /// Frees rows, whoever holds them; handles of rows that are gone are an error and nothing is freed.
+    /// Frees rows, leased or not. If a row is gone, that is an error and nothing is freed.
     ///
     /// Cancel-safe: it happens or it does not.
     pub async fn clear(&self, rows: &[RowHandle]) -> Result<(), QueueError> {

@@ -122,7 +122,7 @@ impl Partition {
         Ok(batches)
     }
 
-    /// The columns of rows, whoever holds them; an error if one is gone. Nothing is leased or consumed.
+    /// The columns of rows, leased or not; an error if a row is gone. Nothing is leased or consumed.
     ///
     /// Cancel-safe.
     pub async fn get(

@@ -1,7 +1,7 @@
 //! The end of all rows, and of the partition itself.
 //!
-//! A partition goes when its record is written, on the writer's thread: what is written down about it has its
-//! place before that record, and whoever comes later is refused there. So a put that was on its way never
+//! A partition goes when the record of its removal is written, on the writer's thread: other records of the
+//! partition stand before that record, and later ones are refused there. So a put that was on its way never
 //! lands in a later partition of the same name.
 
 use std::sync::Arc;
@@ -59,8 +59,8 @@ impl Shared {
 }
 
 impl Partition {
-    /// Frees every row that is there, whoever holds it; returns their number. Rows of puts that are on their
-    /// way stay. Groups that were not whole are forgotten: their names begin new ones.
+    /// Frees every row of the partition, leased or not; returns the number of rows. Rows of puts that are on
+    /// their way stay. Groups that were not whole are forgotten: a put with such a name begins a new group.
     ///
     /// Cancel-safe: it happens or it does not.
     pub async fn clear_all(&self) -> Result<usize, QueueError> {
@@ -127,7 +127,7 @@ impl Partition {
                     publish(owner.table.lock().generation_floor());
                     owner.discard();
                 }
-                // Somebody else removes it.
+                // Another call removes it.
                 Err(QueueError::UnknownPartition { .. }) => {}
                 Err(_) => owner.removed.store(false, Ordering::Release),
             }
@@ -145,7 +145,7 @@ impl Partition {
         });
         let (reply, outcome) = tokio::sync::oneshot::channel();
         let done = Box::new(move |durable: Result<Notes, QueueError>| {
-            // Nobody waits any more when the caller was cancelled.
+            // The receiver is gone when the caller was cancelled.
             let _ = reply.send(finish(durable.map(drop)));
         });
         let closed = || QueueError::Closed { partition: self.shared.name.clone() };

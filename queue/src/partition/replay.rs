@@ -138,7 +138,7 @@ impl Replay {
             Record::Lease { partition, task, lease, rows } => {
                 let table = self.table(&partition)?;
                 let task = table.task(&task)?;
-                // The time until the restart does not count: nobody could renew it.
+                // The time until the restart does not count: the holder could not renew the lease.
                 let expires = Instant::now() + table.spec.lease();
                 table.restore_lease(lease, task, rows, expires);
             }

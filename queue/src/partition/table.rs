@@ -120,7 +120,7 @@ pub(crate) enum Admission {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Size {
     pub(crate) rows: usize,
-    /// 0 where nobody counts them.
+    /// 0 where bytes are not counted.
     pub(crate) kib: u32,
 }
 

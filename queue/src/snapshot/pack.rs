@@ -16,9 +16,9 @@ use crate::journal::{Body, framed};
 use crate::record::{PayloadRecord, Record};
 use crate::store::{Chunk, ChunkId, Encoded, Loaded, payload_bytes};
 
-/// A payload of several records is of about this size, what is larger stays alone; bytes. Whoever reads one
-/// row of it from the disk later reads all of it for its checksum, so it is no larger than it takes for its
-/// head to cost nothing.
+/// The approximate size of a payload of several records in bytes; larger records stay alone. A later read of
+/// one row reads the whole payload for its checksum, so the size is just large enough for the head to cost
+/// little.
 const PACK_BYTES: usize = 256 << 10;
 /// A frame is closed when its records take so many bytes,
 const FRAME_BYTES: usize = 1 << 20;

@@ -72,7 +72,7 @@ impl Arrival {
     }
 }
 
-/// Partitions that nobody sees yet.
+/// Partitions that are not visible yet.
 struct Restoration<'a> {
     queue: &'a TransferQueue,
     replay: Replay,

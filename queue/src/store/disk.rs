@@ -57,9 +57,9 @@ struct Segment {
     /// Its file, where a reader has it open.
     file: Weak<SegmentFile>,
     open: bool,
-    /// Of the file.
+    /// The size of the file.
     bytes: u64,
-    /// Of rows that somebody needs.
+    /// Bytes of rows that are still needed.
     live_bytes: u64,
     /// Its chunks are being moved, once: one that cannot be read stays.
     is_emptied: bool,
@@ -78,7 +78,7 @@ impl Segment {
 #[derive(Debug)]
 struct Held {
     location: ChunkLocation,
-    /// Of rows that somebody needs.
+    /// Bytes of rows that are still needed.
     live_bytes: u64,
 }
 

@@ -313,7 +313,7 @@ pub trait Appender: Send {
     /// Appends a chunk. It is not part of the queue before it is [kept](Store::keep).
     fn append(&mut self, chunk: ChunkId, rows: &Encoded) -> Result<Note, QueueError>;
 
-    /// What an appended chunk came with is over: by now it is kept, or nobody wants it.
+    /// The put of an appended chunk has ended: the chunk is kept by now, or is not wanted.
     fn settle(&mut self, chunk: ChunkId);
 
     /// Makes durable what was appended. Once that has failed it never succeeds again.

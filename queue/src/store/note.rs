@@ -28,8 +28,7 @@ impl<T: Serialize + Debug + Send + Sync + 'static> Content for T {
     }
 }
 
-/// What has to be known to find a chunk again: any value of the store's own that is JSON. Nobody but the
-/// store reads it. Cheap to clone.
+/// What a store needs to find a chunk again: any JSON value. Only the store reads it. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Note {
     store: Cow<'static, str>,

@@ -19,8 +19,7 @@
 //!   is back; otherwise they are freed at once with the disposition `lost`, and their whole groups with them.
 //! - A unit's name is the identity of what it holds: one that lost its rows comes back under another.
 //! - A blob that no table knows is removed by its unit: a put that failed half-way leaves nothing.
-//! - Nobody is buried unheard: a unit is dead when it does not answer, not when it says nothing of its own
-//!   accord.
+//! - A unit is asked before it counts as dead: it is dead when it does not answer, not when it is silent.
 //!
 //! # Deliberately absent
 //! Replication: that is the business of an existing distributed store behind [`Store`](crate::Store).

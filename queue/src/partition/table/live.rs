@@ -3,7 +3,7 @@
 //! They are made for some groups at a time, so that the table's lock need not be held for all of its rows at
 //! once. What records speak of must not change between two [slices](Slice): the journal is rewritten on the
 //! thread that applies what has become durable, and a snapshot reads a [cut](super::cuts). Leases are not in
-//! them: what somebody holds is not consumed.
+//! them: a leased row is not consumed.
 
 use std::collections::HashMap;
 
@@ -110,7 +110,7 @@ impl Slice {
     }
 }
 
-/// What a group costs whoever makes its records; one without rows costs something too.
+/// The cost of making a group's records; a group without rows costs something too.
 pub(in crate::partition) fn weight(group: &Group) -> usize {
     group.rows.len().max(1)
 }

@@ -73,7 +73,7 @@ impl SegmentWriter {
     }
 
     fn roll(&mut self) {
-        // What a closed segment holds must be durable before a record refers to it, and nobody syncs it
+        // What a closed segment holds must be durable before a record refers to it, and it is never synced
         // later.
         if let Some(file) = self.file.take()
             && let Err(error) = file.sync_data()
