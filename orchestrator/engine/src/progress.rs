@@ -6,8 +6,8 @@
 //!
 //! # Invariants
 //! - A request that ends well leaves nothing: its tokens are in its [`Generation`](super::Generation).
-//! - Each part has one log-probability per token. Its spans cover its tokens, or there are none: then nobody
-//!   has said yet which version they are of.
+//! - Each part has one log-probability per token. Its spans cover its tokens, or there are none: then
+//!   the engine has not said yet which version generated them.
 //! - An answer that cannot be trusted leaves nothing, not even what came before the first sign of it.
 
 use std::sync::Arc;

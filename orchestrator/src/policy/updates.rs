@@ -272,7 +272,7 @@ impl Driver {
         self.state.begin_update(version);
         self.run.before_update(version).await;
         let updated = match self.updater.apply(announcement).await {
-            Applied::Asked { updated, missed } => has_anyone(version, updated, &missed),
+            Applied::Asked { updated, missed } => has_any_server(version, updated, &missed),
             Applied::Refused { reason } => Err(reason),
             Applied::Ended => Err("the updater has ended".to_owned()),
         };
@@ -300,7 +300,7 @@ impl Driver {
 
 /// The number of servers that have the version, or why there is none. A fleet without servers has nothing to
 /// get.
-fn has_anyone(version: u64, updated: usize, missed: &[Missed]) -> Result<usize, String> {
+fn has_any_server(version: u64, updated: usize, missed: &[Missed]) -> Result<usize, String> {
     for Missed { server, reason } in missed {
         tracing::warn!(version, server, reason, "a server has missed the new weights and is kept out");
     }

@@ -15,7 +15,7 @@ use super::wait_for;
 /// Longest wait for an answer; who asks for something that takes longer asks again.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// What a server answers, head and body; `None` where nobody does.
+/// What a server answers, head and body; `None` if it does not answer.
 fn ask(url: &str, request: &str) -> Option<String> {
     tell(url, request, "")
 }
@@ -33,7 +33,7 @@ fn tell(url: &str, request: &str, body: &str) -> Option<String> {
     Some(answer)
 }
 
-/// The sum of a gauge's or counter's series on a server; zero where nobody answers.
+/// The sum of a gauge's or counter's series on a server; zero if the server does not answer.
 pub(crate) fn metric(url: &str, name: &str) -> f64 {
     let text = ask(url, "GET /metrics").unwrap_or_default();
     let of_name = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
@@ -51,7 +51,7 @@ pub(crate) fn post(url: &str, path: &str) {
     assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer:?}");
 }
 
-/// The JSON that is answered with 200 or 202; `None` where nobody answers, or otherwise.
+/// The JSON of an answer with 200 or 202; `None` for another answer or none.
 pub(crate) fn get_json(url: &str, path: &str) -> Option<Value> {
     body_of(&ask(url, &format!("GET {path}"))?)
 }
