@@ -24,7 +24,9 @@ pub fn group_sound(group: &str, rows: usize, put: usize, size: usize) -> Result<
     if rows <= put && put <= size {
         return Ok(());
     }
-    Err(Violation(format!("group={group}: expected rows <= put <= size, found rows={rows} put={put} size={size}")))
+    Err(Violation(format!(
+        "group={group}: expected rows <= put <= size, found rows={rows} put={put} size={size}"
+    )))
 }
 
 /// A fresh count equals the count that is kept.
@@ -40,7 +42,10 @@ pub fn rows_accounted(partition: &PartitionInspection) -> Result<(), Violation> 
     for task in &partition.tasks {
         let sum = task.incomplete + task.ready + task.leased + task.acked + task.away;
         if sum != partition.rows {
-            return Err(Violation(format!("task={}: expected rows={}, counted {sum}", task.task, partition.rows)));
+            return Err(Violation(format!(
+                "task={}: expected rows={}, counted {sum}",
+                task.task, partition.rows
+            )));
         }
     }
     let done = partition.tasks.iter().map(|task| task.acked).min().unwrap_or(0);

@@ -17,12 +17,12 @@ pub(super) const GROUP_HEADER: &str = "x-rolldock-group";
 pub(super) struct Demand {
     /// Number of samples.
     pub(super) samples: u32,
-    /// Most tokens of each sample; 0 if the request sets no limit.
+    /// Maximum number of tokens of each sample; 0 if the request sets no limit.
     pub(super) expected_tokens: u32,
     pub(super) group: Option<u64>,
 }
 
-/// Most samples that an engine takes in one request (vLLM: `VLLM_MAX_N_SEQUENCES`).
+/// Maximum number of samples that an engine takes in one request (vLLM: `VLLM_MAX_N_SEQUENCES`).
 pub(super) const SAMPLES_MAX: u32 = 16_384;
 
 impl Demand {

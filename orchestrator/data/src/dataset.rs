@@ -18,7 +18,7 @@ use crate::schema::{Row, Schema};
 use crate::spool::{IdentifiedRows, SpoolWriter};
 use crate::{Columns, DataError, DatasetConfig, Duplicates, PromptContent, PromptUid, TextCodec};
 
-/// Most rows of a data set; an order of them takes four bytes a row.
+/// Maximum number of rows of a data set; an order of them takes four bytes a row.
 const ROWS_MAX: u64 = u32::MAX as u64;
 
 /// Maximum number of sources that a report names.

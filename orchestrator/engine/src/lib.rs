@@ -68,7 +68,7 @@ pub struct GenerateRequest {
     pub n: u32,
     /// Seed of the first sample.
     pub seed: u64,
-    /// Most tokens a sample may have.
+    /// Maximum number of tokens a sample may have.
     pub max_tokens: u32,
     /// Shared by every request of a step.
     pub sampling: Arc<SamplingParams>,

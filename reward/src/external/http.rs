@@ -36,9 +36,9 @@ use crate::{RewardError, Score};
 
 use batch::HttpBatch;
 
-/// The most bytes of an answer.
+/// Maximum number of bytes of an answer.
 pub(super) const ANSWER_BYTES_MAX: usize = 8 << 20;
-/// The most bytes that are read of a refusal; errors quote fewer.
+/// Maximum number of bytes that are read of a refusal; errors quote fewer.
 const REFUSAL_BYTES_MAX: usize = 1024;
 /// The time limit of a connection attempt.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
@@ -46,7 +46,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// not use a connection that the server is closing.
 const IDLE_MAX: Duration = Duration::from_secs(4);
 
-/// The most items of a request.
+/// Maximum number of items of a request.
 const BATCH_MAX: usize = 1 << 14;
 
 /// A reward server; its short form is `url` alone.
@@ -58,7 +58,7 @@ pub struct HttpConfig {
     /// The environment variable whose value is sent as a bearer token.
     #[serde(default)]
     pub api_key_env: Option<String>,
-    /// The most jobs of a request; one request per job when absent.
+    /// Maximum number of jobs of a request; one request per job when absent.
     #[serde(default)]
     pub batch_max: Option<usize>,
     /// How long a batch waits to become full, in milliseconds.

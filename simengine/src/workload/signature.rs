@@ -19,7 +19,7 @@ const CHECK_BITS: u32 = 32;
 
 /// Fewest bits per token. With a smaller filler vocabulary a signature would be too long.
 const BITS_MIN: u32 = 6;
-/// Most bits per token. Of a larger filler vocabulary only the first ids are used.
+/// Maximum number of bits per token. Of a larger filler vocabulary only the first ids are used.
 const BITS_MAX: u32 = 16;
 
 /// Spells identities in filler.

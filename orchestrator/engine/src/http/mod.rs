@@ -70,7 +70,7 @@ pub struct HttpConfig {
     pub connect_max: Duration,
     /// Longest probe of a server; longer than the one token it asks for takes on a busy one.
     pub probe_max: Duration,
-    /// Most bytes of an answer. With log-probabilities a token takes up to 160 bytes.
+    /// Maximum number of bytes of an answer. With log-probabilities a token takes up to 160 bytes.
     pub body_bytes_max: usize,
 }
 
