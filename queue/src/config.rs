@@ -15,7 +15,7 @@ use crate::take::Sampler;
 /// journal.
 const DTYPE_DEPTH_MAX: usize = 32;
 
-/// What a put that returned survives.
+/// What an acknowledged put survives.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
@@ -166,7 +166,7 @@ pub struct PartitionSpec {
     /// A longer row is refused; bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub row_bytes_max: Option<u64>,
-    /// What a put that returned survives; the queue's if absent.
+    /// What an acknowledged put survives; that of the queue if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub durability: Option<Durability>,
     /// See [`OnFull`].

@@ -56,7 +56,7 @@ pub enum QueueError {
     /// A snapshot that is not whole, or not what was written.
     #[error("the snapshot is not sound at offset={offset}: {reason}")]
     BadSnapshot {
-        /// Of the frame or payload that it is about.
+        /// The offset of the damaged frame or payload.
         offset: u64,
         /// What is wrong.
         reason: String,
@@ -68,7 +68,7 @@ pub enum QueueError {
         partition: String,
         /// The task.
         task: String,
-        /// Those that there are.
+        /// The partition's tasks.
         tasks: String,
     },
     /// No such column.
@@ -92,9 +92,9 @@ pub enum QueueError {
     WrongType {
         /// The column.
         column: String,
-        /// Of its declaration or first put.
+        /// The type in the declaration or the first put.
         expected: String,
-        /// Of this put.
+        /// The type in this put.
         found: String,
     },
     /// A column that the row has already.
@@ -124,7 +124,7 @@ pub enum QueueError {
     TooLarge {
         /// Rows of the put.
         rows: usize,
-        /// Of the partition.
+        /// The partition's capacity in rows.
         capacity: usize,
     },
     /// No room, and the partition refuses.
@@ -164,7 +164,7 @@ pub enum QueueError {
     TooManyBytes {
         /// Bytes of the put.
         bytes: u64,
-        /// Of the partition.
+        /// The partition's capacity in bytes.
         capacity_bytes: u64,
     },
     /// A row was asked for that its task has acked.
@@ -288,7 +288,7 @@ pub enum QueueError {
     /// A path that the server does not have.
     #[error("the queue's server has no path={path}")]
     UnknownPath {
-        /// As it was asked for.
+        /// The path of the request.
         path: String,
     },
     /// A path that the server has, but not for this.

@@ -31,14 +31,14 @@ pub struct LeaseInspection {
     pub lease: u64,
     /// For which task.
     pub task: String,
-    /// As those who took it call themselves ([`Take::holder`](crate::Take::holder)); empty where they did not
-    /// say, and after a restart.
+    /// The holders' names for themselves ([`Take::holder`](crate::Take::holder)); empty if they gave none,
+    /// and after a restart.
     pub holders: Vec<String>,
     /// How many rows.
     pub rows: usize,
     /// Consumers that get the same rows.
     pub members: u32,
-    /// Those of them that have acked.
+    /// Number of these consumers that have acked.
     pub acked_members: usize,
     /// Until its rows are given again, milliseconds.
     pub expires_in_ms: u64,

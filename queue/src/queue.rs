@@ -175,7 +175,7 @@ impl TransferQueue {
         self.inner.log.close();
     }
 
-    /// What a put that returned survives.
+    /// What an acknowledged put survives.
     pub fn durability(&self) -> Durability {
         self.inner.log.durability()
     }

@@ -90,7 +90,7 @@ pub enum Disposition {
 }
 
 impl Disposition {
-    /// As it is written.
+    /// The name of the disposition in JSON and logs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Acked => "acked",
@@ -118,7 +118,7 @@ impl From<Freed> for Disposition {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupFate {
-    /// Of the partition with that change.
+    /// The partition's revision after the change.
     pub revision: u64,
     /// The group.
     pub group: String,
@@ -149,7 +149,7 @@ pub struct ClosedGroup {
     pub group: String,
     /// Samples that it was declared with.
     pub samples: usize,
-    /// Those of them that are whole.
+    /// Number of these samples that are whole.
     pub samples_whole: usize,
     /// Its rows.
     pub rows: usize,

@@ -26,7 +26,7 @@ pub enum Amount {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sampler {
-    /// As the partition was [declared](crate::PartitionSpec::order); oldest first where it does not say.
+    /// The order of the partition's [declaration](crate::PartitionSpec::order); oldest first if it has none.
     #[default]
     Declared,
     /// Oldest first.
@@ -87,7 +87,7 @@ fn one() -> u32 {
 /// in a request can claim.
 const CONSUMERS_MAX: u32 = 65_536;
 
-/// Of a holder's name.
+/// Maximum size of a holder's name.
 const HOLDER_BYTES_MAX: usize = 256;
 
 impl Share {
@@ -193,7 +193,7 @@ impl Take {
         if self.stale == Stale::Deliver { 0 } else { self.fresh_from(newest) }
     }
 
-    /// At most so many groups, or rows where the amount is in rows.
+    /// The maximum number of groups, or of rows if the amount is in rows.
     fn most(&self) -> usize {
         match self.amount {
             Amount::Rows(count) | Amount::Groups(count) => count,

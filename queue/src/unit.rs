@@ -22,7 +22,7 @@ const ASK_MAX: usize = 1 << 16;
 /// A unit's file that names what it holds.
 const IDENTITY: &str = "unit-id";
 
-/// Whose unit it is, and where it is reached.
+/// The controller of a unit, and the address at which the unit is reached.
 #[derive(Debug, Clone)]
 pub struct UnitConfig {
     /// The controller.
@@ -136,7 +136,7 @@ impl Orphans {
         Ok(())
     }
 
-    /// Those of `groups` that it is time to ask about.
+    /// The `groups` that are old enough to ask about.
     fn old(&mut self, groups: &BTreeMap<String, Vec<RowHandle>>, now: Instant, age: Duration) -> Vec<String> {
         self.since.retain(|blob, _| groups.contains_key(blob));
         for blob in groups.keys() {

@@ -38,7 +38,7 @@ pub enum Problem {
     JournalEnd {
         /// The file.
         file: PathBuf,
-        /// Of the last write.
+        /// Offset of the last write.
         offset: u64,
         /// What is wrong.
         reason: String,

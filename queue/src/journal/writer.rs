@@ -161,7 +161,7 @@ struct Writer {
     path: PathBuf,
     file: File,
     length: u64,
-    /// Of a store whose payload this thread writes.
+    /// The appender of a store whose payload this thread writes.
     appender: Option<Box<dyn Appender>>,
     journal_bytes: u64,
     live: LiveRecords,

@@ -42,7 +42,7 @@ impl Drop for ColumnsReservation {
 pub(crate) struct PlacedColumns {
     pub(crate) note: Note,
     pub(crate) rows: usize,
-    /// Of payload.
+    /// Size of the payload.
     pub(crate) bytes: u64,
 }
 

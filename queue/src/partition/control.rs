@@ -133,7 +133,7 @@ impl Partition {
         self.shared.table.lock().spec.capacity_rows
     }
 
-    /// Those of these rows that are not gone.
+    /// The rows among these that are not gone.
     pub(crate) fn still_there(&self, mut rows: Vec<RowHandle>) -> Vec<RowHandle> {
         let table = self.shared.table.lock();
         rows.retain(|row| table.row(*row).is_ok());

@@ -63,7 +63,7 @@ pub(crate) struct Shared {
     pub(crate) changed: Notify,
     /// Whether anybody counts bytes.
     counts_bytes: bool,
-    /// What a put that returned survives.
+    /// What an acknowledged put survives.
     durability: Durability,
     pub(crate) plane: Plane,
     log: Log,
@@ -219,7 +219,7 @@ impl Partition {
         &self.shared.name
     }
 
-    /// As it was declared.
+    /// The declaration of the partition.
     pub fn spec(&self) -> PartitionSpec {
         self.shared.table.lock().spec.clone()
     }

@@ -19,7 +19,7 @@ pub(crate) struct PlacedRows {
     pub(crate) rows: usize,
     pub(crate) columns: Vec<ColumnSpec>,
     pub(crate) lengths: Vec<u32>,
-    /// Of payload.
+    /// Size of the payload.
     pub(crate) bytes: u64,
 }
 

@@ -66,7 +66,7 @@ pub(crate) enum Record {
         task: String,
         #[serde(with = "runs")]
         rows: Vec<RowHandle>,
-        /// Whose rows they were.
+        /// The lease that the rows belonged to.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         lease: Option<u64>,
     },

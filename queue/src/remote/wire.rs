@@ -51,7 +51,7 @@ pub(crate) struct PlacedStretch {
 #[serde(deny_unknown_fields)]
 pub(crate) struct PlacedColumns {
     pub(crate) place: Place,
-    /// Of payload.
+    /// Size of the payload.
     pub(crate) bytes: u64,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct UnitRows {
 #[serde(deny_unknown_fields)]
 pub(crate) struct PutQuery {
     pub(crate) group: String,
-    /// As the partition says, or else the rows of this put, if absent.
+    /// The group's size; if absent, the partition's declaration or else the number of rows of this put.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) group_size: Option<usize>,
     /// The sample that the rows belong to; the group's size counts samples then.
@@ -330,7 +330,7 @@ pub(crate) struct BlobsBody {
     pub(crate) blobs: Vec<String>,
 }
 
-/// Those of them that no table knows.
+/// The blobs that no table refers to.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct UnknownAnswer {
     pub(crate) unknown: Vec<String>,

@@ -24,7 +24,7 @@ const PACK_BYTES: usize = 256 << 10;
 const FRAME_BYTES: usize = 1 << 20;
 /// or its payload.
 const FRAME_PAYLOAD_BYTES: usize = 1 << 20;
-/// Of compression: zstd's own choice.
+/// Level of compression: zstd's default.
 const LEVEL: i32 = 3;
 /// What reading a frame may take of memory beside what it unpacks to, as a power of two; the level asks for
 /// 21.
@@ -60,7 +60,7 @@ impl Payload {
 pub(super) struct Filling {
     body: Body,
     payloads: Vec<Payload>,
-    /// Of all of them.
+    /// Size of all payloads.
     payload_bytes: usize,
 }
 

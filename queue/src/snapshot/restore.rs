@@ -36,7 +36,7 @@ struct Arrival {
     rows: usize,
     /// Rows that records have.
     given: usize,
-    /// Whose it is.
+    /// The partition that the payload belongs to.
     partition: Option<String>,
     /// Where the process holds them.
     held: Option<Chunk>,

@@ -91,7 +91,7 @@ pub struct ChunkId(pub u64);
 pub(crate) struct ChunkLocation {
     /// Number of the segment file.
     pub(crate) segment: u64,
-    /// Of its first byte.
+    /// Offset of its first byte.
     pub(crate) offset: u64,
     /// Bytes.
     pub(crate) length: u64,

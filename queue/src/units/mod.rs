@@ -142,7 +142,7 @@ pub enum UnitStatus {
 /// A unit for people and clients.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnitInspection {
-    /// As it announced itself.
+    /// The card with which it registered.
     #[serde(flatten)]
     pub card: UnitCard,
     /// What it is.

@@ -25,7 +25,7 @@ const CAPACITY_ROWS: usize = 48;
 const LEASE_MS: u64 = 1_000;
 /// Consumers; each holds leases of its own.
 const CLIENTS: usize = 3;
-/// Of a case.
+/// Minimum number of operations of a case.
 const OPERATIONS_MIN: usize = 100;
 const CASES_IN_MEMORY: u32 = 800;
 const CASES_ON_DISK: u32 = 220;

@@ -9,7 +9,7 @@ use crate::take::{Amount, GroupSampler, ReadyGroup, Take};
 /// What was chosen.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Chosen {
-    /// Of each group: what it is and its rows.
+    /// The number of each group, and its chosen rows.
     pub(crate) groups: Vec<(u64, Vec<RowHandle>)>,
 }
 

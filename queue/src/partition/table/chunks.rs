@@ -30,7 +30,7 @@ struct ChunkRows {
     of: usize,
     /// Bytes that it keeps in memory; 0 where they are not counted.
     held_bytes: u64,
-    /// Those of them that live rows need.
+    /// Number of these bytes that live rows need.
     live_bytes: u64,
 }
 

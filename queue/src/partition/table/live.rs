@@ -16,7 +16,7 @@ use crate::store::{ChunkId, Note};
 pub(in crate::partition) const SLICE_ROWS: usize = if cfg!(test) { 2 } else { 1024 };
 /// Rows of an ack's record.
 pub(in crate::partition) const ACK_ROWS: usize = 8192;
-/// Of a record that holds owners' words or tokens.
+/// A record that holds owners' records or tokens is closed at this size in bytes.
 const WORDS_BYTES: usize = 1 << 20;
 
 /// Rows of one chunk.
@@ -94,7 +94,7 @@ impl Slice {
         Self { puts, columns, acks }
     }
 
-    /// Of groups that come behind these.
+    /// Appends the records of later groups.
     pub(in crate::partition) fn append(&mut self, mut behind: Self) {
         self.puts.append(&mut behind.puts);
         self.columns.append(&mut behind.columns);

@@ -16,7 +16,7 @@ use crate::{ExportFormat, QueueError, SnapshotCounts, VerifyReport};
 
 /// How long a whole queue may take to be sent, restored or looked through.
 const WHOLE_MAX: Duration = Duration::from_secs(24 * 3600);
-/// Of a file that is sent.
+/// Size of the pieces in which a file is sent.
 const PIECE_BYTES: usize = 256 << 10;
 /// Pieces that wait to be sent.
 const PIECES_MAX: usize = 8;
