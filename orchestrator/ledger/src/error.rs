@@ -13,7 +13,7 @@ pub enum LedgerError {
     Io {
         /// What was tried.
         action: &'static str,
-        /// Of what.
+        /// The file or directory.
         file: PathBuf,
         /// The system's words.
         reason: String,
@@ -35,7 +35,7 @@ pub enum LedgerError {
     Corrupt {
         /// The log, or a file of tokens.
         file: PathBuf,
-        /// Of the frame that it is about.
+        /// The offset of the damaged frame.
         offset: u64,
         /// What is there.
         found: String,

@@ -12,7 +12,7 @@ use super::{DispatchRecord, LedgerError, LedgerState, LogEnd, Next, Record, read
 /// A dispatch with what became of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DispatchHistory {
-    /// As it was sent out.
+    /// The record of the sending.
     pub dispatch: DispatchRecord,
     /// The step that its end counts for; `None` while it is in flight.
     pub ended_in: Option<u64>,

@@ -42,7 +42,7 @@ pub struct QueuedPrompt {
 pub struct StepState {
     /// Groups that it must collect.
     pub target: u64,
-    /// At its start.
+    /// The policy version at the start of the step.
     pub policy_version: u64,
     /// Dispatches by fate, each in the step in which it ends, whichever step sent it out; those of all lives
     /// together.
@@ -86,7 +86,7 @@ pub struct LedgerState {
 }
 
 impl LedgerState {
-    /// Of all records of the ledger in `dir`. Blocks.
+    /// Reads the state from all records of the ledger in `dir`. Blocks.
     ///
     /// # Errors
     /// What [`read_log`](super::read_log) and [`LedgerState::apply`] say.
@@ -367,12 +367,12 @@ impl LedgerState {
         self.token_files.contains_key(&step)
     }
 
-    /// Of the next dispatch.
+    /// The id of the next dispatch.
     pub fn next_dispatch(&self) -> DispatchId {
         DispatchId(self.next_id)
     }
 
-    /// Of the next new prompt.
+    /// The number of the next new prompt.
     pub fn next_number(&self) -> u64 {
         self.next_number
     }

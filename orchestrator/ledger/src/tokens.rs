@@ -208,7 +208,7 @@ pub(super) struct TokenFiles {
 }
 
 impl TokenFiles {
-    /// Of a directory, with whatever files it has.
+    /// Opens the files of tokens of a directory.
     pub(super) fn open(dir: &Path) -> Result<Self, LedgerError> {
         let mut there = BTreeSet::new();
         for entry in std::fs::read_dir(dir).map_err(LedgerError::io("list", dir))? {

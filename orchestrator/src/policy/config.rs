@@ -14,7 +14,7 @@ pub enum PolicyMode {
     Sync,
     /// One step.
     OneStepOff,
-    /// As far as the staleness bound allows.
+    /// Generation runs ahead as far as the staleness bound allows.
     FullyAsync,
 }
 

@@ -32,7 +32,7 @@ const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60);
 pub struct Missed {
     /// Its name in the fleet.
     pub server: String,
-    /// At what it failed, and why.
+    /// The call at which the server failed, and the reason.
     pub reason: String,
 }
 
@@ -43,7 +43,7 @@ pub enum Applied {
     Asked {
         /// How many have the version.
         updated: usize,
-        /// Those that do not.
+        /// The servers that do not have the version.
         missed: Vec<Missed>,
     },
     /// No server was asked, because the announcement lacks what the method needs.

@@ -166,7 +166,7 @@ pub(crate) struct Board {
     accepted_count: usize,
     /// Steps behind the next one that an earlier life of the run has ended.
     ended_before: BTreeSet<u64>,
-    /// Of steps that an earlier life of the run has begun.
+    /// Accepted groups of each step that an earlier life of the run has begun.
     accepted_before: BTreeMap<u64, usize>,
     /// Accepted groups of the step by their staleness at the claim.
     ages: BTreeMap<u64, u64>,
@@ -387,7 +387,7 @@ pub struct Counts {
 /// What new groups wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
-    /// As much as it may lag behind is under way: its next version.
+    /// The trainer's next version: as many groups are in flight as the trainer may lag behind.
     Trainer,
     /// Room for what was accepted.
     Queue,

@@ -58,7 +58,7 @@ pub(crate) struct SentOut<'a> {
     pub(crate) policy_version: u64,
     pub(crate) first_attempt: u32,
     pub(crate) returns: u32,
-    /// Of a new prompt: where the data continues behind it.
+    /// For a new prompt: where the data continues after it.
     pub(crate) drawn_to: Option<Position>,
 }
 

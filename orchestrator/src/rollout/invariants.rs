@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use rolldock_dispatch::Totals;
 use rolldock_dispatch::invariants::Violation;
 
-/// At the end of a step nothing is in flight.
+/// Checks that nothing is in flight at the end of a step.
 pub fn settled(totals: &Totals) -> Result<(), Violation> {
     if totals.in_flight == 0 {
         return Ok(());

@@ -122,7 +122,7 @@ pub(crate) enum Unfinished {
 
 /// Tries of a request, and what they have come to.
 struct Tries {
-    /// Whose draw is generated.
+    /// The attempt whose draw is generated.
     attempt: u32,
     /// Requests of this dispatch that an engine may have seen; names the next one.
     sent: u32,
@@ -132,7 +132,7 @@ struct Tries {
     busy: u32,
     failed_on: Vec<ServerId>,
     spent: Spent,
-    /// Of a request for one sample.
+    /// The tokens so far, for a request with one sample.
     so_far: CarriedSample,
 }
 

@@ -37,7 +37,7 @@ impl Phase {
     pub const ALL: [Self; 6] =
         [Self::Permit, Self::Engine, Self::Reward, Self::Queue, Self::Update, Self::Trainer];
 
-    /// As it is written everywhere.
+    /// The name of the phase in logs and errors.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Permit => "permit",

@@ -167,7 +167,7 @@ impl HttpEngine {
     /// Cancel-safe: servers that were ready before are taken in.
     ///
     /// # Errors
-    /// Those of [`HttpEngine::add`].
+    /// The errors of [`HttpEngine::add`].
     pub async fn add_all(&self, servers: &[(String, String)]) -> Result<Vec<ServerFacts>, EngineError> {
         try_join_all(servers.iter().map(|(name, url)| self.add(name, url))).await
     }

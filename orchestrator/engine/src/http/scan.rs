@@ -125,7 +125,7 @@ pub(super) struct Scanner {
 }
 
 impl Scanner {
-    /// At the start of a document.
+    /// A scanner at the start of a document.
     pub(super) fn new() -> Self {
         Self {
             expect: Expect::Value,

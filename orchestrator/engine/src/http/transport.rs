@@ -35,7 +35,7 @@ const CONNECTIONS_IDLE_MAX: usize = 1024;
 /// Maximum number of bytes of an error's body that are read; vLLM echoes the whole request in some errors.
 const ERROR_BODY_BYTES_MAX: usize = 256 << 10;
 
-/// Maximum number of bytes of an error's message that are passed on.
+/// Maximum number of characters of an error's message that are passed on.
 pub(super) const REASON_CHARS_MAX: usize = 300;
 
 /// vLLM's words where logits are NaN: a 400 for which the request is not to blame.

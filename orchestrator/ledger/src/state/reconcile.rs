@@ -16,7 +16,7 @@ pub struct OpenStep {
     pub step: u64,
     /// Groups that it was to collect.
     pub target: u64,
-    /// Those of them that the queue has.
+    /// Number of its accepted groups, which are in the queue.
     pub accepted: u64,
     /// Its dispatches so far, by fate; none is in flight.
     pub totals: Totals,
@@ -39,15 +39,15 @@ pub struct Resumption {
     pub policy_version: u64,
     /// The weights that servers were given last: an announcement, as JSON.
     pub weights: Option<Arc<str>>,
-    /// Of the next dispatch.
+    /// The id of the next dispatch.
     pub next_dispatch: DispatchId,
-    /// Of the next new prompt.
+    /// The number of the next new prompt.
     pub next_number: u64,
     /// Where the data continues; `None` before the first dispatch, or where its source could not say.
     pub position: Option<Position>,
     /// Dispatches of the run by fate; none is in flight.
     pub run_totals: Totals,
-    /// Of the process that continues.
+    /// The number of the process that continues the run.
     pub life: u32,
 }
 

@@ -135,7 +135,7 @@ pub enum FleetCommand {
     /// Show the servers
     #[command(after_help = examples::FLEET_LIST)]
     List {
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },

@@ -132,7 +132,7 @@ pub enum ValidationPriority {
     /// Behind all training.
     #[default]
     Last,
-    /// As a new group of training.
+    /// The priority of a new training group.
     Equal,
     /// Before every new group of training.
     First,
