@@ -34,7 +34,7 @@ pub trait Queue: Send + Sync + std::fmt::Debug {
         wait: Option<Duration>,
     ) -> BoxFuture<'a, Result<Vec<RowHandle>, QueueError>>;
 
-    /// Adds columns to rows that are there: row `i` of `batch` belongs to handle `i`.
+    /// Adds columns to existing rows: row `i` of `batch` belongs to handle `i`.
     fn write_columns<'a>(
         &'a self,
         partition: &'a str,

@@ -145,7 +145,8 @@ pub struct PartitionSpec {
     /// Known columns; others are taken in as they come, and keep the type of their first put.
     #[serde(default)]
     pub columns: Vec<ColumnSpec>,
-    /// Who must ack a row before it is freed, and which columns each needs; none means all of the first put.
+    /// The tasks that must ack a row before it is freed, each with the columns that it needs; none means all
+    /// columns of the first put.
     pub tasks: Vec<TaskSpec>,
     /// Columns whose lists or numbers say how many tokens a row has, for takes by tokens and balanced ones.
     #[serde(default)]

@@ -49,9 +49,9 @@ pub struct LeaseInspection {
 pub struct PartitionInspection {
     /// Its name.
     pub name: String,
-    /// Rows that are there.
+    /// Existing rows.
     pub rows: usize,
-    /// Groups that are there.
+    /// Existing groups.
     pub groups: usize,
     /// Rows that fit.
     pub capacity_rows: usize,
@@ -61,7 +61,7 @@ pub struct PartitionInspection {
     pub tasks: Vec<TaskCounts>,
     /// Rows that are gone, by what became of them, since the journal was rewritten last.
     pub dispositions: Dispositions,
-    /// Who has what.
+    /// The leases of the partition.
     #[serde(default)]
     pub leases: Vec<LeaseInspection>,
 }

@@ -35,7 +35,7 @@ pub struct Put {
     pub priority: i64,
     /// Makes a repetition of the same put harmless: it returns the rows of the first one.
     pub token: Option<String>,
-    /// A key of each row, unique among the rows that are there; none if empty.
+    /// A key of each row, unique among the existing rows; none if empty.
     pub keys: Vec<String>,
     /// JSON of each row, the owner's; none if empty.
     pub tags: Vec<Value>,

@@ -38,7 +38,7 @@ impl TaskStats {
 /// Numbers of a partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartitionStats {
-    /// Rows that are there.
+    /// Existing rows.
     pub rows: usize,
     /// Rows of puts that are on their way.
     pub rows_reserved: usize,
@@ -48,7 +48,7 @@ pub struct PartitionStats {
     pub payload_bytes: u64,
     /// The bound, if there is one.
     pub capacity_bytes: Option<u64>,
-    /// Groups that are there, unfinished ones included.
+    /// Existing groups, unfinished ones included.
     pub groups: usize,
     /// Leases that are held.
     pub leases: usize,

@@ -17,7 +17,7 @@ pub enum Amount {
     Rows(usize),
     /// Whole groups, all of whose rows are ready.
     Groups(usize),
-    /// Whole groups until the next would exceed so many tokens, as the partition's
+    /// Whole groups until the next would exceed this many tokens, as the partition's
     /// [`length_columns`](crate::PartitionSpec::length_columns) count them; at least one.
     Tokens(u64),
 }
@@ -107,9 +107,9 @@ impl Share {
 pub struct Take {
     /// The task that takes.
     pub task: String,
-    /// At most so much; of all ranks together where there is a [`Share`].
+    /// The maximum amount; that of all ranks together if there is a [`Share`].
     pub amount: Amount,
-    /// At least so many groups, or rows where the amount is in rows; a take waits until there is that much,
+    /// At least this many groups, or rows where the amount is in rows; a take waits until there is that much,
     /// or the end of puts.
     pub at_least: usize,
     /// Only these columns; all if absent.
@@ -201,7 +201,7 @@ impl Take {
         }
     }
 
-    /// At least so many groups or rows: one for each rank where several share them, so that none of them
+    /// At least this many groups or rows: one for each rank where several share them, so that none of them
     /// starves while the others take what comes.
     pub(crate) fn enough(&self) -> usize {
         let ranks = self.share.map_or(1, |share| share.ranks as usize);

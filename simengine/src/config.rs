@@ -42,7 +42,7 @@ pub struct ServerConfig {
     pub time_scale: f64,
     /// Whether the token-in, token-out endpoints are on.
     pub scale_out: bool,
-    /// An abort by id within so many simulated ms of its request is lost, as it mostly is on the real server.
+    /// An abort by id within this many simulated ms of its request is lost, as it usually is on a real server.
     pub abort_race_ms: u64,
     /// Longest time between two flushes of the streams, in simulated ms. One timer serves all of them.
     pub stream_interval_ms: u64,

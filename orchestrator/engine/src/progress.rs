@@ -44,7 +44,7 @@ impl Progress {
         std::mem::take(&mut self.samples.lock())
     }
 
-    /// Tokens that are there, over all samples.
+    /// Number of tokens so far, over all samples.
     pub fn tokens(&self) -> u64 {
         self.samples.lock().iter().map(|sample| sample.response_ids.len() as u64).sum()
     }

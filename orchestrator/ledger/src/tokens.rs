@@ -203,7 +203,7 @@ struct OpenFile {
 pub(super) struct TokenFiles {
     dir: PathBuf,
     open: Option<OpenFile>,
-    /// Files that are there, by step.
+    /// Existing files, by step.
     there: BTreeSet<u64>,
 }
 

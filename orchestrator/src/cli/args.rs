@@ -96,7 +96,7 @@ pub struct RunArgs {
     /// Ends after this many steps
     #[arg(long, value_name = "N")]
     pub steps: Option<u64>,
-    /// Where the run keeps its ledger, queue and recipe; goes on with the run that is there
+    /// The directory of the run's ledger, queue and recipe; a run that is in it continues
     /// [default: runs/<recipe's name>]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,

@@ -58,7 +58,7 @@ fn is_run(out: &Path) -> bool {
     ledger_file(out).exists()
 }
 
-/// A run goes on with the recipe that it has, or with one whose changes leave what is there what it is.
+/// A run continues with its own recipe, or with a changed one whose changes keep its data valid.
 fn check_changes(out: &Path, recipe: &Recipe) -> anyhow::Result<()> {
     let file = out.join(RECIPE_FILE);
     // A run that was ended before it had written it has done nothing yet.

@@ -113,7 +113,7 @@ struct Requeued {
 pub(crate) enum Decided {
     /// A group was accepted.
     Group(Box<Group>),
-    /// A step reached its target, and the next one goes on with what is under way.
+    /// A step reached its target, and the next one continues with the groups in flight.
     StepEnd(EndedStep),
 }
 

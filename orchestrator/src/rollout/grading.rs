@@ -122,7 +122,7 @@ pub(crate) enum Ungraded {
 /// Where grades come from.
 #[derive(Clone)]
 pub enum Grading {
-    /// The blocking pool, at most so many at a time.
+    /// The blocking pool, at most this many at a time.
     Pool {
         /// What runs there.
         grader: Arc<dyn Grader>,
@@ -131,7 +131,7 @@ pub enum Grading {
     },
     /// The worker's own task: for virtual time.
     Inline(Arc<dyn Grader>),
-    /// Outside; at most so many responses are decoded at a time.
+    /// Outside; at most this many responses are decoded at a time.
     Outside {
         /// The grader.
         grader: OutsideGrader,

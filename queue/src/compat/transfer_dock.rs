@@ -97,7 +97,7 @@ pub enum Pick {
     Indexes(Vec<u64>),
     /// So many, whatever their prompts.
     Samples(usize),
-    /// All samples of so many prompts.
+    /// All samples of this many prompts.
     Prompts(usize),
 }
 

@@ -88,7 +88,7 @@ pub struct MetaRequest {
     pub partition: String,
     /// The task that asks; its declaration says which columns its rows need.
     pub task: String,
-    /// Rows, or groups with [`whole_groups`](Self::whole_groups): just so many, fewer only after the end of
+    /// Rows, or groups with [`whole_groups`](Self::whole_groups): just this many, fewer only after the end of
     /// puts.
     pub batch_size: usize,
     /// Whether the batch size is in groups, all of whose rows are ready.
@@ -170,7 +170,7 @@ impl TransferQueueClient {
         self.queue.write_columns(&meta.partition, &meta.rows, data).await
     }
 
-    /// Rows that are ready for a task, under a lease and without their payload. `None`: not so many are
+    /// Rows that are ready for a task, under a lease and without their payload. `None`: not this many are
     /// ready, or none ever will be.
     ///
     /// Cancel-safe: rows that were leased for a dropped call are given back.

@@ -1,4 +1,4 @@
-//! Adding columns to rows that are there.
+//! Adding columns to existing rows.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -92,14 +92,14 @@ impl ColumnsReservation {
 }
 
 impl Partition {
-    /// Adds columns to rows that are there: row `i` of `batch` belongs to handle `i`.
+    /// Adds columns to existing rows: row `i` of `batch` belongs to handle `i`.
     ///
     /// Cancel-safe: it happens whole or not at all.
     pub async fn write_columns(&self, rows: &[RowHandle], batch: RecordBatch) -> Result<(), QueueError> {
         self.write_columns_once(rows, vec![batch], None).await
     }
 
-    /// The same; repeating it with the same token changes nothing.
+    /// Does this once: a call with a token that was used before changes nothing.
     pub(crate) async fn write_columns_once(
         &self,
         rows: &[RowHandle],

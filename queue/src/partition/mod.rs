@@ -246,7 +246,7 @@ impl Partition {
         self.clear_once(rows, None).await
     }
 
-    /// The same; repeating it with the same token changes nothing.
+    /// Does this once: a call with a token that was used before changes nothing.
     pub(crate) async fn clear_once(
         &self,
         rows: &[RowHandle],

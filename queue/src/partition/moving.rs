@@ -2,8 +2,8 @@
 //! cannot stay.
 //!
 //! The rows of chunks that are still needed are copied to a chunk of their own, and from one moment on the
-//! table finds them there. Who read the table before that moment and the payload after it is told that the
-//! chunk is gone, and asks again. Handles, leases and acks know nothing of it.
+//! table finds them there. A call that read the table before that moment and reads the payload after it gets
+//! the error that the chunk is gone, and asks again. Handles, leases and acks are not affected.
 
 use std::slice::from_ref;
 use std::sync::Arc;

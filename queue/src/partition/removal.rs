@@ -43,7 +43,7 @@ impl Shared {
         }
     }
 
-    /// Lets go of everything and of everybody who waits.
+    /// Frees everything, and ends all calls that wait.
     fn discard(&self) {
         let released = {
             let mut table = self.table.lock();
@@ -67,7 +67,7 @@ impl Partition {
         self.clear_all_once(None).await
     }
 
-    /// The same; repeating it with the same token changes nothing.
+    /// Does this once: a call with a token that was used before changes nothing.
     pub(crate) async fn clear_all_once(&self, token: Option<String>) -> Result<usize, QueueError> {
         self.shared.check_is_there()?;
         if self.begin_once(token.as_ref(), |_| Ok(())).await?.is_none() {

@@ -141,7 +141,7 @@ pub(crate) struct Table {
     columns: Columns,
     slots: Slots,
     pub(crate) groups: BTreeMap<u64, Group>,
-    /// Groups that are there by their names; the latest of a name.
+    /// Existing groups by their names; the latest of a name.
     open_groups: HashMap<String, u64>,
     samples: SampleIndex,
     next_group: u64,

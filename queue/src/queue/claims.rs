@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::error::QueueError;
 
-/// Who makes a partition of a name.
+/// The call that makes a partition of a name.
 #[derive(Debug, Clone, Copy)]
 enum Claimed {
     Declared { times: usize },

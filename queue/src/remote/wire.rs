@@ -229,7 +229,7 @@ pub(crate) struct ColumnsQuery {
 pub(crate) struct ClearBody {
     #[serde(default)]
     pub(crate) rows: Vec<RowHandle>,
-    /// All rows that are there, instead of given ones.
+    /// All existing rows, instead of given ones.
     #[serde(default)]
     pub(crate) all: bool,
     /// Rows that are gone already are no error.
@@ -366,7 +366,7 @@ pub(crate) struct UnitsOfBody {
     pub(crate) rows: Vec<RowHandle>,
 }
 
-/// The units for rows, so many at a time; none where columns go to the controller.
+/// The units for rows, this many at a time; none where columns go to the controller.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct UnitsOfAnswer {
     pub(crate) units: Vec<UnitRows>,

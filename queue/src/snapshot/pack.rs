@@ -20,7 +20,7 @@ use crate::store::{Chunk, ChunkId, Encoded, Loaded, payload_bytes};
 /// one row reads the whole payload for its checksum, so the size is just large enough for the head to cost
 /// little.
 const PACK_BYTES: usize = 256 << 10;
-/// A frame is closed when its records take so many bytes,
+/// A frame is closed when its records take this many bytes,
 const FRAME_BYTES: usize = 1 << 20;
 /// or its payload.
 const FRAME_PAYLOAD_BYTES: usize = 1 << 20;

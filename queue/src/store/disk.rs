@@ -34,7 +34,7 @@ use segments::SegmentWriter;
 
 /// A chunk that is at least so long is mapped; below that reading it costs less. Bytes.
 const MAPPED_BYTES_MIN: u64 = 64 << 10;
-/// Chunks of so many bytes are encoded on the spot: that takes less than to hand them to another thread.
+/// Chunks of this many bytes are encoded on the spot: that takes less than to hand them to another thread.
 const INLINE_BYTES_MAX: usize = 64 << 10;
 
 fn segment_path(dir: &Path, segment: u64) -> PathBuf {
@@ -46,7 +46,7 @@ fn segment_number(path: &Path) -> Option<u64> {
     name.strip_prefix("segment-")?.strip_suffix(".arrow")?.parse().ok()
 }
 
-/// A segment is worth emptying when less than one in so many of its bytes is live.
+/// A segment is worth emptying when less than one in this many of its bytes is live.
 const SPARSE: u64 = 2;
 
 #[derive(Debug, Default)]

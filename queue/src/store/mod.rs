@@ -228,7 +228,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Takes chunks in: what became of each, in their order; or none of them, with what is left behind freed
     /// sooner or later. An error that is [`Retryable`](crate::ErrorClass::Retryable) is passed to the
-    /// producer, who puts again.
+    /// producer, which puts again.
     ///
     /// Cancel-safe in the same sense.
     fn put(&self, chunks: Vec<NewChunk>) -> BoxFuture<'_, Result<Vec<Stored>, QueueError>>;

@@ -1,4 +1,4 @@
-//! Who there is, and what lies where.
+//! The storage units that exist, and the chunks that lie on each.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Payload on other machines.
 //!
 //! A **storage unit** is a queue server of its own whose rows only the controller knows: the controller keeps
-//! the table (who may take what) and, for each chunk, its [`Place`]: the unit and the handles of its rows
-//! there. So a unit brings the durability, the checksums, the compaction and the wire format of any queue,
+//! the table (which task may take which rows) and, for each chunk, its [`Place`]: the unit, and the handles of
+//! its rows there. So a unit brings the durability, the checksums, the compaction and the wire format of any queue,
 //! and clients read and write it with the same calls.
 //!
 //! ```text
@@ -94,7 +94,7 @@ pub(crate) trait UnitClient: std::fmt::Debug + Send + Sync {
         columns: Option<&'a [String]>,
     ) -> BoxFuture<'a, Result<Vec<RecordBatch>, QueueError>>;
 
-    /// Frees those of the rows that are there.
+    /// Frees the existing rows among these.
     fn clear<'a>(&'a self, rows: &'a [RowHandle]) -> BoxFuture<'a, Result<(), QueueError>>;
 
     /// Whether it answers. Waits as long as it takes.

@@ -45,7 +45,7 @@ fn run(operations: Vec<Op>, dir: Option<&Path>) {
     });
 }
 
-/// Checks so many random courses; `ROLLDOCK_QUEUE_CASES` asks for another number. Says how many operations
+/// Checks this many random courses; `ROLLDOCK_QUEUE_CASES` asks for another number. Says how many operations
 /// they had.
 fn check(cases: u32, root: impl Fn() -> Option<tempfile::TempDir>) {
     let asked = std::env::var("ROLLDOCK_QUEUE_CASES").ok().and_then(|cases| cases.parse().ok());

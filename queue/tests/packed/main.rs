@@ -134,7 +134,7 @@ fn rows_of(schema: u8, first: i64, count: i64) -> RecordBatch {
 
 #[derive(Debug, Clone)]
 enum Op {
-    /// Groups of rows of a schema, each in puts of so many rows.
+    /// Groups of rows of a schema, each in puts of this many rows.
     Put {
         schema: u8,
         groups: u8,

@@ -2,7 +2,7 @@
 //!
 //! A sample that was cut off comes back over HTTP as an ordinary prompt: the protocol does not mark the
 //! tokens that belong to the sample. So a response begins with its identity and a check sum, spelled in
-//! filler. If a prompt ends in such a beginning, the server goes on with that sample. Any server can do so,
+//! filler. If a prompt ends in such a beginning, the server continues that sample. Any server can do so,
 //! since none has to remember the sample.
 //!
 //! # Deliberately absent

@@ -129,7 +129,7 @@ impl Fraction {
         Some(self.with_places(scaled(places) / bottom, places))
     }
 
-    /// To the nearest decimal of so many places.
+    /// The number, rounded to this many places.
     pub(super) fn rounded(&self, places: u32) -> String {
         let bottom = u128::from(self.bottom);
         self.with_places((u128::from(self.top) * 10_u128.pow(places) + bottom / 2) / bottom, places)

@@ -53,7 +53,7 @@ use server::{ProbedServer, Server};
 use stream::StreamReader;
 use transport::{NAN_WORDS, Transport, read_body, refusal};
 
-/// A token of a streamed answer comes with an event around it: so many times the bytes.
+/// The factor by which the bound grows for a streamed answer, because each token comes in an event.
 const STREAM_BYTES_FACTOR: usize = 4;
 
 /// Turns a text into token ids: compared with what a server makes of it, and used where one returns none.

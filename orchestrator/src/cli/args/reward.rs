@@ -59,8 +59,8 @@ pub struct AdvantageArgs {
     /// The estimator of rows that name none: grpo, grpo_no_std, dr_grpo, rloo, reinforce_plus_plus_baseline
     #[arg(long, value_name = "NAME", default_value = "grpo")]
     pub estimator: String,
-    /// The epsilon of rows that name none, which keeps quotients finite [default: the estimator's, 1e-6; 1e-8 of
-    /// reinforce_plus_plus_baseline]
+    /// The epsilon of rows that name none, which keeps quotients finite [default: the estimator's, 1e-6; 1e-8
+    /// of reinforce_plus_plus_baseline]
     #[arg(long)]
     pub epsilon: Option<f32>,
     /// Where the rows go, with advantage and each group's verdict added [default: standard output]

@@ -104,7 +104,7 @@ async fn a_transfer_without_its_payload_is_refused_before_anything_is_paused() {
     assert!(status.failure.unwrap().contains("payload"));
 }
 
-/// The servers that take no permits in a run that goes on with version 3, as they are when it begins.
+/// The servers that take no permits in a run that continues with version 3, at its beginning.
 async fn held_on_resume(method: UpdateMethod, path: Option<&str>) -> usize {
     let update = PolicyUpdate { method, ..PolicyUpdate::default() };
     let last = Announcement { path: path.map(str::to_owned), ..Announcement::new(3) };

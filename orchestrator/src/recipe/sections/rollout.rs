@@ -112,7 +112,7 @@ impl Default for Timeouts {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Validation {
-    /// After every so many steps.
+    /// Number of steps from one validation to the next.
     pub every_steps: u64,
     /// Samples of a validation prompt.
     pub samples_per_prompt: u32,

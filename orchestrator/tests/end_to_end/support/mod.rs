@@ -76,7 +76,7 @@ impl Rolldock {
         Self(command)
     }
 
-    /// The same with no more open files than so many, which it cannot change.
+    /// A command whose process may open at most `files_max` files, and cannot raise this limit.
     pub(crate) fn with_files(files_max: u32, arguments: &[&str]) -> Self {
         let mut command = Command::new("sh");
         let limited = format!("ulimit -n {files_max} && exec \"$0\" \"$@\"");

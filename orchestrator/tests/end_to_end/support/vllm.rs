@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::wait_for;
 
-/// Longest wait for an answer; who asks for something that takes longer asks again.
+/// Longest wait for an answer; a test that asks for something that takes longer asks again.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// What a server answers, head and body; `None` if it does not answer.

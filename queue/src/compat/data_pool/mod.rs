@@ -249,7 +249,7 @@ impl DataPool {
         self.queue.end_sample(self.partition(), trajectory_uid).await
     }
 
-    /// Up to so many prompt groups that are ready, oldest first; `None` at once if there are none.
+    /// Up to `groups` prompt groups that are ready, oldest first; `None` at once if there are none.
     ///
     /// Cancel-safe: steps that were leased for a dropped call are given back.
     pub async fn fetch_batch(&self, task: &str, groups: usize) -> Result<Option<PoolBatch>, QueueError> {
@@ -257,7 +257,7 @@ impl DataPool {
         self.take(&self.asked(task, groups)).await
     }
 
-    /// Up to so many prompt groups, waiting for the first that is ready. `None`: there will be none any more.
+    /// Up to `groups` prompt groups; waits for the first that is ready. `None` if no group will be ready.
     /// After `wait` it is an error.
     ///
     /// Cancel-safe, as [`fetch_batch`](Self::fetch_batch) is.

@@ -1,4 +1,4 @@
-//! Columns: their types, which are known from their first put on, and their writing to rows that are there.
+//! Columns: their types, which are known from their first put on, and their writing to existing rows.
 //!
 //! # Invariants
 //! A column has the type that it was first put with. While a put with a new column is under way, no put may

@@ -1,4 +1,4 @@
-//! Leases: who holds which rows until when, and which acks may be repeated.
+//! Leases: which rows are held until when, and which acks may be repeated.
 //!
 //! # Invariants
 //! - A lease that is held expires at one moment, and at that moment only.

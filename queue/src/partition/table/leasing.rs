@@ -20,7 +20,7 @@ impl Table {
         self.leases.hold(id, task, rows, expires);
     }
 
-    /// Leases rows that so many consumers get; they are consumed when all of them have acked.
+    /// Leases rows that this many consumers get; they are consumed when all of them have acked.
     pub(super) fn lease_to_members(
         &mut self,
         task: usize,

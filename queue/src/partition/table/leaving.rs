@@ -106,7 +106,7 @@ impl Table {
         self.slots.shrink(self.rows_live + self.puts.rows());
     }
 
-    /// Rows with so many tokens have left their group.
+    /// Rows with this many tokens have left their group.
     fn leave_group(&mut self, id: u64, gone: &HashSet<RowHandle>, tokens: u64, why: Freed) {
         self.uncount_settled(id, gone.len());
         let Some(group) = self.groups.get_mut(&id) else { return };

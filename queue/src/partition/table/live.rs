@@ -191,7 +191,7 @@ fn acks(table: &Table, groups: &[&Group], task: usize) -> Vec<Record> {
     rows.chunks(ACK_ROWS).map(ack).collect()
 }
 
-/// What comes last: all that is not about rows that are there.
+/// The last records: those that do not describe rows.
 pub(in crate::partition) fn rest(table: &Table) -> Vec<Record> {
     let partition = table.spec.name.clone();
     let policy_version = table.policy_version;

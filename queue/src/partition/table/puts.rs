@@ -25,7 +25,7 @@ impl Claim {
 }
 
 impl Table {
-    /// Whether a group that is put by rows takes so many more.
+    /// Whether a group that is put by rows takes this many more.
     pub(crate) fn check_group(&self, key: &str, size: usize, rows: usize) -> Result<(), QueueError> {
         let there = self.open_groups.get(key).and_then(|id| self.groups.get(id));
         // A whole group of the name of another one is a group of its own; a part of one comes late.
@@ -47,7 +47,7 @@ impl Table {
         Ok(())
     }
 
-    /// Whether a group takes so many more rows, asked of a journal record: a record says what happened.
+    /// Whether a group takes this many more rows, asked of a journal record: a record says what happened.
     pub(crate) fn check_group_of_record(
         &self,
         key: &str,
@@ -69,7 +69,7 @@ impl Table {
         self.groups.get(&id).is_some_and(|group| group.samples.is_some() || !group.is_whole())
     }
 
-    /// Whether so many rows may be put at all: asked before anything is made for each of them.
+    /// Whether this many rows may be put at all: asked before anything is made for each of them.
     pub(crate) fn check_rows(&self, rows: usize) -> Result<(), QueueError> {
         let capacity = self.spec.capacity_rows.min(RECORD_ROWS_MAX);
         if rows > capacity { Err(QueueError::TooLarge { rows, capacity }) } else { Ok(()) }
@@ -238,7 +238,7 @@ impl Table {
         Ok(())
     }
 
-    /// Adds columns to rows that are there, `kib` in all; those that are gone by now are left out. Returns
+    /// Adds columns to existing rows, `kib` in all; those that are gone by now are left out. Returns
     /// the KiB that count from now on.
     pub(crate) fn add_columns(&mut self, rows: &[RowHandle], payload: &PayloadRecord, kib: u32) -> u32 {
         let columns = self.columns.shared(&payload.columns);

@@ -43,7 +43,7 @@ impl OwnerRecords {
 }
 
 impl Table {
-    /// An error if a record of so many bytes must not come.
+    /// An error if a record of this many bytes must not come.
     pub(super) fn check_record(&self, bytes: usize) -> Result<(), QueueError> {
         if self.records.has_room(bytes) {
             return Ok(());

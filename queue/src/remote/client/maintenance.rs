@@ -96,7 +96,7 @@ impl RemoteQueue {
         self.link.done(call).await
     }
 
-    /// Writes all rows that are there; returns the length in bytes. Nothing is consumed.
+    /// Writes all existing rows; returns the length in bytes. Nothing is consumed.
     ///
     /// Not cancel-safe: a dropped call leaves half a file.
     pub async fn export(
