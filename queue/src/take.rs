@@ -42,7 +42,7 @@ pub enum Sampler {
     },
 }
 
-/// What becomes of groups whose policy version is below a take's
+/// What happens to groups whose policy version is below a take's
 /// [`min_policy_version`](Take::min_policy_version).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -52,29 +52,29 @@ pub enum Stale {
     Skip,
     /// Those that are not leased are freed, for every task, with the disposition `stale`.
     Drop,
-    /// They are given like others; [`Lease::is_stale`](crate::Lease::is_stale) tells them apart.
+    /// They are given like others; [`Lease::is_stale`](crate::Lease::is_stale) distinguishes them.
     Deliver,
 }
 
 /// One of several consumers that take a batch together.
 ///
-/// The first of them to ask has a batch of the whole amount chosen and split; the shares of the others wait
-/// for them under leases of their own, as long as those last.
+/// When the first of them asks, the queue chooses and splits a batch of the whole amount. The shares of the
+/// others wait under leases of their own until those expire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Share {
-    /// Which data-parallel rank this is, from 0.
+    /// The number of this data-parallel rank, from 0.
     pub rank: u32,
-    /// Data-parallel ranks: each gets other groups, with about as many tokens.
+    /// Number of data-parallel ranks. Each gets other groups, with about as many tokens.
     pub ranks: u32,
-    /// Whether each rank gets as many groups; those that are over stay.
+    /// Whether all ranks get equally many groups; the remaining groups stay in the queue.
     #[serde(default)]
     pub equal_counts: bool,
-    /// Which member of its rank this is, from 0.
+    /// The number of this member of its rank, from 0.
     #[serde(default)]
     pub member: u32,
-    /// Members of a rank (tensor- or pipeline-parallel): each gets the same rows, and they are consumed when
-    /// all have acked.
+    /// Number of members of a rank (tensor- or pipeline-parallel). Each gets the same rows, which are
+    /// consumed when all members have acked.
     #[serde(default = "one")]
     pub members: u32,
 }
@@ -109,19 +109,19 @@ pub struct Take {
     pub task: String,
     /// The maximum amount; that of all ranks together if there is a [`Share`].
     pub amount: Amount,
-    /// At least this many groups, or rows where the amount is in rows; a take waits until there is that much,
-    /// or the end of puts.
+    /// Minimum number of groups, or of rows if the amount is in rows. A take waits until that many are ready
+    /// or the puts have ended.
     pub at_least: usize,
     /// Only these columns; all if absent.
     pub columns: Option<Vec<String>>,
-    /// Only these rows, and all of them; the amount and the order do not count. Waits until each is ready.
+    /// Only these rows, and all of them; amount and order have no effect. The take waits until each is ready.
     pub only: Option<Vec<RowHandle>>,
     /// Groups whose oldest policy version is below this are stale.
     pub min_policy_version: u64,
-    /// Groups whose oldest policy version is further than this below the partition's newest are stale too;
-    /// versions.
+    /// Groups whose oldest policy version is more versions than this below the partition's newest are stale
+    /// too.
     pub max_staleness: Option<u64>,
-    /// What becomes of stale groups.
+    /// What happens to stale groups.
     pub stale: Stale,
     /// Which groups go first.
     pub sampler: Sampler,
@@ -129,7 +129,7 @@ pub struct Take {
     pub share: Option<Share>,
     /// The consumer's name for itself, which inspection shows with its leases; at most 256 bytes.
     pub holder: Option<String>,
-    /// Until when to wait; absent means not at all.
+    /// The time until which the take waits; without it the take does not wait.
     pub deadline: Option<Instant>,
 }
 
@@ -172,17 +172,17 @@ impl Take {
         Self { only: Some(rows), ..Self::of(task, amount) }
     }
 
-    /// In the name of `holder`.
+    /// Sets the holder's name.
     pub fn held_by(self, holder: impl Into<String>) -> Self {
         Self { holder: Some(holder.into()), ..self }
     }
 
-    /// Waits until `deadline`.
+    /// Makes the take wait until `deadline`.
     pub fn until(self, deadline: Instant) -> Self {
         Self { deadline: Some(deadline), ..self }
     }
 
-    /// The version from which on groups are fresh when `newest` is the newest.
+    /// The oldest version that is fresh when `newest` is the newest version.
     pub(crate) fn fresh_from(&self, newest: u64) -> u64 {
         let window = self.max_staleness.map_or(0, |most| newest.saturating_sub(most));
         self.min_policy_version.max(window)

@@ -151,7 +151,7 @@ fn at_places(batch: &RecordBatch, places: &[u64]) -> Result<RecordBatch, QueueEr
 impl TransferDock {
     /// Declares the dock's partition, or finds it declared in the same way with what is in it.
     ///
-    /// Cancel-safe: it happens or it does not.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn open(queue: Arc<dyn Queue>, config: DockConfig) -> Result<Self, QueueError> {
         config.check()?;
         queue.declare(config.partition.clone()).await?;
@@ -335,7 +335,8 @@ impl TransferDock {
         Ok(task_of(&stats, self.partition(), consumer)?.acked_rows == self.config.rows)
     }
 
-    /// Empties the dock for the next iteration, leased rows too. Cancel-safe: it happens or it does not.
+    /// Empties the dock for the next iteration, leased rows too. Cancel-safe: a dropped call takes effect
+    /// completely or not at all.
     pub async fn clear(&self) -> Result<(), QueueError> {
         self.queue.clear_all(self.partition()).await.map(drop)
     }

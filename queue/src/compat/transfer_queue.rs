@@ -70,7 +70,8 @@ impl TakenMeta {
         &self.lease
     }
 
-    /// Consumes the rows for the task, as [`Lease::ack`] does. Cancel-safe: it happens whole or not at all.
+    /// Consumes the rows for the task, as [`Lease::ack`] does. Cancel-safe: a dropped call takes effect
+    /// completely or not at all.
     pub async fn consume(self) -> Result<(), QueueError> {
         self.lease.ack().await
     }
@@ -144,14 +145,14 @@ impl TransferQueueClient {
 
     /// Puts rows; waits for room as the partition says. They are a group of their own.
     ///
-    /// Cancel-safe: it happens whole or not at all.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn put(&self, partition: &str, data: RecordBatch) -> Result<BatchMeta, QueueError> {
         self.put_group(partition, &self.group(), data).await
     }
 
     /// Puts rows as the samples of the group `group`; waits for room as the partition says.
     ///
-    /// Cancel-safe: it happens whole or not at all.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn put_group(
         &self,
         partition: &str,
@@ -165,7 +166,7 @@ impl TransferQueueClient {
     /// Adds fields to rows: row `i` of `data` belongs to the metadata's row `i`. Fields that they have are an
     /// error.
     ///
-    /// Cancel-safe: it happens whole or not at all.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn put_fields(&self, meta: &BatchMeta, data: RecordBatch) -> Result<(), QueueError> {
         self.queue.write_columns(&meta.partition, &meta.rows, data).await
     }
@@ -213,19 +214,19 @@ impl TransferQueueClient {
         Ok(task_of(&stats, partition, task)?.is_all_consumed())
     }
 
-    /// Frees rows, leased ones too. Cancel-safe: it happens or it does not.
+    /// Frees rows, leased ones too. Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn clear_samples(&self, meta: &BatchMeta) -> Result<(), QueueError> {
         self.queue.clear(&meta.partition, &meta.rows).await
     }
 
-    /// Frees all rows of a partition. Cancel-safe: it happens or it does not.
+    /// Frees all rows of a partition. Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn clear_partition(&self, partition: &str) -> Result<(), QueueError> {
         self.queue.clear_all(partition).await.map(drop)
     }
 
     /// Puts fields of a key, as [`kv_batch_put`](Self::kv_batch_put) does.
     ///
-    /// Cancel-safe: it happens whole or not at all.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn kv_put(
         &self,
         key: &str,
@@ -328,7 +329,7 @@ impl TransferQueueClient {
 
     /// Frees the rows of keys; an error for one that is not there, and nothing is freed.
     ///
-    /// Cancel-safe: it happens or it does not.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn kv_clear(&self, keys: &[String], partition: &str) -> Result<(), QueueError> {
         self.clear_samples(&self.kv_meta(keys, partition).await?).await
     }

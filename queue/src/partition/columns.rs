@@ -17,7 +17,7 @@ use crate::store::{Chunk, ChunkId, ChunkSizes, Encoded, NewChunk, Note};
 /// Columns of several groups are cut into chunks of about this size; bytes.
 const PIECE_BYTES_MAX: usize = 1 << 20;
 
-/// Columns that are about to be written; let go of when that has come to an end.
+/// Columns that are about to be written; the reservation is released when the write has ended.
 struct ColumnsReservation {
     shared: Arc<Shared>,
     rows: Vec<RowHandle>,
@@ -38,7 +38,7 @@ impl Drop for ColumnsReservation {
     }
 }
 
-/// Columns of rows that a client has brought to a store by itself.
+/// Columns of rows that a client has stored by itself.
 pub(crate) struct PlacedColumns {
     pub(crate) note: Note,
     pub(crate) rows: usize,
@@ -94,7 +94,7 @@ impl ColumnsReservation {
 impl Partition {
     /// Adds columns to existing rows: row `i` of `batch` belongs to handle `i`.
     ///
-    /// Cancel-safe: it happens whole or not at all.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn write_columns(&self, rows: &[RowHandle], batch: RecordBatch) -> Result<(), QueueError> {
         self.write_columns_once(rows, vec![batch], None).await
     }
@@ -265,8 +265,8 @@ impl Partition {
         Ok(placed)
     }
 
-    /// Begins a change under the table's lock unless its token says that it was made before, which waits for
-    /// one that is under way. `None`: it was made before.
+    /// Begins a change under the table's lock, unless a change with its token was made before or is in
+    /// progress, which it then awaits. Returns `None` if the change was made before.
     pub(super) async fn begin_once<T>(
         &self,
         token: Option<&String>,

@@ -112,7 +112,7 @@ impl Partition {
         (rows, labels)
     }
 
-    /// Consumes a lease's rows; repeating an ack that was done is done too. Cancel-safe.
+    /// Consumes a lease's rows; repeating an ack succeeds without effect. Cancel-safe.
     pub(crate) async fn ack_lease(&self, id: u64, member: u32) -> Result<(), QueueError> {
         loop {
             let settled = self.shared.changed.notified();
@@ -191,7 +191,7 @@ impl Partition {
         Ok(())
     }
 
-    /// Lets a lease last for another full term from now.
+    /// Extends a lease by a full term from now.
     pub(crate) fn renew_lease(&self, id: u64) -> Result<(), QueueError> {
         let mut table = self.shared.table.lock();
         let now = Instant::now();

@@ -178,7 +178,7 @@ impl Partition {
     /// Moves a chunk from its unit to another one, or to the queue's own store where there is none. Says
     /// whether it was of this partition.
     ///
-    /// Cancel-safe: it happens whole or not at all.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub(crate) async fn move_off(&self, chunk: ChunkId) -> Result<bool, QueueError> {
         let Some(moving) = self.shared.moving(chunk) else { return Ok(false) };
         if !self.shared.plane.is_on_unit(chunk) {

@@ -62,7 +62,7 @@ impl Partition {
     /// Frees every row of the partition, leased or not; returns the number of rows. Rows of puts that are on
     /// their way stay. Groups that were not whole are forgotten: a put with such a name begins a new group.
     ///
-    /// Cancel-safe: it happens or it does not.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn clear_all(&self) -> Result<usize, QueueError> {
         self.clear_all_once(None).await
     }
@@ -111,7 +111,7 @@ impl Partition {
     }
 
     /// Removes the partition with everything in it; `publish` gets a number above every generation of its
-    /// rows once it is gone. Cancel-safe: it happens or it does not.
+    /// rows once it is gone. Cancel-safe: a dropped call takes effect completely or not at all.
     pub(crate) async fn remove(&self, publish: impl FnOnce(u32) + Send + 'static) -> Result<(), QueueError> {
         let shared = Arc::clone(&self.shared);
         let begin = move || {

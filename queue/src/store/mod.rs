@@ -117,11 +117,11 @@ pub struct NewChunk {
 /// What a store has done with a chunk, and what has to be written down for it to be found again.
 #[derive(Debug)]
 pub enum Stored {
-    /// It is there for as long as the process lives.
+    /// The chunk exists for as long as the process lives.
     Held,
-    /// It is there once these bytes are, which the journal's writer hands to the store's [`Appender`].
+    /// The chunk exists once these bytes do, which the journal's writer hands to the store's [`Appender`].
     Unwritten(Encoded),
-    /// It is there, and this note finds it.
+    /// The chunk exists, and this note finds it.
     Noted(Note),
 }
 
@@ -143,20 +143,20 @@ impl Stored {
 /// Whether rows can be read at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// They can.
+    /// They can be read.
     Within,
-    /// What has them does not answer: they are not given out until it does.
+    /// The unit with the rows does not answer: the rows are not given to consumers until it does.
     Away,
 }
 
 /// Rows of a chunk that a reader wants.
 #[derive(Debug, Clone)]
 pub struct Wanted {
-    /// Their chunk.
+    /// The chunk.
     pub chunk: ChunkId,
-    /// The first of them there.
+    /// The first row.
     pub first: usize,
-    /// How many follow each other.
+    /// The number of rows, which follow each other.
     pub rows: usize,
     /// The columns that the chunk has.
     pub columns: Arc<[String]>,
@@ -165,17 +165,17 @@ pub struct Wanted {
 /// Rows that were wanted: they begin at row `first` of a chunk, which may have others too.
 #[derive(Debug, Clone)]
 pub struct Found {
-    /// With at least the columns that were asked for.
+    /// A batch with at least the requested columns.
     pub chunk: Chunk,
-    /// Where they begin.
+    /// The first of the requested rows in the batch.
     pub first: usize,
 }
 
 /// The rows of a chunk that are still needed.
 pub struct Live<'a> {
-    /// How many.
+    /// The number of needed rows.
     pub rows: usize,
-    /// How many it was written with.
+    /// The number of rows that were written.
     pub of: usize,
     places: &'a dyn Fn() -> Vec<u32>,
 }
@@ -185,7 +185,7 @@ impl<'a> Live<'a> {
         Self { rows, of, places }
     }
 
-    /// Their places in the chunk: O(rows).
+    /// The places of the needed rows in the chunk: O(rows).
     pub fn places(&self) -> Vec<u32> {
         (self.places)()
     }
@@ -197,7 +197,7 @@ impl std::fmt::Debug for Live<'_> {
     }
 }
 
-/// What a queue may expect of a store.
+/// The capabilities of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
     /// A chunk whose note was written down is there when the process has died and the store is opened anew:
@@ -207,7 +207,7 @@ pub struct Capabilities {
     pub is_local: bool,
 }
 
-/// A file that no chunk lies in.
+/// A file without chunks.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stray {
     /// The file.
@@ -300,7 +300,7 @@ pub trait Store: Send + Sync + 'static {
 
 /// Chunks that are arrays in this process.
 pub trait Resident {
-    /// A chunk that is there.
+    /// A chunk, if it exists.
     fn chunk(&self, chunk: ChunkId) -> Option<Chunk>;
 
     /// Takes a chunk that the queue has made of others.

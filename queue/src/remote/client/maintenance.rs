@@ -90,7 +90,8 @@ impl RemoteQueue {
         self.link.json(Call { wait: WHOLE_MAX, ..Call::get("/v1/verify") }).await
     }
 
-    /// Removes a partition with everything in it. Cancel-safe: it happens or it does not.
+    /// Removes a partition with everything in it. Cancel-safe: a dropped call takes effect completely or not
+    /// at all.
     pub async fn remove(&self, partition: &str) -> Result<(), QueueError> {
         let call = Call { method: Method::DELETE, ..Call::post(path(partition, ""), Content::Nothing) };
         self.link.done(call).await
