@@ -212,7 +212,7 @@ impl LedgerWriter {
     /// Writes what waits and ends the writer, for all clones. Blocks for as long as that takes.
     ///
     /// # Errors
-    /// Waits as [`LedgerWriter::sync`] does, for the last record.
+    /// The errors of [`LedgerWriter::sync`] for the last record.
     pub fn close(&self) -> Result<(), LedgerError> {
         self.inner.close();
         let appended = self.inner.shared.gathered.lock().appended;
