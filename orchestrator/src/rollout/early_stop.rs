@@ -12,7 +12,7 @@ pub(crate) enum DecisionOrder {
     Dispatch,
 }
 
-/// When a step ends that has reached its target.
+/// The end of a step that has reached its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AtTarget {
     /// The step ends at once, and what still runs is cut off.
