@@ -107,7 +107,7 @@ impl Columns {
         self.sets.share(names, || names.into())
     }
 
-    /// So many rows have these columns now.
+    /// This many rows have these columns now.
     pub(super) fn come(&mut self, columns: &[String], rows: usize) {
         for column in columns {
             match self.rows.get_mut(column) {
@@ -119,7 +119,7 @@ impl Columns {
         }
     }
 
-    /// So many rows with these columns are gone.
+    /// This many rows with these columns are gone.
     pub(super) fn leave(&mut self, columns: &[String], rows: usize) {
         for column in columns {
             if let Some(count) = self.rows.get_mut(column) {
