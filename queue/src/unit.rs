@@ -94,7 +94,7 @@ pub async fn run_unit(
     }
 }
 
-/// Since when each blob has been waiting to be asked about. One that the controller knows waits anew: a
+/// Since when each blob has been waiting to be asked about. One that the controller knows waits again: a
 /// controller that dies forgets what it wanted to have cleared.
 #[derive(Default)]
 struct Orphans {

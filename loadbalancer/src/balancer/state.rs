@@ -184,7 +184,7 @@ impl State {
         result
     }
 
-    /// Computes a server's candidate anew, as of `now`.
+    /// Updates a server's candidate, as of `now`.
     pub(super) fn refresh(&mut self, config: &BalancerConfig, index: usize, now: Instant) {
         let server = &mut self.servers[index];
         let opens_at = server.breaker.settle(now);

@@ -48,7 +48,7 @@ fn recipe_file(named: Option<PathBuf>, resume: Option<&Path>) -> anyhow::Result<
     }
     let file = resume.map(|dir| dir.join(RECIPE_FILE)).unwrap_or_default();
     if !file.exists() {
-        let words = format!("{} is not there; expected the directory of a run", file.display());
+        let words = format!("expected the directory of a run, but {} does not exist", file.display());
         return Err(UsageError(words).into());
     }
     Ok(file)

@@ -197,7 +197,7 @@ fn an_error_names_its_line_and_leaves_no_output() {
             json!({ "response": 5, "ground_truth": "5" }),
             "rows.jsonl:2: response: expected the response's text, found 5",
         ),
-        (json!({ "response": "5" }), "rows.jsonl:2: ground_truth is not there"),
+        (json!({ "response": "5" }), "rows.jsonl:2: ground_truth: expected"),
         (json!([1]), "rows.jsonl:2: expected a JSON object"),
     ] {
         let file = write(&dir, "rows.jsonl", &[good.clone(), bad]);

@@ -46,7 +46,7 @@ impl LocalQueue {
         Ok(Self { link: Arc::new(Link::new(config)?) })
     }
 
-    /// Puts until there is an answer. The rows are written anew only on another connection.
+    /// Puts until there is an answer. The rows are written again only on another connection.
     async fn put_rows(
         &self,
         batch: &RecordBatch,

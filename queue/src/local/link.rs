@@ -106,7 +106,7 @@ impl Attempts<'_> {
         }
     }
 
-    /// The server answers: patience starts anew.
+    /// The server answers, so its time limit starts again.
     pub(super) fn answered(&mut self) {
         (self.give_up, self.pause) = (None, RETRY_MIN);
     }

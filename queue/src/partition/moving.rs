@@ -144,7 +144,7 @@ impl Shared {
         }
     }
 
-    /// What has a chunk written anew; `None` where it is not of this partition, or cannot be read: then a
+    /// What has a chunk written again; `None` where it is not of this partition, or cannot be read: then a
     /// consumer that takes its rows is told.
     pub(crate) fn relocation(self: &Arc<Self>, chunk: ChunkId) -> Option<Entry> {
         let moving = self.moving(chunk)?;

@@ -54,7 +54,7 @@ pub(crate) enum Record {
     },
     /// Rows have other tags.
     Tags { partition: String, tags: Vec<(RowHandle, serde_json::Value)> },
-    /// A task begins anew.
+    /// A task is reset.
     Reset { partition: String, task: String },
     /// There is a newer policy version.
     Version { partition: String, policy_version: u64 },

@@ -176,7 +176,7 @@ impl Queue for RemoteQueue {
                     Taken::Lease(lease) => return Ok(Some(lease)),
                     Taken::Ended => return Ok(None),
                     Taken::Nothing if left.is_none() => return Ok(None),
-                    // It answered: from here on it is patience anew.
+                    // The server answered, so its time limit starts again.
                     Taken::Nothing if left > wait => {
                         patience.give_up = Instant::now() + self.link.config.patience;
                     }

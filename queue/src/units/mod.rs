@@ -47,13 +47,13 @@ pub(crate) use members::Units;
 pub const BLOBS: &str = "_blobs";
 /// The task of [`BLOBS`] that never takes anything: rows go when the controller clears them.
 const CONTROLLER: &str = "controller";
-/// A unit that has not been heard of for so long is asked whether it is there.
+/// A unit that has been silent for this time is probed.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
-/// A unit that keeps its rows in memory and is not there, though the journal or a put spoke of it, may come
-/// for so long: to a controller that was started anew its units have yet to announce themselves.
+/// How long the controller waits for a unit that keeps its rows in memory and that only the journal or a put
+/// names: the units of a restarted controller have yet to register.
 const RETURN_MAX: Duration = Duration::from_secs(10);
 
-/// A blob that the controller does not know after so long was never put.
+/// A blob that the controller does not know after this time was never put.
 pub(crate) const ORPHAN_AGE: Duration = Duration::from_secs(600);
 
 /// What a unit's partition is declared as.

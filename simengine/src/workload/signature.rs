@@ -6,8 +6,8 @@
 //! since none has to remember the sample.
 //!
 //! # Deliberately absent
-//! Samples that were cut within their signature (a dozen tokens), or too short to have one: they are drawn
-//! anew.
+//! Samples that were cut within their signature (a dozen tokens), or too short to have one, are not
+//! recognised: they are drawn as new responses.
 
 use std::collections::HashMap;
 

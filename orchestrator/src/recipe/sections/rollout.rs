@@ -56,7 +56,7 @@ pub struct Rollout {
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Carry {
-    /// Requests that the tokens of a response may come in; one that was cut off more often starts anew.
+    /// Maximum number of requests for one response; a response that was cut off more often starts again.
     pub segments_max: u32,
     /// Has engines report tokens as they come, so that even a dead server costs only those since the last
     /// chunk.

@@ -3,7 +3,7 @@
 //!
 //! Such a group is **open** until as many samples as it was declared with are whole, or until a client closes
 //! it; no task can take it before. The name of a closed group is remembered, so that late rows are refused
-//! instead of beginning the group anew. Only the latest names are remembered.
+//! instead of beginning the group again. Only the latest names are remembered.
 //!
 //! Two more kinds of names are remembered: those of groups that were put by rows in several puts, and those
 //! of groups that were **given up** because some of their rows left before all had come. Rows that are on

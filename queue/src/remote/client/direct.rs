@@ -27,7 +27,7 @@ use crate::{ErrorClass, PartitionSpec, Put, Queue, QueueError, RowHandle, UnitCa
 
 /// How long a list of units is used before the controller is asked again.
 const UNITS_AGE_MAX: Duration = Duration::from_secs(2);
-/// Rows on a unit that the controller has not been told of by then are put anew: a unit removes rows that no
+/// Rows on a unit that the controller has not been told of by then are put again: a unit removes rows that no
 /// table knows.
 const UPLOAD_AGE_MAX: Duration = Duration::from_secs(ORPHAN_AGE.as_secs() / 2);
 
