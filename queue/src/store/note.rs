@@ -44,7 +44,7 @@ impl Note {
         Self::of(store, Arc::new(content))
     }
 
-    /// The same of a value that the store has itself.
+    /// A note of a value that the store has itself.
     pub fn of<T: Serialize + Debug + Send + Sync + 'static>(
         store: impl Into<Cow<'static, str>>,
         content: Arc<T>,
