@@ -66,7 +66,7 @@ impl Step {
         Self { dir }
     }
 
-    /// The same with a line of its recipe changed.
+    /// The step with a line of its recipe changed.
     fn with(self, line: &str, changed: &str) -> Self {
         let path = self.dir.path().join("recipe.toml");
         let recipe = std::fs::read_to_string(&path).unwrap();

@@ -42,7 +42,7 @@ pub(crate) fn wait_for(what: &str, holds: impl FnMut() -> bool) {
     wait_within(PATIENCE, what, holds);
 }
 
-/// The same with a patience of its own.
+/// Waits until `holds` for at most a given time, and gives up with the name of what was waited for.
 pub(crate) fn wait_within(patience: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     let pause = Duration::from_millis(20);
     for _ in 0..patience.as_millis() / pause.as_millis() {

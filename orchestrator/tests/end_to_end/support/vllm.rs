@@ -20,7 +20,7 @@ fn ask(url: &str, request: &str) -> Option<String> {
     tell(url, request, "")
 }
 
-/// The same of a request with a JSON body.
+/// What a server answers to a request with a JSON body.
 fn tell(url: &str, request: &str, body: &str) -> Option<String> {
     let host = url.trim_start_matches("http://");
     let mut stream = TcpStream::connect(host).ok()?;
@@ -56,7 +56,7 @@ pub(crate) fn get_json(url: &str, path: &str) -> Option<Value> {
     body_of(&ask(url, &format!("GET {path}"))?)
 }
 
-/// The same of a body that is posted.
+/// The JSON of the answer to a body that is posted.
 pub(crate) fn post_json(url: &str, path: &str, body: &Value) -> Option<Value> {
     body_of(&tell(url, &format!("POST {path}"), &body.to_string())?)
 }
