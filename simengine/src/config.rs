@@ -35,14 +35,15 @@ pub struct ServerConfig {
     pub decode_ns_per_kv_token: u64,
     /// Divides every cost: 2.0 is a server twice as fast.
     pub speed: f64,
-    /// Maximum number of samples that wait, are held or run; a request beyond it is refused with 503. If absent,
-    /// as in vLLM's default, it is 2^20.
+    /// Maximum number of samples that wait, are held or run; a request beyond it is refused with 503. If
+    /// absent, as in vLLM's default, it is 2^20.
     pub queue_max: Option<u32>,
     /// Real seconds per simulated second; 0.01 runs a hundred times faster than real servers would.
     pub time_scale: f64,
     /// Whether the token-in, token-out endpoints are on.
     pub scale_out: bool,
-    /// An abort by id within this many simulated ms of its request is lost, as it usually is on a real server.
+    /// An abort by id within this many simulated ms of its request is lost, as it usually is on a real
+    /// server.
     pub abort_race_ms: u64,
     /// Longest time between two flushes of the streams, in simulated ms. One timer serves all of them.
     pub stream_interval_ms: u64,
