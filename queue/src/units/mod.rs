@@ -2,8 +2,8 @@
 //!
 //! A **storage unit** is a queue server of its own whose rows only the controller knows: the controller keeps
 //! the table (which task may take which rows) and, for each chunk, its [`Place`]: the unit and the handles
-//! of its rows there. So a unit brings the durability, the checksums, the compaction and the wire format of any
-//! queue, and clients read and write it with the same calls.
+//! of its rows there. So a unit brings the durability, the checksums, the compaction and the wire format of
+//! any queue, and clients read and write it with the same calls.
 //!
 //! ```text
 //!   client --- put payload ---> unit          (chosen by rendezvous hashing of the group)
