@@ -21,7 +21,7 @@ fn main() {
 }
 
 /// What `--version` says: the package's version, and the commit of builds that are kept. A development build
-/// has none: it would be compiled anew after each commit. Without git, `ROLLDOCK_COMMIT` may say it.
+/// has none: it would be compiled again after each commit. Without git, `ROLLDOCK_COMMIT` may say it.
 fn say_version() {
     println!("cargo::rerun-if-env-changed=ROLLDOCK_COMMIT");
     let is_kept = std::env::var("PROFILE").is_ok_and(|profile| profile == "release");

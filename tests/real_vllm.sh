@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 vllm=../shared/vllm
 if [[ ! -x $vllm/setup.sh ]]; then
-  echo "skipped: $vllm is not there"
+  echo "skipped: $vllm does not exist"
   exit 0
 fi
 "$vllm/setup.sh"

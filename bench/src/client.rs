@@ -272,7 +272,7 @@ async fn waiting_run(urls: &[String], quick: bool) -> anyhow::Result<Figure> {
     let binary = std::env::current_exe()?.with_file_name("rolldock");
     anyhow::ensure!(
         binary.exists(),
-        "{} is not there; build it: cargo build --profile dist --bin rolldock",
+        "{} does not exist; build it: cargo build --profile dist --bin rolldock",
         binary.display()
     );
     let out = tempfile::tempdir()?;

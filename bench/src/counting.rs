@@ -1,5 +1,5 @@
 //! The system's allocator with a count of the allocated bytes, so that memory is counted and not estimated.
-#![allow(unsafe_code, reason = "an allocator that counts is an unsafe trait; it only passes on and adds up")]
+#![allow(unsafe_code, reason = "GlobalAlloc is an unsafe trait; this one forwards calls and adds up")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -71,8 +71,8 @@ impl Figure {
     }
 
     /// Compares the figure with a peer's, and adds the peer to its name.
-    pub(crate) fn against_named(self, whom: &str, peer: f64) -> Self {
-        let figure = format!("{} (peer: {whom})", self.figure);
+    pub(crate) fn against_named(self, name: &str, peer: f64) -> Self {
+        let figure = format!("{} (peer: {name})", self.figure);
         Self { figure, ..self }.against(peer)
     }
 

@@ -269,7 +269,7 @@ async fn batch(shape: Shape, policy: Policy, samples: u64) -> anyhow::Result<(f6
     Ok((elapsed / bound, most as f64 / least.max(1) as f64))
 }
 
-/// Runs one sample, which begins anew when its server is lost.
+/// Runs one sample, which begins again when its server is lost.
 async fn sample(
     balancer: &LoadBalancer,
     engine: &SimulatedEngine,

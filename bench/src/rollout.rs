@@ -30,7 +30,7 @@ const SAMPLES: u32 = 16;
 const MAX_RESPONSE: u32 = 8192;
 pub(crate) const PROMPT_TOKENS: usize = 128;
 pub(crate) const PERMITS: u32 = 256;
-/// Number of steps: the definition of the bias needs at least so many.
+/// Number of steps: the definition of the bias needs at least this many.
 const STEPS: usize = 20;
 const STEPS_QUICK: usize = 4;
 

@@ -50,8 +50,8 @@ impl Default for AdaptiveConfig {
     }
 }
 
-/// Share of a server's places that must be taken for it to get more. A load that was never there has not been
-/// tried.
+/// Share of a server's places that must be taken for it to get more: a server shows whether it copes with its
+/// capacity only when it is nearly full.
 const NEARLY_FULL: f64 = 0.9;
 
 /// What is remembered of one server between two looks.
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(next(50, 50, load(0, 0.9, 3), 3), 37, "it has preempted");
         assert_eq!(next(37, 37, load(5, 0.99, 9), 4), 37, "the decrease has to take effect first");
         assert_eq!(next(37, 37, load(5, 0.99, 9), 9), 27);
-        assert_eq!(next(5, 5, load(5, 0.99, 9), 20), 4, "never fewer");
-        assert_eq!(next(95, 95, load(0, 0.1, 9), 30), 100, "never more");
+        assert_eq!(next(5, 5, load(5, 0.99, 9), 20), 4, "the capacity is at least `min`");
+        assert_eq!(next(95, 95, load(0, 0.1, 9), 30), 100, "the capacity is at most `max`");
     }
 }

@@ -6,7 +6,7 @@
 //! | `POST /v1/fleet` | adds a server: `{"url": "http://host:port"}`, with an optional `name` and `capacity` |
 //! | `POST /v1/fleet/{name}/drain` | sends it no more requests; `?wait_ms=N` waits for the running ones |
 //! | `POST /v1/fleet/{name}/pause`, `resume` | pauses the server; resumes it |
-//! | `DELETE /v1/fleet/{name}` | removes the server; its requests begin anew elsewhere |
+//! | `DELETE /v1/fleet/{name}` | removes the server; its requests start again on other servers |
 //! | `GET /metrics` | returns counters, gauges and histograms in Prometheus' format |
 
 use std::io;

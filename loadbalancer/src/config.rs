@@ -70,7 +70,7 @@ pub struct BalancerConfig {
     pub window_faults_max: u32,
     /// Number of latest answers that [`window_faults_max`](Self::window_faults_max) looks at, at most 64.
     pub window: u32,
-    /// The longest `Retry-After` that is honoured; a longer one is cut to so many milliseconds.
+    /// The longest `Retry-After` that is honoured; a longer one is cut to this many milliseconds.
     pub retry_after_ms_max: u64,
     /// Cooldown of a server that died or became suspect, in milliseconds. It doubles each time until the
     /// server answers well again.
@@ -108,7 +108,7 @@ impl BalancerConfig {
         Duration::from_millis(self.penalty_half_life_ms.max(1))
     }
 
-    /// The cooldown after so many relapses in a row.
+    /// The cooldown after this many relapses in a row.
     pub(crate) fn cooldown(&self, relapses: u32) -> Duration {
         let doubled = self.cooldown_ms_min.saturating_mul(1 << relapses.min(32));
         Duration::from_millis(doubled.min(self.cooldown_ms_max))

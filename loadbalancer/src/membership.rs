@@ -201,7 +201,7 @@ impl Membership {
         Ok(self.find(name)?.in_use)
     }
 
-    /// Takes a server out of the fleet. Its requests are lost and begin anew elsewhere; they can still be
+    /// Takes a server out of the fleet. Its requests are lost and start again on others; they can still be
     /// aborted there.
     pub fn remove(&self, name: &str) -> Result<(), MembershipError> {
         let life = self.balancer.take_out(self.find(name)?.id)?;

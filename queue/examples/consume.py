@@ -31,7 +31,7 @@ while True:
         break
     rows = pa.ipc.open_stream(answer).read_all()
     print(f"train on {rows.num_rows} rows, {len(rows['response_ids'].combine_chunks().flatten())} response tokens")
-    # Only now: had we died before, the rows would be given again.
+    # Ack after training: if the process dies before, the queue gives the rows out again.
     post(f"leases/{answer.headers['rolldock-lease']}/ack")
     total += rows.num_rows
 print(f"{total} rows")

@@ -1,4 +1,4 @@
-//! What producers and consumers need, wherever the queue is.
+//! The calls that producers and consumers need, wherever the queue is.
 
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ use crate::take::Take;
 /// A queue in this process ([`TransferQueue`](crate::TransferQueue)) or of a server
 /// ([`RemoteQueue`](crate::RemoteQueue)): code that is written against it does not know the difference.
 ///
-/// Every call is cancel-safe in the sense of the method of [`Partition`](crate::Partition) that it stands
-/// for.
+/// Every call is cancel-safe in the sense of the method of [`Partition`](crate::Partition) that it
+/// represents.
 pub trait Queue: Send + Sync + std::fmt::Debug {
-    /// Declares a partition, or finds it declared in the same way.
+    /// Declares a partition; returns the existing one if it was declared in the same way.
     fn declare(&self, spec: PartitionSpec) -> BoxFuture<'_, Result<(), QueueError>>;
 
-    /// Puts rows, into a partition made as the queue was told to if it is not there; waits at most `wait` for
-    /// room, for ever if absent.
+    /// Puts rows. If the partition does not exist, it is created as the queue's configuration says. Waits at
+    /// most `wait` for room, without a limit if absent.
     fn put<'a>(
         &'a self,
         partition: &'a str,
@@ -34,7 +34,7 @@ pub trait Queue: Send + Sync + std::fmt::Debug {
         wait: Option<Duration>,
     ) -> BoxFuture<'a, Result<Vec<RowHandle>, QueueError>>;
 
-    /// Adds columns to rows that are there: row `i` of `batch` belongs to handle `i`.
+    /// Adds columns to existing rows: row `i` of `batch` belongs to handle `i`.
     fn write_columns<'a>(
         &'a self,
         partition: &'a str,
@@ -42,16 +42,16 @@ pub trait Queue: Send + Sync + std::fmt::Debug {
         batch: RecordBatch,
     ) -> BoxFuture<'a, Result<(), QueueError>>;
 
-    /// Takes ready rows under a lease. `None`: nothing is ready now (without a deadline), or nothing ever
-    /// will be.
+    /// Takes ready rows under a lease. `None` if no row is ready now (without a deadline), or none ever will
+    /// be.
     fn take<'a>(
         &'a self,
         partition: &'a str,
         take: &'a Take,
     ) -> BoxFuture<'a, Result<Option<Lease>, QueueError>>;
 
-    /// The columns of rows, whoever holds them, all if absent: one batch for each stretch of rows that lie
-    /// together. Nothing is leased or consumed.
+    /// The columns of rows, leased or not, all columns if absent: one batch for each sequence of rows that
+    /// are stored together. Nothing is leased or consumed.
     fn get<'a>(
         &'a self,
         partition: &'a str,
@@ -59,7 +59,8 @@ pub trait Queue: Send + Sync + std::fmt::Debug {
         columns: Option<&'a [String]>,
     ) -> BoxFuture<'a, Result<Vec<RecordBatch>, QueueError>>;
 
-    /// The rows of keys; an error for one that no row has. Absent keys mean all, in order: O(keys).
+    /// The rows with these keys; an error if no row has a key. Without keys, all rows with keys, in order:
+    /// O(keys).
     fn find<'a>(
         &'a self,
         partition: &'a str,
@@ -73,31 +74,31 @@ pub trait Queue: Send + Sync + std::fmt::Debug {
         tags: Vec<(RowHandle, Value)>,
     ) -> BoxFuture<'a, Result<(), QueueError>>;
 
-    /// Gives a task all rows again that it has acked and that other tasks still need; returns their number.
+    /// Makes all existing rows that a task has acked ready for it again; returns their number.
     fn reset<'a>(&'a self, partition: &'a str, task: &'a str) -> BoxFuture<'a, Result<usize, QueueError>>;
 
-    /// There is a newer policy version.
+    /// Announces a newer policy version.
     fn announce<'a>(
         &'a self,
         partition: &'a str,
         policy_version: u64,
     ) -> BoxFuture<'a, Result<(), QueueError>>;
 
-    /// Frees rows, whoever holds them.
+    /// Frees rows, leased or not.
     fn clear<'a>(
         &'a self,
         partition: &'a str,
         rows: &'a [RowHandle],
     ) -> BoxFuture<'a, Result<(), QueueError>>;
 
-    /// Frees all rows that are there, whoever holds them.
+    /// Frees all rows of the partition, leased or not.
     fn clear_all<'a>(&'a self, partition: &'a str) -> BoxFuture<'a, Result<usize, QueueError>>;
 
-    /// A sample has no more rows: its group is whole when all its samples are. Repeating it changes nothing.
+    /// Ends a sample: its group is whole when all of its samples are. Repeating the call changes nothing.
     fn end_sample<'a>(&'a self, partition: &'a str, sample: &'a str)
     -> BoxFuture<'a, Result<(), QueueError>>;
 
-    /// Closes groups of samples that were begun so long ago and are not whole; says which.
+    /// Closes groups of samples that began longer ago than `older_than` and are not whole; returns them.
     fn close_groups<'a>(
         &'a self,
         partition: &'a str,
@@ -105,7 +106,7 @@ pub trait Queue: Send + Sync + std::fmt::Debug {
         unfinished: Unfinished,
     ) -> BoxFuture<'a, Result<Vec<ClosedGroup>, QueueError>>;
 
-    /// No more puts: takers see the end instead of waiting for more, as durably as the queue is.
+    /// Ends the puts: takers see the end instead of waiting for more, as durably as the queue is.
     fn end_of_puts<'a>(&'a self, partition: &'a str) -> BoxFuture<'a, Result<(), QueueError>>;
 
     /// Counts that cost nothing to read.
@@ -122,6 +123,6 @@ pub trait Queue: Send + Sync + std::fmt::Debug {
     /// Names of the partitions, in order.
     fn names(&self) -> BoxFuture<'_, Result<Vec<String>, QueueError>>;
 
-    /// The queue for people: O(rows).
+    /// A description of the queue for people. Takes O(rows).
     fn inspect(&self) -> BoxFuture<'_, Result<QueueInspection, QueueError>>;
 }

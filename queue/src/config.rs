@@ -1,4 +1,4 @@
-//! What a queue and its partitions are told.
+//! The configuration of a queue and the declarations of its partitions.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -11,15 +11,15 @@ use serde::{Deserialize, Serialize};
 use crate::error::QueueError;
 use crate::take::Sampler;
 
-/// Lists in lists, or fields in fields, that a column's type may have: more could not be read back from the
-/// journal.
+/// Maximum nesting of lists and structs in a column's type: the journal could not be read back with a deeper
+/// one.
 const DTYPE_DEPTH_MAX: usize = 32;
 
-/// What a put that returned survives.
+/// What an acknowledged put survives.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
-    /// Nothing: it returns before anything is written.
+    /// Nothing: the put returns before anything is written.
     None,
     /// The death of the process.
     Os,
@@ -32,16 +32,16 @@ pub enum Durability {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFull {
-    /// Waits its turn.
+    /// The put waits its turn.
     #[default]
     Block,
-    /// Fails.
+    /// The put fails.
     Refuse,
-    /// Drops the oldest groups that nobody holds, with the disposition `dropped`.
+    /// The put drops the oldest groups that are not leased, with the disposition `dropped`.
     DropOldest,
 }
 
-/// Where a queue lives.
+/// The configuration of a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueConfig {
     /// Its directory; `None` keeps everything in memory.
@@ -50,17 +50,18 @@ pub struct QueueConfig {
     pub durability: Durability,
     /// A segment file of payload is closed at this size; bytes.
     pub segment_bytes: u64,
-    /// The journal is rewritten when it is larger than this and than four times what is live; bytes.
+    /// The journal is rewritten when it exceeds this size and four times the size of its live records; bytes.
     pub journal_bytes: u64,
-    /// Whether a put to a partition that is not there makes it, as [`put_spec`](Self::put_spec) says; else
-    /// that is an error.
+    /// Whether a put to a partition that does not exist creates it, as [`put_spec`](Self::put_spec) says;
+    /// otherwise such a put is an error.
     pub create_on_put: bool,
-    /// What such a partition is declared as, but for its name.
+    /// The declaration of such a partition, apart from its name.
     pub put_spec: PartitionSpec,
 }
 
 impl Default for QueueConfig {
-    /// In memory or durable; puts make partitions of 65,536 rows with the one task `train`.
+    /// A queue in memory, whose puts create partitions of 65,536 rows with the one task `train`. With `dir`
+    /// set it is durable.
     fn default() -> Self {
         Self {
             dir: None,
@@ -81,14 +82,14 @@ pub struct ColumnSpec {
     pub name: String,
     /// Its Arrow type.
     pub dtype: DataType,
-    /// Its Arrow extension type, if it has one: what the bytes mean. The same bytes under another one are
-    /// another type.
+    /// Its Arrow extension type, if it has one: the meaning of the bytes. Equal bytes with another extension
+    /// type have another type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extension: Option<ExtensionSpec>,
 }
 
-/// An Arrow extension type, as a field's metadata name it: `arrow.fixed_shape_tensor`, `arrow.json`; for
-/// types that Arrow does not have (bf16, fp8) any tag of the producer's.
+/// An Arrow extension type, by its name in a field's metadata: `arrow.fixed_shape_tensor`, `arrow.json`. For
+/// types that Arrow does not have (bf16, fp8) it is any tag that the producer chooses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExtensionSpec {
@@ -105,7 +106,7 @@ impl ColumnSpec {
         Self { name: name.into(), dtype, extension: None }
     }
 
-    /// What a field is.
+    /// The column spec of an Arrow field.
     pub(crate) fn of(field: &Field) -> Self {
         let extension = field.metadata().get(EXTENSION_TYPE_NAME_KEY).map(|name| ExtensionSpec {
             name: name.clone(),
@@ -114,7 +115,7 @@ impl ColumnSpec {
         Self { name: field.name().clone(), dtype: field.data_type().clone(), extension }
     }
 
-    /// A field that may be null.
+    /// The Arrow field of the column, which may be null.
     pub(crate) fn field(&self) -> Field {
         let field = Field::new(&self.name, self.dtype.clone(), true);
         let Some(ExtensionSpec { name, metadata }) = &self.extension else { return field };
@@ -136,43 +137,44 @@ impl ColumnSpec {
     }
 }
 
-/// A partition as it is declared.
+/// The declaration of a partition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartitionSpec {
-    /// Unique in the queue.
+    /// The name; unique in the queue.
     pub name: String,
-    /// Known columns; others are taken in as they come, and keep the type of their first put.
+    /// Known columns. Other columns are added as puts bring them, and keep the type of their first put.
     #[serde(default)]
     pub columns: Vec<ColumnSpec>,
-    /// Who must ack a row before it is freed, and which columns each needs; none means all of the first put.
+    /// The tasks that must ack a row before it is freed, each with the columns that it needs; none means all
+    /// columns of the first put.
     pub tasks: Vec<TaskSpec>,
-    /// Columns whose lists or numbers say how many tokens a row has, for takes by tokens and balanced ones.
+    /// Columns whose list lengths or numbers count a row's tokens, for takes by tokens and balanced takes.
     #[serde(default)]
     pub length_columns: Vec<String>,
-    /// Rows.
+    /// Maximum number of rows.
     pub capacity_rows: usize,
-    /// Rows of every group, samples where they are put by these: what a put without a size means, and a put
-    /// of another size is refused. Absent: each group says it.
+    /// Number of rows of every group (of samples, where groups are put by samples): a put without a size has
+    /// this one, and a put with another size is refused. If absent, each put says its group's size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_size: Option<usize>,
-    /// What a take gets first that does not say so.
+    /// The order of takes that do not choose one.
     #[serde(default, skip_serializing_if = "is_declared")]
     pub order: Sampler,
-    /// Bytes of payload, counted in KiB as it is in memory; no bound but that of the rows if absent. Columns
-    /// that are added to rows count too, but never wait.
+    /// Maximum bytes of payload in memory, counted in KiB; without it only the rows are bounded. Columns that
+    /// are added to rows count too, but never wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_bytes: Option<u64>,
-    /// A longer row is refused; bytes.
+    /// Maximum bytes of a row; a longer row is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub row_bytes_max: Option<u64>,
-    /// What a put that returned survives; the queue's if absent.
+    /// What an acknowledged put survives; that of the queue if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub durability: Option<Durability>,
     /// See [`OnFull`].
     #[serde(default)]
     pub on_full: OnFull,
-    /// How long a lease lasts without renewal; ms.
+    /// Time that a lease lasts without renewal; ms.
     #[serde(default = "default_lease_ms")]
     pub lease_ms: u64,
 }
@@ -183,7 +185,7 @@ pub struct PartitionSpec {
 pub struct TaskSpec {
     /// Its name.
     pub name: String,
-    /// A row is ready when all of these are there; empty: as soon as it is put.
+    /// Columns that a row needs to be ready; if empty, a row is ready as soon as it is put.
     #[serde(default)]
     pub columns: Vec<String>,
 }
@@ -213,7 +215,7 @@ impl PartitionSpec {
         }
     }
 
-    /// Whether a partition can be what it says.
+    /// Checks that the declaration is possible.
     pub(crate) fn check(&self) -> Result<(), QueueError> {
         let is_sound = !self.name.is_empty()
             && !self.tasks.is_empty()

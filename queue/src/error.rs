@@ -1,4 +1,4 @@
-//! What can go wrong, in words that name it.
+//! The errors of the queue.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -11,28 +11,29 @@ use serde::{Deserialize, Serialize};
 pub enum ErrorClass {
     /// Try again.
     Retryable,
-    /// Full; try later.
+    /// The queue is full; try later.
     Backpressure,
     /// The call is wrong.
     Client,
     /// The disk or the queue failed.
     Fault,
-    /// Somebody asked for the end.
+    /// The caller or the process asked for the end.
     Cancelled,
 }
 
-/// Errors of this crate. Whatever failed left the queue as it was.
+/// Errors of this crate. A call that fails leaves the queue as it was.
 ///
-/// They go over the wire as JSON with a variant's name as the stable `code`, and come out as what they were.
+/// They go over the wire as JSON with a variant's name as the stable `code`, and are read back as the
+/// variant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(tag = "code", rename_all = "snake_case")]
 pub enum QueueError {
-    /// Another process has the directory.
+    /// Another process has the directory open.
     #[error("queue dir={dir} is in use by {owner}")]
     InUse {
         /// The directory.
         dir: PathBuf,
-        /// What its lock file says.
+        /// The contents of the lock file.
         owner: String,
     },
     /// There is no queue.
@@ -47,7 +48,7 @@ pub enum QueueError {
         /// Its name.
         name: String,
     },
-    /// A partition of that name is there, or is being declared or restored by somebody else.
+    /// A partition of that name exists, or another call is declaring or restoring it.
     #[error("partition={name} is there already")]
     PartitionExists {
         /// Its name.
@@ -56,7 +57,7 @@ pub enum QueueError {
     /// A snapshot that is not whole, or not what was written.
     #[error("the snapshot is not sound at offset={offset}: {reason}")]
     BadSnapshot {
-        /// Of the frame or payload that it is about.
+        /// The offset of the damaged frame or payload.
         offset: u64,
         /// What is wrong.
         reason: String,
@@ -68,7 +69,7 @@ pub enum QueueError {
         partition: String,
         /// The task.
         task: String,
-        /// Those that there are.
+        /// The partition's tasks.
         tasks: String,
     },
     /// No such column.
@@ -79,7 +80,7 @@ pub enum QueueError {
         /// The column.
         column: String,
     },
-    /// A declaration differs from the one that is there.
+    /// A declaration differs from the existing one.
     #[error("partition={name} is declared otherwise: {what}")]
     DeclaredOtherwise {
         /// The partition.
@@ -92,9 +93,9 @@ pub enum QueueError {
     WrongType {
         /// The column.
         column: String,
-        /// Of its declaration or first put.
+        /// The type in the declaration or the first put.
         expected: String,
-        /// Of this put.
+        /// The type in this put.
         found: String,
     },
     /// A column that the row has already.
@@ -114,9 +115,9 @@ pub enum QueueError {
     GroupOverflow {
         /// The group.
         group: String,
-        /// Declared.
+        /// The declared size.
         size: usize,
-        /// With this put.
+        /// The size with this put.
         rows: usize,
     },
     /// A put that can never fit.
@@ -124,10 +125,10 @@ pub enum QueueError {
     TooLarge {
         /// Rows of the put.
         rows: usize,
-        /// Of the partition.
+        /// The partition's capacity in rows.
         capacity: usize,
     },
-    /// No room, and the partition refuses.
+    /// The partition has no room, and refuses puts.
     #[error("partition={partition} is full: capacity_rows={capacity}")]
     Full {
         /// The partition.
@@ -149,12 +150,12 @@ pub enum QueueError {
         /// The key.
         key: String,
     },
-    /// A row longer than the partition's limit.
+    /// A row that is longer than the partition's limit.
     #[error("row={row} has bytes={bytes}, at most bytes_max={bytes_max}")]
     RowTooLong {
         /// Its place in the batch, from 0.
         row: usize,
-        /// Its bytes.
+        /// Its length in bytes.
         bytes: u64,
         /// The limit.
         bytes_max: u64,
@@ -164,7 +165,7 @@ pub enum QueueError {
     TooManyBytes {
         /// Bytes of the put.
         bytes: u64,
-        /// Of the partition.
+        /// The partition's capacity in bytes.
         capacity_bytes: u64,
     },
     /// A row was asked for that its task has acked.
@@ -189,7 +190,7 @@ pub enum QueueError {
         /// The sample.
         sample: String,
     },
-    /// No sample of a group that is there.
+    /// No existing group has such a sample.
     #[error("partition={partition} has no sample={sample}")]
     UnknownSample {
         /// The partition.
@@ -197,7 +198,7 @@ pub enum QueueError {
         /// The sample.
         sample: String,
     },
-    /// A step that is there already, with other contents.
+    /// A step that exists already with other contents.
     #[error("step={step} of trajectory={trajectory} is there already and differs")]
     StepDiffers {
         /// The trajectory.
@@ -212,7 +213,7 @@ pub enum QueueError {
     RecordsFull {
         /// The partition.
         partition: String,
-        /// Kept.
+        /// Bytes that are kept.
         bytes: usize,
         /// The bound.
         bytes_max: usize,
@@ -223,7 +224,7 @@ pub enum QueueError {
         /// Its number.
         chunk: u64,
     },
-    /// Nothing happened before the deadline.
+    /// A wait ended at its deadline.
     #[error("{what} did not happen before the deadline; partition={partition}: {state}")]
     Deadline {
         /// What was waited for.
@@ -247,36 +248,36 @@ pub enum QueueError {
         /// Its number.
         lease: u64,
     },
-    /// No more puts.
+    /// The partition takes no more puts.
     #[error("partition={partition} takes no more puts")]
     Closed {
         /// The partition.
         partition: String,
     },
-    /// A take or put of nothing.
+    /// A take or a put without rows or groups.
     #[error("expected at least one row or group")]
     Empty,
-    /// The queue was opened to be read.
+    /// The queue was opened read-only.
     #[error("the queue was opened read-only")]
     ReadOnly,
-    /// Bytes that are not what was written.
+    /// Bytes that differ from what was written.
     #[error("file={file} is corrupt at offset={offset}: {reason}")]
     Corrupt {
         /// The file.
         file: PathBuf,
-        /// Where.
+        /// The offset.
         offset: u64,
         /// What is wrong.
         reason: String,
     },
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error("{what} failed for {path}: {reason}")]
     Io {
-        /// What was tried.
+        /// The operation.
         what: Cow<'static, str>,
-        /// On what.
+        /// The file or directory.
         path: PathBuf,
-        /// The system's words.
+        /// The system's message.
         reason: String,
     },
     /// A request that is not what the wire format says.
@@ -288,10 +289,10 @@ pub enum QueueError {
     /// A path that the server does not have.
     #[error("the queue's server has no path={path}")]
     UnknownPath {
-        /// As it was asked for.
+        /// The path of the request.
         path: String,
     },
-    /// A path that the server has, but not for this.
+    /// A path that the server has, but not with this method.
     #[error("path={path} has no method={method}")]
     WrongMethod {
         /// The method.
@@ -320,21 +321,21 @@ pub enum QueueError {
         /// Its name.
         unit: String,
     },
-    /// The server ends before it has an answer; nothing was done.
+    /// The server ends before it has an answer; the call had no effect.
     #[error("the queue's server is ending")]
     Stopping,
-    /// No server, or one that is no queue's.
+    /// No server answers, or one that does not serve a queue.
     #[error("no answer of a queue at {url}: {reason}")]
     Unreachable {
-        /// Where.
+        /// The address.
         url: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// Arrow refused a batch.
+    /// Arrow reported an error.
     #[error("arrow: {reason}")]
     Arrow {
-        /// Its words.
+        /// Arrow's message.
         reason: String,
     },
 }

@@ -46,7 +46,7 @@ pub(crate) fn conform(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordB
     Ok(RecordBatch::try_new(Arc::clone(schema), columns)?)
 }
 
-/// Bytes that a writer has made and nobody has fetched yet.
+/// Bytes that a writer has made and that are not fetched yet.
 #[derive(Debug, Clone, Default)]
 struct Made(Arc<Mutex<Vec<u8>>>);
 
@@ -148,7 +148,7 @@ impl Partition {
         Arc::new(Schema::new(table.columns().values().map(ColumnSpec::field).collect::<Vec<_>>()))
     }
 
-    /// All rows that are there, to be written somewhere.
+    /// All existing rows, to be written somewhere.
     pub fn begin_export(&self, format: ExportFormat) -> Result<Export, QueueError> {
         let groups: Vec<Vec<RowHandle>> = {
             let table = self.shared.table.lock();
@@ -161,7 +161,7 @@ impl Partition {
         Ok(Export { partition, groups: groups.into_iter(), schema, writer, made, rows: 0 })
     }
 
-    /// Writes all rows that are there, oldest group first, one group in memory at a time; returns their
+    /// Writes all existing rows, oldest group first, one group in memory at a time; returns their
     /// number.
     ///
     /// Not cancel-safe: a dropped export leaves half a file.

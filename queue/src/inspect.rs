@@ -1,4 +1,4 @@
-//! A queue for people.
+//! A description of a queue for people.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,18 +6,18 @@ use crate::config::ColumnSpec;
 use crate::record::Dispositions;
 use crate::units::UnitInspection;
 
-/// Rows of a partition by what they are for a task.
+/// Rows of a partition by their state for a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskCounts {
     /// The task.
     pub task: String,
-    /// Rows whose columns are not all there.
+    /// Rows that lack columns.
     pub incomplete: usize,
     /// Rows that can be taken.
     pub ready: usize,
-    /// Rows that somebody holds.
+    /// Rows that are leased.
     pub leased: usize,
-    /// Rows that the task is done with and others are not.
+    /// Rows that the task has acked and other tasks have not.
     pub acked: usize,
     /// Rows on a storage unit that is away.
     #[serde(default)]
@@ -29,18 +29,18 @@ pub struct TaskCounts {
 pub struct LeaseInspection {
     /// Its number.
     pub lease: u64,
-    /// For which task.
+    /// The task.
     pub task: String,
-    /// As those who took it call themselves ([`Take::holder`](crate::Take::holder)); empty where they did not
-    /// say, and after a restart.
+    /// The holders' names for themselves ([`Take::holder`](crate::Take::holder)); empty if they gave none,
+    /// and after a restart.
     pub holders: Vec<String>,
-    /// How many rows.
+    /// The number of rows.
     pub rows: usize,
-    /// Consumers that get the same rows.
+    /// Number of consumers that get these rows.
     pub members: u32,
-    /// Those of them that have acked.
+    /// Number of these consumers that have acked.
     pub acked_members: usize,
-    /// Until its rows are given again, milliseconds.
+    /// Time until the lease expires and its rows are ready again, in milliseconds.
     pub expires_in_ms: u64,
 }
 
@@ -49,27 +49,27 @@ pub struct LeaseInspection {
 pub struct PartitionInspection {
     /// Its name.
     pub name: String,
-    /// Rows that are there.
+    /// Existing rows.
     pub rows: usize,
-    /// Groups that are there.
+    /// Existing groups.
     pub groups: usize,
-    /// Rows that fit.
+    /// The capacity in rows.
     pub capacity_rows: usize,
     /// Columns with their types.
     pub columns: Vec<ColumnSpec>,
     /// Rows by state.
     pub tasks: Vec<TaskCounts>,
-    /// Rows that are gone, by what became of them, since the journal was rewritten last.
+    /// Rows that were freed since the journal was last rewritten, by disposition.
     pub dispositions: Dispositions,
-    /// Who has what.
+    /// The leases of the partition.
     #[serde(default)]
     pub leases: Vec<LeaseInspection>,
 }
 
-/// All of a queue.
+/// A whole queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueInspection {
-    /// In order of their names.
+    /// The partitions, in order of their names.
     pub partitions: Vec<PartitionInspection>,
     /// Bytes of live payload.
     pub payload_bytes: u64,

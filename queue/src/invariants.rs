@@ -1,5 +1,5 @@
-//! What must hold of a queue at every moment; used by debug assertions, the model test, and whoever verifies
-//! a queue.
+//! What must hold of a queue at every moment; used by debug assertions, by the model test and by
+//! verification.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,18 +16,20 @@ pub fn within_capacity(rows: usize, capacity_rows: usize) -> Result<(), Violatio
     if rows <= capacity_rows {
         return Ok(());
     }
-    Err(Violation(format!("rows={rows} above capacity_rows={capacity_rows}")))
+    Err(Violation(format!("expected at most capacity_rows={capacity_rows}, found rows={rows}")))
 }
 
-/// A group has no more rows than were put, and no more were put than it has.
+/// A group has at most as many rows as were put, and at most `size` rows were put.
 pub fn group_sound(group: &str, rows: usize, put: usize, size: usize) -> Result<(), Violation> {
     if rows <= put && put <= size {
         return Ok(());
     }
-    Err(Violation(format!("group={group} has rows={rows} of put={put} of size={size}")))
+    Err(Violation(format!(
+        "group={group}: expected rows <= put <= size, found rows={rows} put={put} size={size}"
+    )))
 }
 
-/// What is counted is what is kept count of.
+/// A fresh count equals the count that is kept.
 pub fn counts_agree(what: &str, counted: usize, kept: usize) -> Result<(), Violation> {
     if counted == kept {
         return Ok(());
@@ -35,12 +37,15 @@ pub fn counts_agree(what: &str, counted: usize, kept: usize) -> Result<(), Viola
     Err(Violation(format!("{what}: counted {counted}, kept {kept}")))
 }
 
-/// A row is one thing for each task, and a row that all are done with is gone.
+/// Each row has one state for each task, and a row that the only task has acked is gone.
 pub fn rows_accounted(partition: &PartitionInspection) -> Result<(), Violation> {
     for task in &partition.tasks {
         let sum = task.incomplete + task.ready + task.leased + task.acked + task.away;
         if sum != partition.rows {
-            return Err(Violation(format!("task={} counts {sum} of rows={}", task.task, partition.rows)));
+            return Err(Violation(format!(
+                "task={}: expected rows={}, counted {sum}",
+                task.task, partition.rows
+            )));
         }
     }
     let done = partition.tasks.iter().map(|task| task.acked).min().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Rows that a consumer holds.
+//! Leases: the rows that a consumer holds.
 
 use arrow_array::RecordBatch;
 use arrow_select::concat::concat_batches;
@@ -10,7 +10,7 @@ use crate::row::RowHandle;
 
 /// Where a lease is held: in this process or by a server.
 ///
-/// Each call is cancel-safe: it happens whole or not at all.
+/// Each call is cancel-safe: it takes effect completely or not at all.
 pub(crate) trait Hold: Send + Sync + std::fmt::Debug {
     fn ack(&self) -> BoxFuture<'_, Result<(), QueueError>>;
     fn nack(&self) -> BoxFuture<'_, Result<(), QueueError>>;
@@ -19,18 +19,18 @@ pub(crate) trait Hold: Send + Sync + std::fmt::Debug {
     /// The holder is elsewhere from now on, and may outlive this process.
     fn detach(&self) {}
 
-    /// Gives the rows back soon, without anybody waiting for it. The lease may have ended before.
+    /// Gives the rows back soon, without a wait. The lease may have ended before.
     fn abandon(&self);
 }
 
-/// What a lease's rows are called, in their order.
+/// The labels of a lease's rows, in the order of the rows.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Labels {
     pub(crate) groups: Vec<String>,
     pub(crate) policy_versions: Vec<u64>,
-    /// Empty where no row has one.
+    /// The keys; empty if no row has one.
     pub(crate) keys: Vec<Option<String>>,
-    /// Empty where no row has any.
+    /// The tags; empty if no row has any.
     pub(crate) tags: Vec<Value>,
 }
 
@@ -67,12 +67,12 @@ impl Lease {
         Self { hold, id, rows, labels, fresh_from: 0, batches, held: true }
     }
 
-    /// Its number.
+    /// The lease's number.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Handles, in the order of the batches' rows.
+    /// The handles of the rows, in the order of the rows in the batches.
     pub fn rows(&self) -> &[RowHandle] {
         &self.rows
     }
@@ -97,18 +97,18 @@ impl Lease {
         &self.labels.tags
     }
 
-    /// The policy version from which on groups were fresh when they were taken.
+    /// The oldest policy version that was fresh when the rows were taken.
     pub fn fresh_from(&self) -> u64 {
         self.fresh_from
     }
 
-    /// Whether a row's group was stale when it was taken: only takes with [`Stale::Deliver`](crate::Stale)
-    /// get such.
+    /// Whether the group of a row was stale when the row was taken; only takes with
+    /// [`Stale::Deliver`](crate::Stale) get stale groups.
     pub fn is_stale(&self, row: usize) -> bool {
         self.labels.policy_versions.get(row).is_some_and(|version| *version < self.fresh_from)
     }
 
-    /// One batch for each stretch of rows that lie together: payload is not copied.
+    /// The payload: one batch for each sequence of rows that are stored together. Payload is not copied.
     pub fn batches(&self) -> &[RecordBatch] {
         &self.batches
     }
@@ -119,10 +119,10 @@ impl Lease {
         Ok(concat_batches(&first.schema(), &self.batches)?)
     }
 
-    /// Consumes the rows for this task. When it returns they are consumed as durably as the queue is; an
-    /// error means that they are not, and they are given again.
+    /// Consumes the rows for this task. When the call returns, they are consumed as durably as the queue is.
+    /// After an error they are not consumed, and are given again.
     ///
-    /// Cancel-safe: it happens whole or not at all.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn ack(mut self) -> Result<(), QueueError> {
         // From here on the outcome is the holder's: dropping the future must not give back what was acked.
         self.held = false;
@@ -131,13 +131,13 @@ impl Lease {
 
     /// Gives the rows back.
     ///
-    /// Cancel-safe: it happens, at the latest when the lease expires.
+    /// Cancel-safe: a dropped call takes effect at the latest when the lease expires.
     pub async fn nack(mut self) -> Result<(), QueueError> {
         self.held = false;
         self.hold.nack().await
     }
 
-    /// Lets the lease last for another full term from now. Cancel-safe.
+    /// Extends the lease by a full term from now. Cancel-safe.
     pub async fn renew(&self) -> Result<(), QueueError> {
         self.hold.renew().await
     }
@@ -153,7 +153,7 @@ impl Lease {
         self
     }
 
-    /// The payload without the lease, for whoever passes it on: the lease does not keep it any more.
+    /// Takes the payload out of the lease, for a caller that passes it on.
     pub(crate) fn take_batches(&mut self) -> Vec<RecordBatch> {
         std::mem::take(&mut self.batches)
     }

@@ -12,28 +12,28 @@
 //!   ack ---> journal ---> rows freed when all tasks agree ---> chunks and segment files freed
 //! ```
 //!
-//! [`serve`] makes a queue one for other processes, and [`RemoteQueue`] is their side; [`serve_local`] and
-//! [`LocalQueue`] are the same within a host, through shared memory; [`Queue`] is what all of them are.
-//! [`TransferQueue::snapshot`] and [`TransferQueue::restore`] carry what is live from one queue to another,
-//! and [`TransferQueue::verify`] looks through it.
+//! [`serve`] serves a queue to other processes, and [`RemoteQueue`] is its client; [`serve_local`] and
+//! [`LocalQueue`] do this within a host, through shared memory. [`Queue`] is the trait of all of them.
+//! [`TransferQueue::snapshot`] and [`TransferQueue::restore`] carry live data from one queue to another, and
+//! [`TransferQueue::verify`] checks a queue.
 //!
-//! [`compat`] offers the client calls of other queues over this one.
+//! [`compat`] has the client calls of other queues, over this queue.
 //!
 //! # Invariants
 //! [`invariants`] has them as functions.
-//! - A put that returned is there after a crash (as far as its [`Durability`] says), whole or not at all.
+//! - A put that returned survives a crash (as far as its [`Durability`] says), completely or not at all.
 //! - A row is in at most one live lease of a task; only an ack consumes it; an expired, dropped or nacked
 //!   lease gives it back.
-//! - A handle names one row for ever: slots are reused, generations are not.
+//! - A handle names one row permanently: slots are reused, generations are not.
 //! - Rows never exceed the capacity. A full partition blocks, refuses, or drops its oldest ready group, as
 //!   declared.
 //! - Control plane ([`partition`](Partition)) and data plane ([`Store`]) are apart: no lock is held while
 //!   payload is copied, encoded, written or read.
 //!
 //! # Deliberately absent
-//! An embedded database for the metadata: the journal is rewritten to what is live when dead records
-//! dominate, so opening costs what is live, and a second writer with its own fsync would only add a second
-//! truth. Replication: that is the business of an existing distributed store behind [`Store`].
+//! There is no embedded database for the metadata: the journal is rewritten to its live records when dead
+//! ones dominate, so opening costs what is live, and a second writer with its own fsync would add a second
+//! source of truth. There is no replication: a distributed store behind [`Store`] can provide it.
 
 mod api;
 pub mod compat;

@@ -1,4 +1,4 @@
-//! What a producer brings.
+//! The rows that a producer puts.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,33 +19,33 @@ use crate::row::RowHandle;
 pub struct Put {
     /// The rows, each a sample, in one batch or several with the same columns.
     pub batches: Vec<RecordBatch>,
-    /// The group; rows of several puts come together under the same one until it has its size.
+    /// The group; rows of several puts with one group come together until it has its size.
     pub group: String,
-    /// Rows of the whole group, 0 for as many as the [partition](crate::PartitionSpec::group_size) says, or
-    /// else as the put has; samples where the rows are put by [samples](Self::sample).
+    /// Number of rows of the whole group; 0 means the [partition's](crate::PartitionSpec::group_size) size,
+    /// or else the rows of this put. With [samples](Self::sample) it is the number of samples.
     pub group_size: usize,
-    /// The sample that the rows belong to, where it may have rows in several puts: the group is whole when as
-    /// many samples as its size says are, or when it is [closed](crate::Partition::close_groups). Absent:
-    /// each row is a sample.
+    /// The sample that the rows belong to, where a sample may have rows in several puts. The group is whole
+    /// when as many samples as its size are whole, or when it is [closed](crate::Partition::close_groups). If
+    /// absent, each row is a sample.
     pub sample: Option<SamplePart>,
     /// The oldest policy version of the rows.
     pub policy_version: u64,
-    /// Greater goes first where a take asks for [`Sampler::Priority`](crate::Sampler::Priority); a group has
-    /// the greatest of its puts.
+    /// A group with a greater priority goes first in takes with
+    /// [`Sampler::Priority`](crate::Sampler::Priority); a group has the greatest priority of its puts.
     pub priority: i64,
-    /// Makes a repetition of the same put harmless: it returns the rows of the first one.
+    /// Makes it harmless to repeat the put: the repetition returns the rows of the first put.
     pub token: Option<String>,
-    /// A key of each row, unique among the rows that are there; none if empty.
+    /// A key of each row, unique among the existing rows; none if empty.
     pub keys: Vec<String>,
-    /// JSON of each row, the owner's; none if empty.
+    /// JSON tags of each row, which only the owner reads; none if empty.
     pub tags: Vec<Value>,
-    /// The owner's own words about this put, durable with it and read back by
+    /// The owner's own record of this put, durable with it and read back by
     /// [`Partition::records`](crate::Partition::records).
     pub record: Option<String>,
 }
 
 impl Put {
-    /// A whole group.
+    /// A put of a whole group.
     pub fn group(group: impl Into<String>, batch: RecordBatch) -> Self {
         let group_size = batch.num_rows();
         Self {
@@ -62,14 +62,14 @@ impl Put {
         }
     }
 
-    /// The same in several batches with the same columns.
+    /// A put of a whole group in several batches with the same columns.
     pub(crate) fn group_of(group: impl Into<String>, batches: Vec<RecordBatch>) -> Self {
         let group_size = rows_of(&batches);
         let empty = RecordBatch::new_empty(Arc::new(Schema::empty()));
         Self { batches, group_size, ..Self::group(group, empty) }
     }
 
-    /// Rows of all batches.
+    /// Number of rows in all batches.
     pub fn rows(&self) -> usize {
         rows_of(&self.batches)
     }

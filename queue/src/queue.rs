@@ -30,24 +30,25 @@ pub(crate) type Partitions = Arc<Mutex<BTreeMap<String, Partition>>>;
 pub(crate) struct Inner {
     pub(crate) plane: Plane,
     pub(crate) log: Log,
-    /// Where it lives, if it is written down.
+    /// The directory, if the queue has one.
     pub(crate) dir: Option<PathBuf>,
     pub(crate) partitions: Partitions,
     pub(crate) claims: Claims,
     pub(crate) next_chunk: Arc<AtomicU64>,
-    /// Above every row generation of partitions that are gone: handles of theirs name no row of a later one.
+    /// Above every row generation of removed partitions, so that their handles name no row of a later
+    /// partition.
     pub(crate) generation_floor: Arc<AtomicU32>,
-    /// What a put makes of a partition that is not there; nothing if absent.
+    /// The declaration of a partition that a put creates; `None` if a put creates none.
     put_spec: Option<PartitionSpec>,
     _lock: Option<DirLock>,
 }
 
-/// Partitions that a queue may have when a put makes another one.
+/// Number of partitions beyond which a put creates no further one.
 const MADE_ON_PUT_MAX: usize = 1024;
-/// Bytes of the name of a partition that a put makes.
+/// Maximum length of the name of a partition that a put creates, in bytes.
 const MADE_NAME_BYTES_MAX: usize = 256;
 
-/// See the crate's documentation. Clones are of the same queue.
+/// A queue; see the crate's documentation. Clones refer to the same queue.
 #[derive(Clone)]
 pub struct TransferQueue {
     pub(crate) inner: Arc<Inner>,
@@ -63,7 +64,7 @@ impl std::fmt::Debug for TransferQueue {
 }
 
 impl TransferQueue {
-    /// Declares a partition, or finds it declared in the same way.
+    /// Declares a partition; returns the existing one if it was declared in the same way.
     pub async fn declare(&self, spec: PartitionSpec) -> Result<Partition, QueueError> {
         spec.check()?;
         let find = || self.inner.partitions.lock().get(&spec.name).cloned();
@@ -88,10 +89,10 @@ impl TransferQueue {
         partition.record(declaration, publish).await?.declared_as(&spec)
     }
 
-    /// Removes a partition with everything in it, whoever holds its rows. Who waits for its rows or for room
-    /// in it is told that it is gone; a partition declared later under the same name is another one.
+    /// Removes a partition with everything in it, leased rows too. Calls that wait for its rows or for room
+    /// in it fail, because it is gone; a partition declared later under the same name is another one.
     ///
-    /// Cancel-safe: it happens or it does not.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn remove(&self, name: &str) -> Result<(), QueueError> {
         let partition = self.partition(name)?;
         let (partitions, floor) =
@@ -104,7 +105,7 @@ impl TransferQueue {
         partition.remove(publish).await
     }
 
-    /// What its partitions share.
+    /// The state that the partitions share.
     pub(crate) fn home(&self) -> Home {
         let Inner { plane, log, next_chunk, .. } = self.inner.as_ref();
         Home { plane: plane.clone(), log: log.clone(), next_chunk: Arc::clone(next_chunk) }
@@ -114,16 +115,16 @@ impl TransferQueue {
         self.inner.plane.units()
     }
 
-    /// A partition that is there.
+    /// An existing partition.
     pub fn partition(&self, name: &str) -> Result<Partition, QueueError> {
         let found = self.inner.partitions.lock().get(name).cloned();
         found.ok_or_else(|| QueueError::UnknownPartition { name: name.to_owned() })
     }
 
-    /// The partition that a put goes to: made as the queue was [told](crate::QueueConfig::put_spec) if it is
-    /// not there.
+    /// The partition that a put goes to, created by [`put_spec`](crate::QueueConfig::put_spec) if it does not
+    /// exist.
     ///
-    /// Cancel-safe: it is made or it is not.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn partition_for_put(&self, name: &str) -> Result<Partition, QueueError> {
         let (unknown, spec) = match (self.partition(name), &self.inner.put_spec) {
             (Err(unknown @ QueueError::UnknownPartition { .. }), Some(spec)) => (unknown, spec),
@@ -149,7 +150,7 @@ impl TransferQueue {
             return Err(QueueError::BadRequest { reason });
         }
         match self.declare(PartitionSpec { name: name.to_owned(), ..spec.clone() }).await {
-            // Somebody else has declared it meanwhile.
+            // Another call has declared it meanwhile.
             Err(QueueError::DeclaredOtherwise { .. }) => self.partition(name),
             outcome => outcome,
         }
@@ -160,7 +161,7 @@ impl TransferQueue {
         self.inner.partitions.lock().values().cloned().collect()
     }
 
-    /// The queue for people: O(rows).
+    /// A description of the queue for people. Takes O(rows).
     pub fn inspect(&self) -> QueueInspection {
         QueueInspection {
             partitions: self.partitions().iter().map(Partition::inspect).collect(),
@@ -169,13 +170,13 @@ impl TransferQueue {
         }
     }
 
-    /// Ends all puts and makes durable whatever is on its way. Later changes are errors. Blocks.
+    /// Ends all puts, and makes puts in progress durable. Later changes are errors. Blocks.
     pub fn close(&self) {
         self.partitions().iter().for_each(Partition::end_of_puts);
         self.inner.log.close();
     }
 
-    /// What a put that returned survives.
+    /// What an acknowledged put survives.
     pub fn durability(&self) -> Durability {
         self.inner.log.durability()
     }

@@ -18,7 +18,7 @@ impl<T: ?Sized> Default for Recent<T> {
 }
 
 impl<T: ?Sized + PartialEq> Recent<T> {
-    /// The one that is equal to `value`; `new` if nobody had it lately.
+    /// The recent value that is equal to `value`; `new` if there is none.
     pub(crate) fn share(&mut self, value: &T, new: impl FnOnce() -> Arc<T>) -> Arc<T> {
         if let Some(at) = self.0.iter().position(|known| **known == *value) {
             // The one of before is looked at first.

@@ -1,4 +1,4 @@
-//! Rows by their names.
+//! The names of rows.
 
 pub(crate) mod runs;
 
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use runs::{RECORD_ROWS_MAX, Runs};
 
-/// Names one row for ever.
+/// Names one row permanently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RowHandle {
-    /// Used again when the row is freed.
+    /// The slot, which is reused when the row is freed.
     pub slot: u32,
-    /// Never the same for two rows of a slot.
+    /// The generation, which differs for any two rows of a slot.
     pub generation: u32,
 }

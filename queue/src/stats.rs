@@ -1,4 +1,4 @@
-//! What a partition says of itself: counts, what became of its groups, rows by key.
+//! Counts of a partition, the fates of its groups, and its rows by key.
 
 use std::collections::BTreeMap;
 
@@ -8,78 +8,78 @@ use serde_json::Value;
 use crate::record::{Dispositions, Freed};
 use crate::row::RowHandle;
 
-/// Numbers of a task.
+/// Counts of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskStats {
     /// Its name.
     pub task: String,
-    /// Rows whose columns are not all there.
+    /// Rows that lack columns.
     pub incomplete_rows: usize,
     /// Rows that can be taken.
     pub ready_rows: usize,
     /// Whole groups that can be taken.
     pub ready_groups: usize,
-    /// Rows that somebody holds.
+    /// Rows that are leased.
     pub leased_rows: usize,
     /// Rows that would be ready if their storage unit were not away.
     #[serde(default)]
     pub away_rows: usize,
-    /// Rows that the task is done with and others are not: they are still there.
+    /// Rows that the task has acked and other tasks have not.
     pub acked_rows: usize,
 }
 
 impl TaskStats {
-    /// Whether the task has acked every row that is there.
+    /// Whether the task has acked every existing row.
     pub fn is_all_consumed(&self) -> bool {
         self.incomplete_rows + self.ready_rows + self.leased_rows + self.away_rows == 0
     }
 }
 
-/// Numbers of a partition.
+/// Counts of a partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartitionStats {
-    /// Rows that are there.
+    /// Existing rows.
     pub rows: usize,
     /// Rows of puts that are on their way.
     pub rows_reserved: usize,
-    /// Rows that fit.
+    /// The capacity in rows.
     pub capacity_rows: usize,
     /// Bytes of payload, where the partition bounds them: in whole KiB for each put.
     pub payload_bytes: u64,
-    /// The bound, if there is one.
+    /// The capacity in bytes, if there is one.
     pub capacity_bytes: Option<u64>,
-    /// Groups that are there, unfinished ones included.
+    /// Existing groups, unfinished ones included.
     pub groups: usize,
     /// Leases that are held.
     pub leases: usize,
     /// Whether there will be no more puts.
     pub ended: bool,
-    /// Rows that are gone, by what became of them.
+    /// Freed rows, by disposition.
     pub dispositions: Dispositions,
-    /// In order of their declaration.
+    /// The tasks, in order of their declaration.
     pub tasks: Vec<TaskStats>,
     /// Rows that have each column: what has been produced.
     pub columns: BTreeMap<String, usize>,
-    /// The newest policy version that a put had or somebody announced.
+    /// The newest policy version that a put had or that was announced.
     pub policy_version: u64,
-    /// Counts the partition's changes.
+    /// Counts the changes of the partition.
     pub revision: u64,
-    /// Groups whose rows have left since the revision that was asked [after](crate::Partition::stats_after),
-    /// oldest first; the last thousand at most, and none where nothing was asked after.
+    /// Groups that lost rows after the revision that the call named
+    /// ([`stats_after`](crate::Partition::stats_after)), oldest first, at most 1000; empty if it named none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fates: Vec<GroupFate>,
-    /// Whether more have left than are remembered.
+    /// Whether further groups lost rows, which are not remembered.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fates_missed: bool,
 }
 
-/// What became of rows.
+/// Why rows were freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Disposition {
     /// Every task acked them.
     Acked,
-    /// They made room.
+    /// They were dropped to make room.
     Dropped,
     /// Their owner cleared them.
     Cleared,
@@ -90,7 +90,7 @@ pub enum Disposition {
 }
 
 impl Disposition {
-    /// As it is written.
+    /// The name of the disposition in JSON and logs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Acked => "acked",
@@ -114,17 +114,17 @@ impl From<Freed> for Disposition {
     }
 }
 
-/// Rows of a group have left.
+/// The rows of a group that were freed at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupFate {
-    /// Of the partition with that change.
+    /// The partition's revision after the change.
     pub revision: u64,
     /// The group.
     pub group: String,
-    /// How many of its rows.
+    /// The number of freed rows.
     pub rows: usize,
-    /// What became of them.
+    /// Why they were freed.
     pub fate: Disposition,
 }
 
@@ -149,7 +149,7 @@ pub struct ClosedGroup {
     pub group: String,
     /// Samples that it was declared with.
     pub samples: usize,
-    /// Those of them that are whole.
+    /// Number of these samples that are whole.
     pub samples_whole: usize,
     /// Its rows.
     pub rows: usize,

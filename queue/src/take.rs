@@ -17,7 +17,7 @@ pub enum Amount {
     Rows(usize),
     /// Whole groups, all of whose rows are ready.
     Groups(usize),
-    /// Whole groups until the next would exceed so many tokens, as the partition's
+    /// Whole groups until the next would exceed this many tokens, as the partition's
     /// [`length_columns`](crate::PartitionSpec::length_columns) count them; at least one.
     Tokens(u64),
 }
@@ -26,7 +26,7 @@ pub enum Amount {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sampler {
-    /// As the partition was [declared](crate::PartitionSpec::order); oldest first where it does not say.
+    /// The order of the partition's [declaration](crate::PartitionSpec::order); oldest first if it has none.
     #[default]
     Declared,
     /// Oldest first.
@@ -42,7 +42,7 @@ pub enum Sampler {
     },
 }
 
-/// What becomes of groups whose policy version is below a take's
+/// What happens to groups whose policy version is below a take's
 /// [`min_policy_version`](Take::min_policy_version).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -50,31 +50,31 @@ pub enum Stale {
     /// They stay, for other takes.
     #[default]
     Skip,
-    /// Those that nobody holds are freed, for every task, with the disposition `stale`.
+    /// Those that are not leased are freed, for every task, with the disposition `stale`.
     Drop,
-    /// They are given like others; [`Lease::is_stale`](crate::Lease::is_stale) tells them apart.
+    /// They are given like others; [`Lease::is_stale`](crate::Lease::is_stale) distinguishes them.
     Deliver,
 }
 
 /// One of several consumers that take a batch together.
 ///
-/// The first of them to ask has a batch of the whole amount chosen and split; the shares of the others wait
-/// for them under leases of their own, as long as those last.
+/// When the first of them asks, the queue chooses and splits a batch of the whole amount. The shares of the
+/// others wait under leases of their own until those expire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Share {
-    /// Which data-parallel rank this is, from 0.
+    /// The number of this data-parallel rank, from 0.
     pub rank: u32,
-    /// Data-parallel ranks: each gets other groups, with about as many tokens.
+    /// Number of data-parallel ranks. Each gets other groups, with about as many tokens.
     pub ranks: u32,
-    /// Whether each rank gets as many groups; those that are over stay.
+    /// Whether all ranks get equally many groups; the remaining groups stay in the queue.
     #[serde(default)]
     pub equal_counts: bool,
-    /// Which member of its rank this is, from 0.
+    /// The number of this member of its rank, from 0.
     #[serde(default)]
     pub member: u32,
-    /// Members of a rank (tensor- or pipeline-parallel): each gets the same rows, and they are consumed when
-    /// all have acked.
+    /// Number of members of a rank (tensor- or pipeline-parallel). Each gets the same rows, which are
+    /// consumed when all members have acked.
     #[serde(default = "one")]
     pub members: u32,
 }
@@ -83,11 +83,11 @@ fn one() -> u32 {
     1
 }
 
-/// Ranks that may share a batch, and members of a rank: what is kept for each must not follow from a number
-/// alone that somebody sends.
+/// Maximum number of ranks that share a batch, and of members of a rank: it bounds the memory that a number
+/// in a request can claim.
 const CONSUMERS_MAX: u32 = 65_536;
 
-/// Of a holder's name.
+/// Maximum size of a holder's name.
 const HOLDER_BYTES_MAX: usize = 256;
 
 impl Share {
@@ -105,31 +105,31 @@ impl Share {
 /// What a consumer wants.
 #[derive(Debug, Clone)]
 pub struct Take {
-    /// As whom.
+    /// The task that takes.
     pub task: String,
-    /// At most so much; of all ranks together where there is a [`Share`].
+    /// The maximum amount; that of all ranks together if there is a [`Share`].
     pub amount: Amount,
-    /// At least so many groups, or rows where the amount is in rows; a take waits until there is that much,
-    /// or the end of puts.
+    /// Minimum number of groups, or of rows if the amount is in rows. A take waits until that many are ready
+    /// or the puts have ended.
     pub at_least: usize,
     /// Only these columns; all if absent.
     pub columns: Option<Vec<String>>,
-    /// Only these rows, and all of them; the amount and the order do not count. Waits until each is ready.
+    /// Only these rows, and all of them; amount and order have no effect. The take waits until each is ready.
     pub only: Option<Vec<RowHandle>>,
     /// Groups whose oldest policy version is below this are stale.
     pub min_policy_version: u64,
-    /// Groups whose oldest policy version is further than this below the partition's newest are stale too;
-    /// versions.
+    /// Groups whose oldest policy version is more versions than this below the partition's newest are stale
+    /// too.
     pub max_staleness: Option<u64>,
-    /// What becomes of stale groups.
+    /// What happens to stale groups.
     pub stale: Stale,
     /// Which groups go first.
     pub sampler: Sampler,
     /// The part of a batch that several consumers take together; the whole if absent.
     pub share: Option<Share>,
-    /// What the consumer calls itself, for whoever asks who has what; at most 256 bytes.
+    /// The consumer's name for itself, which inspection shows with its leases; at most 256 bytes.
     pub holder: Option<String>,
-    /// Until when to wait; absent means not at all.
+    /// The time until which the take waits; without it the take does not wait.
     pub deadline: Option<Instant>,
 }
 
@@ -172,17 +172,17 @@ impl Take {
         Self { only: Some(rows), ..Self::of(task, amount) }
     }
 
-    /// In the name of `holder`.
+    /// Sets the holder's name.
     pub fn held_by(self, holder: impl Into<String>) -> Self {
         Self { holder: Some(holder.into()), ..self }
     }
 
-    /// Waits until `deadline`.
+    /// Makes the take wait until `deadline`.
     pub fn until(self, deadline: Instant) -> Self {
         Self { deadline: Some(deadline), ..self }
     }
 
-    /// The version from which on groups are fresh when `newest` is the newest.
+    /// The oldest version that is fresh when `newest` is the newest version.
     pub(crate) fn fresh_from(&self, newest: u64) -> u64 {
         let window = self.max_staleness.map_or(0, |most| newest.saturating_sub(most));
         self.min_policy_version.max(window)
@@ -193,7 +193,7 @@ impl Take {
         if self.stale == Stale::Deliver { 0 } else { self.fresh_from(newest) }
     }
 
-    /// At most so many groups, or rows where the amount is in rows.
+    /// The maximum number of groups, or of rows if the amount is in rows.
     fn most(&self) -> usize {
         match self.amount {
             Amount::Rows(count) | Amount::Groups(count) => count,
@@ -201,7 +201,7 @@ impl Take {
         }
     }
 
-    /// At least so many groups or rows: one for each rank where several share them, so that none of them
+    /// At least this many groups or rows: one for each rank where several share them, so that none of them
     /// starves while the others take what comes.
     pub(crate) fn enough(&self) -> usize {
         let ranks = self.share.map_or(1, |share| share.ranks as usize);

@@ -22,7 +22,7 @@ const ASK_MAX: usize = 1 << 16;
 /// A unit's file that names what it holds.
 const IDENTITY: &str = "unit-id";
 
-/// Whose unit it is, and where it is reached.
+/// The controller of a unit, and the address at which the unit is reached.
 #[derive(Debug, Clone)]
 pub struct UnitConfig {
     /// The controller.
@@ -55,8 +55,8 @@ fn identity(dir: Option<&Path>) -> Result<String, QueueError> {
     }
 }
 
-/// Makes `queue`, which somebody serves at the config's address, a storage unit until `end`. `dir` is where
-/// it keeps its rows, if it does.
+/// Makes `queue`, which is served at the config's address, a storage unit until `end`. `dir` is where it
+/// keeps its rows, if on disk.
 ///
 /// Cancel-safe: the controller hears nothing more, and takes the unit for dead.
 pub async fn run_unit(
@@ -86,7 +86,7 @@ pub async fn run_unit(
             }
         }
         if is_known && let Err(error) = orphans.remove(queue, &card.unit, &config).await {
-            tracing::warn!(%error, "cannot remove what nobody knows");
+            tracing::warn!(%error, "cannot remove blobs that no table refers to");
         }
         if end.run_until_cancelled(tokio::time::sleep(PERIOD)).await.is_none() {
             return Ok(());
@@ -94,7 +94,7 @@ pub async fn run_unit(
     }
 }
 
-/// Since when each blob has been waiting to be asked about. One that the controller knows waits anew: a
+/// Since when each blob has been waiting to be asked about. One that the controller knows waits again: a
 /// controller that dies forgets what it wanted to have cleared.
 #[derive(Default)]
 struct Orphans {
@@ -103,7 +103,7 @@ struct Orphans {
 }
 
 impl Orphans {
-    /// From time to time: asks about blobs that are old enough, and removes those that nobody knows.
+    /// From time to time: asks about blobs that are old enough, and removes those that no table refers to.
     async fn remove(
         &mut self,
         queue: &TransferQueue,
@@ -126,7 +126,7 @@ impl Orphans {
         for blob in old {
             match groups.get(&blob).filter(|_| unknown.contains(&blob)) {
                 Some(rows) => {
-                    tracing::info!(%blob, rows = rows.len(), "a blob that nobody knows is removed");
+                    tracing::info!(%blob, rows = rows.len(), "a blob that no table refers to is removed");
                     partition.clear(rows).await?;
                     self.since.remove(&blob);
                 }
@@ -136,7 +136,7 @@ impl Orphans {
         Ok(())
     }
 
-    /// Those of `groups` that it is time to ask about.
+    /// The `groups` that are old enough to ask about.
     fn old(&mut self, groups: &BTreeMap<String, Vec<RowHandle>>, now: Instant, age: Duration) -> Vec<String> {
         self.since.retain(|blob, _| groups.contains_key(blob));
         for blob in groups.keys() {

@@ -38,12 +38,12 @@ pub enum Problem {
     JournalEnd {
         /// The file.
         file: PathBuf,
-        /// Of the last write.
+        /// Offset of the last write.
         offset: u64,
         /// What is wrong.
         reason: String,
     },
-    /// Payload that cannot be read back: whoever takes its rows is told, and they are lost.
+    /// Payload that cannot be read back: a take of its rows fails, and they are lost.
     #[error("partition={partition} chunk={chunk}: rows={rows} cannot be read: {error}")]
     Unreadable {
         /// The partition.
@@ -229,7 +229,7 @@ impl TransferQueue {
         verifying.await.map_err(|error| QueueError::Arrow { reason: error.to_string() })?
     }
 
-    /// Looks through a directory that nobody has open, or another process. Blocks.
+    /// Verifies a directory that this process does not have open; another process may. Blocks.
     pub fn verify_dir(dir: &Path) -> Result<VerifyReport, QueueError> {
         let path = journal_path(dir);
         if !path.exists() {

@@ -204,7 +204,7 @@ fn far() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-/// Those whose tokens are few, from the newest on.
+/// Chooses groups with few tokens, from the newest on.
 struct Newest(usize);
 
 impl GroupSampler for Newest {

@@ -108,7 +108,7 @@ async fn rows_that_an_earlier_build_put_on_a_unit_are_there_when_it_is() {
     drop(unit);
 }
 
-/// Writes the fixture anew, where `ROLLDOCK_FIXTURE` says: to be run with the build whose format it shows.
+/// Writes the fixture again, where `ROLLDOCK_FIXTURE` says: to be run with the build whose format it shows.
 #[tokio::test]
 #[ignore = "writes a fixture"]
 async fn write_the_fixture() {

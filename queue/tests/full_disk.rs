@@ -19,7 +19,7 @@ use support::rows;
 
 /// Where the child finds its queue.
 const DIR: &str = "ROLLDOCK_TEST_FULL_DISK_DIR";
-/// Of every file; KiB.
+/// Maximum size of every file in KiB.
 const LIMIT_KIB: usize = 256;
 
 fn open(dir: &Path) -> TransferQueue {

@@ -27,7 +27,7 @@ async fn partition() -> Partition {
     queue.declare(spec()).await.unwrap()
 }
 
-/// Rows of one token of prompt and so many of response.
+/// Rows with one prompt token each, and with responses of these lengths.
 fn rows(lengths: &[i32]) -> RecordBatch {
     let responses = lengths.iter().map(|length| Some((0..*length).map(Some)));
     let responses = ListArray::from_iter_primitive::<Int32Type, _, _>(responses);
@@ -81,7 +81,7 @@ async fn samplers_decide_the_order_of_groups_and_of_rows() {
     assert_eq!(lease.policy_versions(), [3, 3, 2]);
     lease.ack().await.unwrap();
     let rest = Take { sampler: Sampler::Freshest, ..Take::groups("train", 9) };
-    assert_eq!(order(&partition, rest).await, ["c", "a", "b"], "what is left of a group is a whole group");
+    assert_eq!(order(&partition, rest).await, ["c", "a", "b"], "the rest of a group counts as a group");
 }
 
 #[tokio::test]
@@ -94,7 +94,7 @@ async fn a_token_budget_ends_before_the_group_that_would_exceed_it() {
     assert_eq!(order(&partition, Take::tokens("train", 25)).await, ["a", "b"]);
     assert_eq!(order(&partition, Take::tokens("train", 119)).await, ["a", "b"]);
     assert_eq!(order(&partition, Take::tokens("train", 120)).await, ["a", "b", "c"]);
-    assert_eq!(order(&partition, Take::tokens("train", 1)).await, ["a"], "one is always given");
+    assert_eq!(order(&partition, Take::tokens("train", 1)).await, ["a"], "at least one group is given");
 }
 
 #[tokio::test]
@@ -189,7 +189,7 @@ async fn ranks_share_batches_evenly_and_disjointly() {
         }
     }
     assert_eq!(seen.len(), 16);
-    assert!(partition.take(&share(0, 4)).await.unwrap().is_none(), "two groups are not one for each of four");
+    assert!(partition.take(&share(0, 4)).await.unwrap().is_none(), "two groups are too few for four ranks");
     assert_eq!(partition.stats().rows, 4);
 }
 
@@ -259,7 +259,7 @@ async fn an_unsound_share_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever is asked for in whatever order, each row is consumed once and all are.
+    /// By takes of any kind in any order, no row is consumed twice and none is lost.
     #[test]
     fn every_row_is_taken_once_by_any_mixture_of_takes(
         versions in prop::collection::vec((0_u64..4, -2_i64..3, 1_usize..4), 1..30),

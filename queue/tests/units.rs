@@ -327,7 +327,7 @@ async fn what_a_unit_may_forget_is_forgotten_whatever_else_is_gone_already() {
     for group in 0..10 {
         client.put("train", Put::group(format!("g{group}"), batch(group * 4, 4)), None).await.unwrap();
     }
-    // As after a clear whose answer was lost, or a controller that was started anew and reads of it again.
+    // As after a clear whose answer was lost, or a controller that was restarted and reads of it again.
     let held = unit.queue.partition(BLOBS).unwrap();
     let one = held.take(&Take::rows("controller", 3)).await.unwrap().unwrap();
     held.clear(one.rows()).await.unwrap();

@@ -179,7 +179,7 @@ pub enum RewardError {
     },
 }
 
-/// The most code points of a value that an error shows.
+/// Maximum number of code points of a value that an error shows.
 const EXCERPT_CODE_POINTS: usize = 200;
 
 /// HTTP 429, "Too Many Requests".

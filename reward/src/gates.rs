@@ -32,9 +32,9 @@ use outside::Outside;
 pub use outside::GateRow;
 pub use rule::GateRule;
 
-/// The most gates of a run.
+/// Maximum number of gates of a run.
 pub const GATES_MAX: usize = 32;
-/// The most bytes of a gate's name.
+/// Maximum number of bytes of a gate's name.
 pub const GATE_NAME_BYTES_MAX: usize = 64;
 
 /// The group that a gate checks: each list has one value per valid sample, in the same order. Failed samples

@@ -20,7 +20,7 @@ fn rows() -> Vec<Value> {
             rows
         }
         Err(_) => {
-            eprintln!("skipped: {path} is not there");
+            eprintln!("skipped: {path} does not exist");
             Vec::new()
         }
     }

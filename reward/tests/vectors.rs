@@ -16,7 +16,7 @@ fn read(name: &str) -> Option<String> {
     match std::fs::read_to_string(&path) {
         Ok(text) => Some(text),
         Err(_) => {
-            eprintln!("skipped: {path} is not there");
+            eprintln!("skipped: {path} does not exist");
             None
         }
     }

@@ -13,7 +13,7 @@ const BUILTIN: &[u8] = include_bytes!("../../data/tokenizer/tokenizer.json");
 
 /// Shortest filler word.
 const FILLER_LETTERS_MIN: usize = 2;
-/// Most filler ids.
+/// Maximum number of filler ids.
 const FILLER_IDS_MAX: usize = 4_096;
 
 /// Turns text into token ids and back.

@@ -13,11 +13,11 @@ pub struct ServerConfig {
     pub name: String,
     /// The model name that the server reports.
     pub model: String,
-    /// Most tokens of prompt and response together.
+    /// Maximum number of tokens of prompt and response together.
     pub max_model_len: u32,
-    /// Most sequences in one batch.
+    /// Maximum number of sequences in one batch.
     pub max_num_seqs: u32,
-    /// Most prompt tokens computed in one engine step. A longer prompt gets a step of its own.
+    /// Maximum number of prompt tokens computed in one engine step. A longer prompt gets a step of its own.
     pub max_num_batched_tokens: u32,
     /// KV-cache size, in blocks; must hold one sequence of `max_model_len`.
     pub kv_blocks: u32,
@@ -35,14 +35,15 @@ pub struct ServerConfig {
     pub decode_ns_per_kv_token: u64,
     /// Divides every cost: 2.0 is a server twice as fast.
     pub speed: f64,
-    /// Most samples waiting, held and running; a request beyond them is refused with 503. Absent, as in
-    /// vLLM's default, it means 2^20.
+    /// Maximum number of samples that wait, are held or run; a request beyond it is refused with 503. If
+    /// absent, as in vLLM's default, it is 2^20.
     pub queue_max: Option<u32>,
     /// Real seconds per simulated second; 0.01 runs a hundred times faster than real servers would.
     pub time_scale: f64,
     /// Whether the token-in, token-out endpoints are on.
     pub scale_out: bool,
-    /// An abort by id within so many simulated ms of its request is lost, as it mostly is on the real server.
+    /// An abort by id within this many simulated ms of its request is lost, as it usually is on a real
+    /// server.
     pub abort_race_ms: u64,
     /// Longest time between two flushes of the streams, in simulated ms. One timer serves all of them.
     pub stream_interval_ms: u64,
@@ -52,7 +53,7 @@ pub struct ServerConfig {
     pub body_bytes_max: usize,
 }
 
-/// Most samples that a server holds when `queue_max` sets no smaller bound.
+/// Maximum number of samples that a server holds when `queue_max` sets no smaller bound.
 pub(crate) const SEQUENCES_MAX: u32 = 1 << 20;
 
 impl Default for ServerConfig {

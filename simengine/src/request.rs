@@ -44,7 +44,7 @@ pub struct SimRequest {
     pub prompt_ids: Arc<[u32]>,
     /// Number of samples.
     pub n: u32,
-    /// Most tokens of a sample; bounded only by the model's length if absent.
+    /// Maximum number of tokens of a sample; bounded only by the model's length if absent.
     pub max_tokens: Option<u32>,
     /// Fewest tokens of a sample.
     pub min_tokens: u32,

@@ -13,6 +13,6 @@ pub fn shared(path: &str) -> Option<PathBuf> {
     if found.exists() {
         return Some(found);
     }
-    eprintln!("skipped: {} is not there", found.display());
+    eprintln!("skipped: {} does not exist", found.display());
     None
 }

@@ -187,7 +187,7 @@ async fn a_gate_outside_does_not_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_puts_what_is_accepted() {
+async fn accepted_groups_are_never_put() {
     let world = World::calm(2, 64);
     let said = flow_stopped(&world, &mut world.manager(), |handed| async {
         let _untaken = handed;

@@ -67,7 +67,7 @@ fn idle(peer: Option<&mut Peer>) -> anyhow::Result<Vec<Figure>> {
     };
     let theirs = peer.memory()?;
     let whose = format!("{} with its controller, two storage units and ray", peer::NAME);
-    let once = Figure::new("the same, what the peer's processes share counted once", megabytes, "MB");
+    let once = Figure::new("a server without rows: memory, the peer's shared pages once", megabytes, "MB");
     Ok(vec![
         figure.against_named(&whose, theirs.resident / 1e6).bar(bar),
         once.against_named(&whose, theirs.proportional / 1e6),

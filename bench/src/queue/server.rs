@@ -17,7 +17,7 @@ impl Process {
         let binary = std::env::current_exe()?.with_file_name("rolldock");
         anyhow::ensure!(
             binary.exists(),
-            "{} is not there; build it: cargo build --profile dist --bin rolldock",
+            "{} does not exist; build it: cargo build --profile dist --bin rolldock",
             binary.display()
         );
         let mut command = Command::new(binary);

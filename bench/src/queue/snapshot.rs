@@ -15,7 +15,7 @@ use crate::figures::{Bar, Figure};
 /// turn.
 const LONGEST_MS: f64 = 100.0;
 
-/// The longest of the takes until `is_over`, milliseconds, and their number.
+/// The time of the longest take until `is_over`, in milliseconds, and the number of takes.
 async fn longest(partition: &Partition, is_over: impl Fn() -> bool) -> anyhow::Result<(f64, usize)> {
     let take = Take::rows("train", 1);
     let (mut longest, mut count) = (0.0_f64, 0);
@@ -25,13 +25,13 @@ async fn longest(partition: &Partition, is_over: impl Fn() -> bool) -> anyhow::R
         longest = longest.max(started.elapsed().as_secs_f64() * 1e3);
         count += 1;
         lease.nack().await?;
-        // Neither of the two loops waits, so that the snapshot's task would not get its turn without this.
+        // The loop never waits: without this the snapshot's task would not get its turn.
         tokio::task::yield_now().await;
     }
     Ok((longest, count))
 }
 
-/// The worst case of records to list: rows that came with a put, a group and a record each.
+/// Measures takes during a snapshot of the worst case: each row has a put, a group and a record of its own.
 pub(super) async fn longest_take(quick: bool) -> anyhow::Result<Vec<Figure>> {
     let rows = if quick { 100_000 } else { 1_000_000 };
     let queue = TransferQueue::open(QueueConfig::default())?;
@@ -58,6 +58,6 @@ pub(super) async fn longest_take(quick: bool) -> anyhow::Result<Vec<Figure>> {
         Figure::new(format!("{what}: the longest take meanwhile"), during, "ms")
             .against_named("with no snapshot", alone)
             .bar(Bar::AtMost(LONGEST_MS)),
-        Figure::new(format!("{what}: takes"), took, "s"),
+        Figure::new(format!("{what}: time"), took, "s"),
     ])
 }

@@ -115,7 +115,8 @@ pub(super) const PIECES: &[&str] = &[
     "\u{2212}",
 ];
 
-/// Words that `math_dapo` removes. A word around a removed one appears only after the removal.
+/// Words that `math_dapo` removes. A case puts one word inside another, so that the outer word appears only
+/// when the inner one is removed.
 const WORDS: &[&str] = &[
     "square",
     "ways",
@@ -147,7 +148,7 @@ const WORDS: &[&str] = &[
 /// A response and a ground truth.
 pub(super) type Case = (String, String);
 
-/// Draws texts. Case `number` of a seed is equal on all machines with equal solutions.
+/// Draws texts. The seed, the number of a case and the solutions determine the case on every machine.
 pub(super) struct Texts {
     seed: u64,
     solutions: Vec<String>,
@@ -234,7 +235,7 @@ fn chosen(all: &[String], random: &mut ChaCha8Rng) -> String {
     all.choose(random).cloned().unwrap_or_default()
 }
 
-/// A character at, or next to, an end of a range that Python calls space or digit; or any other character.
+/// A character in or next to a range that Python counts as white space or digits, or any character at all.
 fn character(random: &mut ChaCha8Rng) -> char {
     let ranges = if random.random_bool(0.5) { SPACES } else { DIGITS };
     let (first, last) = ranges.choose(random).copied().unwrap_or((0, 0));
@@ -246,7 +247,7 @@ fn character(random: &mut ChaCha8Rng) -> char {
         4 => random.random_range(0..0x3000),
         _ => random.random_range(0..0x11_0000),
     };
-    // Surrogates are no characters, so that a text in Rust, and a response, has none.
+    // A surrogate is not a `char`, so a string in Rust, and thus a response, cannot contain one.
     char::from_u32(code).unwrap_or('\u{fffd}')
 }
 

@@ -8,9 +8,9 @@ use super::*;
 use crate::membership::Enlist;
 use crate::{BalancerConfig, LoadBalancer};
 
-struct Anyone;
+struct AnyServer;
 
-impl Enlist for Anyone {
+impl Enlist for AnyServer {
     fn enlist<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<(), String>> {
         async { Ok(()) }.boxed()
     }
@@ -20,7 +20,7 @@ impl Enlist for Anyone {
 
 fn members() -> Membership {
     let balancer = LoadBalancer::new(BalancerConfig::default(), Vec::new()).unwrap();
-    Membership::new(balancer, Arc::new(Anyone), 8)
+    Membership::new(balancer, Arc::new(AnyServer), 8)
 }
 
 fn with_token(token: Option<&str>) -> AdminConfig {

@@ -94,7 +94,7 @@ impl Server {
         self.life.epoch
     }
 
-    /// The most expected tokens that may be outstanding on the server.
+    /// Maximum number of expected tokens that may be outstanding on the server.
     pub(super) fn tokens_max(&self) -> u32 {
         self.capacity_tokens.unwrap_or(u32::MAX)
     }

@@ -94,8 +94,7 @@ pub(super) struct State {
     pub(super) policy: Box<dyn RoutingPolicy>,
     pub(super) rng: ChaCha8Rng,
     pub(super) means: Means,
-    /// The most places that a server may be given where capacities are found by trying; 0 where they are
-    /// fixed.
+    /// Maximum number of places of a server where capacities are found by trying; 0 where they are fixed.
     pub(super) capacity_ceiling: u32,
     /// The weight version that a server needs to take permits. Servers that join need it, too.
     pub(super) weights_required: Option<u64>,
@@ -185,7 +184,7 @@ impl State {
         result
     }
 
-    /// Computes a server's candidate anew, as of `now`.
+    /// Updates a server's candidate, as of `now`.
     pub(super) fn refresh(&mut self, config: &BalancerConfig, index: usize, now: Instant) {
         let server = &mut self.servers[index];
         let opens_at = server.breaker.settle(now);

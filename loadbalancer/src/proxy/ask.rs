@@ -1,4 +1,4 @@
-//! What routing has to know of a request: samples, tokens and its group.
+//! What routing needs to know about a request: its samples, its tokens and its group.
 
 use std::fmt;
 
@@ -17,12 +17,12 @@ pub(super) const GROUP_HEADER: &str = "x-rolldock-group";
 pub(super) struct Demand {
     /// Number of samples.
     pub(super) samples: u32,
-    /// Most tokens of each sample; 0 if the request sets no limit.
+    /// Maximum number of tokens of each sample; 0 if the request sets no limit.
     pub(super) expected_tokens: u32,
     pub(super) group: Option<u64>,
 }
 
-/// Most samples that an engine takes in one request (vLLM: `VLLM_MAX_N_SEQUENCES`).
+/// Maximum number of samples that an engine takes in one request (vLLM: `VLLM_MAX_N_SEQUENCES`).
 pub(super) const SAMPLES_MAX: u32 = 16_384;
 
 impl Demand {
@@ -58,8 +58,8 @@ fn may_have_prompts(body: &[u8]) -> bool {
     })
 }
 
-/// The fields that are read from a body. Of several keys with one name the last counts, as it does for the
-/// engine.
+/// The fields that are read from a body. If a key occurs several times, the last value counts, as it does for
+/// the engine.
 #[derive(Default)]
 struct Params {
     n: Option<u32>,
@@ -114,7 +114,7 @@ impl<'de> Deserialize<'de> for Params {
     }
 }
 
-/// A number as engines read it: in a string or with a fraction of zero, too.
+/// A number in each form that engines accept: also in a string, or with a fraction of zero (`3.0`).
 struct Count(Option<u32>);
 
 impl<'de> Deserialize<'de> for Count {
@@ -154,8 +154,8 @@ impl<'de> Deserialize<'de> for Count {
     }
 }
 
-/// The number of prompts: a text and a list of tokens are one; a list of texts or of token lists has one for
-/// each element.
+/// The number of prompts. A text is one prompt, and so is a list of tokens; a list of texts or of token lists
+/// has one prompt for each element.
 struct Prompts(u32);
 
 impl<'de> Deserialize<'de> for Prompts {
@@ -233,8 +233,7 @@ struct AbortBody {
     request_ids: Vec<String>,
 }
 
-/// The ids of the requests that are to be aborted; `None` if there is none, which an engine would take for
-/// all requests.
+/// The ids of the requests to abort; `None` if the body has none: an engine would then abort all requests.
 pub(super) fn request_ids(body: &[u8]) -> Option<Vec<String>> {
     let AbortBody { request_ids } = serde_json::from_slice(body).ok()?;
     (!request_ids.is_empty()).then_some(request_ids)
@@ -266,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_prompts_is_so_many_and_a_list_of_tokens_is_one() {
+    fn each_prompt_of_a_list_counts_and_a_list_of_tokens_is_one() {
         let samples = |body: &str| {
             let (head, ()) = Request::post("/v1/completions").body(()).unwrap().into_parts();
             let quick = Demand::of(&head, body.as_bytes(), false).samples;

@@ -61,7 +61,7 @@ impl Buffered {
 }
 
 impl Held<'_> {
-    /// Counts so many more bytes; says whether the bound still holds.
+    /// Counts this many more bytes; says whether the bound still holds.
     pub(super) fn grow(&mut self, bytes: usize) -> bool {
         let before = self.of.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.bytes += bytes;

@@ -84,7 +84,8 @@ pub struct ProxyConfig {
     pub body_bytes_max: usize,
     /// Bytes of all requests that may be held at a time, until servers have them.
     pub buffered_bytes_max: usize,
-    /// Most servers that a request is sent to, one after the other, as long as none can have begun with it.
+    /// Maximum number of servers that a request is sent to, one after the other, as long as no server can
+    /// have begun with it.
     pub attempts_max: u32,
     /// Longest wait of a request for a permit.
     pub permit_wait: Duration,

@@ -101,7 +101,7 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// Starts the idle time anew: bytes have come, or are about to.
+    /// Starts the idle time again: bytes have come, or are about to.
     fn renew(&self) {
         self.timed.until((Instant::now() + self.idle).min(self.deadline));
     }

@@ -1,5 +1,5 @@
-//! What is read from the bytes of passing answers: the number of tokens, and whether the engine is to blame
-//! for an error. The bytes are searched and not parsed, and only the seam between two pieces is kept.
+//! What the proxy reads from answers that it forwards: the number of tokens, and whether the engine is to
+//! blame for an error. The bytes are searched and not parsed, and only the seam between two pieces is kept.
 
 use memchr::memmem;
 
@@ -9,10 +9,10 @@ const KEY: &[u8] = b"\"completion_tokens\":";
 /// The beginning of an event of a stream. There is about one for each token; the last event of a stream holds
 /// no object.
 const EVENT: &[u8] = b"data: {";
-/// Bytes that are kept of a piece: more than the key, a space and a number take.
+/// Number of bytes that are kept of a piece; the key, a space and a number together take fewer.
 const SEAM: usize = 48;
 
-/// Counts the tokens of a passing answer.
+/// Counts the tokens of an answer that the proxy forwards.
 #[derive(Debug, Default)]
 pub(super) struct TokenCount {
     /// The number that the engine reports.
@@ -45,7 +45,7 @@ impl TokenCount {
 /// vLLM's message where logits are not finite: a 400 for which the engine is to blame.
 const NAN_MESSAGE: &[u8] = b"Out of range float values are not JSON compliant";
 
-/// Looks for [`NAN_MESSAGE`] in a passing answer.
+/// Looks for [`NAN_MESSAGE`] in an answer that the proxy forwards.
 #[derive(Debug, Default)]
 pub(super) struct NanMessage {
     is_found: bool,

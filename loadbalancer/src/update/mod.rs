@@ -94,7 +94,7 @@ impl WeightUpdater {
     /// permits until it has them. The last announced version may be announced again, for the servers that
     /// lack it.
     ///
-    /// Cancel-safe: from the first poll on, the update goes on without its caller.
+    /// Cancel-safe: from the first poll on, the update continues without its caller.
     pub async fn update(&self, announcement: Announcement) -> UpdateReport {
         let ended = UpdateReport::without_work(announcement.version, UpdateOutcome::Ended);
         if self.inner.end.is_cancelled() {

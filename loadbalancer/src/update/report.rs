@@ -17,8 +17,8 @@ pub struct Announcement {
     pub label: Arc<str>,
     /// Where servers can load the weights from.
     pub path: Option<String>,
-    /// The trainer's message to the engines; for [`Transfer`](super::UpdateMethod::Transfer) the body of
-    /// `/update_weights`.
+    /// The trainer's message to the engines. With [`Transfer`](super::UpdateMethod::Transfer) it is the body
+    /// of `/update_weights`.
     pub payload: Option<Value>,
 }
 

@@ -11,7 +11,7 @@ pub struct DatasetConfig {
     pub files: Vec<PathBuf>,
     /// Where rows keep what; `None` recognises the known schemas.
     pub columns: Option<Columns>,
-    /// Most tokens of a prompt, chat template included.
+    /// Maximum number of tokens of a prompt, chat template included.
     pub max_prompt_length: usize,
     /// What happens to longer ones.
     pub overlong_prompts: OverlongPrompts,

@@ -13,9 +13,9 @@ use crate::{DataError, DataFields, DrawCounts, OverlongPrompts, Position, Prompt
 /// In which order an epoch goes through the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
-    /// As they stand in the files.
+    /// The order of the files.
     Files,
-    /// Anew for every epoch.
+    /// A new random order for every epoch.
     Shuffled { seed: u64 },
 }
 

@@ -1,7 +1,7 @@
 //! A data set: files read once, checked row by row, and kept on disk.
 //!
-//! Opening it is the one place where bad data is found: a run never meets a malformed row hours later. What a
-//! prompt's length is depends on the tokenizer and is found when it is drawn; see [`DatasetCursor`].
+//! Opening it is the one place where bad data is found: a run never meets a malformed row hours later. The
+//! length of a prompt depends on the tokenizer and is found when the prompt is drawn; see [`DatasetCursor`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -18,13 +18,13 @@ use crate::schema::{Row, Schema};
 use crate::spool::{IdentifiedRows, SpoolWriter};
 use crate::{Columns, DataError, DatasetConfig, Duplicates, PromptContent, PromptUid, TextCodec};
 
-/// Most rows of a data set; an order of them takes four bytes a row.
+/// Maximum number of rows of a data set; an order of them takes four bytes a row.
 const ROWS_MAX: u64 = u32::MAX as u64;
 
-/// Sources that a report names one by one.
+/// Maximum number of sources that a report names.
 const SOURCES_MAX: usize = 16;
 
-/// Prompts that are tokenised together when lengths are measured.
+/// Number of prompts that are tokenised together when lengths are measured.
 const MEASURE_ROWS: usize = 1024;
 
 /// What was found in the files.
@@ -32,13 +32,13 @@ const MEASURE_ROWS: usize = 1024;
 pub struct DatasetReport {
     /// Rows that were read.
     pub rows_read: u64,
-    /// Rows that can be drawn: those that were read but for dropped duplicates.
+    /// Rows that can be drawn: the rows that were read, without dropped duplicates.
     pub rows: u64,
     /// Rows with the prompt and the answer of an earlier row.
     pub duplicates: u64,
-    /// Prompts that stand there with two answers or more; both stay.
+    /// Prompts that occur with several different answers; their rows all stay.
     pub conflicting_prompts: u64,
-    /// Rows of each source, the first few that occur.
+    /// Number of rows of each source, for the first sources that occur.
     pub sources: BTreeMap<String, u64>,
     /// Bytes of the temporary file.
     pub spool_bytes: u64,
@@ -64,9 +64,9 @@ impl fmt::Display for DatasetReport {
 /// How long prompts are, in tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct PromptLengths {
-    /// Of the longest prompt.
+    /// The length of the longest prompt.
     pub max: usize,
-    /// Over all rows.
+    /// The mean length over all rows.
     pub mean: f64,
     /// Prompts above `max_prompt_length`.
     pub overlong: u64,
@@ -95,7 +95,7 @@ impl Dataset {
         Ok(Self { config: Arc::new(config), rows: Arc::new(rows), report: Arc::new(report) })
     }
 
-    /// What was found.
+    /// What was found in the files.
     pub fn report(&self) -> &DatasetReport {
         &self.report
     }

@@ -89,7 +89,7 @@ pub enum DataError {
     /// No such tokenizer on this machine.
     #[error("no tokenizer={name}: {reason}")]
     TokenizerMissing {
-        /// As the recipe has it.
+        /// The name in the recipe.
         name: String,
         /// Where it was looked for, and what to do.
         reason: String,

@@ -1,14 +1,15 @@
 //! The vocabulary of dispatches, which the rollout, its durable ledger, the data set and the engines share.
 //!
-//! A *dispatch* is one sending-out of a prompt group. It has an id ([`DispatchId`]), is about one data-set
-//! row ([`PromptUid`]), ends with exactly one [`Fate`], and may leave tokens ([`CarriedSample`]) that its
-//! next dispatch goes on from. [`Totals`] counts dispatches by fate.
+//! A *dispatch* sends out a prompt group once. It has an id ([`DispatchId`]), belongs to one data-set row
+//! ([`PromptUid`]), ends with exactly one [`Fate`], and may leave tokens ([`CarriedSample`]) from which the
+//! next dispatch of the prompt continues. [`Totals`] counts dispatches by fate.
 //!
 //! # Invariants
 //! [`invariants`] has them as functions, for `debug_assert!`, property tests and the fault simulation.
 //!
 //! # Deliberately absent
-//! Decisions: the rollout's board decides fates. Files: the ledger knows how these types are stored.
+//! This crate decides nothing: the rollout's board decides fates. It writes nothing: the ledger stores these
+//! types.
 
 mod fate;
 pub mod invariants;

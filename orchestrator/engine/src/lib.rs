@@ -68,7 +68,7 @@ pub struct GenerateRequest {
     pub n: u32,
     /// Seed of the first sample.
     pub seed: u64,
-    /// Most tokens a sample may have.
+    /// Maximum number of tokens a sample may have.
     pub max_tokens: u32,
     /// Shared by every request of a step.
     pub sampling: Arc<SamplingParams>,
@@ -88,7 +88,7 @@ pub struct GenerateRequest {
 /// What a sample that was cut off goes on from; a request of one sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resumed {
-    /// The last so many of `prompt_ids` are the sample's own earlier tokens.
+    /// Number of tokens at the end of `prompt_ids` that are the sample's own earlier tokens.
     pub tokens: u32,
     /// The seed of its first segment.
     pub seed: u64,

@@ -6,8 +6,8 @@
 //!
 //! # Invariants
 //! - A request that ends well leaves nothing: its tokens are in its [`Generation`](super::Generation).
-//! - Each part has one log-probability per token. Its spans cover its tokens, or there are none: then nobody
-//!   has said yet which version they are of.
+//! - Each part has one log-probability per token. Its spans cover its tokens, or there are none: then
+//!   the engine has not said yet which version generated them.
 //! - An answer that cannot be trusted leaves nothing, not even what came before the first sign of it.
 
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl Progress {
         std::mem::take(&mut self.samples.lock())
     }
 
-    /// Tokens that are there, over all samples.
+    /// Number of tokens so far, over all samples.
     pub fn tokens(&self) -> u64 {
         self.samples.lock().iter().map(|sample| sample.response_ids.len() as u64).sum()
     }

@@ -44,7 +44,7 @@ impl std::fmt::Debug for SimulatedEngine {
 }
 
 impl SimulatedEngine {
-    /// Of servers with different names; of two with the same name the later counts.
+    /// An engine of these servers. Of two servers with one name the later counts.
     pub fn new(servers: impl IntoIterator<Item = SimServer>) -> Self {
         let by_name = servers.into_iter().map(|server| (server.config().name.clone(), server)).collect();
         Self { servers: Arc::new(by_name) }

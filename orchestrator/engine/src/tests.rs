@@ -51,7 +51,7 @@ struct Fixture {
     engine: Arc<dyn Engine>,
 }
 
-/// Over a socket, so many times as fast as a real server.
+/// A fixture over a socket, `speed` times as fast as a real server.
 async fn over_http(dialect: Dialect, speed: f64) -> Fixture {
     let scope = Scope::new();
     let server = server(&scope, "s", |config| {

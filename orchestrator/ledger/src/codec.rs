@@ -4,12 +4,12 @@ use rolldock_dispatch::{DispatchId, Fate, Position, PromptUid, StepEnd, interned
 
 use super::{DispatchRecord, LifeRecord, Next, Record, RunRecord, StepEndRecord, StepRecord, TokensPlace};
 
-/// Bytes of a text; a longer reason of a failure is cut.
+/// Maximum bytes of a text; a longer reason of a failure is cut.
 const TEXT_BYTES_MAX: usize = 1024;
-/// Dispatches that one record settles.
+/// Maximum number of dispatches that one record settles.
 pub(super) const SETTLED_MAX: usize = 4096;
 
-/// What a reader says of bytes that are no record: what it expected.
+/// The error of bytes that are no record: what the reader expected.
 pub(super) type Expected = &'static str;
 
 /// Appends values.
@@ -45,7 +45,7 @@ impl Encoder {
     }
 }
 
-/// Takes values off the front.
+/// Takes values from the front.
 #[derive(Debug)]
 pub(super) struct Decoder<'a>(pub(super) &'a [u8]);
 

@@ -1,24 +1,24 @@
-//! What can go wrong with a ledger, in words that name it.
+//! The errors of a ledger.
 
 use std::path::{Path, PathBuf};
 
 use rolldock_dispatch::DispatchId;
 use rolldock_dispatch::invariants::Violation;
 
-/// Errors of the ledger. One that befell the writer stays: every later call returns it.
+/// Errors of the ledger. After an error of the writer, every later call returns that error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LedgerError {
-    /// The system refused.
+    /// The operating system reported an error.
     #[error("cannot {action} file={file}: {reason}")]
     Io {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// Of what.
+        /// The file or directory.
         file: PathBuf,
-        /// The system's words.
+        /// The system's message.
         reason: String,
     },
-    /// Another process has the run.
+    /// Another process works on the run.
     #[error("ledger file={file} is in use by another process")]
     InUse {
         /// The log.
@@ -30,19 +30,19 @@ pub enum LedgerError {
         /// The directory.
         dir: PathBuf,
     },
-    /// Bytes that are not what was written.
+    /// Bytes that differ from what was written.
     #[error("file={file} is damaged at offset={offset}: {found}; expected {expected}")]
     Corrupt {
         /// The log, or a file of tokens.
         file: PathBuf,
-        /// Of the frame that it is about.
+        /// The offset of the damaged frame.
         offset: u64,
-        /// What is there.
+        /// What was found.
         found: String,
-        /// What should be.
+        /// What was expected.
         expected: &'static str,
     },
-    /// A record that does not follow from those before it: a defect of this program, or a ledger that another
+    /// A record that contradicts the records before it: a defect of this program, or a ledger that another
     /// program wrote.
     #[error("the ledger contradicts itself: {0}")]
     Contradiction(String),
@@ -52,12 +52,12 @@ pub enum LedgerError {
     /// A record in the queue that no run has put there.
     #[error("the queue has a foreign record: {reason}; found {record:?}")]
     ForeignRecord {
-        /// What it says.
+        /// The record.
         record: String,
         /// What is wrong with it.
         reason: String,
     },
-    /// The queue has accepted what the ledger never sent out, which only the loss of written data explains.
+    /// The queue has accepted a dispatch that the ledger never sent out, which only lost data can explain.
     #[error(
         "the queue holds a group of dispatch={dispatch}, which the ledger does not know; expected a ledger that was \
          written before its puts: the machine lost what queue.durability did not protect, or the files are of two runs"
@@ -66,12 +66,12 @@ pub enum LedgerError {
         /// The dispatch.
         dispatch: DispatchId,
     },
-    /// Queue and ledger say different things of one dispatch.
+    /// Queue and ledger disagree about a dispatch.
     #[error("ledger and queue differ about dispatch={dispatch}: {what}")]
     QueueDiffers {
         /// The dispatch.
         dispatch: DispatchId,
-        /// How.
+        /// The difference.
         what: String,
     },
     /// The writer has ended.

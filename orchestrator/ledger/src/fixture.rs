@@ -37,7 +37,7 @@ pub(super) fn dispatch(id: u64, number: u64, step: u64) -> Record {
     Record::Dispatch(dispatched(id, number, step))
 }
 
-/// The same prompt again.
+/// The next dispatch of a prompt.
 pub(super) fn continued(id: u64, parent: u64, number: u64, step: u64) -> Record {
     let parent = Some(DispatchId(parent));
     Record::Dispatch(DispatchRecord { parent, drawn_to: None, ..dispatched(id, number, step) })

@@ -12,34 +12,34 @@ use super::{LedgerError, Record};
 
 /// The log, inside a run's directory.
 pub const LEDGER_FILE: &str = "ledger.log";
-/// Bytes of a frame's body.
+/// Maximum bytes of a frame's body.
 const BODY_BYTES_MAX: u32 = 16 << 20;
-/// How the log is framed. More than two frames of the largest kind behind damage is not what a crash leaves
-/// of the last write.
+/// How the log is framed. If more than two frames of the largest size follow damage, a crash during the last
+/// write cannot have caused it.
 pub(super) const FORMAT: Format = Format {
     magic: b"ROLLDOCK-LEDGER-1\n",
     body_bytes_max: BODY_BYTES_MAX,
     tail_bytes_max: 2 * BODY_BYTES_MAX as u64,
 };
 
-/// Where a run keeps its ledger.
+/// The path of a run's ledger.
 pub fn ledger_file(dir: &Path) -> PathBuf {
     dir.join(LEDGER_FILE)
 }
 
-/// Where the sound part of a log ends.
+/// The end of the sound part of a log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LogEnd {
-    /// Bytes of the sound part; 0 where not even the first bytes are whole.
+    /// Bytes of the sound part; 0 if not even the log's head is whole.
     pub sound_bytes: u64,
-    /// Bytes behind it: what a crash left of the last write, or what is being written.
+    /// Bytes after it: the rest of an interrupted write, or a write in progress.
     pub torn_bytes: u64,
 }
 
 /// Calls `each` with every record of the log in `dir` and the offset of its frame; says where the sound part
 /// ends.
 ///
-/// Blocks. It reads as much as the file has now, so a run may append meanwhile.
+/// Blocks. It reads the present length of the file, so a run may append meanwhile.
 ///
 /// # Errors
 /// [`LedgerError::NoLedger`], [`LedgerError::Corrupt`] for damage that is not the last write's, and the

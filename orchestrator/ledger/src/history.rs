@@ -1,6 +1,6 @@
-//! Questions that people ask a ledger: what became of a prompt, and why is a step short.
+//! Answers to questions of people: what became of a prompt, and why a step is short.
 //!
-//! One pass over the log, which may be that of a run at work. Only what was asked for is kept.
+//! One pass reads the log, which may be that of a run in progress. Only the requested dispatches are kept.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,38 +9,38 @@ use rolldock_dispatch::{DispatchId, Fate};
 
 use super::{DispatchRecord, LedgerError, LedgerState, LogEnd, Next, Record, read_log};
 
-/// A dispatch with what became of it.
+/// A dispatch with its fate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DispatchHistory {
-    /// As it was sent out.
+    /// The record of the sending.
     pub dispatch: DispatchRecord,
     /// The step that its end counts for; `None` while it is in flight.
     pub ended_in: Option<u64>,
-    /// `None` while it is in flight.
+    /// The fate; `None` while the dispatch is in flight.
     pub fate: Option<Fate>,
     /// What becomes of its prompt, once it has ended.
     pub next: Option<Next>,
-    /// It was called accepted, and its rows never came to the queue.
+    /// Whether it was recorded as accepted, but its rows never came to the queue.
     pub is_taken_back: bool,
 }
 
-/// What was found.
+/// The answer to a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct History {
-    /// Dispatches that were asked for, oldest first.
+    /// The requested dispatches, oldest first.
     pub dispatches: Vec<DispatchHistory>,
-    /// The fold of the whole log.
+    /// The state after the whole log.
     pub state: LedgerState,
-    /// Where its sound part ends.
+    /// The end of the sound part of the log.
     pub end: LogEnd,
 }
 
 impl History {
-    /// Reads the ledger in `dir` and keeps the dispatches that `is_asked_for`, each when it has ended, or is
-    /// in flight at the end of the log. Blocks.
+    /// Reads the ledger in `dir` and keeps the dispatches for which `is_asked_for` holds, each when it has
+    /// ended or is in flight at the end of the log. Blocks.
     ///
     /// # Errors
-    /// What [`read_log`] and [`LedgerState::apply`] say.
+    /// The errors of [`read_log`] and [`LedgerState::apply`].
     pub fn read(
         dir: &Path,
         is_asked_for: impl Fn(&DispatchRecord, Option<u64>) -> bool,
@@ -81,7 +81,7 @@ impl History {
         Ok(Self { dispatches: found.into_values().collect(), state, end })
     }
 
-    /// Why groups failed: each reason with how often it was, the most frequent first.
+    /// The reasons why groups failed, each with its number of groups, the most frequent first.
     pub fn failures(&self) -> Vec<(&str, u64)> {
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
         for history in &self.dispatches {

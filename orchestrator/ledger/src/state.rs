@@ -1,4 +1,4 @@
-//! The fold of the records: what the run is at the end of its ledger.
+//! The state of a run, as the fold of the records of its ledger.
 
 mod reconcile;
 
@@ -33,21 +33,21 @@ pub struct QueuedPrompt {
     pub first_attempt: u32,
     /// How often it was sent back because it was too old.
     pub returns: u32,
-    /// What it has already; see [`read_carried`](super::read_carried).
+    /// The tokens that it has already; see [`read_carried`](super::read_carried).
     pub tokens: Option<TokensPlace>,
 }
 
-/// A step, as far as it has come.
+/// The state of a step.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StepState {
     /// Groups that it must collect.
     pub target: u64,
-    /// At its start.
+    /// The policy version at the start of the step.
     pub policy_version: u64,
-    /// Dispatches by fate, each in the step in which it ends, whichever step sent it out; those of all lives
-    /// together.
+    /// Dispatches by fate, over all lives of the run. A dispatch counts in the step in which it ends,
+    /// whichever step sent it out.
     pub totals: Totals,
-    /// `None` while it goes on, and again where an accepted group never came to the queue.
+    /// How the step ended; `None` while it continues, and again if an accepted group never came to the queue.
     pub end: Option<StepEnd>,
 }
 
@@ -59,24 +59,24 @@ struct Accepted {
     step: u64,
 }
 
-/// What the records so far come to.
+/// The state that the records so far add up to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LedgerState {
     run: Option<RunRecord>,
     lives: u32,
     totals: Totals,
     steps: BTreeMap<u64, StepState>,
-    /// The step that goes on.
+    /// The step in progress.
     current: u64,
-    /// In flight.
+    /// Dispatches in flight.
     open: BTreeMap<DispatchId, DispatchRecord>,
-    /// Accepted, as far as the ledger knows; until they are settled the queue has the last word.
+    /// Dispatches that the ledger calls accepted; until they are settled, the queue decides.
     accepted: BTreeMap<DispatchId, Accepted>,
-    /// By number.
+    /// Prompts that wait for their next dispatch, by number.
     queued: BTreeMap<u64, QueuedPrompt>,
     /// Tokens of numbers that are not settled, by number.
     tokens: BTreeMap<u64, TokensPlace>,
-    /// How many of those are in each file.
+    /// How many of these tokens each file has.
     token_files: BTreeMap<u64, u64>,
     next_id: u64,
     next_number: u64,
@@ -86,20 +86,20 @@ pub struct LedgerState {
 }
 
 impl LedgerState {
-    /// Of all records of the ledger in `dir`. Blocks.
+    /// Reads the state from all records of the ledger in `dir`. Blocks.
     ///
     /// # Errors
-    /// What [`read_log`](super::read_log) and [`LedgerState::apply`] say.
+    /// The errors of [`read_log`](super::read_log) and [`LedgerState::apply`].
     pub fn read(dir: &std::path::Path) -> Result<(Self, super::LogEnd), LedgerError> {
         let mut state = Self::default();
         let end = super::read_log(dir, |_, record| state.apply(&record))?;
         Ok((state, end))
     }
 
-    /// Takes the next record.
+    /// Applies the next record.
     ///
     /// # Errors
-    /// [`LedgerError::Contradiction`], and nothing is changed, where it does not follow from those before it.
+    /// [`LedgerError::Contradiction`] if the record contradicts those before it; then nothing is changed.
     pub fn apply(&mut self, record: &Record) -> Result<(), LedgerError> {
         if self.run.is_none() && !matches!(record, Record::Run(_)) {
             return Err(contradiction("the first record is not that of the run".to_owned()));
@@ -225,7 +225,7 @@ impl LedgerState {
         Ok(())
     }
 
-    /// An accepted group whose rows never came to the queue: its step lacks one, and goes on.
+    /// Handles an accepted group whose rows never came to the queue: its step lacks a group, and continues.
     fn take_back(&mut self, id: DispatchId, next: &Next) -> Result<(), LedgerError> {
         let Some(Accepted { dispatch, step }) = self.accepted.remove(&id) else { return Ok(()) };
         let counted = self.steps.get_mut(&step).map(|step| {
@@ -240,7 +240,7 @@ impl LedgerState {
         Ok(())
     }
 
-    /// What becomes of the prompt, and of its tokens.
+    /// Decides what becomes of the prompt and of its tokens.
     fn go_on(&mut self, dispatch: &DispatchRecord, fate: &Fate, next: &Next) {
         let number = dispatch.number;
         let mut first_attempt = dispatch.first_attempt;
@@ -303,7 +303,7 @@ impl LedgerState {
         Ok(())
     }
 
-    /// Conservation, over the run and over every step.
+    /// Checks conservation, over the run and over every step.
     pub fn check(&self) -> Result<(), LedgerError> {
         conservation(&self.totals, self.open.len())?;
         for (number, step) in &self.steps {
@@ -322,7 +322,7 @@ impl LedgerState {
         self.run.as_ref()
     }
 
-    /// Processes that have worked on it so far.
+    /// Number of processes that have worked on the run so far.
     pub fn lives(&self) -> u32 {
         self.lives
     }
@@ -352,7 +352,7 @@ impl LedgerState {
         self.open.get(&id)
     }
 
-    /// The step that goes on, or has ended last; 0 before the first one.
+    /// The step in progress, or the last step that has ended; 0 before the first one.
     pub fn current_step(&self) -> u64 {
         self.current
     }
@@ -367,22 +367,22 @@ impl LedgerState {
         self.token_files.contains_key(&step)
     }
 
-    /// Of the next dispatch.
+    /// The id of the next dispatch.
     pub fn next_dispatch(&self) -> DispatchId {
         DispatchId(self.next_id)
     }
 
-    /// Of the next new prompt.
+    /// The number of the next new prompt.
     pub fn next_number(&self) -> u64 {
         self.next_number
     }
 
-    /// Behind the last new prompt that was sent out, if its source could say so.
+    /// The position after the last new prompt that was sent out, if the source of the data can tell.
     pub fn position(&self) -> Option<Position> {
         self.position
     }
 
-    /// What is generated by.
+    /// The policy version that generates tokens.
     pub fn policy_version(&self) -> u64 {
         self.policy_version
     }

@@ -1,12 +1,11 @@
-//! Tokens of groups that go on in a later dispatch: `tokens-<step>.bin`, one file a step.
+//! Tokens of groups that continue in a later dispatch: `tokens-<step>.bin`, one file per step.
 //!
 //! A group is one block: length and CRC-32 of its body, each 4 bytes little-endian, then the body. The log
 //! says where a block is, so a file is never read from its start, and what a crash leaves behind the last
 //! block is never read.
 //!
-//! A held group is stored in the same way, with all of its samples finished: it is graded again after a
-//! restart, since a reward is a function of the text, and scores are larger than the room that they would
-//! take here.
+//! A held group is stored in the same way, with all of its samples finished. It is graded again after a
+//! restart, because a reward is a function of the text, and scores would take more room than grading saves.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -20,20 +19,20 @@ use super::codec::{Decoder, Encoder, Expected};
 use super::{LedgerError, TokensPlace};
 
 const HEAD: usize = 8;
-/// Samples of a group, and version spans of a sample; a group of a run has fewer.
+/// Maximum number of samples of a group, and of version spans of a sample; a group of a run has fewer.
 const SAMPLES_MAX: u64 = 1 << 16;
 const SPANS_MAX: u64 = 1 << 20;
-/// Bytes of one group.
+/// Maximum bytes of one group.
 const GROUP_BYTES_MAX: usize = 1 << 30;
 
-/// What a group has when it is cut off, or held.
+/// The samples of a group that is cut off or held.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeptGroup {
     /// Its place in dispatch order.
     pub number: u64,
     /// The dispatch that generated it; its next one names it as parent.
     pub parent: DispatchId,
-    /// In order of their index; samples that have nothing yet may be absent.
+    /// The samples in order of their index; samples without tokens may be absent.
     pub samples: Vec<CarriedSample>,
 }
 
@@ -43,7 +42,7 @@ impl KeptGroup {
         self.samples.len() == samples && self.samples.iter().all(|sample| sample.finish_reason.is_some())
     }
 
-    /// About what it takes of memory, bytes.
+    /// Approximate size in memory, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let of_sample =
             |sample: &CarriedSample| 128 + 4 * (sample.response_ids.len() + sample.logprobs.len());
@@ -135,7 +134,7 @@ fn decode_sample(from: &mut Decoder<'_>) -> Result<CarriedSample, Expected> {
     })
 }
 
-/// Values of four bytes, with their number before them.
+/// Values of four bytes, preceded by their number.
 fn words<'a>(from: &mut Decoder<'a>) -> Result<impl Iterator<Item = [u8; 4]> + 'a, Expected> {
     let count = usize::try_from(from.number()?).map_err(|_| "a number of tokens")?;
     let bytes = from.bytes(count.checked_mul(4).ok_or("a number of tokens")?)?;
@@ -154,7 +153,7 @@ fn step_of(name: &str) -> Option<u64> {
 /// Reads a group back. Blocks.
 ///
 /// # Errors
-/// [`LedgerError::Io`] where the file is gone, [`LedgerError::Corrupt`] where it says something else.
+/// [`LedgerError::Io`] if the file is gone, [`LedgerError::Corrupt`] if it has other contents.
 pub fn read_carried(dir: &Path, place: TokensPlace) -> Result<KeptGroup, LedgerError> {
     let path = tokens_file(dir, place.file);
     let corrupt = |found: &str, expected| LedgerError::Corrupt {
@@ -188,7 +187,7 @@ fn block_head(body: &[u8]) -> [u8; HEAD] {
     head
 }
 
-/// The file that is written to.
+/// The file that is being written.
 #[derive(Debug)]
 struct OpenFile {
     step: u64,
@@ -203,12 +202,12 @@ struct OpenFile {
 pub(super) struct TokenFiles {
     dir: PathBuf,
     open: Option<OpenFile>,
-    /// Files that are there, by step.
+    /// Existing files, by step.
     there: BTreeSet<u64>,
 }
 
 impl TokenFiles {
-    /// Of a directory, with whatever files it has.
+    /// Opens the files of tokens of a directory.
     pub(super) fn open(dir: &Path) -> Result<Self, LedgerError> {
         let mut there = BTreeSet::new();
         for entry in std::fs::read_dir(dir).map_err(LedgerError::io("list", dir))? {
@@ -262,8 +261,8 @@ impl TokenFiles {
         Ok(())
     }
 
-    /// Deletes the files of earlier steps that nothing refers to. That one could not be deleted costs room
-    /// and no more.
+    /// Deletes the files of earlier steps to which nothing refers. A file that cannot be deleted only takes
+    /// room.
     pub(super) fn delete_unused(&mut self, step: u64, is_used: impl Fn(u64) -> bool) {
         let unused: Vec<u64> = self.there.range(..step).copied().filter(|file| !is_used(*file)).collect();
         for file in unused {

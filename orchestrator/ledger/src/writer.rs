@@ -1,4 +1,4 @@
-//! The side that writes.
+//! The writer of the ledger.
 //!
 //! [`LedgerWriter::append`] is called under the board's lock: it puts a record behind those before it and
 //! returns. A thread takes whatever has gathered, writes it as one frame and, where that is asked for, syncs
@@ -26,9 +26,9 @@ use super::{KeptGroup, LedgerError, LedgerState, Record};
 
 use sink::Sink;
 
-/// Records that may wait for the thread.
+/// Maximum number of records that wait for the thread.
 const RECORDS_MAX: usize = 8192;
-/// Bytes of tokens that may wait for the thread; one group alone may have more.
+/// Maximum bytes of tokens that wait for the thread; one group alone may have more.
 const TOKENS_BYTES_MAX: usize = 256 << 20;
 /// How long records gather while no caller waits for them.
 const GATHER: Duration = Duration::from_millis(20);
@@ -44,18 +44,18 @@ pub struct LedgerConfig {
     pub inline: bool,
 }
 
-/// Where a record is; all before it are in front of it.
+/// The position of a record in the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sequence(u64);
 
-/// A ledger that can be written to, and what it says so far.
+/// A ledger that is open for writing, and its state.
 #[derive(Debug)]
 pub struct Opened {
-    /// Appends.
+    /// The writer.
     pub writer: LedgerWriter,
-    /// Its fold; without a [run](LedgerState::run) where it is new.
+    /// The state of the run; without a [run](LedgerState::run) if the ledger is new.
     pub state: LedgerState,
-    /// Bytes of a last write that was not finished, and that are cut off.
+    /// Number of bytes of an unfinished last write, which were cut off.
     pub torn_bytes: u64,
 }
 
@@ -69,16 +69,16 @@ pub struct LedgerWriter {
 struct Inner {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// Where records are written in line.
+    /// The file, if records are written in line.
     inline: Option<Mutex<Option<Sink>>>,
 }
 
 #[derive(Debug)]
 struct Shared {
     gathered: Mutex<Gathered>,
-    /// For the thread: there is something to write, or a caller waits, or the writer is closed.
+    /// Wakes the thread: there is something to write, or a caller waits, or the writer is closed.
     work: Condvar,
-    /// For callers: what had gathered is taken.
+    /// Wakes callers: the thread has taken what waited.
     room: Condvar,
     progress: watch::Sender<Written>,
 }
@@ -96,11 +96,11 @@ struct Gathered {
     has_failed: bool,
 }
 
-/// One thing to write.
+/// An entry that is to be written.
 #[derive(Debug)]
 enum Item {
     Record(Record),
-    /// Becomes an end that names the place of the tokens.
+    /// An end that will name the place of the tokens.
     Carried {
         id: DispatchId,
         fate: Fate,
@@ -119,8 +119,8 @@ impl LedgerWriter {
     /// Opens the ledger of a run's directory, or makes one. Blocks: it reads what is there.
     ///
     /// # Errors
-    /// [`LedgerError::InUse`] while another process writes to it; what [`LedgerState::read`] says; what the
-    /// system says.
+    /// [`LedgerError::InUse`] while another process writes to it; the errors of [`LedgerState::read`] and of
+    /// the system.
     pub fn open(dir: &Path, config: LedgerConfig) -> Result<Opened, LedgerError> {
         let (sink, state, torn_bytes) = Sink::open(dir, config.fsync)?;
         let shared = Arc::new(Shared {
@@ -143,7 +143,7 @@ impl LedgerWriter {
         Ok(Opened { writer: Self { inner }, state, torn_bytes })
     }
 
-    /// Appends a record. Cheap: it is neither encoded nor written in here, except in line.
+    /// Appends a record. Cheap: the call neither encodes nor writes it, except in line.
     pub fn append(&self, record: Record) -> Sequence {
         self.push(Item::Record(record))
     }
@@ -197,12 +197,12 @@ impl LedgerWriter {
         self.sync(last).await
     }
 
-    /// Why nothing is written any more, if that is so.
+    /// The error that ended the writing, if there is one.
     pub fn error(&self) -> Option<LedgerError> {
         self.inner.shared.progress.borrow().failed.clone()
     }
 
-    /// Waits until a write has failed; for ever where none does. Cancel-safe.
+    /// Waits until a write has failed; without a failure it never returns. Cancel-safe.
     pub async fn failed(&self) -> LedgerError {
         let mut progress = self.inner.shared.progress.subscribe();
         let failed = progress.wait_for(|progress| progress.failed.is_some()).await;
@@ -212,7 +212,7 @@ impl LedgerWriter {
     /// Writes what waits and ends the writer, for all clones. Blocks for as long as that takes.
     ///
     /// # Errors
-    /// As [`LedgerWriter::sync`] for the last record.
+    /// The errors of [`LedgerWriter::sync`] for the last record.
     pub fn close(&self) -> Result<(), LedgerError> {
         self.inner.close();
         let appended = self.inner.shared.gathered.lock().appended;
@@ -271,7 +271,7 @@ impl Shared {
         sequence
     }
 
-    /// The thread.
+    /// The loop of the thread.
     fn write(&self, mut sink: Sink) {
         // However the thread ends, no caller may wait for it any longer.
         let _ended = Ended(self);
@@ -336,7 +336,7 @@ impl Gathered {
         self.items.is_empty() || fits || self.is_closed || self.has_failed
     }
 
-    /// Whether no caller waits for what is there.
+    /// Whether no caller waits for the records that have gathered.
     fn may_gather(&self, written: u64) -> bool {
         self.wanted <= written && !self.is_closed && !self.is_much()
     }

@@ -14,7 +14,7 @@ pub enum PolicyMode {
     Sync,
     /// One step.
     OneStepOff,
-    /// As far as the staleness bound allows.
+    /// Generation runs ahead as far as the staleness bound allows.
     FullyAsync,
 }
 
@@ -51,7 +51,7 @@ impl fmt::Display for UpdateMethod {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UpdatePause {
-    /// They stand still, and go on with the new weights.
+    /// They are suspended, and continue with the new weights.
     #[default]
     Keep,
     /// They end with what they have.

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::announcement::check;
 use super::{AnnounceError, Announced, Announcement, PolicyMode};
 
-/// Versions whose times are kept; a run is never so many versions behind.
+/// Number of versions whose times are kept; a run is never this many versions behind.
 const VERSIONS_KEPT: usize = 1024;
 
 /// What a run's recipe says of versions.

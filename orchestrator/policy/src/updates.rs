@@ -32,7 +32,7 @@ const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60);
 pub struct Missed {
     /// Its name in the fleet.
     pub server: String,
-    /// At what it failed, and why.
+    /// The call at which the server failed, and the reason.
     pub reason: String,
 }
 
@@ -43,7 +43,7 @@ pub enum Applied {
     Asked {
         /// How many have the version.
         updated: usize,
-        /// Those that do not.
+        /// The servers that do not have the version.
         missed: Vec<Missed>,
     },
     /// No server was asked, because the announcement lacks what the method needs.
@@ -272,7 +272,7 @@ impl Driver {
         self.state.begin_update(version);
         self.run.before_update(version).await;
         let updated = match self.updater.apply(announcement).await {
-            Applied::Asked { updated, missed } => has_anyone(version, updated, &missed),
+            Applied::Asked { updated, missed } => has_any_server(version, updated, &missed),
             Applied::Refused { reason } => Err(reason),
             Applied::Ended => Err("the updater has ended".to_owned()),
         };
@@ -300,7 +300,7 @@ impl Driver {
 
 /// The number of servers that have the version, or why there is none. A fleet without servers has nothing to
 /// get.
-fn has_anyone(version: u64, updated: usize, missed: &[Missed]) -> Result<usize, String> {
+fn has_any_server(version: u64, updated: usize, missed: &[Missed]) -> Result<usize, String> {
     for Missed { server, reason } in missed {
         tracing::warn!(version, server, reason, "a server has missed the new weights and is kept out");
     }

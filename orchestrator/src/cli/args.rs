@@ -39,7 +39,7 @@ pub struct Cli {
 pub enum LogFormat {
     /// For people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -61,7 +61,7 @@ pub enum Command {
     /// Look into a queue, or serve one
     #[command(after_help = examples::QUEUE)]
     Queue(QueueArgs),
-    /// What became of a run's prompts: fates, steps, and whether everything adds up
+    /// Show what became of a run's prompts: fates, steps, and whether the sums agree
     #[command(after_help = examples::LEDGER)]
     Ledger(LedgerArgs),
     /// Score responses and compute advantages, over files of JSON lines
@@ -81,10 +81,10 @@ pub enum Command {
 /// `rolldock run`
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// The recipe (TOML); a run that goes on has its own
+    /// The recipe (TOML); not needed with --resume, because the run has its own
     #[arg(required_unless_present = "resume")]
     pub recipe: Option<PathBuf>,
-    /// Goes on with the run in this directory, with its own recipe or a changed one
+    /// Continues the run in this directory, with its own recipe or a changed one
     #[arg(long, value_name = "DIR", conflicts_with = "out")]
     pub resume: Option<PathBuf>,
     /// A server's base URL; replaces the recipe's fleet (repeatable)
@@ -93,10 +93,10 @@ pub struct RunArgs {
     /// Overrides one key, for example rollout.train_batch_size=64 (repeatable)
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Ends after so many steps
+    /// Ends after this many steps
     #[arg(long, value_name = "N")]
     pub steps: Option<u64>,
-    /// Where the run keeps its ledger, queue and recipe; goes on with the run that is there
+    /// The directory of the run's ledger, queue and recipe; a run that is in it continues
     /// [default: runs/<recipe's name>]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -135,13 +135,13 @@ pub struct SimengineArgs {
     /// Mean response length, tokens
     #[arg(long, default_value_t = 400.0)]
     pub mean_response_length: f64,
-    /// Refuse a request when so many are waiting or running
+    /// Refuse further requests when this many samples wait or run
     #[arg(long, value_name = "N")]
     pub max_num_queued_reqs: Option<u32>,
     /// Leave /inference/v1/generate off, as a vLLM without --enable-scale-out does
     #[arg(long)]
     pub no_scale_out: bool,
-    /// Asks for this bearer token
+    /// Bearer token that clients have to send
     #[arg(long, value_name = "KEY")]
     pub api_key: Option<String>,
 }
@@ -172,7 +172,7 @@ pub enum QueueCommand {
     /// Write rows to a file or to standard output
     #[command(after_help = examples::QUEUE_EXPORT)]
     Export(ExportArgs),
-    /// Write what a queue is now to one file, while it works
+    /// Write the state of a queue to one file, while the queue is in use
     #[command(after_help = examples::QUEUE_SNAPSHOT)]
     Snapshot(SnapshotArgs),
     /// Make the partitions of a snapshot, all or none
@@ -184,7 +184,7 @@ pub enum QueueCommand {
     /// Show the counts of a server's partitions, and again whenever they change
     #[command(after_help = examples::QUEUE_WATCH)]
     Watch(WatchArgs),
-    /// Read everything that is live, and check it
+    /// Read and check all live data
     #[command(after_help = examples::QUEUE_VERIFY)]
     Verify(SourceArgs),
     /// Free all rows of a partition, leased ones too
@@ -239,7 +239,7 @@ pub struct WatchArgs {
     /// Shortest time between two lines
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     pub every: f64,
-    /// Ends after so many lines; at the end of puts, when everything has gone, in any case
+    /// Ends after this many lines; also when the puts have ended and all rows are gone
     #[arg(long, value_name = "N")]
     pub lines: Option<u64>,
 }
@@ -299,10 +299,10 @@ pub struct ServeArgs {
     /// users may connect
     #[arg(long, value_name = "PATH")]
     pub uds: Option<PathBuf>,
-    /// What clients have to send as a bearer token
+    /// Bearer token that clients have to send
     #[arg(long, env = "ROLLDOCK_QUEUE_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
-    /// What a put that returned survives
+    /// What an acknowledged put survives
     #[arg(long, value_parser = one_of::<Durability>(DURABILITIES), default_value = "fsync")]
     pub durability: Durability,
     /// Largest body of a request; bytes [default: 256 MiB, through shared memory 1 GiB]
@@ -332,7 +332,7 @@ pub struct ExportArgs {
 pub enum ExportFormat {
     /// Columns; needs --output.
     Parquet,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Jsonl,
     /// An Arrow IPC file; needs --output.
     Arrow,
@@ -349,16 +349,16 @@ pub struct ConsumeArgs {
     /// The task for which rows are taken
     #[arg(long, default_value = "train")]
     pub task: String,
-    /// From which partition
+    /// The partition
     #[arg(long, default_value = "train")]
     pub partition: String,
     /// Groups in a batch
     #[arg(long, default_value_t = 8)]
     pub groups: usize,
-    /// Ends after so many batches; everything that is ready if absent
+    /// Ends after this many batches [default: when no group is ready]
     #[arg(long, value_name = "N")]
     pub max_batches: Option<u64>,
-    /// Waits so long for rows before it ends; the end of puts ends it earlier
+    /// Longest wait for rows before it ends; it also ends when the puts have ended
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub wait: u64,
     /// Gives the rows back instead of consuming them

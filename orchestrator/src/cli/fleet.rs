@@ -54,7 +54,7 @@ impl Admin {
         if let Some(body) = body {
             request = request.json(body);
         }
-        let answer = request.send().await.with_context(|| format!("nobody answers at {}", self.base))?;
+        let answer = request.send().await.with_context(|| format!("expected an answer at {}", self.base))?;
         if answer.status().is_success() {
             return Ok(answer);
         }

@@ -30,9 +30,9 @@ const DRAIN: Duration = Duration::from_secs(600);
 const SECONDS_MAX: Duration = Duration::from_secs(10_000_000);
 
 /// Every listed server may join: one that does not answer yet is probed until it does.
-struct Anyone;
+struct AnyServer;
 
-impl Enlist for Anyone {
+impl Enlist for AnyServer {
     fn enlist<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<(), String>> {
         async { Ok(()) }.boxed()
     }
@@ -92,7 +92,7 @@ pub(super) async fn run(args: ProxyArgs) -> anyhow::Result<()> {
     };
     let balancer = LoadBalancer::new(config, Vec::new())?;
     let metrics = of_members(metrics, balancer.clone());
-    let members = Membership::new(balancer.clone(), Arc::new(Anyone), capacity);
+    let members = Membership::new(balancer.clone(), Arc::new(AnyServer), capacity);
     for url in &args.endpoints {
         let member = NewMember { url: url.clone(), name: None, capacity: None };
         members.add(member).await.map_err(|error| UsageError(format!("--endpoint: {error}")))?;

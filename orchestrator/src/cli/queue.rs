@@ -162,7 +162,7 @@ fn describe(queue: &QueueInspection) -> String {
         }
         for lease in &partition.leases {
             let holders =
-                if lease.holders.is_empty() { "somebody".to_owned() } else { lease.holders.join(", ") };
+                if lease.holders.is_empty() { "unnamed".to_owned() } else { lease.holders.join(", ") };
             let left_s = lease.expires_in_ms as f64 / 1000.0;
             lines.push(format!(
                 "  lease {}: {holders} has {} rows for {}, {left_s:.1} s left",

@@ -48,7 +48,7 @@ fn recipe_file(named: Option<PathBuf>, resume: Option<&Path>) -> anyhow::Result<
     }
     let file = resume.map(|dir| dir.join(RECIPE_FILE)).unwrap_or_default();
     if !file.exists() {
-        let words = format!("{} is not there; expected the directory of a run", file.display());
+        let words = format!("expected the directory of a run, but {} does not exist", file.display());
         return Err(UsageError(words).into());
     }
     Ok(file)
@@ -58,7 +58,7 @@ fn is_run(out: &Path) -> bool {
     ledger_file(out).exists()
 }
 
-/// A run goes on with the recipe that it has, or with one whose changes leave what is there what it is.
+/// A run continues with its own recipe, or with a changed one whose changes keep its data valid.
 fn check_changes(out: &Path, recipe: &Recipe) -> anyhow::Result<()> {
     let file = out.join(RECIPE_FILE);
     // A run that was ended before it had written it has done nothing yet.

@@ -35,9 +35,9 @@ pub enum Verdict {
 pub struct Change {
     /// Dotted.
     pub key: String,
-    /// As TOML; `None` where it was absent.
+    /// The old value as TOML; `None` if the key was absent.
     pub old: Option<String>,
-    /// As TOML; `None` where it is absent.
+    /// The new value as TOML; `None` if the key is absent.
     pub new: Option<String>,
     /// What it means.
     pub verdict: Verdict,

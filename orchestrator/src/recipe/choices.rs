@@ -9,7 +9,7 @@ pub enum Transport {
     /// By function calls.
     #[default]
     InProcess,
-    /// Over loopback sockets.
+    /// The servers listen on loopback sockets.
     Http,
 }
 

@@ -21,7 +21,7 @@ const RECIPE_BYTES_MAX: u64 = 1 << 20;
 /// One text that sets keys.
 struct Layer {
     source: String,
-    /// Of the file; `None` for what was typed on the command line.
+    /// The folder of the file; `None` for keys from the command line.
     folder: Option<PathBuf>,
     text: String,
     spans: Document<String>,

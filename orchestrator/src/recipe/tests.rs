@@ -237,7 +237,7 @@ fn a_value_from_a_base_is_blamed_on_the_base() {
 }
 
 #[test]
-fn files_are_found_beside_whoever_names_them() {
+fn files_are_found_beside_the_file_that_names_them() {
     let folder = tempfile::tempdir().unwrap();
     let shared = folder.path().join("shared");
     fs::create_dir(&shared).unwrap();

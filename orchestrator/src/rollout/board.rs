@@ -73,22 +73,22 @@ pub(crate) enum Next {
     Run(Dispatch),
     /// Nothing at present; ask again when the board has changed.
     Wait,
-    /// Nothing more in this step.
+    /// No more groups in this step.
     Done,
 }
 
 /// How a group ended, as its worker saw it.
 #[derive(Debug)]
 pub(crate) enum GroupEnd {
-    /// All samples are there and the filter agrees.
+    /// All samples are finished and the gates pass the group.
     Valid(Box<Group>),
-    /// All samples are there; a gate's reason against it.
+    /// All samples are finished, and a gate rejects the group for this reason.
     Filtered(&'static str),
     /// Filtered by gates that yield when the step would be short.
     SetAside(Box<Group>),
     /// Cut off by the early stop or an interrupt.
     Cancelled,
-    /// Cut off, with tokens that its next dispatch goes on from.
+    /// Cut off, with tokens from which its next dispatch continues.
     Carried(Box<CarriedGroup>),
     /// Given up because its tokens are too old.
     Stale,
@@ -108,12 +108,12 @@ struct Requeued {
     returns: u32,
 }
 
-/// What the board hands on, in this order.
+/// The decisions that the board hands on, in order.
 #[derive(Debug)]
 pub(crate) enum Decided {
     /// A group was accepted.
     Group(Box<Group>),
-    /// A step reached its target, and the next one goes on with what is under way.
+    /// A step reached its target, and the next one continues with the groups in flight.
     StepEnd(EndedStep),
 }
 
@@ -141,10 +141,10 @@ pub(crate) struct Board {
     config: BoardConfig,
     dispatches: Dispatches,
     step: u64,
-    /// Steps follow each other without a cut until this one, where the run is a flow.
+    /// The step up to which steps follow each other without a cut, if the run is a flow.
     flow_until: Option<u64>,
     target: usize,
-    /// What the servers have.
+    /// The version of the servers.
     policy_version: u64,
     /// Accepted groups of the run that the queue does not have yet.
     not_put: usize,
@@ -154,19 +154,19 @@ pub(crate) struct Board {
     /// Numbers in `slots` that are `Queued` or `Valid`, so that finding the first one costs no scan.
     queued: BTreeSet<u64>,
     undecided: BTreeSet<u64>,
-    /// Filtered groups that are better than none, by number; at most as many as the step may still need.
+    /// Filtered groups that a short step may accept, by number; at most as many as the step may still need.
     set_aside: BTreeMap<u64, Box<Group>>,
     running: usize,
-    /// Drawn from the data set, never dispatched; what a step leaves over starts the next one.
+    /// Prompts that were drawn and never dispatched; the next step starts with those that are left.
     fresh: VecDeque<Drawn>,
     source_exhausted: bool,
     /// New prompts dispatched in this step, and the generation batches opened for them.
     dispatched_new: usize,
     batches_opened: usize,
     accepted_count: usize,
-    /// Steps behind the next one that an earlier life of the run has ended.
+    /// Later steps that an earlier life of the run has ended.
     ended_before: BTreeSet<u64>,
-    /// Of steps that an earlier life of the run has begun.
+    /// Accepted groups of each step that an earlier life of the run has begun.
     accepted_before: BTreeMap<u64, usize>,
     /// Accepted groups of the step by their staleness at the claim.
     ages: BTreeMap<u64, u64>,
@@ -321,7 +321,7 @@ impl Board {
         &self.dispatches
     }
 
-    /// The servers have another version. Returns the oldest that running groups may have begun with.
+    /// Notes the servers' new version. Returns the oldest version that running groups may have begun with.
     pub(crate) fn set_policy_version(&mut self, version: u64) -> u64 {
         if version > self.policy_version {
             self.policy_version = version;
@@ -344,12 +344,12 @@ impl Board {
         self.policy_version
     }
 
-    /// The queue has one more of the groups that were handed on, or never will.
+    /// Notes that the queue has one more of the groups that were handed on, or never will have it.
     pub(crate) fn was_put(&mut self) {
         self.not_put = self.not_put.saturating_sub(1);
     }
 
-    /// From now on groups are accepted by another rule.
+    /// Changes the rule by which groups are accepted from now on.
     pub(crate) fn set_early_stop(&mut self, early_stop: EarlyStop) {
         self.config.early_stop = early_stop;
     }
@@ -363,7 +363,7 @@ impl Board {
     }
 }
 
-/// Numbers for people.
+/// Counts for people.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Groups the step must collect.
@@ -376,7 +376,7 @@ pub struct Counts {
     pub running: usize,
     /// Groups handed on that the queue does not have yet.
     pub not_put: usize,
-    /// Why nothing new is sent out although there is room for it.
+    /// Why no new prompt is sent out although there is room for it.
     pub hold: Option<Hold>,
     /// Prompts that are ready to be sent out.
     pub queued: usize,
@@ -387,9 +387,9 @@ pub struct Counts {
 /// What new groups wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
-    /// As much as it may lag behind is under way: its next version.
+    /// The trainer's next version: as many groups are in flight as the trainer may lag behind.
     Trainer,
-    /// Room for what was accepted.
+    /// Room in the queue for accepted groups.
     Queue,
 }
 

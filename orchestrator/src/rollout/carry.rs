@@ -1,7 +1,7 @@
 //! What a group that was cut off keeps: its finished samples, and the tokens of the others.
 //!
 //! # Invariants
-//! A sample is finished or goes on, never both: a group has each index once.
+//! A sample is finished or continues, never both: a group has each index once.
 
 use rolldock_dispatch::{CarriedSample, DispatchId};
 
@@ -27,12 +27,12 @@ impl From<&Sample> for CarriedSample {
     }
 }
 
-/// The samples that a group brings along into its next dispatch.
+/// The samples that a group takes into its next dispatch.
 #[derive(Debug, Clone, Default)]
 pub struct CarriedGroup {
-    /// Samples that are graded already.
+    /// Samples that are already graded.
     pub graded: Vec<Sample>,
-    /// Samples to be resumed, or only to be graded.
+    /// Samples that are still to be resumed or graded.
     pub samples: Vec<CarriedSample>,
 }
 
@@ -52,7 +52,7 @@ impl CarriedGroup {
         KeptGroup { number, parent, samples }
     }
 
-    /// Whether there is nothing to go on from.
+    /// Whether there are no tokens to continue from.
     pub fn is_empty(&self) -> bool {
         self.graded.is_empty() && self.samples.is_empty()
     }
@@ -64,7 +64,7 @@ impl CarriedGroup {
         graded.chain(others).sum()
     }
 
-    /// What it has of the sample at `index` that is not graded.
+    /// The tokens of the sample at `index` that is not graded.
     pub fn sample(&self, index: u32) -> Option<&CarriedSample> {
         self.samples.iter().find(|sample| sample.index == index)
     }

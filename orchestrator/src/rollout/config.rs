@@ -18,19 +18,19 @@ pub struct RolloutTimeouts {
     pub permit: Duration,
     /// One grading.
     pub reward: Duration,
-    /// What is cut off at the end of a step must be gone after this.
+    /// Time in which the work that is cut off at the end of a step must end.
     pub drain: Duration,
 }
 
-/// How far a sample that was cut off goes on from its tokens.
+/// How a sample that was cut off continues from its tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CarryLimits {
-    /// Requests that its tokens may come in; one that was cut off more often starts anew.
+    /// Maximum number of requests for one response; a response that was cut off more often starts again.
     pub segments_max: u32,
     /// Whether tokens are reported as they come, so that even a dead server costs only those since the last
     /// chunk.
     pub stream: bool,
-    /// How long an engine may take to hand over what it has.
+    /// Time in which an engine must hand over the tokens that it has.
     pub grace: Duration,
 }
 
@@ -69,6 +69,6 @@ pub struct RolloutConfig {
     pub cache_salt: bool,
     pub timeouts: RolloutTimeouts,
     pub ledger_entries_max: usize,
-    /// What a request of a group that has not begun waits for its permit as.
+    /// The priority of requests of a group that has not begun.
     pub priority_new: Priority,
 }

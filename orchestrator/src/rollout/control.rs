@@ -1,4 +1,4 @@
-//! Handles to a rollout that runs: one to read it, one to tell it what happens around it.
+//! Handles to a running rollout: one to read its state, one to tell it about its surroundings.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,7 +48,7 @@ impl RolloutView {
     }
 }
 
-/// Tells a rollout what happens around it; cheap to clone.
+/// Tells a rollout about versions and the queue; cheap to clone.
 #[derive(Clone)]
 pub struct RolloutControl {
     pub(crate) board: Arc<Mutex<Board>>,
@@ -58,8 +58,8 @@ pub struct RolloutControl {
 }
 
 impl RolloutControl {
-    /// The servers have this version now. Groups that have become too old for the recipe are given up; what
-    /// was held back for the trainer goes on.
+    /// The servers have this version now. Groups that have become too old for the recipe are given up; groups
+    /// that waited for the trainer are sent out.
     pub fn set_policy_version(&self, version: u64) {
         let fresh_from = {
             let mut board = self.board.lock();
@@ -72,8 +72,8 @@ impl RolloutControl {
         self.signals.changed.notify_waiters();
     }
 
-    /// The servers are about to have this version: groups that it makes too old for the recipe are given up
-    /// now, and not after they have been brought over the update.
+    /// The servers are about to have this version. Groups that it makes too old for the recipe are given up
+    /// now, before they are carried over the update.
     pub fn retire_before(&self, version: u64) {
         let fresh_from = self.board.lock().fresh_from_at(version);
         self.signals.fresh_from.send_replace(fresh_from);
@@ -91,12 +91,12 @@ impl RolloutControl {
         self.signals.changed.notify_waiters();
     }
 
-    /// Where whatever takes long is entered.
+    /// The table of the waits.
     pub fn waits(&self) -> &Arc<Waits> {
         &self.waits
     }
 
-    /// Watches this rollout; `silence` is how long nothing may happen.
+    /// Watches this rollout; `silence` is the longest time without progress.
     pub fn watchdog(&self, silence: Duration, action: OnSilence) -> Watchdog {
         Watchdog {
             waits: Arc::clone(&self.waits),

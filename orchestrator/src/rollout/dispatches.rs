@@ -8,8 +8,8 @@
 //! writer only takes records in: no call in this module waits for a disk.
 //!
 //! # Bounded
-//! Open dispatches are at most the groups that run; of the ended ones the last `entries_max` are kept for
-//! questions, the totals for ever.
+//! Open dispatches are at most the groups that run. The last `entries_max` ended dispatches are kept for
+//! questions, and the totals permanently.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -32,7 +32,7 @@ pub struct Entry {
     pub prompt_uid: PromptUid,
     /// The step that dispatched it.
     pub step: u64,
-    /// `None` while it is in flight.
+    /// The fate; `None` while it is in flight.
     pub fate: Option<Fate>,
 }
 
@@ -48,7 +48,7 @@ pub struct Dispatches {
     journal: Option<LedgerWriter>,
 }
 
-/// What is sent out.
+/// A prompt that is sent out.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SentOut<'a> {
     pub(crate) number: u64,
@@ -58,7 +58,7 @@ pub(crate) struct SentOut<'a> {
     pub(crate) policy_version: u64,
     pub(crate) first_attempt: u32,
     pub(crate) returns: u32,
-    /// Of a new prompt: where the data continues behind it.
+    /// For a new prompt: where the data continues after it.
     pub(crate) drawn_to: Option<Position>,
 }
 
@@ -76,12 +76,12 @@ impl Dispatches {
         }
     }
 
-    /// Writes down what happens from here on.
+    /// Sets the writer of the ledger, which gets all further records.
     pub(crate) fn keep_journal(&mut self, journal: LedgerWriter) {
         self.journal = Some(journal);
     }
 
-    /// Goes on where an earlier process was.
+    /// Continues from the state that an earlier process left.
     pub(crate) fn restore(&mut self, next_id: u64, run: Totals) {
         self.next_id = next_id;
         self.run = run;
@@ -144,13 +144,13 @@ impl Dispatches {
         self.finish(id, fate, |journal| journal.append(record))
     }
 
-    /// Ends a dispatch whose prompt is sent out again without what it had.
+    /// Ends a dispatch whose prompt is sent out again without its tokens.
     pub(crate) fn end_anew(&mut self, id: DispatchId, fate: Fate, first_attempt: u32) -> bool {
         let record = Record::end_anew(id, fate.clone(), first_attempt);
         self.finish(id, fate, |journal| journal.append(record))
     }
 
-    /// Ends a dispatch whose next one goes on from tokens.
+    /// Ends a dispatch whose next dispatch continues from tokens.
     pub(crate) fn end_with(
         &mut self,
         id: DispatchId,
@@ -178,7 +178,7 @@ impl Dispatches {
         true
     }
 
-    /// Conservation, over the step and over the run.
+    /// Checks conservation, over the step and over the run.
     pub fn check(&self) -> Result<(), Violation> {
         conservation(&self.run, self.open.len())?;
         conservation(&self.step, self.open.len())

@@ -12,12 +12,12 @@ pub(crate) enum DecisionOrder {
     Dispatch,
 }
 
-/// When a step ends that has reached its target.
+/// The end of a step that has reached its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AtTarget {
-    /// At once: what still runs is cut off.
+    /// The step ends at once, and what still runs is cut off.
     Stop,
-    /// When everything that was sent out has ended.
+    /// The step ends when every dispatched group has ended.
     AwaitAll,
 }
 
@@ -25,8 +25,8 @@ pub(crate) enum AtTarget {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StopRule {
     pub(crate) order: DecisionOrder,
-    /// Of a step that ends with a cut. In a flow every group is decided in some step, so that nothing has to
-    /// be awaited.
+    /// The end of a step that ends with a cut. In a flow every group is decided in some step, so that nothing
+    /// has to be awaited.
     pub(crate) at_target: AtTarget,
 }
 

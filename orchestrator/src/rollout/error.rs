@@ -1,4 +1,4 @@
-//! Why a step could not be carried out.
+//! The errors of the rollout core.
 
 use crate::data::DataError;
 use rolldock_dispatch::invariants::Violation;
@@ -15,13 +15,13 @@ pub enum RolloutError {
         /// The panic's message.
         reason: String,
     },
-    /// A reward failed, and its rule is that the run ends.
+    /// A reward failed, and its rule ends the run.
     #[error("{reason}")]
     Reward {
         /// The reward's message.
         reason: String,
     },
-    /// A defect of this program; the run must not go on.
+    /// A defect of this program; the run must not continue.
     #[error(transparent)]
     Invariant(#[from] Violation),
 }

@@ -9,7 +9,7 @@ use crate::data::{DataError, Prompt, PromptSource};
 use crate::rollout::RolloutError;
 use crate::scope::Scope;
 
-/// A prompt that was drawn, and where the data continues behind it.
+/// A prompt that was drawn, and where the data continues after it.
 #[derive(Debug)]
 pub(crate) struct Drawn {
     pub(crate) prompt: Prompt,

@@ -18,18 +18,18 @@ use crate::data::{Prompt, TextCodec};
 use crate::engine::SampleOutput;
 use crate::scope::Scope;
 
-/// What a sample is worth.
+/// The grade of a sample.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Grade {
     /// The scorer's number.
     pub score: f32,
     /// Whether the answer is right, 1 or 0.
     pub acc: f32,
-    /// Zero or negative.
+    /// The penalty for length; zero or negative.
     pub overlong_penalty: f32,
     /// The answer the scorer found.
     pub prediction: Option<String>,
-    /// The scores that the number is made of, by name; empty where it is not made of others.
+    /// The scores of which the number is made, by name; empty if it is not made of others.
     pub parts: Parts,
 }
 
@@ -47,7 +47,7 @@ impl Grade {
 
 /// Grades one sample; called from many threads.
 pub trait Grader: Send + Sync + 'static {
-    /// The grade, or why there is none (the sample then fails).
+    /// The grade, or the reason why there is none; then the sample fails.
     fn grade(&self, prompt: &Prompt, output: &SampleOutput) -> Result<Grade, String>;
 }
 
@@ -110,28 +110,28 @@ impl OutsideGrader {
     }
 }
 
-/// Why there is no grade.
+/// The reason why there is no grade.
 #[derive(Debug)]
 pub(crate) enum Ungraded {
     /// The grading failed; the reason.
     Failed(String),
-    /// The cut came before the score; the sample goes back as it was.
+    /// The cut came before the score; the sample is returned as it was.
     Cut(SampleOutput),
 }
 
-/// Where grades come from.
+/// Where grading runs.
 #[derive(Clone)]
 pub enum Grading {
-    /// The blocking pool, at most so many at a time.
+    /// On the blocking pool, at most this many at a time.
     Pool {
-        /// What runs there.
+        /// The grader.
         grader: Arc<dyn Grader>,
         /// Concurrent gradings.
         places: usize,
     },
-    /// The worker's own task: for virtual time.
+    /// In the worker's own task: for virtual time.
     Inline(Arc<dyn Grader>),
-    /// Outside; at most so many responses are decoded at a time.
+    /// Outside of this process; at most this many responses are decoded at a time.
     Outside {
         /// The grader.
         grader: OutsideGrader,
@@ -146,7 +146,7 @@ pub(crate) struct Grades {
     places: Arc<Semaphore>,
     deadline: Duration,
     scope: Scope,
-    /// Why the run has to end: a reward failed and its rule says so.
+    /// The reason why the run has to end: a reward failed, and its rule ends the run.
     ending: Mutex<Option<String>>,
     pub(crate) has_ended: CancellationToken,
 }
@@ -167,7 +167,7 @@ impl Grades {
         }
     }
 
-    /// Why the run has to end, once [`Self::has_ended`] is cancelled.
+    /// The reason why the run has to end, once [`Self::has_ended`] is cancelled.
     pub(crate) fn ending(&self) -> Option<String> {
         self.ending.lock().clone()
     }
@@ -209,7 +209,7 @@ impl Grades {
         }
     }
 
-    /// Has processor work done on the blocking pool when there is a place for it.
+    /// Does processor work on the blocking pool when there is a place for it.
     async fn in_place<T: Send + 'static>(
         &self,
         prompt: &Arc<Prompt>,
@@ -231,7 +231,7 @@ impl Grades {
         timed.map_err(|_| format!("no score within reward_s={}", self.deadline.as_secs_f64()))?
     }
 
-    /// Why there is no score; a rule that ends the run is kept in mind.
+    /// The reason why there is no score; a rule that ends the run is noted.
     pub(crate) fn note(&self, error: RewardError) -> String {
         let reason = error.to_string();
         if matches!(error, RewardError::Stop { .. }) {

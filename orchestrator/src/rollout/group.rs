@@ -19,7 +19,7 @@ pub struct Sample {
     pub response_ids: Vec<u32>,
     /// One log-probability per token; empty only from a text-only server.
     pub logprobs: Vec<f32>,
-    /// Why it ended.
+    /// Why the sample ended.
     pub finish_reason: FinishReason,
     /// Engine-reported spans, or one span with the client's version.
     pub version_spans: Vec<VersionSpan>,
@@ -27,28 +27,28 @@ pub struct Sample {
     pub policy_version_min: u64,
     /// Newest policy version of its tokens.
     pub policy_version_max: u64,
-    /// Whether the engine reported its versions; otherwise they are what the client knew.
+    /// Whether the engine reported its versions; otherwise they are those that the client knew.
     pub versions_reported: bool,
-    /// Requests that its tokens came in: more than one if it was cut off and resumed.
+    /// Number of requests that generated its tokens: more than one if it was cut off and resumed.
     pub segments: u32,
     /// The server that generated it.
     pub server: Arc<str>,
-    /// What the scorer said.
+    /// The scorer's number.
     pub score: f32,
     /// Whether the answer is right, 1 or 0.
     pub acc: f32,
-    /// The scores that `score` is made of, by name; empty where it is not made of others.
+    /// The scores of which `score` is made, by name; empty if it is not made of others.
     pub parts: Parts,
     /// Zero or negative; see the reward room's overlong shaping.
     pub overlong_penalty: f32,
-    /// `score + overlong_penalty`, clipped and normalised as the recipe has it: what the advantage is
-    /// computed from.
+    /// `score + overlong_penalty`, clipped and normalised as the recipe says; the advantage is computed from
+    /// it.
     pub reward: f32,
-    /// Nothing is learnt from its tokens.
+    /// Whether its tokens are masked, so that the trainer learns nothing from them.
     pub is_masked: bool,
     /// The answer the scorer found.
     pub prediction: Option<String>,
-    /// Relative to the group; filled in when the group is complete.
+    /// The advantage, relative to the group; set when the group is complete.
     pub advantage: f32,
     /// Where its time went.
     pub spent: Spent,
@@ -63,23 +63,23 @@ pub struct Group {
     pub number: u64,
     /// The data-set row.
     pub prompt: Arc<Prompt>,
-    /// In order of their index.
+    /// The samples in order of their index.
     pub samples: Vec<Sample>,
-    /// Since the start of the run.
+    /// When the group was dispatched, since the start of the run.
     pub dispatched_at: Duration,
-    /// Since the start of the run.
+    /// When the group was complete, since the start of the run.
     pub ended_at: Duration,
-    /// The gate that is against it, where the gate yields to a step that would be short.
+    /// The gate that rejects it, if the gate yields to a step that would be short.
     pub set_aside: Option<Rejection>,
     /// The step that accepted it; 0 until then.
     pub step: u64,
-    /// Versions that its oldest token is behind when its step is claimed; known when it is accepted.
+    /// How many versions its oldest token is behind when its step is claimed; known when it is accepted.
     pub staleness: u64,
     /// Whether that is more than the recipe's bound.
     pub is_stale: bool,
     /// Tokens of older versions are masked; 0 masks none.
     pub mask_before: u64,
-    /// Times that its prompt was given up as too old before.
+    /// How often its prompt was given up before as too old.
     pub returns: u32,
 }
 

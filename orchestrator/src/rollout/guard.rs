@@ -1,4 +1,4 @@
-//! What is done when early stopping is seen to prefer short answers.
+//! What the run does when early stopping is seen to prefer short answers.
 //!
 //! The meter compares the mean length of accepted responses with that of all that were dispatched. When the
 //! first falls below the second by more than a set share, the run goes on by a rule that cannot prefer
@@ -12,7 +12,7 @@ use crate::rollout::{EarlyStop, LengthBias};
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct BiasGuard {
-    /// Accepted responses may be shorter by this share of the dispatched ones' length.
+    /// The share by which accepted responses may be shorter than dispatched ones.
     pub share: f64,
     /// What happens beyond it.
     #[serde(default)]
@@ -38,7 +38,7 @@ pub(crate) struct GuardState {
 }
 
 impl BiasGuard {
-    /// After a step: the rule of the next one, where it has to change. `configured` is the recipe's.
+    /// Called after a step: the rule of the next one, if it has to change. `configured` is the recipe's.
     pub(crate) fn after_step(
         &self,
         state: &mut GuardState,

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use rolldock_dispatch::Totals;
 use rolldock_dispatch::invariants::Violation;
 
-/// At the end of a step nothing is in flight.
+/// Checks that nothing is in flight at the end of a step.
 pub fn settled(totals: &Totals) -> Result<(), Violation> {
     if totals.in_flight == 0 {
         return Ok(());
@@ -14,7 +14,7 @@ pub fn settled(totals: &Totals) -> Result<(), Violation> {
     Err(Violation(format!("in_flight={} at the end of a step", totals.in_flight)))
 }
 
-/// A step hands on at most its target, and no dispatch number twice over a run.
+/// Checks that a step hands on at most its target, and no dispatch number twice over a run.
 pub fn accepted_once(
     numbers: &[u64],
     target: usize,
@@ -31,7 +31,7 @@ pub fn accepted_once(
     Ok(())
 }
 
-/// The fifo rule: groups are handed on in dispatch order.
+/// Checks the fifo rule: groups are handed on in dispatch order.
 pub fn in_dispatch_order(numbers: &[u64]) -> Result<(), Violation> {
     if numbers.is_sorted() {
         return Ok(());
@@ -39,7 +39,7 @@ pub fn in_dispatch_order(numbers: &[u64]) -> Result<(), Violation> {
     Err(Violation(format!("accepted out of dispatch order: {numbers:?}")))
 }
 
-/// After a step every permit is back.
+/// Checks that after a step every permit is back.
 pub fn no_permit_out(in_use: u64) -> Result<(), Violation> {
     if in_use == 0 {
         return Ok(());

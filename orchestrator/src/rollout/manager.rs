@@ -1,4 +1,4 @@
-//! The public entry: one call collects one step's groups, or step after step without a cut.
+//! The public entry: one call collects the groups of one step, or of step after step without a cut.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -26,16 +26,16 @@ use crate::rollout::{Group, Hold, OnStop, PromptFeed, RolloutConfig, RolloutErro
 use crate::scope::Scope;
 use rolldock_ledger::LedgerWriter;
 
-/// The groups of a step, and what it did.
+/// The groups of a step, and its metrics.
 #[derive(Debug)]
 pub struct RolloutOutput {
-    /// Exactly the target, or fewer when the step ended short.
+    /// The groups: exactly the target, or fewer if the step ended short.
     pub groups: Vec<Group>,
     /// See [`StepMetrics`].
     pub metrics: StepMetrics,
 }
 
-/// What a rollout is made of.
+/// The parts of a rollout.
 pub struct RolloutParts {
     /// The servers.
     pub engine: Arc<dyn Engine>,
@@ -95,7 +95,7 @@ impl AgentLoopManager {
         }
     }
 
-    /// Writes the fate of every dispatch into `journal`, and goes on from where an earlier process left the
+    /// Writes the fate of every dispatch into `journal`, and continues from where an earlier process left the
     /// run.
     pub fn keep_journal(&mut self, journal: LedgerWriter, restored: Option<Restored>) {
         let mut board = self.board.lock();
@@ -122,7 +122,7 @@ impl AgentLoopManager {
         }
     }
 
-    /// Tells a running rollout what happens around it.
+    /// A handle that tells a running rollout about versions and the queue.
     pub fn control(&self) -> RolloutControl {
         RolloutControl {
             board: Arc::clone(&self.board),
@@ -149,8 +149,8 @@ impl AgentLoopManager {
 
     /// Collects `expected_prompt_num` valid groups.
     ///
-    /// Not cancel-safe: dropping the future ends the step; what it had accepted is gone, everything else is
-    /// cut off as by an early stop.
+    /// Not cancel-safe: dropping the future ends the step. The groups that it had accepted are lost, and all
+    /// others are cut off as by an early stop.
     pub async fn generate(
         &mut self,
         prompts: &PromptFeed,
@@ -167,8 +167,8 @@ impl AgentLoopManager {
         Ok(RolloutOutput { groups, metrics })
     }
 
-    /// As [`AgentLoopManager::generate`], but hands every group on as soon as it is accepted: at most
-    /// `expected_prompt_num` of them, so that the channel is bounded by the step.
+    /// Does what [`AgentLoopManager::generate`] does, but hands every group on as soon as it is accepted: at
+    /// most `expected_prompt_num` of them, so that the channel is bounded by the step.
     ///
     /// Not cancel-safe: dropping the future ends the step, but the groups in the channel stay there.
     pub async fn generate_into(
@@ -182,12 +182,13 @@ impl AgentLoopManager {
     }
 
     /// Collects step after step, of `target` groups each and up to the step `last`, without a cut between
-    /// them: what is under way when a step reaches its target counts for the next one. Hands on every group
-    /// as soon as it is accepted, and what a step did behind its last group; returns what the last one did.
+    /// them: a group that is in flight when a step reaches its target counts for the next step. Hands on
+    /// every group as soon as it is accepted, and after the last group of a step its metrics; returns those
+    /// of the last step.
     ///
-    /// It sends nothing out that would become too old (see [`Staleness`](crate::rollout::Staleness)), and no
-    /// more than `target x (max_staleness + 1)` groups that [`RolloutControl::was_put`] has not been told of:
-    /// so much may lie in the channel at most.
+    /// It dispatches nothing that would become too old (see [`Staleness`](crate::rollout::Staleness)), and
+    /// hands on at most `target x (max_staleness + 1)` groups before [`RolloutControl::was_put`] is called
+    /// for them. So the channel holds at most that many groups.
     ///
     /// Not cancel-safe, as [`AgentLoopManager::generate_into`].
     pub async fn generate_flow(

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EarlyStop {
-    /// At the target, with the groups that ended first: the published recipe, biased to short answers.
+    /// The step ends at the target with the groups that ended first: the published recipe, which prefers
+    /// short answers.
     First,
     /// When the shortest prefix of dispatch order holds the target.
     #[default]
@@ -52,7 +53,7 @@ pub enum Launch {
     /// Generation batches of a fixed size.
     #[default]
     Batch,
-    /// As many as the measured accept rate says are still needed.
+    /// As many prompts as the target still needs, by the measured accept rate.
     OnDemand,
 }
 

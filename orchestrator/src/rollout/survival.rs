@@ -4,7 +4,7 @@
 //! counting it at its cut would call it short. The Kaplan-Meier estimator (Kaplan and Meier 1958) uses it for
 //! what it says: a survivor up to its cut. Mean = area under the survival curve, up to the token limit.
 
-/// Most bins over `0..limit`: bounded memory, and a resolution of a quarter of a per cent of the limit.
+/// Maximum number of bins over `0..limit`. It bounds the memory; the resolution is 0.25 % of the limit.
 const BINS_MAX: u32 = 400;
 
 /// A histogram of finished and of censored lengths.

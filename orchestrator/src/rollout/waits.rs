@@ -37,7 +37,7 @@ impl Phase {
     pub const ALL: [Self; 6] =
         [Self::Permit, Self::Engine, Self::Reward, Self::Queue, Self::Update, Self::Trainer];
 
-    /// As it is written everywhere.
+    /// The name of the phase in logs and errors.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Permit => "permit",
@@ -56,7 +56,7 @@ impl fmt::Display for Phase {
     }
 }
 
-/// Whom a wait is for; what does not apply is absent.
+/// What a wait is for; what does not apply is absent.
 #[derive(Debug, Clone, Default)]
 pub struct Subject {
     /// The group's dispatch.
@@ -87,7 +87,7 @@ pub struct Waiting {
     pub phase: Phase,
     /// For how long.
     pub age: Duration,
-    /// Whom it is for.
+    /// What it is for.
     pub subject: Subject,
     /// Tokens so far, where they are known.
     pub tokens: Option<u64>,

@@ -113,7 +113,7 @@ impl RunJournal {
         self.unsettled.lock().push(dispatch);
     }
 
-    /// At the end of a step: what is in the queue is accepted for good, and the queue may forget its records.
+    /// Ends a step: accepted groups in the queue stay accepted, and the queue may forget their records.
     pub(super) async fn settle(&self) -> anyhow::Result<()> {
         let put = std::mem::take(&mut *self.unsettled.lock());
         for ids in put.chunks(SETTLED_MAX) {

@@ -164,7 +164,7 @@ impl Run {
 fn policy_plan(recipe: &Recipe) -> String {
     let policy = &recipe.policy;
     if !recipe.is_announced_to() {
-        let note = "; note: nobody announces versions (policy.listen, policy.watch, queue.consumer.announces), so \
+        let note = "; note: no trainer announces versions (policy.listen, policy.watch, queue.consumer.announces), so \
                     the version stays 0";
         return format!("{}{}", policy.mode, if policy.mode == PolicyMode::Sync { "" } else { note });
     }

@@ -14,7 +14,7 @@ use crate::scope::Scope;
 /// The reward of a run; training and validation share it and its runner.
 pub(super) struct Reward {
     pub(super) grading: Grading,
-    /// Of training: validation filters nothing.
+    /// The gates of training; validation filters nothing.
     pub(super) gates: Arc<Gates>,
     outside: Option<Arc<dyn RewardRunner>>,
 }

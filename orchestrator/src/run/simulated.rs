@@ -91,9 +91,9 @@ pub(super) fn start_servers(
 /// How a simulated response gives its result.
 #[derive(Debug, Clone, Copy)]
 enum AnswerForm {
-    /// As `math_dapo` reads it.
+    /// The answer has the form that `math_dapo` reads.
     AnswerLine,
-    /// As every scorer reads it, whichever a prompt is routed to.
+    /// The answer has a form that every scorer reads, whichever a prompt is routed to.
     Every,
 }
 

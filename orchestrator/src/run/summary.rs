@@ -25,9 +25,9 @@ pub struct Summary {
     pub consumed_groups: u64,
     /// Rows that are left in the queue.
     pub rows_left: u64,
-    /// Where the run is kept.
+    /// The directory of the run.
     pub out: PathBuf,
-    /// Whose rows are left.
+    /// The task for which rows are left.
     pub task: String,
 }
 

@@ -82,7 +82,7 @@ fn a_dry_run_says_what_it_would_do_and_writes_nothing() {
 }
 
 #[test]
-fn the_plan_says_who_announces_policy_versions_or_that_nobody_does() {
+fn the_plan_shows_where_policy_versions_are_announced() {
     let dir = TempDir::new().unwrap();
     let plan = |sets: &[&str]| {
         let out = dir.path().join("run");
@@ -90,8 +90,8 @@ fn the_plan_says_who_announces_policy_versions_or_that_nobody_does() {
         sets.iter().fold(dry, |dry, set| dry.set(set)).succeeds().stdout
     };
     let silent = plan(&["policy.mode=fully_async"]);
-    assert!(silent.contains("policy: fully_async; note: nobody announces versions"), "{silent}");
-    assert!(!plan(&[]).contains("note: nobody announces"), "a synchronous run needs no announcements");
+    assert!(silent.contains("policy: fully_async; note: no trainer announces versions"), "{silent}");
+    assert!(!plan(&[]).contains("note: no trainer announces"), "a synchronous run needs no announcements");
     let heard =
         plan(&["policy.mode=one_step_off", "policy.listen=127.0.0.1:7401", "policy.watch=checkpoints"]);
     let expected = "policy: one_step_off, at most 1 versions behind, paced; versions are announced at \
@@ -226,8 +226,8 @@ fn servers_that_cannot_serve_the_recipe_are_refused_by_name() {
         let run = run.arg(dir.path().join("run")).arg(recipe("quickstart.toml"));
         sets.iter().fold(run, |run, set| run.set(set))
     };
-    let nobody = against("http://127.0.0.1:9", &["timeouts.connect=1"]).fails(1);
-    assert!(nobody.stderr.contains("127.0.0.1:9"), "{}", nobody.stderr);
+    let unreachable = against("http://127.0.0.1:9", &["timeouts.connect=1"]).fails(1);
+    assert!(unreachable.stderr.contains("127.0.0.1:9"), "{}", unreachable.stderr);
 
     let server = Simengine::start(&["--model", "another", "--time-scale", "0.002"]);
     let other_model = against(&server.url, &[]).fails(1);

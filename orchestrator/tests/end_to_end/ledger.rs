@@ -93,8 +93,8 @@ fn a_prompt_is_found_by_its_name_and_its_row() {
     assert_eq!(of("number"), [3, 3]);
     assert_eq!(of("fate"), ["requeued", "accepted"]);
     assert_eq!(answer["dispatches"][1]["parent"], 3);
-    let nobody = ledger(dir.path(), &["--row", "9"]).succeeds().stdout;
-    assert!(nobody.contains("the prompt in row 9 was never sent out"), "{nobody}");
+    let unsent = ledger(dir.path(), &["--row", "9"]).succeeds().stdout;
+    assert!(unsent.contains("the prompt in row 9 was never sent out"), "{unsent}");
 }
 
 #[test]

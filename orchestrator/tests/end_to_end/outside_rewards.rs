@@ -1,5 +1,5 @@
 //! Rewards from outside that hang, lie, raise, leak and die, in the middle of real runs: the step ends in
-//! time, every group has its fate, and nobody is asked anything any more when the run has ended.
+//! time, every group has its fate, and no question is asked after the run has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -66,7 +66,7 @@ impl Step {
         Self { dir }
     }
 
-    /// The same with a line of its recipe changed.
+    /// The step with a line of its recipe changed.
     fn with(self, line: &str, changed: &str) -> Self {
         let path = self.dir.path().join("recipe.toml");
         let recipe = std::fs::read_to_string(&path).unwrap();
@@ -132,7 +132,7 @@ fn has_python() -> bool {
     has
 }
 
-/// Whoever is asked: how many questions came, and how many of them are waiting for their answer.
+/// The questions that a scorer was asked: how many came, and how many of them wait for their answer.
 #[derive(Clone, Default)]
 struct Asked {
     all: Arc<AtomicUsize>,
@@ -177,7 +177,7 @@ impl Outside {
         Self { url, asked, _runtime: runtime }
     }
 
-    fn nobody_waits(&self) {
+    fn no_question_waits(&self) {
         wait_for("end of the last question", || self.asked.waiting.load(Ordering::SeqCst) == 0);
     }
 }
@@ -301,11 +301,11 @@ fn a_judge_that_hangs_fails_what_it_hangs_for_and_the_step_ends() {
     assert_eq!(step.rows().len(), GROUPS * SAMPLES, "{}", ended.stdout);
     assert!(fate(&ended, " failed") > 0, "{}", ended.stdout);
     assert!(ended.stderr.contains("no score within deadline_s=2"), "{}", ended.stderr);
-    outside.nobody_waits();
+    outside.no_question_waits();
 }
 
 #[test]
-fn early_stop_cancels_whoever_is_still_asked() {
+fn early_stop_cancels_questions_that_wait() {
     let outside = Outside::start();
     let step = Step::new(&judged(&outside, "[timeouts]\nreward = 3600\nsample = 3600"))
         .with("workers = 2", "workers = 2\nearly_stop = \"first\"");
@@ -313,7 +313,7 @@ fn early_stop_cancels_whoever_is_still_asked() {
     assert_eq!(step.rows().len(), GROUPS * SAMPLES, "{}", ended.stdout);
     assert_eq!(fate(&ended, " failed"), 0, "{}", ended.stdout);
     assert!(fate(&ended, " requeued") > 0, "{}", ended.stdout);
-    outside.nobody_waits();
+    outside.no_question_waits();
 }
 
 #[test]
@@ -327,7 +327,7 @@ fn early_stop_carries_whole_samples_that_are_still_asked_about() {
     assert_eq!(step.rows().len(), GROUPS * SAMPLES, "{}", ended.stdout);
     assert_eq!((fate(&ended, " failed"), fate(&ended, " requeued")), (0, 0), "{}", ended.stdout);
     assert!(fate(&ended, " carried") > 0, "{}", ended.stdout);
-    outside.nobody_waits();
+    outside.no_question_waits();
 }
 
 #[test]
@@ -346,7 +346,7 @@ fn a_server_that_answers_nonsense_ends_the_run_if_that_is_the_rule() {
         ended.stderr
     );
     assert!(ended.stderr.contains("502 Bad Gateway"), "{}", ended.stderr);
-    outside.nobody_waits();
+    outside.no_question_waits();
 }
 
 #[test]
@@ -416,7 +416,7 @@ fn a_group_goes_on_without_samples_that_it_can_do_without() {
 }
 
 #[test]
-fn a_group_that_is_taken_for_a_short_step_has_passed_whoever_is_asked_outside() {
+fn a_group_that_is_kept_for_a_short_step_has_passed_the_gates_outside() {
     if !has_python() {
         return;
     }

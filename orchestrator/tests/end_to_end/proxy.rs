@@ -289,8 +289,8 @@ fn what_cannot_be_a_proxy_is_refused_in_words() {
     assert!(empty.contains("expected an admin token, found an empty one"), "{empty}");
     let placeless = Rolldock::new(&["fleet", "add", "http://h:1", "--capacity", "0"]).fails(2).stderr;
     assert!(placeless.contains("--capacity"), "{placeless}");
-    let nobody = Rolldock::new(&["fleet", "list", "--admin", "http://127.0.0.1:9"]).fails(1).stderr;
-    assert!(nobody.contains("nobody answers at http://127.0.0.1:9"), "{nobody}");
+    let unreachable = Rolldock::new(&["fleet", "list", "--admin", "http://127.0.0.1:9"]).fails(1).stderr;
+    assert!(unreachable.contains("expected an answer at http://127.0.0.1:9"), "{unreachable}");
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn life(out: &Path, mode: usize) -> Rolldock {
     settings.iter().fold(run, |run, set| run.set(set))
 }
 
-/// What must hold of a run at any moment at which nobody works on it.
+/// What must hold of a run at any moment at which no process works on it.
 fn check(out: &Path) -> Option<LedgerState> {
     if !out.join("ledger.log").exists() {
         return None;

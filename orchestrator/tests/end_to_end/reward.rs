@@ -22,13 +22,13 @@ fn reward(command: &str, file: &Path, flags: &[&str]) -> Rolldock {
     flags.iter().fold(Rolldock::new(&["reward", command]).arg(file), Rolldock::arg)
 }
 
-/// Rows of a shared file of expected results; says so where it is absent.
+/// Rows of a shared file of expected results; `None`, with a note, if the file is absent.
 fn vectors(name: &str) -> Option<Vec<Value>> {
     Some(lines(&fs::read_to_string(shared(&format!("vectors/{name}"))?).unwrap()))
 }
 
 #[test]
-fn scores_are_the_references() {
+fn scores_equal_those_of_the_reference() {
     let Some(expected) = vectors("math_dapo_vectors.jsonl") else { return };
     let expected: Vec<Value> =
         expected.into_iter().filter(|row| row["strict_box_verify"] == json!(false)).collect();
@@ -57,7 +57,7 @@ fn scores_are_the_references() {
                 wanted[format!("expected_acc{suffix}")] == json!(true),
                 "{wanted}"
             );
-            assert!(row["id"].is_number(), "what else a row has stays");
+            assert!(row["id"].is_number(), "expected other columns of a row to stay");
         }
     }
 }
@@ -80,7 +80,7 @@ fn a_second_scorer_says_where_it_differs() {
 }
 
 #[test]
-fn whoever_a_recipe_can_ask_scores_files_too() {
+fn a_reward_from_outside_scores_files_too() {
     let dir = TempDir::new().unwrap();
     let module = dir.path().join("mine.py");
     let code = "def f(data_source, solution_str, ground_truth, extra_info):\n    return {'score': len(solution_str) + 0.5, 'acc': extra_info['weight']}\n";
@@ -127,7 +127,7 @@ fn math_equiv_says_why() {
 }
 
 #[test]
-fn a_schema_is_typed_as_it_is() {
+fn a_schema_is_given_as_json() {
     let dir = TempDir::new().unwrap();
     let rows = [
         json!({ "response": "{\"a\": 1}", "ground_truth": "" }),
@@ -140,7 +140,7 @@ fn a_schema_is_typed_as_it_is() {
 }
 
 #[test]
-fn the_epsilon_is_the_estimators_and_lengths_weigh() {
+fn each_estimator_has_its_epsilon_and_lengths_are_weights() {
     let dir = TempDir::new().unwrap();
     let tiny =
         json!({ "rewards": [0.0, 1e-4], "group": ["a", "a"], "estimator": "reinforce_plus_plus_baseline" });
@@ -160,7 +160,7 @@ fn the_epsilon_is_the_estimators_and_lengths_weigh() {
 }
 
 #[test]
-fn advantages_are_the_references() {
+fn advantages_equal_those_of_the_reference() {
     let Some(expected) = vectors("advantage_vectors.jsonl") else { return };
     let dir = TempDir::new().unwrap();
     let rows: Vec<Value> = expected
@@ -188,7 +188,7 @@ fn advantages_are_the_references() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_line_and_leaves_nothing_behind() {
+fn an_error_names_its_line_and_leaves_no_output() {
     let dir = TempDir::new().unwrap();
     let good = json!({ "response": "Answer: 5", "ground_truth": "5" });
     let out = dir.path().join("out.jsonl");
@@ -197,13 +197,13 @@ fn what_is_wrong_is_said_with_its_line_and_leaves_nothing_behind() {
             json!({ "response": 5, "ground_truth": "5" }),
             "rows.jsonl:2: response: expected the response's text, found 5",
         ),
-        (json!({ "response": "5" }), "rows.jsonl:2: ground_truth is not there"),
+        (json!({ "response": "5" }), "rows.jsonl:2: ground_truth: expected"),
         (json!([1]), "rows.jsonl:2: expected a JSON object"),
     ] {
         let file = write(&dir, "rows.jsonl", &[good.clone(), bad]);
         let ended = reward("score", &file, &["--output", out.to_str().unwrap()]).fails(1);
         assert!(ended.stderr.contains(words), "{}", ended.stderr);
-        assert!(!out.exists(), "half an output");
+        assert!(!out.exists(), "expected no output after an error");
     }
     let file = write(&dir, "rows.jsonl", &[good]);
     for (flags, words) in [

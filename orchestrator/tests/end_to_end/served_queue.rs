@@ -51,8 +51,8 @@ fn a_trainer_takes_from_a_run_that_is_under_way() {
     let run = SMALL.iter().fold(run, |run, set| run.set(set)).start();
     let url = url_after("serving the queue at ", &run);
 
-    let nobody = Rolldock::new(&["queue", "inspect"]).arg(&url).fails(1);
-    assert!(nobody.stderr.contains("bearer token"), "{}", nobody.stderr);
+    let refused = Rolldock::new(&["queue", "inspect"]).arg(&url).fails(1);
+    assert!(refused.stderr.contains("bearer token"), "{}", refused.stderr);
     let inspected = Rolldock::new(&["queue", "inspect", "--token", "secret"]).arg(&url).succeeds().stdout;
     assert!(inspected.contains("of 16 in"), "{inspected}");
     let trainer = Rolldock::new(&["consume", "--groups", "2", "--wait", "60", "--token", "secret"]).arg(&url);
@@ -206,7 +206,7 @@ async fn kill_9_of_the_server_loses_and_doubles_nothing() {
     let consuming = consumers.iter().enumerate();
     let consuming = consuming.map(|(number, queue)| consume(queue, &known, number % 2, &stop));
     tokio::join!(killing, join_all(producing), join_all(consuming));
-    // What somebody held when he was told of the end, and what is left of leases whose holder was not told.
+    // Rows that consumers gave back at the end, and later rows of leases that no consumer knows of.
     let rest = async || {
         tokio::join!(consume(&consumers[0], &known, 0, &stop), consume(&consumers[1], &known, 1, &stop));
     };

@@ -4,7 +4,7 @@ use tempfile::TempDir;
 
 use crate::support::{Rolldock, Running, recipe, wait_for};
 
-/// More than it could do while somebody waits.
+/// More steps than the run could finish during the test.
 const SETTINGS: [&str; 8] = [
     "fleet.simulated.time_scale=0.05",
     "fleet.simulated.mean_response_length=40",
@@ -16,7 +16,7 @@ const SETTINGS: [&str; 8] = [
     "queue.capacity_rows=32",
 ];
 
-/// What a supervisor sends and what a terminal sends end a run alike: in order, and so that it can go on.
+/// The signal of a supervisor and that of a terminal end a run alike: in order, and so that it can go on.
 #[test]
 fn a_run_that_is_asked_to_end_ends_in_order_and_can_go_on() {
     for (name, ask) in [("SIGTERM", Running::terminate as fn(&Running)), ("Ctrl-C", Running::interrupt)] {

@@ -14,8 +14,8 @@
 //! - The partition's limits hold: its rows never exceed them, however slowly consumers fetch.
 //!
 //! # Deliberately absent
-//! Overwriting: a column of a row is written once. Padding, and the tensors of any framework: columns are
-//! Arrow arrays.
+//! Nothing can be overwritten: a column of a row is written once. There is no padding, and there are no
+//! tensors of a framework: columns are Arrow arrays.
 
 pub mod data_pool;
 pub mod transfer_dock;

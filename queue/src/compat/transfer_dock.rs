@@ -1,9 +1,9 @@
-//! The calls of a TransferDock: experiences of one iteration by index, column by column, for consumers that
-//! each see them once.
+//! The calls of a TransferDock: experiences of one iteration by index, column by column, for consumers of
+//! which each sees every experience once.
 //!
-//! A dock has as many rows as an iteration has samples. Those of a prompt stand together: with `n` samples of
-//! each prompt they are the indexes `n * prompt` to `n * prompt + n - 1`, and make a group. Rows stay until
-//! [`clear`](TransferDock::clear), consumed or not, because a task of the dock itself keeps them.
+//! A dock has as many rows as an iteration has samples. The samples of a prompt stand together: with `n`
+//! samples per prompt they have the indexes `n * prompt` to `n * prompt + n - 1`, and form a group. Rows stay
+//! until [`clear`](TransferDock::clear), consumed or not, because a task of the dock itself keeps them.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -40,23 +40,23 @@ use crate::{Lease, PartitionSpec, Put, Queue, QueueError, RowHandle, Sampler, Ta
 /// The task that keeps rows until they are cleared.
 const KEEPER: &str = "_dock";
 
-/// What a dock is told.
+/// The configuration of a dock.
 #[derive(Debug, Clone)]
 pub struct DockConfig {
-    /// Its partition: the consumers are its tasks, and its capacity is `rows`. [`new`](Self::new) makes it
-    /// so; durability, limits in bytes and the like may be changed.
+    /// The partition of the dock: the consumers are its tasks, and its capacity is `rows`. [`new`](Self::new)
+    /// makes it so; durability and limits in bytes may be changed.
     pub partition: PartitionSpec,
     /// Samples of an iteration.
     pub rows: usize,
     /// Samples of a prompt.
     pub n_samples_per_prompt: usize,
-    /// In which order prompts, or samples, are given where no indexes are.
+    /// The order in which prompts or samples are given without indexes.
     pub sampler: Sampler,
 }
 
 impl DockConfig {
-    /// Consumers with the columns that each needs, which are those that it gets; all that are there if there
-    /// are none.
+    /// A dock whose consumers get the columns that each needs; a consumer without columns gets all existing
+    /// ones.
     pub fn new<C: Into<String>>(
         partition: impl Into<String>,
         consumers: impl IntoIterator<Item = (C, Vec<&'static str>)>,
@@ -90,18 +90,18 @@ impl DockConfig {
     }
 }
 
-/// Which experiences a consumer gets.
+/// The experiences that a consumer asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pick {
-    /// Just these, in this order.
+    /// The experiences with these indexes, in this order.
     Indexes(Vec<u64>),
-    /// So many, whatever their prompts.
+    /// This many experiences, whatever their prompts.
     Samples(usize),
-    /// All samples of so many prompts.
+    /// All samples of this many prompts.
     Prompts(usize),
 }
 
-/// What a consumer holds: consumed, or dropped and given again.
+/// Experiences that a consumer holds. They are consumed, or given again when this is dropped.
 #[derive(Debug)]
 #[must_use = "dropping it gives its rows back"]
 pub struct Experience {
@@ -133,7 +133,7 @@ impl Experience {
     }
 }
 
-/// A dock. Clones are of the same one.
+/// A dock. Clones refer to the same dock.
 #[derive(Debug, Clone)]
 pub struct TransferDock {
     queue: Arc<dyn Queue>,
@@ -149,9 +149,10 @@ fn at_places(batch: &RecordBatch, places: &[u64]) -> Result<RecordBatch, QueueEr
 }
 
 impl TransferDock {
-    /// Declares the dock's partition, or finds it declared in the same way with what is in it.
+    /// Declares the dock's partition; an existing one that was declared in the same way is used with its
+    /// rows.
     ///
-    /// Cancel-safe: it happens or it does not.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn open(queue: Arc<dyn Queue>, config: DockConfig) -> Result<Self, QueueError> {
         config.check()?;
         queue.declare(config.partition.clone()).await?;
@@ -162,11 +163,11 @@ impl TransferDock {
         &self.config.partition.name
     }
 
-    /// Writes columns of the rows `indexes`, as they come: the first of a row makes it, later ones are added.
-    /// A column that a row has is an error.
+    /// Writes columns of the rows `indexes`. The first columns of a row make it, and later ones are added. A
+    /// column that the row already has is an error.
     ///
-    /// Dropped in the middle, the rows of some prompts may have been written; each row is written whole or
-    /// not at all.
+    /// A dropped call may have written the rows of some prompts; each row is written completely or not at
+    /// all.
     pub async fn put_experience(&self, batch: &RecordBatch, indexes: &[u64]) -> Result<(), QueueError> {
         check_counts("indexes", batch.num_rows(), indexes.len())?;
         if let Some(index) = indexes.iter().find(|index| **index >= self.config.rows as u64) {
@@ -189,7 +190,7 @@ impl TransferDock {
         Ok(())
     }
 
-    /// The rows of keys, if all are there.
+    /// The rows with these keys, if all exist.
     async fn rows_of(&self, keys: &[String]) -> Result<Option<Vec<RowHandle>>, QueueError> {
         if keys.is_empty() {
             return Ok(None);
@@ -201,7 +202,7 @@ impl TransferDock {
         }
     }
 
-    /// Writes rows of one prompt, some of which may be there.
+    /// Writes rows of one prompt, some of which may exist.
     async fn put_prompt(&self, prompt: u64, keys: &[String], batch: RecordBatch) -> Result<(), QueueError> {
         match self.put_new(prompt, keys, batch.clone()).await {
             Err(QueueError::KeyExists { .. }) => {}
@@ -262,12 +263,11 @@ impl TransferDock {
         Ok(())
     }
 
-    /// Gives a consumer experiences that it has not consumed, under a lease; `None` if they are not all there
-    /// and no `wait` is given. Only `columns`, or those that the consumer was declared with, or all. A row
-    /// that it has consumed is an error where it is asked for by index.
+    /// Gives a consumer experiences that it has not consumed, under a lease; `None` if some are missing and
+    /// no `wait` is given. The batch has only `columns`, or those that the consumer was declared with, or
+    /// all. An index whose row the consumer has consumed is an error.
     ///
-    /// Cancel-safe: rows that were leased for a dropped call are given back, and nothing is ever marked by
-    /// asking.
+    /// Cancel-safe: rows that were leased for a dropped call are given back, and a request marks nothing.
     pub async fn get_experience(
         &self,
         consumer: &str,
@@ -335,7 +335,8 @@ impl TransferDock {
         Ok(task_of(&stats, self.partition(), consumer)?.acked_rows == self.config.rows)
     }
 
-    /// Empties the dock for the next iteration, leased rows too. Cancel-safe: it happens or it does not.
+    /// Empties the dock for the next iteration, leased rows too. Cancel-safe: a dropped call takes effect
+    /// completely or not at all.
     pub async fn clear(&self) -> Result<(), QueueError> {
         self.queue.clear_all(self.partition()).await.map(drop)
     }

@@ -1,8 +1,8 @@
 //! The calls of a TransferQueue client: metadata first, data by metadata, and rows by key.
 //!
-//! Metadata are handles: they name rows for ever, so that those of a row that is gone are an error and never
-//! another row's bytes. What [`get_meta`](TransferQueueClient::get_meta) returns is a lease: no other
-//! consumer of the task gets the rows while it is held, and they are given out again when its holder dies.
+//! Metadata are handles: they name rows permanently, so a handle of a row that is gone is an error and never
+//! another row's bytes. [`get_meta`](TransferQueueClient::get_meta) returns a lease: no other consumer of the
+//! task gets the rows while it is held, and they are given out again when its holder dies.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -39,7 +39,7 @@ use tokio::time::Instant;
 use super::{bad, check_counts, joined, task_of};
 use crate::{Lease, Put, Queue, QueueError, RowHandle, Sampler, Share, Take};
 
-/// How long puts wait for room, unless the client is told otherwise.
+/// Time that puts wait for room, unless the client sets another.
 const PUT_WAIT: Duration = Duration::from_secs(600);
 
 /// Names rows of a partition, in an order. It may be sent to other processes.
@@ -51,7 +51,7 @@ pub struct BatchMeta {
     pub rows: Vec<RowHandle>,
 }
 
-/// Rows of a task that are held: consumed, or dropped and given again.
+/// Rows of a task under a lease. They are consumed, or given again when this is dropped.
 #[derive(Debug)]
 #[must_use = "dropping it gives its rows back"]
 pub struct TakenMeta {
@@ -70,7 +70,8 @@ impl TakenMeta {
         &self.lease
     }
 
-    /// Consumes the rows for the task, as [`Lease::ack`] does. Cancel-safe: it happens whole or not at all.
+    /// Consumes the rows for the task, as [`Lease::ack`] does. Cancel-safe: a dropped call takes effect
+    /// completely or not at all.
     pub async fn consume(self) -> Result<(), QueueError> {
         self.lease.ack().await
     }
@@ -81,29 +82,30 @@ impl TakenMeta {
     }
 }
 
-/// What metadata are asked for.
+/// A request for metadata.
 #[derive(Debug, Clone)]
 pub struct MetaRequest {
-    /// Of which partition.
+    /// The partition.
     pub partition: String,
-    /// As whom; the task's declaration says which columns its rows need.
+    /// The task that asks; its declaration says which columns its rows need.
     pub task: String,
-    /// Rows, or groups with [`whole_groups`](Self::whole_groups): just so many, fewer only after the end of
-    /// puts.
+    /// Number of rows, or of groups with [`whole_groups`](Self::whole_groups). The answer has exactly this
+    /// many, and fewer only after the end of puts.
     pub batch_size: usize,
     /// Whether the batch size is in groups, all of whose rows are ready.
     pub whole_groups: bool,
     /// Which groups go first.
     pub sampler: Sampler,
-    /// The part of the batch for one of several data-parallel ranks, as a `StreamingDataLoader` of each asks
-    /// for: the batch size is that of all ranks together then, and members of a rank get the same rows.
+    /// The part of the batch for one of several data-parallel ranks, as a `StreamingDataLoader` of each rank
+    /// requests it. The batch size is then that of all ranks together, and members of a rank get the same
+    /// rows.
     pub share: Option<Share>,
-    /// How long to wait; absent means not at all.
+    /// Time to wait; without it the call does not wait.
     pub wait: Option<Duration>,
 }
 
 impl MetaRequest {
-    /// The oldest rows, without waiting.
+    /// A request for the oldest rows, without waiting.
     pub fn new(partition: impl Into<String>, task: impl Into<String>, batch_size: usize) -> Self {
         Self {
             partition: partition.into(),
@@ -117,11 +119,11 @@ impl MetaRequest {
     }
 }
 
-/// A client of the queue. Clones are of the same one.
+/// A client of the queue. Clones refer to the same client.
 #[derive(Debug, Clone)]
 pub struct TransferQueueClient {
     queue: Arc<dyn Queue>,
-    /// Tells this client's groups from those of others.
+    /// Distinguishes this client's groups from those of other clients.
     id: u64,
     next_group: Arc<AtomicU64>,
     put_wait: Duration,
@@ -144,14 +146,14 @@ impl TransferQueueClient {
 
     /// Puts rows; waits for room as the partition says. They are a group of their own.
     ///
-    /// Cancel-safe: it happens whole or not at all.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn put(&self, partition: &str, data: RecordBatch) -> Result<BatchMeta, QueueError> {
         self.put_group(partition, &self.group(), data).await
     }
 
     /// Puts rows as the samples of the group `group`; waits for room as the partition says.
     ///
-    /// Cancel-safe: it happens whole or not at all.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn put_group(
         &self,
         partition: &str,
@@ -162,16 +164,16 @@ impl TransferQueueClient {
         Ok(BatchMeta { partition: partition.to_owned(), rows })
     }
 
-    /// Adds fields to rows: row `i` of `data` belongs to the metadata's row `i`. Fields that they have are an
-    /// error.
+    /// Adds fields to rows: row `i` of `data` belongs to the metadata's row `i`. A field that a row already
+    /// has is an error.
     ///
-    /// Cancel-safe: it happens whole or not at all.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn put_fields(&self, meta: &BatchMeta, data: RecordBatch) -> Result<(), QueueError> {
         self.queue.write_columns(&meta.partition, &meta.rows, data).await
     }
 
-    /// Rows that are ready for a task, under a lease and without their payload. `None`: not so many are
-    /// ready, or none ever will be.
+    /// Leases rows that are ready for a task, without their payload. `None` if fewer are ready, or none ever
+    /// will be.
     ///
     /// Cancel-safe: rows that were leased for a dropped call are given back.
     pub async fn get_meta(&self, request: &MetaRequest) -> Result<Option<TakenMeta>, QueueError> {
@@ -207,25 +209,25 @@ impl TransferQueueClient {
         joined(&self.queue.get(&meta.partition, &meta.rows, fields).await?)
     }
 
-    /// Whether a task has consumed every row that is there. Cancel-safe.
+    /// Whether a task has consumed every existing row. Cancel-safe.
     pub async fn is_all_consumed(&self, partition: &str, task: &str) -> Result<bool, QueueError> {
         let stats = self.queue.status(partition).await?;
         Ok(task_of(&stats, partition, task)?.is_all_consumed())
     }
 
-    /// Frees rows, leased ones too. Cancel-safe: it happens or it does not.
+    /// Frees rows, leased ones too. Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn clear_samples(&self, meta: &BatchMeta) -> Result<(), QueueError> {
         self.queue.clear(&meta.partition, &meta.rows).await
     }
 
-    /// Frees all rows of a partition. Cancel-safe: it happens or it does not.
+    /// Frees all rows of a partition. Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn clear_partition(&self, partition: &str) -> Result<(), QueueError> {
         self.queue.clear_all(partition).await.map(drop)
     }
 
     /// Puts fields of a key, as [`kv_batch_put`](Self::kv_batch_put) does.
     ///
-    /// Cancel-safe: it happens whole or not at all.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn kv_put(
         &self,
         key: &str,
@@ -237,12 +239,11 @@ impl TransferQueueClient {
         self.kv_batch_put(&[key.to_owned()], partition, fields, tags).await
     }
 
-    /// Puts fields of keys, one row each. A key that is there gets the fields besides those that it has;
-    /// fields that it has are an error. Tags, where given, replace those of before; absent fields change tags
-    /// alone.
+    /// Puts fields of keys, one row each. An existing key gets further fields; a field that it already has is
+    /// an error. Tags, if given, replace earlier ones; without fields only the tags change.
     ///
-    /// Dropped in the middle, some of the keys may have been written; each is whole or not at all. Keys that
-    /// are all new are written together.
+    /// A dropped call may have written some of the keys, each completely or not at all. Keys that are all new
+    /// are written together.
     pub async fn kv_batch_put(
         &self,
         keys: &[String],
@@ -301,7 +302,7 @@ impl TransferQueueClient {
         self.queue.set_tags(partition, tags).await
     }
 
-    /// The rows of keys, in their order; an error for one that is not there. Cancel-safe.
+    /// The rows with these keys, in their order; an unknown key is an error. Cancel-safe.
     pub async fn kv_meta(&self, keys: &[String], partition: &str) -> Result<BatchMeta, QueueError> {
         let found = self.queue.find(partition, Some(keys)).await?;
         Ok(BatchMeta {
@@ -326,9 +327,9 @@ impl TransferQueueClient {
         Ok(rows.into_iter().map(|row| (row.key, row.tags)).collect())
     }
 
-    /// Frees the rows of keys; an error for one that is not there, and nothing is freed.
+    /// Frees the rows with these keys. If a key is unknown, that is an error and nothing is freed.
     ///
-    /// Cancel-safe: it happens or it does not.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn kv_clear(&self, keys: &[String], partition: &str) -> Result<(), QueueError> {
         self.clear_samples(&self.kv_meta(keys, partition).await?).await
     }

@@ -17,9 +17,9 @@ use crate::store::{
 /// What a network does to a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trouble {
-    /// Of each put and each get.
+    /// The latency of each put and each get.
     pub latency: Duration,
-    /// One put or get in so many fails before it reaches the store, and one in so many after that.
+    /// One put or get in this many fails before it reaches the store, and one in this many fails after that.
     pub fails_one_in: u64,
 }
 
@@ -85,7 +85,7 @@ impl Store for Troubled {
             }
             let stored = self.store.put(chunks).await?;
             if fails_back {
-                // The caller does not know that they are there, and nobody will want them.
+                // The caller does not know that the chunks were stored, and will not free them.
                 self.store.free(&ids);
                 return Err(failed());
             }

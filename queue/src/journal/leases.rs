@@ -2,8 +2,8 @@
 //!
 //! A file of its own beside the journal, because it needs less: a lease is written before the client has its
 //! last rows and is never synced, so it survives the death of the process, and with the machine at worst some
-//! rows are given again. It is appended by whoever gives a lease, which costs a write to the system's cache
-//! and waits for no sync of the journal's.
+//! rows are given again. The call that gives a lease appends it, which costs a write to the system's cache
+//! and does not wait for a sync of the journal.
 //!
 //! # Invariants
 //! - What it says counts only as far as the journal does not say otherwise: leases of rows that are acked,

@@ -36,7 +36,7 @@ pub(crate) fn journal_path(dir: &Path) -> PathBuf {
 pub(crate) enum Log {
     /// Nowhere: nothing outlives the process.
     Nowhere,
-    /// The directory of another process, or of nobody: nothing may happen.
+    /// A directory that this process does not own: nothing may be written.
     ReadOnly,
     /// A directory.
     Files {

@@ -161,7 +161,7 @@ struct Writer {
     path: PathBuf,
     file: File,
     length: u64,
-    /// Of a store whose payload this thread writes.
+    /// The appender of a store whose payload this thread writes.
     appender: Option<Box<dyn Appender>>,
     journal_bytes: u64,
     live: LiveRecords,
@@ -235,7 +235,7 @@ impl Writer {
         self.appender.as_mut().ok_or_else(none)?.append(chunk, rows)
     }
 
-    /// Moves a little of what is live out of segments that are mostly dead, so that nobody waits for long.
+    /// Moves a little of what is live out of segments that are mostly dead, so that no call waits for long.
     fn move_some(&mut self) {
         if self.leaving.is_empty()
             && let Some(appender) = &mut self.appender
@@ -273,8 +273,8 @@ impl Writer {
         let sound = self.length;
         self.append(&frame)?;
         if synced && let Err(error) = self.sync() {
-            // Nobody knows what the disk holds now. What was refused must not come back, and nothing may
-            // follow it.
+            // It is unknown what the disk holds now. The refused record must not come back, and nothing
+            // may follow it.
             self.cut_to(sound);
             self.failed = Some(error.clone());
             return Err(error);

@@ -28,7 +28,7 @@ use crate::{
 /// One call waits at the server no longer than this; then it is asked again, so that a server that hangs is
 /// noticed.
 const WAIT_MAX: Duration = Duration::from_secs(20);
-/// A put may be answered so much after its deadline: what found room has to be written down.
+/// How long after its deadline a put may be answered: a put that found room has to be written.
 const WRITE_MAX: Duration = Duration::from_secs(4);
 /// Leases up to this size are read where they arrive.
 const READ_INLINE_BYTES_MAX: usize = 1 << 20;
@@ -46,7 +46,7 @@ impl LocalQueue {
         Ok(Self { link: Arc::new(Link::new(config)?) })
     }
 
-    /// Puts until there is an answer. The rows are written anew only on another connection.
+    /// Puts until there is an answer. The rows are written again only on another connection.
     async fn put_rows(
         &self,
         batch: &RecordBatch,

@@ -20,7 +20,7 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 /// within these bounds.
 const ANSWER_MIN: Duration = Duration::from_secs(10);
 const ANSWER_MAX: Duration = Duration::from_secs(60);
-/// Where the caller has a deadline, an answer may come so much later: it is on its way, or the server has
+/// Where the caller has a deadline, an answer may come this much later: it is on its way, or the server has
 /// just come back.
 const LATE_MAX: Duration = Duration::from_secs(1);
 
@@ -106,7 +106,7 @@ impl Attempts<'_> {
         }
     }
 
-    /// The server answers: patience starts anew.
+    /// The server answers, so its time limit starts again.
     pub(super) fn answered(&mut self) {
         (self.give_up, self.pause) = (None, RETRY_MIN);
     }

@@ -26,7 +26,7 @@ pub(super) struct Outbox {
 #[derive(Debug, Default)]
 struct Left {
     frames: VecDeque<Vec<u8>>,
-    /// Of the first one.
+    /// Number of bytes of the first frame that have been sent.
     sent: usize,
 }
 

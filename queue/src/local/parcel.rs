@@ -80,7 +80,7 @@ type Used = BTreeMap<u64, Arc<RegionUse>>;
 pub(super) struct Packed {
     pub(super) parcel: Parcel,
     pub(super) tail: Vec<u8>,
-    /// Those that the client reads.
+    /// The regions that the client reads.
     pub(super) regions: Vec<Arc<RegionUse>>,
 }
 

@@ -44,7 +44,7 @@ impl Region {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Those that went idle last come last.
+    /// Idle regions; the one that became idle last is the last.
     idle: Vec<Arc<Region>>,
     idle_bytes: usize,
     /// By address in this process.
@@ -143,7 +143,7 @@ impl Regions {
         self.pool.gone.subscribe()
     }
 
-    /// Those of `numbers` that are gone.
+    /// The regions among `numbers` that are gone.
     pub(super) fn gone_of<'a>(&self, numbers: impl Iterator<Item = &'a u64>) -> Vec<u64> {
         let state = self.pool.state.lock();
         numbers.filter(|number| !state.numbers.contains(number)).copied().collect()

@@ -41,7 +41,7 @@ pub(super) enum RowsPlace {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct LeaseName {
     pub(super) partition: String,
-    /// Of the server.
+    /// The life of the server that gave the lease.
     pub(super) life: u64,
     pub(super) lease: u64,
     pub(super) member: u32,

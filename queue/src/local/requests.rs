@@ -102,7 +102,8 @@ impl Desk {
         drop(released);
     }
 
-    /// Those of `regions` that the client does not know yet as it needs to; it does from now on.
+    /// The `regions` that the client does not know yet with the access that it needs. It counts as knowing
+    /// them from now on.
     pub(super) fn learn(&self, regions: &[(Arc<RegionUse>, bool)]) -> Vec<(Arc<RegionUse>, bool)> {
         let mut held = self.held.lock();
         let is_new = |(lent, writable): &&(Arc<RegionUse>, bool)| match held.known.get(&lent.region.number) {

@@ -16,7 +16,7 @@ pub(super) struct Incoming {
     pub(super) columns: Vec<ColumnSpec>,
     pub(super) rows: usize,
     pub(super) kib: u32,
-    /// Tokens of each row; none if nobody counts them.
+    /// Tokens of each row; empty if they are not counted.
     pub(super) lengths: Vec<u32>,
     /// Where the payload lies, if it is not in the put.
     pub(super) note: Option<Note>,

@@ -49,7 +49,7 @@ impl PartialOrd for Split {
     }
 }
 
-/// Above so many weights times parts the method, which looks at all parts for every weight, costs too much.
+/// Above this many weights times parts the method, which looks at all parts for every weight, costs too much.
 const DIFFERENCES_MAX: usize = 1 << 18;
 
 /// The heaviest goes to the part that is lightest by then.

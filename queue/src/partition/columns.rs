@@ -1,4 +1,4 @@
-//! Adding columns to rows that are there.
+//! Adding columns to existing rows.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use crate::store::{Chunk, ChunkId, ChunkSizes, Encoded, NewChunk, Note};
 /// Columns of several groups are cut into chunks of about this size; bytes.
 const PIECE_BYTES_MAX: usize = 1 << 20;
 
-/// Columns that are about to be written; let go of when that has come to an end.
+/// Columns that are about to be written; the reservation is released when the write has ended.
 struct ColumnsReservation {
     shared: Arc<Shared>,
     rows: Vec<RowHandle>,
     columns: Vec<String>,
-    /// Those of them that nobody knew before.
+    /// The columns that were not known before.
     new: Vec<ColumnSpec>,
     is_good: bool,
     token: Option<String>,
@@ -38,11 +38,11 @@ impl Drop for ColumnsReservation {
     }
 }
 
-/// Columns of rows that a client has brought to a store by itself.
+/// Columns of rows that a client has stored by itself.
 pub(crate) struct PlacedColumns {
     pub(crate) note: Note,
     pub(crate) rows: usize,
-    /// Of payload.
+    /// Size of the payload.
     pub(crate) bytes: u64,
 }
 
@@ -92,14 +92,14 @@ impl ColumnsReservation {
 }
 
 impl Partition {
-    /// Adds columns to rows that are there: row `i` of `batch` belongs to handle `i`.
+    /// Adds columns to existing rows: row `i` of `batch` belongs to handle `i`.
     ///
-    /// Cancel-safe: it happens whole or not at all.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn write_columns(&self, rows: &[RowHandle], batch: RecordBatch) -> Result<(), QueueError> {
         self.write_columns_once(rows, vec![batch], None).await
     }
 
-    /// The same; repeating it with the same token changes nothing.
+    /// Does this once: a call with a token that was used before changes nothing.
     pub(crate) async fn write_columns_once(
         &self,
         rows: &[RowHandle],
@@ -150,7 +150,7 @@ impl Partition {
         self.shared.table.lock().check_rows(rows.len())
     }
 
-    /// Sets columns of rows aside for whoever writes them. `None`: that was done under the same token.
+    /// Reserves columns of rows for this call to write. `None` if a call with this token has done so before.
     async fn reserve_columns(
         &self,
         rows: &[RowHandle],
@@ -265,8 +265,8 @@ impl Partition {
         Ok(placed)
     }
 
-    /// Begins a change under the table's lock unless its token says that it was made before, which waits for
-    /// one that is under way. `None`: it was made before.
+    /// Begins a change under the table's lock, unless a change with its token was made before or is in
+    /// progress, which it then awaits. Returns `None` if the change was made before.
     pub(super) async fn begin_once<T>(
         &self,
         token: Option<&String>,

@@ -1,5 +1,5 @@
-//! What a partition is asked and told besides its rows: counts and changes, keys and tags, policy versions,
-//! new beginnings.
+//! The calls of a partition that are not about its rows: counts and changes, keys and tags, policy versions,
+//! and resets of tasks.
 
 use std::sync::Arc;
 
@@ -67,8 +67,8 @@ impl Partition {
         }
     }
 
-    /// No more puts in this process: takers see the end instead of waiting for more. Nothing is written down;
-    /// who opens the queue again may put more, unless [`end`](Self::end) says that nobody will.
+    /// Ends the puts in this process: takers see the end instead of waiting for more. Nothing is written
+    /// down: a process that opens the queue again may put more, unless [`end`](Self::end) has been called.
     pub fn end_of_puts(&self) {
         {
             let mut table = self.shared.table.lock();
@@ -78,10 +78,10 @@ impl Partition {
         self.shared.room.close();
     }
 
-    /// No more puts, ever: takers see the end instead of waiting for more, also those of a later process.
-    /// Repeating it changes nothing.
+    /// Ends the puts permanently: takers see the end instead of waiting for more, also takers of a later
+    /// process. Repeating the call changes nothing.
     ///
-    /// Cancel-safe: it happens or it does not.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn end(&self) -> Result<(), QueueError> {
         if self.shared.table.lock().ended {
             return Ok(());
@@ -100,7 +100,7 @@ impl Partition {
         self.record(record, apply).await
     }
 
-    /// Waits until no row is there and none is on its way. Cancel-safe.
+    /// Waits until there is no row and no put in progress. Cancel-safe.
     pub async fn drained(&self) {
         loop {
             let changed = self.shared.changed.notified();
@@ -115,7 +115,7 @@ impl Partition {
         }
     }
 
-    /// The rows of keys; an error for one that no row has.
+    /// The rows with these keys; an error if no row has a key.
     pub fn find(&self, keys: &[String]) -> Result<Vec<KeyedRow>, QueueError> {
         let table = self.shared.table.lock();
         let unknown =
@@ -123,17 +123,17 @@ impl Partition {
         keys.iter().map(|key| table.find(key).ok_or_else(|| unknown(key))).collect()
     }
 
-    /// All rows that have keys, in order of these: O(keys).
+    /// All rows that have keys, in order of the keys: O(keys).
     pub fn keyed_rows(&self) -> Vec<KeyedRow> {
         self.shared.table.lock().keyed_rows()
     }
 
-    /// Rows that fit.
+    /// The capacity in rows.
     pub(crate) fn capacity_rows(&self) -> usize {
         self.shared.table.lock().spec.capacity_rows
     }
 
-    /// Those of these rows that are not gone.
+    /// The rows among these that are not gone.
     pub(crate) fn still_there(&self, mut rows: Vec<RowHandle>) -> Vec<RowHandle> {
         let table = self.shared.table.lock();
         rows.retain(|row| table.row(*row).is_ok());
@@ -146,9 +146,9 @@ impl Partition {
         table.groups.values().map(|group| (group.key.clone(), group.rows.clone())).collect()
     }
 
-    /// Replaces the tags of rows; handles of rows that are gone are an error and nothing is changed.
+    /// Replaces the tags of rows. If a row is gone, that is an error and nothing is changed.
     ///
-    /// Cancel-safe: it happens or it does not.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn set_tags(&self, tags: Vec<(RowHandle, Value)>) -> Result<(), QueueError> {
         tags.iter().try_for_each(|(_, tags)| check_depth("tags", tags))?;
         let rows: Vec<RowHandle> = tags.iter().map(|(row, _)| *row).collect();
@@ -161,19 +161,19 @@ impl Partition {
         self.apply(record, move |table| table.set_tags(tags)).await
     }
 
-    /// Gives a task all rows again that it has acked and that other tasks still need; returns their number.
+    /// Makes all existing rows that a task has acked ready for it again; returns their number.
     ///
-    /// Cancel-safe: it happens or it does not.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn reset(&self, task: &str) -> Result<usize, QueueError> {
         let number = self.shared.table.lock().task(task)?;
         let record = Record::Reset { partition: self.shared.name.clone(), task: task.to_owned() };
         self.apply(record, move |table| table.reset(number)).await
     }
 
-    /// There is a newer policy version: what [`max_staleness`](crate::Take::max_staleness) counts from. An
-    /// older one than is known changes nothing.
+    /// Announces a newer policy version, from which [`max_staleness`](crate::Take::max_staleness) counts. A
+    /// version that is older than the newest changes nothing.
     ///
-    /// Cancel-safe: it happens or it does not.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn announce(&self, policy_version: u64) -> Result<(), QueueError> {
         let record = Record::Version { partition: self.shared.name.clone(), policy_version };
         self.apply(record, move |table| table.raise_version(policy_version)).await

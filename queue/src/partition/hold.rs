@@ -47,7 +47,7 @@ impl Hold for Held {
 }
 
 impl Partition {
-    /// The lease of rows, without their payload; of those that are there.
+    /// The lease `id` of the existing rows among these, without their payload.
     pub(super) fn lease_of(&self, id: u64, member: u32, rows: Vec<RowHandle>) -> Lease {
         let hold = Held { partition: self.clone(), id, member };
         let (rows, labels) = self.labels(rows);
@@ -85,7 +85,7 @@ impl Partition {
         }
     }
 
-    /// What rows are called, those that are there.
+    /// The existing rows among these, and their labels.
     fn labels(&self, mut rows: Vec<RowHandle>) -> (Vec<RowHandle>, Labels) {
         let table = self.shared.table.lock();
         rows.retain(|row| table.row(*row).is_ok());
@@ -112,7 +112,7 @@ impl Partition {
         (rows, labels)
     }
 
-    /// Consumes a lease's rows; repeating an ack that was done is done too. Cancel-safe.
+    /// Consumes a lease's rows; repeating an ack succeeds without effect. Cancel-safe.
     pub(crate) async fn ack_lease(&self, id: u64, member: u32) -> Result<(), QueueError> {
         loop {
             let settled = self.shared.changed.notified();
@@ -148,7 +148,7 @@ impl Partition {
                 Ok(_) => {
                     let mut table = owner.table.lock();
                     let released = table.finish_ack_of(id, task, &rows);
-                    // Who waits for the end of this lease.
+                    // Calls that wait for the end of this lease.
                     owner.tell(&mut table);
                     drop(table);
                     owner.reclaim(&released);
@@ -191,7 +191,7 @@ impl Partition {
         Ok(())
     }
 
-    /// Lets a lease last for another full term from now.
+    /// Extends a lease by a full term from now.
     pub(crate) fn renew_lease(&self, id: u64) -> Result<(), QueueError> {
         let mut table = self.shared.table.lock();
         let now = Instant::now();

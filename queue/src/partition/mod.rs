@@ -44,10 +44,10 @@ use room::FreeRoom;
 use table::{Admission, Chosen, Claim, Released, Size};
 pub(crate) use table::{Table, lease_records};
 
-/// Makes the records of an entry, once the store has said where its payload lies.
+/// Makes the records of an entry, once the store has returned the note of its payload.
 type Recorder = Box<dyn FnOnce(&[Note]) -> Vec<Record> + Send>;
 
-/// What the partitions of a queue share.
+/// The state that the partitions of a queue share.
 #[derive(Clone)]
 pub(crate) struct Home {
     pub(crate) plane: Plane,
@@ -61,16 +61,16 @@ pub(crate) struct Shared {
     pub(crate) room: FreeRoom,
     /// Something changed. Takes do not wait for this: see [`waiting`].
     pub(crate) changed: Notify,
-    /// Whether anybody counts bytes.
+    /// Whether bytes are counted.
     counts_bytes: bool,
-    /// What a put that returned survives.
+    /// What an acknowledged put survives.
     durability: Durability,
     pub(crate) plane: Plane,
     log: Log,
     pub(crate) next_chunk: Arc<AtomicU64>,
-    /// Set on the way out: nothing is written down about it any more.
+    /// Set when the partition is being removed: nothing more is written about it.
     removed: Arc<AtomicBool>,
-    /// Attempts of takes.
+    /// Counts attempts of takes.
     #[cfg(test)]
     looks: AtomicU64,
 }
@@ -85,7 +85,7 @@ fn in_records(rows: &[RowHandle], record: impl Fn(Vec<RowHandle>, bool) -> Recor
     rows.map(|(number, rows)| record(rows.to_vec(), number == last)).collect()
 }
 
-/// A handle to a partition; clones are of the same one.
+/// A partition; clones refer to the same partition.
 #[derive(Clone)]
 pub struct Partition {
     pub(crate) shared: Arc<Shared>,
@@ -102,14 +102,14 @@ impl Shared {
         ChunkId(self.next_chunk.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Frees what the table has let go of: room first, payload outside the lock.
+    /// Frees what the table has released: room first, payload outside the lock.
     fn reclaim(&self, released: &Released) {
         self.room.release(released.size);
         self.plane.free(&released.chunks);
         self.shrink(&released.sparse);
     }
 
-    /// Makes `record` durable as far as the queue does, then calls `done`, on whatever thread gets there.
+    /// Makes `record` as durable as the queue is, and then calls `done`, on any thread.
     fn commit(
         &self,
         payload: Payload,
@@ -133,7 +133,7 @@ impl Shared {
         }
     }
 
-    /// Writes down which leases gave their rows back. Not under the table's lock.
+    /// Writes down which leases gave their rows back. Must not be called under the table's lock.
     fn record_ends(&self) {
         let leases = self.table.lock().take_unrecorded_ends();
         if !leases.is_empty() {
@@ -142,7 +142,7 @@ impl Shared {
         }
     }
 
-    /// Tells those whom a change of the table may serve.
+    /// Wakes the calls that a change of the table may serve.
     fn tell(&self, table: &mut Table) {
         table.revision += 1;
         table.wake_after_change();
@@ -181,7 +181,7 @@ impl Partition {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Writes a record down that has no payload; calls `apply` when it is durable, whoever still waits.
+    /// Writes a record without payload; calls `apply` when it is durable, even if the caller was cancelled.
     pub(crate) async fn record<T: Send + 'static>(
         &self,
         record: Record,
@@ -190,7 +190,7 @@ impl Partition {
         self.record_all(vec![record], apply).await
     }
 
-    /// The same with several records, which are there together or not at all.
+    /// Writes several records, which become durable together or not at all.
     async fn record_all<T: Send + 'static>(
         &self,
         records: Vec<Record>,
@@ -198,13 +198,13 @@ impl Partition {
     ) -> Result<T, QueueError> {
         let (reply, outcome) = tokio::sync::oneshot::channel();
         self.shared.commit(Payload::new(), Box::new(move |_| records), move |durable| {
-            // Nobody waits any more when the caller was cancelled.
+            // The receiver is gone when the caller was cancelled.
             let _ = reply.send(apply(durable.map(drop)));
         });
         outcome.await.unwrap_or(Err(QueueError::Closed { partition: self.shared.name.clone() }))
     }
 
-    /// Itself, if it was declared with `spec`.
+    /// Returns the partition if it was declared with `spec`.
     pub(crate) fn declared_as(self, spec: &PartitionSpec) -> Result<Self, QueueError> {
         let there = self.spec();
         if there == *spec {
@@ -219,7 +219,7 @@ impl Partition {
         &self.shared.name
     }
 
-    /// As it was declared.
+    /// The declaration of the partition.
     pub fn spec(&self) -> PartitionSpec {
         self.shared.table.lock().spec.clone()
     }
@@ -232,21 +232,21 @@ impl Partition {
 
     /// Forgets the oldest `count` records.
     ///
-    /// Cancel-safe: it happens or it does not.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn forget_records(&self, count: usize) -> Result<(), QueueError> {
         let record = Record::Forget { partition: self.shared.name.clone(), count };
         let shared = Arc::clone(&self.shared);
         self.record(record, move |durable| durable.map(|()| shared.table.lock().forget_records(count))).await
     }
 
-    /// Frees rows, whoever holds them; handles of rows that are gone are an error and nothing is freed.
+    /// Frees rows, leased or not. If a row is gone, that is an error and nothing is freed.
     ///
-    /// Cancel-safe: it happens or it does not.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn clear(&self, rows: &[RowHandle]) -> Result<(), QueueError> {
         self.clear_once(rows, None).await
     }
 
-    /// The same; repeating it with the same token changes nothing.
+    /// Does this once: a call with a token that was used before changes nothing.
     pub(crate) async fn clear_once(
         &self,
         rows: &[RowHandle],
@@ -260,7 +260,7 @@ impl Partition {
         self.free_once(rows.to_vec(), Freed::Cleared, token).await
     }
 
-    /// Payload is out of reach, or within it again.
+    /// Notes that payload is out of reach, or within reach again.
     pub(crate) fn set_away(&self, chunks: &[ChunkId], is_away: bool) {
         let mut table = self.shared.table.lock();
         chunks.iter().for_each(|chunk| table.set_away(*chunk, is_away));
@@ -320,7 +320,7 @@ impl Partition {
         self.record_all(records, apply).await
     }
 
-    /// The partition for people: O(rows).
+    /// A description of the partition for people. Takes O(rows).
     pub fn inspect(&self) -> PartitionInspection {
         let mut table = self.shared.table.lock();
         table.expire(Instant::now());

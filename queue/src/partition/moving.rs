@@ -2,8 +2,8 @@
 //! cannot stay.
 //!
 //! The rows of chunks that are still needed are copied to a chunk of their own, and from one moment on the
-//! table finds them there. Who read the table before that moment and the payload after it is told that the
-//! chunk is gone, and asks again. Handles, leases and acks know nothing of it.
+//! table finds them there. A call that read the table before that moment and reads the payload after it gets
+//! the error that the chunk is gone, and asks again. Handles, leases and acks are not affected.
 
 use std::slice::from_ref;
 use std::sync::Arc;
@@ -144,7 +144,7 @@ impl Shared {
         }
     }
 
-    /// What has a chunk written anew; `None` where it is not of this partition, or cannot be read: then a
+    /// What has a chunk written again; `None` where it is not of this partition, or cannot be read: then a
     /// consumer that takes its rows is told.
     pub(crate) fn relocation(self: &Arc<Self>, chunk: ChunkId) -> Option<Entry> {
         let moving = self.moving(chunk)?;
@@ -178,7 +178,7 @@ impl Partition {
     /// Moves a chunk from its unit to another one, or to the queue's own store where there is none. Says
     /// whether it was of this partition.
     ///
-    /// Cancel-safe: it happens whole or not at all.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub(crate) async fn move_off(&self, chunk: ChunkId) -> Result<bool, QueueError> {
         let Some(moving) = self.shared.moving(chunk) else { return Ok(false) };
         if !self.shared.plane.is_on_unit(chunk) {

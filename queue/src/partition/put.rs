@@ -13,22 +13,22 @@ use crate::record::{PayloadRecord, PutRecord, Record};
 use crate::row::RowHandle;
 use crate::store::{Chunk, Note, Stored, payload_bytes};
 
-/// Rows that a client has brought to a store by itself, and what the queue has to know of them.
+/// Rows that a client has stored by itself, and what the queue has to know of them.
 pub(crate) struct PlacedRows {
     pub(crate) note: Note,
     pub(crate) rows: usize,
     pub(crate) columns: Vec<ColumnSpec>,
     pub(crate) lengths: Vec<u32>,
-    /// Of payload.
+    /// Size of the payload.
     pub(crate) bytes: u64,
 }
 
 impl Partition {
-    /// Puts rows, as durably as the queue is. When there is no room the partition's declaration decides;
-    /// waiting ends at `deadline`.
+    /// Puts rows, as durably as the queue is. If there is no room, the partition's declaration decides; a
+    /// wait ends at `deadline`.
     ///
-    /// Cancel-safe: the put happens whole or not at all; with a token it can be repeated, also while the
-    /// first one is still on its way.
+    /// Cancel-safe: a dropped call takes effect completely or not at all. With a token a put can be repeated,
+    /// also while the first one is in progress.
     pub async fn put(&self, put: Put, deadline: Option<Instant>) -> Result<Vec<RowHandle>, QueueError> {
         // Before anything is done for each row: a batch without payload may claim any number of them.
         self.shared.table.lock().check_rows(put.rows())?;
@@ -43,8 +43,7 @@ impl Partition {
         self.put_incoming(put, incoming, deadline).await
     }
 
-    /// Puts rows whose payload a client has brought to a store by itself. Cancel-safe, as [`put`](Self::put)
-    /// is.
+    /// Puts rows whose payload a client has stored by itself. Cancel-safe, as [`put`](Self::put) is.
     pub(crate) async fn put_placed(
         &self,
         put: Put,
@@ -119,7 +118,7 @@ impl Partition {
         Ok(handles)
     }
 
-    /// The size of a put's group: as it says, or else as the partition does.
+    /// The size of a put's group: that of the put, or else that of the partition.
     fn group_size(&self, put: &Put, rows: usize) -> Result<usize, QueueError> {
         let declared = self.shared.table.lock().spec.group_size;
         match declared {
@@ -178,7 +177,7 @@ impl Partition {
         Ok(())
     }
 
-    /// Where a row has a limit the rows must be seen.
+    /// Checks whether the rows must be read, because a row has a limit.
     pub(super) fn refuse_unread_rows(&self) -> Result<(), QueueError> {
         if self.shared.table.lock().spec.row_bytes_max.is_some() {
             let reason = "the rows' lengths are not known without the rows".to_owned();

@@ -1,4 +1,4 @@
-//! From handles to batches.
+//! Reads the batches of handles.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::store::{Found, Note, Wanted};
 /// Compactions that one read outlives: each at least halves a chunk, so that no read sees more.
 const PLANS_MAX: usize = 32;
 
-/// Why rows could not be read, and which of those that were asked for.
+/// Why rows could not be read, and which of the requested rows they are.
 pub(super) struct ReadFailure {
     pub(super) rows: std::ops::Range<usize>,
     pub(super) error: QueueError,
@@ -81,7 +81,8 @@ impl Stretch {
 }
 
 impl Partition {
-    /// The rows' columns, one batch for each stretch of rows that lie together. Payload is not copied.
+    /// The rows' columns, one batch for each sequence of rows that are stored together. Payload is not
+    /// copied.
     pub(super) async fn read(
         &self,
         rows: &[RowHandle],
@@ -122,7 +123,7 @@ impl Partition {
         Ok(batches)
     }
 
-    /// The columns of rows, whoever holds them; an error if one is gone. Nothing is leased or consumed.
+    /// The columns of rows, leased or not; an error if a row is gone. Nothing is leased or consumed.
     ///
     /// Cancel-safe.
     pub async fn get(

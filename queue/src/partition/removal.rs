@@ -1,7 +1,7 @@
 //! The end of all rows, and of the partition itself.
 //!
-//! A partition goes when its record is written, on the writer's thread: what is written down about it has its
-//! place before that record, and whoever comes later is refused there. So a put that was on its way never
+//! A partition goes when the record of its removal is written, on the writer's thread: other records of the
+//! partition stand before that record, and later ones are refused there. So a put that was on its way never
 //! lands in a later partition of the same name.
 
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Shared {
         }
     }
 
-    /// Lets go of everything and of everybody who waits.
+    /// Frees everything, and ends all calls that wait.
     fn discard(&self) {
         let released = {
             let mut table = self.table.lock();
@@ -59,15 +59,15 @@ impl Shared {
 }
 
 impl Partition {
-    /// Frees every row that is there, whoever holds it; returns their number. Rows of puts that are on their
-    /// way stay. Groups that were not whole are forgotten: their names begin new ones.
+    /// Frees every row of the partition, leased or not; returns the number of rows. Rows of puts that are on
+    /// their way stay. Groups that were not whole are forgotten: a put with such a name begins a new group.
     ///
-    /// Cancel-safe: it happens or it does not.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn clear_all(&self) -> Result<usize, QueueError> {
         self.clear_all_once(None).await
     }
 
-    /// The same; repeating it with the same token changes nothing.
+    /// Does this once: a call with a token that was used before changes nothing.
     pub(crate) async fn clear_all_once(&self, token: Option<String>) -> Result<usize, QueueError> {
         self.shared.check_is_there()?;
         if self.begin_once(token.as_ref(), |_| Ok(())).await?.is_none() {
@@ -111,7 +111,7 @@ impl Partition {
     }
 
     /// Removes the partition with everything in it; `publish` gets a number above every generation of its
-    /// rows once it is gone. Cancel-safe: it happens or it does not.
+    /// rows once it is gone. Cancel-safe: a dropped call takes effect completely or not at all.
     pub(crate) async fn remove(&self, publish: impl FnOnce(u32) + Send + 'static) -> Result<(), QueueError> {
         let shared = Arc::clone(&self.shared);
         let begin = move || {
@@ -127,7 +127,7 @@ impl Partition {
                     publish(owner.table.lock().generation_floor());
                     owner.discard();
                 }
-                // Somebody else removes it.
+                // Another call removes it.
                 Err(QueueError::UnknownPartition { .. }) => {}
                 Err(_) => owner.removed.store(false, Ordering::Release),
             }
@@ -145,7 +145,7 @@ impl Partition {
         });
         let (reply, outcome) = tokio::sync::oneshot::channel();
         let done = Box::new(move |durable: Result<Notes, QueueError>| {
-            // Nobody waits any more when the caller was cancelled.
+            // The receiver is gone when the caller was cancelled.
             let _ = reply.send(finish(durable.map(drop)));
         });
         let closed = || QueueError::Closed { partition: self.shared.name.clone() };

@@ -20,7 +20,7 @@ use crate::store::{ChunkId, Note, Reach};
 /// Tables while records are read.
 pub(crate) struct Replay {
     tables: BTreeMap<String, (Table, u32)>,
-    /// Whose payload the records speak of; absent where the caller keeps it.
+    /// The plane with the payload of the records; `None` if the caller keeps the payload.
     plane: Option<Plane>,
     /// Chunks that are out of reach.
     pub(crate) away: HashSet<ChunkId>,
@@ -36,7 +36,7 @@ impl Replay {
         Self { plane: Some(plane), ..Self::detached() }
     }
 
-    /// Of control state alone.
+    /// A replay of control state alone.
     pub(crate) fn detached() -> Self {
         Self {
             tables: BTreeMap::new(),
@@ -138,7 +138,7 @@ impl Replay {
             Record::Lease { partition, task, lease, rows } => {
                 let table = self.table(&partition)?;
                 let task = table.task(&task)?;
-                // The time until the restart does not count: nobody could renew it.
+                // The time until the restart does not count: the holder could not renew the lease.
                 let expires = Instant::now() + table.spec.lease();
                 table.restore_lease(lease, task, rows, expires);
             }

@@ -74,7 +74,7 @@ impl FreeRoom {
         }
     }
 
-    /// Nobody waits for room any more.
+    /// Ends the wait of all calls that wait for room.
     pub(crate) fn close(&self) {
         self.rows.close();
         self.kib.iter().for_each(Semaphore::close);

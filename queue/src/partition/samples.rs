@@ -11,10 +11,10 @@ use crate::record::{Record, Unfinished};
 use crate::stats::ClosedGroup;
 
 impl Partition {
-    /// A sample has no more rows: its group is whole when all its samples are. Repeating it changes nothing;
-    /// an error if there is no such sample.
+    /// Ends a sample: its group is whole when all of its samples are. Repeating the call changes nothing; an
+    /// unknown sample is an error.
     ///
-    /// Cancel-safe: it happens or it does not.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn end_sample(&self, sample: &str) -> Result<(), QueueError> {
         if self.shared.table.lock().is_sample_whole(sample)? {
             return Ok(());
@@ -24,10 +24,10 @@ impl Partition {
         self.apply(record, move |table| table.end_sample(&uid)).await
     }
 
-    /// Closes groups that are put by samples, were begun so long ago, and are not whole; says which. Groups
-    /// that rows are on their way into stay open. Ages are those of this process: a restart begins them anew.
+    /// Closes groups that are put by samples, began longer ago than the limit, and are not whole; returns
+    /// them. Groups with puts in progress stay open. Ages count in this process: a restart resets them.
     ///
-    /// Cancel-safe: it happens whole or not at all.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn close_groups(
         &self,
         older_than: Duration,

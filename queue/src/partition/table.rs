@@ -1,7 +1,7 @@
 //! The control plane of a partition: rows, groups, readiness and leases, as plain data behind one lock.
 //!
-//! Nothing in here waits or copies payload, nothing but a [cut](self::cuts) does I/O (it opens segments), and
-//! every operation touches the rows it is about and no others: what is ready is kept in ordered sets, never
+//! This module neither waits nor copies payload, and only a [cut](self::cuts) does I/O (it opens segments).
+//! Every operation touches only the rows that it concerns: ready rows are kept in ordered sets, never
 //! searched for.
 
 mod check;
@@ -80,19 +80,20 @@ pub(crate) struct Row {
     pub(crate) group: u64,
     /// Its place in the group.
     place: usize,
-    /// Tokens.
+    /// The number of its tokens.
     pub(crate) length: u32,
-    /// What it takes of a capacity in bytes.
+    /// What the row takes of a capacity in bytes.
     pub(crate) kib: u32,
-    /// Parts that are out of reach.
+    /// Number of parts that are out of reach.
     away: u32,
     pub(crate) label: Option<Box<Label>>,
-    /// One for each write to it; most have their put's alone, and no memory of their own for it.
+    /// The parts of the row, one for each write to it. Most rows have only that of their put, which takes no
+    /// memory of its own.
     pub(crate) parts: SmallVec<[Part; 1]>,
     pub(crate) progress: SmallVec<[Progress; 1]>,
 }
 
-/// What is set aside for a put that is not durable yet.
+/// What is reserved for a put that is not durable yet.
 #[derive(Debug)]
 pub(crate) struct Claim {
     pub(crate) rows: Vec<RowHandle>,
@@ -105,33 +106,33 @@ pub(crate) struct Claim {
     columns: Vec<ColumnSpec>,
 }
 
-/// What a put is, before anything is written.
+/// The kind of a put, before anything is written.
 #[derive(Debug)]
 pub(crate) enum Admission {
-    /// Something new.
+    /// A new put.
     Fresh,
-    /// A repetition of one that is on its way.
+    /// A repetition of a put in progress.
     UnderWay,
-    /// A repetition of one that made these rows.
+    /// A repetition of a put that made these rows.
     Known(Vec<RowHandle>),
 }
 
-/// What rows take.
+/// The size of rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Size {
     pub(crate) rows: usize,
-    /// 0 where nobody counts them.
+    /// 0 where bytes are not counted.
     pub(crate) kib: u32,
 }
 
-/// What the table has let go of.
+/// What the table has released.
 #[derive(Debug, Default)]
 pub(crate) struct Released {
-    /// What there is room for now.
+    /// The room that is free now.
     pub(crate) size: Size,
     /// Chunks that no row needs any more.
     pub(crate) chunks: Vec<ChunkId>,
-    /// Chunks that keep more than the rows in them that are left.
+    /// Chunks that keep more memory than their remaining rows need.
     pub(crate) sparse: Vec<ChunkId>,
 }
 
@@ -141,7 +142,7 @@ pub(crate) struct Table {
     columns: Columns,
     slots: Slots,
     pub(crate) groups: BTreeMap<u64, Group>,
-    /// Groups that are there by their names; the latest of a name.
+    /// Existing groups by name; the latest group of a name.
     open_groups: HashMap<String, u64>,
     samples: SampleIndex,
     next_group: u64,
@@ -149,15 +150,15 @@ pub(crate) struct Table {
     leases: Leases,
     shares: Shares,
     chunks: Chunks,
-    /// Moments that are being read.
+    /// The cuts that are being read.
     cuts: Cuts,
-    /// Groups that may be dropped, from the first time that room has to be made.
+    /// Groups that may be dropped; counted from the first time that room has to be made.
     droppable: Option<GroupIndex>,
     tokens: Tokens,
     puts: PutsUnderWay,
     records: OwnerRecords,
     keys: Keys,
-    /// The newest that a put had or that was announced.
+    /// The newest policy version that a put had or that was announced.
     pub(crate) policy_version: u64,
     /// Counts changes.
     pub(crate) revision: u64,
@@ -165,9 +166,9 @@ pub(crate) struct Table {
     pub(crate) fates: Fates,
     pub(crate) rows_live: usize,
     pub(crate) kib_live: u32,
-    /// There are no more puts, as far as this process goes.
+    /// Whether this process takes no more puts.
     pub(crate) closed: bool,
-    /// There are no more puts, as is written down.
+    /// Whether the journal has the end of the puts.
     pub(crate) ended: bool,
 }
 
@@ -224,7 +225,7 @@ impl Table {
         self.puts.rows()
     }
 
-    /// Above every group that has been there.
+    /// A number above those of all groups so far.
     pub(super) fn next_group(&self) -> u64 {
         self.next_group
     }

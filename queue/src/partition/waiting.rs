@@ -1,7 +1,7 @@
-//! Who waits for rows of a task, so that a change wakes those that it can serve and nobody else.
+//! The takes that wait for rows of a task, so that a change wakes only the takes that it can serve.
 //!
-//! Whoever was woken looks once. Only a call that nobody answered by a look is handed on: else takes that
-//! find nothing would wake each other for ever.
+//! A take that was woken looks at the table once. It wakes another take only if it ends before it has
+//! looked: otherwise takes that find nothing would wake each other for ever.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -78,14 +78,14 @@ impl Waiters {
         removed.is_some()
     }
 
-    /// Wakes those whom so much can serve.
+    /// Wakes the takes that this many ready groups and rows can serve.
     pub(super) fn wake(&mut self, groups: usize, rows: usize) {
         wake_as_many(&mut self.groups, groups);
         wake_as_many(&mut self.rows, rows);
         self.wake_lookers();
     }
 
-    /// Wakes those who look at more than counts.
+    /// Wakes the takes that look at more than counts.
     pub(super) fn wake_lookers(&mut self) {
         std::mem::take(&mut self.look).into_values().for_each(|waker| waker.notify_one());
     }
@@ -95,8 +95,8 @@ impl Waiters {
     }
 }
 
-/// A waiting take. Dropped after it was woken and before it looked, it hands its call on: what it was woken
-/// for is still there.
+/// A waiting take. If it is dropped after it was woken and before it has looked, it wakes another take: the
+/// rows that it was woken for are still there.
 pub(super) struct Waiter<'a> {
     shared: &'a Shared,
     task: usize,

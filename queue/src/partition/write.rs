@@ -91,7 +91,7 @@ impl Partition {
             if durable.is_err() {
                 plane.free(&chunks);
             }
-            // Nobody waits any more when the caller was cancelled.
+            // The receiver is gone when the caller was cancelled.
             let _ = reply.send(apply(durable));
         });
         if self.returns_early() {

@@ -1,7 +1,7 @@
-//! Names of partitions that are on their way in.
+//! Names of partitions that are being made.
 //!
-//! Two declarations of one name at once are the same partition. A restored partition is one that nobody else
-//! makes meanwhile: else the journal would have two partitions under one name.
+//! Two declarations of one name at the same time make one partition. While a partition is restored no other
+//! call may make it: otherwise the journal would have two partitions under one name.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::error::QueueError;
 
-/// Who makes a partition of a name.
+/// The call that makes a partition of a name.
 #[derive(Debug, Clone, Copy)]
 enum Claimed {
     Declared { times: usize },
@@ -39,8 +39,8 @@ impl Drop for Claim {
 }
 
 impl Claims {
-    /// Claims a name to declare it. `find` looks whether it is there already, at a moment when nobody else
-    /// claims.
+    /// Claims a name to declare it. `find` looks whether the partition exists, at a moment when no other call
+    /// claims names.
     pub(crate) fn declare<T>(
         &self,
         name: &str,

@@ -14,7 +14,7 @@ impl TransferQueue {
     pub(crate) async fn unit_registered(&self, card: UnitCard) -> Result<(), QueueError> {
         let unit = card.unit.clone();
         for gone in self.units().supplanted_by(&card) {
-            // Whoever is asked there now is not who it was.
+            // Requests to that address now reach another unit.
             tracing::warn!(unit = %gone, by = %unit, "a storage unit's address is another one's now");
             self.unit_died(&gone).await;
         }

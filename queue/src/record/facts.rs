@@ -1,18 +1,18 @@
-//! What records say of groups and rows.
+//! The parts of records that describe groups and rows.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The tag that rows of a group get that was closed before its samples were whole.
+/// The tag of rows whose group was closed before its samples were whole.
 pub const INCOMPLETE: &str = "incomplete";
 
 /// A row's key and tags, where it has any.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Label {
-    /// Unique among the rows that are there.
+    /// The key; unique among the rows of the partition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<String>,
-    /// The owner's.
+    /// The tags, which only the owner reads.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub(crate) tags: Value,
 }
@@ -20,7 +20,7 @@ pub(crate) struct Label {
 /// The sample that a put's rows belong to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SamplePart {
-    /// The sample; unique among those of the groups that are there.
+    /// The sample's name; unique among the samples of the partition's groups.
     pub uid: String,
     /// Whether the sample is whole with these rows.
     pub is_last: bool,
@@ -39,11 +39,12 @@ pub enum Unfinished {
 /// Names of groups that take no more rows, for a journal without history.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ClosedNames {
-    /// Put by samples.
+    /// Groups that were put by samples.
     pub(crate) groups: Vec<String>,
+    /// Groups that were put by rows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) by_rows: Vec<String>,
-    /// Rows that come late are dropped.
+    /// Groups that were given up: their late rows are dropped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) given_up: Vec<String>,
 }
@@ -88,7 +89,7 @@ pub(crate) enum Freed {
     Acked,
     Dropped,
     Cleared,
-    /// With whatever the groups still lacked.
+    /// All rows were cleared; groups that lacked rows are forgotten.
     ClearedAll,
     Lost,
     Stale,

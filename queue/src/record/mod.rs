@@ -54,7 +54,7 @@ pub(crate) enum Record {
     },
     /// Rows have other tags.
     Tags { partition: String, tags: Vec<(RowHandle, serde_json::Value)> },
-    /// A task begins anew.
+    /// A task is reset.
     Reset { partition: String, task: String },
     /// There is a newer policy version.
     Version { partition: String, policy_version: u64 },
@@ -66,7 +66,7 @@ pub(crate) enum Record {
         task: String,
         #[serde(with = "runs")]
         rows: Vec<RowHandle>,
-        /// Whose rows they were.
+        /// The lease that the rows belonged to.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         lease: Option<u64>,
     },

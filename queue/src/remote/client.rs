@@ -37,7 +37,7 @@ const WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// After rows that were lost on their way.
 const RETRY: Duration = Duration::from_millis(50);
-/// A put may be answered so much after its deadline: what found room has to be written down.
+/// How long after its deadline a put may be answered: a put that found room has to be written.
 const WRITE_MAX: Duration = Duration::from_secs(4);
 
 /// A queue of a server. Clones use the same connections.
@@ -176,7 +176,7 @@ impl Queue for RemoteQueue {
                     Taken::Lease(lease) => return Ok(Some(lease)),
                     Taken::Ended => return Ok(None),
                     Taken::Nothing if left.is_none() => return Ok(None),
-                    // It answered: from here on it is patience anew.
+                    // The server answered, so its time limit starts again.
                     Taken::Nothing if left > wait => {
                         patience.give_up = Instant::now() + self.link.config.patience;
                     }

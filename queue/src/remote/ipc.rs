@@ -48,7 +48,7 @@ pub(crate) fn is_one_piece(batch: &RecordBatch) -> bool {
     encoded_bytes(batch) <= PIECE_BYTES
 }
 
-/// Bytes that follow each other and lie in several places.
+/// A sequence of bytes that lies in several buffers.
 #[derive(Debug, Default)]
 pub(crate) struct Segments(VecDeque<Bytes>);
 
@@ -59,7 +59,7 @@ impl Segments {
 }
 
 impl From<Segments> for Bytes {
-    /// In one place; copied where they lie in several.
+    /// The bytes in one buffer; they are copied if they lie in several.
     fn from(mut segments: Segments) -> Self {
         segments.copy_to_bytes(segments.remaining())
     }
@@ -94,7 +94,7 @@ impl Buf for Segments {
             count -= first.len();
             self.0.pop_front();
         }
-        debug_assert_eq!(count, 0, "more bytes than there are");
+        debug_assert_eq!(count, 0, "expected to advance by no more than the remaining bytes");
     }
 
     fn copy_to_bytes(&mut self, count: usize) -> Bytes {
@@ -109,11 +109,11 @@ impl Buf for Segments {
     }
 }
 
-/// Batches with the same columns as a stream, a piece at a time.
+/// Encodes batches that have the same columns as one stream, a piece at a time.
 pub(crate) struct Pieces {
     schema: SchemaRef,
     batches: Vec<RecordBatch>,
-    /// Of the first batch: rows that have been given out.
+    /// Number of rows of the current batch that have been encoded.
     next_row: usize,
     encoder: Option<Encoder>,
     is_over: bool,
@@ -121,7 +121,7 @@ pub(crate) struct Pieces {
 
 impl Pieces {
     pub(crate) fn new(schema: SchemaRef, mut batches: Vec<RecordBatch>) -> Self {
-        // The next one is the last.
+        // Batches are taken from the end.
         batches.reverse();
         Self { schema, batches, next_row: 0, encoder: None, is_over: false }
     }
@@ -157,7 +157,7 @@ impl Pieces {
     }
 }
 
-/// Reads the batches of a stream from whatever arrives of it.
+/// Reads the batches of a stream as its bytes arrive.
 pub(crate) struct Decoder {
     stream: StreamDecoder,
     rows: usize,
@@ -170,17 +170,17 @@ impl Decoder {
         Self { stream: StreamDecoder::new(), rows: 0, rows_max: usize::MAX, gather: None }
     }
 
-    /// One whose batches lie in blocks of memory that are used again when the batches are gone.
+    /// A decoder whose batches lie in blocks of memory that are reused when the batches are dropped.
     pub(crate) fn into_blocks(blocks: &Arc<Blocks>) -> Self {
         Self { gather: Some(Gather::new(Arc::clone(blocks))), ..Self::new() }
     }
 
-    /// Refuses streams with more rows.
+    /// Refuses streams with more than `rows_max` rows.
     pub(crate) fn rows_max(self, rows_max: usize) -> Self {
         Self { rows_max, ..self }
     }
 
-    /// Gives the batches that are whole now to `take`.
+    /// Passes to `take` each batch that these bytes complete.
     pub(crate) fn feed(
         &mut self,
         bytes: impl Into<Buffer>,
@@ -203,9 +203,9 @@ impl Decoder {
         take: &mut impl FnMut(RecordBatch) -> Result<(), QueueError>,
     ) -> Result<(), QueueError> {
         loop {
-            // The reader takes a stream's lengths on trust, and panics where one leads out of its buffer.
+            // The reader trusts the lengths in a stream, and panics when one points outside of the buffer.
             let read = catch_unwind(AssertUnwindSafe(|| self.stream.decode(&mut buffer)));
-            let read = read.map_err(|_| bad("arrow stream: its lengths lead out of its bytes"))?;
+            let read = read.map_err(|_| bad("arrow stream: expected lengths within its bytes"))?;
             let Some(batch) = read.map_err(broken)? else { return Ok(()) };
             self.rows = self.rows.saturating_add(batch.num_rows());
             if self.rows > self.rows_max {
@@ -215,10 +215,10 @@ impl Decoder {
         }
     }
 
-    /// The stream has to be whole.
+    /// Ends the stream; an error if it is not whole.
     pub(crate) fn finish(mut self) -> Result<(), QueueError> {
         if self.gather.is_some_and(|gather| !gather.is_even()) {
-            return Err(bad("arrow stream: it ends within a message"));
+            return Err(bad("arrow stream: expected a whole message at its end"));
         }
         self.stream.finish().map_err(broken)
     }
@@ -228,7 +228,7 @@ fn broken(error: arrow_schema::ArrowError) -> QueueError {
     bad(format!("arrow stream: {error}"))
 }
 
-/// The batches of one stream. Their buffers are cuts of the body.
+/// The batches of one stream. Their buffers are slices of the body.
 pub(crate) fn decode_batches(body: Buffer, rows_max: usize) -> Result<Vec<RecordBatch>, QueueError> {
     let mut decoder = Decoder::new().rows_max(rows_max);
     let mut batches = Vec::new();
@@ -240,13 +240,13 @@ pub(crate) fn decode_batches(body: Buffer, rows_max: usize) -> Result<Vec<Record
     Ok(batches)
 }
 
-/// About what a batch takes on the wire: growing to it would copy it again.
+/// An estimate of the encoded size of a batch. A buffer of this capacity need not grow, which would copy it.
 pub(crate) fn encoded_bytes(batch: &RecordBatch) -> usize {
     let payload = batch.columns().iter().map(|column| column.to_data().get_slice_memory_size().unwrap_or(0));
     payload.sum::<usize>() + 256 * batch.num_columns() + 1024
 }
 
-/// Encodes batches one at a time. What is long stays where the batch has it.
+/// Encodes batches one at a time. Long buffers are not copied: the segments share the batch's memory.
 pub(crate) struct Encoder(StreamEncoder);
 
 impl Encoder {
@@ -272,7 +272,7 @@ pub(crate) fn encode(batch: &RecordBatch) -> Result<Bytes, QueueError> {
     Ok(writer.into_inner()?.into())
 }
 
-/// Every column that any of the batches has; those that some lack may be null.
+/// A schema with every column of any of the batches. If their schemas differ, every column may be null.
 pub(crate) fn common_schema(batches: &[RecordBatch]) -> SchemaRef {
     let Some(first) = batches.first() else { return Arc::new(Schema::empty()) };
     let schema = first.schema();
@@ -288,17 +288,17 @@ pub(crate) fn common_schema(batches: &[RecordBatch]) -> SchemaRef {
     Arc::new(Schema::new_with_metadata(fields, first.schema_ref().metadata().clone()))
 }
 
-/// The batch in `schema`.
+/// The batch, converted to `schema` if it has another one.
 pub(crate) fn conformed(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, QueueError> {
     if batch.schema_ref() == schema { Ok(batch.clone()) } else { conform(batch, schema) }
 }
 
-/// Makes a repetition recognisable.
+/// A random token, by which the repetition of a call is recognised.
 pub(crate) fn fresh_token() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
 
-/// Batches as one; copies where there are several.
+/// The batches as one; copied if there are several.
 pub(crate) fn one(batches: &[RecordBatch]) -> Result<RecordBatch, QueueError> {
     match batches {
         [] => Err(QueueError::Empty),
@@ -318,7 +318,7 @@ pub(crate) fn side_by_side(
         Some(names) => {
             let named = |name: &String| {
                 let found = all().find(|(field, _)| field.name() == name);
-                let (field, array) = found.ok_or_else(|| bad(format!("rows without column={name}")))?;
+                let (field, array) = found.ok_or_else(|| bad(format!("expected rows with column={name}")))?;
                 Ok((Arc::clone(field), Arc::clone(array)))
             };
             names.iter().map(named).collect::<Result<Vec<_>, QueueError>>()?.into_iter().unzip()

@@ -34,7 +34,7 @@ use crate::QueueError;
 /// client has patience, within these bounds.
 const ANSWER_MIN: Duration = Duration::from_secs(10);
 const ANSWER_MAX: Duration = Duration::from_secs(60);
-/// Where the caller has a deadline, an answer may come so much later: it is on its way, or the server has
+/// Where the caller has a deadline, an answer may come this much later: it is on its way, or the server has
 /// just come back.
 const LATE_MAX: Duration = Duration::from_secs(1);
 /// Bodies are taken to get through at this rate at least; bytes per second.

@@ -51,7 +51,7 @@ pub(crate) struct PlacedStretch {
 #[serde(deny_unknown_fields)]
 pub(crate) struct PlacedColumns {
     pub(crate) place: Place,
-    /// Of payload.
+    /// Size of the payload.
     pub(crate) bytes: u64,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct UnitRows {
 #[serde(deny_unknown_fields)]
 pub(crate) struct PutQuery {
     pub(crate) group: String,
-    /// As the partition says, or else the rows of this put, if absent.
+    /// The group's size; if absent, the partition's declaration or else the number of rows of this put.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) group_size: Option<usize>,
     /// The sample that the rows belong to; the group's size counts samples then.
@@ -229,7 +229,7 @@ pub(crate) struct ColumnsQuery {
 pub(crate) struct ClearBody {
     #[serde(default)]
     pub(crate) rows: Vec<RowHandle>,
-    /// All rows that are there, instead of given ones.
+    /// All existing rows, instead of given ones.
     #[serde(default)]
     pub(crate) all: bool,
     /// Rows that are gone already are no error.
@@ -330,7 +330,7 @@ pub(crate) struct BlobsBody {
     pub(crate) blobs: Vec<String>,
 }
 
-/// Those of them that no table knows.
+/// The blobs that no table refers to.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct UnknownAnswer {
     pub(crate) unknown: Vec<String>,
@@ -366,7 +366,7 @@ pub(crate) struct UnitsOfBody {
     pub(crate) rows: Vec<RowHandle>,
 }
 
-/// The units for rows, so many at a time; none where columns go to the controller.
+/// The units for rows, this many at a time; none where columns go to the controller.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct UnitsOfAnswer {
     pub(crate) units: Vec<UnitRows>,

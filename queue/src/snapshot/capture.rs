@@ -1,4 +1,4 @@
-//! What a queue is at one moment, held for as long as somebody reads it.
+//! The contents of a queue at one moment, held for as long as they are read.
 
 use std::collections::BTreeMap;
 

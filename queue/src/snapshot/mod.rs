@@ -22,8 +22,8 @@
 //!
 //! # All or nothing
 //! A restored partition becomes visible with the last record, which on disk is one frame of the journal:
-//! until then its payload lies in segments that nobody refers to, which the next opening deletes. So there is
-//! no half of a restored partition, in this process or after its death. Rows keep their handles.
+//! until then its payload lies in segments without references, which the next opening deletes. So there is
+//! never half of a restored partition, in this process or after its death. Rows keep their handles.
 //!
 //! # Deliberately absent
 //! Increments: a snapshot has all that is live. Compression of payload: it is mostly token ids and

@@ -16,15 +16,15 @@ use crate::journal::{Body, framed};
 use crate::record::{PayloadRecord, Record};
 use crate::store::{Chunk, ChunkId, Encoded, Loaded, payload_bytes};
 
-/// A payload of several records is of about this size, what is larger stays alone; bytes. Whoever reads one
-/// row of it from the disk later reads all of it for its checksum, so it is no larger than it takes for its
-/// head to cost nothing.
+/// The approximate size of a payload of several records in bytes; larger records stay alone. A later read of
+/// one row reads the whole payload for its checksum, so the size is just large enough for the head to cost
+/// little.
 const PACK_BYTES: usize = 256 << 10;
-/// A frame is closed when its records take so many bytes,
+/// A frame is closed when its records take this many bytes,
 const FRAME_BYTES: usize = 1 << 20;
 /// or its payload.
 const FRAME_PAYLOAD_BYTES: usize = 1 << 20;
-/// Of compression: zstd's own choice.
+/// Level of compression: zstd's default.
 const LEVEL: i32 = 3;
 /// What reading a frame may take of memory beside what it unpacks to, as a power of two; the level asks for
 /// 21.
@@ -60,7 +60,7 @@ impl Payload {
 pub(super) struct Filling {
     body: Body,
     payloads: Vec<Payload>,
-    /// Of all of them.
+    /// Size of all payloads.
     payload_bytes: usize,
 }
 

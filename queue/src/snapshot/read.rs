@@ -43,8 +43,7 @@ impl Frame {
     }
 }
 
-/// Reads a snapshot that somebody else may have written, or damaged: nothing in it is taken on trust, no
-/// length either.
+/// Reads a snapshot that may come from elsewhere or be damaged: nothing in it is trusted, lengths included.
 pub(super) struct Reader<'a> {
     source: &'a mut dyn Read,
     /// Bytes that have been read.

@@ -36,7 +36,7 @@ struct Arrival {
     rows: usize,
     /// Rows that records have.
     given: usize,
-    /// Whose it is.
+    /// The partition that the payload belongs to.
     partition: Option<String>,
     /// Where the process holds them.
     held: Option<Chunk>,
@@ -72,7 +72,7 @@ impl Arrival {
     }
 }
 
-/// Partitions that nobody sees yet.
+/// Partitions that are not visible yet.
 struct Restoration<'a> {
     queue: &'a TransferQueue,
     replay: Replay,
@@ -330,9 +330,9 @@ fn send(journal: &Journal, entry: Entry) {
     }
 }
 
-/// Rows that anybody may have written. Arrow's reader takes a stream's lengths on trust, and panics where one
-/// leads out of its bytes.
+/// Decodes rows that may come from elsewhere. Arrow's reader trusts a stream's lengths, and panics when one
+/// points outside of its bytes.
 fn decode_untrusted(bytes: Buffer) -> Result<Chunk, QueueError> {
-    let panicked = |_| QueueError::Arrow { reason: "payload whose lengths lead out of its bytes".to_owned() };
+    let panicked = |_| QueueError::Arrow { reason: "payload: expected lengths within its bytes".to_owned() };
     catch_unwind(AssertUnwindSafe(|| decode(bytes))).map_err(panicked)?
 }

@@ -15,15 +15,14 @@ use crate::record::Record;
 use crate::store::{ChunkId, Loader, Source};
 use crate::tasks;
 
-/// A queue, or one of its partitions, at one moment: what it was when this was made, whatever happens
-/// meanwhile.
+/// A queue, or one of its partitions, as it was when the snapshot was made, whatever happens meanwhile.
 ///
 /// Pieces are made when they are asked for, with one chunk and one frame in memory at a time. What changes
-/// before it is reached is kept as it was, in memory or as an open segment file: so one that nobody reads on
-/// takes as much as went. Until it is dropped it holds the queue's directory.
+/// before it is read is kept as it was, in memory or as an open segment file: a snapshot that is not read on
+/// takes room for everything that has gone since. Until it is dropped it holds the queue's directory.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// Nobody else may open its directory meanwhile: he would tidy up what is read here.
+    /// Keeps the directory locked: another process that opens it would delete what is read here.
     _queue: TransferQueue,
     partitions: VecDeque<CutReader>,
     /// What was read of the first of them and is not written yet.

@@ -34,7 +34,7 @@ use segments::SegmentWriter;
 
 /// A chunk that is at least so long is mapped; below that reading it costs less. Bytes.
 const MAPPED_BYTES_MIN: u64 = 64 << 10;
-/// Chunks of so many bytes are encoded on the spot: that takes less than to hand them to another thread.
+/// Chunks of this many bytes are encoded on the spot: that takes less than to hand them to another thread.
 const INLINE_BYTES_MAX: usize = 64 << 10;
 
 fn segment_path(dir: &Path, segment: u64) -> PathBuf {
@@ -46,7 +46,7 @@ fn segment_number(path: &Path) -> Option<u64> {
     name.strip_prefix("segment-")?.strip_suffix(".arrow")?.parse().ok()
 }
 
-/// A segment is worth emptying when less than one in so many of its bytes is live.
+/// A segment is worth emptying when less than one in this many of its bytes is live.
 const SPARSE: u64 = 2;
 
 #[derive(Debug, Default)]
@@ -57,9 +57,9 @@ struct Segment {
     /// Its file, where a reader has it open.
     file: Weak<SegmentFile>,
     open: bool,
-    /// Of the file.
+    /// The size of the file.
     bytes: u64,
-    /// Of rows that somebody needs.
+    /// Bytes of rows that are still needed.
     live_bytes: u64,
     /// Its chunks are being moved, once: one that cannot be read stays.
     is_emptied: bool,
@@ -78,7 +78,7 @@ impl Segment {
 #[derive(Debug)]
 struct Held {
     location: ChunkLocation,
-    /// Of rows that somebody needs.
+    /// Bytes of rows that are still needed.
     live_bytes: u64,
 }
 

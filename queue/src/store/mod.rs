@@ -1,9 +1,10 @@
-//! The data plane: chunks of payload by key, and the seam for stores of other kinds.
+//! The data plane: chunks of payload by key, and the interface for other kinds of stores.
 //!
-//! A chunk is the rows of one put: immutable, with buffers of its own, so that freeing it frees its memory
-//! whatever batch it was cut from. A [`Store`] takes chunks, many at a time, gives them back by their keys
-//! and frees them. There are three here: memory, segment files, and the storage units of other machines. A
-//! queue can be opened with any other ([`TransferQueue::open_with`](crate::TransferQueue::open_with)).
+//! A chunk has the rows of one put. It is immutable and has its own buffers, so that freeing it frees its
+//! memory whatever batch it was a slice of. A [`Store`] stores chunks, many at a time, returns them by their
+//! keys and frees them. This module has three stores: memory, segment files, and the storage units of other
+//! machines. A queue can be opened with any other store
+//! ([`TransferQueue::open_with`](crate::TransferQueue::open_with)).
 //!
 //! # A store, step by step
 //! 1. [`put`](Store::put) keeps chunks, and says what became of each: [`Stored::Held`] where it is gone with
@@ -17,10 +18,10 @@
 //!    Then [`opened`](Store::opened) says that this was all: what else the store has of this queue was never
 //!    acknowledged, or is freed, and can go.
 //!
-//! Everything else has a default. A store in this process gives [`resident`](Store::resident), and the queue
-//! compacts and packs its chunks; a store with places to give back takes [`thin`](Store::thin); one that
-//! reads at leisure what it has freed gives [`pin`](Store::pin), else the queue holds frees back while a
-//! snapshot reads.
+//! The other calls have defaults. A store in this process implements [`resident`](Store::resident), and the
+//! queue compacts and packs its chunks. A store that can free single rows implements [`thin`](Store::thin). A
+//! store that can still read what it has freed implements [`pin`](Store::pin); without it the queue delays
+//! frees while a snapshot reads.
 //!
 //! [`conformance`](crate::conformance) has the tests that a store must pass.
 //!
@@ -63,15 +64,14 @@ pub(crate) use pin::{HeldBack, Loaded, Loader, Source, runs};
 pub use pin::{Pin, Pinned};
 pub(crate) use sizes::ChunkSizes;
 
-/// A store of a queue in memory: what [`TransferQueue::open`](crate::TransferQueue::open) takes without a
-/// directory.
+/// A store in memory, which [`TransferQueue::open`](crate::TransferQueue::open) uses without a directory.
 pub fn memory() -> Arc<dyn Store> {
     Arc::new(MemoryStore::default())
 }
 
-/// A store of segment files in a directory that is there: what
-/// [`TransferQueue::open`](crate::TransferQueue::open) takes with one. A file is closed when it has so many
-/// bytes.
+/// A store of segment files in an existing directory, which
+/// [`TransferQueue::open`](crate::TransferQueue::open) uses with a directory. A file is closed at
+/// `segment_bytes`.
 pub fn segments(dir: &Path, segment_bytes: u64) -> Arc<dyn Store> {
     Arc::new(Arc::new(DiskStore::new(dir, segment_bytes)))
 }
@@ -81,8 +81,8 @@ pub(crate) const SEGMENTS: &str = "segments";
 /// The name of the store of the storage units.
 pub(crate) const UNITS: &str = "units";
 
-/// Names a chunk. A queue gives each number once; but a number whose chunk was never [kept](Store::keep) is
-/// given again after a restart.
+/// The name of a chunk. A queue gives each number once, except that it gives a number again after a restart
+/// if its chunk was never [kept](Store::keep).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ChunkId(pub u64);
 
@@ -91,37 +91,37 @@ pub struct ChunkId(pub u64);
 pub(crate) struct ChunkLocation {
     /// Number of the segment file.
     pub(crate) segment: u64,
-    /// Of its first byte.
+    /// Offset of its first byte.
     pub(crate) offset: u64,
     /// Bytes.
     pub(crate) length: u64,
-    /// CRC-32 of them.
+    /// CRC-32 of these bytes.
     pub(crate) checksum: u32,
 }
 
 /// Chunks begin at multiples of this, as arrow's buffers do within them; bytes.
 pub(crate) const ALIGNMENT: u64 = 64;
 
-/// Rows on their way to a store.
+/// Rows that are put into a store.
 #[derive(Debug, Clone)]
 pub struct NewChunk {
-    /// Their key.
+    /// Their key in the store.
     pub chunk: ChunkId,
     /// The rows.
     pub rows: Chunk,
-    /// The group that they belong to, the first one if they are of several: a store of many parts keeps
-    /// groups together.
+    /// The group that the rows belong to; the first one if they belong to several. A store of many parts
+    /// keeps groups together.
     pub group: String,
 }
 
-/// What a store has done with a chunk, and what has to be written down for it to be found again.
+/// What a store has done with a chunk, and what must be written down so that the chunk is found again.
 #[derive(Debug)]
 pub enum Stored {
-    /// It is there for as long as the process lives.
+    /// The chunk exists for as long as the process lives.
     Held,
-    /// It is there once these bytes are, which the journal's writer hands to the store's [`Appender`].
+    /// The chunk exists once these bytes do, which the journal's writer hands to the store's [`Appender`].
     Unwritten(Encoded),
-    /// It is there, and this note finds it.
+    /// The chunk exists, and this note finds it.
     Noted(Note),
 }
 
@@ -130,7 +130,7 @@ impl Stored {
         matches!(self, Self::Held)
     }
 
-    /// What is written in front of the put's record, and what the record says of the place.
+    /// The bytes that are written before the put's record, and the note in the record.
     pub(crate) fn into_parts(self) -> (Option<Encoded>, Option<Note>) {
         match self {
             Self::Held => (None, None),
@@ -140,42 +140,42 @@ impl Stored {
     }
 }
 
-/// Whether rows can be read at the moment.
+/// Whether rows can be read now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// They can.
+    /// They can be read.
     Within,
-    /// What has them does not answer: they are not given out until it does.
+    /// The unit with the rows does not answer: the rows are not given to consumers until it does.
     Away,
 }
 
 /// Rows of a chunk that a reader wants.
 #[derive(Debug, Clone)]
 pub struct Wanted {
-    /// Their chunk.
+    /// The chunk.
     pub chunk: ChunkId,
-    /// The first of them there.
+    /// The first row.
     pub first: usize,
-    /// How many follow each other.
+    /// The number of rows, which follow each other.
     pub rows: usize,
     /// The columns that the chunk has.
     pub columns: Arc<[String]>,
 }
 
-/// Rows that were wanted: they begin at row `first` of a chunk, which may have others too.
+/// The rows that a reader wants: they begin at row `first` of a chunk, which may have other rows too.
 #[derive(Debug, Clone)]
 pub struct Found {
-    /// With at least the columns that were asked for.
+    /// A batch with at least the requested columns.
     pub chunk: Chunk,
-    /// Where they begin.
+    /// The first of the requested rows in the batch.
     pub first: usize,
 }
 
 /// The rows of a chunk that are still needed.
 pub struct Live<'a> {
-    /// How many.
+    /// The number of needed rows.
     pub rows: usize,
-    /// How many it was written with.
+    /// The number of rows that were written.
     pub of: usize,
     places: &'a dyn Fn() -> Vec<u32>,
 }
@@ -185,7 +185,7 @@ impl<'a> Live<'a> {
         Self { rows, of, places }
     }
 
-    /// Their places in the chunk: O(rows).
+    /// The places of the needed rows in the chunk: O(rows).
     pub fn places(&self) -> Vec<u32> {
         (self.places)()
     }
@@ -197,17 +197,18 @@ impl std::fmt::Debug for Live<'_> {
     }
 }
 
-/// What a queue may expect of a store.
+/// The capabilities of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
-    /// A chunk whose note was written down is there when the process has died and the store is opened anew:
-    /// only such a store is a queue's with a directory.
+    /// Whether a chunk whose note was written down exists after the process has died and the store is opened
+    /// again. Only such a store can serve a queue with a directory.
     pub outlives_process: bool,
-    /// Its chunks are read without a network: [`verify`](crate::TransferQueue::verify) reads each of them.
+    /// Whether chunks are read without a network: [`verify`](crate::TransferQueue::verify) then reads each of
+    /// them.
     pub is_local: bool,
 }
 
-/// A file that no chunk lies in.
+/// A file without chunks.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stray {
     /// The file.
@@ -216,28 +217,28 @@ pub struct Stray {
     pub bytes: u64,
 }
 
-/// Chunks by key: see the [module](self) for the order of the calls. Calls that wait are about many chunks,
-/// so that what lies behind a network costs one way there and back.
+/// A store of chunks by key; the [module](self) describes the order of the calls. Calls that wait take many
+/// chunks, so that a store behind a network needs one round trip.
 pub trait Store: Send + Sync + 'static {
-    /// The name that its notes are written down with: a word that no other store of the queue has. It never
+    /// The name with which its notes are written down: a word that no other store of the queue has. It never
     /// changes.
     fn name(&self) -> &'static str;
 
-    /// What a queue may expect of it.
+    /// The capabilities of the store.
     fn capabilities(&self) -> Capabilities;
 
-    /// Takes chunks in: what became of each, in their order; or none of them, with what is left behind freed
-    /// sooner or later. An error that is [`Retryable`](crate::ErrorClass::Retryable) is passed to the
-    /// producer, who puts again.
+    /// Stores chunks, and returns what became of each, in their order. After an error no chunk is stored, and
+    /// what is left behind is freed sooner or later. An error that is
+    /// [`Retryable`](crate::ErrorClass::Retryable) is passed to the producer, which puts again.
     ///
-    /// Cancel-safe in the same sense.
+    /// Cancel-safe: after a dropped call what is left behind is freed too.
     fn put(&self, chunks: Vec<NewChunk>) -> BoxFuture<'_, Result<Vec<Stored>, QueueError>>;
 
-    /// Rows of chunks, of which only `columns` are needed (all if absent), in the order in which they are
-    /// wanted. Where they are not there, or not what was written, it is an error: [`QueueError::ChunkGone`]
-    /// if the chunk was freed or has moved, [`QueueError::Corrupt`] if its bytes are not what was written
-    /// (its rows are lost then), and one that is [`Retryable`](crate::ErrorClass::Retryable) if they may be
-    /// read later: the consumer is told, and its rows are given again.
+    /// Reads rows of chunks, of which only `columns` are needed (all if absent), in the order of the request.
+    /// The error is [`QueueError::ChunkGone`] if a chunk was freed or has moved, [`QueueError::Corrupt`] if
+    /// its bytes differ from what was written (then its rows are lost), and one that is
+    /// [`Retryable`](crate::ErrorClass::Retryable) if the rows may be read later: the consumer gets the
+    /// error, and its rows are given again.
     ///
     /// Cancel-safe.
     fn get<'a>(
@@ -246,53 +247,53 @@ pub trait Store: Send + Sync + 'static {
         columns: Option<&'a [String]>,
     ) -> BoxFuture<'a, Vec<Result<Found, QueueError>>>;
 
-    /// Frees chunks. Freeing one that is not there is nothing. Must not wait: what takes long goes on beside
-    /// it.
+    /// Frees chunks. Freeing an unknown chunk has no effect. Must not wait: long work continues in the
+    /// background.
     fn free(&self, chunks: &[ChunkId]);
 
-    /// Bytes of payload that are held here for live chunks, in memory or on disk; 0 for what lies on other
+    /// Bytes of payload that this process holds for live chunks, in memory or on disk; 0 for payload on other
     /// machines.
     fn bytes(&self) -> u64;
 
-    /// A chunk is part of the queue: what is written down about it is durable, or was read back. Says whether
-    /// its rows are within reach. Must not wait.
+    /// Makes a chunk part of the queue: the record with its note is durable, or was read back. Returns
+    /// whether the rows can be read. Must not wait.
     fn keep(&self, chunk: ChunkId, note: &Note) -> Result<Reach, QueueError>;
 
-    /// The note of a chunk that was kept, for a journal that is rewritten; `None` where it is not there.
+    /// The note of a kept chunk, for a journal that is rewritten; `None` if the chunk is unknown.
     fn note(&self, chunk: ChunkId) -> Option<Note>;
 
-    /// Every chunk that the journal knows was kept. Gives the side of the store that the journal's writer
-    /// drives, if it has one. Called once, before the first put; not where the queue is only looked at.
+    /// Called once when every chunk that the journal knows was kept, before the first put; not called when
+    /// the queue is only read. Returns the part of the store that the journal's writer drives, if it has one.
     fn opened(&self) -> Result<Option<Box<dyn Appender>>, QueueError> {
         Ok(None)
     }
 
-    /// Only some rows of a chunk are still needed. Must not wait.
+    /// Tells the store that only some rows of a chunk are still needed. Must not wait.
     fn thin(&self, _chunk: ChunkId, _live: &Live<'_>) {}
 
-    /// Its chunks as arrays in this process: the queue copies what is needed of chunks that are mostly dead,
-    /// and makes one of many small ones.
+    /// Its chunks as arrays in this process: the queue compacts chunks that are mostly dead, and joins many
+    /// small ones.
     fn resident(&self) -> Option<&dyn Resident> {
         None
     }
 
-    /// Holds a chunk for a reader that takes its time: it can be read until the pin is dropped, also when it
-    /// is freed or moved. Must not wait for a network. Not asked of a store that answers [`Pin::Unpinned`]:
-    /// there the queue holds back frees while the reader reads.
+    /// Holds a chunk for a slow reader: the chunk can be read until the pin is dropped, even if it is freed
+    /// or moved. Must not wait for a network. If the store answers [`Pin::Unpinned`], the queue delays frees
+    /// while the reader reads.
     fn pin(&self, _chunk: ChunkId) -> Pin {
         Pin::Unpinned
     }
 
-    /// Rows that a client has brought here by itself: the note as the store would have made it, or an error
-    /// where it takes none there.
+    /// Admits rows that a client has stored here by itself: returns the note that the store would have made,
+    /// or an error if the store takes no such rows.
     fn admit(&self, _note: Note) -> Result<Note, QueueError> {
         Err(QueueError::BadRequest {
             reason: format!("store={} takes rows from the queue alone", self.name()),
         })
     }
 
-    /// Files of its own that no chunk lies in and that [`opened`](Self::opened) would delete; a file may be
-    /// there because it is just being filled. Blocks.
+    /// Files of the store without chunks, which [`opened`](Self::opened) would delete. A file may be among
+    /// them because it is just being filled. Blocks.
     fn strays(&self) -> Result<Vec<Stray>, QueueError> {
         Ok(Vec::new())
     }
@@ -300,26 +301,26 @@ pub trait Store: Send + Sync + 'static {
 
 /// Chunks that are arrays in this process.
 pub trait Resident {
-    /// A chunk that is there.
+    /// A chunk, if it exists.
     fn chunk(&self, chunk: ChunkId) -> Option<Chunk>;
 
-    /// Takes a chunk that the queue has made of others.
+    /// Adds a chunk that the queue has made from others.
     fn insert(&self, chunk: ChunkId, rows: Chunk);
 }
 
-/// The writing side of a store whose payload the journal's writer writes, in front of the records that speak
-/// of it: a batch of puts costs one sync of payload and one of records. On the writer's thread; blocks.
+/// The writing part of a store whose payload the journal's writer writes, before the records that refer to
+/// it: a batch of puts costs one sync of payload and one of records. Called on the writer's thread; blocks.
 pub trait Appender: Send {
     /// Appends a chunk. It is not part of the queue before it is [kept](Store::keep).
     fn append(&mut self, chunk: ChunkId, rows: &Encoded) -> Result<Note, QueueError>;
 
-    /// What an appended chunk came with is over: by now it is kept, or nobody wants it.
+    /// The put of an appended chunk has ended: the chunk is kept by now, or is not wanted.
     fn settle(&mut self, chunk: ChunkId);
 
-    /// Makes durable what was appended. Once that has failed it never succeeds again.
+    /// Makes durable what was appended. After one failure it never succeeds again.
     fn sync(&mut self) -> Result<(), QueueError>;
 
-    /// Chunks that the store wants to have written anew, so that it can give up what lies beside them.
+    /// Chunks that the store wants to have written again, so that it can free the segments in which they lie.
     fn take_sparse(&mut self) -> Vec<ChunkId>;
 }
 

@@ -28,8 +28,7 @@ impl<T: Serialize + Debug + Send + Sync + 'static> Content for T {
     }
 }
 
-/// What has to be known to find a chunk again: any value of the store's own that is JSON. Nobody but the
-/// store reads it. Cheap to clone.
+/// What a store needs to find a chunk again: any JSON value. Only the store reads it. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Note {
     store: Cow<'static, str>,
@@ -45,7 +44,7 @@ impl Note {
         Self::of(store, Arc::new(content))
     }
 
-    /// The same of a value that the store has itself.
+    /// A note of a value that the store has itself.
     pub fn of<T: Serialize + Debug + Send + Sync + 'static>(
         store: impl Into<Cow<'static, str>>,
         content: Arc<T>,

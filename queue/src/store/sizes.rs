@@ -10,7 +10,7 @@ use super::needed_bytes;
 /// How much a chunk keeps in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ChunkSizes {
-    /// Of its allocations.
+    /// Size of its allocations.
     pub(crate) held_bytes: u64,
     /// What each row needs.
     pub(crate) rows: Vec<u32>,
@@ -31,7 +31,7 @@ impl RowBytes {
         }
     }
 
-    /// Of the rows before each, and of all.
+    /// The size of the rows before each row, and of all rows.
     fn sums(&self, rows: usize) -> Vec<u64> {
         let mut sums = Vec::with_capacity(rows + 1);
         let mut sum = 0;
@@ -88,7 +88,7 @@ fn row_bytes(data: &ArrayData) -> RowBytes {
     }
 }
 
-/// Of rows that are stretches of `values`.
+/// The sizes of rows that are slices of `values`.
 fn by_offsets<Offset: ArrowNativeType>(data: &ArrayData, values: &RowBytes) -> RowBytes {
     let width = size_of::<Offset>() as u64;
     let Some(buffer) = data.buffers().first() else { return RowBytes::Even(width) };

@@ -22,7 +22,7 @@ pub trait GroupSampler: Send + Sync {
     /// The groups to lease, by their places among the fresh groups that are ready, `ready[0]` being the
     /// oldest. None or too few for the take's `at_least`: it waits for a change.
     ///
-    /// Called under the partition's lock: it must neither wait nor call the queue, and what it costs
-    /// everybody pays. Seeing all ready groups is O(groups), which no built-in sampler is.
+    /// Called under the partition's lock: it must neither wait nor call the queue, and every other call
+    /// waits for it. Seeing all ready groups is O(groups), which no built-in sampler is.
     fn choose(&self, ready: &[ReadyGroup<'_>], take: &Take) -> Vec<usize>;
 }

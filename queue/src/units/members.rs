@@ -1,4 +1,4 @@
-//! Who there is, and what lies where.
+//! The storage units that exist, and the chunks that lie on each.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ struct Placed {
 struct State {
     members: BTreeMap<String, Member>,
     chunks: HashMap<ChunkId, Placed>,
-    /// Units that somebody could not reach.
+    /// Units that a client could not reach.
     suspects: HashSet<String>,
 }
 
@@ -128,7 +128,7 @@ impl Units {
         Some(Chosen { unit, client: chosen.client.clone()?, is_durable })
     }
 
-    /// Somebody could not reach a unit.
+    /// A client could not reach a unit.
     pub(crate) fn suspect(&self, unit: &str) {
         self.state.lock().suspects.insert(unit.to_owned());
     }
@@ -142,14 +142,14 @@ impl Units {
         }
     }
 
-    /// A unit that was silent, or that somebody could not reach, answers.
+    /// A unit that was silent, or that a client could not reach, answers.
     pub(crate) fn heard(&self, unit: &str) {
         if let Ok(member) = self.state.lock().member(unit) {
             (member.is_shunned, member.seen) = (false, Instant::now());
         }
     }
 
-    /// Units that are silent or that somebody could not reach, and how to ask them.
+    /// Units that are silent or that a client could not reach, and how to ask them.
     pub(crate) fn take_doubtful(&self, now: Instant) -> Vec<(String, Option<Arc<dyn UnitClient>>)> {
         let mut state = self.state.lock();
         let suspects = std::mem::take(&mut state.suspects);
@@ -189,8 +189,8 @@ impl Units {
     pub(super) fn insert(&self, chunk: ChunkId, place: Arc<Place>) -> Reach {
         let mut state = self.state.lock();
         let (unit, is_durable) = (place.unit.clone(), place.is_durable);
-        // As the journal is read nobody has announced himself yet; or the unit has died while the rows were
-        // written down.
+        // While the journal is read no unit has registered yet; otherwise the unit has died while the rows
+        // were written down.
         let member = state.members.entry(unit.clone()).or_insert_with(|| Member {
             card: UnitCard { unit, url: String::new(), is_durable },
             client: None,

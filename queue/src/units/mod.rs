@@ -1,9 +1,9 @@
 //! Payload on other machines.
 //!
 //! A **storage unit** is a queue server of its own whose rows only the controller knows: the controller keeps
-//! the table (who may take what) and, for each chunk, its [`Place`]: the unit and the handles of its rows
-//! there. So a unit brings the durability, the checksums, the compaction and the wire format of any queue,
-//! and clients read and write it with the same calls.
+//! the table (which task may take which rows) and, for each chunk, its [`Place`]: the unit and the handles
+//! of its rows there. So a unit brings the durability, the checksums, the compaction and the wire format of
+//! any queue, and clients read and write it with the same calls.
 //!
 //! ```text
 //!   client --- put payload ---> unit          (chosen by rendezvous hashing of the group)
@@ -19,8 +19,7 @@
 //!   is back; otherwise they are freed at once with the disposition `lost`, and their whole groups with them.
 //! - A unit's name is the identity of what it holds: one that lost its rows comes back under another.
 //! - A blob that no table knows is removed by its unit: a put that failed half-way leaves nothing.
-//! - Nobody is buried unheard: a unit is dead when it does not answer, not when it says nothing of its own
-//!   accord.
+//! - A unit is asked before it counts as dead: it is dead when it does not answer, not when it is silent.
 //!
 //! # Deliberately absent
 //! Replication: that is the business of an existing distributed store behind [`Store`](crate::Store).
@@ -48,13 +47,13 @@ pub(crate) use members::Units;
 pub const BLOBS: &str = "_blobs";
 /// The task of [`BLOBS`] that never takes anything: rows go when the controller clears them.
 const CONTROLLER: &str = "controller";
-/// A unit that has not been heard of for so long is asked whether it is there.
+/// A unit that has been silent for this time is probed.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
-/// A unit that keeps its rows in memory and is not there, though the journal or a put spoke of it, may come
-/// for so long: to a controller that was started anew its units have yet to announce themselves.
+/// How long the controller waits for a unit that keeps its rows in memory and that only the journal or a put
+/// names: the units of a restarted controller have yet to register.
 const RETURN_MAX: Duration = Duration::from_secs(10);
 
-/// A blob that the controller does not know after so long was never put.
+/// A blob that the controller does not know after this time was never put.
 pub(crate) const ORPHAN_AGE: Duration = Duration::from_secs(600);
 
 /// What a unit's partition is declared as.
@@ -95,7 +94,7 @@ pub(crate) trait UnitClient: std::fmt::Debug + Send + Sync {
         columns: Option<&'a [String]>,
     ) -> BoxFuture<'a, Result<Vec<RecordBatch>, QueueError>>;
 
-    /// Frees those of the rows that are there.
+    /// Frees the existing rows among these.
     fn clear<'a>(&'a self, rows: &'a [RowHandle]) -> BoxFuture<'a, Result<(), QueueError>>;
 
     /// Whether it answers. Waits as long as it takes.
@@ -143,7 +142,7 @@ pub enum UnitStatus {
 /// A unit for people and clients.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnitInspection {
-    /// As it announced itself.
+    /// The card with which it registered.
     #[serde(flatten)]
     pub card: UnitCard,
     /// What it is.

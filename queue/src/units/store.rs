@@ -16,8 +16,8 @@ use crate::store::{
 const AT_A_TIME: usize = 16;
 
 impl Units {
-    /// Puts chunks on the units that their groups belong to, or the next ones if those are away. `None`:
-    /// there are none that take rows, and what has been put is removed as nobody's.
+    /// Puts chunks on the units that their groups belong to, or the next ones if those are away. `None`
+    /// if no unit takes rows; what has been put is then removed as blobs that no table refers to.
     pub(crate) async fn put_all(&self, chunks: &[NewChunk]) -> Result<Option<Vec<Stored>>, QueueError> {
         let putting = stream::iter(0..chunks.len()).map(|at| self.put_one(&chunks[at])).buffered(AT_A_TIME);
         let places: Vec<Option<Place>> = putting.try_collect().await?;
@@ -75,8 +75,8 @@ impl Store for Units {
     }
 
     fn put(&self, chunks: Vec<NewChunk>) -> BoxFuture<'_, Result<Vec<Stored>, QueueError>> {
-        let nobody = || QueueError::UnitAway { unit: "any".to_owned() };
-        async move { self.put_all(&chunks).await?.ok_or_else(nobody) }.boxed()
+        let no_unit = || QueueError::UnitAway { unit: "any".to_owned() };
+        async move { self.put_all(&chunks).await?.ok_or_else(no_unit) }.boxed()
     }
 
     fn get<'a>(

@@ -19,7 +19,7 @@ fn flags(batch: &RecordBatch, column: &str) -> Vec<bool> {
 async fn one_unfinished_rollout_at_the_head_blocks_no_fetch() {
     let pool = pool(pool_config(64)).await;
     pool.submit_step(step("slow", "slow-a", 0, false)).await.unwrap();
-    assert!(pool.fetch_batch("train", 4).await.unwrap().is_none(), "none, at once");
+    assert!(pool.fetch_batch("train", 4).await.unwrap().is_none(), "expected no batch, without a wait");
     submit_group(&pool, "p").await;
     submit_group(&pool, "q").await;
     let batch = pool.fetch_batch("train", 1).await.unwrap().unwrap();
@@ -66,7 +66,7 @@ async fn late_steps_make_no_zombie_groups() {
     closed(pool.submit_step(step("p", "a", 0, true)).await);
     let gone = pool.complete_trajectory("a").await;
     assert!(matches!(gone, Err(QueueError::UnknownSample { .. })), "{gone:?}");
-    // Given up, and given as it is.
+    // A group that is given up is delivered as it is.
     pool.submit_step(step("late", "d", 0, false)).await.unwrap();
     tokio::time::advance(Duration::from_secs(61)).await;
     let batch = pool.fetch_batch("train", 1).await.unwrap().unwrap();
@@ -134,7 +134,8 @@ async fn duplicate_steps_are_kept_once() {
     pool.submit_step(first.clone()).await.unwrap();
     let other = pool.submit_step(Step { reward: 0.25, ..first.clone() }).await;
     assert_eq!(other, Err(QueueError::StepDiffers { trajectory: "a".to_owned(), step: 0 }));
-    // Some new, some not, one twice in the same call; also when the trajectory and the group are complete.
+    // Some steps are new, some are known, and one comes twice in a call. Neither does it matter that the
+    // trajectory or the group is complete.
     let steps = [first.clone(), step("p", "a", 1, false), step("p", "a", 1, false), step("p", "a", 2, true)];
     pool.submit_steps(&steps).await.unwrap();
     pool.submit_steps(&steps).await.unwrap();
@@ -142,7 +143,7 @@ async fn duplicate_steps_are_kept_once() {
     pool.submit_steps(&steps).await.unwrap();
     let batch = pool.fetch_batch("train", 1).await.unwrap().unwrap();
     assert_eq!(batch.batch()["step_index"].as_primitive::<UInt32Type>().values()[..], [0, 1, 2, 0]);
-    // Two at once.
+    // Two submissions of a step at the same time.
     let twice = step("q", "c", 0, false);
     let (left, right) = tokio::join!(pool.submit_step(twice.clone()), pool.submit_step(twice));
     assert_eq!((left, right), (Ok(()), Ok(())));

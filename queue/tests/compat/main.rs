@@ -105,7 +105,7 @@ async fn keys_tour(client: &TransferQueueClient) {
     let list = client.kv_list("train").await.unwrap();
     assert_eq!(list["k0"], json!({ "step": 1 }));
     assert_eq!((&list["k1"], &list["k2"], list.len()), (&Value::Null, &json!("late"), 3));
-    // Fields of a key that come later, for keys that are there and one that is not; a tag alone.
+    // Fields of a key that come later, for existing keys and one that is not; a tag alone.
     let keys = ["k2", "k3", "k0"].map(str::to_owned);
     client.kv_batch_put(&keys, "train", Some(ints("reward", &[2, 3, 0])), None).await.unwrap();
     client.kv_put("k1", "train", None, Some(json!("now"))).await.unwrap();

@@ -79,7 +79,7 @@ async fn prompts_are_given_whole_and_all_consumed_means_all() {
         assert!(matches!(dock.all_consumed("missing").await, Err(QueueError::UnknownTask { .. })));
         dock.clear().await.unwrap();
     }
-    // A half prompt that was cleared begins anew.
+    // A half prompt that was cleared begins again.
     dock.put_experience(&ints("id", &[0]), &[0]).await.unwrap();
     dock.clear().await.unwrap();
     dock.put_experience(&ints("id", &[5, 6]), &[0, 1]).await.unwrap();

@@ -23,7 +23,7 @@ pub(crate) enum Op {
         which: usize,
         rows: usize,
     },
-    /// A task begins anew.
+    /// A task is reset.
     Reset {
         task: usize,
     },

@@ -25,7 +25,7 @@ const CAPACITY_ROWS: usize = 48;
 const LEASE_MS: u64 = 1_000;
 /// Consumers; each holds leases of its own.
 const CLIENTS: usize = 3;
-/// Of a case.
+/// Minimum number of operations of a case.
 const OPERATIONS_MIN: usize = 100;
 const CASES_IN_MEMORY: u32 = 800;
 const CASES_ON_DISK: u32 = 220;
@@ -45,7 +45,7 @@ fn run(operations: Vec<Op>, dir: Option<&Path>) {
     });
 }
 
-/// Checks so many random courses; `ROLLDOCK_QUEUE_CASES` asks for another number. Says how many operations
+/// Checks this many random courses; `ROLLDOCK_QUEUE_CASES` asks for another number. Says how many operations
 /// they had.
 fn check(cases: u32, root: impl Fn() -> Option<tempfile::TempDir>) {
     let asked = std::env::var("ROLLDOCK_QUEUE_CASES").ok().and_then(|cases| cases.parse().ok());

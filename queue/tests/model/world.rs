@@ -31,7 +31,7 @@ pub(crate) struct World<'a> {
     model: Model,
 }
 
-/// The directory of the process after so many deaths.
+/// The directory of the process after this many deaths.
 fn dir(root: Option<&Path>, deaths: usize) -> Option<PathBuf> {
     root.map(|root| root.join(deaths.to_string()))
 }

@@ -9,7 +9,7 @@ use rolldock_queue::{Durability, Put, QueueConfig, RowHandle, TransferQueue};
 use super::support::{in_memory, on_disk, restore, rows, snapshot};
 use super::{Words, put_singly, row_bytes};
 
-/// Of which every fiftieth row has the larger part.
+/// Token counts of rows, of which every fiftieth is large.
 fn ragged(row: i64) -> i32 {
     if row % 50 == 7 { 12_500 } else { 16 }
 }

@@ -16,7 +16,7 @@ use serde_json::json;
 
 use support::{Seen, advantages, all_of, assert_same, in_memory, on_disk, restore, rows, snapshot, spec};
 
-/// Of a row with so many tokens: a number, where its list begins, and the list.
+/// Size of a row with this many tokens: a number, the offset of its list, and the list.
 fn row_bytes(tokens: i32) -> usize {
     8 + 4 + 4 * tokens as usize
 }
@@ -134,7 +134,7 @@ fn rows_of(schema: u8, first: i64, count: i64) -> RecordBatch {
 
 #[derive(Debug, Clone)]
 enum Op {
-    /// Groups of rows of a schema, each in puts of so many rows.
+    /// Groups of rows of a schema, each in puts of this many rows.
     Put {
         schema: u8,
         groups: u8,

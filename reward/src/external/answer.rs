@@ -13,11 +13,11 @@ use crate::invariants::is_finite_in_32_bits;
 use crate::scorer::{PART_NAME_BYTES_MAX, PARTS_MAX};
 use crate::{Parts, RewardError, Score};
 
-/// The most characters of an answer that an error quotes.
+/// Maximum number of characters of an answer that an error quotes.
 pub(super) const QUOTE_CHARS_MAX: usize = 200;
-/// The most characters of a prediction that are kept; it is shown to people and never scored again.
+/// Maximum number of characters of a prediction that are kept; it is shown to people and never scored again.
 const PRED_CHARS_MAX: usize = 1000;
-/// The most bytes of a code point in UTF-8.
+/// Maximum number of bytes of a code point in UTF-8.
 const CHAR_BYTES_MAX: usize = 4;
 
 /// The question that asks for the score of `job`.

@@ -51,7 +51,7 @@ pub use config::CodeConfig;
 const HARNESS: &str = include_str!("code/harness.py");
 /// The first line that the harness prints.
 const READY: &[u8] = b"rolldock ready\n";
-/// The most characters of a candidate's output in `pred` and in errors.
+/// Maximum number of characters of a candidate's output in `pred` and in errors.
 const EXCERPT_CHARS_MAX: usize = 100;
 /// The signal that the kernel sends at the limit of processor time.
 const SIGXCPU: i32 = 24;

@@ -61,7 +61,7 @@ pub struct ExternalConfig {
     /// The time limit of a job with all its attempts and pauses, in seconds. It counts from the moment at
     /// which the guard admits the job.
     pub deadline_s: f64,
-    /// The number of scores that the cache keeps, by the content of their jobs; 0 scores equal jobs anew.
+    /// The number of scores that the cache keeps, by the content of their jobs; 0 scores equal jobs again.
     pub cache_entries: usize,
     /// What happens to a job that has no score.
     pub on_failure: OnFailure,

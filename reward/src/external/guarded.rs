@@ -93,7 +93,7 @@ pub(crate) struct Guard {
     pub attempt: Duration,
     /// The time limit of a job with all its attempts and pauses, from its permit on.
     pub deadline: Duration,
-    /// The number of scores that the cache keeps; 0 scores every job anew.
+    /// The number of scores that the cache keeps; 0 scores every job again.
     pub cache_entries: usize,
     /// What happens to a job that has no score.
     pub on_failure: OnFailure,

@@ -1,4 +1,4 @@
-//! A reward server over HTTP, which scores one job or a batch of jobs a request.
+//! A reward server over HTTP, which scores one job or a batch of jobs per request.
 //!
 //! A single request posts the question of a job, and its answer is read as [`super::answer`] describes. A
 //! batch posts `{"items": [question, ..]}`, and the server answers `{"scores": [answer, ..]}` or the bare
@@ -36,9 +36,9 @@ use crate::{RewardError, Score};
 
 use batch::HttpBatch;
 
-/// The most bytes of an answer.
+/// Maximum number of bytes of an answer.
 pub(super) const ANSWER_BYTES_MAX: usize = 8 << 20;
-/// The most bytes that are read of a refusal; errors quote fewer.
+/// Maximum number of bytes that are read of a refusal; errors quote fewer.
 const REFUSAL_BYTES_MAX: usize = 1024;
 /// The time limit of a connection attempt.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
@@ -46,7 +46,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// not use a connection that the server is closing.
 const IDLE_MAX: Duration = Duration::from_secs(4);
 
-/// The most items of a request.
+/// Maximum number of items of a request.
 const BATCH_MAX: usize = 1 << 14;
 
 /// A reward server; its short form is `url` alone.
@@ -58,7 +58,7 @@ pub struct HttpConfig {
     /// The environment variable whose value is sent as a bearer token.
     #[serde(default)]
     pub api_key_env: Option<String>,
-    /// The most jobs of a request; one request a job when absent.
+    /// Maximum number of jobs of a request; one request per job when absent.
     #[serde(default)]
     pub batch_max: Option<usize>,
     /// How long a batch waits to become full, in milliseconds.
@@ -84,7 +84,7 @@ impl ShortForm for HttpConfig {
 }
 
 impl HttpConfig {
-    /// Builds the runner: one request a job, or a request a batch where `batch_max` is set.
+    /// Builds the runner: one request per job, or one per batch where `batch_max` is set.
     pub(super) fn runner(
         &self,
         tracker: TaskTracker,
@@ -203,7 +203,7 @@ fn cause_of(error: &reqwest::Error) -> String {
     cause.to_string()
 }
 
-/// A runner that sends one job a request.
+/// A runner that sends one job per request.
 pub(crate) struct HttpSingle(Endpoint);
 
 impl HttpSingle {

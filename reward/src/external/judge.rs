@@ -50,7 +50,7 @@ pub struct JudgeConfig {
     /// A Jinja template of the system message, which comes first.
     #[serde(default)]
     pub system: Option<String>,
-    /// The most tokens of the judge's answer; the server's limit when absent.
+    /// Maximum number of tokens of the judge's answer; the server's limit when absent.
     #[serde(default)]
     pub max_tokens: Option<u32>,
     /// The sampling temperature; the server's default when absent.

@@ -58,7 +58,7 @@ const WORKERS_PER_JOB_MAX: usize = 2;
 const START_PAUSE_FIRST: Duration = Duration::from_millis(20);
 /// The longest pause before a start.
 const START_PAUSE_MAX: Duration = Duration::from_secs(5);
-/// The most doublings of the pause; the longest pause is reached before.
+/// Maximum number of doublings of the pause; the longest pause is reached before.
 const DOUBLINGS_MAX: u32 = 16;
 
 /// The settings of a pool.

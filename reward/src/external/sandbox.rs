@@ -67,7 +67,7 @@ const WHAT: &str = "sandbox";
 const TRIAL: &str = include_str!("sandbox/trial.py");
 /// The time limit of a start, on a host under load.
 const START_MAX: Duration = Duration::from_secs(30);
-/// The most bytes that a trial prints.
+/// Maximum number of bytes that a trial prints.
 const TRIAL_BYTES_MAX: usize = 1 << 16;
 /// Since this version the kernel counts the processes of a user separately in each user namespace.
 const COUNTED_APART_SINCE: (u32, u32) = (5, 14);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::RewardError;
 
-/// The most processes of a pool.
+/// Maximum number of processes of a pool.
 pub(super) const WORKERS_MAX: usize = 1024;
 /// The longest limit of a job or of a start: one week.
 const SECONDS_MAX: f64 = 604_800.0;

@@ -36,7 +36,7 @@ pub enum GateRule {
         /// 1 or more.
         samples: usize,
     },
-    /// At most this share of the responses may be cut off at the token limit.
+    /// At most this share of the responses is cut off at the token limit.
     Truncated {
         /// From 0 to 1.
         share_max: f64,

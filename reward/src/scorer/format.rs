@@ -7,9 +7,9 @@ use super::{Score, ScoreInput, Scorer};
 use crate::RewardError;
 use crate::python_text::{is_space, strip};
 
-/// The most tags of a format.
+/// Maximum number of tags of a format.
 pub const TAGS_MAX: usize = 16;
-/// The most bytes of a tag's name.
+/// Maximum number of bytes of a tag's name.
 pub const TAG_BYTES_MAX: usize = 64;
 
 /// Scores 1 when the response consists of exactly these tags, in this order, each opened and closed once,

@@ -30,7 +30,7 @@ pub enum Ramp {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Length {
-    /// The most code points that have the full score.
+    /// Maximum number of code points that have the full score.
     pub target: usize,
     /// The fewest code points that score 0. Where it equals `target`, a response of that length has the full
     /// score.

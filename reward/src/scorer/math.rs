@@ -67,7 +67,7 @@ fn brace_roots(text: &str) -> Result<String, Exception> {
     Ok(result)
 }
 
-/// The most digits that Python's `int` reads by default; longer texts raise an exception.
+/// Maximum number of digits that Python's `int` reads by default; longer texts raise an exception.
 const INTEGER_DIGITS_MAX: usize = 4300;
 
 /// Whether the text is an integer as Python prints it.

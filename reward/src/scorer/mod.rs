@@ -119,7 +119,7 @@ pub enum ScorerConfig {
     MathEquiv {},
     /// See [`Routed`].
     Routed {
-        /// Of the rows that go to [`Gsm8k`].
+        /// The method for rows that go to [`Gsm8k`].
         #[serde(default)]
         method: Gsm8kMethod,
         /// Of the rows that go to [`MathDapo`].

@@ -13,7 +13,7 @@ use crate::python_text::strip;
 
 /// Bytes of the longest pattern.
 pub const PATTERN_BYTES_MAX: usize = 4096;
-/// The most bytes of a compiled pattern, which also bound the time per code point.
+/// Maximum number of bytes of a compiled pattern, which also bound the time per code point.
 pub const COMPILED_BYTES_MAX: usize = 1 << 20;
 
 /// The options of [`Pattern`].

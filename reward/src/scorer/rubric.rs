@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 use super::{Parts, Score, ScoreInput, Scorer, ScorerConfig};
 use crate::RewardError;
 
-/// The most parts of a rubric.
+/// Maximum number of parts of a rubric.
 pub const PARTS_MAX: usize = 32;
-/// The most bytes of a part's name.
+/// Maximum number of bytes of a part's name.
 pub const PART_NAME_BYTES_MAX: usize = 64;
 /// The largest weight, which keeps the sum finite.
 pub const WEIGHT_MAX: f64 = 1e6;

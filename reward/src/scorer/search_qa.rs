@@ -21,7 +21,7 @@ use crate::python_text::{is_space, strip};
 
 const OPEN: &str = "<answer>";
 const CLOSE: &str = "</answer>";
-/// The most tags of either kind that a response may have without a reduced score.
+/// Maximum number of tags of either kind that a response may have without a reduced score.
 const TAGS_MAX: usize = 10;
 const SCORE_WITH_MANY_TAGS: f64 = 0.25;
 const ARTICLES: &[&str] = &["a", "an", "the"];

@@ -5,7 +5,7 @@ use crate::invariants::Census;
 use crate::stats::SimStats;
 
 impl Core {
-    /// Counts sequences, blocks and tokens anew, for the invariants.
+    /// Counts sequences, blocks and tokens from scratch, for the invariants.
     pub(crate) fn census(&self) -> Census {
         let live = self.sequences.iter().map(|(number, sequence)| self.tokens_of(*number, sequence));
         Census {

@@ -61,8 +61,8 @@ impl Core {
         self.activity = Activity::Run { steps: steps - done };
     }
 
-    /// Plans anew after a call has changed the batch, the queues or the costs. The caller has called `settle`
-    /// before.
+    /// Makes a new plan after a call has changed the batch, the queues or the costs. The caller has called
+    /// `settle` before.
     pub(super) fn replan(&mut self, now_ns: u64) {
         if self.frozen_since_ns.is_some() {
             return;

@@ -16,7 +16,7 @@ use crate::request::{FinishReason, SimChoice, SimResponse};
 /// The fingerprint in every answer. The real server's names its build, and this one names the simulation.
 pub(crate) const FINGERPRINT: &str = "rolldock-simengine";
 
-/// Most prompts of one request.
+/// Maximum number of prompts of one request.
 const PROMPTS_MAX: usize = 1_024;
 
 /// The ids of every prompt of a request.

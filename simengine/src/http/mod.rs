@@ -6,7 +6,7 @@
 //! byte buffer.
 //!
 //! The protocol cannot mark that a prompt ends in earlier tokens of a sample that was cut off. The server
-//! recognises such a sample by its first dozen tokens and goes on with it exactly where it was cut, whichever
+//! recognises such a sample by its first dozen tokens and continues it exactly where it was cut, whichever
 //! server began it. It does not recognise a sample that was cut within these tokens, or that is requested
 //! together with others.
 //!

@@ -9,10 +9,10 @@ use super::Face;
 use super::reply::Refusal;
 use crate::request::{SimChunk, SimRequest, StopScan};
 
-/// Most stop strings (vLLM's `VLLM_MAX_STOP_STRINGS`).
+/// Maximum number of stop strings (vLLM's `VLLM_MAX_STOP_STRINGS`).
 const STOP_STRINGS_MAX: usize = 4;
 
-/// Most alternatives per token (vLLM's `--max-logprobs`).
+/// Maximum number of alternatives per token (vLLM's `--max-logprobs`).
 const LOGPROBS_MAX: i64 = 20;
 
 /// One string or several.

@@ -246,7 +246,7 @@ impl SimServer {
         self.with_core(Core::stats)
     }
 
-    /// Counts sequences, blocks and tokens anew, for [`invariants::check`](crate::invariants::check).
+    /// Counts sequences, blocks and tokens from scratch, for [`invariants::check`](crate::invariants::check).
     pub fn census(&self) -> Census {
         self.with_core(|core, _| core.census())
     }
@@ -257,7 +257,7 @@ impl SimServer {
         self.with_core(|core, now_ns| core.inject(fault, now_ns));
     }
 
-    /// Ends every fault. A server that had died starts anew, with fresh counters.
+    /// Ends every fault. A server that had died starts again, with fresh counters.
     pub fn heal(&self) {
         tracing::info!(server = %self.inner.config.name, "healed");
         self.with_core(Core::heal);

@@ -3,7 +3,7 @@
 use crate::request::SimRequest;
 use crate::{ServerConfig, SimError};
 
-/// Most samples of one request (vLLM's `VLLM_MAX_N_SEQUENCES`).
+/// Maximum number of samples of one request (vLLM's `VLLM_MAX_N_SEQUENCES`).
 const SAMPLES_MAX: u32 = 16_384;
 
 /// Checks a request and returns how many tokens its samples may have.

@@ -5,7 +5,7 @@
 //! or the order of arrival. So the effect of a scheduler on the data can be measured exactly.
 //!
 //! A response that is long enough begins with its identity, so that a server that is given the beginning of a
-//! response which was cut off can recognise the sample and go on with it.
+//! response which was cut off can recognise the sample and continue it.
 //!
 //! Lengths are log-normal, with a median that grows with the prompt's difficulty and once more for wrong
 //! responses. The chance that a response is right is `u^k / (u^k + (1 - u)^k)`, where `1 - u` is the

@@ -2,12 +2,12 @@
 //!
 //! A sample that was cut off comes back over HTTP as an ordinary prompt: the protocol does not mark the
 //! tokens that belong to the sample. So a response begins with its identity and a check sum, spelled in
-//! filler. If a prompt ends in such a beginning, the server goes on with that sample. Any server can do so,
+//! filler. If a prompt ends in such a beginning, the server continues that sample. Any server can do so,
 //! since none has to remember the sample.
 //!
 //! # Deliberately absent
-//! Samples that were cut within their signature (a dozen tokens), or too short to have one: they are drawn
-//! anew.
+//! Samples that were cut within their signature (a dozen tokens), or too short to have one, are not
+//! recognised: they are drawn as new responses.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ const CHECK_BITS: u32 = 32;
 
 /// Fewest bits per token. With a smaller filler vocabulary a signature would be too long.
 const BITS_MIN: u32 = 6;
-/// Most bits per token. Of a larger filler vocabulary only the first ids are used.
+/// Maximum number of bits per token. Of a larger filler vocabulary only the first ids are used.
 const BITS_MAX: u32 = 16;
 
 /// Spells identities in filler.

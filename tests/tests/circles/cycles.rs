@@ -10,7 +10,7 @@ pub(crate) struct Circle {
     /// The path of their parent; empty for the root.
     pub(crate) parent: String,
     pub(crate) members: Vec<String>,
-    /// Who names what of whom, by the modules that do: from, to, path.
+    /// Which module names which path of which other module: from, to, path.
     pub(crate) arrows: Vec<(String, String, String)>,
 }
 

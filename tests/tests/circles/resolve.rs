@@ -67,7 +67,7 @@ impl Tree {
         through_globs.next()
     }
 
-    /// All arrows of a module: to whom, and by which path.
+    /// All arrows of a module: to which module, and by which path.
     pub(crate) fn arrows(&self, from: ModuleId) -> Vec<(ModuleId, &Names)> {
         let paths = self.modules[from].paths.iter();
         let ends = paths.filter_map(|path| self.definer(from, path).map(|to| (to, path)));

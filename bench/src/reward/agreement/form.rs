@@ -24,7 +24,7 @@ pub(super) enum Form {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Number {
     pub(super) is_negative: bool,
-    /// At least one digit.
+    /// The digits; at least one.
     pub(super) digits: String,
     /// Digits after the point.
     pub(super) decimals: String,
@@ -120,7 +120,7 @@ impl Fraction {
         format!("{}{}/{}", self.sign(), self.top, self.bottom)
     }
 
-    /// As a decimal with every digit, if they end.
+    /// The number as a decimal with every digit, if the digits end.
     pub(super) fn decimal(&self) -> Option<String> {
         const PLACES_MAX: u32 = 9;
         let scaled = |places| u128::from(self.top) * 10_u128.pow(places);
@@ -129,7 +129,7 @@ impl Fraction {
         Some(self.with_places(scaled(places) / bottom, places))
     }
 
-    /// To the nearest decimal of so many places.
+    /// The number, rounded to this many places.
     pub(super) fn rounded(&self, places: u32) -> String {
         let bottom = u128::from(self.bottom);
         self.with_places((u128::from(self.top) * 10_u128.pow(places) + bottom / 2) / bottom, places)

@@ -3,7 +3,7 @@
 
 use super::form::{Form, Fraction, Number};
 
-/// How the answer was made of the truth.
+/// How the answer was made from the truth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Same,
@@ -92,13 +92,13 @@ impl Kind {
         }
     }
 
-    /// Whether the value stays.
+    /// Whether the answer has the value of the truth.
     pub(super) fn keeps(self) -> bool {
         self < Self::OffByOne
     }
 }
 
-/// An answer, its truth, and how the answer was made of the truth.
+/// An answer, its truth, and how the answer was made from the truth.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pair {
     pub(super) kind: Kind,
@@ -106,7 +106,7 @@ pub(super) struct Pair {
     pub(super) truth: String,
 }
 
-/// All pairs that can be made of a truth.
+/// All pairs that can be made from a truth.
 pub(super) fn pairs_of(truth: &str) -> Vec<Pair> {
     let mut pairs = Pairs { truth, pairs: Vec::new() };
     pairs.add(Kind::Same, truth);
@@ -140,7 +140,7 @@ struct Pairs<'a> {
 impl Pairs<'_> {
     fn add(&mut self, kind: Kind, answer: impl Into<String>) {
         let answer = answer.into();
-        // An answer that equals the truth has no other value, such as a reversed palindrome.
+        // An answer that equals the truth, such as a reversed palindrome, has no other value.
         if kind == Kind::Same || answer != self.truth {
             self.pairs.push(Pair { kind, answer, truth: self.truth.to_owned() });
         }
@@ -269,7 +269,7 @@ impl Pairs<'_> {
     }
 }
 
-/// Moves the part before the first plus outside of all brackets and braces behind it.
+/// Finds the first plus outside of all brackets and braces, and moves the part before it to the end.
 fn commuted(text: &str) -> Option<String> {
     let is_other = ["=", "<", ">", "\\in", "\\cup", "\\pm", "\\begin"].iter().any(|sign| text.contains(sign));
     let mut depth = 0_i32;
@@ -292,7 +292,7 @@ fn root_inside(text: &str) -> Option<String> {
     Some(format!("\\sqrt{{{}}}", factor.checked_pow(2)?.checked_mul(radicand)?))
 }
 
-/// An interval as an inequality. `(1, 2)` may be a point and `[1, 2]` a list, so that they have none.
+/// An interval as an inequality. `(1, 2)` may be a point and `[1, 2]` a list, so they have no inequality.
 fn inequality(open: char, close: char, first: &str, last: &str) -> Option<String> {
     let above = if open == '[' { "\\le" } else { "<" };
     let below = if close == ']' { "\\le" } else { "<" };

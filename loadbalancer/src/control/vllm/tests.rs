@@ -29,7 +29,7 @@ fn series_of_several_engines_add_up() {
 fn a_real_servers_metrics_are_read() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/vllm/captures/metrics.txt");
     let Ok(text) = std::fs::read_to_string(path) else {
-        eprintln!("skipped: {path} is not there");
+        eprintln!("skipped: {path} does not exist");
         return;
     };
     let load = parse_metrics(&text);
@@ -117,7 +117,7 @@ async fn answers_about_weights_and_the_cache_are_understood() {
 fn a_real_server_has_these_endpoints_and_fields() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/vllm/captures/openapi_scaleout.json");
     let Ok(text) = std::fs::read_to_string(path) else {
-        eprintln!("skipped: {path} is not there");
+        eprintln!("skipped: {path} does not exist");
         return;
     };
     for endpoint in [

@@ -8,7 +8,7 @@ fn brief(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// A client that announces a body of so many bytes, sends `body`, and does nothing more.
+/// A client that announces a body of this many bytes, sends `body`, and does nothing more.
 async fn begins(proxy: &Running, length: usize, body: &str) -> TcpStream {
     let mut client = TcpStream::connect(proxy.url.strip_prefix("http://").unwrap()).await.unwrap();
     let request =

@@ -19,7 +19,7 @@ pub(super) enum Fault {
     Hangs,
     /// The engine does not offer the call.
     Unknown,
-    /// The call takes so many seconds.
+    /// The call takes this many seconds.
     Takes(u64),
 }
 
@@ -240,7 +240,7 @@ pub(super) fn with(balancer: LoadBalancer, fake: Arc<Fake>, config: UpdateConfig
     Fixture { balancer, fake, updater, tracker, end }
 }
 
-/// Announces a version whose weights are at "/v7" if it is 7.
+/// The announcement of a version; the weights of version 7 are at "/v7".
 pub(super) fn announcement(version: u64) -> Announcement {
     Announcement { path: Some(format!("/v{version}")), ..Announcement::new(version) }
 }

@@ -45,10 +45,10 @@ const SEND_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest wait for the answer to an abort.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// Most ids of one server that wait for their sends.
+/// Maximum number of ids of one server that wait for their sends.
 const IDS_WAITING_MAX: usize = 65_536;
 
-/// Most ids in one request.
+/// Maximum number of ids in one request.
 const IDS_PER_SEND_MAX: usize = 4_096;
 
 /// Sends the aborts of one server.

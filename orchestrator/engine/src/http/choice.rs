@@ -16,7 +16,7 @@ pub(super) struct Expected {
     pub(super) prompt_ids: Arc<[u32]>,
     /// Number of samples.
     pub(super) n: u32,
-    /// Most tokens of a sample.
+    /// Maximum number of tokens of a sample.
     pub(super) max_tokens: u32,
     /// What stands for a sample.
     pub(super) content: Content,

@@ -51,7 +51,7 @@ pub(super) struct EventReader {
 }
 
 impl EventReader {
-    /// At the start of a stream.
+    /// A reader at the start of a stream.
     pub(super) fn new() -> Self {
         Self { line: Line::Name(0), after_return: false, lines: 0 }
     }

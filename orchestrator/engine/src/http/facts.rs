@@ -29,7 +29,7 @@ pub struct ServerFacts {
     pub dialect: Dialect,
     /// The model that was asked for and is served.
     pub model: String,
-    /// Most tokens of prompt and response together, where the server says so.
+    /// Maximum number of tokens of prompt and response together, where the server says so.
     pub max_model_len: Option<u32>,
     /// The engine's version, where the server says so.
     pub version: Option<String>,

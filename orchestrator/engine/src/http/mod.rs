@@ -53,7 +53,7 @@ use server::{ProbedServer, Server};
 use stream::StreamReader;
 use transport::{NAN_WORDS, Transport, read_body, refusal};
 
-/// A token of a streamed answer comes with an event around it: so many times the bytes.
+/// The factor by which the bound grows for a streamed answer, because each token comes in an event.
 const STREAM_BYTES_FACTOR: usize = 4;
 
 /// Turns a text into token ids: compared with what a server makes of it, and used where one returns none.
@@ -70,7 +70,7 @@ pub struct HttpConfig {
     pub connect_max: Duration,
     /// Longest probe of a server; longer than the one token it asks for takes on a busy one.
     pub probe_max: Duration,
-    /// Most bytes of an answer. With log-probabilities a token takes up to 160 bytes.
+    /// Maximum number of bytes of an answer. With log-probabilities a token takes up to 160 bytes.
     pub body_bytes_max: usize,
 }
 
@@ -167,7 +167,7 @@ impl HttpEngine {
     /// Cancel-safe: servers that were ready before are taken in.
     ///
     /// # Errors
-    /// Those of [`HttpEngine::add`].
+    /// The errors of [`HttpEngine::add`].
     pub async fn add_all(&self, servers: &[(String, String)]) -> Result<Vec<ServerFacts>, EngineError> {
         try_join_all(servers.iter().map(|(name, url)| self.add(name, url))).await
     }

@@ -12,7 +12,7 @@ const POWERS_OF_TEN: [f64; 23] = [
     1e19, 1e20, 1e21, 1e22,
 ];
 
-/// Most decimal digits that always fit a `u64`.
+/// Maximum number of decimal digits that always fit a `u64`.
 const DIGITS_MAX: usize = 19;
 
 /// Bits of a double's fraction that an `f32` has no room for.

@@ -16,10 +16,10 @@ use super::server::Server;
 use super::transport::{Reply, Transport, collect_body, refusal};
 use crate::EngineError;
 
-/// Most bytes of an answer to the probe.
+/// Maximum number of bytes of an answer to the probe.
 const PROBE_BODY_BYTES_MAX: usize = 4 << 20;
 
-/// Most models that an error lists.
+/// Maximum number of models that an error lists.
 const MODELS_LISTED_MAX: usize = 8;
 
 /// Any id: every vocabulary has it.

@@ -16,7 +16,7 @@
 
 use memchr::{memchr, memchr2};
 
-/// Most containers inside one another; an engine's answer has seven.
+/// Maximum number of containers inside one another; an engine's answer has seven.
 pub(super) const DEPTH_MAX: u32 = 64;
 
 /// Up to here a string is searched byte by byte.
@@ -125,7 +125,7 @@ pub(super) struct Scanner {
 }
 
 impl Scanner {
-    /// At the start of a document.
+    /// A scanner at the start of a document.
     pub(super) fn new() -> Self {
         Self {
             expect: Expect::Value,

@@ -139,7 +139,7 @@ fn no_object() -> AnswerError {
 }
 
 impl Samples {
-    /// Puts what an event has of a sample behind what there is of it.
+    /// Appends an event's part of a sample to the sample.
     fn take(&mut self, choice: Choice) -> Result<(), AnswerError> {
         let (n, max_tokens) = (self.n, self.max_tokens);
         // Only a sample that is alone can go without an index.

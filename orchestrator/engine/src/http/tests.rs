@@ -283,7 +283,7 @@ async fn dropping_a_request_closes_its_connection() {
 }
 
 #[tokio::test]
-async fn a_server_that_nobody_can_reach_is_unreachable_and_never_admitted() {
+async fn a_server_without_a_listener_is_unreachable_and_never_admits() {
     let scope = Scope::new();
     let engine = engine(&scope, |_| {});
     let free = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();

@@ -32,10 +32,10 @@ const IDLE_MAX: Duration = Duration::from_secs(4);
 /// Idle connections kept per server; more are closed.
 const CONNECTIONS_IDLE_MAX: usize = 1024;
 
-/// Most of an error's body that is looked at; vLLM echoes the whole request in some.
+/// Maximum number of bytes of an error's body that are read; vLLM echoes the whole request in some errors.
 const ERROR_BODY_BYTES_MAX: usize = 256 << 10;
 
-/// Most of an error's words that are passed on.
+/// Maximum number of characters of an error's message that are passed on.
 pub(super) const REASON_CHARS_MAX: usize = 300;
 
 /// vLLM's words where logits are NaN: a 400 for which the request is not to blame.

@@ -113,7 +113,7 @@ fn a_long_reason_is_cut_between_characters() {
 }
 
 #[test]
-fn a_file_of_somebody_else_is_refused() {
+fn a_file_that_is_no_ledger_is_refused() {
     let error = read(b"something else entirely").unwrap_err();
     assert!(matches!(&error, LedgerError::Corrupt { offset: 0, .. }), "{error}");
     assert!(error.to_string().contains("expected a ledger of version 1"), "{error}");
@@ -122,7 +122,7 @@ fn a_file_of_somebody_else_is_refused() {
 }
 
 #[test]
-fn a_record_that_nobody_knows_is_refused_with_its_place() {
+fn an_unknown_record_is_refused_with_its_place() {
     let mut bytes = FORMAT.magic.to_vec();
     bytes.extend(frame_of(&[fixture::run()]));
     let at = bytes.len() as u64;

@@ -52,7 +52,7 @@ fn damage_is_refused_with_its_place() {
 }
 
 #[test]
-fn files_that_nobody_needs_are_deleted() {
+fn files_that_no_dispatch_needs_are_deleted() {
     let dir = tempfile::tempdir().unwrap();
     let mut files = TokenFiles::open(dir.path()).unwrap();
     for step in 1..=3 {

@@ -71,7 +71,7 @@ async fn inline_nothing_waits_for_a_thread() {
 }
 
 #[test]
-fn what_nobody_waits_for_is_written_all_the_same() {
+fn records_are_written_also_if_no_call_waits() {
     let dir = tempfile::tempdir().unwrap();
     let writer = open(dir.path(), THREADED);
     for record in beginning() {
@@ -203,7 +203,7 @@ async fn tokens_live_as_long_as_their_number_is_not_settled() {
     writer.append(Record::end(DispatchId(2), Fate::Accepted));
     assert!(file.exists(), "its put may be lost");
     writer.append(Record::Settled { ids: vec![DispatchId(2)] });
-    assert!(!file.exists(), "nobody needs it any more");
+    assert!(!file.exists(), "no dispatch needs the file any more");
     writer.sync_all().await.unwrap();
 }
 

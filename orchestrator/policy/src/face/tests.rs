@@ -163,7 +163,7 @@ async fn a_call_waits_until_servers_have_the_version_or_its_time_is_up() {
 }
 
 #[tokio::test]
-async fn the_end_of_the_run_answers_whoever_waits() {
+async fn the_end_of_the_run_answers_waiting_requests() {
     let rig = Rig::new(None).await;
     let waiting = rig.get("/wait?version=7&timeout_s=60");
     let ending = async {

@@ -158,7 +158,7 @@ async fn a_boundary_that_is_left_alone_ends_its_update() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_version_that_nobody_has_is_not_published_and_tried_again() {
+async fn a_version_that_no_server_has_is_not_published_and_tried_again() {
     let rig = rig(PolicyMode::FullyAsync).await;
     rig.fleet.failures.store(2, Ordering::Relaxed);
     rig.announce(1);

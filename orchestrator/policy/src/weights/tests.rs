@@ -28,7 +28,7 @@ struct Rig {
     updates: Updates,
 }
 
-/// Servers of this process; the first one was left paused by somebody who is gone.
+/// Servers of this process; the first one was left paused by a process that is gone.
 async fn rig(mode: PolicyMode, update: &PolicyUpdate) -> Rig {
     rig_of(PolicyState::new(PolicyTerms { mode, max_staleness: 1 }, 0), update).await
 }
@@ -104,7 +104,7 @@ async fn a_transfer_without_its_payload_is_refused_before_anything_is_paused() {
     assert!(status.failure.unwrap().contains("payload"));
 }
 
-/// The servers that take no permits in a run that goes on with version 3, as they are when it begins.
+/// The servers that take no permits in a run that continues with version 3, at its beginning.
 async fn held_on_resume(method: UpdateMethod, path: Option<&str>) -> usize {
     let update = PolicyUpdate { method, ..PolicyUpdate::default() };
     let last = Announcement { path: path.map(str::to_owned), ..Announcement::new(3) };
@@ -118,7 +118,7 @@ async fn held_on_resume(method: UpdateMethod, path: Option<&str>) -> usize {
 async fn a_run_that_goes_on_asks_for_its_weights_where_they_can_be_had() {
     assert_eq!(held_on_resume(UpdateMethod::Reload, Some("/c/step-3")).await, 3);
     assert_eq!(held_on_resume(UpdateMethod::Transfer, Some("/c/step-3")).await, 3);
-    assert_eq!(held_on_resume(UpdateMethod::Transfer, None).await, 0, "nobody could bring them");
+    assert_eq!(held_on_resume(UpdateMethod::Transfer, None).await, 0, "no trainer could send them");
     assert_eq!(held_on_resume(UpdateMethod::None, None).await, 0, "the trainer's affair");
 }
 

@@ -1,4 +1,4 @@
-//! What can be typed about a fleet.
+//! The arguments of `rolldock proxy` and `rolldock fleet`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub struct ProxyArgs {
     /// Address for operators: `rolldock fleet`, and /metrics
     #[arg(long, value_name = "ADDR")]
     pub admin: Option<SocketAddr>,
-    /// What operators have to send as a bearer token
+    /// Bearer token that operators have to send
     #[arg(long, value_name = "TOKEN", env = "ROLLDOCK_ADMIN_TOKEN", hide_env_values = true)]
     pub admin_token: Option<String>,
     /// Which server gets the next request
@@ -33,30 +33,29 @@ pub struct ProxyArgs {
     /// Samples running on a server at a time: a number, or "auto"
     #[arg(long, value_name = "N|auto", default_value = "256")]
     pub max_loads: String,
-    /// What the servers are
+    /// The kind of the servers' engine
     #[arg(long, value_enum, default_value_t)]
     pub engine: EngineDialect,
-    /// How a server has to show that it lives
+    /// How a server has to prove that it is alive
     #[arg(long, value_parser = one_of::<Probe>(PROBES), default_value = "health")]
     pub probe: Probe,
     /// Sent to servers with health probes and control calls; clients' requests keep their own
     #[arg(long, value_name = "KEY", env = "ROLLDOCK_API_KEY", hide_env_values = true)]
     pub api_key: Option<String>,
-    /// A server that owes answers and generates nothing for so many seconds is dead, where its tokens are
-    /// counted
+    /// A server whose tokens are counted is dead when it owes answers and generates no token for this time
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     pub stall: f64,
-    /// A request takes no longer in all; its client is told 504, or the answer is cut off, and the server
-    /// stops
+    /// Longest time of a request; then the client gets 504, or its answer is cut off, and the server stops
+    /// generating
     #[arg(long, value_name = "SECONDS", default_value_t = 3600.0)]
     pub request_timeout: f64,
-    /// An answer that has begun and of which nothing comes for so long is cut off, and the server stops
+    /// Longest pause within an answer; then the answer is cut off, and the server stops generating
     #[arg(long, value_name = "SECONDS", default_value_t = 600.0)]
     pub idle_timeout: f64,
-    /// Requests that may wait for a server with room; one more is told 503
+    /// Maximum number of requests that wait for a server with room; further requests get 503
     #[arg(long, value_name = "N", default_value_t = 65_536)]
     pub waiting_max: usize,
-    /// Bytes of requests that may be held until servers have them; one more request is told 503
+    /// Maximum number of bytes of requests that servers do not have yet; further requests get 503
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 30)]
     pub buffered_bytes_max: usize,
     /// Threads that pass requests on [default: one for each core]
@@ -73,7 +72,7 @@ pub enum EngineDialect {
     /// vLLM: health, load, aborts by id
     #[default]
     Vllm,
-    /// Nothing
+    /// Only the OpenAI protocol
     Openai,
 }
 
@@ -83,7 +82,7 @@ pub struct FleetArgs {
     /// The admin address of a run or a proxy
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7500", global = true)]
     pub admin: String,
-    /// Its token
+    /// The bearer token of that address
     #[arg(long, value_name = "TOKEN", env = "ROLLDOCK_ADMIN_TOKEN", hide_env_values = true, global = true)]
     pub token: Option<String>,
     /// What to do.
@@ -94,7 +93,7 @@ pub struct FleetArgs {
 /// What to do with a fleet.
 #[derive(Debug, Subcommand)]
 pub enum FleetCommand {
-    /// A server joins
+    /// Add a server
     #[command(after_help = examples::FLEET_ADD)]
     Add {
         /// Its base URL
@@ -106,28 +105,28 @@ pub enum FleetCommand {
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         capacity: Option<u32>,
     },
-    /// A server gets no more requests; waits until it has none
+    /// Send no more requests to a server, and wait until it has none
     #[command(after_help = examples::FLEET_DRAIN)]
     Drain {
         /// Its name
         name: String,
-        /// Waits no longer
+        /// Longest time to wait
         #[arg(long, value_name = "SECONDS", default_value_t = 3600.0)]
         wait: f64,
     },
-    /// A server leaves at once: what it has begins anew elsewhere
+    /// Remove a server at once; its requests start again on other servers
     #[command(after_help = examples::FLEET_REMOVE)]
     Remove {
         /// Its name
         name: String,
     },
-    /// A server gets no requests until it is resumed
+    /// Send no requests to a server until it is resumed
     #[command(after_help = examples::FLEET_PAUSE)]
     Pause {
         /// Its name
         name: String,
     },
-    /// A server gets requests again
+    /// Send requests to a paused or drained server again
     #[command(after_help = examples::FLEET_RESUME)]
     Resume {
         /// Its name
@@ -136,11 +135,11 @@ pub enum FleetCommand {
     /// Show the servers
     #[command(after_help = examples::FLEET_LIST)]
     List {
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Says so again whenever something changes
+    /// Show the servers, and show them again whenever something changes
     #[command(after_help = examples::FLEET_WATCH)]
     Watch,
 }

@@ -1,4 +1,4 @@
-//! What can be typed about a ledger.
+//! The arguments of `rolldock ledger`.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use clap::Args;
 /// `rolldock ledger`
 #[derive(Debug, Args)]
 pub struct LedgerArgs {
-    /// A run's directory; the run may be at work
+    /// A run's directory; the run may be in progress
     pub dir: PathBuf,
     /// Every dispatch of this prompt, named as logs and rows name it: 16 hexadecimal digits
     #[arg(long, value_name = "UID", conflicts_with_all = ["row", "step"])]
@@ -18,7 +18,7 @@ pub struct LedgerArgs {
     /// Why this step is short: its dispatches by fate and reason
     #[arg(long, value_name = "N")]
     pub step: Option<u64>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }

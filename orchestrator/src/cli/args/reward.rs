@@ -1,4 +1,4 @@
-//! What can be typed about rewards.
+//! The arguments of `rolldock reward`.
 
 use std::path::PathBuf;
 
@@ -56,11 +56,11 @@ pub struct ScoreArgs {
 pub struct AdvantageArgs {
     /// JSON lines; - is standard input
     pub file: PathBuf,
-    /// Of rows that name none: grpo, grpo_no_std, dr_grpo, rloo, reinforce_plus_plus_baseline
+    /// The estimator of rows that name none: grpo, grpo_no_std, dr_grpo, rloo, reinforce_plus_plus_baseline
     #[arg(long, value_name = "NAME", default_value = "grpo")]
     pub estimator: String,
-    /// Of rows that name none: keeps quotients finite [default: the estimator's, 1e-6; 1e-8 of
-    /// reinforce_plus_plus_baseline]
+    /// The epsilon of rows that name none, which keeps quotients finite [default: the estimator's, 1e-6; 1e-8
+    /// of reinforce_plus_plus_baseline]
     #[arg(long)]
     pub epsilon: Option<f32>,
     /// Where the rows go, with advantage and each group's verdict added [default: standard output]

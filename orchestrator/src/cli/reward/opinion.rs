@@ -15,7 +15,7 @@ use super::rows::{Row, json};
 use crate::cli::UsageError;
 use crate::scope::Scope;
 
-/// Those outside of this process: keys of a recipe's `[reward]`.
+/// The scorers outside of this process: keys of a recipe's `[reward]`.
 const OUTSIDE: [&str; 5] = ["python", "command", "http", "judge", "code"];
 /// Rows about which an outside scorer is asked at a time; the guard's `concurrency` bounds those under way.
 const OUTSIDE_ROWS_MAX: usize = 1024;

@@ -112,7 +112,7 @@ impl Input {
 
 /// The value of a key, or what was expected there.
 pub(super) fn value<T: DeserializeOwned>(row: &Row, key: &str, expected: &str) -> Result<T, String> {
-    optional(row, key, expected)?.ok_or_else(|| format!("{key} is not there; expected {expected}"))
+    optional(row, key, expected)?.ok_or_else(|| format!("{key}: expected {expected}, found nothing"))
 }
 
 /// The value of a key that may be absent or null.

@@ -21,8 +21,8 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     check_scorer(reward, checks);
     let seconds = Duration::try_from_secs_f64(recipe.timeouts.reward).unwrap_or_default();
     let external = reward.external(seconds);
-    let guards_nobody = external.is_none() && reward.guard != RewardGuard::default();
-    checks.require(!guards_nobody, "reward.guard", || {
+    let guards_nothing = external.is_none() && reward.guard != RewardGuard::default();
+    checks.require(!guards_nothing, "reward.guard", || {
         "it guards rewards from outside; expected one of `python`, `command`, `http`, `judge`, `code` beside it"
             .to_owned()
     });

@@ -12,7 +12,7 @@ use crate::recipe::Transport;
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Model {
-    /// As the servers call it.
+    /// The model's name on the servers.
     pub name: String,
     /// A directory, a tokenizer.json, a hub id in the local cache, or "builtin".
     pub tokenizer: String,

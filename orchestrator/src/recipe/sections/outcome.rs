@@ -14,13 +14,12 @@ use tokio_util::task::TaskTracker;
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Filter {
-    /// Drop groups without variance, and those that `gates` are against; off keeps every group.
+    /// Whether to drop groups that have no variance or that `gates` reject; otherwise every group is kept.
     pub enable: bool,
-    /// Whose variance: `acc`, `reward`, or `none`, and variance does not matter.
+    /// The value that must vary within a group: `acc` or `reward`; with `none` variance does not matter.
     #[serde(with = "metric_or_none")]
     pub metric: Option<FilterMetric>,
-    /// Further gates, all of which must agree. One of the rule `variance` stands in the place of the one
-    /// above.
+    /// Further gates, all of which must agree. A gate with the rule `variance` replaces that of `metric`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gates: Vec<GateConfig>,
     /// Gates outside of this process, which are asked about groups that all other gates let pass.
@@ -44,7 +43,7 @@ impl Default for Filter {
 }
 
 impl Filter {
-    /// What a group has to pass; those outside are asked by tasks of `tracker` until `token` ends.
+    /// The gates that a group has to pass. Tasks of `tracker` ask those outside until `token` is cancelled.
     pub fn gates(&self, tracker: &TaskTracker, token: &CancellationToken) -> Result<Gates, RewardError> {
         if !self.enable {
             return Ok(Gates::default());
@@ -107,7 +106,7 @@ mod metric_or_none {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct OutsideGate {
-    /// How counters call it.
+    /// The gate's name in counters.
     pub name: String,
     /// What is asked, and how: the keys of a reward from outside and of its guard in one table.
     pub ask: ExternalConfig,
@@ -117,7 +116,7 @@ pub struct OutsideGate {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Queue {
-    /// The table of training rows.
+    /// The name of the partition of training rows.
     pub partition: String,
     /// The tasks that must ack a row before it is freed.
     pub tasks: Vec<String>,
@@ -130,7 +129,7 @@ pub struct Queue {
     /// Serves other processes at this address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<String>,
-    /// What those have to send as a bearer token.
+    /// The bearer token that those processes have to send.
     #[serde(skip_serializing)]
     pub token: Option<String>,
     /// Takes and acks in this process, in a trainer's place.
@@ -154,7 +153,7 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// Where it is served, once the recipe has been checked.
+    /// The address at which the queue is served, once the recipe has been checked.
     pub fn address(&self) -> Option<SocketAddr> {
         self.listen.as_deref().and_then(|listen| listen.parse().ok())
     }
@@ -168,7 +167,7 @@ pub struct Consumer {
     pub task: String,
     /// Groups in a batch.
     pub take_groups: usize,
-    /// The last so many steps are left in the queue.
+    /// Number of last steps whose rows are left in the queue.
     #[serde(default)]
     pub keep_last_steps: u64,
     /// Seconds that each batch is "trained" on before it is acked.

@@ -152,7 +152,7 @@ pub struct RewardGuard {
     pub retries: u32,
     /// The limit of one attempt, seconds.
     pub attempt_s: f64,
-    /// Scores that are kept by content; 0 asks anew for equal jobs.
+    /// Number of scores that are kept by content; with 0 equal jobs are scored again.
     pub cache_entries: usize,
     /// What becomes of a sample without a score: "fail_sample", `{ score = 0.0 }`, or "stop" of the run.
     pub on_failure: OnFailure,

@@ -56,7 +56,7 @@ pub struct Rollout {
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Carry {
-    /// Requests that the tokens of a response may come in; one that was cut off more often starts anew.
+    /// Maximum number of requests for one response; a response that was cut off more often starts again.
     pub segments_max: u32,
     /// Has engines report tokens as they come, so that even a dead server costs only those since the last
     /// chunk.
@@ -112,7 +112,7 @@ impl Default for Timeouts {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Validation {
-    /// After every so many steps.
+    /// Number of steps from one validation to the next.
     pub every_steps: u64,
     /// Samples of a validation prompt.
     pub samples_per_prompt: u32,
@@ -132,7 +132,7 @@ pub enum ValidationPriority {
     /// Behind all training.
     #[default]
     Last,
-    /// As a new group of training.
+    /// The priority of a new training group.
     Equal,
     /// Before every new group of training.
     First,

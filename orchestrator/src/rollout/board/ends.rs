@@ -44,7 +44,7 @@ impl Board {
         self.release_set_aside(self.target - self.accepted_count);
     }
 
-    /// Keeps the first so many of the groups that were set aside; the others are filtered for good.
+    /// Keeps the first `kept` of the groups that were set aside; the others are filtered.
     pub(super) fn release_set_aside(&mut self, kept: usize) {
         while self.set_aside.len() > kept {
             let Some((_, group)) = self.set_aside.pop_last() else { return };

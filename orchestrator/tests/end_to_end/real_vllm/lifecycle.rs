@@ -134,7 +134,7 @@ fn follow(row: &Value, exchanges: &[Exchange]) -> (u64, Vec<String>) {
                 && !answered.is_empty()
                 && response_ids[so_far..].starts_with(answered)
         };
-        let next = exchanges.iter().find(is_next).unwrap_or_else(|| panic!("nobody has generated {row}"));
+        let next = exchanges.iter().find(is_next).unwrap_or_else(|| panic!("no server generated {row}"));
         assert_eq!(next.max_tokens as usize, LENGTH - so_far, "what is left of the budget");
         so_far += next.token_ids.len();
         logprobs.extend_from_slice(&next.logprobs);
@@ -174,7 +174,7 @@ fn generated_by(servers: &[&Vllm]) -> f64 {
     servers.iter().map(|server| metric(&server.url, "vllm:generation_tokens_total")).sum()
 }
 
-/// As servers are called whose weights nobody has changed yet.
+/// Names the servers' weights as those of servers whose weights were never changed.
 fn begin_anew(servers: &[&Vllm]) {
     for server in servers {
         wait_for("idle engine", || running_on(&server.url) == 0.0);
@@ -283,14 +283,14 @@ pub(super) fn servers_that_a_dead_run_left_paused_go_on(servers: &[&Vllm]) {
     }
     run.process.kill();
     pause_for(Duration::from_secs(1));
-    assert!(servers.iter().all(|server| is_paused(&server.url)), "nobody resumes them");
+    assert!(servers.iter().all(|server| is_paused(&server.url)), "they stay paused");
 
     let run = Run::start(&out, 1, &urls(servers), &settings);
     for server in servers {
         wait_for("engine that goes on", || !is_paused(&server.url));
     }
     assert!(run.process.stdout_so_far().contains("the run goes on: "), "{}", run.process.stdout_so_far());
-    // Its trainer says again what nobody has confirmed.
+    // The trainer repeats the announcement, which was not confirmed.
     run.announce(1);
     run.serves(1);
     let rows = run.ends_whole();

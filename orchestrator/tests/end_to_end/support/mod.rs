@@ -33,7 +33,7 @@ pub(crate) fn shared(path: &str) -> Option<PathBuf> {
     if found.exists() {
         return Some(found);
     }
-    eprintln!("skipped: {} is not there", found.display());
+    eprintln!("skipped: {} does not exist", found.display());
     None
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn wait_for(what: &str, holds: impl FnMut() -> bool) {
     wait_within(PATIENCE, what, holds);
 }
 
-/// The same with a patience of its own.
+/// Waits until `holds` for at most a given time, and gives up with the name of what was waited for.
 pub(crate) fn wait_within(patience: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     let pause = Duration::from_millis(20);
     for _ in 0..patience.as_millis() / pause.as_millis() {
@@ -76,7 +76,7 @@ impl Rolldock {
         Self(command)
     }
 
-    /// The same with no more open files than so many, which it cannot change.
+    /// A command whose process may open at most `files_max` files, and cannot raise this limit.
     pub(crate) fn with_files(files_max: u32, arguments: &[&str]) -> Self {
         let mut command = Command::new("sh");
         let limited = format!("ulimit -n {files_max} && exec \"$0\" \"$@\"");

@@ -47,7 +47,7 @@ impl Relay {
         let kept = Arc::clone(&conversations);
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
-                // Where nobody listens the client finds its connection closed.
+                // If no server listens, the client finds its connection closed.
                 let Ok(server) = TcpStream::connect(&host) else { continue };
                 let passed = Arc::default();
                 kept.lock().push(Arc::clone(&passed));

@@ -12,15 +12,15 @@ use serde_json::Value;
 
 use super::wait_for;
 
-/// Longest wait for an answer; who asks for something that takes longer asks again.
+/// Longest wait for an answer; a test that asks for something that takes longer asks again.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// What a server answers, head and body; `None` where nobody does.
+/// What a server answers, head and body; `None` if it does not answer.
 fn ask(url: &str, request: &str) -> Option<String> {
     tell(url, request, "")
 }
 
-/// The same of a request with a JSON body.
+/// What a server answers to a request with a JSON body.
 fn tell(url: &str, request: &str, body: &str) -> Option<String> {
     let host = url.trim_start_matches("http://");
     let mut stream = TcpStream::connect(host).ok()?;
@@ -33,7 +33,7 @@ fn tell(url: &str, request: &str, body: &str) -> Option<String> {
     Some(answer)
 }
 
-/// The sum of a gauge's or counter's series on a server; zero where nobody answers.
+/// The sum of a gauge's or counter's series on a server; zero if the server does not answer.
 pub(crate) fn metric(url: &str, name: &str) -> f64 {
     let text = ask(url, "GET /metrics").unwrap_or_default();
     let of_name = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
@@ -51,12 +51,12 @@ pub(crate) fn post(url: &str, path: &str) {
     assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer:?}");
 }
 
-/// The JSON that is answered with 200 or 202; `None` where nobody answers, or otherwise.
+/// The JSON of an answer with 200 or 202; `None` for another answer or none.
 pub(crate) fn get_json(url: &str, path: &str) -> Option<Value> {
     body_of(&ask(url, &format!("GET {path}"))?)
 }
 
-/// The same of a body that is posted.
+/// The JSON of the answer to a body that is posted.
 pub(crate) fn post_json(url: &str, path: &str, body: &Value) -> Option<Value> {
     body_of(&tell(url, &format!("POST {path}"), &body.to_string())?)
 }

@@ -109,7 +109,8 @@ impl PoolBatch {
         self.flags(INCOMPLETE).any(|flag| flag)
     }
 
-    /// Consumes the steps for the task, as [`Lease::ack`] does. Cancel-safe: it happens whole or not at all.
+    /// Consumes the steps for the task, as [`Lease::ack`] does. Cancel-safe: a dropped call takes effect
+    /// completely or not at all.
     pub async fn consume(self) -> Result<(), QueueError> {
         self.lease.ack().await
     }

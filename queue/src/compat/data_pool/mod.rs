@@ -119,7 +119,7 @@ pub struct DataPool {
 impl DataPool {
     /// Declares the pool's partition, or finds it declared in the same way with what is in it.
     ///
-    /// Cancel-safe: it happens or it does not.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn open(queue: Arc<dyn Queue>, config: PoolConfig) -> Result<Self, QueueError> {
         let is_zero = |wait: Duration| wait < Duration::from_millis(1);
         if config.group_size == 0 || config.group_deadline.is_some_and(is_zero) {
@@ -137,7 +137,7 @@ impl DataPool {
 
     /// Submits one step, as [`submit_steps`](Self::submit_steps) does.
     ///
-    /// Cancel-safe: it happens whole or not at all.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn submit_step(&self, step: Step) -> Result<(), QueueError> {
         self.submit_steps(&[step]).await
     }
@@ -243,13 +243,13 @@ impl DataPool {
     /// A trajectory whose last step did not say so is complete. Repeating it changes nothing while the
     /// trajectory is there; then, and for one that never was, it is an error.
     ///
-    /// Cancel-safe: it happens or it does not.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn complete_trajectory(&self, trajectory_uid: &str) -> Result<(), QueueError> {
         self.expire().await?;
         self.queue.end_sample(self.partition(), trajectory_uid).await
     }
 
-    /// Up to so many prompt groups that are ready, oldest first; `None` at once if there are none.
+    /// Up to `groups` prompt groups that are ready, oldest first; `None` at once if there are none.
     ///
     /// Cancel-safe: steps that were leased for a dropped call are given back.
     pub async fn fetch_batch(&self, task: &str, groups: usize) -> Result<Option<PoolBatch>, QueueError> {
@@ -257,7 +257,7 @@ impl DataPool {
         self.take(&self.asked(task, groups)).await
     }
 
-    /// Up to so many prompt groups, waiting for the first that is ready. `None`: there will be none any more.
+    /// Up to `groups` prompt groups; waits for the first that is ready. `None` if no group will be ready.
     /// After `wait` it is an error.
     ///
     /// Cancel-safe, as [`fetch_batch`](Self::fetch_batch) is.
@@ -293,7 +293,7 @@ impl DataPool {
     /// Writes the importance weights of steps, once. [`PoolBatch::rows`] names them; an estimator that is a
     /// task of its own does it before a trainer whose task waits for the column.
     ///
-    /// Cancel-safe: it happens whole or not at all.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn write_importance_weights(
         &self,
         rows: &[RowHandle],
@@ -307,7 +307,7 @@ impl DataPool {
 
     /// There is a newer policy version: what staleness counts from, besides the steps' own versions.
     ///
-    /// Cancel-safe: it happens or it does not.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn announce(&self, policy_version: u64) -> Result<(), QueueError> {
         self.queue.announce(self.partition(), policy_version).await
     }
@@ -315,7 +315,7 @@ impl DataPool {
     /// Gives up groups that were not complete in time; says which. Every submission and every fetch does it
     /// first.
     ///
-    /// Cancel-safe: it happens or it does not.
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn expire(&self) -> Result<Vec<ClosedGroup>, QueueError> {
         let Some(deadline) = self.config.group_deadline else { return Ok(Vec::new()) };
         let closed = self.queue.close_groups(self.partition(), deadline, self.config.unfinished).await?;

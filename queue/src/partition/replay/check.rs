@@ -1,4 +1,4 @@
-//! Whether a record can be applied, where nobody vouches for it.
+//! Whether a record that may be wrong can be applied.
 //!
 //! The journal's own records were true when they were written. Those of a snapshot come from elsewhere.
 

@@ -110,7 +110,7 @@ async fn what_concerns_more_rows_than_a_record_may_have_is_read_back() {
     assert_eq!(open().unwrap().partition("p").unwrap().stats().rows, 0);
 }
 
-/// What somebody sees of a partition whose rows he knows.
+/// What a caller that knows the rows of a partition sees of it.
 async fn seen(partition: &Partition, rows: &[RowHandle]) -> (PartitionStats, Vec<Vec<i64>>) {
     use arrow_array::cast::AsArray;
     let mut columns = vec![Vec::new(); 3];

@@ -1,4 +1,4 @@
-//! Which rows a take gets.
+//! Chooses the rows of a take.
 
 use std::collections::HashSet;
 
@@ -6,10 +6,10 @@ use super::{Group, Progress, RowHandle, SingleRows, Table};
 use crate::error::QueueError;
 use crate::take::{Amount, GroupSampler, ReadyGroup, Take};
 
-/// What was chosen.
+/// The rows that were chosen.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Chosen {
-    /// Of each group: what it is and its rows.
+    /// The number of each group, and its chosen rows.
     pub(crate) groups: Vec<(u64, Vec<RowHandle>)>,
 }
 
@@ -20,8 +20,8 @@ impl Chosen {
 }
 
 impl Table {
-    /// What `take` gets of what is ready now: `None` if that is not enough. With `is_over` whatever is left
-    /// is enough.
+    /// The rows that `take` gets of those that are ready now; `None` if they are too few. With `is_over` any
+    /// number is enough.
     pub(crate) fn choose(&mut self, task: usize, take: &Take, is_over: bool) -> Option<Chosen> {
         let at_least = if is_over { 1 } else { take.enough() };
         if let Amount::Rows(count) = take.amount {
@@ -56,7 +56,7 @@ impl Table {
         (chosen.len() >= at_least).then_some(Chosen { groups: chosen })
     }
 
-    /// Just these rows, if all are ready; an error if one never will be.
+    /// Chooses exactly these rows, if all are ready; an error if one never will be.
     pub(crate) fn choose_only(&self, task: usize, rows: &[RowHandle]) -> Result<Option<Chosen>, QueueError> {
         let mut groups: Vec<(u64, Vec<RowHandle>)> = Vec::new();
         let mut seen = HashSet::with_capacity(rows.len());
@@ -84,7 +84,7 @@ impl Table {
         Ok(are_ready.then_some(Chosen { groups }))
     }
 
-    /// What a user's sampler chooses.
+    /// The groups that a user's sampler chooses.
     pub(crate) fn choose_by(
         &self,
         task: usize,

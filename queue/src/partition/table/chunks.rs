@@ -13,24 +13,24 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use super::{Progress, Released, RowHandle, Table};
 use crate::store::{ChunkId, ChunkSizes};
 
-/// What a partition may keep beyond one and a half times what is live; bytes.
+/// Bytes that a partition may keep beyond one and a half times its live bytes.
 const WASTE_BYTES_MAX: u64 = 16 << 20;
 
-/// A chunk that keeps less in memory is small; bytes.
+/// A chunk that keeps less memory than this is small; bytes.
 const SMALL_BYTES: u64 = 8 << 10;
-/// Small chunks that are looked at to become one; at least half of them have to be there still.
+/// Number of small chunks that are joined; at least half of them must still exist.
 const SMALL_CHUNKS: usize = if cfg!(test) { 4 } else { 64 };
 
-/// The rows that a chunk was written with, gone ones included as far as they are remembered.
+/// The rows with which a chunk was written, freed ones included as far as they are remembered.
 #[derive(Debug, Default)]
 struct ChunkRows {
     rows: Vec<RowHandle>,
     live: usize,
-    /// Rows that it has: more than are remembered where some were gone before the process began.
+    /// Number of its rows: more than are remembered if some were freed before the process began.
     of: usize,
     /// Bytes that it keeps in memory; 0 where they are not counted.
     held_bytes: u64,
-    /// Those of them that live rows need.
+    /// Number of these bytes that live rows need.
     live_bytes: u64,
 }
 
@@ -58,16 +58,16 @@ pub(super) struct Chunks {
     by_id: HashMap<ChunkId, ChunkRows>,
     /// Chunks that are out of reach.
     away: HashSet<ChunkId>,
-    /// Chunks that would give back a third, but less than half.
+    /// Chunks that would free more than a third of their bytes, but less than half.
     wasteful: BTreeSet<ChunkId>,
-    /// Small chunks, those that are gone by now included.
+    /// Small chunks, including some that are freed by now.
     small: Vec<ChunkId>,
     held_bytes: u64,
     live_bytes: u64,
 }
 
 impl Chunks {
-    /// A row needs a place of the chunk.
+    /// Notes that a row needs a place of the chunk.
     pub(super) fn add(&mut self, chunk: ChunkId, row: RowHandle, place: u32) {
         let chunk = self.by_id.entry(chunk).or_default();
         chunk.rows.push(row);
@@ -75,7 +75,7 @@ impl Chunks {
         chunk.of = chunk.of.max(place as usize + 1);
     }
 
-    /// A row needs the chunk no more; says whether it was the last.
+    /// Notes that a row does not need the chunk any more; returns whether it was the last row.
     pub(super) fn leave(&mut self, id: ChunkId, bytes: u32) -> bool {
         let Some(chunk) = self.by_id.get_mut(&id) else { return false };
         chunk.live -= 1;
@@ -122,7 +122,7 @@ impl Chunks {
 }
 
 impl Table {
-    /// How much a chunk keeps in memory, and each of its rows of that.
+    /// Notes the memory that a chunk keeps, and the share of each of its rows.
     pub(crate) fn size_chunk(&mut self, id: ChunkId, sizes: &ChunkSizes) {
         let Some(chunk) = self.chunks.by_id.get_mut(&id) else { return };
         let mut live_bytes = 0;
@@ -142,7 +142,7 @@ impl Table {
         }
     }
 
-    /// Small chunks that are worth making one, once there are enough.
+    /// Small chunks that are worth joining, once there are enough.
     pub(crate) fn take_small_chunks(&mut self) -> Vec<ChunkId> {
         let Chunks { small, by_id, .. } = &mut self.chunks;
         if small.len() < SMALL_CHUNKS {
@@ -157,7 +157,8 @@ impl Table {
         self.chunks.by_id.get(&id).is_some_and(|chunk| chunk.held_bytes > 0 && chunk.is_below(1, 2))
     }
 
-    /// The payload of a chunk is out of reach, or within it again. Its rows are not given out until it is.
+    /// Notes that the payload of a chunk is out of reach, or within reach again. Until it is, its rows are
+    /// not given.
     pub(crate) fn set_away(&mut self, chunk: ChunkId, is_away: bool) {
         let is_change = match is_away {
             true => self.needs(chunk) && self.chunks.away.insert(chunk),
@@ -205,7 +206,7 @@ impl Table {
         rows.map_or_else(Vec::new, |rows| rows.rows.iter().filter_map(place).collect())
     }
 
-    /// How many rows still need a chunk, of how many that it has.
+    /// Number of rows that still need a chunk, and the number of all its rows.
     pub(crate) fn live_share(&self, chunk: ChunkId) -> (usize, usize) {
         self.chunks.by_id.get(&chunk).map_or((0, 0), |rows| (rows.live, rows.of))
     }

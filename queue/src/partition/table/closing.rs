@@ -1,5 +1,5 @@
-//! Putting groups by samples, and closing them: what [samples](super::samples) mean for the table's groups
-//! and rows.
+//! Puts groups by samples and closes them: the effect of [samples](super::samples) on the table's groups and
+//! rows.
 
 use std::collections::HashSet;
 
@@ -20,7 +20,7 @@ impl Table {
         group.is_some_and(|group| group.samples.is_some())
     }
 
-    /// Whether a group takes rows in this way: by rows or by samples, and of this sample.
+    /// Whether a group takes rows in this way: by rows, or by samples and of this sample.
     pub(super) fn check_sample(&self, put: &Put) -> Result<(), QueueError> {
         let otherwise = |what: String| {
             let what = format!("group={} {what}", put.group);
@@ -67,20 +67,20 @@ impl Table {
         Ok(())
     }
 
-    /// The samples of a group that begins now. One of a name that was closed is a late part of it, from the
-    /// journal.
+    /// The samples of a group that begins now. If the name was closed, the group is a late part of the closed
+    /// one, read from the journal.
     pub(super) fn new_samples(&mut self, id: u64, key: &str) -> Box<GroupSamples> {
         self.samples.begin(id, key)
     }
 
-    /// Rows of a sample have come into a group.
+    /// Notes that rows of a sample have come into a group.
     pub(super) fn add_sample(&mut self, id: u64, part: &SamplePart) {
         self.keep_group(id);
         let Some(samples) = self.groups.get_mut(&id).and_then(|group| group.samples.as_mut()) else { return };
         self.samples.add(id, samples, part);
     }
 
-    /// Closes a group whose samples are all whole. One that rows are on their way into waits for them.
+    /// Closes a group whose samples are all whole. A group with puts in progress waits for them.
     pub(super) fn close_if_whole(&mut self, key: &str) {
         let Some(id) = self.open_groups.get(key).copied() else { return };
         let Some(group) = self.groups.get(&id) else { return };
@@ -106,7 +106,7 @@ impl Table {
         }
     }
 
-    /// A group without rows that takes none any more.
+    /// Removes a group without rows that takes none any more.
     pub(super) fn forget_group(&mut self, id: u64) {
         self.keep_group(id);
         self.unindex_group(id);
@@ -123,7 +123,7 @@ impl Table {
         self.samples.forget(id, &samples);
     }
 
-    /// Lets go of a group without rows that were not all there.
+    /// Forgets a group without rows that was not whole, and remembers its name as given up.
     pub(super) fn give_up_group(&mut self, id: u64) {
         if let Some(group) = self.groups.get(&id) {
             self.samples.remember_given_up(&group.key);
@@ -134,13 +134,13 @@ impl Table {
         self.forget_group(id);
     }
 
-    /// Whether rows come into a group that was given up while they were on their way.
+    /// Whether rows come into a group that was given up while their put was in progress.
     pub(super) fn is_late(&self, group: &str, size: usize, rows: usize, by_samples: bool) -> bool {
         let is_there = || self.open_groups.get(group).is_some_and(|id| self.is_open(*id));
         (by_samples || rows < size) && self.samples.is_given_up(group) && !is_there()
     }
 
-    /// Whether a sample is whole; an error if it is not there, or never will be.
+    /// Whether a sample is whole; an error if it does not exist, or never will be whole.
     pub(crate) fn is_sample_whole(&self, uid: &str) -> Result<bool, QueueError> {
         let unknown =
             || QueueError::UnknownSample { partition: self.spec.name.clone(), sample: uid.to_owned() };
@@ -153,7 +153,7 @@ impl Table {
         Ok(is_whole)
     }
 
-    /// No more rows of a sample.
+    /// Ends a sample, which takes no more rows.
     pub(crate) fn end_sample(&mut self, uid: &str) {
         let Some(id) = self.samples.group_of(uid) else { return };
         let Some(group) = self.groups.get(&id) else { return };
@@ -162,8 +162,7 @@ impl Table {
         self.close_if_whole(&key);
     }
 
-    /// Groups that were opened at `until` or before take no more rows; those that rows are on their way into
-    /// stay.
+    /// Closes groups that were opened at `until` or before. Groups with puts in progress stay open.
     pub(crate) fn begin_close(&mut self, until: Instant) -> Vec<ClosedGroup> {
         let old = self.samples.opened_until(until);
         let mut closing = Vec::new();
@@ -216,8 +215,8 @@ impl Table {
         released
     }
 
-    /// Lets go of groups without rows: their names begin new ones, and so do those of groups that were put by
-    /// rows.
+    /// Forgets groups without rows, and the remembered names of groups that were put by rows: a put with such
+    /// a name begins a new group.
     pub(super) fn forget_empty_groups(&mut self) {
         let empty = self.groups.iter().filter(|(_, group)| group.rows.is_empty()).map(|(id, _)| *id);
         empty.collect::<Vec<_>>().into_iter().for_each(|id| self.forget_group(id));
@@ -237,7 +236,7 @@ impl Table {
         })
     }
 
-    /// A group as the journal has it, before its rows.
+    /// The record of a group in the journal, before its rows.
     pub(crate) fn replay_samples(&mut self, record: SamplesRecord) {
         if record.closed {
             self.samples.remember_closed(&record.group);

@@ -1,4 +1,4 @@
-//! Columns: their types, which are known from their first put on, and their writing to rows that are there.
+//! Columns: their types, which are known from their first put on, and their writing to existing rows.
 //!
 //! # Invariants
 //! A column has the type that it was first put with. While a put with a new column is under way, no put may
@@ -107,7 +107,7 @@ impl Columns {
         self.sets.share(names, || names.into())
     }
 
-    /// So many rows have these columns now.
+    /// This many rows have these columns now.
     pub(super) fn come(&mut self, columns: &[String], rows: usize) {
         for column in columns {
             match self.rows.get_mut(column) {
@@ -119,7 +119,7 @@ impl Columns {
         }
     }
 
-    /// So many rows with these columns are gone.
+    /// This many rows with these columns are gone.
     pub(super) fn leave(&mut self, columns: &[String], rows: usize) {
         for column in columns {
             if let Some(count) = self.rows.get_mut(column) {

@@ -1,10 +1,10 @@
 //! Cuts: what a table was at one moment, read slice by slice while it goes on changing.
 //!
-//! Nothing is copied when a cut is made. It is of the groups that are there then, and is read in their order.
-//! Whoever is about to change a group in what [records](super::live) say of it calls [`Table::keep_group`] or
-//! [`Table::keep_row`] before: its records as they are come into every cut that has it and has not come to
-//! it. So a table is locked for a slice at a time whatever there is in it, and a cut takes memory for what
-//! changed while it was read.
+//! Nothing is copied when a cut is made. A cut has the groups of that moment, and is read in their order.
+//! Code that is about to change what [records](super::live) say about a group calls [`Table::keep_group`] or
+//! [`Table::keep_row`] first: each cut that has the group and has not read it yet gets its present records.
+//! So a table is locked for one slice at a time, whatever its size, and a cut takes memory only for what
+//! changes while it is read.
 //!
 //! Payload is pinned with the records that speak of it: it may be freed, moved and deleted afterwards.
 
@@ -154,7 +154,7 @@ impl Table {
         read
     }
 
-    /// Nobody reads a cut any more. What it kept is to be dropped outside the lock.
+    /// Ends a cut that is not read any more. The caller drops what it kept outside the lock.
     pub(in crate::partition) fn end_cut(&mut self, number: u64) -> Option<Cut> {
         self.cuts.open.remove(&number)
     }

@@ -32,7 +32,7 @@ impl Table {
         self.index_droppable(group);
     }
 
-    /// So many rows have left the group, each acked by all.
+    /// This many rows have left the group, each acked by all tasks.
     pub(super) fn uncount_settled(&mut self, group: u64, rows: usize) {
         if self.droppable.is_none() {
             return;

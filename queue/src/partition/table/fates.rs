@@ -11,7 +11,7 @@ const FATES_MAX: usize = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Fates {
     latest: VecDeque<GroupFate>,
-    /// Of the newest that is forgotten.
+    /// The revision of the newest fate that is forgotten.
     forgotten: u64,
 }
 
@@ -25,7 +25,7 @@ impl Fates {
         self.latest.push_back(fate);
     }
 
-    /// Those after a revision, oldest first, and whether some of them are forgotten.
+    /// The fates after a revision, oldest first, and whether some of them are forgotten.
     pub(crate) fn after(&self, revision: u64) -> (Vec<GroupFate>, bool) {
         let start = self.latest.partition_point(|fate| fate.revision <= revision);
         (self.latest.range(start..).cloned().collect(), self.forgotten > revision)

@@ -21,7 +21,7 @@ pub(crate) struct Group {
     pub(crate) in_parts: bool,
     /// Per task: rows that are ready.
     pub(super) ready: Vec<usize>,
-    /// Over all tasks: rows that are ready or acked. Counted from the first drop of a group on.
+    /// Number of rows that are ready or acked, over all tasks. Counted from the first drop of a group on.
     pub(super) settled: usize,
     /// Where it is put by samples: then its size counts these.
     pub(super) samples: Option<Box<GroupSamples>>,

@@ -49,7 +49,7 @@ impl Keys {
         self.rows.get(key).copied()
     }
 
-    /// The keys of rows that are there, in no order.
+    /// The keys of existing rows, in no order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&String, RowHandle)> {
         self.rows.iter().map(|(key, row)| (key, *row))
     }
@@ -58,7 +58,7 @@ impl Keys {
         shrink_map(&mut self.rows);
     }
 
-    /// `labelled` are the rows that are there and their keys: O(keys).
+    /// `labelled` are the existing rows and their keys: O(keys).
     pub(super) fn check<'a>(
         &self,
         labelled: impl Iterator<Item = (&'a String, RowHandle)>,

@@ -1,4 +1,4 @@
-//! Leases: who holds which rows until when, and which acks may be repeated.
+//! Leases: which rows are held until when, and which acks may be repeated.
 //!
 //! # Invariants
 //! - A lease that is held expires at one moment, and at that moment only.
@@ -68,7 +68,7 @@ pub(crate) enum BeginAck {
 pub(super) struct Leases {
     held: HashMap<u64, HeldLease>,
     expiries: BTreeSet<(Instant, u64)>,
-    /// The number of the next lease. It starts anew at a random place each time the queue is opened, so that
+    /// The number of the next lease. It starts at a random place each time the queue is opened, so that
     /// a number of an earlier life means the same lease or none.
     next: u64,
     /// Leases given out since the queue was opened.

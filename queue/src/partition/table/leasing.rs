@@ -1,4 +1,4 @@
-//! What leases do to rows: the rows of a lease are leased, and ready again when it ends without an ack.
+//! The effect of leases on rows: rows are leased, and ready again when their lease ends without an ack.
 
 use tokio::time::Instant;
 
@@ -20,7 +20,7 @@ impl Table {
         self.leases.hold(id, task, rows, expires);
     }
 
-    /// Leases rows that so many consumers get; they are consumed when all of them have acked.
+    /// Leases rows that this many consumers get; they are consumed when all of them have acked.
     pub(super) fn lease_to_members(
         &mut self,
         task: usize,
@@ -39,7 +39,7 @@ impl Table {
         self.leases.len()
     }
 
-    /// Names a client that has the lease; consumers that get the same rows are named each.
+    /// Adds the name of a client that has the lease; consumers of one lease add one name each.
     pub(crate) fn name_holder(&mut self, id: u64, holder: &str) {
         if let Some(lease) = self.leases.get_mut(id)
             && !lease.holders.iter().any(|known| known == holder)
@@ -64,8 +64,8 @@ impl Table {
         leases
     }
 
-    /// The holder is another process, and may outlive this one: the lease is about to be written down. `None`
-    /// where a restart ends it.
+    /// Notes that the holder is another process, which may outlive this one, so that the lease will be
+    /// written down. `None` if a restart ends the lease.
     pub(crate) fn record_lease(&mut self, id: u64) -> Option<(usize, Vec<RowHandle>)> {
         self.leases.record(id).map(|lease| (lease.task, lease.rows.clone()))
     }
@@ -78,8 +78,8 @@ impl Table {
         leases
     }
 
-    /// A lease that was written down, as the journal is read. Rows that an earlier lease held are this one's:
-    /// that one has ended, or they would not have been given again.
+    /// Restores a lease from the journal. Rows of an earlier lease go to this one: the earlier one has ended,
+    /// because otherwise the rows would not have been given again.
     pub(crate) fn restore_lease(&mut self, id: u64, task: usize, rows: Vec<RowHandle>, expires: Instant) {
         if self.leases.contains(id) {
             return;

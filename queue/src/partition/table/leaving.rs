@@ -1,4 +1,4 @@
-//! Rows on their way out: acks, drops, and what is free when rows are gone.
+//! Rows that leave the table: acks, drops, and what becomes free.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl Table {
         self.remove(&consumed, Freed::Acked)
     }
 
-    /// Frees rows, whatever they are.
+    /// Frees rows in any state.
     pub(crate) fn remove(&mut self, rows: &[RowHandle], why: Freed) -> Released {
         rows.iter().for_each(|row| self.keep_row(*row));
         let mut released = Released::default();
@@ -98,7 +98,7 @@ impl Table {
         released
     }
 
-    /// Gives back what maps keep that were once much larger.
+    /// Shrinks maps that were once much larger.
     fn shrink_maps(&mut self) {
         shrink_map(&mut self.open_groups);
         self.keys.shrink();
@@ -106,7 +106,7 @@ impl Table {
         self.slots.shrink(self.rows_live + self.puts.rows());
     }
 
-    /// Rows with so many tokens have left their group.
+    /// Notes that rows with this many tokens have left their group.
     fn leave_group(&mut self, id: u64, gone: &HashSet<RowHandle>, tokens: u64, why: Freed) {
         self.uncount_settled(id, gone.len());
         let Some(group) = self.groups.get_mut(&id) else { return };
@@ -138,7 +138,7 @@ impl Table {
     }
 }
 
-/// Gives back what a map keeps that was once much larger.
+/// Shrinks a map that was once much larger.
 pub(super) fn shrink_map<K: Eq + std::hash::Hash, V>(map: &mut HashMap<K, V>) {
     const KEPT: usize = 4096;
     if map.capacity() > KEPT && map.len() * 8 < map.capacity() {

@@ -1,9 +1,9 @@
-//! What a table is, as records: for a journal without history, and for a snapshot.
+//! The state of a table as records: for a journal without history, and for a snapshot.
 //!
 //! They are made for some groups at a time, so that the table's lock need not be held for all of its rows at
 //! once. What records speak of must not change between two [slices](Slice): the journal is rewritten on the
 //! thread that applies what has become durable, and a snapshot reads a [cut](super::cuts). Leases are not in
-//! them: what somebody holds is not consumed.
+//! them: a leased row is not consumed.
 
 use std::collections::HashMap;
 
@@ -12,11 +12,11 @@ use crate::record::{Label, PayloadRecord, PutRecord, Record};
 use crate::row::RowHandle;
 use crate::store::{ChunkId, Note};
 
-/// Rows of a slice; more only where they are of one group.
+/// Number of rows of a slice; a single group may have more.
 pub(in crate::partition) const SLICE_ROWS: usize = if cfg!(test) { 2 } else { 1024 };
-/// Rows of an ack's record.
+/// Maximum number of rows in an ack's record.
 pub(in crate::partition) const ACK_ROWS: usize = 8192;
-/// Of a record that holds owners' words or tokens.
+/// A record that holds owners' records or tokens is closed at this size in bytes.
 const WORDS_BYTES: usize = 1 << 20;
 
 /// Rows of one chunk.
@@ -38,14 +38,14 @@ fn by_chunk<'a>(table: &Table, rows: impl Iterator<Item = &'a RowHandle>, part: 
     chunks
 }
 
-/// Tokens of each row; empty where none has any.
+/// Tokens of each row; empty if no row has any.
 fn lengths(table: &Table, rows: &[(RowHandle, Part)]) -> Vec<u32> {
     let lengths: Vec<u32> =
         rows.iter().map(|(handle, _)| table.row(*handle).map_or(0, |row| row.length)).collect();
     if lengths.iter().all(|length| *length == 0) { Vec::new() } else { lengths }
 }
 
-/// Keys and tags of each row; empty where none has any.
+/// Keys and tags of each row; empty if no row has any.
 fn labels(table: &Table, rows: &[(RowHandle, Part)]) -> Vec<Label> {
     let label = |(handle, _): &(RowHandle, Part)| {
         let row = table.row(*handle).ok()?;
@@ -94,7 +94,7 @@ impl Slice {
         Self { puts, columns, acks }
     }
 
-    /// Of groups that come behind these.
+    /// Appends the records of later groups.
     pub(in crate::partition) fn append(&mut self, mut behind: Self) {
         self.puts.append(&mut behind.puts);
         self.columns.append(&mut behind.columns);
@@ -110,12 +110,12 @@ impl Slice {
     }
 }
 
-/// What a group costs whoever makes its records; one without rows costs something too.
+/// The cost of making a group's records; a group without rows costs something too.
 pub(in crate::partition) fn weight(group: &Group) -> usize {
     group.rows.len().max(1)
 }
 
-/// What comes first.
+/// The first record: the declaration of the partition.
 pub(in crate::partition) fn declaration(table: &Table) -> Record {
     Record::Declare {
         spec: table.spec.clone(),
@@ -191,7 +191,7 @@ fn acks(table: &Table, groups: &[&Group], task: usize) -> Vec<Record> {
     rows.chunks(ACK_ROWS).map(ack).collect()
 }
 
-/// What comes last: all that is not about rows that are there.
+/// The last records: those that do not describe rows.
 pub(in crate::partition) fn rest(table: &Table) -> Vec<Record> {
     let partition = table.spec.name.clone();
     let policy_version = table.policy_version;
@@ -207,7 +207,7 @@ pub(in crate::partition) fn rest(table: &Table) -> Vec<Record> {
     records
 }
 
-/// Which acks were done, for a journal without history.
+/// Records of the acks that were done, for a journal without history.
 pub(in crate::partition) fn ack_records(table: &Table) -> Vec<Record> {
     let name = || table.spec.name.clone();
     let mut leases: Vec<(u64, u64)> = Vec::new();
@@ -221,7 +221,7 @@ pub(in crate::partition) fn ack_records(table: &Table) -> Vec<Record> {
     acked.into_iter().collect()
 }
 
-/// What clients hold.
+/// Records of the leases that clients hold.
 pub(crate) fn lease_records(table: &Table) -> Vec<Record> {
     let lease = |(lease, task, rows): (u64, usize, Vec<RowHandle>)| Record::Lease {
         partition: table.spec.name.clone(),
@@ -232,7 +232,7 @@ pub(crate) fn lease_records(table: &Table) -> Vec<Record> {
     table.recorded_leases().into_iter().map(lease).collect()
 }
 
-/// What outlives its rows, in records of moderate size.
+/// Records of what outlives its rows, each of moderate size.
 fn push_words(table: &Table, records: &mut Vec<Record>) {
     let name = || table.spec.name.clone();
     let mut words = Vec::new();

@@ -1,4 +1,4 @@
-//! Rows on their way in: what a put may do, what it sets aside, and how its rows become visible.
+//! Rows that enter the table: the checks of a put, its reservation, and how its rows become visible.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl Claim {
 }
 
 impl Table {
-    /// Whether a group that is put by rows takes so many more.
+    /// Whether a group that is put by rows takes this many more.
     pub(crate) fn check_group(&self, key: &str, size: usize, rows: usize) -> Result<(), QueueError> {
         let there = self.open_groups.get(key).and_then(|id| self.groups.get(id));
         // A whole group of the name of another one is a group of its own; a part of one comes late.
@@ -47,7 +47,7 @@ impl Table {
         Ok(())
     }
 
-    /// Whether a group takes so many more rows, asked of a journal record: a record says what happened.
+    /// Whether a group takes this many more rows, asked of a journal record: a record says what happened.
     pub(crate) fn check_group_of_record(
         &self,
         key: &str,
@@ -64,18 +64,18 @@ impl Table {
         Ok(())
     }
 
-    /// Whether rows of its name go into this group.
+    /// Whether rows with its name go into this group.
     pub(super) fn is_open(&self, id: u64) -> bool {
         self.groups.get(&id).is_some_and(|group| group.samples.is_some() || !group.is_whole())
     }
 
-    /// Whether so many rows may be put at all: asked before anything is made for each of them.
+    /// Checks whether this many rows may be put, before anything is allocated for each of them.
     pub(crate) fn check_rows(&self, rows: usize) -> Result<(), QueueError> {
         let capacity = self.spec.capacity_rows.min(RECORD_ROWS_MAX);
         if rows > capacity { Err(QueueError::TooLarge { rows, capacity }) } else { Ok(()) }
     }
 
-    /// Whether a put may be written; says so without changing anything.
+    /// Checks whether a put may be written; changes nothing.
     pub(crate) fn admit(
         &self,
         put: &Put,
@@ -100,7 +100,7 @@ impl Table {
         Ok(Admission::Fresh)
     }
 
-    /// Sets slots, the group's places and the token aside for a put that is about to be written.
+    /// Reserves the slots, the group's places and the token of a put that is about to be written.
     pub(crate) fn reserve(&mut self, put: &Put, rows: usize, kib: u32, columns: &[ColumnSpec]) -> Claim {
         self.puts.begin(put, rows, kib);
         self.begin_token(put.token.as_ref());
@@ -112,7 +112,7 @@ impl Table {
         Claim { rows, kib, group, sample, token, keys, columns }
     }
 
-    /// Gives back what was set aside for a put that came to nothing.
+    /// Releases the reservation of a put that failed.
     pub(crate) fn release(&mut self, claim: &Claim) {
         self.puts.end(&claim.group, claim.rows.len(), claim.kib, claim.sample.as_deref());
         self.end_token(claim.token.clone(), None);
@@ -122,7 +122,7 @@ impl Table {
         claim.rows.iter().for_each(|row| self.slots.release(*row));
     }
 
-    /// The group of a name, new if none of it takes rows.
+    /// The group of a name; a new one if no group of the name takes rows.
     pub(super) fn begin_group(
         &mut self,
         key: &str,
@@ -157,7 +157,7 @@ impl Table {
         id
     }
 
-    /// Makes reserved rows visible. `Err`: their group was given up meanwhile, and they are dropped.
+    /// Makes reserved rows visible. `Err` if their group was given up meanwhile; then they are dropped.
     pub(crate) fn publish(&mut self, put: PutRecord) -> Result<(), Released> {
         let PutRecord {
             group: key,
@@ -238,7 +238,7 @@ impl Table {
         Ok(())
     }
 
-    /// Adds columns to rows that are there, `kib` in all; those that are gone by now are left out. Returns
+    /// Adds columns to existing rows, `kib` in all; those that are gone by now are left out. Returns
     /// the KiB that count from now on.
     pub(crate) fn add_columns(&mut self, rows: &[RowHandle], payload: &PayloadRecord, kib: u32) -> u32 {
         let columns = self.columns.shared(&payload.columns);

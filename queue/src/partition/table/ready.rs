@@ -1,4 +1,4 @@
-//! What each row is for each task, and what of it is ready: kept in sets as rows change, never searched for.
+//! The state of each row for each task, and the ready rows: kept in sets as rows change, never searched for.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::{Row, RowHandle, Table};
 use crate::config::TaskSpec;
 use crate::stats::TaskStats;
 
-/// What a row is for one task.
+/// The state of a row for one task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// Columns are missing.
@@ -22,24 +22,24 @@ pub(crate) enum Progress {
     Acked,
 }
 
-/// What is ready for a task.
+/// The ready rows of a task.
 #[derive(Debug, Default)]
 pub(super) struct Ready {
     pub(super) rows: usize,
     /// Groups all of whose rows are ready.
     pub(super) groups: GroupIndex,
-    /// For takes of single rows; built for the first one.
+    /// Rows for takes of single rows; built for the first such take.
     pub(super) single: Option<SingleRows>,
     /// Rows that lack columns of the task.
     pub(super) incomplete: usize,
-    /// Rows that are leased or on their way out.
+    /// Number of rows that are leased, or whose ack or drop is not durable yet.
     pub(super) held: usize,
     /// Rows that would be ready if all of their payload were within reach.
     pub(super) away: usize,
-    /// Rows that the task is done with and others are not.
+    /// Number of rows that the task has acked and other tasks have not.
     pub(super) acked: usize,
     pub(super) waiters: Waiters,
-    /// Whether something became ready since takes were woken last.
+    /// Whether something has become ready since takes were last woken.
     pub(super) must_wake: bool,
 }
 
@@ -60,7 +60,7 @@ impl Ready {
     }
 }
 
-/// What takes of single rows need.
+/// The sets for takes of single rows.
 #[derive(Debug, Default)]
 pub(super) struct SingleRows {
     /// Ready rows by group and place in the group.
@@ -70,7 +70,7 @@ pub(super) struct SingleRows {
 }
 
 impl Table {
-    /// Marks the row ready for the tasks whose columns are all there.
+    /// Makes the row ready for the tasks whose columns it has.
     pub(super) fn complete(&mut self, handle: RowHandle) {
         for task in 0..self.spec.tasks.len() {
             let Ok(row) = self.row(handle) else { return };
@@ -81,7 +81,7 @@ impl Table {
         }
     }
 
-    /// The one place that changes what a row is for a task, and every index with it.
+    /// Changes the state of a row for a task, and every index with it. No other function does so.
     pub(super) fn set(&mut self, handle: RowHandle, task: usize, to: Progress) {
         let is_acked = |row: &Row| row.progress[task] == Progress::Acked;
         if to == Progress::Acked || self.row(handle).is_ok_and(is_acked) {
@@ -114,8 +114,8 @@ impl Table {
         self.index_group(group_id, task);
     }
 
-    /// Puts a group into the indexes that takes read, or out of them. A caller that is about to change what
-    /// groups are ordered by calls [`unindex_group`](Self::unindex_group) before.
+    /// Adds a group to the indexes that takes read, or removes it. A caller that is about to change the order
+    /// of groups calls [`unindex_group`](Self::unindex_group) first.
     pub(super) fn index_group(&mut self, id: u64, task: usize) {
         let Some(group) = self.groups.get(&id) else { return };
         let ready = &mut self.ready[task];
@@ -196,7 +196,7 @@ impl Table {
         &mut self.ready[task].waiters
     }
 
-    /// Wakes the takes that what has become ready can serve.
+    /// Wakes the takes that the rows which have become ready can serve.
     pub(crate) fn wake(&mut self) {
         for ready in &mut self.ready {
             if !std::mem::take(&mut ready.must_wake) {
@@ -218,13 +218,13 @@ impl Table {
         self.wake();
     }
 
-    /// A take that was woken for rows of the task has gone before it looked: another one is woken.
+    /// Wakes another take, because a take that was woken for rows of the task has ended before it looked.
     pub(in crate::partition) fn wake_again(&mut self, task: usize) {
         self.ready[task].must_wake = true;
         self.wake();
     }
 
-    /// There is a newer policy version: takes that bound versions look again.
+    /// Notes a newer policy version: takes that bound versions look again.
     pub(crate) fn raise_version(&mut self, policy_version: u64) {
         if policy_version > self.policy_version {
             self.policy_version = policy_version;

@@ -9,7 +9,7 @@ use super::Table;
 use crate::error::QueueError;
 use crate::invariants::{self, Violation};
 
-/// Bytes that the records of a partition may take.
+/// Maximum bytes of the records of a partition.
 const RECORDS_BYTES_MAX: usize = 256 << 20;
 
 /// The records of a table.
@@ -35,7 +35,7 @@ impl OwnerRecords {
         }
     }
 
-    /// The bytes are counted: O(records).
+    /// Checks the count of the bytes: O(records).
     pub(super) fn check(&self) -> Result<(), Violation> {
         let bytes = self.kept.iter().map(String::len).sum();
         invariants::counts_agree("bytes of records", bytes, self.bytes)
@@ -43,7 +43,7 @@ impl OwnerRecords {
 }
 
 impl Table {
-    /// An error if a record of so many bytes must not come.
+    /// An error if a record of this many bytes exceeds the bound.
     pub(super) fn check_record(&self, bytes: usize) -> Result<(), QueueError> {
         if self.records.has_room(bytes) {
             return Ok(());

@@ -3,7 +3,7 @@
 //!
 //! Such a group is **open** until as many samples as it was declared with are whole, or until a client closes
 //! it; no task can take it before. The name of a closed group is remembered, so that late rows are refused
-//! instead of beginning the group anew. Only the latest names are remembered.
+//! instead of beginning the group again. Only the latest names are remembered.
 //!
 //! Two more kinds of names are remembered: those of groups that were put by rows in several puts, and those
 //! of groups that were **given up** because some of their rows left before all had come. Rows that are on
@@ -19,10 +19,10 @@ use tokio::time::Instant;
 use crate::invariants::{self, Violation};
 use crate::record::{ClosedNames, SamplePart};
 
-/// Names of closed groups that are remembered.
+/// Maximum number of closed groups whose names are remembered.
 const CLOSED_MAX: usize = 65_536;
 
-/// How far a group is.
+/// The state of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Open,
@@ -119,7 +119,7 @@ impl Names {
 /// All groups of a table that are put by samples, and the names of groups that take no more rows.
 #[derive(Debug, Default)]
 pub(super) struct SampleIndex {
-    /// The group of each sample that is there.
+    /// The group of each existing sample.
     groups: HashMap<String, u64>,
     /// Groups that are not closed, oldest first.
     open: BTreeSet<(Instant, u64)>,
@@ -131,7 +131,7 @@ pub(super) struct SampleIndex {
 }
 
 impl SampleIndex {
-    /// A group begins. One of a name that was closed is a late part of it, from the journal.
+    /// Begins a group. If its name was closed, it is a late part of the closed group, read from the journal.
     pub(super) fn begin(&mut self, id: u64, name: &str) -> Box<GroupSamples> {
         let opened = Instant::now();
         let is_late = self.closed.contains(name);
@@ -142,7 +142,7 @@ impl SampleIndex {
         Box::new(GroupSamples { whole: BTreeMap::new(), state, opened })
     }
 
-    /// Rows of a sample have come into a group.
+    /// Notes that rows of a sample have come into a group.
     pub(super) fn add(&mut self, id: u64, samples: &mut GroupSamples, part: &SamplePart) {
         *samples.whole.entry(part.uid.clone()).or_default() |= part.is_last;
         self.groups.entry(part.uid.clone()).or_insert(id);
@@ -155,7 +155,7 @@ impl SampleIndex {
         self.closed.insert(name);
     }
 
-    /// A group is gone.
+    /// Forgets a group that is gone.
     pub(super) fn forget(&mut self, id: u64, samples: &GroupSamples) {
         self.open.remove(&(samples.opened, id));
         for uid in samples.uids() {
@@ -224,7 +224,7 @@ impl SampleIndex {
         names.given_up.iter().for_each(|name| self.given_up.insert(name));
     }
 
-    /// `groups` are those that are there and put by samples: O(samples).
+    /// Checks the index. `groups` are the existing groups that are put by samples: O(samples).
     pub(super) fn check<'a>(
         &self,
         groups: impl Iterator<Item = (u64, &'a GroupSamples)>,

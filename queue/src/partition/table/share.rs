@@ -15,7 +15,7 @@ use crate::invariants::Violation;
 use crate::partition::balance::balance;
 use crate::take::Share;
 
-/// Teams that are remembered though none of their shares waits.
+/// Maximum number of teams without waiting shares that are remembered.
 const TEAMS_MAX: usize = 64;
 
 /// Consumers that share batches.
@@ -47,7 +47,7 @@ struct Waiting {
 pub(super) struct Shares(HashMap<Team, Waiting>);
 
 impl Shares {
-    /// The oldest lease of a rank that this member has not fetched; it has from now on.
+    /// The oldest lease of a rank that this member has not fetched; it counts as fetched from now on.
     fn fetch(&mut self, task: usize, share: &Share, leases: &mut Leases) -> Option<u64> {
         let waiting = self.0.get_mut(&Team::new(task, share))?.ranks.get_mut(share.rank as usize)?;
         waiting.retain(|lease| leases.contains(*lease));

@@ -12,11 +12,11 @@ use std::collections::VecDeque;
 use super::{Row, RowHandle, Table};
 use crate::invariants::{self, Violation};
 
-/// Generations of a slot.
+/// Maximum generation of a slot.
 pub(crate) const GENERATION_MAX: u32 = u32::MAX - (1 << 16);
-/// Rows that a partition may have at once, whatever its capacity.
+/// Maximum number of rows of a partition, whatever its capacity.
 pub(crate) const SLOTS_MAX: usize = 1 << 26;
-/// Free slots that wait until they are used again.
+/// Number of free slots that wait before they are reused.
 pub(crate) const SLOTS_AT_REST: usize = if cfg!(test) { 4 } else { 16_384 };
 
 #[derive(Debug, Default)]
@@ -99,7 +99,7 @@ impl Slots {
         Some(row)
     }
 
-    /// What a handle named is gone: no other row will have it.
+    /// Retires what a handle named: no other row will have the handle.
     fn free(&mut self, slot: u32) {
         let state = &mut self.slots[slot as usize];
         state.is_reserved = false;
@@ -164,7 +164,8 @@ impl Slots {
         }
     }
 
-    /// `live` slots have rows, `reserved` ones are reserved, and the others are free or used up: O(slots).
+    /// Checks that `live` slots have rows, `reserved` ones are reserved, and the others are free or used up:
+    /// O(slots).
     pub(super) fn check(&self, live: usize, reserved: usize) -> Result<(), Violation> {
         let (mut rows, mut waiting, mut used_up) = (0, 0, 0);
         for (number, slot) in self.slots.iter().enumerate() {
@@ -188,13 +189,13 @@ impl Slots {
 }
 
 impl Table {
-    /// Whether any of these rows is not there yet, though its put has returned, as puts without durability
+    /// Whether one of these rows is not visible yet although its put has returned, as puts without durability
     /// do.
     pub(crate) fn are_on_their_way(&self, rows: &[RowHandle]) -> bool {
         rows.iter().any(|handle| self.slots.is_reserved(*handle))
     }
 
-    /// Whether a row is there in a slot.
+    /// Whether a slot has a row.
     pub(crate) fn is_taken(&self, slot: u32) -> bool {
         self.slots.slots.get(slot as usize).is_some_and(|slot| slot.row.is_some())
     }
@@ -205,13 +206,13 @@ impl Table {
         self.slots.reserve_for_replay(rows);
     }
 
-    /// Handles of before the restart name no row of after it, but for those that are still there.
+    /// Retires handles from before the restart, except those of rows that still exist.
     pub(crate) fn finish_replay(&mut self, generation_floor: u32) {
         self.fates.clear();
         self.slots.finish_replay(generation_floor);
     }
 
-    /// Above every generation that was given out.
+    /// A generation above all that were given out.
     pub(crate) fn generation_floor(&self) -> u32 {
         self.slots.generation_above.max(self.slots.generation_floor)
     }

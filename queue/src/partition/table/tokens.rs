@@ -1,7 +1,7 @@
 //! Tokens: which changes were made, by their clients' tokens, so that a repeated change is recognised.
 //!
-//! Only puts are asked again for what they made: their rows are kept as runs, a few bytes for a put. What is
-//! remembered is bounded in number and in bytes; the oldest goes first.
+//! Only repeated puts need their results: their rows are kept as runs, a few bytes per put. The remembered
+//! tokens are bounded in number and in bytes; the oldest go first.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use super::{Admission, Table};
 use crate::invariants::{self, Violation};
 use crate::row::Runs;
 
-/// Tokens remembered.
+/// Maximum number of remembered tokens.
 const TOKENS_MAX: usize = 65_536;
-/// What they take; bytes.
+/// Maximum bytes of remembered tokens.
 pub(super) const TOKEN_BYTES_MAX: usize = 16 << 20;
-/// What one takes besides its text and runs, about; bytes.
+/// Approximate bytes of a token besides its text and runs.
 const ENTRY_BYTES: usize = 96;
 
 /// The tokens of a table.
@@ -48,7 +48,7 @@ impl Tokens {
         }
     }
 
-    /// What is remembered is counted: O(tokens).
+    /// Checks the counts of what is remembered: O(tokens).
     pub(super) fn check(&self) -> Result<(), Violation> {
         invariants::counts_agree("tokens", self.made.len(), self.order.len())?;
         let bytes = self.made.iter().map(|(token, rows)| Self::bytes_of(token, rows)).sum();

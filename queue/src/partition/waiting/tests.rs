@@ -93,7 +93,7 @@ async fn waiters_for_the_end_look_once_for_each_change() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_nobody_answered_is_handed_on() {
+async fn a_woken_take_that_ends_before_it_looks_wakes_another() {
     let local = tokio::task::LocalSet::new();
     local
         .run_until(async {

@@ -27,7 +27,7 @@ use crate::{ErrorClass, PartitionSpec, Put, Queue, QueueError, RowHandle, UnitCa
 
 /// How long a list of units is used before the controller is asked again.
 const UNITS_AGE_MAX: Duration = Duration::from_secs(2);
-/// Rows on a unit that the controller has not been told of by then are put anew: a unit removes rows that no
+/// Rows on a unit that the controller has not been told of by then are put again: a unit removes rows that no
 /// table knows.
 const UPLOAD_AGE_MAX: Duration = Duration::from_secs(ORPHAN_AGE.as_secs() / 2);
 
@@ -55,7 +55,7 @@ pub(super) struct Direct {
 }
 
 impl Direct {
-    /// Of a server that has no units.
+    /// For a server that has no units.
     pub(super) fn none() -> Self {
         Self { has_none: true, ..Self::default() }
     }
@@ -232,8 +232,8 @@ impl RemoteQueue {
         }
     }
 
-    /// Of a unit: removes rows that the controller has refused. Where it is not known what became of them,
-    /// the unit asks the controller later.
+    /// Removes rows that the controller has refused from their unit. If it is not known whether they were
+    /// refused, the unit asks the controller later.
     async fn remove_refused(&self, place: &Place, refusal: &QueueError) {
         if !matches!(refusal.class(), ErrorClass::Backpressure | ErrorClass::Client) {
             return;

@@ -16,7 +16,7 @@ use crate::{ExportFormat, QueueError, SnapshotCounts, VerifyReport};
 
 /// How long a whole queue may take to be sent, restored or looked through.
 const WHOLE_MAX: Duration = Duration::from_secs(24 * 3600);
-/// Of a file that is sent.
+/// Size of the pieces in which a file is sent.
 const PIECE_BYTES: usize = 256 << 10;
 /// Pieces that wait to be sent.
 const PIECES_MAX: usize = 8;
@@ -90,13 +90,14 @@ impl RemoteQueue {
         self.link.json(Call { wait: WHOLE_MAX, ..Call::get("/v1/verify") }).await
     }
 
-    /// Removes a partition with everything in it. Cancel-safe: it happens or it does not.
+    /// Removes a partition with everything in it. Cancel-safe: a dropped call takes effect completely or not
+    /// at all.
     pub async fn remove(&self, partition: &str) -> Result<(), QueueError> {
         let call = Call { method: Method::DELETE, ..Call::post(path(partition, ""), Content::Nothing) };
         self.link.done(call).await
     }
 
-    /// Writes all rows that are there; returns the length in bytes. Nothing is consumed.
+    /// Writes all existing rows; returns the length in bytes. Nothing is consumed.
     ///
     /// Not cancel-safe: a dropped call leaves half a file.
     pub async fn export(

@@ -67,7 +67,7 @@ proptest! {
     }
 }
 
-/// As it is written to a socket: a bit at a time, out of several places at once.
+/// Segments are read as for a socket: a few bytes at a time, from several buffers at once.
 #[test]
 fn segments_are_the_bytes_that_they_consist_of() {
     let whole: Vec<u8> = (0..=255).collect();
@@ -132,14 +132,14 @@ fn a_stream_in_any_pieces_is_the_same_and_its_memory_is_used_again() {
         let blocks = Arc::default();
         let first = read_into(&blocks, &bytes, step).unwrap();
         assert_eq!(first, batches);
-        // Not while a batch of them is there.
+        // The blocks are not reused while a batch in them exists.
         let second = read_into(&blocks, &bytes, step).unwrap();
         assert_eq!((&first, &second), (&batches, &batches));
         let lain = [places(&first), places(&second)].concat();
         drop((first, second));
         let third = read_into(&blocks, &bytes, step).unwrap();
         assert_eq!(third, batches);
-        // What came whole lies where it came.
+        // A message that arrives whole stays in the buffer in which it arrives.
         let is_used_again = places(&third).iter().all(|place| lain.contains(place));
         assert!(is_used_again || step == bytes.len());
         let cut = read_into(&blocks, &bytes[..bytes.len() / 2], step);

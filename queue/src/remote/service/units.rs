@@ -1,4 +1,4 @@
-//! Storage units: those that announce themselves, and those who ask about them.
+//! Calls about storage units: those of units that register, and those of clients that ask for units.
 
 use std::sync::Arc;
 

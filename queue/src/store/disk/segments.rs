@@ -36,7 +36,7 @@ impl SegmentWriter {
         let mut file = match self.file.take() {
             Some(file) => file,
             None => {
-                // Known before it is there: who looks around meanwhile must not take it for a stray.
+                // Known before it exists: a search for strays must not take it for one.
                 self.store.open(self.segment);
                 let created = OpenOptions::new().create_new(true).write(true).open(&path);
                 self.fresh = true;
@@ -73,7 +73,7 @@ impl SegmentWriter {
     }
 
     fn roll(&mut self) {
-        // What a closed segment holds must be durable before a record refers to it, and nobody syncs it
+        // What a closed segment holds must be durable before a record refers to it, and it is never synced
         // later.
         if let Some(file) = self.file.take()
             && let Err(error) = file.sync_data()

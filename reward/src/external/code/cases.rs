@@ -21,9 +21,9 @@ use serde_json::value::RawValue;
 
 use crate::RewardError;
 
-/// The most tests of a row.
+/// Maximum number of tests of a row.
 pub(super) const CASES_MAX: usize = 1 << 14;
-/// The most layers of JSON strings.
+/// Maximum number of layers of JSON strings.
 const LAYERS_MAX: usize = 2;
 /// The name of the field in errors.
 const WHAT: &str = "ground_truth";

@@ -31,11 +31,11 @@ pub struct CodeConfig {
     pub time_all_s: f64,
     /// The address space of each process, in MiB.
     pub memory_mb: u64,
-    /// The most bytes on standard output and standard error together, for each test.
+    /// Maximum number of bytes on standard output and standard error together, for each test.
     pub output_bytes_max: usize,
-    /// The most processes and threads at a time.
+    /// Maximum number of processes and threads at a time.
     pub processes_max: usize,
-    /// The most bytes of a file; with namespaces also the most bytes of all files in each writable directory.
+    /// Maximum number of bytes of a file; with namespaces also of all files in each writable directory.
     pub file_bytes_max: u64,
     /// Absolute paths of further files and directories that candidates can read inside namespaces.
     pub readable: Vec<PathBuf>,

@@ -26,7 +26,7 @@ struct Fixture {
     folder: TempDir,
 }
 
-/// A Python that every user can run: not one in somebody's home.
+/// A Python that every user can run: not one in a user's home.
 fn interpreter() -> &'static str {
     match Path::new("/usr/bin/python3").exists() {
         true => "/usr/bin/python3",

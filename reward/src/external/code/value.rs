@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 
-/// The most levels of lists and objects.
+/// Maximum number of levels of lists and objects.
 const DEPTH_MAX: usize = 64;
 
 /// Whether `result` equals `expected`, or the only member of an `expected` list: some data sets wrap results

@@ -71,7 +71,7 @@ fn unknown_keys_are_refused_by_name() {
 }
 
 #[test]
-fn values_that_cannot_be_are_named() {
+fn invalid_values_are_named() {
     for (text, key) in [
         ("", "reward"),
         ("python = \"m:f\"\nhttp = \"http://h/\"", "reward"),

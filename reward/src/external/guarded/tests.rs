@@ -203,7 +203,7 @@ async fn a_burst_costs_no_job_its_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_who_wait_for_whom_nobody_answers_give_up() {
+async fn jobs_that_wait_for_a_scorer_that_answers_none_give_up() {
     let told = Told::new(10_000_000, |_| Ok(1.0));
     for cache_entries in [0, 8] {
         let deadline = Duration::from_secs(3);

@@ -21,7 +21,7 @@ use crate::external::{RewardJob, RewardRunner};
 use crate::tasks;
 use crate::{RewardError, Score};
 
-/// A runner that sends a batch of jobs a request.
+/// A runner that sends a batch of jobs with each request.
 pub(crate) struct HttpBatch(Arc<Batcher>);
 
 struct Batcher {

@@ -22,7 +22,7 @@ use super::PoolSpec;
 use crate::external::answer::quote;
 use crate::tasks;
 
-/// The most bytes of an answer line.
+/// Maximum number of bytes of an answer line.
 pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
 /// The bytes at the end of standard error that are kept.
 const STDERR_BYTES_MAX: usize = 2048;

@@ -168,7 +168,7 @@ async fn what_is_no_score_is_said_and_costs_no_worker() {
 }
 
 #[tokio::test]
-async fn whoever_leaves_the_process_costs_the_worker_and_the_job_only() {
+async fn a_function_that_exits_costs_the_worker_and_its_job_only() {
     let Some(fixture) = fixture() else { return };
     for (way, how) in [("exit", "status: 4"), ("os._exit", "status: 5"), ("crash", "signal: 6")] {
         let error = fixture.ask(way).await.unwrap_err();
@@ -330,7 +330,7 @@ async fn a_busy_worker_does_not_outlive_its_parent() {
     assert!(test_kill_process(worker).is_ok());
     parent.kill().unwrap();
     parent.wait().unwrap();
-    // Whoever inherits it may take a while to wait for it; what matters is that it does not run.
+    // The process that inherits the worker may take a while to wait for it; the worker must not run.
     let stat = format!("/proc/{}/stat", worker.as_raw_nonzero());
     let runs = || std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
     eventually("the worker is gone", || !runs()).await;

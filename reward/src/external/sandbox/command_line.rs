@@ -34,7 +34,7 @@ const SYSTEM_FILES: [&str; 3] = ["/etc/ld.so.cache", "/etc/alternatives", "/etc/
 const WORK: &str = "/work";
 /// The second directory that they may write to.
 const TMP: &str = "/tmp";
-/// The most open files of a process.
+/// Maximum number of open files of a process.
 const FILES_MAX: u32 = 256;
 
 /// What all runs on this host have in common.

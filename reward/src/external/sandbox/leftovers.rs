@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal};
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
-/// The most rounds over all processes of the host.
+/// Maximum number of rounds over all processes of the host.
 const ROUNDS_MAX: usize = 100;
 /// The pause after a kill, until the processes are gone.
 const KILLED_PAUSE: Duration = Duration::from_millis(2);

@@ -72,7 +72,7 @@ fn may_be_interval(items: &[Shape]) -> bool {
 }
 
 impl Comparison {
-    /// Pays for so many meetings; whether there were as many left.
+    /// Pays for this many comparisons; returns whether as many were left.
     fn pay(&self, meetings: usize) -> bool {
         let left = self.meetings_left.get();
         self.meetings_left.set(left.saturating_sub(meetings));
@@ -222,7 +222,7 @@ impl Comparison {
         if verdict.is_equal || !unsigned.is_equal { verdict } else { unsigned }
     }
 
-    /// Whether the left value, so many times, is the right one.
+    /// Whether the left value times `ratio` is the right one.
     fn scaled(&self, left: NodeId, ratio: &Rational, right: NodeId) -> Verdict {
         if let (Some(Exact::Finite(a)), Some(Exact::Finite(b))) =
             (self.left.exact.get(left), self.right.exact.get(right))

@@ -15,7 +15,7 @@
 //! | constants | `\pi`, `e`, `i`; `\sqrt{8}` and `2\sqrt2`; `\sqrt[3]{-8}` and `-2`; `\log` is `\ln`, `\lg` has base 10, `\log_2` its own | `\pi` and `3.14` |
 //! | expressions | at every sample point where both are real, or else complex; variables are real, of both signs: `(x+1)^2` and `x^2+2x+1`, `\sin^2 x` and `1-\cos^2 x` | `x` and `X`; `x+1` and `x-1`; `\sqrt{x^2}` and `x` |
 //! | `\pm` | `1\pm\sqrt2` and `1+\sqrt2, 1-\sqrt2` | |
-//! | lists | `1, 2, 3`, `3, 2 and 1`, in any order, as often; a set is equal, too: `\{1,2,3\}` | `1, 2` and `1, 2, 2` |
+//! | lists | `1, 2, 3`, `3, 2 and 1`, in any order, each element as often; a set is equal, too: `\{1,2,3\}` | `1, 2` and `1, 2, 2` |
 //! | sets | in any order, however often: `\{1,2\}`, `{2,1}`, `\{1,1,2\}`; `\emptyset` and `\{\}` | `\{1,2\}` and `\{1,2,3\}`; `\{5\}` and `5` |
 //! | tuples | in order: `(1,2,3)`, `[1,2,3]`, `\langle1,2,3\rangle` and a column of a matrix | `(1,2)` and `(2,1)` |
 //! | pairs, intervals | with the same brackets | `(1,2)` and `[1,2]` |

@@ -14,7 +14,7 @@ use super::tree::{Function, Node, NodeId, Rational, Tree};
 /// Points at which answers with variables are evaluated.
 pub(super) const POINTS: usize = 16;
 
-/// Of these, how many give variables only positive values, so that roots and logarithms are defined at some.
+/// Number of points at which all variables are positive, so that roots and logarithms are defined there.
 const POSITIVE_POINTS: usize = 8;
 
 /// Seed of the variables' values.

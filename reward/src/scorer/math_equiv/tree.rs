@@ -119,7 +119,7 @@ pub(super) type Units = BTreeMap<&'static str, i32>;
 pub(super) struct Scalar {
     /// The value; of a percentage its hundredth.
     pub(super) value: NodeId,
-    /// Of a percentage, the number before the sign.
+    /// For a percentage, the number before the sign.
     pub(super) percent: Option<NodeId>,
     /// Units behind the value.
     pub(super) units: Units,

@@ -2,10 +2,10 @@
 
 use super::*;
 
-/// Why a configuration that reads well cannot be built.
+/// The error of a configuration that can be read but not built.
 fn refused(config: serde_json::Value) -> String {
     let read = serde_json::from_value::<ScorerConfig>(config).unwrap();
-    let error = read.build().err().unwrap_or_else(|| panic!("{read:?} builds"));
+    let error = read.build().err().unwrap_or_else(|| panic!("expected an error, but {read:?} builds"));
     assert_eq!(error.class(), crate::ErrorClass::Client);
     error.to_string()
 }
@@ -115,7 +115,7 @@ fn length_falls_from_the_target_to_the_end() {
 #[test]
 fn repeated_ngrams_are_counted() {
     let words = |n| Repetition { n, unit: RepetitionUnit::Words, factor: 1.0 };
-    // Of a b, b a, a b, b a two are new.
+    // Of the bigrams `a b`, `b a`, `a b` and `b a`, two repeat an earlier one.
     assert_eq!(words(2).share("a b a\nb  a"), 0.5);
     assert_eq!(words(2).share("a b c"), 0.0);
     assert_eq!(words(3).share("a b"), 0.0, "shorter than an n-gram");

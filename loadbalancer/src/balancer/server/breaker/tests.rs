@@ -175,7 +175,7 @@ enum Event {
     Settle,
     Die,
     Revive,
-    /// The engine has generated tokens since so many milliseconds ago.
+    /// The engine has generated tokens since this many milliseconds ago.
     HasGenerated(u64),
     HasProved,
 }

@@ -40,7 +40,7 @@ fn u32s(value: &Value) -> Vec<u32> {
     value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
 }
 
-/// The same answer by way of a tree.
+/// Reads the answer by way of a JSON tree.
 fn samples_by_tree(body: &Value) -> Vec<SampleOutput> {
     let choices = body["choices"].as_array().unwrap();
     let sample = |choice: &Value| {

@@ -69,7 +69,7 @@ async fn a_connection_is_not_used_again_where_its_state_is_in_doubt() {
         "HTTP/1.1 200 OK\r\ncontent-length: 9\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n";
     assert_eq!(read_whole(both).await, answer(200, "a", false));
     let more = read(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok and more", usize::MAX).await.unwrap();
-    assert_eq!((more.1, more.2), (b"ok".to_vec(), false), "bytes that nobody asked for");
+    assert_eq!((more.1, more.2), (b"ok".to_vec(), false), "bytes without a request");
 }
 
 #[tokio::test]

@@ -43,7 +43,7 @@ async fn cancelled_requests_are_aborted_together_again_and_again_then_never_more
     assert!(server.seen.try_recv().is_err());
 }
 
-/// An abort waits behind no data.
+/// An abort does not wait behind the data of another request.
 #[tokio::test]
 async fn aborts_go_over_connections_of_their_own() {
     let scope = Scope::new();
@@ -56,7 +56,7 @@ async fn aborts_go_over_connections_of_their_own() {
         let Seen::Request { client, .. } = server.next_seen().await else { panic!("closed") };
         client
     };
-    // It is idle afterwards, and whoever wanted one could have it.
+    // The connection is idle afterwards, and a request can use it again.
     let data = generates().await;
     assert_eq!(generates().await, data);
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! What went wrong, told apart.
+//! Each kind of failure becomes an error of its own.
 
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ async fn a_body_cut_at_any_byte_is_a_fault_that_may_have_been_admitted() {
 }
 
 #[tokio::test]
-async fn statuses_are_what_they_mean() {
+async fn each_status_becomes_its_kind_of_error() {
     let error_of = |code: u16, headers: &'static str, body: &'static str| async move {
         ask(Script::Answer { bytes: http(code, headers, body), piece_bytes: usize::MAX }).await.unwrap_err()
     };
@@ -44,7 +44,7 @@ async fn statuses_are_what_they_mean() {
 }
 
 #[tokio::test]
-async fn answers_that_are_not_the_protocol_are_bad_answers() {
+async fn answers_that_break_the_protocol_are_bad_answers() {
     let poisoned = completion(&[5, 6]).to_string().replace("-0.5", "-9999.0");
     let other_prompt = completion(&[5, 7]).to_string();
     for body in ["garbage", "", "{}", "[]", &poisoned, &other_prompt, &format!("{} x", completion(&[5, 6]))] {
@@ -76,7 +76,7 @@ async fn a_body_beyond_its_bound_is_refused_whether_announced_or_not() {
 }
 
 #[test]
-fn a_connection_that_this_machine_has_no_room_for_is_no_servers_fault() {
+fn a_connection_that_this_machine_cannot_open_is_not_the_servers_fault() {
     let server = Server::new("s", "http://a:1").unwrap();
     let error_of = |code: i32| transport::unreachable(&server, &std::io::Error::from_raw_os_error(code));
     let full = error_of(rustix::io::Errno::MFILE.raw_os_error());
@@ -91,9 +91,9 @@ async fn a_close_before_the_answer_is_possibly_admitted() {
     assert_eq!(error.admission(), Admission::Possible);
 }
 
-/// Recorded errors with their statuses: each is a refusal, busy or failed with the engine's words.
+/// The message of each recorded error is found in its body.
 #[test]
-fn recorded_errors_give_their_words() {
+fn the_messages_of_recorded_errors_are_found() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/vllm/captures");
     let cases = [
         ("err_401.json", "Unauthorized"),

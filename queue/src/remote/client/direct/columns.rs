@@ -11,7 +11,7 @@ use crate::remote::wire::{PlacedColumns, PlacedColumnsBody, UnitsOfAnswer, Units
 use crate::store::{own_buffers, payload_bytes};
 use crate::{QueueError, RowHandle, UnitCard};
 
-/// Rows of several groups go to a unit together until they have about so many bytes.
+/// Rows of several groups go to a unit together until they have about this many bytes.
 const PIECE_BYTES_MAX: usize = 1 << 20;
 /// Pieces on their way at a time.
 const AT_A_TIME: usize = 8;

@@ -79,7 +79,7 @@ async fn what_a_candidate_leaves_running_ends_with_it() {
         for candidate in [daemon, bare] {
             let started = Instant::now();
             assert_eq!(fixture.pred(candidate, &prints("", "done")).await, "passed");
-            assert!(started.elapsed() < Duration::from_secs(10), "nobody waits for it");
+            assert!(started.elapsed() < Duration::from_secs(10), "no call waits for it");
             fixture.leaves_nothing().await;
         }
     }

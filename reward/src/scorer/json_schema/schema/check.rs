@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::{Id, Keywords, Part, SCHEMA_STEPS_MAX, decimal};
 
-/// The most nested checks; a schema that refers to itself would otherwise recurse without end.
+/// Maximum number of nested checks; a schema that refers to itself would otherwise recurse without end.
 const DEPTH_MAX: usize = 400;
 /// The bytes of text that count as one step.
 const BYTES_PER_STEP: usize = 16;

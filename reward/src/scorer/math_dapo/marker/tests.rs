@@ -29,7 +29,7 @@ fn each_case_by_hand() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
     #[test]
-    fn it_is_its_expression(text in "(Answer|aNswer|An\u{17f}wer|answe|r|:|:|\n| |\t|\u{1c}|\u{3000}|é|5){0,24}") {
+    fn the_marker_is_its_expression(text in "(Answer|aNswer|An\u{17f}wer|answe|r|:|:|\n| |\t|\u{1c}|\u{3000}|é|5){0,24}") {
         let expression = expression();
         let wanted = expression.captures_iter(&text).last().map(|captures| captures.get(1).unwrap().as_str());
         prop_assert_eq!(last_answer(&text), wanted);
