@@ -106,7 +106,7 @@ impl Plan {
 
     /// Whether no group can become too old, because groups are trained on in the order of their dispatch.
     fn never_discards(&self, early_stop: EarlyStop) -> bool {
-        self.rule.pacing && early_stop != EarlyStop::First
+        self.rule.pacing && early_stop.keeps_dispatch_order()
     }
 }
 
@@ -275,7 +275,7 @@ fn check_claims(world: &World, plan: Plan, claims: &[Claim]) {
             world.check_samples(group);
         }
     }
-    if world.config.early_stop != EarlyStop::First {
+    if world.config.early_stop.keeps_dispatch_order() {
         let all: Vec<u64> = claims.iter().flat_map(numbers).collect();
         invariants::in_dispatch_order(&all).unwrap();
     }

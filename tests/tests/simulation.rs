@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rand::RngExt;
 use rolldock::dispatch::StepEnd;
-use rolldock::rollout::{EarlyStop, Launch, invariants};
+use rolldock::rollout::{Launch, invariants};
 use rolldock_simengine::Fault;
 use support::{World, env_number, in_virtual_time, prompts};
 
@@ -52,7 +52,7 @@ async fn run(mut world: World, steps: usize) -> Vec<(u64, u64)> {
         let kept = output.groups.iter().position(|group| group.set_aside.is_some());
         let (passed, kept) = output.groups.split_at(kept.unwrap_or(output.groups.len()));
         assert!(kept.iter().all(|group| group.set_aside.is_some()), "groups that were set aside come last");
-        if world.config.early_stop != EarlyStop::First {
+        if world.config.early_stop.keeps_dispatch_order() {
             for part in [passed, kept] {
                 let numbers: Vec<u64> = part.iter().map(|group| group.number).collect();
                 invariants::in_dispatch_order(&numbers).unwrap();

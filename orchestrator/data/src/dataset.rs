@@ -73,6 +73,34 @@ pub struct PromptLengths {
 }
 
 /// An opened data set; cheap to clone.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use rolldock_data::{Dataset, DatasetConfig, Duplicates, OverlongPrompts, PromptSource, TextCodec};
+///
+/// # let folder = tempfile::tempdir()?;
+/// let file = folder.path().join("train.jsonl");
+/// std::fs::write(&file, r#"{"prompt": "What is 6 x 7?", "answer": "42"}"#)?;
+/// let dataset = Dataset::open(DatasetConfig {
+///     files: vec![file],
+///     columns: None,
+///     max_prompt_length: 256,
+///     overlong_prompts: OverlongPrompts::Drop,
+///     duplicates: Duplicates::Keep,
+///     shuffle: true,
+///     seed: 1,
+///     epochs: Some(1),
+/// })?;
+/// assert_eq!(dataset.rows(), 1);
+///
+/// let mut cursor = dataset.cursor(Arc::new(TextCodec::builtin()?));
+/// let prompt = cursor.next()?.ok_or("a prompt was expected")?;
+/// assert_eq!(&*prompt.answer, "42");
+/// assert!(!prompt.ids.is_empty());
+/// assert!(cursor.next()?.is_none(), "the only epoch is over");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Dataset {
     config: Arc<DatasetConfig>,

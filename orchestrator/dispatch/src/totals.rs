@@ -18,6 +18,19 @@ pub enum StepEnd {
 }
 
 /// Counts of dispatches by fate.
+///
+/// ```
+/// use rolldock_dispatch::{Fate, Totals, invariants};
+///
+/// let mut totals = Totals { dispatched: 3, in_flight: 3, ..Totals::default() };
+/// totals.count(&Fate::Accepted);
+/// totals.count(&Fate::Filtered("no_variance"));
+/// assert_eq!((totals.in_flight, totals.accepted, totals.filtered_by_reason["no_variance"]), (1, 1, 1));
+///
+/// invariants::conservation(&totals, 1)?;
+/// assert!(invariants::conservation(&totals, 0).is_err(), "one dispatch has no fate yet");
+/// # Ok::<(), invariants::Violation>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Totals {
     /// All dispatches.

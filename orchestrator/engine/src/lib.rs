@@ -117,6 +117,46 @@ pub struct Generation {
 /// A fleet of servers that generate.
 ///
 /// Servers are named by the name they have in the load balancer, so that membership has one owner.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use rolldock_engine::simulated::SimulatedEngine;
+/// use rolldock_engine::{Engine, GenerateRequest, SamplingParams};
+/// use rolldock_scope::Scope;
+/// use rolldock_simengine::{NoAnswers, ServerConfig, SimServer, Workload, WorkloadConfig};
+///
+/// # let mut runtime = tokio::runtime::Builder::new_current_thread();
+/// # let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+/// # runtime.block_on(async {
+/// let scope = Scope::new();
+/// let config = ServerConfig { name: "s0".to_owned(), ..ServerConfig::default() };
+/// let workload = Arc::new(Workload::new(WorkloadConfig::default()));
+/// let server =
+///     SimServer::start(config, workload, Arc::new(NoAnswers), scope.tracker(), scope.token().clone())?;
+/// let engine: Arc<dyn Engine> = Arc::new(SimulatedEngine::new([server]));
+///
+/// let request = GenerateRequest {
+///     request_id: "r0".into(),
+///     prompt_ids: [1, 2, 3].into(),
+///     prompt_text: "".into(),
+///     n: 2,
+///     seed: 7,
+///     max_tokens: 100,
+///     sampling: Arc::new(SamplingParams::default()),
+///     progress: None,
+///     stream: false,
+///     resumed: None,
+///     cache_salt: None,
+/// };
+/// let generation = engine.generate("s0", request).await?;
+/// assert_eq!(generation.samples.len(), 2);
+/// for sample in &generation.samples {
+///     assert_eq!(sample.logprobs.len(), sample.response_ids.len());
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
 pub trait Engine: Send + Sync + 'static {
     /// Runs one request to its end on the server called `server`.
     ///

@@ -60,6 +60,45 @@ pub struct Opened {
 }
 
 /// Appends records to the ledger. Clones write to one ledger, which ends with the last of them.
+///
+/// ```
+/// use rolldock_dispatch::{DispatchId, Fate, PromptUid};
+/// use rolldock_ledger::{
+///     DispatchRecord, FORMAT, LedgerConfig, LedgerState, LedgerWriter, LifeRecord, Record, RunRecord,
+///     StepRecord,
+/// };
+///
+/// # let folder = tempfile::tempdir()?;
+/// let opened = LedgerWriter::open(folder.path(), LedgerConfig { fsync: false, inline: false })?;
+/// assert!(opened.state.run().is_none(), "the ledger is new");
+/// let ledger = opened.writer;
+/// ledger.append(Record::Run(RunRecord { run_id: "run-1".to_owned(), started_s: 0, format: FORMAT }));
+/// ledger.append(Record::Life(LifeRecord { number: 1, pid: 1, started_s: 0 }));
+/// ledger.append(Record::Step(StepRecord { step: 1, target: 2, policy_version: 0 }));
+/// for number in 0..2 {
+///     ledger.append(Record::Dispatch(DispatchRecord {
+///         id: DispatchId(number),
+///         number,
+///         parent: None,
+///         prompt_uid: PromptUid(number),
+///         row: number,
+///         visit: 0,
+///         step: 1,
+///         policy_version: 0,
+///         first_attempt: 0,
+///         returns: 0,
+///         drawn_to: None,
+///     }));
+/// }
+/// ledger.append(Record::end(DispatchId(0), Fate::Accepted));
+/// ledger.close()?;
+///
+/// // After a restart, the fold of the records says where the run is.
+/// let (state, _) = LedgerState::read(folder.path())?;
+/// assert_eq!((state.totals().accepted, state.totals().in_flight), (1, 1));
+/// assert_eq!(state.next_dispatch(), DispatchId(2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct LedgerWriter {
     inner: Arc<Inner>,

@@ -15,6 +15,24 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 /// A set of tasks with one end.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use rolldock_scope::Scope;
+///
+/// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+/// # runtime.block_on(async {
+/// let scope = Scope::new();
+/// let token = scope.token().clone();
+/// scope.spawn_detached("a server", async move { token.cancelled().await });
+/// let answer = scope.spawn("an answer", async { 6 * 7 });
+/// assert_eq!(answer.await.unwrap(), 42);
+///
+/// // Both tasks have ended when the scope is closed.
+/// assert!(scope.close(Duration::from_secs(1)).await);
+/// # });
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct Scope {
     tracker: TaskTracker,

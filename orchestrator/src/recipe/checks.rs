@@ -17,7 +17,7 @@ mod rollout;
 use super::layers::Layers;
 use super::{Files, Recipe, RecipeError};
 use crate::engine::SamplingParams;
-use crate::rollout::{EarlyStop, Launch, RequestShape};
+use crate::rollout::{Launch, RequestShape};
 
 // Larger numbers than these are slips of the finger, and some would be allocated at once.
 const WORKERS_MAX: usize = 4096;
@@ -97,7 +97,7 @@ fn check_rollout(recipe: &Recipe, checks: &mut Checks<'_>) {
     rollout::check_cut_off(recipe, checks);
     checks.require(
         recipe.filter.enable
-            || rollout.early_stop != EarlyStop::Off
+            || !rollout.early_stop.awaits_all()
             || rollout.launch == Launch::OnDemand
             || rollout.gen_batch_size >= rollout.train_batch_size,
         "rollout.gen_batch_size",

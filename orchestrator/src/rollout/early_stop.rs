@@ -39,4 +39,14 @@ impl EarlyStop {
             Self::Off => StopRule { order: DecisionOrder::Dispatch, at_target: AtTarget::AwaitAll },
         }
     }
+
+    /// Whether groups are accepted in dispatch order, so that their length does not matter.
+    pub fn keeps_dispatch_order(self) -> bool {
+        self.rule().order == DecisionOrder::Dispatch
+    }
+
+    /// Whether a step ends only when everything that it sent out has ended.
+    pub fn awaits_all(self) -> bool {
+        self.rule().at_target == AtTarget::AwaitAll
+    }
 }
