@@ -22,7 +22,7 @@
 //! reads at leisure what it has freed gives [`pin`](Store::pin), else the queue holds frees back while a
 //! snapshot reads.
 //!
-//! [`conformance`](crate::conformance) has the tests that a store must pass.
+//! [`conformance`](crate::edges::conformance) has the tests that a store must pass.
 //!
 //! # Invariants
 //! - Nothing lists the chunks of a store on the hot path: the control plane knows their keys.

@@ -23,7 +23,7 @@
 //!   accord.
 //!
 //! # Deliberately absent
-//! Replication: that is the business of an existing distributed store behind [`Store`](crate::Store).
+//! Replication: that is the business of an existing distributed store behind [`Store`](crate::store::Store).
 
 mod members;
 mod store;
@@ -45,7 +45,7 @@ use crate::store::{Note, UNITS};
 pub(crate) use members::Units;
 
 /// A unit keeps all rows in this partition.
-pub const BLOBS: &str = "_blobs";
+pub(crate) const BLOBS: &str = "_blobs";
 /// The task of [`BLOBS`] that never takes anything: rows go when the controller clears them.
 const CONTROLLER: &str = "controller";
 /// A unit that has not been heard of for so long is asked whether it is there.
