@@ -17,7 +17,21 @@
 //! [`TransferQueue::snapshot`] and [`TransferQueue::restore`] carry live data from one queue to another, and
 //! [`TransferQueue::verify`] checks a queue.
 //!
-//! [`compat`] has the client calls of other queues, over this queue.
+//! The crate `rolldock-queue-compat` (`queue/compat/`) offers the client calls of other queues over this one.
+//!
+//! # Core and edges
+//! The crate is a core and a room of edges. The core knows rows, leases, the journal and stores. The edges
+//! (`src/edges/`) carry rows and calls elsewhere: HTTP, shared memory, storage units' processes, snapshots,
+//! checks and exports. Edges import the core, and the core imports no edge. Read the core in this order:
+//!
+//! 1. `put.rs`, `take.rs`, `lease.rs`, `config.rs`: what a caller says and gets.
+//! 2. `store/mod.rs`, `plane.rs`: where payload lies; `units/` is the store on other machines.
+//! 3. `record/`, `journal/`: what is written down, and how.
+//! 4. `partition/table.rs` and its children: rows, tasks, keys and leases, as plain data under one lock.
+//! 5. `partition/`: puts, takes and acks, which join table, store and journal.
+//! 6. `queue.rs`: partitions by name, and how a queue is opened.
+//!
+//! Then `edges/mod.rs` lists the edges.
 //!
 //! # Invariants
 //! [`invariants`] has them as functions.
@@ -27,25 +41,23 @@
 //! - A handle names one row permanently: slots are reused, generations are not.
 //! - Rows never exceed the capacity. A full partition blocks, refuses, or drops its oldest ready group, as
 //!   declared.
-//! - Control plane ([`partition`](Partition)) and data plane ([`Store`]) are apart: no lock is held while
+//! - Control plane ([`partition`](Partition)) and data plane ([`store`]) are apart: no lock is held while
 //!   payload is copied, encoded, written or read.
 //!
 //! # Deliberately absent
 //! There is no embedded database for the metadata: the journal is rewritten to its live records when dead
 //! ones dominate, so opening costs what is live, and a second writer with its own fsync would add a second
-//! source of truth. There is no replication: a distributed store behind [`Store`] can provide it.
+//! source of truth. There is no replication: a distributed store behind [`Store`](store::Store) can provide it.
 
 mod api;
-pub mod compat;
+mod batches;
 mod config;
-pub mod conformance;
+mod edges;
 mod error;
-mod export;
 mod inspect;
 pub mod invariants;
 mod journal;
 mod lease;
-mod local;
 mod lock;
 mod mapped;
 mod partition;
@@ -54,38 +66,31 @@ mod put;
 mod queue;
 mod recent;
 mod record;
-mod remote;
 mod row;
-mod snapshot;
 mod stats;
 pub mod store;
 mod take;
 mod tasks;
-mod unit;
 mod units;
-mod verify;
+
+pub use edges::conformance;
 
 pub use api::Queue;
+pub use batches::joined;
 pub use config::{ColumnSpec, Durability, ExtensionSpec, OnFull, PartitionSpec, QueueConfig, TaskSpec};
+pub use edges::{
+    ExportFormat, LocalConfig, LocalListener, LocalQueue, LocalServiceConfig, Problem, RegionStats, Regions,
+    RemoteConfig, RemoteQueue, ServiceConfig, Snapshot, SnapshotCounts, UnitConfig, VerifyReport, answer,
+    run_unit, serve, serve_local,
+};
 pub use error::{ErrorClass, QueueError};
-pub use export::{Export, ExportFormat};
 pub use inspect::{LeaseInspection, PartitionInspection, QueueInspection, TaskCounts};
 pub use lease::Lease;
-pub use local::{
-    LocalConfig, LocalListener, LocalQueue, LocalServiceConfig, RegionStats, Regions, serve_local,
-};
 pub use partition::Partition;
-pub use put::Put;
+pub use put::{Put, check_depth};
 pub use queue::TransferQueue;
 pub use record::{Dispositions, INCOMPLETE, SamplePart, Unfinished};
-pub use remote::{
-    GROUP, HANDLE, KEY, POLICY_VERSION, RECORD, RemoteConfig, RemoteQueue, ServiceConfig, TAGS, answer, serve,
-};
 pub use row::RowHandle;
-pub use snapshot::{Snapshot, SnapshotCounts};
 pub use stats::{ClosedGroup, Disposition, GroupFate, KeyedRow, PartitionStats, TaskStats};
-pub use store::Store;
 pub use take::{Amount, GroupSampler, ReadyGroup, Sampler, Share, Stale, Take};
-pub use unit::{UnitConfig, run_unit};
-pub use units::{BLOBS, UnitCard, UnitInspection, UnitStatus};
-pub use verify::{Problem, VerifyReport};
+pub use units::{UnitCard, UnitInspection, UnitStatus};

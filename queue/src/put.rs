@@ -93,8 +93,9 @@ fn is_deeper(json: &Value, depth: usize) -> bool {
     }
 }
 
-/// Refuses JSON that could be written and not be read back.
-pub(crate) fn check_depth(what: &str, json: &Value) -> Result<(), QueueError> {
+/// Refuses JSON that is nested so deep that the journal could write it and not read it back, as a put does
+/// with tags. `what` names the JSON in the error.
+pub fn check_depth(what: &str, json: &Value) -> Result<(), QueueError> {
     if is_deeper(json, TAGS_DEPTH_MAX) {
         let reason = format!("expected {what} of depth_max={TAGS_DEPTH_MAX}, found deeper ones");
         return Err(QueueError::BadRequest { reason });

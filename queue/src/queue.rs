@@ -1,10 +1,9 @@
 //! The queue: partitions by name, in memory or in a directory.
 
 mod as_queue;
+mod capture;
 mod claims;
 mod opening;
-mod units;
-mod upkeep;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,6 +22,7 @@ use crate::plane::Plane;
 use crate::record::{Dispositions, Record};
 use crate::units::Units;
 
+pub(crate) use capture::{Captured, Scrutiny};
 pub(crate) use claims::{Claim, Claims};
 
 pub(crate) type Partitions = Arc<Mutex<BTreeMap<String, Partition>>>;

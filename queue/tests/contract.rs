@@ -150,7 +150,7 @@ async fn units(client: &RemoteQueue) {
     assert_eq!(lease.concat().unwrap().num_columns(), 3);
     lease.ack().await.unwrap();
     // By then the unit has asked about what no table knows.
-    let blobs = unit.partition(rolldock_queue::BLOBS).unwrap();
+    let blobs = unit.partition("_blobs").unwrap();
     blobs.put(Put::group("orphan", batch(0, 1)), None).await.unwrap();
     while blobs.stats().rows > 0 {
         assert!(Instant::now() < give_up, "what no table knows stays");

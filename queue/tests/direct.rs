@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use arrow_array::types::Int64Type;
 use arrow_array::{ArrayRef, ListArray, RecordBatch};
-use rolldock_queue::{BLOBS, PartitionSpec, Put, Queue, QueueError, RowHandle, ServiceConfig, Take};
+use rolldock_queue::{PartitionSpec, Put, Queue, QueueError, RowHandle, ServiceConfig, Take};
 
-use support::{Server, batch, names, served, served_with, spec, stats, until, until_live};
+use support::{BLOBS, Server, batch, names, served, served_with, spec, stats, until, until_live};
 
 /// Rows of some kilobytes, with two tokens each.
 fn wide(rows: usize) -> RecordBatch {

@@ -7,12 +7,12 @@ mod support;
 use std::time::Duration;
 
 use arrow_array::Int64Array;
-use rolldock_queue::{BLOBS, PartitionSpec, Put, Queue, QueueError, ServiceConfig, Take, UnitStatus, serve};
+use rolldock_queue::{PartitionSpec, Put, Queue, QueueError, ServiceConfig, Take, UnitStatus, serve};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use support::{Server, batch, names, open, served, spec, stats, until, until_live};
+use support::{BLOBS, Server, batch, names, open, served, spec, stats, until, until_live};
 
 #[tokio::test]
 async fn rows_lie_on_units_and_the_controller_has_none() {

@@ -54,6 +54,6 @@ pub use filter::{FilterMetric, GroupFilter};
 pub use gates::{GateConfig, GateCounts, GateRow, GateRule, Gates, GatesConfig, GroupView, Rejection};
 pub use overlong::Overlong;
 pub use scorer::{
-    Gsm8k, Gsm8kMethod, Math, MathDapo, MathEquiv, Parts, Score, ScoreInput, Scorer, ScorerConfig, Variant,
+    Gsm8k, Gsm8kMethod, Math, MathDapo, Parts, Score, ScoreInput, Scorer, ScorerConfig, Variant,
 };
 pub use shaping::Shaping;

@@ -1,8 +1,9 @@
 //! The equivalence scorer on the ground truths and reference solutions of a real data set.
 #![expect(clippy::unwrap_used, reason = "the helpers of a test may panic as its cases do")]
 
+use rolldock_reward::scorer::MathEquiv;
 use rolldock_reward::scorer::math_equiv::{Reason, equivalent};
-use rolldock_reward::{MathEquiv, ScoreInput, Scorer};
+use rolldock_reward::{ScoreInput, Scorer};
 use serde_json::Value;
 
 /// Ground truths that are compared as text.

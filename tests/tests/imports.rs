@@ -1,12 +1,16 @@
 //! Which crates may import which.
 //!
 //! The rule is one per top-level folder: a crate imports crates of its own folder, and of the folders that
-//! its folder may import. Cargo itself refuses circles between crates.
+//! its folder may import. Cargo itself refuses circles between crates. Two rules are about modules: in
+//! `rolldock` only some modules know recipes, and in `rolldock-queue` the core does not know the edges.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use cargo_metadata::{DependencyKind, MetadataCommand, Package};
+use syn::visit::{self, Visit};
+use syn::{Item, ItemUse, UseTree};
 
 const LEAVES: [&str; 4] = ["loadbalancer", "queue", "reward", "simengine"];
 
@@ -81,4 +85,106 @@ fn what_lies_below_a_run_knows_no_recipe() {
             }
         }
     }
+}
+
+/// The module of `rolldock-queue` whose children are the queue's edges.
+const EDGES: &str = "edges";
+
+/// The paths that an import names.
+fn paths_of(tree: &UseTree, before: &[String], paths: &mut Vec<Vec<String>>) {
+    let with = |name: &syn::Ident| [before, &[name.to_string()]].concat();
+    match tree {
+        UseTree::Path(path) => paths_of(&path.tree, &with(&path.ident), paths),
+        UseTree::Name(name) => paths.push(with(&name.ident)),
+        UseTree::Rename(rename) => paths.push(with(&rename.ident)),
+        UseTree::Glob(_) => paths.push(before.to_vec()),
+        UseTree::Group(group) => group.items.iter().for_each(|item| paths_of(item, before, paths)),
+    }
+}
+
+/// What a file says of the edges: of their module, or of what the crate's root has of them.
+struct OfEdges<'a> {
+    at_the_root: &'a BTreeSet<String>,
+    found: Vec<String>,
+}
+
+impl OfEdges<'_> {
+    fn look(&mut self, path: &[String]) {
+        let inside = path.iter().skip_while(|part| ["crate", "super"].contains(&part.as_str()));
+        let first = inside.clone().next().filter(|_| inside.count() < path.len());
+        if first.is_some_and(|first| first == EDGES || self.at_the_root.contains(first)) {
+            self.found.push(path.join("::"));
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for OfEdges<'_> {
+    fn visit_item_use(&mut self, item: &'ast ItemUse) {
+        let mut paths = Vec::new();
+        paths_of(&item.tree, &[], &mut paths);
+        paths.iter().for_each(|path| self.look(path));
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        let parts: Vec<String> = path.segments.iter().map(|part| part.ident.to_string()).collect();
+        self.look(&parts);
+        visit::visit_path(self, path);
+    }
+}
+
+/// What the root of a crate offers from its edges.
+fn offered_from_edges(root: &syn::File) -> BTreeSet<String> {
+    let mut paths = Vec::new();
+    for item in &root.items {
+        if let Item::Use(item) = item {
+            paths_of(&item.tree, &[], &mut paths);
+        }
+    }
+    let of_edges = paths.into_iter().filter(|path| path.first().is_some_and(|first| first == EDGES));
+    of_edges.filter_map(|mut path| path.pop()).collect()
+}
+
+fn says_of_edges(text: &str, at_the_root: &BTreeSet<String>) -> Vec<String> {
+    let mut looking = OfEdges { at_the_root, found: Vec::new() };
+    looking.visit_file(&syn::parse_file(text).unwrap());
+    looking.found
+}
+
+/// The sources below a folder, without those below `except`.
+fn sources(folder: &Path, except: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && path != except {
+            sources(&path, except, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn the_core_of_the_queue_knows_no_edge() {
+    let source = rolldock_tests::workspace_root().join("queue").join("src");
+    let root = source.join("lib.rs");
+    let at_the_root = offered_from_edges(&syn::parse_file(&std::fs::read_to_string(&root).unwrap()).unwrap());
+    assert!(at_the_root.contains("RemoteQueue"), "{at_the_root:?}");
+    let mut core = Vec::new();
+    sources(&source, &source.join(EDGES), &mut core);
+    assert!(core.len() > 50, "only {} files were read", core.len());
+    for path in core.into_iter().filter(|path| *path != root) {
+        let found = says_of_edges(&std::fs::read_to_string(&path).unwrap(), &at_the_root);
+        assert!(found.is_empty(), "{} of the core imports {}", path.display(), found.join(", "));
+    }
+}
+
+#[test]
+fn imports_of_edges_are_found() {
+    let root = syn::parse_file("mod edges; pub use edges::{Client, room}; pub use lease::Lease;").unwrap();
+    let at_the_root = offered_from_edges(&root);
+    let found = |text: &str| says_of_edges(text, &at_the_root);
+    assert_eq!(found("use crate::edges::wire::Body;"), ["crate::edges::wire::Body"]);
+    assert_eq!(found("use crate::{Client, Lease};"), ["crate::Client"]);
+    assert_eq!(found("fn f() { super::super::edges::go(); }"), ["super::super::edges::go"]);
+    assert_eq!(found("fn f(room: crate::room::Key) {}"), ["crate::room::Key"]);
+    assert_eq!(found("use crate::{Lease, put::Put}; use std::edges; fn room() { room(); }"), [""; 0]);
 }

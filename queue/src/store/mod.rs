@@ -23,7 +23,7 @@
 //! store that can still read what it has freed implements [`pin`](Store::pin); without it the queue delays
 //! frees while a snapshot reads.
 //!
-//! [`conformance`](crate::conformance) has the tests that a store must pass.
+//! [`conformance`](crate::edges::conformance) has the tests that a store must pass.
 //!
 //! # Invariants
 //! - Nothing lists the chunks of a store on the hot path: the control plane knows their keys.

@@ -22,7 +22,7 @@
 //! - A unit is asked before it counts as dead: it is dead when it does not answer, not when it is silent.
 //!
 //! # Deliberately absent
-//! Replication: that is the business of an existing distributed store behind [`Store`](crate::Store).
+//! Replication: that is the business of an existing distributed store behind [`Store`](crate::store::Store).
 
 mod members;
 mod store;
@@ -44,7 +44,7 @@ use crate::store::{Note, UNITS};
 pub(crate) use members::Units;
 
 /// A unit keeps all rows in this partition.
-pub const BLOBS: &str = "_blobs";
+pub(crate) const BLOBS: &str = "_blobs";
 /// The task of [`BLOBS`] that never takes anything: rows go when the controller clears them.
 const CONTROLLER: &str = "controller";
 /// A unit that has been silent for this time is probed.

@@ -18,6 +18,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
+/// The partition in which a unit keeps all rows.
+pub(crate) const BLOBS: &str = "_blobs";
+
 /// A served queue; dropping it is its death.
 pub(crate) struct Server {
     pub(crate) queue: TransferQueue,

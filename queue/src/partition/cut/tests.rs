@@ -12,7 +12,7 @@ use serde_json::json;
 use super::*;
 use crate::partition::Replay;
 use crate::partition::table::Group;
-use crate::snapshot::Scrutiny;
+use crate::queue::Scrutiny;
 use crate::{
     PartitionSpec, Put, QueueConfig, QueueError, RowHandle, SamplePart, Take, TransferQueue, Unfinished,
 };

@@ -1,0 +1,66 @@
+//! What goes on beside puts and takes while there are units: silence is noticed, freed rows are cleared,
+//! drained units are emptied.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::queue::TransferQueue;
+use crate::units::UnitClient;
+
+const PERIOD: Duration = Duration::from_millis(250);
+/// How long a unit may take to say that it is there: longer than a network blinks.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// Rows cleared by one call.
+const CLEAR_MAX: usize = 4096;
+/// Chunks moved between two looks at the units.
+const MOVED_MAX: usize = 64;
+
+impl TransferQueue {
+    /// Keeps up with the storage units until `end`. Cancel-safe.
+    pub(crate) async fn keep_up(&self, end: &CancellationToken) {
+        while end.run_until_cancelled(tokio::time::sleep(PERIOD)).await.is_some() {
+            let doubtful = self.units().take_doubtful(Instant::now());
+            let asking =
+                doubtful.into_iter().map(|(unit, client)| async move { (is_there(client).await, unit) });
+            for (is_there, unit) in join_all(asking).await {
+                if is_there {
+                    self.units().heard(&unit);
+                    self.unit_answers(&unit);
+                } else {
+                    self.unit_died(&unit).await;
+                }
+            }
+            for (unit, chunks) in self.units().take_gone(Instant::now()) {
+                self.unit_is_gone(&unit, &chunks).await;
+            }
+            for (unit, chunks) in self.units().draining(MOVED_MAX) {
+                if let Err(error) = self.move_off(&chunks).await {
+                    tracing::warn!(%unit, %error, "rows stay on a unit that is drained; they move later");
+                }
+            }
+            clear_freed(self).await;
+        }
+    }
+}
+
+async fn is_there(client: Option<Arc<dyn UnitClient>>) -> bool {
+    let Some(client) = client else { return false };
+    tokio::time::timeout(ANSWER_MAX, client.is_there()).await.unwrap_or(false)
+}
+
+async fn clear_freed(queue: &TransferQueue) {
+    for (unit, client, rows) in queue.units().take_freed() {
+        for (done, some) in rows.chunks(CLEAR_MAX).enumerate() {
+            // Repeating it changes nothing, so it needs no token.
+            if let Err(error) = client.clear(some).await {
+                tracing::debug!(%unit, %error, "a unit is told later what it may forget");
+                queue.units().give_back_freed(&unit, rows[done * CLEAR_MAX..].to_vec());
+                break;
+            }
+        }
+    }
+}

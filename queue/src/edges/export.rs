@@ -1,0 +1,171 @@
+//! Rows for other tools.
+//!
+//! An export is made a group at a time, so that it can be sent while it is made and needs memory for one
+//! group.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_ipc::writer::FileWriter;
+use arrow_json::LineDelimitedWriter;
+use arrow_schema::{Schema, SchemaRef};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use parquet::arrow::ArrowWriter;
+use parquet::errors::ParquetError;
+use serde::{Deserialize, Serialize};
+
+use crate::batches::conform;
+use crate::partition::Partition;
+use crate::row::RowHandle;
+use crate::{ColumnSpec, QueueError};
+
+/// A file format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExportFormat {
+    /// Columns.
+    Parquet,
+    /// One JSON object a line; lists are arrays.
+    Jsonl,
+    /// An Arrow IPC file, one batch for each stretch of rows; null where a row lacks a column.
+    Arrow,
+}
+
+fn parquet_error(error: ParquetError) -> QueueError {
+    QueueError::Arrow { reason: error.to_string() }
+}
+
+/// Bytes that a writer has made and that are not fetched yet.
+#[derive(Debug, Clone, Default)]
+struct Made(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Made {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+enum Writer {
+    Parquet(Box<ArrowWriter<Made>>),
+    Jsonl(LineDelimitedWriter<Made>),
+    Arrow(Box<FileWriter<Made>>),
+}
+
+impl Writer {
+    fn new(format: ExportFormat, schema: &SchemaRef, made: Made) -> Result<Self, QueueError> {
+        Ok(match format {
+            ExportFormat::Parquet => {
+                let writer = ArrowWriter::try_new(made, Arc::clone(schema), None);
+                Self::Parquet(Box::new(writer.map_err(parquet_error)?))
+            }
+            ExportFormat::Jsonl => Self::Jsonl(LineDelimitedWriter::new(made)),
+            ExportFormat::Arrow => Self::Arrow(Box::new(FileWriter::try_new(made, schema)?)),
+        })
+    }
+
+    fn write(&mut self, batch: &RecordBatch, schema: &SchemaRef) -> Result<(), QueueError> {
+        match self {
+            Self::Parquet(writer) => writer.write(&conform(batch, schema)?).map_err(parquet_error),
+            Self::Jsonl(writer) => Ok(writer.write(batch)?),
+            Self::Arrow(writer) => Ok(writer.write(&conform(batch, schema)?)?),
+        }
+    }
+
+    fn finish(self) -> Result<(), QueueError> {
+        match self {
+            Self::Parquet(writer) => writer.close().map(drop).map_err(parquet_error),
+            Self::Jsonl(mut writer) => Ok(writer.finish()?),
+            Self::Arrow(mut writer) => Ok(writer.finish()?),
+        }
+    }
+}
+
+/// All rows that were there when it began and still are, oldest group first.
+pub(crate) struct Export {
+    partition: Partition,
+    groups: std::vec::IntoIter<Vec<RowHandle>>,
+    schema: SchemaRef,
+    writer: Option<Writer>,
+    made: Made,
+    rows: usize,
+}
+
+impl std::fmt::Debug for Export {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let groups_left = self.groups.len();
+        formatter.debug_struct("Export").field("rows", &self.rows).field("groups_left", &groups_left).finish()
+    }
+}
+
+impl Export {
+    /// The next bytes, until there are none. Not cancel-safe: after a dropped call, and after an error, the
+    /// export is of no use.
+    pub(crate) async fn next_piece(&mut self) -> Result<Option<Bytes>, QueueError> {
+        while self.writer.is_some() {
+            match (self.groups.next(), &mut self.writer) {
+                (Some(group), Some(writer)) => {
+                    for batch in self.partition.read_rows(group).await? {
+                        self.rows += batch.num_rows();
+                        writer.write(&batch, &self.schema)?;
+                    }
+                }
+                _ => self.writer.take().map_or(Ok(()), Writer::finish)?,
+            }
+            let bytes = std::mem::take(&mut *self.made.0.lock());
+            if !bytes.is_empty() {
+                return Ok(Some(bytes.into()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Rows that were written so far.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+}
+
+impl Partition {
+    /// Every column that any row has.
+    fn export_schema(&self) -> SchemaRef {
+        let table = self.shared.table.lock();
+        Arc::new(Schema::new(table.columns().values().map(ColumnSpec::field).collect::<Vec<_>>()))
+    }
+
+    /// All existing rows, to be written somewhere.
+    pub(crate) fn begin_export(&self, format: ExportFormat) -> Result<Export, QueueError> {
+        let groups: Vec<Vec<RowHandle>> = {
+            let table = self.shared.table.lock();
+            let groups = table.groups.values().filter(|group| !group.rows.is_empty());
+            groups.map(|group| group.rows.clone()).collect()
+        };
+        let (schema, made) = (self.export_schema(), Made::default());
+        let writer = Some(Writer::new(format, &schema, made.clone())?);
+        let partition = self.clone();
+        Ok(Export { partition, groups: groups.into_iter(), schema, writer, made, rows: 0 })
+    }
+
+    /// Writes all existing rows, oldest group first, one group in memory at a time; returns their
+    /// number.
+    ///
+    /// Not cancel-safe: a dropped export leaves half a file.
+    pub async fn export(
+        &self,
+        format: ExportFormat,
+        mut into: impl Write + Send,
+    ) -> Result<usize, QueueError> {
+        let mut export = self.begin_export(format)?;
+        while let Some(piece) = export.next_piece().await? {
+            into.write_all(&piece).map_err(QueueError::io("write", "an export"))?;
+        }
+        into.flush().map_err(QueueError::io("write", "an export"))?;
+        Ok(export.rows())
+    }
+}

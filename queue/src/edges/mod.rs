@@ -1,0 +1,37 @@
+//! The queue's edges: how its rows and calls leave the process, and how they come back.
+//!
+//! The core (every other module of the crate) knows rows, leases, the journal and stores, and works without
+//! any edge. An edge imports the core; no module of the core imports an edge, which `tests/tests/imports.rs`
+//! checks. A method of [`TransferQueue`](crate::TransferQueue) or [`Partition`](crate::Partition) that
+//! belongs to an edge stands in an `impl` block of that edge.
+//!
+//! | edge | what it offers | which edges it uses |
+//! |---|---|---|
+//! | `wire` | calls as JSON, and rows as Arrow streams | |
+//! | `remote` | the queue over HTTP: server, client | `wire`, `controller`, `snapshot`, `verify`, `export` |
+//! | `local` | the queue through shared memory: server, client | `wire` |
+//! | `controller` | what the death, return and draining of a storage unit mean for the queue | |
+//! | `unit` | the process of a storage unit | `remote` |
+//! | `snapshot` | a queue as one stream of bytes, and back | |
+//! | `verify` | a check of all that the queue has | |
+//! | `export` | rows as files for other tools | |
+//! | `conformance` | the tests that every store passes | `snapshot` |
+
+pub mod conformance;
+mod controller;
+mod export;
+mod local;
+mod remote;
+mod snapshot;
+mod unit;
+mod verify;
+mod wire;
+
+pub use export::ExportFormat;
+pub use local::{
+    LocalConfig, LocalListener, LocalQueue, LocalServiceConfig, RegionStats, Regions, serve_local,
+};
+pub use remote::{RemoteConfig, RemoteQueue, ServiceConfig, answer, serve};
+pub use snapshot::{Snapshot, SnapshotCounts};
+pub use unit::{UnitConfig, run_unit};
+pub use verify::{Problem, VerifyReport};

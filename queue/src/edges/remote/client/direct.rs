@@ -1,0 +1,317 @@
+//! Rows straight to and from storage units: the controller is told where rows lie, and their bytes do not
+//! pass through it.
+//!
+//! Where any step of that fails, the call goes through the controller instead.
+
+mod columns;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow_array::RecordBatch;
+use futures::future::{join_all, try_join_all};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::{Call, Content, RemoteQueue, path, query};
+use crate::batches::{common_schema, conformed};
+use crate::edges::remote::link::Response;
+use crate::edges::wire::ipc;
+use crate::edges::wire::{
+    GetBody, PlacedBody, PlacedPart, PlacedStretch, PlacesAnswer, PutAnswer, PutQuery, UnitsAnswer,
+};
+use crate::put::{columns_of, lengths_of};
+use crate::store::payload_bytes;
+use crate::units::{BLOBS, ORPHAN_AGE, Place, UnitStatus, weight};
+use crate::{ErrorClass, PartitionSpec, Put, Queue, QueueError, RowHandle, UnitCard};
+
+/// How long a list of units is used before the controller is asked again.
+const UNITS_AGE_MAX: Duration = Duration::from_secs(2);
+/// Rows on a unit that the controller has not been told of by then are put again: a unit removes rows that no
+/// table knows.
+const UPLOAD_AGE_MAX: Duration = Duration::from_secs(ORPHAN_AGE.as_secs() / 2);
+
+/// Rows that lie on a unit; the controller has not said yet that they may.
+pub(super) struct Upload {
+    begun: Instant,
+    client: RemoteQueue,
+    body: PlacedBody,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Live units, and when that was asked.
+    units: Option<(Instant, Vec<UnitCard>)>,
+    clients: HashMap<String, RemoteQueue>,
+    specs: HashMap<String, PartitionSpec>,
+}
+
+/// What a client knows of its controller's units.
+#[derive(Debug, Default)]
+pub(super) struct Direct {
+    known: Mutex<Known>,
+    /// There are no units, and the server is not asked for any.
+    has_none: bool,
+}
+
+impl Direct {
+    /// For a server that has no units.
+    pub(super) fn none() -> Self {
+        Self { has_none: true, ..Self::default() }
+    }
+}
+
+/// Reads rows as they arrive.
+async fn read(mut answer: Response<'_>, blocks: &Arc<ipc::Blocks>) -> Result<Vec<RecordBatch>, QueueError> {
+    let mut decoder = ipc::Decoder::into_blocks(blocks);
+    let mut batches = Vec::new();
+    while let Some(bytes) = answer.chunk().await? {
+        decoder.feed(bytes, |batch| {
+            batches.push(batch);
+            Ok(())
+        })?;
+    }
+    decoder.finish()?;
+    answer.done().await;
+    Ok(batches)
+}
+
+impl RemoteQueue {
+    /// Live units. None where the controller does not answer in time: the caller then goes through the
+    /// controller, and gets its error.
+    pub(super) async fn live_units(&self, deadline: Option<Instant>) -> Vec<UnitCard> {
+        if self.direct.has_none {
+            return Vec::new();
+        }
+        if let Some((asked, units)) = &self.direct.known.lock().units
+            && asked.elapsed() < UNITS_AGE_MAX
+        {
+            return units.clone();
+        }
+        let call = Call { give_up: Some(Instant::now()), deadline, ..Call::get("/v1/units") };
+        let Ok(UnitsAnswer { units }) = self.link.json(call).await else { return Vec::new() };
+        let live = units.into_iter().filter(|unit| unit.status == UnitStatus::Live);
+        let live: Vec<_> = live.map(|unit| unit.card).collect();
+        self.direct.known.lock().units = Some((Instant::now(), live.clone()));
+        live
+    }
+
+    fn unit_client(&self, url: &str) -> Result<Self, QueueError> {
+        if let Some(client) = self.direct.known.lock().clients.get(url) {
+            return Ok(client.clone());
+        }
+        let client = Self::of_unit(url, self.link.config.token.clone())?;
+        self.direct.known.lock().clients.insert(url.to_owned(), client.clone());
+        Ok(client)
+    }
+
+    async fn spec_of(&self, partition: &str, deadline: Option<Instant>) -> Result<PartitionSpec, QueueError> {
+        if let Some(spec) = self.direct.known.lock().specs.get(partition) {
+            return Ok(spec.clone());
+        }
+        let call = Call { deadline, ..Call::get(path(partition, "/spec")) };
+        let spec: PartitionSpec = self.link.json(call).await?;
+        self.direct.known.lock().specs.insert(partition.to_owned(), spec.clone());
+        Ok(spec)
+    }
+
+    async fn suspect(&self, unit: &str) {
+        self.direct.known.lock().units = None;
+        let call = Call::post(format!("/v1/units/{unit}/suspect"), Content::Nothing).repeatable();
+        if let Err(error) = self.link.done(call).await {
+            tracing::debug!(%unit, %error, "the controller will notice of its own accord");
+        }
+    }
+
+    /// Puts rows on a unit, at the first time, and tells the controller. `None`: they have to go through the
+    /// controller.
+    pub(super) async fn put_direct(
+        &self,
+        partition: &str,
+        put: &Put,
+        what: &PutQuery,
+        upload: &mut Option<Upload>,
+        deadline: Option<Instant>,
+    ) -> Result<Option<PutAnswer>, QueueError> {
+        if upload.as_ref().is_some_and(|upload| upload.begun.elapsed() > UPLOAD_AGE_MAX) {
+            *upload = None;
+        }
+        let upload = match upload {
+            Some(upload) => upload,
+            None => match self.upload(partition, put, deadline).await? {
+                Some(uploaded) => upload.insert(uploaded),
+                None => return Ok(None),
+            },
+        };
+        let to = path(partition, &format!("/placed?{}", query(what)?));
+        let wait = Duration::from_millis(what.wait_ms);
+        let call = Call { wait, deadline, ..Call::json(to, &upload.body)?.repeatable() };
+        let call = Call { give_up: Some(self.tell_until(upload.begun)), ..call };
+        match self.link.json(call).await {
+            Err(error) if self.is_void(upload.begun, &error) => Ok(None),
+            answer => answer.map(Some),
+        }
+    }
+
+    /// Until when the controller is tried to be told of rows that lie on a unit.
+    fn tell_until(&self, begun: Instant) -> Instant {
+        (Instant::now() + self.link.config.patience).min(begun + UPLOAD_AGE_MAX)
+    }
+
+    /// Whether rows must be sent again after the controller refused them: the unit removes the rows that lie
+    /// there.
+    fn is_void(&self, begun: Instant, error: &QueueError) -> bool {
+        match error {
+            // It died or is drained since we asked.
+            QueueError::UnitAway { .. } | QueueError::UnknownUnit { .. } => {
+                self.direct.known.lock().units = None;
+                true
+            }
+            QueueError::Unreachable { .. } => begun.elapsed() >= UPLOAD_AGE_MAX,
+            _ => false,
+        }
+    }
+
+    /// Puts rows on the unit that their group hashes to; `None` where that cannot be.
+    async fn upload(
+        &self,
+        partition: &str,
+        put: &Put,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Upload>, QueueError> {
+        let units = self.live_units(deadline).await;
+        let chosen = units.iter().max_by_key(|card| weight(&card.unit, &put.group));
+        let Some(card) = chosen.filter(|_| put.rows() > 0) else { return Ok(None) };
+        let spec = self.spec_of(partition, deadline).await?;
+        if spec.row_bytes_max.is_some() {
+            return Ok(None);
+        }
+        let mut lengths = Vec::new();
+        if !spec.length_columns.is_empty() {
+            for batch in &put.batches {
+                lengths.extend(lengths_of(batch, &spec.length_columns)?);
+            }
+        }
+        let bytes = put.batches.iter().map(payload_bytes).sum::<Result<usize, _>>()? as u64;
+        let columns = columns_of(put.batches[0].schema_ref());
+        let begun = Instant::now();
+        let Some((client, place)) = self.upload_to(card, put.batches.clone()).await? else {
+            return Ok(None);
+        };
+        let (keys, tags, record) = (put.keys.clone(), put.tags.clone(), put.record.clone());
+        let body = PlacedBody { place, columns, lengths, bytes, keys, tags, record };
+        Ok(Some(Upload { begun, client, body }))
+    }
+
+    /// Puts rows on a unit as a blob of their own; `None` where it takes none.
+    async fn upload_to(
+        &self,
+        card: &UnitCard,
+        batches: Vec<RecordBatch>,
+    ) -> Result<Option<(Self, Place)>, QueueError> {
+        let UnitCard { unit, url, is_durable } = card;
+        let (blob, client) = (ipc::fresh_token(), self.unit_client(url)?);
+        let rows = Put::group_of(blob.clone(), batches);
+        match client.put(BLOBS, rows, None).await {
+            Ok(rows) => {
+                let place = Place { unit: unit.clone(), blob, rows, is_durable: *is_durable };
+                Ok(Some((client, place)))
+            }
+            Err(error) => {
+                tracing::warn!(%unit, %error, "a storage unit takes no rows; they go through the controller");
+                self.suspect(unit).await;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Removes the rows of a put that the controller has refused.
+    pub(super) async fn take_back(&self, upload: Option<Upload>, refusal: &QueueError) {
+        if let Some(Upload { client, body, .. }) = upload {
+            client.remove_refused(&body.place, refusal).await;
+        }
+    }
+
+    /// Removes rows that the controller has refused from their unit. If it is not known whether they were
+    /// refused, the unit asks the controller later.
+    async fn remove_refused(&self, place: &Place, refusal: &QueueError) {
+        if !matches!(refusal.class(), ErrorClass::Backpressure | ErrorClass::Client) {
+            return;
+        }
+        if let Err(error) = self.clear(BLOBS, &place.rows).await {
+            tracing::debug!(unit = %place.unit, %error, "rows stay on a unit until it removes what no table knows");
+        }
+    }
+
+    /// The columns of rows: from the units that they lie on, or through the controller where any of them does
+    /// not, or cannot be reached.
+    pub(super) async fn rows_of(
+        &self,
+        partition: &str,
+        rows: &[RowHandle],
+        columns: Option<&[String]>,
+    ) -> Result<Vec<RecordBatch>, QueueError> {
+        let mut placed = !self.live_units(None).await.is_empty();
+        loop {
+            let body = GetBody { rows: rows.to_vec(), columns: columns.map(<[String]>::to_vec), placed };
+            let answer = self.link.send(Call::json(path(partition, "/get"), &body)?.repeatable()).await?;
+            if answer.headers.get("content-type").is_none_or(|kind| kind != "application/json") {
+                return read(answer, &self.link.blocks).await;
+            }
+            let bytes = answer.bytes().await?;
+            let places: PlacesAnswer = serde_json::from_slice(&bytes)
+                .map_err(|error| self.link.unreachable(format!("an answer that is not its own: {error}")))?;
+            match self.fetch(places.stretches, columns).await {
+                Ok(batches) => return Ok(batches),
+                // The controller knows better what is wrong.
+                Err(error) => tracing::debug!(%error, "rows come through the controller"),
+            }
+            placed = false;
+        }
+    }
+
+    /// Fetches the rows of a lease from where they lie.
+    pub(super) async fn fetch(
+        &self,
+        stretches: Vec<PlacedStretch>,
+        columns: Option<&[String]>,
+    ) -> Result<Vec<RecordBatch>, QueueError> {
+        let fetching = stretches.iter().map(|stretch| self.fetch_stretch(stretch, columns));
+        let batches = try_join_all(fetching).await?.concat();
+        let schema = common_schema(&batches);
+        batches.iter().map(|batch| conformed(batch, &schema)).collect()
+    }
+
+    async fn fetch_stretch(
+        &self,
+        stretch: &PlacedStretch,
+        columns: Option<&[String]>,
+    ) -> Result<Vec<RecordBatch>, QueueError> {
+        let mut parts = Vec::with_capacity(stretch.parts.len());
+        for fetched in join_all(stretch.parts.iter().map(|part| self.fetch_part(part))).await {
+            parts.push(fetched?);
+        }
+        match parts.as_slice() {
+            // As it came, in as many pieces.
+            [_] if columns.is_none() => Ok(parts.remove(0)),
+            _ => {
+                let whole = parts.iter().map(|part| ipc::one(part)).collect::<Result<Vec<_>, _>>()?;
+                Ok(vec![ipc::side_by_side(&whole, columns)?])
+            }
+        }
+    }
+
+    async fn fetch_part(&self, part: &PlacedPart) -> Result<Vec<RecordBatch>, QueueError> {
+        match self.unit_client(&part.url)?.get(BLOBS, &part.rows, Some(&part.columns)).await {
+            Err(error) if error.class() == ErrorClass::Retryable => {
+                tracing::warn!(unit = %part.unit, %error, "rows cannot be fetched");
+                self.suspect(&part.unit).await;
+                Err(QueueError::UnitAway { unit: part.unit.clone() })
+            }
+            // They have moved since the controller said where they lie.
+            Err(QueueError::StaleHandle { .. }) => Err(QueueError::UnitAway { unit: part.unit.clone() }),
+            fetched => fetched,
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What operators ask of a server: snapshots, restoring, verifying, exports, and the end of partitions.
+
+use std::io::{Read, Write};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::Method;
+use tokio::sync::mpsc;
+
+use super::{Call, Content, RemoteQueue, path, query};
+use crate::edges::remote::body::RequestBody;
+use crate::edges::remote::link::Response;
+use crate::edges::wire::{ExportQuery, SNAPSHOT_STREAM, SnapshotQuery};
+use crate::tasks;
+use crate::{ExportFormat, QueueError, SnapshotCounts, VerifyReport};
+
+/// How long a whole queue may take to be sent, restored or looked through.
+const WHOLE_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Size of the pieces in which a file is sent.
+const PIECE_BYTES: usize = 256 << 10;
+/// Pieces that wait to be sent.
+const PIECES_MAX: usize = 8;
+
+/// Writes an answer as it comes; returns its length.
+async fn receive(mut answer: Response<'_>, into: &mut (impl Write + Send)) -> Result<u64, QueueError> {
+    let mut length = 0;
+    while let Some(piece) = answer.chunk().await? {
+        into.write_all(&piece).map_err(QueueError::io("write", "what a server sends"))?;
+        length += piece.len() as u64;
+    }
+    answer.done().await;
+    into.flush().map_err(QueueError::io("write", "what a server sends"))?;
+    Ok(length)
+}
+
+/// Reads a source on a thread of its own, a few pieces ahead.
+fn read_pieces(mut source: impl Read, pieces: &mpsc::Sender<std::io::Result<Bytes>>) {
+    loop {
+        let mut piece = vec![0; PIECE_BYTES];
+        let read = match source.read(&mut piece) {
+            Ok(0) => return,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Ok(length) => {
+                piece.truncate(length);
+                Ok(Bytes::from(piece))
+            }
+            Err(error) => Err(error),
+        };
+        let is_end = read.is_err();
+        // The request is over when its receiver is gone.
+        if pieces.blocking_send(read).is_err() || is_end {
+            return;
+        }
+    }
+}
+
+impl RemoteQueue {
+    /// Writes what `partition` is now, or the whole queue, as
+    /// [`TransferQueue::snapshot`](crate::TransferQueue::snapshot) does; returns the snapshot's length in
+    /// bytes.
+    ///
+    /// Not cancel-safe: a dropped call leaves half a snapshot, which cannot be restored.
+    pub async fn snapshot(
+        &self,
+        partition: Option<&str>,
+        mut into: impl Write + Send,
+    ) -> Result<u64, QueueError> {
+        let what = query(&SnapshotQuery { partition: partition.map(str::to_owned) })?;
+        let call = Call { wait: WHOLE_MAX, ..Call::get(format!("/v1/snapshot?{what}")) };
+        receive(self.link.send(call).await?, &mut into).await
+    }
+
+    /// Makes the partitions of a snapshot, all or none; see
+    /// [`TransferQueue::restore`](crate::TransferQueue::restore).
+    ///
+    /// Cancel-safe: partitions of which the server did not get all are not there. It is sent once: where the
+    /// answer is lost, the partitions say whether it happened.
+    pub async fn restore(&self, source: impl Read + Send + 'static) -> Result<SnapshotCounts, QueueError> {
+        let (sender, pieces) = mpsc::channel(PIECES_MAX);
+        let reading = tasks::blocking("snapshot upload", move || read_pieces(source, &sender));
+        let call = Call { wait: WHOLE_MAX, ..Call::post("/v1/restore", Content::Nothing) };
+        let restored = self.link.upload(&call, SNAPSHOT_STREAM, RequestBody::Stream(pieces)).await?;
+        // It is over: its pieces are all sent.
+        reading.await.map_err(|error| self.link.unreachable(error))?;
+        Ok(restored)
+    }
+
+    /// Looks through the whole queue, at the server. Cancel-safe: it changes nothing.
+    pub async fn verify(&self) -> Result<VerifyReport, QueueError> {
+        self.link.json(Call { wait: WHOLE_MAX, ..Call::get("/v1/verify") }).await
+    }
+
+    /// Removes a partition with everything in it. Cancel-safe: a dropped call takes effect completely or not
+    /// at all.
+    pub async fn remove(&self, partition: &str) -> Result<(), QueueError> {
+        let call = Call { method: Method::DELETE, ..Call::post(path(partition, ""), Content::Nothing) };
+        self.link.done(call).await
+    }
+
+    /// Writes all existing rows; returns the length in bytes. Nothing is consumed.
+    ///
+    /// Not cancel-safe: a dropped call leaves half a file.
+    pub async fn export(
+        &self,
+        partition: &str,
+        format: ExportFormat,
+        mut into: impl Write + Send,
+    ) -> Result<u64, QueueError> {
+        let what = query(&ExportQuery { format })?;
+        let call = Call { wait: WHOLE_MAX, ..Call::get(path(partition, &format!("/export?{what}"))) };
+        receive(self.link.send(call).await?, &mut into).await
+    }
+}

@@ -1,0 +1,354 @@
+//! Connections to a queue's server, and what is done when they fail.
+//!
+//! A call drives its connection in the caller's own task: an answer wakes the waiting caller directly. Where
+//! answers have come faster than a thread wakes up, the next one is waited for by polling. Dropping a call
+//! closes its connection.
+//!
+//! # Deliberately absent
+//! TLS: what leaves the machine belongs on a private network.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use http_body_util::BodyExt;
+use hyper::body::{Body as _, Incoming};
+use hyper::header::{self, HeaderMap, HeaderValue};
+use hyper::{Method, Request, StatusCode};
+use parking_lot::Mutex;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use super::body::{Content, RequestBody};
+use super::config::RemoteConfig;
+use super::connection::{Failure, Wire, innermost};
+use crate::QueueError;
+use crate::edges::wire::ErrorBody;
+use crate::edges::wire::ipc::Blocks;
+
+/// Beyond what a request may wait at the server, an answer or a piece of it takes at most as long as the
+/// client has patience, within these bounds.
+const ANSWER_MIN: Duration = Duration::from_secs(10);
+const ANSWER_MAX: Duration = Duration::from_secs(60);
+/// Where the caller has a deadline, an answer may come this much later: it is on its way, or the server has
+/// just come back.
+const LATE_MAX: Duration = Duration::from_secs(1);
+/// Bodies are taken to get through at this rate at least; bytes per second.
+const RATE_MIN: f64 = 4e6;
+const RETRY_MIN: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+/// Idle connections that are kept.
+const IDLE_MAX: usize = 64;
+/// JSON answers are no longer than this; bytes.
+const JSON_BYTES_MAX: usize = 256 << 20;
+
+/// Whether a call may be sent again when it is unknown whether the server has done it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Repeat {
+    /// A repetition changes nothing.
+    Safe,
+    /// It is repeated only if it was not sent.
+    Unsent,
+}
+
+pub(super) struct Call {
+    pub(super) method: Method,
+    pub(super) path: String,
+    pub(super) content: Content,
+    pub(super) repeat: Repeat,
+    /// How long the server may take of its own accord.
+    pub(super) wait: Duration,
+    /// When a server that is away is tried no longer; `None`: after the link's patience.
+    pub(super) give_up: Option<Instant>,
+    /// When the caller wants to know, whatever the server does.
+    pub(super) deadline: Option<Instant>,
+}
+
+impl Call {
+    pub(super) fn get(path: impl Into<String>) -> Self {
+        Self { method: Method::GET, repeat: Repeat::Safe, ..Self::post(path, Content::Nothing) }
+    }
+
+    pub(super) fn post(path: impl Into<String>, content: Content) -> Self {
+        let (method, path) = (Method::POST, path.into());
+        Self {
+            method,
+            path,
+            content,
+            repeat: Repeat::Unsent,
+            wait: Duration::ZERO,
+            give_up: None,
+            deadline: None,
+        }
+    }
+
+    pub(super) fn json(path: impl Into<String>, value: &impl Serialize) -> Result<Self, QueueError> {
+        let bytes = serde_json::to_vec(value);
+        let bytes = bytes.map_err(|error| QueueError::BadRequest { reason: error.to_string() })?;
+        Ok(Self::post(path, Content::Json(bytes.into())))
+    }
+
+    pub(super) fn repeatable(self) -> Self {
+        Self { repeat: Repeat::Safe, ..self }
+    }
+
+    /// Until when an attempt that begins now may last, up to its answer's head.
+    fn limit(&self, answer_max: Duration) -> Instant {
+        let sending = Duration::from_secs_f64(self.content.bytes() as f64 / RATE_MIN);
+        let limit = Instant::now() + self.wait + answer_max + sending;
+        self.deadline.map_or(limit, |deadline| limit.min(deadline + LATE_MAX + sending))
+    }
+}
+
+/// An answer whose body is still to be read.
+pub(super) struct Response<'a> {
+    link: &'a Link,
+    wire: Wire,
+    /// How long a piece may take.
+    piece_max: Duration,
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    body: Incoming,
+}
+
+impl Response<'_> {
+    /// The next bytes of the body. Cancel-safe.
+    pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, QueueError> {
+        loop {
+            let body = &mut self.body;
+            let reading = self.wire.until(|context| body.frame().poll_unpin(context));
+            let lost = |reason: &str| self.link.unreachable(reason);
+            let frame = match tokio::time::timeout(self.piece_max, reading).await {
+                Err(_) => return Err(lost("the answer stands still")),
+                // What had arrived before the end was read before.
+                Ok(None) => return Err(lost("the connection was closed within an answer")),
+                Ok(Some(None)) => return Ok(None),
+                Ok(Some(Some(Err(error)))) => return Err(lost(&innermost(&error))),
+                Ok(Some(Some(Ok(frame)))) => frame,
+            };
+            if let Ok(data) = frame.into_data() {
+                return Ok(Some(data));
+            }
+        }
+    }
+
+    /// The whole body; the connection is free again.
+    pub(super) async fn bytes(mut self) -> Result<Bytes, QueueError> {
+        let Some(first) = self.chunk().await? else {
+            self.done().await;
+            return Ok(Bytes::new());
+        };
+        if self.body.is_end_stream() {
+            self.done().await;
+            return Ok(first);
+        }
+        let mut bytes = first.to_vec();
+        while let Some(more) = self.chunk().await? {
+            if bytes.len() + more.len() > JSON_BYTES_MAX {
+                return Err(QueueError::BodyTooLarge { bytes_max: JSON_BYTES_MAX });
+            }
+            bytes.extend_from_slice(&more);
+        }
+        self.done().await;
+        Ok(bytes.into())
+    }
+
+    /// The body has been read: the connection is free again.
+    pub(super) async fn done(self) {
+        let Self { link, mut wire, body, .. } = self;
+        drop(body);
+        if wire.is_reusable().await {
+            let mut idle = link.idle.lock();
+            if idle.len() < IDLE_MAX {
+                idle.push(wire);
+            }
+        }
+    }
+}
+
+/// How a server is reached.
+pub(super) struct Link {
+    pub(super) config: RemoteConfig,
+    authority: String,
+    host: HeaderValue,
+    authorization: Option<HeaderValue>,
+    idle: Mutex<Vec<Wire>>,
+    /// What rows are read into.
+    pub(super) blocks: Arc<Blocks>,
+    /// Where leases are given back that were dropped.
+    pub(super) runtime: Handle,
+    pub(super) tasks: TaskTracker,
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Link").field("url", &self.config.url).finish_non_exhaustive()
+    }
+}
+
+impl Link {
+    pub(super) fn new(config: RemoteConfig) -> Result<Self, QueueError> {
+        let refuse = |reason: String| QueueError::Unreachable { url: config.url.clone(), reason };
+        let url = url::Url::parse(&config.url).map_err(|error| refuse(error.to_string()))?;
+        let (Some(host), "http") = (url.host_str(), url.scheme()) else {
+            return Err(refuse("expected http://HOST:PORT".to_owned()));
+        };
+        let authority = format!("{host}:{}", url.port_or_known_default().unwrap_or(80));
+        let header = |text: String| HeaderValue::from_str(&text).map_err(|error| refuse(error.to_string()));
+        let authorization =
+            config.token.as_ref().map(|token| header(format!("Bearer {token}"))).transpose()?;
+        let host = header(authority.clone())?;
+        let runtime = Handle::try_current().map_err(|error| refuse(error.to_string()))?;
+        let tasks = TaskTracker::new();
+        Ok(Self {
+            config,
+            authority,
+            host,
+            authorization,
+            idle: Mutex::default(),
+            blocks: Arc::default(),
+            runtime,
+            tasks,
+        })
+    }
+
+    pub(super) fn unreachable(&self, reason: impl ToString) -> QueueError {
+        QueueError::Unreachable { url: self.config.url.clone(), reason: reason.to_string() }
+    }
+
+    fn request(
+        &self,
+        call: &Call,
+        kind: Option<&str>,
+        body: RequestBody,
+    ) -> Result<Request<RequestBody>, Failure> {
+        let mut request =
+            Request::builder().method(call.method.clone()).uri(&call.path).header(header::HOST, &self.host);
+        if let Some(authorization) = &self.authorization {
+            request = request.header(header::AUTHORIZATION, authorization);
+        }
+        if let Some(kind) = kind {
+            request = request.header(header::CONTENT_TYPE, kind);
+        }
+        let bad = |error: hyper::http::Error| QueueError::BadRequest { reason: error.to_string() };
+        request.body(body).map_err(|error| Failure::Refused(bad(error)))
+    }
+
+    /// A connection that stands, and whether it has been used before.
+    async fn wire(&self) -> Result<(Wire, bool), Failure> {
+        loop {
+            let idle = self.idle.lock().pop();
+            let Some(mut wire) = idle else { return Ok((Wire::connect(&self.authority).await?, false)) };
+            if wire.is_reusable().await {
+                return Ok((wire, true));
+            }
+        }
+    }
+
+    /// For how long a server that has taken a request may say nothing.
+    fn answer_max(&self) -> Duration {
+        self.config.patience.clamp(ANSWER_MIN, ANSWER_MAX)
+    }
+
+    async fn exchange(&self, call: &Call) -> Result<Response<'_>, Failure> {
+        let limit = call.limit(self.answer_max());
+        let exchanging = tokio::time::timeout_at(limit, self.exchange_unbounded(call));
+        exchanging.await.unwrap_or_else(|_| Err(Failure::Lost("no answer in time".to_owned())))
+    }
+
+    async fn exchange_unbounded(&self, call: &Call) -> Result<Response<'_>, Failure> {
+        loop {
+            let (mut wire, was_used) = self.wire().await?;
+            let request = self.request(call, call.content.kind(), call.content.body())?;
+            match wire.send(request).await {
+                // The server closed it between two requests.
+                Err(Failure::Unsent(_)) if was_used => {}
+                Err(failure) => return Err(failure),
+                Ok(response) => return Ok(self.answer(call, wire, response)),
+            }
+        }
+    }
+
+    fn answer(&self, call: &Call, wire: Wire, response: hyper::Response<Incoming>) -> Response<'_> {
+        let (head, body) = response.into_parts();
+        let piece_max = if call.wait > ANSWER_MAX { ANSWER_MAX } else { self.answer_max() };
+        Response { link: self, wire, piece_max, status: head.status, headers: head.headers, body }
+    }
+
+    /// Sends, again while the server is away and that is harmless, and returns an answer that is no error.
+    pub(super) async fn send(&self, call: Call) -> Result<Response<'_>, QueueError> {
+        let give_up = call.give_up.unwrap_or_else(|| Instant::now() + self.config.patience);
+        let give_up = call.deadline.map_or(give_up, |deadline| give_up.min(deadline + LATE_MAX));
+        let mut pause = RETRY_MIN;
+        loop {
+            let (error, harmless) = match self.exchange(&call).await {
+                Ok(answer) if answer.status.is_success() => return Ok(answer),
+                Ok(answer) => match self.refusal(answer).await {
+                    // Perhaps to start again.
+                    QueueError::Stopping => (QueueError::Stopping, true),
+                    refusal => return Err(refusal),
+                },
+                Err(Failure::Refused(error)) => return Err(error),
+                Err(Failure::Unsent(reason)) => (self.unreachable(reason), true),
+                Err(Failure::Lost(reason)) => (self.unreachable(reason), call.repeat == Repeat::Safe),
+            };
+            if !harmless || Instant::now() + pause >= give_up {
+                return Err(error);
+            }
+            if pause == RETRY_MIN {
+                let patience_s = self.config.patience.as_secs();
+                tracing::warn!(patience_s, %error, "the queue's server is away; trying again");
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(RETRY_MAX);
+        }
+    }
+
+    /// Sends a body that there is only once.
+    pub(super) async fn upload<T: DeserializeOwned>(
+        &self,
+        call: &Call,
+        kind: &str,
+        body: RequestBody,
+    ) -> Result<T, QueueError> {
+        let lost = |failure| match failure {
+            Failure::Refused(error) => error,
+            Failure::Unsent(reason) | Failure::Lost(reason) => self.unreachable(reason),
+        };
+        let mut wire = Wire::connect(&self.authority).await.map_err(lost)?;
+        let request = self.request(call, Some(kind), body).map_err(lost)?;
+        let sending = tokio::time::timeout(call.wait + ANSWER_MAX, wire.send(request));
+        let response = sending.await.map_err(|_| self.unreachable("no answer in time"))?.map_err(lost)?;
+        let answer = self.answer(call, wire, response);
+        if !answer.status.is_success() {
+            return Err(self.refusal(answer).await);
+        }
+        let body = answer.bytes().await?;
+        serde_json::from_slice(&body).map_err(|error| {
+            self.unreachable(format!("expected the answer of a queue, found other JSON: {error}"))
+        })
+    }
+
+    async fn refusal(&self, answer: Response<'_>) -> QueueError {
+        let status = answer.status;
+        match answer.bytes().await.ok().and_then(|body| serde_json::from_slice::<ErrorBody>(&body).ok()) {
+            Some(body) => body.error.error,
+            None => self.unreachable(format!("expected an error of a queue, found status={status}")),
+        }
+    }
+
+    pub(super) async fn json<T: DeserializeOwned>(&self, call: Call) -> Result<T, QueueError> {
+        let body = self.send(call).await?.bytes().await?;
+        serde_json::from_slice(&body).map_err(|error| {
+            self.unreachable(format!("expected the answer of a queue, found other JSON: {error}"))
+        })
+    }
+
+    pub(super) async fn done(&self, call: Call) -> Result<(), QueueError> {
+        self.send(call).await?.bytes().await.map(drop)
+    }
+}

@@ -1,0 +1,148 @@
+//! What operators ask of a served queue: snapshots, restoring, verifying, exports, and the end of partitions.
+//!
+//! Long bodies go through in pieces, in both directions. Reading and checking them blocks, so it has threads
+//! of its own; between them and the connection are a few pieces at most, and the faster side waits.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
+use axum::routing::{delete, get, post};
+use futures::stream;
+use http_body_util::BodyExt;
+use tokio::sync::mpsc;
+
+use super::{Answer, Path, Query, Service, Shared, done, json};
+use crate::edges::export::Export;
+use crate::edges::wire::{ExportQuery, SNAPSHOT_STREAM, SnapshotQuery};
+use crate::tasks;
+use crate::{ExportFormat, QueueError, Snapshot};
+
+/// Pieces of a body that may wait to be read.
+const PIECES_MAX: usize = 8;
+/// After an error the rest of a body is passed over, so that the client comes to read the answer; bytes.
+const PASSED_OVER_MAX: usize = 64 << 20;
+/// Small pieces of a snapshot are sent together; bytes.
+const SENT_BYTES: usize = 256 << 10;
+
+/// Method, path and handler; `openapi.json` has the same list.
+pub(super) fn routes() -> Router<Arc<Service>> {
+    Router::new()
+        .route("/v1/snapshot", get(snapshot))
+        .route("/v1/restore", post(restore))
+        .route("/v1/verify", get(verify))
+        .route("/v1/partitions/{partition}/export", get(export))
+        .route("/v1/partitions/{partition}", delete(remove))
+}
+
+fn streamed(body: Body, content_type: &'static str) -> Response {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+fn lost(error: impl ToString) -> QueueError {
+    QueueError::Arrow { reason: error.to_string() }
+}
+
+/// The next pieces of a snapshot, up to a moderate size. Blocks.
+fn next_pieces(snapshot: &mut Snapshot) -> Result<Option<Bytes>, QueueError> {
+    let Some(first) = snapshot.next_piece()? else { return Ok(None) };
+    if first.len() >= SENT_BYTES {
+        return Ok(Some(first));
+    }
+    let mut bytes = first.to_vec();
+    while bytes.len() < SENT_BYTES {
+        let Some(piece) = snapshot.next_piece()? else { break };
+        bytes.extend_from_slice(&piece);
+    }
+    Ok(Some(bytes.into()))
+}
+
+async fn snapshot(State(service): Shared, Query(query): Query<SnapshotQuery>) -> Answer {
+    let begun = service.queue.begin_snapshot(query.partition.as_deref()).await?;
+    let pieces = stream::try_unfold(begun, async |mut snapshot| {
+        let reading = tasks::blocking("snapshot read", move || {
+            next_pieces(&mut snapshot).map(|bytes| (bytes, snapshot))
+        });
+        let (bytes, snapshot) = reading.await.map_err(lost)??;
+        Ok::<_, QueueError>(bytes.map(|bytes| (bytes, snapshot)))
+    });
+    Ok(streamed(Body::from_stream(pieces), SNAPSHOT_STREAM))
+}
+
+/// A body as a thread that blocks reads it.
+struct Arriving {
+    pieces: mpsc::Receiver<io::Result<Bytes>>,
+    rest: Bytes,
+}
+
+impl Read for Arriving {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        while self.rest.is_empty() {
+            match self.pieces.blocking_recv() {
+                Some(piece) => self.rest = piece?,
+                None => return Ok(0),
+            }
+        }
+        let length = into.len().min(self.rest.len());
+        into[..length].copy_from_slice(&self.rest.split_to(length));
+        Ok(length)
+    }
+}
+
+async fn restore(State(service): Shared, mut body: Body) -> Answer {
+    let (sender, pieces) = mpsc::channel(PIECES_MAX);
+    let restoring = service.queue.restore(Arriving { pieces, rest: Bytes::new() });
+    let sending = async {
+        let mut passed_over = 0;
+        while let Some(frame) = body.frame().await {
+            let piece = match frame.map(|frame| frame.into_data()) {
+                Ok(Ok(data)) => Ok(data),
+                Ok(Err(_)) => continue,
+                Err(error) => Err(io::Error::other(error)),
+            };
+            let length = piece.as_ref().map_or(0, Bytes::len);
+            if sender.send(piece).await.is_err() {
+                passed_over += length;
+                if passed_over > PASSED_OVER_MAX {
+                    break;
+                }
+            }
+        }
+        drop(sender);
+    };
+    let (restored, ()) = tokio::join!(restoring, sending);
+    Ok(json(&restored?))
+}
+
+async fn verify(State(service): Shared) -> Answer {
+    Ok(json(&service.queue.verify().await?))
+}
+
+async fn remove(State(service): Shared, Path(partition): Path<String>) -> Answer {
+    service.queue.remove(&partition).await?;
+    done()
+}
+
+async fn export(
+    State(service): Shared,
+    Path(partition): Path<String>,
+    Query(query): Query<ExportQuery>,
+) -> Answer {
+    let begun = service.queue.partition(&partition)?.begin_export(query.format)?;
+    let pieces = stream::try_unfold(begun, async |mut export: Export| {
+        let bytes = export.next_piece().await?;
+        Ok::<_, QueueError>(bytes.map(|bytes| (bytes, export)))
+    });
+    let content_type = match query.format {
+        ExportFormat::Parquet => "application/vnd.apache.parquet",
+        ExportFormat::Jsonl => "application/x-ndjson",
+        ExportFormat::Arrow => "application/vnd.apache.arrow.file",
+    };
+    Ok(streamed(Body::from_stream(pieces), content_type))
+}

@@ -1,0 +1,335 @@
+//! The server's side.
+
+mod bodies;
+mod control;
+mod maintenance;
+mod naming;
+mod sending;
+mod units;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::serve::ListenerExt;
+use serde::Serialize;
+use tokio::net::TcpListener;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::edges::wire::ipc;
+use crate::edges::wire::{
+    self, ARROW_STREAM, ClearBody, Cleared, ColumnsQuery, ENDED, ErrorBody, FRESH_FROM, LEASE, NamesAnswer,
+    PlacedAnswer, PutAnswer, PutQuery, TakeBody,
+};
+use crate::units::UnitClient;
+use crate::{PartitionSpec, Put, QueueError, RemoteQueue, TransferQueue};
+use bodies::{json_of, rows_of};
+use naming::{Path, Query};
+use sending::rows_body;
+use units::stretches;
+
+const OPENAPI: &str = include_str!("../../../../openapi.json");
+
+/// How a queue is served.
+#[derive(Debug, Clone)]
+pub struct ServiceConfig {
+    /// What clients have to send as `Authorization: Bearer ...`; nothing if absent.
+    pub token: Option<String>,
+    /// Largest body of a request.
+    pub body_bytes_max: usize,
+}
+
+impl Default for ServiceConfig {
+    fn default() -> Self {
+        Self { token: None, body_bytes_max: 256 << 20 }
+    }
+}
+
+struct Service {
+    queue: TransferQueue,
+    config: ServiceConfig,
+    /// Ends takes that wait.
+    end: CancellationToken,
+}
+
+type Shared = State<Arc<Service>>;
+type Answer = Result<Response, Failure>;
+
+/// Serves `queue` until `end`; then waiting takes are told that it is closed, and answers that have begun are
+/// finished.
+///
+/// Cancel-safe: dropping it stops accepting.
+pub async fn serve(
+    queue: TransferQueue,
+    listener: TcpListener,
+    config: ServiceConfig,
+    end: CancellationToken,
+) -> std::io::Result<()> {
+    let upkeep = queue.clone();
+    let (served, ()) = tokio::join!(answer(queue, listener, config, end.clone()), upkeep.keep_up(&end));
+    served
+}
+
+/// Answers requests on a second listener of a queue that [`serve`] serves; [`serve`] alone does the upkeep.
+///
+/// Cancel-safe: dropping it stops accepting.
+pub async fn answer(
+    queue: TransferQueue,
+    listener: TcpListener,
+    config: ServiceConfig,
+    end: CancellationToken,
+) -> std::io::Result<()> {
+    // Units ask for the token that their controller asks for.
+    let token = config.token.clone();
+    let connect = move |url: &str| -> Result<Arc<dyn UnitClient>, QueueError> {
+        Ok(Arc::new(RemoteQueue::of_unit(url, token.clone())?))
+    };
+    queue.units().set_connect(Box::new(connect));
+    let service = Arc::new(Service { queue, config, end: end.clone() });
+    // An answer is a head and a few frames: none of them may wait for the one before to be acknowledged.
+    let listener = listener.tap_io(|stream| {
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "a connection keeps its delays");
+        }
+    });
+    axum::serve(listener, router(service)).with_graceful_shutdown(end.cancelled_owned()).await
+}
+
+/// Method, path and handler in one place; `openapi.json` has the same list.
+fn router(service: Arc<Service>) -> Router {
+    let open = Router::new()
+        .route("/health", get(async || json(&serde_json::json!({ "status": "ok" }))))
+        .route("/openapi.json", get(async || ([(header::CONTENT_TYPE, "application/json")], OPENAPI)));
+    let guarded = Router::new()
+        .route("/v1/inspect", get(inspect))
+        .route("/v1/partitions", get(list).post(declare))
+        .route("/v1/partitions/{partition}/rows", post(put))
+        .route("/v1/partitions/{partition}/columns", post(write_columns))
+        .route("/v1/partitions/{partition}/take", post(take))
+        .route("/v1/partitions/{partition}/clear", post(clear))
+        .route("/v1/partitions/{partition}/end", post(end_of_puts))
+        .route("/v1/partitions/{partition}/leases/{lease}/ack", post(ack))
+        .route("/v1/partitions/{partition}/leases/{lease}/nack", post(nack))
+        .route("/v1/partitions/{partition}/leases/{lease}/renew", post(renew))
+        .merge(control::routes())
+        .merge(maintenance::routes())
+        .merge(units::routes())
+        .layer(middleware::from_fn_with_state(Arc::clone(&service), check_token));
+    // The limit is our own, so that its error is one of ours.
+    let all = open.merge(guarded).layer(DefaultBodyLimit::disable());
+    all.fallback(naming::unknown_path).method_not_allowed_fallback(naming::wrong_method).with_state(service)
+}
+
+/// An error on its way out.
+struct Failure(QueueError);
+
+impl From<QueueError> for Failure {
+    fn from(error: QueueError) -> Self {
+        Self(error)
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(wire::status(&self.0)).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        (status, axum::Json(ErrorBody::from(self.0))).into_response()
+    }
+}
+
+fn json(value: &impl Serialize) -> Response {
+    axum::Json(value).into_response()
+}
+
+fn done() -> Answer {
+    Ok(json(&serde_json::json!({})))
+}
+
+fn bad(reason: impl ToString) -> QueueError {
+    QueueError::BadRequest { reason: reason.to_string() }
+}
+
+async fn check_token(State(service): Shared, request: Request, next: Next) -> Response {
+    let sent = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let sent = sent.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
+    let is_right =
+        service.config.token.as_deref().is_none_or(|token| same(token.as_bytes(), sent.as_bytes()));
+    if is_right { next.run(request).await } else { Failure(QueueError::Unauthorized).into_response() }
+}
+
+/// Takes as long for a near miss as for a far one.
+fn same(left: &[u8], right: &[u8]) -> bool {
+    let different = left.iter().zip(right).fold(0, |different, (left, right)| different | (left ^ right));
+    left.len() == right.len() && different == 0
+}
+
+async fn inspect(State(service): Shared) -> Response {
+    json(&service.queue.inspect())
+}
+
+async fn list(State(service): Shared) -> Response {
+    let partitions = service.queue.partitions();
+    let partitions = partitions.iter().map(|partition| partition.name().to_owned()).collect();
+    json(&NamesAnswer { partitions })
+}
+
+async fn declare(State(service): Shared, body: Body) -> Answer {
+    let spec: PartitionSpec = json_of(&service, body).await?;
+    let partition = service.queue.declare(spec).await?;
+    Ok(json(&partition.spec()))
+}
+
+async fn put(
+    State(service): Shared,
+    Path(partition): Path<String>,
+    Query(query): Query<PutQuery>,
+    body: Body,
+) -> Answer {
+    let partition = service.queue.partition_for_put(&partition).await?;
+    let mut batches = rows_of(&service, body, &partition).await?;
+    let record = ipc::split_record(&mut batches)?;
+    let (keys, batches) = ipc::split_all(batches, ipc::split_keys)?;
+    let (tags, batches) = ipc::split_all(batches, ipc::split_tags)?;
+    batches.iter().try_for_each(ipc::check_names)?;
+    let wait_ms = query.wait_ms;
+    let put = Put { keys, tags, ..query.into_put(batches, record) };
+    let deadline = Instant::now() + std::time::Duration::from_millis(wait_ms);
+    let rows = until_end(&service, partition.put(put, Some(deadline))).await?;
+    Ok(json(&PutAnswer { rows }))
+}
+
+async fn write_columns(
+    State(service): Shared,
+    Path(partition): Path<String>,
+    Query(query): Query<ColumnsQuery>,
+    body: Body,
+) -> Answer {
+    let partition = service.queue.partition(&partition)?;
+    let (rows, batches) = ipc::split_all(rows_of(&service, body, &partition).await?, ipc::split_handles)?;
+    batches.iter().try_for_each(ipc::check_names)?;
+    partition.write_columns_once(&rows, batches, query.token).await?;
+    done()
+}
+
+async fn take(State(service): Shared, Path(partition): Path<String>, body: Body) -> Answer {
+    let partition = service.queue.partition(&partition)?;
+    let body = json_of::<TakeBody>(&service, body).await?;
+    let placed = body.placed;
+    let take = body.into_take()?;
+    let taking =
+        async { if placed { partition.take_unread(&take).await } else { partition.take(&take).await } };
+    let Some(mut lease) = until_end(&service, taking).await? else {
+        // A take that waits ends without rows only when no more rows will come.
+        let ended = if take.deadline.is_some() { "true" } else { "false" };
+        return Ok((StatusCode::NO_CONTENT, [(ENDED, ended)]).into_response());
+    };
+    let name = lease_name(lease.id(), take.share.map_or(0, |share| share.member));
+    let fresh_from = lease.fresh_from();
+    let places = if placed { partition.places(lease.rows(), take.columns.as_deref())? } else { None };
+    let mut response = match stretches(service.queue.units(), places)? {
+        Some(stretches) => {
+            let answer = json(&PlacedAnswer {
+                rows: lease.rows().to_vec(),
+                groups: lease.groups().to_vec(),
+                policy_versions: lease.policy_versions().to_vec(),
+                keys: lease.keys().to_vec(),
+                tags: lease.tags().to_vec(),
+                stretches,
+            });
+            lease.detach();
+            answer
+        }
+        None => {
+            if placed {
+                lease = partition.read_lease(lease, take.columns.as_deref()).await?;
+            }
+            streamed(rows_body(lease)?)
+        }
+    };
+    let headers = response.headers_mut();
+    headers.insert(FRESH_FROM, HeaderValue::from(fresh_from));
+    if let Ok(name) = HeaderValue::from_str(&name) {
+        headers.insert(LEASE, name);
+    }
+    Ok(response)
+}
+
+fn streamed(body: Body) -> Response {
+    ([(header::CONTENT_TYPE, ARROW_STREAM)], body).into_response()
+}
+
+/// Waits no longer than the server lives.
+async fn until_end<T>(
+    service: &Service,
+    waiting: impl Future<Output = Result<T, QueueError>>,
+) -> Result<T, QueueError> {
+    service.end.run_until_cancelled(waiting).await.unwrap_or(Err(QueueError::Stopping))
+}
+
+fn lease_name(id: u64, member: u32) -> String {
+    format!("{id:016x}-{member}")
+}
+
+/// The number of a lease, and the member that holds it.
+fn lease_number(name: &str) -> Result<(u64, u32), QueueError> {
+    let parsed = name
+        .split_once('-')
+        .and_then(|(id, member)| Some((u64::from_str_radix(id, 16).ok()?, member.parse().ok()?)));
+    parsed.ok_or_else(|| bad(format!("lease={name} is no lease's name")))
+}
+
+async fn ack(State(service): Shared, Path((partition, lease)): Path<(String, String)>) -> Answer {
+    let partition = service.queue.partition(&partition)?;
+    let (lease, member) = lease_number(&lease)?;
+    partition.ack_lease(lease, member).await?;
+    done()
+}
+
+async fn nack(State(service): Shared, Path((partition, lease)): Path<(String, String)>) -> Answer {
+    service.queue.partition(&partition)?.nack_lease(lease_number(&lease)?.0)?;
+    done()
+}
+
+async fn renew(State(service): Shared, Path((partition, lease)): Path<(String, String)>) -> Answer {
+    service.queue.partition(&partition)?.renew_lease(lease_number(&lease)?.0)?;
+    done()
+}
+
+async fn clear(State(service): Shared, Path(partition): Path<String>, body: Body) -> Answer {
+    let partition = service.queue.partition(&partition)?;
+    let ClearBody { mut rows, all, skip_gone, token } = json_of(&service, body).await?;
+    if all && rows.is_empty() {
+        return Ok(json(&Cleared { rows: partition.clear_all_once(token).await? }));
+    }
+    if all {
+        return Err(bad("expected rows or all, found both").into());
+    }
+    if skip_gone {
+        rows = partition.still_there(rows);
+    }
+    partition.clear_once(&rows, token).await?;
+    Ok(json(&Cleared { rows: rows.len() }))
+}
+
+async fn end_of_puts(State(service): Shared, Path(partition): Path<String>) -> Answer {
+    service.queue.partition(&partition)?.end().await?;
+    done()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_compared_whole() {
+        assert!(same(b"secret", b"secret"));
+        assert!(!same(b"secret", b"secreT"));
+        assert!(!same(b"secret", b"secret2"));
+        assert!(!same(b"secret", b""));
+    }
+}

@@ -1,0 +1,150 @@
+//! A captured queue as bytes, a piece at a time.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::Write;
+
+use bytes::Bytes;
+
+use super::pack::Filling;
+use super::{Line, MAGIC, SnapshotCounts};
+use crate::error::QueueError;
+use crate::partition::CutReader;
+use crate::queue::{Captured, Scrutiny, TransferQueue};
+use crate::record::Record;
+use crate::store::{ChunkId, Loader, Source};
+use crate::tasks;
+
+/// A queue, or one of its partitions, as it was when the snapshot was made, whatever happens meanwhile.
+///
+/// Pieces are made when they are asked for, with one chunk and one frame in memory at a time. What changes
+/// before it is read is kept as it was, in memory or as an open segment file: a snapshot that is not read on
+/// takes room for everything that has gone since. Until it is dropped it holds the queue's directory.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// Keeps the directory locked: another process that opens it would delete what is read here.
+    _queue: TransferQueue,
+    partitions: VecDeque<CutReader>,
+    /// What was read of the first of them and is not written yet.
+    records: VecDeque<Record>,
+    chunks: HashMap<ChunkId, Source>,
+    loader: Loader,
+    ready: VecDeque<Bytes>,
+    counts: SnapshotCounts,
+    has_ended: bool,
+}
+
+impl Snapshot {
+    fn of(queue: TransferQueue, captured: Vec<Captured>) -> Self {
+        Self {
+            _queue: queue,
+            partitions: captured.into_iter().map(|partition| partition.records).collect(),
+            records: VecDeque::new(),
+            chunks: HashMap::new(),
+            loader: Loader::default(),
+            ready: VecDeque::from([Bytes::from_static(MAGIC)]),
+            counts: SnapshotCounts::default(),
+            has_ended: false,
+        }
+    }
+
+    /// The next record, and whether it declares a partition.
+    fn peek(&mut self) -> Option<bool> {
+        while self.records.is_empty() {
+            let Some((records, chunks)) = self.partitions.front_mut()?.read() else {
+                self.partitions.pop_front();
+                continue;
+            };
+            (self.records, self.chunks) = (records.into(), chunks);
+        }
+        self.records.front().map(|record| matches!(record, Record::Declare { .. }))
+    }
+
+    /// The next bytes, until there are none. Blocks while it reads payload. After an error there is no more.
+    pub fn next_piece(&mut self) -> Result<Option<Bytes>, QueueError> {
+        if self.ready.is_empty() && !self.has_ended {
+            let made = self.make();
+            self.has_ended |= made.is_err();
+            made?;
+        }
+        Ok(self.ready.pop_front())
+    }
+
+    /// What the pieces so far hold; all of it when there are no more.
+    pub fn counts(&self) -> SnapshotCounts {
+        self.counts
+    }
+
+    /// Makes the next frame, with the payloads that belong to it.
+    fn make(&mut self) -> Result<(), QueueError> {
+        let mut filling = Filling::default();
+        while let Some(is_declaration) = self.peek() {
+            if is_declaration && !filling.is_empty() {
+                break;
+            }
+            let Some(record) = self.records.pop_front() else { break };
+            self.counts.count(&record);
+            let loaded = match record.payload() {
+                None => None,
+                Some(payload) => {
+                    let missing = QueueError::ChunkGone { chunk: payload.chunk.0 };
+                    let source = self.chunks.get(&payload.chunk).ok_or(missing)?;
+                    Some(self.loader.rows_of(payload.chunk, source, &payload.chunk_rows)?)
+                }
+            };
+            filling.push_record(Box::new(record), loaded)?;
+            // A declaration stands alone: its name is taken before its payload is read, and no payload is of
+            // two partitions.
+            if is_declaration || filling.is_full() {
+                break;
+            }
+        }
+        if filling.is_empty() {
+            filling.push(&Line::End(self.counts))?;
+            self.has_ended = true;
+        }
+        self.ready.extend(filling.close(&mut self.counts)?);
+        Ok(())
+    }
+}
+
+impl TransferQueue {
+    /// What `partition` is now, or the whole queue, to be written somewhere. Traffic goes on.
+    ///
+    /// Cancel-safe: it changes nothing.
+    pub async fn begin_snapshot(&self, partition: Option<&str>) -> Result<Snapshot, QueueError> {
+        for one in self.partitions() {
+            if partition.is_none_or(|name| name == one.name()) {
+                match one.settled().await {
+                    // Removed meanwhile: it is not in a snapshot of all.
+                    Err(QueueError::UnknownPartition { .. }) if partition.is_none() => {}
+                    settled => settled?,
+                }
+            }
+        }
+        let queue = self.clone();
+        let partition = partition.map(str::to_owned);
+        let capturing =
+            tasks::blocking("snapshot", move || queue.capture(partition.as_deref(), Scrutiny::None));
+        let captured = capturing.await.map_err(|error| QueueError::Arrow { reason: error.to_string() })??;
+        Ok(Snapshot::of(self.clone(), captured))
+    }
+
+    /// Writes what `partition` is now, or the whole queue. Traffic goes on.
+    ///
+    /// Not cancel-safe: a dropped snapshot goes on to be written.
+    pub async fn snapshot(
+        &self,
+        partition: Option<&str>,
+        mut into: impl Write + Send + 'static,
+    ) -> Result<SnapshotCounts, QueueError> {
+        let mut snapshot = self.begin_snapshot(partition).await?;
+        let writing = tasks::blocking("snapshot write", move || {
+            while let Some(piece) = snapshot.next_piece()? {
+                into.write_all(&piece).map_err(QueueError::io("write", "a snapshot"))?;
+            }
+            into.flush().map_err(QueueError::io("write", "a snapshot"))?;
+            Ok(snapshot.counts())
+        });
+        writing.await.map_err(|error| QueueError::Arrow { reason: error.to_string() })?
+    }
+}

@@ -1,0 +1,152 @@
+//! A unit's side: a served queue that announces itself.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::edges::remote::RemoteQueue;
+use crate::error::QueueError;
+use crate::queue::TransferQueue;
+use crate::row::RowHandle;
+use crate::units::{BLOBS, ORPHAN_AGE, UnitCard, blobs_spec};
+
+/// How often a unit announces itself.
+const PERIOD: Duration = Duration::from_millis(500);
+/// Blobs asked about at once, those first that were asked about longest ago.
+const ASK_MAX: usize = 1 << 16;
+
+/// A unit's file that names what it holds.
+const IDENTITY: &str = "unit-id";
+
+/// The controller of a unit, and the address at which the unit is reached.
+#[derive(Debug, Clone)]
+pub struct UnitConfig {
+    /// The controller.
+    pub controller: RemoteQueue,
+    /// `http://host:port` where the controller and clients reach this unit.
+    pub url: String,
+    /// Age at which a blob that the controller does not know is removed.
+    pub orphan_age: Duration,
+}
+
+impl UnitConfig {
+    /// With the default age.
+    pub fn new(controller: RemoteQueue, url: impl Into<String>) -> Self {
+        Self { controller, url: url.into(), orphan_age: ORPHAN_AGE }
+    }
+}
+
+/// The name of what a directory holds, made at the first time; of what is in memory, new each time.
+fn identity(dir: Option<&Path>) -> Result<String, QueueError> {
+    let fresh = format!("{:016x}", rand::random::<u64>());
+    let Some(dir) = dir else { return Ok(fresh) };
+    let path = dir.join(IDENTITY);
+    match std::fs::read_to_string(&path) {
+        Ok(known) => Ok(known.trim().to_owned()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            std::fs::write(&path, &fresh).map_err(QueueError::io("write", &path))?;
+            Ok(fresh)
+        }
+        Err(error) => Err(QueueError::io("read", &path)(error)),
+    }
+}
+
+/// Makes `queue`, which its caller serves at the config's address, a storage unit until `end`. `dir` is where
+/// it keeps its rows, if on disk.
+///
+/// Cancel-safe: the controller hears nothing more, and takes the unit for dead.
+pub async fn run_unit(
+    queue: &TransferQueue,
+    dir: Option<&Path>,
+    config: UnitConfig,
+    end: &CancellationToken,
+) -> Result<(), QueueError> {
+    if dir.is_none() {
+        // Handles of an earlier life at the same address name no row of this one.
+        queue.inner.generation_floor.fetch_max(rand::random::<u32>() >> 1, Ordering::Relaxed);
+    }
+    queue.declare(blobs_spec()).await?;
+    let card = UnitCard { unit: identity(dir)?, url: config.url.clone(), is_durable: dir.is_some() };
+    let mut orphans = Orphans::default();
+    let mut is_known = false;
+    loop {
+        match config.controller.register_unit(&card).await {
+            Ok(()) if is_known => {}
+            Ok(()) => {
+                is_known = true;
+                tracing::info!(unit = %card.unit, "the controller knows this unit");
+            }
+            Err(error) => {
+                is_known = false;
+                tracing::warn!(unit = %card.unit, %error, "the controller does not answer");
+            }
+        }
+        if is_known && let Err(error) = orphans.remove(queue, &card.unit, &config).await {
+            tracing::warn!(%error, "cannot remove blobs that no table refers to");
+        }
+        if end.run_until_cancelled(tokio::time::sleep(PERIOD)).await.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+/// Since when each blob has been waiting to be asked about. One that the controller knows waits again: a
+/// controller that dies forgets what it wanted to have cleared.
+#[derive(Default)]
+struct Orphans {
+    since: HashMap<String, Instant>,
+    next: Option<Instant>,
+}
+
+impl Orphans {
+    /// From time to time: asks about blobs that are old enough, and removes those that no table refers to.
+    async fn remove(
+        &mut self,
+        queue: &TransferQueue,
+        unit: &str,
+        config: &UnitConfig,
+    ) -> Result<(), QueueError> {
+        let now = Instant::now();
+        if self.next.is_some_and(|next| now < next) {
+            return Ok(());
+        }
+        self.next = Some(now + config.orphan_age / 4);
+        let partition = queue.partition(BLOBS)?;
+        let groups = partition.groups();
+        let old = self.old(&groups, now, config.orphan_age);
+        if old.is_empty() {
+            return Ok(());
+        }
+        let unknown: HashSet<String> =
+            config.controller.unknown_blobs(unit, old.clone()).await?.into_iter().collect();
+        for blob in old {
+            match groups.get(&blob).filter(|_| unknown.contains(&blob)) {
+                Some(rows) => {
+                    tracing::info!(%blob, rows = rows.len(), "a blob that no table refers to is removed");
+                    partition.clear(rows).await?;
+                    self.since.remove(&blob);
+                }
+                None => drop(self.since.insert(blob, now)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The `groups` that are old enough to ask about.
+    fn old(&mut self, groups: &BTreeMap<String, Vec<RowHandle>>, now: Instant, age: Duration) -> Vec<String> {
+        self.since.retain(|blob, _| groups.contains_key(blob));
+        for blob in groups.keys() {
+            if !self.since.contains_key(blob) {
+                self.since.insert(blob.clone(), now);
+            }
+        }
+        let is_old = |(_, since): &(&String, &Instant)| now.duration_since(**since) >= age;
+        let mut old: Vec<(&String, &Instant)> = self.since.iter().filter(is_old).collect();
+        old.sort_unstable_by_key(|(_, since)| **since);
+        old.into_iter().take(ASK_MAX).map(|(blob, _)| blob.clone()).collect()
+    }
+}

@@ -1,0 +1,271 @@
+//! Walks every checksum and every invariant of a queue, and changes nothing.
+//!
+//! What is looked at is one moment of the queue, pinned as for a [snapshot](crate::Snapshot), so traffic may
+//! go on, in this process or in another one. A journal whose last write is not whole is none the worse for
+//! it: that is what a process leaves that is writing, or was killed.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::QueueError;
+use crate::invariants::Violation;
+use crate::journal::{Tail, journal_path, look_behind, read_frames};
+use crate::put::columns_of;
+use crate::queue::{Captured, Scrutiny, TransferQueue};
+use crate::record::{PayloadRecord, Record};
+use crate::store::{ChunkId, Source, Stray};
+use crate::tasks;
+
+/// Looks at a directory that another process is changing. In a busy queue a segment is often freed between
+/// the reading of the journal and that of the segment, so a few looks are not enough.
+const ATTEMPTS: usize = 16;
+
+/// Something that is not as it must be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[serde(tag = "code", rename_all = "snake_case")]
+pub enum Problem {
+    /// The journal is damaged: the queue cannot be opened.
+    #[error("{error}")]
+    Journal {
+        /// Where and how.
+        error: String,
+    },
+    /// The end of the journal is whole but not what was written: it is passed over when the queue is opened.
+    #[error("file={file} is damaged at offset={offset}, in its last write: {reason}")]
+    JournalEnd {
+        /// The file.
+        file: PathBuf,
+        /// Offset of the last write.
+        offset: u64,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Payload that cannot be read back: a take of its rows fails, and they are lost.
+    #[error("partition={partition} chunk={chunk}: rows={rows} cannot be read: {error}")]
+    Unreadable {
+        /// The partition.
+        partition: String,
+        /// The chunk.
+        chunk: u64,
+        /// Rows in it.
+        rows: usize,
+        /// Why not.
+        error: String,
+    },
+    /// Payload that is read back but is not what the table says of it.
+    #[error("partition={partition} chunk={chunk}: {reason}")]
+    OtherPayload {
+        /// The partition.
+        partition: String,
+        /// The chunk.
+        chunk: u64,
+        /// The difference.
+        reason: String,
+    },
+    /// The parts of a table do not agree.
+    #[error("partition={partition}: {violation}")]
+    Broken {
+        /// The partition.
+        partition: String,
+        /// How.
+        violation: Violation,
+    },
+    /// A segment file without a row in it. The next opening deletes it.
+    #[error("file={file} of bytes={bytes} belongs to no row")]
+    Stray {
+        /// The file.
+        file: PathBuf,
+        /// Its size.
+        bytes: u64,
+    },
+}
+
+/// What was looked at, and what was found.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VerifyReport {
+    /// Partitions.
+    pub partitions: usize,
+    /// Rows.
+    pub rows: usize,
+    /// Stretches of payload that were read.
+    pub chunks: usize,
+    /// Bytes of payload that were read.
+    pub bytes: u64,
+    /// Bytes of a last write that is not whole; nothing in it was acknowledged.
+    pub unfinished_bytes: u64,
+    /// Everything that is not as it must be.
+    pub problems: Vec<Problem>,
+}
+
+impl VerifyReport {
+    /// Whether nothing was found.
+    pub fn is_sound(&self) -> bool {
+        self.problems.is_empty()
+    }
+
+    fn look_at(&mut self, mut partition: Captured) {
+        let (mut records, mut chunks) = (Vec::new(), HashMap::new());
+        while let Some((read, pinned)) = partition.records.read() {
+            records.extend(read);
+            chunks.extend(pinned);
+        }
+        self.partitions += 1;
+        let broken = |violation: &Violation| Problem::Broken {
+            partition: partition.name.clone(),
+            violation: violation.clone(),
+        };
+        self.problems.extend(partition.violations.iter().map(broken));
+        // Rows of many puts may lie in one chunk, which is read once.
+        let mut by_chunk: BTreeMap<ChunkId, Vec<&PayloadRecord>> = BTreeMap::new();
+        for record in &records {
+            if let Record::Put(put) = record {
+                self.rows += put.rows.len();
+            }
+            if let Some(payload) = record.payload() {
+                by_chunk.entry(payload.chunk).or_default().push(payload);
+            }
+        }
+        for (chunk, payloads) in by_chunk {
+            self.look_at_chunk(&partition, chunks.get(&chunk), chunk, &payloads);
+        }
+    }
+
+    /// One chunk, and all that records say of it.
+    fn look_at_chunk(
+        &mut self,
+        partition: &Captured,
+        source: Option<&Source>,
+        chunk: ChunkId,
+        payloads: &[&PayloadRecord],
+    ) {
+        let missing = || Some(Err(QueueError::ChunkGone { chunk: chunk.0 }));
+        // What is read over a network is looked through where it lies.
+        let Some(loaded) = source.map_or_else(missing, Source::load) else { return };
+        let name = partition.name.clone();
+        let (bytes, found_rows) = match loaded {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                let rows = payloads.iter().map(|payload| payload.chunk_rows.len()).sum();
+                let error = error.to_string();
+                self.problems.push(Problem::Unreadable { partition: name, chunk: chunk.0, rows, error });
+                return;
+            }
+        };
+        self.chunks += 1;
+        self.bytes += bytes.map_or_else(|| found_rows.held_bytes(), |bytes| bytes.len()) as u64;
+        let mut reasons = Vec::new();
+        let mut places = HashSet::new();
+        for row in payloads.iter().flat_map(|payload| &payload.chunk_rows) {
+            if *row as usize >= found_rows.rows() {
+                reasons.push(format!("row={row} lies behind its rows={}", found_rows.rows()));
+            } else if !places.insert(row) {
+                reasons.push(format!("row={row} is two rows"));
+            }
+        }
+        let found = columns_of(found_rows.schema());
+        let agrees =
+            |payload: &&&PayloadRecord| payload.columns.iter().eq(found.iter().map(|column| &column.name));
+        if let Some(other) = payloads.iter().find(|payload| !agrees(payload)) {
+            let names: Vec<&String> = found.iter().map(|column| &column.name).collect();
+            reasons.push(format!("it has columns {names:?}, expected {:?}", other.columns));
+        }
+        for column in found {
+            // What is not known is not known because no payload with it could be read, which is a problem of
+            // its own.
+            let expected = partition.columns.get(&column.name);
+            if let Some(expected) = expected.filter(|expected| **expected != column) {
+                reasons.push(format!(
+                    "column={} has dtype={}, expected {}",
+                    column.name,
+                    column.type_words(),
+                    expected.type_words()
+                ));
+            }
+        }
+        let problem = |reason| Problem::OtherPayload { partition: name.clone(), chunk: chunk.0, reason };
+        self.problems.extend(reasons.into_iter().map(problem));
+    }
+
+    /// Every frame of the journal.
+    fn look_at_journal(&mut self, path: &Path) -> Result<(), QueueError> {
+        for attempt in 1.. {
+            let bytes = read_journal(path)?;
+            let sound = match read_frames(path, &bytes, |_: Record| Ok(())) {
+                Ok(sound) => sound,
+                Err(error) => {
+                    self.problems.push(Problem::Journal { error: error.to_string() });
+                    return Ok(());
+                }
+            };
+            match look_behind(&bytes, sound) {
+                Tail::Unfinished { bytes } => self.unfinished_bytes = bytes,
+                // It may be half a write that goes on.
+                Tail::Damaged(_) if attempt < ATTEMPTS && read_journal(path)? != bytes => continue,
+                Tail::Damaged(damage) => {
+                    let (file, reason) = (path.to_owned(), damage.to_string());
+                    self.problems.push(Problem::JournalEnd { file, offset: sound, reason });
+                }
+            }
+            break;
+        }
+        Ok(())
+    }
+}
+
+fn read_journal(path: &Path) -> Result<Vec<u8>, QueueError> {
+    std::fs::read(path).map_err(QueueError::io("read", path))
+}
+
+impl TransferQueue {
+    /// Looks through the whole queue: reads all that is live, and the journal. Traffic goes on.
+    ///
+    /// Cancel-safe: it changes nothing.
+    pub async fn verify(&self) -> Result<VerifyReport, QueueError> {
+        let queue = self.clone();
+        let verifying = tasks::blocking("verify", move || queue.look_through());
+        verifying.await.map_err(|error| QueueError::Arrow { reason: error.to_string() })?
+    }
+
+    /// Verifies a directory that this process does not have open; another process may. Blocks.
+    pub fn verify_dir(dir: &Path) -> Result<VerifyReport, QueueError> {
+        let path = journal_path(dir);
+        if !path.exists() {
+            return Err(QueueError::NoQueue { dir: dir.to_owned() });
+        }
+        let mut attempt = 1;
+        loop {
+            let before = read_journal(&path)?;
+            let report = match Self::open_read_only(dir) {
+                Ok(queue) => queue.look_through()?,
+                Err(error @ (QueueError::Corrupt { .. } | QueueError::UnknownPartition { .. })) => {
+                    let problems = vec![Problem::Journal { error: error.to_string() }];
+                    VerifyReport { problems, ..VerifyReport::default() }
+                }
+                Err(error) => return Err(error),
+            };
+            // What moved under our eyes may look broken, and is looked at again.
+            if report.is_sound() || attempt == ATTEMPTS || read_journal(&path)? == before {
+                return Ok(report);
+            }
+            attempt += 1;
+        }
+    }
+
+    fn look_through(&self) -> Result<VerifyReport, QueueError> {
+        let store = self.inner.plane.own();
+        let strays = store.strays()?;
+        let mut report = VerifyReport::default();
+        if let Some(dir) = &self.inner.dir {
+            report.look_at_journal(&journal_path(dir))?;
+        }
+        for captured in self.capture(None, Scrutiny::Full)? {
+            report.look_at(captured);
+        }
+        // What was on its way then may have found its rows, or its end.
+        let still = store.strays()?.into_iter().filter(|stray| strays.contains(stray));
+        report.problems.extend(still.map(|Stray { file, bytes }| Problem::Stray { file, bytes }));
+        Ok(report)
+    }
+}

@@ -1,0 +1,316 @@
+//! Rows as Arrow IPC streams.
+
+mod labels;
+mod recycled;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use arrow_array::{Array, RecordBatch};
+use arrow_buffer::Buffer;
+use arrow_ipc::reader::StreamDecoder;
+use arrow_ipc::writer::{StreamEncoder, StreamWriter};
+use arrow_schema::{Schema, SchemaRef};
+use arrow_select::concat::concat_batches;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+use crate::QueueError;
+use crate::batches::{common_schema, conformed};
+use crate::store::gathered;
+
+pub(crate) use labels::{
+    Labelled, check_name, check_names, labelled, labelled_schema, labels, put_with_labels, put_with_record,
+    split_all, split_handles, split_keys, split_labels, split_record, split_tags, with_handles,
+};
+pub(crate) use recycled::Blocks;
+use recycled::Gather;
+
+fn bad(reason: impl ToString) -> QueueError {
+    QueueError::BadRequest { reason: reason.to_string() }
+}
+
+/// Rows are sent in pieces of about this size: they stay in the caches and need no large buffer on either
+/// side.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// How many rows of a batch make a piece.
+pub(crate) fn rows_of_a_piece(batch: &RecordBatch) -> usize {
+    (batch.num_rows() * PIECE_BYTES / encoded_bytes(batch)).max(1)
+}
+
+/// Whether a batch is not worth cutting.
+pub(crate) fn is_one_piece(batch: &RecordBatch) -> bool {
+    encoded_bytes(batch) <= PIECE_BYTES
+}
+
+/// A sequence of bytes that lies in several buffers.
+#[derive(Debug, Default)]
+pub(crate) struct Segments(VecDeque<Bytes>);
+
+impl Segments {
+    fn of(buffers: Vec<Buffer>) -> Self {
+        Self(gathered(buffers).into_iter().map(Bytes::from_owner).collect())
+    }
+}
+
+impl From<Segments> for Bytes {
+    /// The bytes in one buffer; they are copied if they lie in several.
+    fn from(mut segments: Segments) -> Self {
+        segments.copy_to_bytes(segments.remaining())
+    }
+}
+
+impl From<Bytes> for Segments {
+    fn from(bytes: Bytes) -> Self {
+        Self(VecDeque::from([bytes]))
+    }
+}
+
+impl Buf for Segments {
+    fn remaining(&self) -> usize {
+        self.0.iter().map(Bytes::len).sum()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.0.front().map_or(&[], |segment| segment)
+    }
+
+    fn chunks_vectored<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
+        let slices = self.0.iter().zip(into.iter_mut());
+        slices.map(|(segment, slice)| *slice = IoSlice::new(segment)).count()
+    }
+
+    fn advance(&mut self, mut count: usize) {
+        while let Some(first) = self.0.front_mut() {
+            if count < first.len() {
+                first.advance(count);
+                return;
+            }
+            count -= first.len();
+            self.0.pop_front();
+        }
+        debug_assert_eq!(count, 0, "expected to advance by no more than the remaining bytes");
+    }
+
+    fn copy_to_bytes(&mut self, count: usize) -> Bytes {
+        if let [only] = self.0.make_contiguous()
+            && only.len() == count
+        {
+            return std::mem::take(only);
+        }
+        let mut bytes = BytesMut::with_capacity(count);
+        bytes.put(self.take(count));
+        bytes.freeze()
+    }
+}
+
+/// Encodes batches that have the same columns as one stream, a piece at a time.
+pub(crate) struct Pieces {
+    schema: SchemaRef,
+    batches: Vec<RecordBatch>,
+    /// Number of rows of the current batch that have been encoded.
+    next_row: usize,
+    encoder: Option<Encoder>,
+    is_over: bool,
+}
+
+impl Pieces {
+    pub(crate) fn new(schema: SchemaRef, mut batches: Vec<RecordBatch>) -> Self {
+        // Batches are taken from the end.
+        batches.reverse();
+        Self { schema, batches, next_row: 0, encoder: None, is_over: false }
+    }
+
+    /// The next bytes; after an error there are none.
+    pub(crate) fn next(&mut self) -> Result<Option<Segments>, QueueError> {
+        if self.is_over {
+            return Ok(None);
+        }
+        let piece = self.encode_next();
+        self.is_over |= piece.is_err();
+        piece.map(Some)
+    }
+
+    fn encode_next(&mut self) -> Result<Segments, QueueError> {
+        let mut encoder = match self.encoder.take() {
+            Some(encoder) => encoder,
+            None => Encoder::new(&self.schema)?,
+        };
+        let Some(batch) = self.batches.last() else {
+            self.is_over = true;
+            return encoder.end();
+        };
+        let rows = rows_of_a_piece(batch).min(batch.num_rows() - self.next_row);
+        let piece = encoder.batch(&batch.slice(self.next_row, rows))?;
+        self.encoder = Some(encoder);
+        self.next_row += rows;
+        if self.next_row == batch.num_rows() {
+            self.batches.pop();
+            self.next_row = 0;
+        }
+        Ok(piece)
+    }
+}
+
+/// Reads the batches of a stream as its bytes arrive.
+pub(crate) struct Decoder {
+    stream: StreamDecoder,
+    rows: usize,
+    rows_max: usize,
+    gather: Option<Gather>,
+}
+
+impl Decoder {
+    pub(crate) fn new() -> Self {
+        Self { stream: StreamDecoder::new(), rows: 0, rows_max: usize::MAX, gather: None }
+    }
+
+    /// A decoder whose batches lie in blocks of memory that are reused when the batches are dropped.
+    pub(crate) fn into_blocks(blocks: &Arc<Blocks>) -> Self {
+        Self { gather: Some(Gather::new(Arc::clone(blocks))), ..Self::new() }
+    }
+
+    /// Refuses streams with more than `rows_max` rows.
+    pub(crate) fn rows_max(self, rows_max: usize) -> Self {
+        Self { rows_max, ..self }
+    }
+
+    /// Passes to `take` each batch that these bytes complete.
+    pub(crate) fn feed(
+        &mut self,
+        bytes: impl Into<Buffer>,
+        mut take: impl FnMut(RecordBatch) -> Result<(), QueueError>,
+    ) -> Result<(), QueueError> {
+        let mut buffer: Buffer = bytes.into();
+        let Some(mut gather) = self.gather.take() else { return self.decode(buffer, &mut take) };
+        while !buffer.is_empty()
+            && let Some(message) = gather.next(&mut buffer)?
+        {
+            self.decode(message, &mut take)?;
+        }
+        self.gather = Some(gather);
+        Ok(())
+    }
+
+    fn decode(
+        &mut self,
+        mut buffer: Buffer,
+        take: &mut impl FnMut(RecordBatch) -> Result<(), QueueError>,
+    ) -> Result<(), QueueError> {
+        loop {
+            // The reader trusts the lengths in a stream, and panics when one points outside of the buffer.
+            let read = catch_unwind(AssertUnwindSafe(|| self.stream.decode(&mut buffer)));
+            let read = read.map_err(|_| bad("arrow stream: expected lengths within its bytes"))?;
+            let Some(batch) = read.map_err(broken)? else { return Ok(()) };
+            self.rows = self.rows.saturating_add(batch.num_rows());
+            if self.rows > self.rows_max {
+                return Err(QueueError::TooLarge { rows: self.rows, capacity: self.rows_max });
+            }
+            take(batch)?;
+        }
+    }
+
+    /// Ends the stream; an error if it is not whole.
+    pub(crate) fn finish(mut self) -> Result<(), QueueError> {
+        if self.gather.is_some_and(|gather| !gather.is_even()) {
+            return Err(bad("arrow stream: expected a whole message at its end"));
+        }
+        self.stream.finish().map_err(broken)
+    }
+}
+
+fn broken(error: arrow_schema::ArrowError) -> QueueError {
+    bad(format!("arrow stream: {error}"))
+}
+
+/// The batches of one stream. Their buffers are slices of the body.
+pub(crate) fn decode_batches(body: Buffer, rows_max: usize) -> Result<Vec<RecordBatch>, QueueError> {
+    let mut decoder = Decoder::new().rows_max(rows_max);
+    let mut batches = Vec::new();
+    decoder.feed(body, |batch| {
+        batches.push(batch);
+        Ok(())
+    })?;
+    decoder.finish()?;
+    Ok(batches)
+}
+
+/// An estimate of the encoded size of a batch. A buffer of this capacity need not grow, which would copy it.
+pub(crate) fn encoded_bytes(batch: &RecordBatch) -> usize {
+    let payload = batch.columns().iter().map(|column| column.to_data().get_slice_memory_size().unwrap_or(0));
+    payload.sum::<usize>() + 256 * batch.num_columns() + 1024
+}
+
+/// Encodes batches one at a time. Long buffers are not copied: the segments share the batch's memory.
+pub(crate) struct Encoder(StreamEncoder);
+
+impl Encoder {
+    pub(crate) fn new(schema: &Schema) -> Result<Self, QueueError> {
+        Ok(Self(StreamEncoder::try_new(schema)?))
+    }
+
+    /// The bytes up to the end of the batch.
+    pub(crate) fn batch(&mut self, batch: &RecordBatch) -> Result<Segments, QueueError> {
+        Ok(Segments::of(self.0.encode(batch)?))
+    }
+
+    /// The bytes of the stream's end.
+    pub(crate) fn end(self) -> Result<Segments, QueueError> {
+        Ok(Segments::of(self.0.finish()?))
+    }
+}
+
+/// A whole stream of one batch.
+pub(crate) fn encode(batch: &RecordBatch) -> Result<Bytes, QueueError> {
+    let mut writer = StreamWriter::try_new(Vec::with_capacity(encoded_bytes(batch)), &batch.schema())?;
+    writer.write(batch)?;
+    Ok(writer.into_inner()?.into())
+}
+
+/// A random token, by which the repetition of a call is recognised.
+pub(crate) fn fresh_token() -> String {
+    format!("{:032x}", rand::random::<u128>())
+}
+
+/// The batches as one; copied if there are several.
+pub(crate) fn one(batches: &[RecordBatch]) -> Result<RecordBatch, QueueError> {
+    match batches {
+        [] => Err(QueueError::Empty),
+        [batch] => Ok(batch.clone()),
+        [first, ..] => Ok(concat_batches(&first.schema(), batches)?),
+    }
+}
+
+/// The columns of batches with the same rows, in the order of `columns` if that is given.
+pub(crate) fn side_by_side(
+    batches: &[RecordBatch],
+    columns: Option<&[String]>,
+) -> Result<RecordBatch, QueueError> {
+    let all = || batches.iter().flat_map(|batch| batch.schema_ref().fields().iter().zip(batch.columns()));
+    let (fields, arrays): (Vec<_>, Vec<_>) = match columns {
+        None => all().map(|(field, array)| (Arc::clone(field), Arc::clone(array))).unzip(),
+        Some(names) => {
+            let named = |name: &String| {
+                let found = all().find(|(field, _)| field.name() == name);
+                let (field, array) = found.ok_or_else(|| bad(format!("expected rows with column={name}")))?;
+                Ok((Arc::clone(field), Arc::clone(array)))
+            };
+            names.iter().map(named).collect::<Result<Vec<_>, QueueError>>()?.into_iter().unzip()
+        }
+    };
+    Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays)?)
+}
+
+/// Batches as one stream in their common schema.
+pub(crate) fn stream_of(batches: &[RecordBatch]) -> Result<Vec<u8>, QueueError> {
+    let schema = common_schema(batches);
+    let mut writer = StreamWriter::try_new(Vec::new(), &schema)?;
+    for batch in batches {
+        writer.write(&conformed(batch, &schema)?)?;
+    }
+    Ok(writer.into_inner()?)
+}

@@ -1,0 +1,59 @@
+//! The contents of a queue at one moment, held for as long as they are read.
+
+use std::collections::BTreeMap;
+
+use super::TransferQueue;
+use crate::config::ColumnSpec;
+use crate::error::QueueError;
+use crate::invariants::Violation;
+use crate::partition::{CutReader, Partition, Table};
+
+/// One partition.
+#[derive(Debug)]
+pub(crate) struct Captured {
+    pub(crate) name: String,
+    /// What makes it, its declaration first.
+    pub(crate) records: CutReader,
+    pub(crate) columns: BTreeMap<String, ColumnSpec>,
+    /// What its table says against itself.
+    pub(crate) violations: Vec<Violation>,
+}
+
+/// Whether tables are looked through, which costs time under their locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scrutiny {
+    None,
+    Full,
+}
+
+impl TransferQueue {
+    /// What `partition` is, or all of them, at one moment.
+    pub(crate) fn capture(
+        &self,
+        partition: Option<&str>,
+        scrutiny: Scrutiny,
+    ) -> Result<Vec<Captured>, QueueError> {
+        let partitions = self.inner.partitions.lock();
+        let chosen: Vec<&Partition> = match partition {
+            None => partitions.values().collect(),
+            Some(name) => {
+                let unknown = || QueueError::UnknownPartition { name: name.to_owned() };
+                vec![partitions.get(name).ok_or_else(unknown)?]
+            }
+        };
+        // All at once, in order of their names: a moment of the whole queue.
+        let tables: Vec<_> = chosen.iter().map(|one| (one, one.shared.table.lock())).collect();
+        Ok(tables.into_iter().map(|(one, mut table)| Captured::of(one, &mut table, scrutiny)).collect())
+    }
+}
+
+impl Captured {
+    fn of(partition: &Partition, table: &mut Table, scrutiny: Scrutiny) -> Self {
+        Self {
+            name: table.spec.name.clone(),
+            columns: table.columns().clone(),
+            violations: if scrutiny == Scrutiny::Full { table.violations() } else { Vec::new() },
+            records: CutReader::begin(partition, table),
+        }
+    }
+}
