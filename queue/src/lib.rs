@@ -17,6 +17,30 @@
 //! [`TransferQueue::snapshot`] and [`TransferQueue::restore`] carry live data from one queue to another, and
 //! [`TransferQueue::verify`] checks a queue.
 //!
+//! # Example
+//! ```
+//! use std::sync::Arc;
+//!
+//! use arrow_array::{ArrayRef, Int64Array, RecordBatch};
+//! use rolldock_queue::{PartitionSpec, Put, QueueConfig, Take, TransferQueue};
+//!
+//! # let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+//! # runtime.block_on(async {
+//! let queue = TransferQueue::open(QueueConfig::default())?;
+//! let partition = queue.declare(PartitionSpec::new("step-1", ["actor", "critic"], 1_000)).await?;
+//! let ids: ArrayRef = Arc::new(Int64Array::from(vec![1, 2, 3]));
+//! partition.put(Put::group("group-0", RecordBatch::try_from_iter([("id", ids)])?), None).await?;
+//!
+//! for task in ["actor", "critic"] {
+//!     let lease = partition.take(&Take::groups(task, 1)).await?.ok_or("a group was expected")?;
+//!     assert_eq!(lease.batches().iter().map(RecordBatch::num_rows).sum::<usize>(), 3);
+//!     lease.ack().await?;
+//! }
+//! assert_eq!(partition.stats().rows, 0, "rows that every task has acked are freed");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # }).unwrap();
+//! ```
+//!
 //! The crate `rolldock-queue-compat` (`queue/compat/`) offers the client calls of other queues over this one.
 //!
 //! # Core and edges

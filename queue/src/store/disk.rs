@@ -6,45 +6,31 @@
 //! chunks are mapped, not copied: what readers hold are pages of the file, which the kernel may drop and read
 //! again. Nothing of a file is overwritten or cut off, so a chunk that was once whole stays so.
 
+mod segment_file;
 mod segments;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::fs::File;
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
-use arrow_buffer::Buffer;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
 use parking_lot::Mutex;
 
 use super::{
-    Appender, Capabilities, Chunk, ChunkId, ChunkLocation, Encoded, Found, Live, NewChunk, Note, Pin, Pinned,
-    Reach, SEGMENTS, Store, Stored, Stray, Wanted, decode,
+    Appender, Capabilities, Chunk, ChunkId, ChunkLocation, Encoded, Found, Live, NewChunk, Note, Pin, Reach,
+    SEGMENTS, Store, Stored, Stray, Wanted, decode,
 };
 use crate::error::QueueError;
-use crate::mapped;
 use crate::tasks;
 
+use segment_file::{PinnedChunk, SegmentFile, segment_number, segment_path};
 use segments::SegmentWriter;
 
-/// A chunk that is at least so long is mapped; below that reading it costs less. Bytes.
-const MAPPED_BYTES_MIN: u64 = 64 << 10;
 /// Chunks of this many bytes are encoded on the spot: that takes less than to hand them to another thread.
 const INLINE_BYTES_MAX: usize = 64 << 10;
-
-fn segment_path(dir: &Path, segment: u64) -> PathBuf {
-    dir.join(format!("segment-{segment:08}.arrow"))
-}
-
-fn segment_number(path: &Path) -> Option<u64> {
-    let name = path.file_name()?.to_str()?;
-    name.strip_prefix("segment-")?.strip_suffix(".arrow")?.parse().ok()
-}
 
 /// A segment is worth emptying when less than one in this many of its bytes is live.
 const SPARSE: u64 = 2;
@@ -243,70 +229,6 @@ impl DiskStore {
             files.extend(segment_number(&path).map(|segment| (segment, path)));
         }
         Ok(files)
-    }
-}
-
-/// A segment that stays readable.
-#[derive(Debug)]
-struct SegmentFile {
-    path: PathBuf,
-    file: File,
-}
-
-impl SegmentFile {
-    fn open(dir: &Path, location: &ChunkLocation) -> Result<Self, QueueError> {
-        let path = segment_path(dir, location.segment);
-        match File::open(&path) {
-            Ok(file) => Ok(Self { path, file }),
-            Err(error) => Err(unreadable(&path, location, error)),
-        }
-    }
-
-    /// The bytes of a chunk as they were written. Blocks.
-    fn read(&self, location: &ChunkLocation) -> Result<Buffer, QueueError> {
-        let bytes = self.bytes(location).map_err(|error| unreadable(&self.path, location, error))?;
-        if crc32fast::hash(&bytes) != location.checksum {
-            let reason = "the checksum of a chunk does not match".to_owned();
-            return Err(QueueError::Corrupt { file: self.path.clone(), offset: location.offset, reason });
-        }
-        Ok(bytes)
-    }
-
-    fn bytes(&self, location: &ChunkLocation) -> io::Result<Buffer> {
-        let length = location.length as usize;
-        if location.length >= MAPPED_BYTES_MIN
-            && let Some(mapped) = mapped::stretch(&self.file, location.offset, length)?
-        {
-            return Ok(mapped);
-        }
-        let mut bytes = vec![0; length];
-        self.file.read_exact_at(&mut bytes, location.offset)?;
-        Ok(Buffer::from_vec(bytes))
-    }
-}
-
-/// A chunk whose segment is open.
-#[derive(Debug)]
-struct PinnedChunk {
-    file: Arc<SegmentFile>,
-    location: ChunkLocation,
-}
-
-impl Pinned for PinnedChunk {
-    fn load(&self) -> Result<(Option<Buffer>, Chunk), QueueError> {
-        let bytes = self.file.read(&self.location)?;
-        Ok((Some(bytes.clone()), decode(bytes)?))
-    }
-}
-
-fn unreadable(path: &Path, location: &ChunkLocation, error: std::io::Error) -> QueueError {
-    match error.kind() {
-        ErrorKind::NotFound | ErrorKind::UnexpectedEof => QueueError::Corrupt {
-            file: path.to_owned(),
-            offset: location.offset,
-            reason: format!("{} bytes of payload are missing: {error}", location.length),
-        },
-        _ => QueueError::io("read", path)(error),
     }
 }
 

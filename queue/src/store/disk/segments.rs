@@ -4,7 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::sync::Arc;
 
-use super::{DiskStore, segment_path};
+use super::DiskStore;
+use super::segment_file::segment_path;
 use crate::error::QueueError;
 use crate::store::{ALIGNMENT, Appender, ChunkId, ChunkLocation, Encoded, Note, SEGMENTS};
 

@@ -1,34 +1,33 @@
 //! Provokes every wait that the watchdog knows, and checks what the watchdog says and does.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod giving_up;
+mod log;
+#[path = "../support/mod.rs"]
 mod support;
 
-use std::cell::RefCell;
-use std::fmt::Debug;
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_array::{ArrayRef, RecordBatch, UInt64Array};
 use futures::FutureExt;
 use futures::future::{self, BoxFuture};
+use log::{Log, SAID};
 use rolldock::data::{PromptUid, TextCodec};
 use rolldock::dispatch::{DispatchId, StepEnd};
 use rolldock::policy::{
     Announcement, Applied, ApplyVersion, FollowVersion, PolicyMode, PolicyState, PolicyTerms, Updates,
 };
 use rolldock::rollout::{
-    AgentLoopManager, Grading, Handed, InWait, OnSilence, OnStop, OutsideGrader, Phase, RolloutControl,
-    Silence, Subject,
+    AgentLoopManager, Grading, Handed, InWait, OnSilence, OutsideGrader, Phase, RolloutControl, Silence,
+    Subject,
 };
 use rolldock_queue::{Partition, PartitionSpec, Put, QueueConfig, TransferQueue};
 use rolldock_reward::{Gates, GatesConfig, RewardError, RewardJob, RewardRunner, Score};
-use rolldock_simengine::{Fault, SimServer};
+use rolldock_simengine::Fault;
 use support::{World, prompts};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
 
 /// The time without progress after which the watchdog acts.
 const SILENCE: Duration = Duration::from_secs(20);
@@ -362,52 +361,6 @@ impl Acting {
     }
 }
 
-thread_local! {
-    /// Log messages of the thread of a test.
-    static SAID: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Keeps log messages by thread. It is installed once for the whole process, before the first message,
-/// because `tracing` caches for each call site whether any subscriber is interested.
-struct Log;
-
-impl Log {
-    fn keep() {
-        static ONCE: Once = Once::new();
-        ONCE.call_once(|| tracing::subscriber::set_global_default(Self).unwrap());
-    }
-}
-
-impl Visit for Log {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        if field.name() == "message" {
-            SAID.with_borrow_mut(|said| said.push(format!("{value:?}")));
-        }
-    }
-}
-
-impl Subscriber for Log {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= Level::WARN
-    }
-
-    fn new_span(&self, _span: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _span: &Id, _values: &Record<'_>) {}
-
-    fn record_follows_from(&self, _span: &Id, _follows: &Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        event.record(&mut Self);
-    }
-
-    fn enter(&self, _span: &Id) {}
-
-    fn exit(&self, _span: &Id) {}
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_report_is_repeated_and_changes_nothing() {
     let world = World::calm(1, 64);
@@ -434,107 +387,4 @@ async fn a_report_is_repeated_and_changes_nothing() {
         totals.accepted + totals.filtered + cut_off,
         "by the early stop: {totals:?}"
     );
-}
-
-/// With one group at a time, so that every dispatch that the watchdog gives up can be counted.
-fn one_at_a_time(servers: usize) -> World {
-    let mut world = World::calm(servers, 4);
-    world.config.max_concurrent_prompts = 1;
-    world.config.on_stop = OnStop::Discard;
-    world
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_is_given_up_ends_when_the_server_recovers() {
-    let world = one_at_a_time(1);
-    world.engine.servers().for_each(|server| server.inject(Fault::Stall));
-    let server = world.engine.server("s0").unwrap().clone();
-    let mut acting = Acting::new(world);
-    let recovering = async {
-        tokio::time::sleep(SILENCE * 2 + SILENCE / 2).await;
-        server.heal();
-    };
-    let end = acting.step(OnSilence::CancelAndRequeue, 1, recovering).await;
-    let totals = acting.manager.run_totals();
-    assert_eq!((end, totals.accepted, totals.failed), (StepEnd::Reached, 1, 0), "{totals:?}");
-    // Two dispatches of number 0 are given up, and the third one continues once the server is healthy again.
-    assert!((1..=3).contains(&totals.requeued), "{totals:?}");
-    assert_eq!(totals.dispatched, totals.accepted + totals.filtered + totals.requeued + totals.cancelled);
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_is_given_up_ends_elsewhere() {
-    let world = one_at_a_time(2);
-    world.engine.server("s0").unwrap().inject(Fault::Stall);
-    let ids: Vec<_> = world.balancer.snapshot().servers.iter().map(|server| server.id).collect();
-    world.balancer.set_paused(ids[1], true).unwrap();
-    let balancer = world.balancer.clone();
-    let mut acting = Acting::new(world);
-    let moving = async {
-        tokio::time::sleep(SILENCE / 2).await;
-        // The group on the silent server stays there, and no other group is sent to that server.
-        balancer.set_draining(ids[0]).unwrap();
-        balancer.set_paused(ids[1], false).unwrap();
-    };
-    let end = acting.step(OnSilence::CancelAndRequeue, 1, moving).await;
-    let totals = acting.manager.run_totals();
-    assert_eq!((end, totals.accepted, totals.failed), (StepEnd::Reached, 1, 0), "{totals:?}");
-    assert_eq!(totals.requeued, 1, "{totals:?}");
-    let others = acting.world.engine.server("s1").unwrap().stats().generation_tokens_total;
-    assert!(others > 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_is_given_up_too_often_fails() {
-    let mut world = one_at_a_time(1);
-    world.config.gen_batch_size = 1;
-    world.config.max_gen_batches = 2;
-    world.engine.servers().for_each(|server| server.inject(Fault::Stall));
-    let mut acting = Acting::new(world);
-    let end = acting.step(OnSilence::CancelAndRequeue, 1, async {}).await;
-    let totals = acting.manager.run_totals();
-    assert_eq!(end, StepEnd::OutOfBatches);
-    assert_eq!((totals.dispatched, totals.requeued, totals.failed), (8, 6, 2), "{totals:?}");
-    assert_eq!(acting.manager.last_failure().as_deref(), Some("given up times=4"));
-}
-
-/// Of two groups on a silent server, one holds all permits and the other waits for them. Giving up the
-/// waiting group would not help.
-#[tokio::test(start_paused = true)]
-async fn who_has_the_places_is_given_up_not_who_waits_for_them() {
-    let mut world = World::calm(1, 4);
-    world.config.max_concurrent_prompts = 2;
-    world.config.on_stop = OnStop::Discard;
-    world.engine.servers().for_each(|server| server.inject(Fault::Stall));
-    let mut manager = world.manager();
-    let control = manager.control();
-    let looking = control.watchdog(SILENCE, OnSilence::Report);
-    let giving_up = control.watchdog(SILENCE, OnSilence::CancelAndRequeue);
-    let feed = prompts(1_000);
-    let watching = async {
-        let mut given_up = Vec::new();
-        for _ in 0..3 {
-            tokio::time::sleep(SILENCE - Duration::from_secs(1)).await;
-            let cause = looking.look(SILENCE).cause.unwrap();
-            assert_eq!(cause.phase, Phase::Engine, "{cause}");
-            given_up.push(cause.subject.dispatch.unwrap());
-            let requeued = looking.look(SILENCE).counts;
-            assert_eq!(requeued.running, 2);
-            let before = control.waits().progress();
-            while control.waits().progress() == before {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
-        given_up
-    };
-    let given_up = tokio::select! {
-        biased;
-        given_up = watching => given_up,
-        said = giving_up.run() => panic!("{said}"),
-        ended = manager.generate(&feed, 2) => panic!("{ended:?}"),
-    };
-    // Dispatch 2 continues 0, and 3 continues 1.
-    assert_eq!(given_up, [DispatchId(0), DispatchId(1), DispatchId(2)]);
-    world.engine.servers().for_each(SimServer::heal);
-    world.scope.close(Duration::from_secs(1)).await;
 }

@@ -1,0 +1,89 @@
+//! Reading a segment file: chunks as they were written, with their checksums.
+
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow_buffer::Buffer;
+
+use crate::error::QueueError;
+use crate::mapped;
+use crate::store::{Chunk, ChunkLocation, Pinned, decode};
+
+/// A chunk that is at least so long is mapped; below that reading it costs less. Bytes.
+const MAPPED_BYTES_MIN: u64 = 64 << 10;
+
+pub(super) fn segment_path(dir: &Path, segment: u64) -> PathBuf {
+    dir.join(format!("segment-{segment:08}.arrow"))
+}
+
+pub(super) fn segment_number(path: &Path) -> Option<u64> {
+    let name = path.file_name()?.to_str()?;
+    name.strip_prefix("segment-")?.strip_suffix(".arrow")?.parse().ok()
+}
+
+/// A segment that stays readable.
+#[derive(Debug)]
+pub(super) struct SegmentFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl SegmentFile {
+    pub(super) fn open(dir: &Path, location: &ChunkLocation) -> Result<Self, QueueError> {
+        let path = segment_path(dir, location.segment);
+        match File::open(&path) {
+            Ok(file) => Ok(Self { path, file }),
+            Err(error) => Err(unreadable(&path, location, error)),
+        }
+    }
+
+    /// The bytes of a chunk as they were written. Blocks.
+    pub(super) fn read(&self, location: &ChunkLocation) -> Result<Buffer, QueueError> {
+        let bytes = self.bytes(location).map_err(|error| unreadable(&self.path, location, error))?;
+        if crc32fast::hash(&bytes) != location.checksum {
+            let reason = "the checksum of a chunk does not match".to_owned();
+            return Err(QueueError::Corrupt { file: self.path.clone(), offset: location.offset, reason });
+        }
+        Ok(bytes)
+    }
+
+    fn bytes(&self, location: &ChunkLocation) -> io::Result<Buffer> {
+        let length = location.length as usize;
+        if location.length >= MAPPED_BYTES_MIN
+            && let Some(mapped) = mapped::stretch(&self.file, location.offset, length)?
+        {
+            return Ok(mapped);
+        }
+        let mut bytes = vec![0; length];
+        self.file.read_exact_at(&mut bytes, location.offset)?;
+        Ok(Buffer::from_vec(bytes))
+    }
+}
+
+/// A chunk whose segment is open.
+#[derive(Debug)]
+pub(super) struct PinnedChunk {
+    pub(super) file: Arc<SegmentFile>,
+    pub(super) location: ChunkLocation,
+}
+
+impl Pinned for PinnedChunk {
+    fn load(&self) -> Result<(Option<Buffer>, Chunk), QueueError> {
+        let bytes = self.file.read(&self.location)?;
+        Ok((Some(bytes.clone()), decode(bytes)?))
+    }
+}
+
+fn unreadable(path: &Path, location: &ChunkLocation, error: io::Error) -> QueueError {
+    match error.kind() {
+        ErrorKind::NotFound | ErrorKind::UnexpectedEof => QueueError::Corrupt {
+            file: path.to_owned(),
+            offset: location.offset,
+            reason: format!("{} bytes of payload are missing: {error}", location.length),
+        },
+        _ => QueueError::io("read", path)(error),
+    }
+}
