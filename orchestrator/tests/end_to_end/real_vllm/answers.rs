@@ -14,7 +14,7 @@ use crate::support::vllm::{Vllm, metric, running_on};
 use crate::support::{Rolldock, recipe, shared, wait_for, wait_within};
 
 /// Tokens of a response at most; nearly all responses have as many, since the model is random.
-const LENGTH_MAX: usize = 96;
+const LENGTH_MAX: usize = 64;
 
 pub(super) fn a_run_over_two_servers_speaks_both_dialects_and_frees_them_when_it_stops(
     first: &Vllm,

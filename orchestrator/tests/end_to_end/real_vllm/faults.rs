@@ -16,8 +16,8 @@ use crate::support::{Ended, Rolldock, Running, pause_for, recipe, shared, wait_f
 
 const GROUPS: usize = 4;
 const SAMPLES: usize = 4;
-/// Tokens of a response: enough for ten seconds of generation, in whose middle something happens to a server.
-const LENGTH_MAX: u32 = 160;
+/// Tokens of a response: enough for some seconds of generation, in whose middle something happens to a server.
+const LENGTH_MAX: u32 = 112;
 const STALL: Duration = Duration::from_secs(5);
 /// A look a second, two failures in a row, and a machine with more to do than it can.
 const NOTICED: Duration = Duration::from_secs(4);
