@@ -1,7 +1,8 @@
-//! Where a queue's payload lies: on storage units while any takes rows, else in the queue's own store.
+//! Where a queue's payload lies: on storage units while at least one of them takes rows, and otherwise in the
+//! queue's own store.
 //!
-//! Both are [`Store`]s, and the plane is both as one: code that puts, gets or frees chunks does not know
-//! where they lie.
+//! Both are [`Store`]s, and the plane unites them: code that puts, gets or frees chunks does not know where
+//! the chunks lie.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use crate::store::{
 };
 use crate::units::Units;
 
-/// The stores of a queue. Clones are of the same ones.
+/// The stores of a queue. Clones share the stores.
 #[derive(Clone)]
 pub(crate) struct Plane {
     own: Arc<dyn Store>,
@@ -27,7 +28,7 @@ impl Plane {
         Self { own, units: Arc::default(), held_back: Arc::default() }
     }
 
-    /// The store that payload lies in where no unit has it.
+    /// The queue's own store, which has the payload that lies on no unit.
     pub(crate) fn own(&self) -> &dyn Store {
         self.own.as_ref()
     }
@@ -45,7 +46,7 @@ impl Plane {
         if self.is_on_unit(chunk) { self.units.as_ref() } else { self.own.as_ref() }
     }
 
-    /// A chunk is part of the queue: see [`Store::keep`]. Says whether its rows are within reach.
+    /// Makes a chunk part of the queue, see [`Store::keep`]. Returns whether its rows are within reach.
     pub(crate) fn keep(&self, chunk: ChunkId, note: &Note) -> Result<Reach, QueueError> {
         match note.store() {
             UNITS => self.units.keep(chunk, note),
@@ -59,7 +60,7 @@ impl Plane {
         }
     }
 
-    /// The note of a chunk that was kept; `None` where it has none.
+    /// The note of a chunk that was kept; `None` if the chunk has no note.
     pub(crate) fn note(&self, chunk: ChunkId) -> Option<Note> {
         self.store_of(chunk).note(chunk)
     }
@@ -69,32 +70,33 @@ impl Plane {
         self.units.note(chunk)
     }
 
-    /// Rows that a client has brought to a store by itself.
+    /// Admits rows that a client has brought to a store by itself, and returns their note.
     pub(crate) fn admit(&self, note: Note) -> Result<Note, QueueError> {
         if note.store() == UNITS { self.units.admit(note) } else { self.own.admit(note) }
     }
 
-    /// The store of a chunk, if it has it as arrays in this process.
+    /// The store of a chunk, if that store has its chunks as arrays in this process.
     pub(crate) fn resident(&self, chunk: ChunkId) -> Option<&dyn Resident> {
         self.own.resident().filter(|_| !self.is_on_unit(chunk))
     }
 
-    /// Only some rows of a chunk are still needed. Does nothing while a reader reads the chunk through its
-    /// store.
+    /// Tells a chunk's store that only some of its rows are still needed. Does nothing while a reader reads
+    /// the chunk through the store.
     pub(crate) fn thin(&self, chunk: ChunkId, live: &Live<'_>) {
         if !self.held_back.holds(chunk) {
             self.store_of(chunk).thin(chunk, live);
         }
     }
 
-    /// Where a chunk that rows need is read from, also when they need it no more.
+    /// A source from which a slow reader reads a chunk, even after the last of its rows has gone. The chunk
+    /// must still have rows when this is called.
     pub(crate) fn pin(&self, chunk: ChunkId, columns: &[String]) -> Source {
         let units = || -> Arc<dyn Store> { Arc::clone(&self.units) as Arc<dyn Store> };
         let store = if self.is_on_unit(chunk) { units() } else { Arc::clone(&self.own) };
         Source::of(&store, chunk, columns, &self.held_back)
     }
 
-    /// Bytes of payload that are held in the own store.
+    /// Bytes of payload that are held in the queue's own store.
     pub(crate) fn bytes(&self) -> u64 {
         self.own.bytes()
     }
@@ -142,11 +144,11 @@ impl Plane {
         .boxed()
     }
 
-    /// Frees chunks, those that a reader holds when it is done.
+    /// Frees chunks. A chunk that a reader holds is freed when the reader is done.
     pub(crate) fn free(&self, chunks: &[ChunkId]) {
         let sifted = self.held_back.sift(chunks);
         let chunks = sifted.as_deref().unwrap_or(chunks);
-        // A store that does not have one does nothing.
+        // A store ignores chunks that it does not have.
         if self.units.has_any() {
             self.units.free(chunks);
         }

@@ -1,4 +1,4 @@
-//! Between text and token ids. Only the HTTP server needs text; the engine works with token ids.
+//! Translates between text and token ids. Only the HTTP server needs text; the engine works with token ids.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -62,8 +62,8 @@ impl TextCodec {
     }
 
     /// Ids that can serve as filler, in ascending order: lower-case words with a space before them, so that
-    /// no digit, special token or "Answer:" can arise. If the vocabulary has no such word, all ids but the
-    /// first.
+    /// no digit, special token or "Answer:" can arise. If the vocabulary has no such word, all ids but 0
+    /// serve.
     pub fn filler_ids(&self) -> Vec<u32> {
         let is_word = |piece: &str| {
             piece.strip_prefix(' ').is_some_and(|word| {
@@ -106,8 +106,8 @@ impl Codec for TextCodec {
     }
 }
 
-/// An answer key that makes every response end in an answer. Where `inner` has none, it is a number drawn
-/// from the prompt's hash, which is nearly always wrong.
+/// An answer key that makes every response end in an answer. Where `inner` has no answer, the response ends
+/// in a number that is drawn from the prompt's hash, and the number is nearly always wrong.
 pub struct GuessingKey {
     inner: Arc<dyn AnswerKey>,
     codec: Arc<dyn Codec>,
@@ -131,7 +131,7 @@ impl AnswerKey for GuessingKey {
     }
 }
 
-// By value, because `map_err` passes it so.
+// The error is passed by value because `map_err` passes it by value.
 #[allow(clippy::needless_pass_by_value, reason = "map_err passes it by value")]
 fn tokenizer_error(error: tokenizers::Error) -> SimError {
     SimError::Tokenizer { reason: error.to_string() }

@@ -1,4 +1,4 @@
-//! Hostile texts from a seed: texts of a model that two scorers in two languages may read differently.
+//! Hostile texts, drawn from a seed: responses that a scorer in Python and one in Rust may read differently.
 //!
 //! A text consists of patterns that the references look for, of pieces of real solutions, and of characters
 //! on which Python and Rust could differ; or it is a real solution with a few changes.
@@ -115,8 +115,8 @@ pub(super) const PIECES: &[&str] = &[
     "\u{2212}",
 ];
 
-/// Words that `math_dapo` removes. A case puts one word inside another, so that the outer word appears only
-/// when the inner one is removed.
+/// Words that `math_dapo` removes. Some pieces have one word inside another, so that the outer word appears
+/// only when the inner one is removed.
 const WORDS: &[&str] = &[
     "square",
     "ways",
@@ -148,7 +148,7 @@ const WORDS: &[&str] = &[
 /// A response and a ground truth.
 pub(super) type Case = (String, String);
 
-/// Draws texts. The seed, the number of a case and the solutions determine the case on every machine.
+/// Draws texts. A case depends on the seed, its number and the rows only, so it is equal on every machine.
 pub(super) struct Texts {
     seed: u64,
     solutions: Vec<String>,

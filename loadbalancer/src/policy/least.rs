@@ -8,23 +8,25 @@ use super::{Ask, Candidate, RoutingPolicy};
 /// The cost to minimise.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Cost {
-    /// Share of the places taken, and the load penalty.
+    /// The share of the server's places that are taken, plus its load penalty.
     Load,
     /// Expected tokens outstanding.
     Work,
-    /// Running samples per measured token a second.
+    /// The samples that the server would run, divided by the measured tokens per second of one sample.
     Speed,
 }
 
 /// Servers whose costs are compared in one block.
 const BLOCK: usize = 64;
 
-/// Chooses the server with the lowest cost; among equals each has the same chance. The passes over the array
-/// of costs have no branches, so that a fleet of a thousand servers takes about a microsecond.
+/// Chooses the server with the lowest cost. If several servers have this cost, each of them has an equal
+/// chance. The passes over the array of costs have no branches, so that a fleet of a thousand servers takes
+/// about a microsecond.
 #[derive(Debug)]
 pub(super) struct Least {
     cost: Cost,
-    /// Costs in the last pass, infinite for servers that do not fit. Kept to reuse the allocation.
+    /// Costs in the last pass, infinite for servers that do not fit. The vector is kept so that its
+    /// allocation is reused.
     costs: Vec<f32>,
 }
 
@@ -72,7 +74,7 @@ impl Least {
 }
 
 fn least_of(costs: &[f32]) -> f32 {
-    // Eight at a time: as many as a vector register holds.
+    // Eight costs are compared at a time, as many as a vector register holds.
     let (lanes, rest) = costs.as_chunks::<8>();
     let less = |left: f32, right: f32| if right < left { right } else { left };
     let mut least = [f32::INFINITY; 8];

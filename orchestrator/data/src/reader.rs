@@ -1,7 +1,7 @@
-//! Rows of a file, one after the other, as the text of one JSON object each.
+//! Reads the rows of a file one after the other, each as the text of one JSON object.
 //!
-//! Both formats meet here: a line of JSONL is such a text already, and a row of Parquet becomes one. What a
-//! column means, and whether it is there, is decided once, behind this.
+//! Both formats meet here: a line of JSONL is such a text already, and a row of Parquet becomes one. So the
+//! code that checks the columns of a row and interprets them exists only once.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -14,7 +14,8 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use crate::{DataError, RowPlace};
 
-/// Longest row that is read; a longer one is an error and no allocation.
+/// The longest row that is read, in bytes. A longer row is an error, and a longer line of JSONL is not
+/// read to its end.
 pub(super) const ROW_BYTES_MAX: u64 = 16 << 20;
 
 /// Parquet rows that are in memory at a time.
@@ -149,7 +150,7 @@ fn for_each_parquet_row(
     Ok(())
 }
 
-/// One line of JSON a row; absent values stay visible as nulls, so that every row has every column.
+/// Writes one line of JSON per row. Absent values are written as nulls, so that every row has every column.
 fn json_lines(batch: &RecordBatch) -> Result<String, String> {
     let mut writer = WriterBuilder::new().with_explicit_nulls(true).build::<_, LineDelimited>(Vec::new());
     writer.write(batch).map_err(|error| error.to_string())?;

@@ -1,8 +1,8 @@
-//! The one place that starts tasks, each with a name that the log says when the task panics.
+//! The one place that starts tasks. Each task has a name, which is logged if the task panics.
 //!
 //! A [`Scope`] owns the tasks started in it and the token that ends them: no task outlives its owner, and a
 //! shutdown can wait for all of them. Leaf crates that need a task of their own are handed the scope's
-//! tracker and token; `clippy.toml` closes `tokio::spawn` and `spawn_blocking` everywhere else, and a test
+//! tracker and token; `clippy.toml` forbids `tokio::spawn` and `spawn_blocking` everywhere else, and a test
 //! finds tasks that are started without a name.
 
 use std::future::Future;
@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-/// A set of tasks with one end.
+/// A set of tasks that are ended together.
 ///
 /// ```
 /// use std::time::Duration;
@@ -45,7 +45,8 @@ impl Scope {
         Self::default()
     }
 
-    /// A scope that ends with this one, or earlier; its tasks are waited for on their own.
+    /// A scope that ends when this one ends, or earlier. Closing this scope does not wait for the child's
+    /// tasks; closing the child does.
     pub fn child(&self) -> Self {
         Self { tracker: TaskTracker::new(), token: self.token.child_token() }
     }
@@ -81,7 +82,7 @@ impl Scope {
         &self.token
     }
 
-    /// For leaf crates that spawn.
+    /// The tracker of the scope's tasks, for leaf crates that start tasks of their own.
     pub fn tracker(&self) -> &TaskTracker {
         &self.tracker
     }

@@ -1,10 +1,10 @@
 //! Threads that stay awake between events that follow each other closely.
 //!
 //! Waking a thread that sleeps takes up to 100 us on a virtual machine, which is more than most requests
-//! take. A thread that slept for less than [`WINDOW`] before an event would have done better to stay awake,
-//! so it stays awake for as long after the event. A thread whose events are further apart sleeps between
-//! them, so idleness costs nothing, and staying awake in vain costs at most one [`WINDOW`] after a close
-//! event. At every turn the thread yields the core to other threads.
+//! take. If a thread slept for less than [`WINDOW`] before an event, the event is a close one: it would have
+//! been better to stay awake, so the thread stays awake for one [`WINDOW`] after the event. A thread whose
+//! events are further apart sleeps between them. So idleness costs nothing, and staying awake in vain costs
+//! at most one [`WINDOW`] after a close event. At every turn the thread yields the core to other threads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +15,14 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-/// Several times what a wake-up takes, and too short to count as idle.
+/// How long a thread stays awake after a close event: several times as long as a wake-up takes, and too short
+/// to count as idle.
 const WINDOW: Duration = Duration::from_micros(500);
 
 #[derive(Debug, Default)]
 struct Awake {
     times: Mutex<Times>,
-    /// The thread is about to sleep and shall not.
+    /// Notified when the thread is about to sleep and has to stay awake.
     wanted: Notify,
 }
 
@@ -68,7 +69,8 @@ impl Awake {
         self.times.lock().awake_until.is_none_or(|until| Instant::now() >= until)
     }
 
-    /// Looks for events without sleeping, whenever that is wanted. Ends with its runtime.
+    /// Lets the thread look for events without sleeping, whenever that is wanted. The task ends with its
+    /// runtime.
     async fn keep(&self) {
         loop {
             self.wanted.notified().await;

@@ -1,4 +1,4 @@
-//! The wall clock, read in this one place: for what only people read, and for templates that print the date.
+//! Reads the wall clock, for times that only people read and for templates that print the date.
 
 /// Seconds since 1970.
 #[expect(

@@ -1,4 +1,4 @@
-//! From the recipe's words to each room's own configuration: the one place that knows both.
+//! Converts the recipe's settings to the configurations of the parts of a run.
 
 #[cfg(test)]
 mod tests;
@@ -19,7 +19,8 @@ use crate::rollout::{
     CarryLimits, EarlyStop, Launch, OnStale, OnStop, RolloutConfig, RolloutTimeouts, Staleness,
 };
 
-/// `unix_seconds` is the day that a template may write into its prompts, as the servers' own would.
+/// The configuration of the tokenizer and the chat template. A template may write the date of `unix_seconds`
+/// into its prompts, as the servers' own templates write theirs.
 pub(super) fn codec_config(model: &recipe::Model, unix_seconds: u64) -> CodecConfig {
     CodecConfig {
         tokenizer: model.tokenizer.clone(),
@@ -33,7 +34,8 @@ pub(super) fn train_data(data: &recipe::Data) -> DatasetConfig {
     DatasetConfig { shuffle: data.shuffle, epochs: data.epochs, ..in_file_order(data, data.train.paths()) }
 }
 
-/// The data that a run is measured with: one pass in the files' order, so that figures compare.
+/// The data that a run is measured with: one pass in the files' order, so that the figures of two runs can be
+/// compared.
 pub(super) fn validation_data(data: &recipe::Data) -> Option<DatasetConfig> {
     let files = data.validation.as_ref()?;
     Some(DatasetConfig { epochs: Some(1), ..in_file_order(data, files.paths()) })
@@ -97,7 +99,7 @@ pub(super) fn rollout_config(recipe: &Recipe, run_id: &str, gates: Arc<Gates>) -
     }
 }
 
-/// How old what is delivered may be.
+/// How old a group may be when it is delivered, and what is done with older ones.
 pub(super) fn staleness(recipe: &Recipe) -> Staleness {
     let policy = &recipe.policy;
     Staleness {
@@ -110,7 +112,7 @@ pub(super) fn staleness(recipe: &Recipe) -> Staleness {
     }
 }
 
-/// What the recipe says of versions.
+/// The recipe's mode, and its bound on staleness.
 pub(super) fn policy_terms(policy: &recipe::Policy) -> PolicyTerms {
     PolicyTerms { mode: policy.mode, max_staleness: policy.max_staleness }
 }
@@ -120,14 +122,14 @@ pub(super) fn policy_sources(policy: &recipe::Policy) -> SourcesConfig {
     SourcesConfig { listen: policy.address(), token: policy.token.clone(), watch: policy.watch.clone() }
 }
 
-/// How old what is claimed may be.
+/// How old a group may be when the trainer's stand-in takes it, and what is done with older ones.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Claims {
     pub(super) max_staleness: Option<u64>,
     pub(super) stale: Stale,
 }
 
-/// How the trainer's stand-in claims.
+/// The recipe's limits for the groups that the trainer's stand-in takes.
 pub(super) fn claims(recipe: &Recipe) -> Claims {
     let policy = &recipe.policy;
     Claims {
@@ -150,7 +152,7 @@ pub(super) fn estimator(advantage: AdvantageEstimator) -> Estimator {
     }
 }
 
-/// Validation awaits all of its prompts and filters none.
+/// The configuration of a validation, which waits for all of its prompts and filters none.
 pub(super) fn validation_rollout_config(
     recipe: &Recipe,
     validation: &recipe::Validation,
@@ -166,10 +168,10 @@ pub(super) fn validation_rollout_config(
         launch: Launch::Batch,
         early_stop: EarlyStop::Off,
         on_stop: OnStop::Discard,
-        // It measures whatever version there is.
+        // A validation measures whatever version the servers have.
         staleness: Staleness { is_announced: false, ..config.staleness },
         bias_guard: None,
-        // Means over validation are of what the scorer says.
+        // The means of a validation are taken over the scorer's own values.
         shaping: Shaping::default(),
         priority_new: match validation.priority {
             ValidationPriority::Last => Priority::Validation,
@@ -190,7 +192,7 @@ pub(super) fn balancer_config(recipe: &Recipe) -> BalancerConfig {
     }
 }
 
-/// Permits that a server has, at first if they are found out.
+/// The number of permits of a server. If the number is adapted while the run goes on, this is the first one.
 pub(super) fn permits_per_server(recipe: &Recipe) -> u32 {
     match recipe.fleet.max_loads_per_server {
         MaxLoads::Fixed(loads) => loads,

@@ -1,5 +1,4 @@
-//! Opens what a run consists of, in order, lets it collect its steps, and closes everything in the other
-//! order.
+//! Opens the parts of a run in order, lets it collect its steps, and closes the parts again.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -27,13 +26,14 @@ use rolldock_ledger::Resumption;
 /// The resolved recipe, inside a run's directory.
 pub const RECIPE_FILE: &str = "recipe.toml";
 
-/// What was logged over all lives of the run.
+/// The log of all lives of the run, inside its directory.
 const LOG_FILE: &str = "run.log";
 
 /// How long the run's own tasks may take to end.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Collects all steps of a run; what was accepted is in the queue when it returns.
+/// Collects all steps of a run. When this returns, the accepted groups are in the queue, except for groups
+/// that found no room in it after an interruption.
 pub(super) async fn execute(run: Run, progress: &Progress) -> anyhow::Result<Summary> {
     let (queue, ledger, resumption) = open_records(&run, progress).await?;
     let services = run.scope.child();
@@ -77,7 +77,7 @@ pub(super) async fn execute(run: Run, progress: &Progress) -> anyhow::Result<Sum
     })
 }
 
-/// Opens what is written: the run's directory with its ledger, its recipe, its log and its queue.
+/// Opens everything that the run writes: its directory with its ledger, its recipe, its log and its queue.
 async fn open_records(
     run: &Run,
     progress: &Progress,
@@ -128,7 +128,7 @@ struct Serving {
     policy: Option<RunPolicy>,
     /// The embedded consumer; it returns the number of groups that it took.
     consuming: Option<AbortOnDropHandle<anyhow::Result<u64>>>,
-    /// Where other processes take rows.
+    /// The address at which other processes take rows.
     served_at: Option<SocketAddr>,
     _monitoring: AbortOnDropHandle<()>,
     _members: Vec<AbortOnDropHandle<()>>,
@@ -172,8 +172,9 @@ impl Serving {
         Ok(Self { policy, consuming, served_at, _monitoring: monitoring, _members: members })
     }
 
-    /// After the last put: waits for consumers, unless the steps failed or are `interrupted`; says how many
-    /// groups the embedded consumer took.
+    /// Waits for consumers after the last put, unless the steps failed: for clients of the served queue until
+    /// they have taken everything or `interrupted` is cancelled, and then for the embedded consumer. Returns
+    /// the number of groups that the embedded consumer took.
     async fn until_taken(
         &mut self,
         queue: &RunQueue,
@@ -187,7 +188,7 @@ impl Serving {
             queue.until_taken(at, interrupted).await;
         }
         let Some(consuming) = &mut self.consuming else { return Ok(0) };
-        // It ends by itself when it has taken all that it may.
+        // The consumer ends by itself when it has taken all that it may.
         tokio::select! {
             biased;
             consumed = consuming => consumed.context("the embedded consumer died")?,
@@ -196,7 +197,7 @@ impl Serving {
     }
 }
 
-/// Writes a file such that a reader, now or after a crash, finds all of it.
+/// Writes a file under another name and then renames it, so that a reader never finds a part of it.
 fn write_whole(file: &Path, text: &str) -> anyhow::Result<()> {
     let unfinished = file.with_extension("unfinished");
     let written = std::fs::write(&unfinished, text).and_then(|()| std::fs::rename(&unfinished, file));
@@ -210,8 +211,8 @@ async fn after_steps(policy: Option<&RunPolicy>) {
     }
 }
 
-/// First Ctrl-C or SIGTERM: the step is cut off, everything accepted is kept. A second one is the shell's
-/// again.
+/// The first Ctrl-C or SIGTERM cuts the step off, and everything accepted is kept. A second one ends the
+/// process at once.
 async fn interrupt(steps: CancellationToken, end: CancellationToken) {
     let mut endings = match Endings::listen() {
         Ok(endings) => endings,

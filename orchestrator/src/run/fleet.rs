@@ -21,7 +21,8 @@ use crate::engine::simulated::SimulatedEngine;
 use crate::recipe::{Recipe, Simulated, Transport};
 use crate::scope::Scope;
 
-/// Control calls are small; one that takes longer says that something is wrong.
+/// The longest that a control call may take. Control calls are small, so a longer one shows that something is
+/// wrong.
 const CONTROL_DEADLINE: Duration = Duration::from_secs(5);
 
 /// What a run sends its requests to.
@@ -138,7 +139,7 @@ impl Fleet {
         })
     }
 
-    /// Lets the simulated model know the answers to the prompts that `source` draws.
+    /// Wraps `source`, so that a simulated model learns the answers to the prompts as they are drawn.
     pub(super) fn watch(
         &self,
         source: Box<dyn PromptSource>,
@@ -151,7 +152,7 @@ impl Fleet {
     }
 }
 
-/// A server joins when its probe has found what it speaks.
+/// Lets a server join when a probe has found out which dialect it speaks.
 struct Probed(Arc<HttpEngine>);
 
 impl Enlist for Probed {

@@ -1,5 +1,5 @@
-//! The run's ledger on disk: opened before the first dispatch, written before every put, and what a run that
-//! was ended goes on from.
+//! The run's ledger on disk. It is opened before the first dispatch and written before every put, and a run
+//! that was ended goes on from it.
 
 use std::path::Path;
 
@@ -18,22 +18,22 @@ use rolldock_ledger::{
     read_carried,
 };
 
-/// Ids in one record.
+/// The maximum number of ids in one record.
 const SETTLED_MAX: usize = 4096;
 
 /// The ledger and the queue of a run, which are written in an order that a restart can rely on.
 pub(super) struct RunJournal {
     pub(super) writer: LedgerWriter,
-    /// Request ids of this life start with it.
+    /// The run's id with the number of this life. The request ids of this life start with it.
     pub(super) run_id: String,
     partition: Partition,
-    /// In the queue, in the order of its journal, and not settled.
+    /// Dispatches whose groups are in the queue and not settled, in the order of the queue's journal.
     unsettled: Mutex<Vec<DispatchId>>,
 }
 
 impl RunJournal {
-    /// Opens the ledger of the run in `out`, before anything else of it is written: a directory with a ledger
-    /// is that of a run, and no other process works on it meanwhile.
+    /// Opens the ledger of the run in `out`, before anything else of the run is written. The ledger marks the
+    /// directory as that of a run, and while it is open, no other process can work on the run.
     pub(super) async fn open(out: &Path, recipe: &Recipe) -> anyhow::Result<Opened> {
         let fsync = recipe.queue.durability == Durability::Fsync;
         let dir = out.to_owned();
@@ -41,7 +41,7 @@ impl RunJournal {
         blocking("ledger open", opening).await?.context("cannot open the run's ledger")
     }
 
-    /// Compares the ledger with the queue, and begins another life of the run.
+    /// Compares the ledger with the queue, and begins the run or its next life.
     pub(super) async fn begin(
         opened: Opened,
         run_id: String,
@@ -70,13 +70,13 @@ impl RunJournal {
         }
         writer.append(Record::Life(LifeRecord { number: life, pid: std::process::id(), started_s }));
         writer.sync_all().await.context("cannot write the run's ledger")?;
-        // Settled above: what is accepted is accepted, whatever the queue still knows of it.
+        // The records above settle these groups: they stay accepted, even if the queue forgets their records.
         partition.forget_records(records.len()).await?;
         let run_id = format!("{run_id}l{life}");
         Ok((Self { writer, run_id, partition, unsettled: Mutex::default() }, resumption))
     }
 
-    /// The prompts and tokens that a resumption names.
+    /// Reads the prompts and tokens that a resumption names.
     pub(super) async fn restore(
         out: &Path,
         resumption: Resumption,
@@ -102,13 +102,13 @@ impl RunJournal {
         scope.spawn_blocking("ledger restore", reading).await?
     }
 
-    /// Everything that the ledger was told so far is as durable as the recipe asks for: what was accepted may
-    /// be put.
+    /// Makes everything that the ledger was told so far as durable as the recipe asks for. After that,
+    /// accepted groups may be put.
     pub(super) async fn before_put(&self) -> anyhow::Result<()> {
         self.writer.sync_all().await.context("cannot write the run's ledger")
     }
 
-    /// A group is in the queue.
+    /// Notes that the group of `dispatch` is in the queue.
     pub(super) fn was_put(&self, dispatch: DispatchId) {
         self.unsettled.lock().push(dispatch);
     }
@@ -124,7 +124,7 @@ impl RunJournal {
         Ok(())
     }
 
-    /// Writes what is left.
+    /// Writes the records that are left, and closes the ledger.
     pub(super) async fn close(&self) -> anyhow::Result<()> {
         let writer = self.writer.clone();
         Ok(blocking("ledger close", move || writer.close()).await??)

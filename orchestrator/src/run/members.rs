@@ -1,4 +1,5 @@
-//! Servers that join and leave while something runs: the admin address, and the file.
+//! Servers that join and leave while the fleet is used: through the admin address, or through the fleet's
+//! file.
 
 use std::net::SocketAddr;
 
@@ -12,7 +13,8 @@ use crate::recipe::Recipe;
 use crate::report::say;
 use crate::scope::Scope;
 
-/// Answers `rolldock fleet` at `address` until the scope ends, or the handle is dropped; says where that is.
+/// Answers `rolldock fleet` at `address` until the scope ends, or the handle is dropped. Returns the bound
+/// address with the handle.
 pub async fn serve_fleet(
     members: Membership,
     address: SocketAddr,
@@ -32,7 +34,8 @@ pub async fn serve_fleet(
     Ok((bound, handle))
 }
 
-/// What the recipe asks for; it ends with the handles.
+/// Opens the admin address and follows the fleet's file, if the recipe asks for them. Both end with the scope
+/// or their handles.
 pub(super) async fn open(
     members: &Membership,
     recipe: &Recipe,
@@ -46,7 +49,7 @@ pub(super) async fn open(
     if let Some(address) = &recipe.fleet.admin {
         let address = address.parse().with_context(|| format!("fleet.admin={address}"))?;
         let token = recipe.fleet.admin_token.clone();
-        // Only one run of a process can keep them.
+        // Only one run of a process can keep metrics.
         let metrics = super::keep_metrics(scope).ok();
         let metrics = metrics.map(|metrics| super::of_members(metrics, members.balancer().clone()));
         let config = AdminConfig { token, metrics };

@@ -10,10 +10,10 @@ use rolldock_loadbalancer::proxy::RenderMetrics;
 
 use crate::scope::Scope;
 
-/// Upper bounds of request times, seconds.
+/// Upper bounds of the buckets for times, in seconds.
 const SECONDS: [f64; 14] =
     [0.005, 0.02, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0];
-/// Upper bounds of tokens a second of a request.
+/// Upper bounds of the buckets for a request's tokens per second.
 const TOKENS_PER_SECOND: [f64; 10] = [1.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 1000.0, 10_000.0];
 
 /// How often measured times are sorted into their buckets. Until then each is kept by itself, so memory would
@@ -26,10 +26,11 @@ pub fn of_members(metrics: RenderMetrics, balancer: LoadBalancer) -> RenderMetri
     RenderMetrics(Arc::new(move || balancer.series_of_members(&render())))
 }
 
-/// Keeps metrics from here on, until the scope ends; once in a process.
+/// Keeps this process's metrics from now on, which can be done only once in a process. Until the scope ends,
+/// a task sorts measured times into their buckets.
 ///
 /// # Errors
-/// Where this process keeps metrics already.
+/// If this process keeps metrics already.
 pub fn keep_metrics(scope: &Scope) -> anyhow::Result<RenderMetrics> {
     let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)?

@@ -56,7 +56,7 @@ pub use threads::{ServingThreads, threads_default};
 use fleet::Fleet;
 use reward::Reward;
 
-/// A run that could start.
+/// A run that is ready to start.
 pub struct Run {
     recipe: Recipe,
     out: PathBuf,
@@ -139,7 +139,7 @@ impl Run {
         lines.join("\n")
     }
 
-    /// Unique over runs that share servers: request ids start with it.
+    /// An id that is unique among the runs that share servers, since request ids start with it.
     fn id(&self) -> String {
         let name = self.out.to_string_lossy();
         format!("rd{:08x}{:x}", xxhash_rust::xxh3::xxh3_64(name.as_bytes()) as u32, std::process::id())

@@ -18,19 +18,19 @@ use crate::rollout::{InWait, Phase, RolloutControl, Staleness, Subject};
 use crate::scope::Scope;
 use rolldock_ledger::{LedgerWriter, Record, Resumption};
 
-/// The versions of a run in which they can be announced.
+/// The policy versions of a run whose recipe lets versions be announced.
 pub(super) struct RunPolicy {
     updates: Updates,
     control: RolloutControl,
     rule: Staleness,
     mode: PolicyMode,
-    /// What is heard as long as this lives.
+    /// The sources of announcements, which are open as long as this value lives.
     _sources: Announcements,
 }
 
 impl RunPolicy {
-    /// Sets servers free that an earlier life left paused, has them brought to what it announced `last`, and
-    /// listens; absent where versions cannot be announced.
+    /// Frees servers that an earlier life of the run left paused, has them brought to the version that it
+    /// announced `last`, and listens for announcements. Returns `None` if versions cannot be announced.
     pub(super) async fn open(
         run: &Run,
         control: RolloutControl,
@@ -49,7 +49,7 @@ impl RunPolicy {
         let served = control.policy_version();
         let state = match last.filter(|last| last.version >= served) {
             Some(last) => {
-                // Servers had it, and the crash was before the run knew.
+                // The servers had this version, but the earlier life ended before the run took it over.
                 if last.version > served {
                     follower.publish(&last).await;
                 }
@@ -78,8 +78,8 @@ impl RunPolicy {
         self.updates.state()
     }
 
-    /// Between two steps: a pending version reaches the servers, and `step` waits for the one that its mode
-    /// asks for.
+    /// Brings a pending version to the servers between two steps, and waits until they have the version that
+    /// `step` needs in the run's mode.
     pub(super) async fn before_step(&self, step: u64) -> anyhow::Result<()> {
         let behind = match self.mode {
             PolicyMode::Sync => 0,
@@ -99,8 +99,10 @@ impl RunPolicy {
         }
     }
 
-    /// After the last step whatever is announced reaches the servers at once, for trainers that still train.
-    /// Never ends by itself; cancel-safe.
+    /// Brings every version that is announced after the last step to the servers at once, for trainers that
+    /// still train. It never ends by itself.
+    ///
+    /// Cancel-safe.
     pub(super) async fn after_steps(&self) {
         loop {
             let announced = self.state().announced();
@@ -112,12 +114,12 @@ impl RunPolicy {
     }
 }
 
-/// So that a run that goes on can ask for them.
+/// The ledger's record of announced weights, with which a run that goes on brings its servers to them.
 fn weights_record(announcement: &Announcement) -> Record {
     Record::Weights { announcement: serde_json::json!(announcement).to_string().into() }
 }
 
-/// What the ledger says of the last weights.
+/// The announcement of the last weights that the ledger knows.
 pub(super) fn last_announcement(resumption: &Resumption) -> anyhow::Result<Option<Announcement>> {
     let parsed = resumption.weights.as_deref().map(serde_json::from_str).transpose();
     parsed.context("the run's ledger has weights that are no announcement")
@@ -151,7 +153,8 @@ impl FollowVersion for Follower {
             }
             self.ledger.append(weights_record(announcement));
             self.control.set_policy_version(version);
-            // The trainer may forget the batch before: a run that continues must know of the version.
+            // The trainer may now forget the batch that the version came from, so a run that continues must
+            // know of the version.
             if let Err(error) = self.ledger.sync_all().await {
                 tracing::error!(version, %error, "the ledger does not know of the version");
             }

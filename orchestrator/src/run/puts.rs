@@ -1,4 +1,5 @@
-//! From accepted groups to rows in the queue: in the order in which they were accepted, each once.
+//! Puts accepted groups into the queue as rows: each group once, and in the order in which the groups were
+//! accepted.
 
 use anyhow::Context;
 use rolldock_reward::Estimator;
@@ -12,19 +13,20 @@ use crate::rollout::{Group, Handed, Phase, RolloutControl, Sample, StepMetrics, 
 /// How long an interrupted run waits for room for a group that it has accepted.
 const INTERRUPTED_PUT_LIMIT: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Where accepted groups go.
+/// Puts accepted groups into the queue.
 pub(super) struct Puts<'a> {
     pub(super) queue: &'a RunQueue,
     pub(super) ledger: &'a RunJournal,
     pub(super) control: RolloutControl,
     pub(super) advantage: Estimator,
-    /// After an interruption there may be no consumer left that makes room.
+    /// Cancelled when the run is interrupted. After that there may be no consumer left that makes room.
     pub(super) interrupted: CancellationToken,
 }
 
 impl Puts<'_> {
-    /// Puts what is accepted as soon as it is, or when all of a step is there where advantages need the whole
-    /// batch; tells `ended` of each step of a flow when all of it is in the queue.
+    /// Puts each group as soon as it is accepted. Where the advantages need the whole batch, puts all groups
+    /// of a step when the last of them is accepted. Calls `ended` for each step of a flow after its groups
+    /// are put.
     pub(super) async fn all(
         &self,
         mut handed: mpsc::UnboundedReceiver<Handed>,
@@ -65,10 +67,10 @@ impl Puts<'_> {
         Ok(lost)
     }
 
-    /// Says whether there was room. After an interruption it waits no longer for it than
-    /// [`INTERRUPTED_PUT_LIMIT`].
+    /// Puts a group, and returns whether the queue had room for it. After an interruption it waits for room
+    /// no longer than [`INTERRUPTED_PUT_LIMIT`].
     async fn put(&self, group: &Group) -> anyhow::Result<bool> {
-        // The ledger first: what the queue has, it must know of.
+        // The ledger is written first, because it must know of every group that the queue has.
         self.ledger.before_put().await?;
         let subject = Subject {
             dispatch: Some(group.dispatch),
@@ -94,7 +96,7 @@ impl Puts<'_> {
     }
 }
 
-/// The advantages that need every group of the step.
+/// Computes the advantages that depend on every group of the step.
 fn estimate(groups: &mut [Group], advantage: Estimator) {
     let of_each = |group: &Group| group.samples.iter().map(|sample| sample.reward).collect::<Vec<f32>>();
     let rewards: Vec<Vec<f32>> = groups.iter().map(of_each).collect();

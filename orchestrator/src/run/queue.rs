@@ -1,4 +1,5 @@
-//! The run's queue: accepted groups in, and out again where the recipe has a trainer's stand-in.
+//! The run's queue. Accepted groups are put into it, and taken from it again where the recipe has a trainer's
+//! stand-in.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -21,21 +22,21 @@ use crate::scope::Scope;
 use crate::scope::blocking;
 use rolldock_ledger::{QueueRecord, Resumption};
 
-/// Inside a run's directory.
+/// The queue's directory, inside a run's directory.
 pub const QUEUE_FOLDER: &str = "queue";
 
-/// How long the consumer waits for groups before it looks again whether the run is over.
+/// How long the consumer waits for groups before it checks again whether the run is over.
 const CONSUMER_PAUSE: Duration = Duration::from_millis(100);
 /// How often the lease of a batch that is trained on is renewed.
 const RENEW: Duration = Duration::from_secs(10);
 
-/// Where a run keeps its queue; also accepts the queue's own directory.
+/// The directory in which the run in `dir` keeps its queue. `dir` may also be the queue's own directory.
 pub fn queue_folder(dir: &Path) -> PathBuf {
     let inside = dir.join(QUEUE_FOLDER);
     if !inside.exists() && dir.join("journal.log").exists() { dir.to_owned() } else { inside }
 }
 
-/// The queue of a run with its one partition. Clones are of the same queue.
+/// The queue of a run with its one partition. Clones share the queue.
 #[derive(Clone)]
 pub(super) struct RunQueue {
     queue: TransferQueue,
@@ -44,9 +45,9 @@ pub(super) struct RunQueue {
     /// The first step whose groups the consumer leaves alone.
     kept_from_step: u64,
     consumer_task: Option<String>,
-    /// That a step collects.
+    /// The number of groups that a step collects.
     step_groups: u64,
-    /// Groups that the consumer may take.
+    /// The number of groups that the consumer may take, those that it has taken included.
     allowed: Arc<watch::Sender<u64>>,
     consumed: Arc<AtomicU64>,
 }
@@ -76,16 +77,17 @@ impl RunQueue {
         })
     }
 
-    /// The table of training rows.
+    /// The partition with the training rows.
     pub(super) fn partition(&self) -> Partition {
         self.partition.clone()
     }
 
-    /// Rows that earlier lives of the run have put, and that are not taken yet, may be taken too.
+    /// Allows the consumer to take the groups that earlier lives of the run have put and that are not taken
+    /// yet, except for as many as the steps have that it leaves alone.
     pub(super) fn allow_earlier(&self, resumption: Option<&Resumption>) -> anyhow::Result<()> {
         let Some(resumption) = resumption else { return Ok(()) };
         let Some(task) = &self.consumer_task else { return Ok(()) };
-        // A step that is not open has all of its groups.
+        // A step that is not open counts with all of its groups.
         let of_step = |step: u64| {
             let open = resumption.open_steps.iter().find(|open| open.step == step);
             open.map_or(self.step_groups, |open| open.accepted)
@@ -118,12 +120,12 @@ impl RunQueue {
         Ok(())
     }
 
-    /// The run puts nothing more.
+    /// Tells the queue that the run puts nothing more.
     pub(super) fn end_of_puts(&self) {
         self.partition.end_of_puts();
     }
 
-    /// Serves it until the scope ends; says where.
+    /// Serves the queue until the scope ends, and returns the bound address.
     pub(super) async fn serve(
         &self,
         address: SocketAddr,
@@ -133,16 +135,16 @@ impl RunQueue {
         serve_queue(self.queue.clone(), address, token, scope).await
     }
 
-    /// Waits until the clients of the served queue have taken everything, or `interrupted`.
+    /// Waits until the clients of the served queue have taken everything, or `interrupted` is cancelled.
     pub(super) async fn until_taken(&self, at: SocketAddr, interrupted: &CancellationToken) {
         until_taken(&self.partition, at, interrupted).await;
     }
 
-    /// Takes and acks what it may until the end of puts, in a trainer's place; returns the number of groups.
+    /// Takes and acks groups in a trainer's place until the end of puts, and returns their number.
     ///
-    /// A batch that is trained on is whole, but for the last one. A version is announced, and the servers
-    /// have it, before its batch is acked: a run that is ended in between trains on the batch once more and
-    /// waits for nothing.
+    /// If the consumer trains, it takes whole batches, except for the last one. If it announces versions, it
+    /// acks a batch only after the version that came from the batch has reached the servers. So a run that
+    /// was ended in between trains on the batch once more, and does not wait for the version in vain.
     pub(super) async fn consume(
         self,
         consumer: Consumer,
@@ -158,7 +160,7 @@ impl RunQueue {
                 ..Take::groups(&consumer.task, open).held_by("the run's own consumer")
             };
             let Some(lease) = self.partition.take(&take).await? else {
-                // What the queue has dropped as stale will never come.
+                // Groups that the queue has dropped as stale never come, although they are allowed.
                 tokio::time::sleep(CONSUMER_PAUSE).await;
                 if self.partition.stats().ended && self.partition.ready_groups(&consumer.task)? == 0 {
                     break;
@@ -176,7 +178,7 @@ impl RunQueue {
             }
             if let Some(versions) = versions.as_ref().filter(|_| consumer.announces) {
                 let version = versions.announce_next();
-                // The run is over: the lease is left to expire.
+                // If the run is over, the batch is not acked: dropping its lease gives the rows back.
                 if end.run_until_cancelled(served(&lease, versions, version)).await.is_none() {
                     break;
                 }
@@ -187,13 +189,14 @@ impl RunQueue {
         Ok(self.consumed.load(Ordering::Relaxed))
     }
 
-    /// Groups of the next batch, when they may be taken; `None` when there will be no more.
+    /// Waits until the next batch may be taken, and returns its number of groups; `None` if there will be no
+    /// more batches.
     async fn next_batch(&self, consumer: &Consumer, whole: bool, end: &CancellationToken) -> Option<usize> {
         let mut allowed = self.allowed.subscribe();
         while !end.is_cancelled() {
             let open = *allowed.borrow_and_update() - self.consumed.load(Ordering::Relaxed);
             let open = usize::try_from(open).unwrap_or(usize::MAX);
-            // What is allowed grows with every put, and not any more after the last one.
+            // The number that is allowed grows with puts only, so it is final after the last put.
             let ended = self.partition.stats().ended;
             if open >= consumer.take_groups || open > 0 && (ended || !whole) {
                 return Some(open.min(consumer.take_groups));
@@ -206,7 +209,7 @@ impl RunQueue {
         None
     }
 
-    /// Makes everything durable and says how many rows are left.
+    /// Makes everything durable, closes the queue, and returns the number of rows that are left in it.
     pub(super) async fn close(&self) -> anyhow::Result<u64> {
         let queue = self.queue.clone();
         blocking("queue close", move || queue.close()).await?;
@@ -214,7 +217,8 @@ impl RunQueue {
     }
 }
 
-/// Pretends to train, and keeps the batch; says whether it came to its end.
+/// Pretends to train for `time`, and renews the lease of the batch meanwhile. Returns `false` if `end` was
+/// cancelled before.
 async fn train(lease: &Lease, time: Duration, end: &CancellationToken) -> anyhow::Result<bool> {
     let until = Instant::now() + time;
     while Instant::now() < until {
@@ -227,10 +231,10 @@ async fn train(lease: &Lease, time: Duration, end: &CancellationToken) -> anyhow
     Ok(true)
 }
 
-/// Waits until the servers have the version, and keeps the batch that it comes from.
+/// Waits until the servers have the version, and meanwhile renews the lease of the batch that it comes from.
 async fn served(lease: &Lease, versions: &PolicyState, version: u64) {
     while tokio::time::timeout(RENEW, versions.until_served(version)).await.is_err() {
-        // One that was lost is trained on again; the version stays.
+        // If the lease is lost, the batch is trained on again, and the version stays announced.
         let _ = lease.renew().await;
     }
 }

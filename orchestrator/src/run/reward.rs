@@ -1,4 +1,4 @@
-//! What a run's samples are graded by.
+//! Makes what grades a run's samples: its scorer or its external reward, and the gates of its filter.
 
 use std::sync::Arc;
 
@@ -20,7 +20,8 @@ pub(super) struct Reward {
 }
 
 impl Reward {
-    /// Nothing is asked or started yet; what is later ends with `scope`.
+    /// Builds the reward of a run. No external scorer is asked or started yet; tasks that are started later
+    /// end with `scope`.
     pub(super) fn open(recipe: &Recipe, codec: &Arc<TextCodec>, scope: &Scope) -> anyhow::Result<Self> {
         let overlong = overlong(recipe);
         let codec = Arc::clone(codec);
@@ -38,7 +39,8 @@ impl Reward {
         Ok(Self { grading: Grading::Outside { grader, places }, gates, outside: Some(runner) })
     }
 
-    /// Whether it can score at all: better known before the first step than after it. Cancel-safe.
+    /// Checks that the reward and the gates can be used at all, so that a failure is known before the first
+    /// step. Cancel-safe.
     pub(super) async fn check(&self) -> anyhow::Result<()> {
         if let Some(outside) = &self.outside {
             outside.check().await.context("the reward cannot be used")?;

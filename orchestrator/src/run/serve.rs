@@ -1,4 +1,4 @@
-//! The run's queue for other processes: a trainer that takes rows while they are made.
+//! Serves the run's queue to other processes, such as a trainer that takes rows while they are made.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::scope::Scope;
 /// end.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// Binds `address` and serves the queue there until the scope ends; says where that is.
+/// Binds `address` and serves the queue there until the scope ends. Returns the bound address.
 pub async fn serve_queue(
     queue: TransferQueue,
     address: SocketAddr,
@@ -95,7 +95,7 @@ pub fn serve_queue_locally(
     Ok(())
 }
 
-/// Waits until consumers have taken and acked everything, or `interrupted`.
+/// Waits until consumers have taken and acked everything, or `interrupted` is cancelled.
 pub(super) async fn until_taken(partition: &Partition, at: SocketAddr, interrupted: &CancellationToken) {
     let rows = partition.stats().rows;
     if rows > 0 {

@@ -1,7 +1,7 @@
 //! The simulated model: its tokenizer, its lengths, the servers that run it, and the answers that it knows.
 //!
 //! A simulated response is right or wrong as the workload draws it, so the model has to know the answer to
-//! every prompt that it is asked: [`GrowingKey`] learns them while prompts are drawn.
+//! every prompt that it is asked: [`GrowingKey`] learns the answers while prompts are drawn.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use crate::data::{DataError, DrawCounts, Position, Prompt, PromptSource, TextCod
 use crate::recipe::{Recipe, Simulated};
 use crate::scope::Scope;
 
-/// A response much longer than the mean: the tail of the length distribution is cut here.
+/// The longest response, as a multiple of the mean length: the tail of the length distribution is cut there.
 const LENGTH_SPREAD: f64 = 64.0;
-/// About half of the samples are wrong, and those are a quarter longer.
+/// A factor on the mean length: about half of the samples are wrong, and wrong samples are a quarter longer.
 const WRONG_ANSWERS_ARE_LONGER: f64 = 1.12;
 
 /// The simulated servers' own view of the tokenizer that `codec` was opened from under the name `tokenizer`.
@@ -27,7 +27,7 @@ pub fn open_sim_codec(tokenizer: &str, codec: &TextCodec) -> anyhow::Result<SimT
     if tokenizer == "builtin" {
         return Ok(SimTextCodec::builtin()?);
     }
-    // A hub id is no path; where it was found is one.
+    // The id of a tokenizer on a hub is no path, but the place where its files were found is one.
     let path = [tokenizer, codec.origin()].map(Path::new).into_iter().find(|path| path.exists());
     let path = path.with_context(|| format!("cannot find the files of tokenizer {tokenizer}"))?;
     let file = if path.is_dir() { path.join("tokenizer.json") } else { path.to_owned() };
@@ -42,7 +42,8 @@ pub fn simulated_workload(
     seed: u64,
     mean_response_length: f64,
 ) -> Workload {
-    // Lengths are log-normal, so their mean is above their median; hard prompts get four times easy ones'.
+    // Lengths are log-normal, so their mean is above their median. The median for the hardest prompts is four
+    // times that for the easiest.
     let sigma = LengthConfig::default().sigma;
     let median = mean_response_length / (sigma * sigma / 2.0).exp() / WRONG_ANSWERS_ARE_LONGER;
     let length = LengthConfig {
@@ -97,7 +98,7 @@ enum AnswerForm {
     Every,
 }
 
-/// Answers to the prompts drawn so far; as large as the part of the data set that was drawn.
+/// The answers to the prompts drawn so far. The table grows with the part of the data set that was drawn.
 #[derive(Debug, Clone)]
 pub struct GrowingKey {
     table: Arc<RwLock<AnswerTable>>,
@@ -105,13 +106,13 @@ pub struct GrowingKey {
 }
 
 impl GrowingKey {
-    /// An empty key whose answers the scorer of that name can read.
+    /// An empty key. Its answers will have a form that the scorer with the name `scorer` can read.
     pub fn for_scorer(scorer: &str) -> Self {
         let form = if scorer == "math_dapo" { AnswerForm::AnswerLine } else { AnswerForm::Every };
         Self { table: Arc::default(), form }
     }
 
-    /// A source of the same prompts that adds the answer to each as it is drawn.
+    /// Wraps `source`: each prompt that is drawn adds its answer to the key.
     pub(super) fn watch(
         &self,
         source: Box<dyn PromptSource>,
@@ -145,7 +146,7 @@ impl AnswerKey for GrowingKey {
     }
 }
 
-/// A source whose prompts the simulated model learns the answers to.
+/// A source of prompts whose answers the simulated model learns.
 struct Watched {
     source: Box<dyn PromptSource>,
     key: GrowingKey,

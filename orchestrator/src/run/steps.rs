@@ -1,4 +1,4 @@
-//! Step after step, until the recipe's last one, the end of the data, or Ctrl-C.
+//! Collects step after step, until the recipe's last step, the end of the data, or Ctrl-C.
 
 use std::sync::Arc;
 
@@ -29,11 +29,11 @@ pub(super) struct Steps<'a> {
     pub(super) manager: AgentLoopManager,
     pub(super) advantage: Estimator,
     pub(super) prompts: PromptFeed,
-    /// Ends the steps and nothing else: engines and queue have to outlive them.
+    /// The scope of the steps alone: the engines and the queue have to outlive them.
     pub(super) scope: Scope,
 }
 
-/// What the steps came to.
+/// The outcome of all steps.
 pub(super) struct Collected {
     pub(super) steps: u64,
     pub(super) interrupted: bool,
@@ -43,7 +43,8 @@ pub(super) struct Collected {
 }
 
 impl<'a> Steps<'a> {
-    /// Collects all steps. The watchdog looks on, and ends them where the recipe wants that.
+    /// Collects all steps. Meanwhile the watchdog looks for silence, and ends the steps if the recipe asks
+    /// for that.
     pub(super) async fn collect(mut self) -> anyhow::Result<Collected> {
         let checked = self.scope.token().clone();
         checked.run_until_cancelled(self.run.reward.check()).await.unwrap_or(Ok(()))?;
@@ -53,7 +54,7 @@ impl<'a> Steps<'a> {
         let (stop, scope) = (CancellationToken::new(), self.scope.token().clone());
         let watching = async {
             let silence = stop.run_until_cancelled(watchdog.run()).await;
-            // What was accepted is put before the run ends.
+            // The steps are interrupted, not dropped, so that accepted groups are put before the run ends.
             if silence.is_some() {
                 scope.cancel();
             }
@@ -76,7 +77,7 @@ impl<'a> Steps<'a> {
         Ok(Collected { steps, interrupted, totals, gates, drawn })
     }
 
-    /// The last step, and whether the run was interrupted.
+    /// Collects one step after the other. Returns the last step, and whether the run was interrupted.
     async fn step_by_step(&mut self) -> anyhow::Result<(u64, bool)> {
         let last = self.run.recipe.run.steps.unwrap_or(u64::MAX);
         loop {
@@ -112,7 +113,8 @@ impl<'a> Steps<'a> {
         let following = self.progress.follow(step, self.manager.view(), done.clone());
         let working = async {
             let _done = done.drop_guard();
-            // A step that cannot go on hands over what it has accepted before it says so.
+            // `Ok` hides an error of the step from `try_join`, so that accepted groups are put before the
+            // error is returned.
             let generating =
                 async { anyhow::Ok(self.manager.generate_into(&self.prompts, target, sender).await) };
             tokio::try_join!(generating, puts.all(handed, async |_| Ok(())))
@@ -125,7 +127,8 @@ impl<'a> Steps<'a> {
         Ok(metrics)
     }
 
-    /// Collects all steps without a cut between them.
+    /// Collects all steps as one flow, in which generation goes on while a step ends. Returns the last step,
+    /// and whether the run was interrupted.
     async fn flow(&mut self) -> anyhow::Result<(u64, bool)> {
         let target = self.run.recipe.rollout.train_batch_size;
         let last = self.run.recipe.run.steps.unwrap_or(u64::MAX);
@@ -170,7 +173,7 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// Whether the run may go on after a step that ended by itself.
+    /// Returns an error if the run may not go on after a step that ended without an interruption.
     fn judge(&self, metrics: &StepMetrics) -> anyhow::Result<()> {
         let StepMetrics { step, counts, totals, .. } = metrics;
         if metrics.end == StepEnd::OutOfBatches && self.run.recipe.run.on_short == OnShort::Error {

@@ -13,11 +13,11 @@ use crate::data::DrawCounts;
 pub struct Summary {
     /// Steps that ended, the interrupted one included.
     pub steps: u64,
-    /// Whether Ctrl-C ended it.
+    /// Whether the run was interrupted, by Ctrl-C or SIGTERM.
     pub interrupted: bool,
     /// Dispatches of the run by fate.
     pub totals: Totals,
-    /// What each gate of the filter did.
+    /// The counts of each gate of the filter.
     pub gates: Vec<GateCounts>,
     /// Rows of the training data that were read.
     pub drawn: DrawCounts,

@@ -3,7 +3,7 @@
 //! Passing a short request from thread to thread costs more than answering it. So a connection stays on the
 //! thread that accepted it, and an event of the connection wakes that thread only, if it sleeps at all
 //! ([`super::awake`]). Every thread has a socket of its own at the address, and the system spreads
-//! connections over them: from a common socket the threads that are awake would accept all connections.
+//! connections over them. With a common socket, the threads that are awake would accept all connections.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,20 +15,20 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 
-/// Connections that wait to be taken, each thread.
+/// The maximum number of connections per thread that wait to be accepted.
 const BACKLOG: u32 = 4096;
 
-/// Threads that serve; dropping this leaves them to their end.
+/// Threads that serve. Dropping this does not stop the threads: each ends by itself.
 #[derive(Debug)]
 pub struct ServingThreads {
-    /// Where they serve.
+    /// The address at which the threads serve.
     pub address: SocketAddr,
     ends: Vec<oneshot::Receiver<anyhow::Result<()>>>,
 }
 
 impl ServingThreads {
-    /// Has `serve` called on each of `count` threads with the thread's number and its side of the socket; a
-    /// thread ends with what that returns.
+    /// Starts `count` threads, each of which calls `serve` with its number and its own listener. A thread
+    /// ends with the result of that call.
     pub async fn start(
         name: &str,
         count: usize,
@@ -50,7 +50,8 @@ impl ServingThreads {
         Ok(Self { address: bound, ends })
     }
 
-    /// Waits for their ends, at most for `limit`: what takes longer is cut off. Cancel-safe: they go on.
+    /// Waits until all threads have ended, but no longer than `limit`. If a thread takes longer, the end of
+    /// the process cuts its answers off. Cancel-safe: the threads go on.
     pub async fn ended(self, limit: Duration) -> anyhow::Result<()> {
         let ending = async {
             for end in self.ends {
@@ -68,8 +69,8 @@ impl ServingThreads {
 /// Sockets that share an address.
 async fn listen(address: SocketAddr, count: usize) -> std::io::Result<Vec<TcpListener>> {
     if address.port() != 0 {
-        // Sockets that share an address would share it with another server of this user, too: this one does
-        // not.
+        // The sockets below would share the address with another server of this user, too. This socket shares
+        // it with none, so it fails to bind if there is such a server.
         drop(TcpListener::bind(address).await?);
     }
     let mut shared = address;
@@ -86,7 +87,7 @@ async fn listen(address: SocketAddr, count: usize) -> std::io::Result<Vec<TcpLis
     Ok(listeners)
 }
 
-/// Has a future made and run on a thread of its own; what comes is the thread's end.
+/// Makes and runs a future on a thread of its own. The receiver gets the thread's result when it ends.
 pub(super) fn on_thread(
     name: &str,
     make: impl FnOnce() -> LocalBoxFuture<'static, anyhow::Result<()>> + Send + 'static,
@@ -95,18 +96,18 @@ pub(super) fn on_thread(
     let run = move || {
         let runtime = super::awake::runtime()?;
         let ended = LocalSet::new().block_on(&runtime, async { make().await });
-        // What reads from a disk may take its time.
+        // Blocking work of the runtime, such as a read from a disk, is not waited for.
         runtime.shutdown_background();
         ended
     };
     std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-        // The receiver has gone when the process ends at once.
+        // There is no receiver any more if the process ends without waiting for this thread.
         let _ = ended.send(run());
     })?;
     Ok(end)
 }
 
-/// One for each core.
+/// The default number of threads: one for each core.
 pub fn threads_default() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

@@ -21,8 +21,8 @@
 //!   it for the end of the file.
 //!
 //! # Deliberately absent
-//! Writing to files, syncing and truncating: each writer has its own rules for what it acknowledges, and
-//! when.
+//! The crate does not write, sync or truncate files: each writer has its own rules for what it acknowledges,
+//! and when.
 //!
 //! # Example
 //! ```
@@ -53,9 +53,10 @@ pub const HEAD_BYTES: usize = 12;
 pub struct Format {
     /// The first bytes of every file of this kind.
     pub magic: &'static [u8],
-    /// The largest body of a frame; bytes. A head that says more is damaged.
+    /// The largest body of a frame, in bytes. A head that states a larger body is damaged.
     pub body_bytes_max: u32,
-    /// The longest tail that a crash can leave; bytes. Damage with more behind it is refused.
+    /// The longest tail that a crash can leave, in bytes. Damage that begins further from the end of the file
+    /// is refused.
     pub tail_bytes_max: u64,
 }
 
@@ -83,7 +84,8 @@ pub enum Damage {
 /// What lies behind the last sound frame of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tail {
-    /// Nothing, zeros, or a frame that ends beyond the file: a crash left it, or a writer is at work on it.
+    /// No bytes, zeros only, or a frame that is cut off. A crash left the tail like this, or a writer is at
+    /// work on it.
     Unfinished,
     /// A whole head or frame that is not what was written.
     Damaged(Damage),
@@ -153,10 +155,10 @@ impl Format {
         Ok(frame)
     }
 
-    /// What `rest` is, where it is all that lies behind the last sound frame of a file.
+    /// Classifies `rest`, which must be all that lies behind the last sound frame of a file.
     pub fn tail(&self, rest: &[u8]) -> Tail {
         match self.front(rest) {
-            // A power cut may leave zeros where a frame was to be.
+            // A power cut may leave zeros in the place of a frame.
             Front::Damaged(damage) if rest.iter().any(|byte| *byte != 0) => Tail::Damaged(damage),
             _ => Tail::Unfinished,
         }

@@ -12,7 +12,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::error::QueueError;
 
-/// A value that can be written down as JSON, and is itself as long as the process lives.
+/// A value that can be written as JSON, and that keeps its own type within the process.
 trait Content: Any + Debug + Send + Sync {
     fn to_json(&self) -> serde_json::Result<Box<RawValue>>;
     fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
@@ -28,7 +28,8 @@ impl<T: Serialize + Debug + Send + Sync + 'static> Content for T {
     }
 }
 
-/// What a store needs to find a chunk again: any JSON value. Only the store reads it. Cheap to clone.
+/// What a store needs to find a chunk again: any JSON value. Only the store reads it. A note is cheap to
+/// clone.
 #[derive(Debug, Clone)]
 pub struct Note {
     store: Cow<'static, str>,
@@ -36,7 +37,7 @@ pub struct Note {
 }
 
 impl Note {
-    /// What the store of this [name](super::Store::name) says.
+    /// A note of the store with this [name](super::Store::name).
     pub fn new(
         store: impl Into<Cow<'static, str>>,
         content: impl Serialize + Debug + Send + Sync + 'static,
@@ -44,7 +45,7 @@ impl Note {
         Self::of(store, Arc::new(content))
     }
 
-    /// A note of a value that the store has itself.
+    /// A note whose content is shared with the store.
     pub fn of<T: Serialize + Debug + Send + Sync + 'static>(
         store: impl Into<Cow<'static, str>>,
         content: Arc<T>,
@@ -57,8 +58,8 @@ impl Note {
         &self.store
     }
 
-    /// What the note says: the value that it was made of, or that value as it was read back from the journal.
-    /// An error where it says something else.
+    /// The content of the note: the value that it was made from, or that value as it was read back from the
+    /// journal. It is an error if the content is no `T`.
     pub fn content<T: DeserializeOwned + Send + Sync + 'static>(&self) -> Result<Arc<T>, QueueError> {
         let content = match Arc::clone(&self.content).into_any().downcast::<T>() {
             Ok(content) => return Ok(content),

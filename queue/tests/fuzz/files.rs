@@ -9,7 +9,7 @@ use rolldock_queue::{QueueConfig, Take, TransferQueue};
 
 use super::{Damage, fill, open, served};
 
-/// Whatever is given out was put.
+/// Checks that every row that the queue gives out was put.
 async fn check_rows(queue: &TransferQueue) {
     for partition in queue.partitions() {
         let Ok(Some(lease)) = partition.take(&Take::rows("a", 64)).await else { continue };

@@ -157,7 +157,7 @@ fn configurations_are_read_written_and_refused() {
     }
 }
 
-/// Rewards as they come, and what should never come.
+/// Rewards that occur in practice, and values that should never occur.
 fn values() -> impl Strategy<Value = Vec<f32>> {
     let value = prop_oneof![
         prop::sample::select(vec![0.0_f32, -0.0, 0.5, 1.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY]),

@@ -1,7 +1,7 @@
 //! Scores each row by the scorer that verl chooses for its `data_source`.
 //!
-//! Where verl's scorer of a source has no exact counterpart in this crate, the row is an error that says what
-//! to configure: an approximation would be a different reward under the same name.
+//! If verl's scorer of a source has no exact counterpart in this crate, scoring the row fails with an error
+//! that says what to configure: an approximation would be a different reward under an equal name.
 
 use super::{Gsm8k, Gsm8kMethod, Math, MathDapo, Score, ScoreInput, Scorer, search_qa};
 use crate::RewardError;
@@ -9,7 +9,8 @@ use crate::RewardError;
 const KNOWN: &str = "openai/gsm8k, lighteval/MATH, DigitalLearningGmbH/MATH-lighteval, HuggingFaceH4/MATH-500, \
                      math_dapo, math, math_dapo_reasoning, aime*, DAPO-17k, searchR1_*, rolldock/arithmetic";
 
-/// The sources whose scorer in verl has no counterpart here, and what to configure instead.
+/// The name of verl's scorer of a source that has no counterpart here, and what to configure instead; `None`
+/// for other sources.
 fn elsewhere(source: &str) -> Option<(&'static str, &'static str)> {
     match source {
         "codecontests" | "apps" | "codeforces" | "taco" => {

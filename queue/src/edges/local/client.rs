@@ -25,12 +25,13 @@ use crate::{
     RowHandle, Take, Unfinished,
 };
 
-/// One call waits at the server no longer than this; then it is asked again, so that a server that hangs is
-/// noticed.
+/// The longest that one call waits at the server. After that the client asks again, so that it notices a
+/// server that hangs.
 const WAIT_MAX: Duration = Duration::from_secs(20);
-/// How long after its deadline a put may be answered: a put that found room has to be written.
+/// How long after its deadline a put may be answered: a put that finds room at the last moment still has to
+/// be written.
 const WRITE_MAX: Duration = Duration::from_secs(4);
-/// Leases up to this size are read where they arrive.
+/// A lease with at most this many bytes is read on the caller's task, a larger one on the blocking pool.
 const READ_INLINE_BYTES_MAX: usize = 1 << 20;
 
 /// A queue of a server on this host, reached through a socket and shared memory. Clones use the same
@@ -41,12 +42,13 @@ pub struct LocalQueue {
 }
 
 impl LocalQueue {
-    /// Names a server's socket; nothing is sent yet. Needs to be called inside a tokio runtime.
+    /// Makes a client for a server's socket; nothing is sent yet. This must be called inside a tokio runtime.
     pub fn new(config: LocalConfig) -> Result<Self, QueueError> {
         Ok(Self { link: Arc::new(Link::new(config)?) })
     }
 
-    /// Puts until there is an answer. The rows are written again only on another connection.
+    /// Repeats a call that brings rows until there is an answer. Rows that have been loaded are loaded again
+    /// only if the connection has changed.
     async fn put_rows(
         &self,
         batch: &RecordBatch,
@@ -61,7 +63,7 @@ impl LocalQueue {
                 Some(load) => load,
                 None => match load(&connection, batch, attempts.limit(Duration::ZERO)).await {
                     Ok(load) => load,
-                    // Room can be asked for again, whatever became of the call.
+                    // It is harmless to ask for room again, even if the server has given some already.
                     Err(failure) => {
                         attempts.again(failure, Repeat::Safe).await?;
                         continue;
@@ -80,7 +82,7 @@ impl LocalQueue {
                 Err(Failure::Refused(QueueError::Deadline { .. })) if left > wait || deadline.is_none() => {
                     attempts.answered();
                 }
-                // With a token a repetition is harmless.
+                // Each of these calls has a token, which makes a repetition harmless.
                 Err(failure) => attempts.again(failure, Repeat::Safe).await?,
             }
             loaded = Some(load);
@@ -109,13 +111,13 @@ impl LocalQueue {
             };
             match taken {
                 Ok(taken) => return Ok(taken),
-                // A take whose answer is lost gives its rows back.
+                // If the answer to a take is lost, the server takes the rows back.
                 Err(failure) => attempts.again(failure, Repeat::Safe).await?,
             }
         }
     }
 
-    /// The lease that an answer speaks of.
+    /// The lease that an answer describes, with its rows.
     async fn lease(
         &self,
         connection: &Arc<Connection>,
@@ -185,7 +187,8 @@ impl Hold for Held {
     }
 
     fn abandon(&self) {
-        // On the connection that took it: if that has ended, so has the lease. The answer is not waited for.
+        // The lease ends with the connection that took it, so it is given back on that connection. The answer
+        // is not waited for.
         let id = self.connection.number();
         self.connection.tell(&ToServer::Call { id, ask: Ask::Nack(self.name.clone()) });
     }
@@ -205,7 +208,7 @@ impl Queue for LocalQueue {
         async move {
             let deadline = wait.map(|wait| Instant::now() + wait);
             let rows = ipc::one(&ipc::put_with_labels(&put)?)?;
-            // With a token a repetition is harmless.
+            // The token makes a repetition harmless.
             let token = put.token.unwrap_or_else(|| format!("{:032x}", rand::random::<u128>()));
             let query = PutQuery {
                 group: put.group,

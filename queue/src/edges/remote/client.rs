@@ -31,13 +31,14 @@ use crate::{
 };
 use taking::{Patience, Taken};
 
-/// One request waits at the server no longer than this; then it is asked again, so that a connection that
-/// died silently is noticed.
+/// The longest that one request waits at the server. After that the client asks again, so that it notices a
+/// connection that died silently.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
-/// After rows that were lost on their way.
+/// The pause before a take is repeated because its rows were lost on their way.
 const RETRY: Duration = Duration::from_millis(50);
-/// How long after its deadline a put may be answered: a put that found room has to be written.
+/// How long after its deadline a put may be answered: a put that finds room at the last moment still has to
+/// be written.
 const WRITE_MAX: Duration = Duration::from_secs(4);
 
 /// A queue of a server. Clones use the same connections.
@@ -57,12 +58,13 @@ fn query(value: &impl serde::Serialize) -> Result<String, QueueError> {
 }
 
 impl RemoteQueue {
-    /// Names a server; nothing is sent yet. Needs to be called inside a tokio runtime.
+    /// Makes a client for a server; nothing is sent yet. This must be called inside a tokio runtime.
     pub fn new(config: RemoteConfig) -> Result<Self, QueueError> {
         Ok(Self { link: Arc::new(Link::new(config)?), direct: Arc::default() })
     }
 
-    /// Names a storage unit. Its calls fail at once if it does not answer, and there are no units behind it.
+    /// Makes a client for a storage unit. Its calls fail at once if the unit does not answer, and it expects
+    /// no further units behind the unit.
     pub(crate) fn of_unit(url: &str, token: Option<String>) -> Result<Self, QueueError> {
         let config = RemoteConfig { token, patience: Duration::ZERO, ..RemoteConfig::new(url) };
         Ok(Self { direct: Arc::new(Direct::none()), ..Self::new(config)? })
@@ -89,7 +91,7 @@ impl Queue for RemoteQueue {
         async move {
             let deadline = wait.map(|wait| Instant::now() + wait);
             let answered_by = deadline.map(|deadline| deadline + WRITE_MAX);
-            // With a token a repetition is harmless.
+            // The token makes a repetition harmless.
             let token = put.token.clone().unwrap_or_else(ipc::fresh_token);
             let mut what = PutQuery {
                 group: put.group.clone(),
@@ -99,7 +101,7 @@ impl Queue for RemoteQueue {
                 policy_version: put.policy_version,
                 priority: put.priority,
                 token: Some(token),
-                // With the rows, where there is room for it.
+                // The record is sent with the rows, because it may be too long for a query.
                 record: None,
                 wait_ms: 0,
             };
@@ -162,7 +164,7 @@ impl Queue for RemoteQueue {
                 let left = take.deadline.map(|deadline| deadline - Instant::now());
                 let wait = left.map(|left| left.min(WAIT_MAX));
                 let taken = match self.take_once(partition, take, wait, patience).await {
-                    // The rows were on their way: they are given again.
+                    // The rows were lost on their way. The server gives them out again.
                     Err(QueueError::Unreachable { .. } | QueueError::UnitAway { .. })
                         if Instant::now()
                             < deadline.map_or(patience.give_up, |at| at.min(patience.give_up)) =>

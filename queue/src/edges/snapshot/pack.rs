@@ -1,8 +1,9 @@
-//! Frames while they are filled: records, and their rows in as few payloads as they have schemas.
+//! Fills frames with records, and packs the rows of small records with equal schemas into common payloads.
 //!
-//! A put of one row is a kilobyte as an Arrow stream of its own, and its record two hundred bytes of JSON
-//! that are nearly those of the put before. So rows of the same columns come into one payload whatever put
-//! they came with, and a frame is compressed; payload is not, see the parent's documentation.
+//! As an Arrow stream of its own, a put of one row takes a kilobyte. Its record takes two hundred bytes of
+//! JSON, nearly all of them equal to those of the put before. So rows with equal columns share a payload,
+//! even if they came with different puts, and the frame with the records is compressed. The parent's
+//! documentation says why payload is not compressed.
 
 use std::io::Read;
 
@@ -16,24 +17,24 @@ use crate::journal::{Body, framed};
 use crate::record::{PayloadRecord, Record};
 use crate::store::{Chunk, ChunkId, Encoded, Loaded, payload_bytes};
 
-/// The approximate size of a payload of several records in bytes; larger records stay alone. A later read of
-/// one row reads the whole payload for its checksum, so the size is just large enough for the head to cost
-/// little.
+/// The approximate size, in bytes, of a payload that several records share. The rows of a record that have
+/// half of this size or more get a payload of their own. A later read of one row reads the whole payload to
+/// check its checksum, so this size is only just large enough for the head to cost little.
 const PACK_BYTES: usize = 256 << 10;
-/// A frame is closed when its records take this many bytes,
+/// A frame is closed when its records take this many bytes.
 const FRAME_BYTES: usize = 1 << 20;
-/// or its payload.
+/// A frame is closed when its payloads take this many bytes.
 const FRAME_PAYLOAD_BYTES: usize = 1 << 20;
 /// Level of compression: zstd's default.
 const LEVEL: i32 = 3;
-/// What reading a frame may take of memory beside what it unpacks to, as a power of two; the level asks for
-/// 21.
+/// The base-2 logarithm of the memory, in bytes, that reading a frame may take beside the unpacked frame. The
+/// level asks for 21.
 const WINDOW_LOG_MAX: u32 = 23;
 
-/// What stands behind a frame.
+/// A payload that will stand behind a frame.
 #[derive(Debug)]
 enum Payload {
-    /// More rows may come into it.
+    /// It may get more rows.
     Open {
         rows: Vec<RecordBatch>,
         bytes: usize,
@@ -60,7 +61,7 @@ impl Payload {
 pub(super) struct Filling {
     body: Body,
     payloads: Vec<Payload>,
-    /// Size of all payloads.
+    /// The size of all payloads in bytes, before they are packed.
     payload_bytes: usize,
 }
 
@@ -95,7 +96,7 @@ impl Filling {
         self.push(&Line::Record(record))
     }
 
-    /// The number of the payload that takes these rows, behind those that it has.
+    /// Puts the rows into a payload, behind the rows that it has, and returns the number of the payload.
     fn place(&mut self, loaded: Loaded) -> Result<usize, QueueError> {
         let more = loaded.rows.pieces().iter().map(payload_bytes).sum::<Result<usize, _>>()?;
         self.payload_bytes += more;
@@ -121,7 +122,7 @@ impl Filling {
         Ok(self.payloads.len() - 1)
     }
 
-    /// The frame, and what stands behind it.
+    /// Returns the frame and the payloads that stand behind it.
     pub(super) fn close(mut self, counts: &mut SnapshotCounts) -> Result<Vec<Bytes>, QueueError> {
         let payloads = self.payloads.into_iter().map(Payload::close).collect::<Result<Vec<_>, _>>()?;
         let stretches: Vec<Stretch> = payloads.iter().map(|bytes| Stretch::of(bytes)).collect();
@@ -136,7 +137,7 @@ impl Filling {
     }
 }
 
-/// What a frame's body was before it was compressed, if that has at most `bytes_max`.
+/// Unpacks the body of a frame. It is an error if the unpacked body has more than `bytes_max` bytes.
 pub(super) fn unpacked(body: &[u8], bytes_max: u64) -> Result<Vec<u8>, String> {
     let unpacking = || -> std::io::Result<Vec<u8>> {
         let mut decoder = zstd::Decoder::with_buffer(body)?.single_frame();

@@ -9,7 +9,7 @@ use crate::row::RowHandle;
 use crate::stats::KeyedRow;
 
 impl Table {
-    /// A key names one row at a time.
+    /// Returns an error if one of the keys is in use: a key names one row at a time.
     pub(crate) fn check_keys(&self, keys: &[String]) -> Result<(), QueueError> {
         self.keys.check_free(keys)
     }
@@ -46,7 +46,7 @@ impl Table {
         })
     }
 
-    /// All rows that have keys, in order of these: O(keys).
+    /// All rows that have keys, sorted by key. The cost depends on the number of keys, not of rows.
     pub(crate) fn keyed_rows(&self) -> Vec<KeyedRow> {
         let mut rows: Vec<KeyedRow> =
             self.keys.iter().filter_map(|(key, handle)| self.keyed(key, handle)).collect();
@@ -54,7 +54,7 @@ impl Table {
         rows
     }
 
-    /// Replaces the tags of rows; those that are gone by now are left out.
+    /// Replaces the tags of rows. Rows that are gone by now are skipped.
     pub(crate) fn set_tags(&mut self, tags: Vec<(RowHandle, Value)>) {
         for (handle, tags) in tags {
             self.keep_row(handle);
@@ -64,10 +64,11 @@ impl Table {
         }
     }
 
-    /// Gives a task all rows again that it has acked and that are still there; returns their number.
+    /// Makes the rows that a task has acked ready for it again, as far as they still exist, and returns their
+    /// number.
     pub(crate) fn reset(&mut self, task: usize) -> usize {
         let acked = self.slots.rows().filter(|(_, row)| row.progress[task] == Progress::Acked);
-        // No further than to the last of them.
+        // The search ends at the last acked row.
         let handles: Vec<RowHandle> = acked.map(|(handle, _)| handle).take(self.ready[task].acked).collect();
         handles.iter().for_each(|handle| self.set(*handle, task, Progress::Ready));
         handles.len()

@@ -1,8 +1,8 @@
-//! Streams and interrupts: what a request has when it is cut off.
+//! Streams and interrupts: the tokens that a request keeps when it is cut off.
 
 use super::*;
 
-/// A streamed answer in chunks of HTTP, one per event, without its end.
+/// The bytes of a streamed answer: one HTTP chunk per event, and no last chunk that ends the stream.
 fn streamed(events: &[Value]) -> Vec<u8> {
     let mut bytes = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
     for event in events {
@@ -41,8 +41,8 @@ async fn a_stream_is_asked_for_and_followed_whatever_becomes_of_it() {
         let sent: Value = serde_json::from_str(&body).unwrap();
         assert_eq!((&sent["stream"], &sent["cache_salt"]), (&json!(true), &json!("v\"7")));
 
-        // The connection dies, or a proxy ends the stream, or the engine says that it fails: what came
-        // counts.
+        // The connection dies, or a proxy ends the stream, or the engine reports a failure. In each case the
+        // tokens that came before are kept.
         let error = json!({"error": {"message": "dead", "code": 500}});
         let cut = streamed(&[piece(7, -0.5, None)]);
         let ended = [&cut[..], end].concat();
@@ -59,7 +59,7 @@ async fn a_stream_is_asked_for_and_followed_whatever_becomes_of_it() {
             let parts = progress.take();
             assert_eq!((&parts[0].response_ids[..], &parts[0].logprobs[..]), (&[7][..], &[-0.5][..]));
         }
-        // What cannot be trusted leaves nothing.
+        // An answer that cannot be trusted leaves no tokens.
         server.push(Script::AnswerAndClose(streamed(&[piece(7, -0.5, None), piece(8, -9999.0, None)])));
         let error = ask().await.unwrap_err();
         assert!(matches!(error, EngineError::BadAnswer { .. }), "{error}");
@@ -97,7 +97,7 @@ async fn an_interrupt_is_sent_until_its_request_returns_or_so_many_times() {
         while let Ok(more) = server.seen.try_recv() {
             sent += u32::from(matches!(more, Seen::Request { .. }));
         }
-        // At 100 ms between two of them.
+        // Two aborts are sent 100 ms apart.
         if request_ends {
             assert!(sent < 5, "{sent} aborts after the end");
         } else {
