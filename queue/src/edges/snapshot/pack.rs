@@ -1,8 +1,8 @@
-//! Frames while they are filled: records, and their rows in as few payloads as they have schemas.
+//! Frames while they are filled: records, and their rows in a few payloads of one schema each.
 //!
-//! A put of one row is a kilobyte as an Arrow stream of its own, and its record two hundred bytes of JSON
-//! that are nearly those of the put before. So rows of the same columns come into one payload whatever put
-//! they came with, and a frame is compressed; payload is not, see the parent's documentation.
+//! A put of one row takes a kilobyte as an Arrow stream of its own, and its record takes two hundred bytes of
+//! JSON that hardly differ from the record before. So rows of the same columns share a payload, whichever put
+//! brought them, and each frame is compressed. Payload is not compressed; see the parent's documentation.
 
 use std::io::Read;
 
@@ -16,24 +16,24 @@ use crate::journal::{Body, framed};
 use crate::record::{PayloadRecord, Record};
 use crate::store::{Chunk, ChunkId, Encoded, Loaded, payload_bytes};
 
-/// The approximate size of a payload of several records in bytes; larger records stay alone. A later read of
-/// one row reads the whole payload for its checksum, so the size is just large enough for the head to cost
-/// little.
+/// The approximate size in bytes of a payload that several records share; a record with at least half as many
+/// bytes gets a payload of its own. A later read of one row reads the whole payload for its checksum, so the
+/// size is just large enough for the head to cost little.
 const PACK_BYTES: usize = 256 << 10;
-/// A frame is closed when its records take this many bytes,
+/// A frame is closed when its records take this many bytes.
 const FRAME_BYTES: usize = 1 << 20;
-/// or its payload.
+/// A frame is also closed when its payloads take this many bytes.
 const FRAME_PAYLOAD_BYTES: usize = 1 << 20;
-/// Level of compression: zstd's default.
+/// The level of compression, which is zstd's default.
 const LEVEL: i32 = 3;
-/// What reading a frame may take of memory beside what it unpacks to, as a power of two; the level asks for
-/// 21.
+/// The largest zstd window that a reader accepts, as a power of two in bytes: it bounds the memory that
+/// unpacking takes beside its output. Frames of the level above ask for 21.
 const WINDOW_LOG_MAX: u32 = 23;
 
-/// What stands behind a frame.
+/// A payload that will follow the frame.
 #[derive(Debug)]
 enum Payload {
-    /// More rows may come into it.
+    /// More rows may be added.
     Open {
         rows: Vec<RecordBatch>,
         bytes: usize,
@@ -55,7 +55,7 @@ impl Payload {
     }
 }
 
-/// A frame that is being filled, and the payloads that will stand behind it.
+/// A frame that is being filled, and the payloads that will follow it.
 #[derive(Debug, Default)]
 pub(super) struct Filling {
     body: Body,
@@ -95,7 +95,8 @@ impl Filling {
         self.push(&Line::Record(record))
     }
 
-    /// The number of the payload that takes these rows, behind those that it has.
+    /// Adds the rows to the end of an open payload of their schema, or to a new payload, and returns the
+    /// payload's number.
     fn place(&mut self, loaded: Loaded) -> Result<usize, QueueError> {
         let more = loaded.rows.pieces().iter().map(payload_bytes).sum::<Result<usize, _>>()?;
         self.payload_bytes += more;
@@ -121,7 +122,7 @@ impl Filling {
         Ok(self.payloads.len() - 1)
     }
 
-    /// The frame, and what stands behind it.
+    /// Ends the frame; returns its bytes and then those of its payloads.
     pub(super) fn close(mut self, counts: &mut SnapshotCounts) -> Result<Vec<Bytes>, QueueError> {
         let payloads = self.payloads.into_iter().map(Payload::close).collect::<Result<Vec<_>, _>>()?;
         let stretches: Vec<Stretch> = payloads.iter().map(|bytes| Stretch::of(bytes)).collect();
@@ -136,7 +137,7 @@ impl Filling {
     }
 }
 
-/// What a frame's body was before it was compressed, if that has at most `bytes_max`.
+/// Unpacks a frame's body; a body that unpacks to more than `bytes_max` bytes is refused.
 pub(super) fn unpacked(body: &[u8], bytes_max: u64) -> Result<Vec<u8>, String> {
     let unpacking = || -> std::io::Result<Vec<u8>> {
         let mut decoder = zstd::Decoder::with_buffer(body)?.single_frame();
