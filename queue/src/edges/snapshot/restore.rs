@@ -89,8 +89,8 @@ struct Restoration<'a> {
 }
 
 impl TransferQueue {
-    /// Makes the partitions of a snapshot; no partition of the same name may exist yet. On an error nothing has
-    /// changed. No partition ever exists in part, even if the process dies.
+    /// Makes the partitions of a snapshot; no partition of the same name may exist yet. On an error nothing
+    /// has changed. No partition ever exists in part, even if the process dies.
     ///
     /// Not cancel-safe: if the call is dropped, the restoration goes on to its end.
     pub async fn restore(
