@@ -55,7 +55,7 @@ pub(crate) struct StepContext {
     pub(crate) epoch: Instant,
     /// Whether samples that are cut off keep their tokens.
     pub(crate) carries: bool,
-    /// Groups are cut off.
+    /// Cancelled when groups are cut off.
     pub(crate) cut: CancellationToken,
 }
 
