@@ -11,8 +11,8 @@
 //! ([`Staleness::admitted`]); then no group is ever too old, and nothing has to be thrown away.
 //!
 //! # Deliberately absent
-//! The claim itself: the queue compares versions again when rows are taken, because a trainer may take rows
-//! in another order.
+//! The claim itself: the queue compares versions again when rows are taken, because a trainer may claim them
+//! at another version.
 
 use serde::{Deserialize, Serialize};
 

@@ -275,7 +275,8 @@ async fn collect(context: &StepContext, dispatch: &Dispatch, graded: &Mutex<Vec<
                     spare = left;
                     tracing::warn!(dispatch = %dispatch.id, reason, "a sample has failed, and its group goes on without it");
                 }
-                // Dropping the other requests cancels them: with so few samples no gate would pass the group.
+                // Dropping the other requests cancels them: with so few samples the group would not be
+                // accepted.
                 None => return GroupEnd::Failed(reason),
             },
         }
