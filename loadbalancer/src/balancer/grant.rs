@@ -26,7 +26,7 @@ pub(super) struct Grant {
     pub(super) life: Arc<Life>,
     /// Number of samples.
     pub(super) weight: u32,
-    /// Counts the grants of the server, in order.
+    /// The number of this grant among the server's grants, in order.
     pub(super) number: u64,
     /// Expected tokens of all samples together.
     pub(super) tokens: u32,

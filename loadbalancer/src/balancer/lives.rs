@@ -57,17 +57,17 @@ impl LoadBalancer {
         });
     }
 
-    /// The server's engine has generated tokens since `since`.
+    /// Notes that the server's engine has generated tokens since `since`.
     pub(crate) fn has_generated(&self, id: ServerId, epoch: Epoch, since: Instant) {
         self.change_life(id, epoch, |server| server.change_breaker(|breaker| breaker.has_generated(since)));
     }
 
-    /// The server's engine was asked for a token, and generated it.
+    /// Notes that the server's engine was asked for a token, and generated it.
     pub(crate) fn has_proved(&self, id: ServerId, epoch: Epoch) {
         self.change_life(id, epoch, |server| server.change_breaker(|breaker| breaker.has_proved()));
     }
 
-    /// The server's present life and its places taken; `None` if it has left the fleet.
+    /// The server's present life and the number of places that are taken; `None` if it has left the fleet.
     pub(crate) fn life_and_places(&self, id: ServerId) -> Option<(Epoch, u32)> {
         let state = self.shared.state.lock();
         let server = &state.servers[state.index(id)?];

@@ -17,12 +17,12 @@ use crate::BalancerConfig;
 use crate::policy::Ask;
 use crate::server::{AdminState, ServerId};
 
-/// Servers that are reserved at a time, each for another request that fits nowhere.
+/// The most servers that a pass reserves, each for another request that fits nowhere.
 const RESERVED_MAX: usize = 8;
-/// Looks at the whole fleet for requests that fit nowhere.
+/// The most looks of a pass at the whole fleet for requests that fit nowhere.
 const LOOKS_MAX: usize = 16;
-/// Requests that fit nowhere and are passed over. A request behind them is looked at when one of them has
-/// been served.
+/// The most requests that fit nowhere and are passed over. A request behind them is looked at when one of
+/// them has been served.
 const PASSED_OVER_MAX: usize = 256;
 
 /// A demand that fitted nowhere in this pass: a request that demands as much does not fit either.
@@ -52,7 +52,7 @@ enum Prospect {
     FleetIsFull,
 }
 
-/// What came of looking for a server.
+/// The result of looking for a server.
 enum Placed {
     Granted(Grant),
     /// There is no room for this request; requests behind it may find some.
@@ -96,7 +96,7 @@ impl<'a> Pass<'a> {
     fn serve(&mut self, key: WaiterKey) -> bool {
         let Some(waiter) = self.state.waiters.get_mut(&key) else { return true };
         let (weight, tokens, group) = (waiter.weight, waiter.tokens, waiter.group);
-        // Given back below: looking for a server needs the whole state.
+        // The list is put back below: looking for a server needs the whole state.
         let exclude = std::mem::take(&mut waiter.exclude);
         let avoid: &[ServerId] = if self.state.honours(&exclude, weight) { &exclude } else { &[] };
         let placed = self.place(&Ask { weight, tokens, group, avoid });

@@ -104,7 +104,7 @@ impl Server {
         if self.is_open() { self.capacity.saturating_sub(self.in_use) } else { 0 }
     }
 
-    /// Whether the server may be given a permit, as far as it has places.
+    /// Whether the server may be given a permit, if it has room for one.
     pub(super) fn is_open(&self) -> bool {
         self.admin == AdminState::Active && self.breaker.is_open() && self.gate.hold().is_none()
     }

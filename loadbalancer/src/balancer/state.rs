@@ -18,12 +18,12 @@ use crate::{BalancerConfig, BalancerError, Priority};
 
 /// Weight of the earlier measurements of the fleet at each new one.
 const MEAN_MEMORY: f64 = 0.99;
-/// Names of departed servers that are remembered.
+/// The most names of departed servers that are remembered.
 const DEPARTED_MAX: usize = 1 << 12;
 /// Shortest time between two updates of the penalties, however many permits are asked for.
 const SETTLE_GRAIN: Duration = Duration::from_millis(10);
 
-/// What a waiting request is told in the end.
+/// The answer to a waiting request: its places, or why it gets none.
 pub(super) type Decision = Result<Grant, BalancerError>;
 
 /// A request on the waiting list. Its task holds the receiver until the request has left the list.
@@ -36,7 +36,7 @@ pub(super) struct Waiter {
     pub(super) answer: oneshot::Sender<Decision>,
 }
 
-/// Priority, then order of arrival: the order in which requests are served.
+/// The order in which requests are served: by priority, then in order of arrival.
 pub(super) type WaiterKey = (Priority, u64);
 
 /// Means of what samples took lately, over all servers.
@@ -76,7 +76,7 @@ pub(super) struct Changes {
 
 #[derive(Debug)]
 pub(super) struct State {
-    /// In order of their ids.
+    /// The servers in order of their ids.
     pub(super) servers: Vec<Server>,
     /// What policies see of each server, in the same order.
     pub(super) candidates: Vec<Candidate>,
@@ -85,7 +85,7 @@ pub(super) struct State {
     /// Before this time no candidate has to be updated.
     settles_at: Instant,
     pub(super) next_server: u32,
-    /// Permits out, over all servers.
+    /// Places that permits hold, over all servers.
     pub(super) in_use: u32,
     pub(super) waiters: BTreeMap<WaiterKey, Waiter>,
     pub(super) next_waiter: u64,
@@ -226,8 +226,8 @@ impl State {
         unsettled.filter_map(|index| self.servers[index].opens_at).min()
     }
 
-    /// The heaviest request that a server of the fleet could hold. Dead servers count, since they may come
-    /// back.
+    /// The weight of the heaviest request that a server of the fleet could hold. Dead servers count, since
+    /// they may come back.
     pub(super) fn heaviest(&self, config: &BalancerConfig) -> u32 {
         let places = self.servers.iter().map(|server| server.capacity.max(self.capacity_ceiling));
         places.max().unwrap_or(0).min(config.capacity_total.unwrap_or(u32::MAX))
@@ -264,7 +264,8 @@ impl State {
         exclude.is_empty() || self.servers.iter().any(other)
     }
 
-    /// After the fleet has become smaller: fails the waiting requests that no server could ever hold.
+    /// Fails the waiting requests that no server could ever hold. It is called after the fleet has become
+    /// smaller.
     pub(super) fn dismiss_hopeless(&mut self, config: &BalancerConfig) {
         let largest = self.heaviest(config);
         if self.servers.is_empty() || self.waiters.is_empty() {

@@ -42,7 +42,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// How far this life of the server has come with a version.
+    /// The version that this life of the server has loaded, and which later phases are done.
     pub(super) fn has(&self, epoch: Epoch, version: u64) -> Option<Loaded> {
         self.has.filter(|has| has.epoch == epoch && has.version == version)
     }
@@ -125,7 +125,7 @@ pub(super) struct Book {
     next: Option<(Announcement, Vec<oneshot::Sender<UpdateReport>>)>,
     recoveries: Vec<oneshot::Sender<Vec<ServerRef>>>,
     catch_ups: Vec<oneshot::Sender<Vec<ServerUpdate>>>,
-    /// Cancelled to have the running job give way to an announcement.
+    /// Cancelled when an announcement comes, so that the running job gives way to it.
     yields: Option<CancellationToken>,
     /// Whether the task runs.
     pub(super) is_working: bool,
@@ -194,7 +194,7 @@ impl Book {
         self.catch_ups.push(reply);
     }
 
-    /// The most urgent job. With none left, the task counts as ended from this moment on.
+    /// Takes the most urgent job. If there is none, the task counts as ended from this moment on.
     pub(super) fn take(&mut self, end: &CancellationToken) -> Option<Job> {
         self.yields = None;
         if let Some((announcement, replies)) = self.next.take() {
@@ -213,8 +213,8 @@ impl Book {
         Some(job)
     }
 
-    /// The task has ended in the middle of a job: all queued jobs are dropped, which ends the waiting of
-    /// their callers.
+    /// Called when the task has ended in the middle of a job: drops all queued jobs, which ends the waiting
+    /// of their callers.
     pub(super) fn abandon(&mut self) {
         self.is_working = false;
         (self.next, self.yields, self.phase) = (None, None, None);

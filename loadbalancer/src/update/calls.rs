@@ -17,7 +17,7 @@ use crate::control::{ControlError, EngineControl};
 pub(super) enum Attempt {
     /// It was not made, for this reason.
     NotMade(String),
-    /// It was not answered in time, or given up: its effect is unknown.
+    /// It was not answered in time, or it was given up: its effect is unknown.
     Unanswered(String),
     /// The server answered.
     Answered(Result<(), ControlError>),
@@ -60,7 +60,7 @@ pub(super) fn pause(control: Arc<dyn EngineControl>, target: Target, mode: Pause
     async move { control.pause(&target.server, mode).await }.boxed()
 }
 
-/// Has the server load the announced weights.
+/// Asks the server to load the announced weights.
 pub(super) fn load(
     control: Arc<dyn EngineControl>,
     target: Target,
@@ -74,7 +74,7 @@ pub(super) fn load(
     async move { control.collective_rpc(&target.server, &rpc, &kwargs).await }.boxed()
 }
 
-/// Has the server receive weights from the trainer.
+/// Asks the server to receive weights from the trainer.
 pub(super) fn transfer(
     control: Arc<dyn EngineControl>,
     target: Target,
@@ -93,7 +93,7 @@ pub(super) fn transfer(
             }
             control.finish_weight_update(server, Some(&*announcement.label)).await
         };
-        // The transfer has begun: a call that the server does not offer has failed in its middle.
+        // The transfer has begun: if the server does not offer this call, the transfer has failed half-way.
         received.await.map_err(|error| match error {
             ControlError::Unsupported { server, what } => {
                 ControlError::Failed { server, what, reason: "it does not offer this".to_owned() }

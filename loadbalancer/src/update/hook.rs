@@ -52,8 +52,8 @@ pub(super) async fn post(
     Err(format!("{url} answered with status {status}{}", error_text(response).await))
 }
 
-/// Ends a program and all processes that it has started. Once the program has been waited for, another
-/// process may get its number, so that the group forgets it then.
+/// Kills a program and all processes that it has started when it is dropped. Once the program has been waited
+/// for, another process may get its number, so `leader` is cleared then.
 struct Group {
     leader: Option<Pid>,
 }

@@ -39,10 +39,10 @@ pub(super) struct Inner {
 
 impl Inner {
     /// Resumes an engine and lets its server take permits again. Repeats the call until it succeeds, the
-    /// server is lost, or `until` has come; with a token only until that is cancelled.
+    /// server is lost, `until` has come, or the token is cancelled.
     ///
-    /// A round passes no token: it resumes only the engines that are owed it. A recovery passes its token,
-    /// having found the engine paused.
+    /// A round passes no token: only an engine that has to be resumed gets the call. A recovery passes its
+    /// token, because it has found the engine paused.
     pub(super) async fn resume(
         &self,
         target: &Target,
@@ -58,8 +58,8 @@ impl Inner {
         }
         let call_until = || until.min(Instant::now() + CALL_MAX);
         if needs_abort {
-            // The permits of its requests are revoked, so that no caller reads their answers, also if this
-            // call fails.
+            // The permits of its requests are revoked, so even if this call fails no caller reads their
+            // answers.
             let _ = tokio::time::timeout_at(call_until(), self.control.pause(server, PauseMode::Abort)).await;
         }
         let mut pause = RESUME_PAUSE_MIN;
@@ -103,7 +103,7 @@ impl Inner {
             Some(UpdatePhase { phase, version, since: Instant::now(), deadline, awaited });
     }
 
-    /// The phase waits for this server no longer.
+    /// Notes that the phase no longer waits for this server.
     pub(super) fn leave_phase(&self, server: &str) {
         if let Some(phase) = &mut self.book.lock().phase {
             phase.awaited.retain(|awaited| **awaited != *server);

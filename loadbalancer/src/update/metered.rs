@@ -6,7 +6,7 @@ use metrics::{counter, gauge, histogram};
 
 use super::{Phase, UpdateOutcome, UpdateReport};
 
-/// Counts what updates do. Updates are rare, so that handles are looked up each time.
+/// Records what updates do. Updates are rare, so the handles are looked up each time.
 #[derive(Debug, Default)]
 pub(super) struct UpdateMetrics;
 
@@ -19,13 +19,13 @@ impl UpdateMetrics {
         }
     }
 
-    /// Time of a phase over all servers, also while they catch up.
+    /// Records the time of a phase over all servers, also while they catch up.
     pub(super) fn phase(&self, phase: Phase, took: Duration) {
         histogram!("rolldock_weight_update_phase_seconds", "phase" => phase.as_str())
             .record(took.as_secs_f64());
     }
 
-    /// One server has missed an update.
+    /// Counts a server that has missed an update.
     pub(super) fn failed(&self, phase: Phase) {
         counter!("rolldock_weight_update_failures_total", "phase" => phase.as_str()).increment(1);
     }

@@ -117,7 +117,7 @@ impl Round {
     }
 
     async fn pause(&mut self, mode: PauseMode) {
-        // Noted before the first call: an engine may have paused although its answer was lost.
+        // This is noted before the first call: an engine may have paused although its answer was lost.
         self.inner.owe(self.participants.iter().map(|participant| participant.target.id));
         let control = Arc::clone(&self.inner.control);
         self.each(Phase::Pause, |_| true, |target| calls::pause(Arc::clone(&control), target, mode)).await;
@@ -302,8 +302,8 @@ impl Round {
         }
     }
 
-    /// Notes what a server has; says whether its running requests have to be aborted before its engine goes
-    /// on.
+    /// Notes which weights a server has. Returns whether its running requests have to be aborted before its
+    /// engine is resumed.
     fn settle(&self, participant: &Participant, version: u64) -> bool {
         let Target { id, epoch, .. } = participant.target;
         let Participant { is_reset, is_labelled, is_named, .. } = *participant;

@@ -21,7 +21,7 @@ use crate::snapshot::ServerSnapshot;
 use crate::tasks;
 use crate::{ServerRef, invariants};
 
-/// Ends all waiting if the task panics.
+/// Ends the waiting of all callers if the task panics.
 struct Working<'a> {
     inner: &'a Inner,
     is_over: bool,

@@ -20,9 +20,9 @@ pub enum ErrorClass {
 /// Whether the engine can have started on the request when the error came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Admission {
-    /// It cannot; the same request (same id, same seed) may be sent again.
+    /// The engine cannot have started: the request may be sent again with the same id and the same seed.
     Never,
-    /// It may have; only a new attempt (new id, new seed) is safe.
+    /// The engine may have started: only a new attempt with a new id and a new seed is safe.
     Possible,
 }
 
@@ -87,7 +87,7 @@ pub enum EngineError {
         /// The name.
         server: String,
     },
-    /// A server whose facts do not fit the recipe; found by the probe at start.
+    /// A server whose facts do not fit the recipe, as the probe has found at the start.
     #[error("server={server} does not fit the recipe: {reason}")]
     Unfit {
         /// The server's name.

@@ -1,16 +1,16 @@
 //! What stands between the rollout core and an inference server.
 //!
-//! The core speaks token ids in flat buffers and knows nothing of JSON, HTTP or simulation: it holds an
-//! [`Engine`] and a server's name from its permit. [`http`] speaks to real servers, [`simulated`] to a
+//! The core works with token ids in flat buffers and knows nothing of JSON, HTTP or simulation: it has an
+//! [`Engine`], and gets the server's name from its permit. [`http`] talks to real servers, [`simulated`] to a
 //! simulated fleet in the same process, on real or virtual time.
 //!
 //! # Invariants
 //! - **Architecture Invariant:** nothing outside [`http`] parses or writes an engine's wire format.
 //! - Dropping the future of [`Engine::generate`] gives the engine's slots back: the HTTP implementation
 //!   closes the connection, the simulation frees the sequences.
-//! - A [`Generation`] that is returned has passed every check of its bytes; what fails one is an
-//!   [`EngineError`] with a reason, never a sample with holes.
-//! - What a request that was cut off leaves in its [`Progress`] has passed the same checks.
+//! - A [`Generation`] that is returned has passed every check of its bytes. An answer that fails a check is
+//!   an [`EngineError`] with a reason, never a sample with holes.
+//! - The tokens that a cut-off request leaves in its [`Progress`] have passed these checks too.
 //!
 //! # Deliberately absent
 //! Retries: whether, where and how often a request is tried again is the rollout core's business (it owns
@@ -32,7 +32,7 @@ pub use error::{Admission, EngineError, ErrorClass};
 pub use progress::Progress;
 pub use rolldock_dispatch::{FinishReason, PartialOutput, VersionSpan};
 
-/// Sampling parameters, as the field and the engines name them.
+/// Sampling parameters, under the names that papers and engines use.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SamplingParams {
@@ -54,8 +54,8 @@ impl Default for SamplingParams {
 
 /// One request for `n` samples of one prompt.
 ///
-/// Sample `i` of the answer is drawn with seed `seed + i`, which is how the engine derives the seeds of a
-/// request with `n > 1`; so one request of n and n requests of one give the same samples.
+/// Sample `i` of the answer is drawn with seed `seed + i`, because the engine derives the seeds of a request
+/// with `n > 1` in this way. So one request for n samples and n requests for one give the same samples.
 #[derive(Debug, Clone)]
 pub struct GenerateRequest {
     /// Unique over the run and all its dispatches; the engine can abort by it.
@@ -72,20 +72,20 @@ pub struct GenerateRequest {
     pub max_tokens: u32,
     /// Shared by every request of a step.
     pub sampling: Arc<SamplingParams>,
-    /// Where the request leaves what it has if it does not end well; without it, that is lost.
+    /// Where the request leaves its tokens if it does not end well; if absent, they are lost.
     pub progress: Option<Progress>,
-    /// Whether tokens are reported into `progress` as they come, and not only by an engine that ends the
-    /// request early. The answer is the same.
+    /// Whether tokens are put into `progress` as they come. Otherwise they get there only if the engine ends
+    /// the request early. The answer is the same in both cases.
     pub stream: bool,
-    /// Set where `prompt_ids` ends in tokens of the sample itself. Only the simulation reads it: a real model
+    /// Set if `prompt_ids` ends in tokens of the sample itself. Only the simulation reads it: a real model
     /// needs no more than the tokens.
     pub resumed: Option<Resumed>,
-    /// Separates prefix caches, as those of different weights: only requests with the same salt share one.
-    /// Sent in the dialects that have it.
+    /// Keeps prefix caches apart, for example those of different weights: only requests with the same salt
+    /// share a cache. It is sent in the dialects that have it.
     pub cache_salt: Option<Arc<str>>,
 }
 
-/// What a sample that was cut off goes on from; a request of one sample.
+/// What a sample that was cut off goes on from. Its request is for one sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resumed {
     /// Number of tokens at the end of `prompt_ids` that are the sample's own earlier tokens.
@@ -103,7 +103,7 @@ pub struct SampleOutput {
     pub logprobs: Vec<f32>,
     /// Why it ended.
     pub finish_reason: FinishReason,
-    /// Spans that cover all tokens, or none where the dialect does not report them.
+    /// Spans that cover all tokens; empty if the dialect does not report them.
     pub version_spans: Vec<VersionSpan>,
 }
 
@@ -116,7 +116,7 @@ pub struct Generation {
 
 /// A fleet of servers that generate.
 ///
-/// Servers are named by the name they have in the load balancer, so that membership has one owner.
+/// A server has the name that it has in the load balancer, so that membership has one owner.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -160,8 +160,8 @@ pub struct Generation {
 pub trait Engine: Send + Sync + 'static {
     /// Runs one request to its end on the server called `server`.
     ///
-    /// Cancel-safe: dropping the future frees what the request holds on the engine. There is no time-out in
-    /// here but the connect time-out; deadline and stall are the caller's.
+    /// Cancel-safe: dropping the future frees what the request holds on the engine. The only time-out in here
+    /// is the connect time-out; deadlines and stalls are for the caller to handle.
     fn generate<'a>(
         &'a self,
         server: &'a str,
@@ -172,16 +172,17 @@ pub trait Engine: Send + Sync + 'static {
     /// [`EngineError::Aborted`] and the request's [`Progress`] has its tokens.
     ///
     /// An abort that comes within 10 ms of its request is usually lost, so it is repeated until the request
-    /// returns, a bounded number of times. It is no promise: the caller sets itself a limit, and then drops
-    /// `generate`. Cancel-safe.
+    /// returns, a bounded number of times. It may fail all the same: the caller needs a limit of its own,
+    /// after which it drops `generate`. Cancel-safe.
     fn interrupt(&self, server: &str, request_id: &Arc<str>) -> BoxFuture<'_, ()>;
 
-    /// Says that the request's future was dropped: aborts it by id where the engine offers that.
+    /// Tells the engine that the request's future was dropped; the request is aborted by id if the engine
+    /// offers that.
     ///
     /// Returns at once; whatever it starts is bounded in number and time and ends with the engine's scope.
     fn cancelled(&self, server: &str, request_id: &Arc<str>);
 
-    /// Waits until the aborts that [`Engine::cancelled`] started have ended, at most `limit`.
+    /// Waits until the aborts that [`Engine::cancelled`] started have ended, for at most `limit`.
     ///
     /// Cancel-safe.
     fn settle(&self, limit: Duration) -> BoxFuture<'_, ()>;

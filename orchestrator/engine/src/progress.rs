@@ -1,8 +1,7 @@
 //! What a request that was cut off leaves behind.
 //!
-//! A [`Progress`] is handed in with a request and read by the caller that handed it in, after the request has
-//! ended or its future has been dropped. What is in there has passed the checks that a whole answer passes;
-//! what has not is not in there.
+//! The caller hands in a [`Progress`] with a request, and reads it after the request has ended or its future
+//! has been dropped. It holds only tokens that have passed the checks that a whole answer passes.
 //!
 //! # Invariants
 //! - A request that ends well leaves nothing: its tokens are in its [`Generation`](super::Generation).
@@ -17,7 +16,8 @@ use parking_lot::Mutex;
 use super::{PartialOutput, SampleOutput};
 
 impl SampleOutput {
-    /// The sample that a part is, if it has ended. Every sample has at least one token.
+    /// Turns a part that has ended into a sample. Returns `None` for a part that has not ended or has no
+    /// token.
     pub(super) fn finished(part: PartialOutput) -> Option<Self> {
         let PartialOutput { response_ids, logprobs, version_spans, finish_reason } = part;
         let finish_reason = finish_reason.filter(|_| !response_ids.is_empty())?;
@@ -25,21 +25,22 @@ impl SampleOutput {
     }
 }
 
-/// Where a request leaves what it has, one part per sample, in order of their index.
+/// Where a request leaves its tokens, one part per sample, in order of their index.
 ///
-/// Clones are of the same place. It belongs to one request: handed to a second one, it is emptied.
+/// Clones share their content. A progress belongs to one request; if it is handed to a second one, it is
+/// emptied.
 #[derive(Debug, Clone, Default)]
 pub struct Progress {
     samples: Arc<Mutex<Vec<PartialOutput>>>,
 }
 
 impl Progress {
-    /// With nothing in it.
+    /// A progress with nothing in it.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What is there, and leaves nothing. Empty, or one part per sample of the request.
+    /// Takes out what is there: nothing, or one part per sample of the request.
     pub fn take(&self) -> Vec<PartialOutput> {
         std::mem::take(&mut self.samples.lock())
     }

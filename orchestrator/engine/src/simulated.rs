@@ -1,8 +1,8 @@
 //! A simulated fleet in the same process: no sockets, and on a paused clock no real time.
 //!
-//! One [`SimulatedEngine`] is both faces of the fleet, as a real server has both: it generates for the
-//! rollout core and answers the load balancer's control. Answers pass the same checks as those of real
-//! servers, so that an injected fault takes the path that the real one would.
+//! Like a real server, a [`SimulatedEngine`] has two sides: it generates for the rollout core, and it answers
+//! the control calls of the load balancer. Its answers pass the same checks as those of real servers, so an
+//! injected fault takes the path that the real one would take.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::{Engine, EngineError, GenerateRequest, Generation, PartialOutput, Res
 
 mod partial;
 
-/// What is waited after each abort of an interrupt, before it is sent again: the simulation too loses those
+/// The pauses after each abort of an interrupt, before it is sent again: the simulation, too, loses aborts
 /// that come too early.
 const INTERRUPT_PAUSES: [Duration; 4] = [
     Duration::from_millis(1),
@@ -28,7 +28,8 @@ const INTERRUPT_PAUSES: [Duration; 4] = [
     Duration::from_millis(250),
 ];
 
-/// Chunks of a streamed request that wait to be taken; the engine keeps what finds no room for the next.
+/// The most chunks of a streamed request that wait to be taken. Tokens that find no room stay in the engine,
+/// and leave with the next chunk.
 const CHUNKS_MAX: usize = 16;
 
 /// Simulated servers by the names of their configurations.
@@ -50,12 +51,12 @@ impl SimulatedEngine {
         Self { servers: Arc::new(by_name) }
     }
 
-    /// A server, to read its counters or to injure it.
+    /// A server, to read its counters or to inject a fault.
     pub fn server(&self, name: &str) -> Option<&SimServer> {
         self.servers.get(name)
     }
 
-    /// In order of their names.
+    /// The servers in order of their names.
     pub fn servers(&self) -> impl Iterator<Item = &SimServer> {
         self.servers.values()
     }
@@ -106,7 +107,7 @@ impl SimulatedEngine {
     }
 }
 
-/// What a real client would have seen.
+/// The error that the client of a real server would have returned.
 fn engine_error(name: &str, error: &SimError) -> EngineError {
     let server = name.to_owned();
     let reason = error.to_string();

@@ -2,7 +2,7 @@
 
 use super::VersionSpan;
 
-/// What engines write in place of minus infinity and of NaN; no sampled token has it.
+/// The value that engines write in place of minus infinity and of NaN; no sampled token has it.
 const POISON_LOGPROB: f32 = -9999.0;
 
 /// Whether a log-probability says that the engine computed nonsense.
@@ -10,7 +10,8 @@ pub(super) fn is_poisoned(logprob: f32) -> bool {
     !logprob.is_finite() || logprob == POISON_LOGPROB
 }
 
-/// Whether the spans cover `tokens` tokens in order, without gap or overlap; no spans at all is fine too.
+/// Whether the spans cover `tokens` tokens in order, without gap or overlap. Having no spans at all counts as
+/// covering them.
 pub(super) fn spans_cover(spans: &[VersionSpan], tokens: usize) -> bool {
     let mut covered = 0;
     for span in spans {

@@ -119,7 +119,7 @@ async fn check_streamed_is_whole(fixture: &Fixture) {
     assert!(progress.take().is_empty());
 }
 
-/// An interrupt in the middle gives what there is, streamed or not.
+/// An interrupt in the middle gives the tokens so far, streamed or not.
 async fn check_interrupts(fixture: &Fixture, has_spans: bool) {
     let whole = fixture.generate(request("whole", 2, 7)).await.unwrap();
     for stream in [false, true] {
@@ -168,7 +168,7 @@ async fn check_deaths(fixture: &Fixture) {
     }
 }
 
-/// An interrupt that comes with its request is lost at first, and then is not.
+/// An interrupt that comes with its request is lost at first; a later repetition arrives.
 async fn check_early_interrupts(fixture: &Fixture) {
     for (number, stream) in [false, true].into_iter().enumerate() {
         let asked = GenerateRequest { stream, ..request(&format!("early-{number}"), 1, 7) };
@@ -176,7 +176,7 @@ async fn check_early_interrupts(fixture: &Fixture) {
         let (answer, ()) = tokio::join!(fixture.generate(asked), fixture.engine.interrupt("s", &id));
         assert!(matches!(answer, Err(EngineError::Aborted { .. })), "{answer:?}");
     }
-    // Nothing is there to interrupt: it ends all the same.
+    // There is nothing to interrupt, and the call ends all the same.
     let idle = fixture.engine.interrupt("s", &"nobody".into());
     tokio::time::timeout(PATIENCE, idle).await.expect("the interrupt hangs");
     fixture.engine.interrupt("nowhere", &"nobody".into()).await;
@@ -232,7 +232,7 @@ async fn over_http_a_death_in_a_stream_leaves_a_prefix() {
 
 #[tokio::test]
 async fn over_http_an_interrupt_that_comes_too_early_is_repeated() {
-    // At a real server's pace, of which the answers would take ten seconds.
+    // The server has the pace of a real one, so the answers would take ten seconds.
     for dialect in [Dialect::Generate, Dialect::Completions] {
         check_early_interrupts(&over_http(dialect, 1.0).await).await;
     }
@@ -275,7 +275,7 @@ async fn run_in_pieces(engine: &SimulatedEngine, seed: u64, stream: bool) -> (Sa
             request_id: format!("{seed}-{stream}-{cuts}").into(),
             prompt_ids: whole.prompt_ids.iter().chain(&sample.response_ids).copied().collect(),
             max_tokens: whole.max_tokens - tokens,
-            // A segment has a seed of its own; what it goes on from counts.
+            // A segment has a seed of its own, but what it goes on from decides its tokens.
             seed: seed + 1_000 * u64::from(cuts),
             resumed: (cuts > 0).then_some(Resumed { tokens, seed }),
             progress: Some(progress.clone()),

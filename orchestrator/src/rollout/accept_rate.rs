@@ -1,6 +1,6 @@
 //! The measured share of groups that pass the filter, for on-demand launch.
 
-/// Evidence of the last steps counts half as much with every step: the share moves as the policy learns.
+/// The weight of earlier evidence is halved with every step, because the share moves as the policy learns.
 const AGEING: f64 = 0.5;
 /// A prior of two valid and two filtered groups: it is outweighed after a few dozen groups.
 const PRIOR: f64 = 2.0;
@@ -31,8 +31,9 @@ impl AcceptRate {
         (self.valid + PRIOR) / (self.valid + self.filtered + 2.0 * PRIOR)
     }
 
-    /// Valid groups to count on among `running`: the mean less one standard deviation. A group too many costs
-    /// its tokens, a group too few costs a whole response at the end of the step.
+    /// The number of valid groups to count on among `running`: the mean less one standard deviation. One
+    /// group too many costs its tokens; one group too few costs the time of a whole response at the end of
+    /// the step.
     pub(crate) fn expected_at_least(&self, running: usize) -> f64 {
         let rate = self.mean();
         let expected = running as f64 * rate;

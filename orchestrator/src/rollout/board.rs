@@ -1,19 +1,20 @@
 //! The state of a step: what may be sent out next, what is running, what has ended, and when to stop.
 //!
 //! The early-stopping coordinator, the dispatch queue and the ledger change together or not at all, so they
-//! are one plain data structure behind one lock: no await, no clock, no randomness. Whatever workers do at
+//! are one plain data structure behind one lock, without await, clock or randomness. Although workers run at
 //! the same time, a step is a sequence of calls to [`Board::next`] and [`Board::end`], and a property test
 //! can play any such sequence.
 //!
 //! # How a step stops
 //! - [`EarlyStop::First`]: a valid group is accepted when it ends; the step stops at the target.
 //! - [`EarlyStop::Fifo`]: groups are decided in dispatch order. A valid group is accepted when every group
-//!   before it has ended, and the step stops when the target is reached. What was sent out first is never
-//!   overtaken by what happened to be short, so acceptance does not depend on length.
-//! - [`EarlyStop::Off`]: decided in dispatch order too, but everything that was sent out is awaited.
+//!   before it has ended, and the step stops when the target is reached. A short group never overtakes a
+//!   group that was sent out before it, so acceptance does not depend on length.
+//! - [`EarlyStop::Off`]: groups are decided in dispatch order too, but every group that was sent out is
+//!   awaited.
 //!
-//! Groups that only yielding gates are against are set aside, and accepted at the end of a step that would be
-//! short.
+//! A group that is rejected only by gates that yield is set aside, and accepted at the end of a step that
+//! would be short otherwise.
 //!
 //! # What is handed from step to step
 //! Held groups (valid, beyond the target) and requeued prompts keep their dispatch numbers, which are smaller
@@ -59,9 +60,9 @@ pub(crate) struct Dispatch {
     pub(crate) prompt: Arc<Prompt>,
     /// Attempts that its parents have used up.
     pub(crate) first_attempt: u32,
-    /// The servers' version when it was sent out, or the oldest of the tokens that it brings.
+    /// The servers' version when it was sent out, or the version of the oldest token that it brings.
     pub(crate) policy_version: u64,
-    /// What its parent left unfinished.
+    /// The samples that its parent has left.
     pub(crate) carried: Option<Arc<CarriedGroup>>,
     pub(crate) returns: u32,
 }
@@ -84,7 +85,7 @@ pub(crate) enum GroupEnd {
     Valid(Box<Group>),
     /// All samples are finished, and a gate rejects the group for this reason.
     Filtered(&'static str),
-    /// Filtered by gates that yield when the step would be short.
+    /// All samples are finished, and only gates reject the group that yield to a step that would be short.
     SetAside(Box<Group>),
     /// Cut off by the early stop or an interrupt.
     Cancelled,
@@ -128,10 +129,10 @@ pub(crate) struct EndedStep {
 
 #[derive(Debug)]
 enum Slot {
-    /// From an earlier step, not yet sent out in this one.
+    /// A prompt that waits for its next dispatch.
     Queued(Requeued),
     Running(Dispatch),
-    /// Valid, not yet decided.
+    /// A valid group that is not decided yet.
     Valid(Box<Group>),
 }
 
@@ -151,7 +152,8 @@ pub(crate) struct Board {
     next_number: u64,
     /// Undecided numbers of this step, in dispatch order.
     slots: BTreeMap<u64, Slot>,
-    /// Numbers in `slots` that are `Queued` or `Valid`, so that finding the first one costs no scan.
+    /// The numbers in `slots` that are `Queued`, and below those that are `Valid`: finding the first one
+    /// needs no scan.
     queued: BTreeSet<u64>,
     undecided: BTreeSet<u64>,
     /// Filtered groups that a short step may accept, by number; at most as many as the step may still need.
@@ -212,7 +214,7 @@ impl Board {
             return Next::Done;
         }
         if let Some(number) = self.queued.pop_first() {
-            // Also under on-demand launch: in dispatch order everything else waits for it.
+            // This holds under on-demand launch too: in dispatch order every later group waits for it.
             let Some(Slot::Queued(requeued)) = self.slots.remove(&number) else { return Next::Wait };
             return Next::Run(self.send_out_again(number, requeued));
         }
@@ -249,7 +251,7 @@ impl Board {
 
     fn send_out_again(&mut self, number: u64, requeued: Requeued) -> Dispatch {
         let Requeued { parent, prompt, first_attempt, carried, returns } = requeued;
-        // Tokens that are too old to go on from are not worth their age.
+        // Tokens that are too old are dropped, and the group starts again.
         let fresh_from = self.config.staleness.fresh_from(self.claim_version());
         let carried = carried.filter(|group| group.policy_version_min() >= fresh_from);
         let oldest = carried.as_ref().map_or(u64::MAX, |group| group.policy_version_min());
@@ -283,7 +285,7 @@ impl Board {
         self.stopped
     }
 
-    /// Whether nothing is running and nothing more will.
+    /// Whether no group is running and none will be sent out.
     pub(crate) fn is_finished(&self) -> bool {
         if self.running > 0 {
             return false;
@@ -299,7 +301,7 @@ impl Board {
         self.source_exhausted && self.fresh.is_empty()
     }
 
-    /// What was decided and has not been handed on.
+    /// Takes the next decision that has not been handed on.
     pub(crate) fn take_decided(&mut self) -> Option<Decided> {
         self.decided.pop_front()
     }
@@ -354,7 +356,7 @@ impl Board {
         self.config.early_stop = early_stop;
     }
 
-    /// Where in dispatch order the step waits: the first number that is undecided and not valid yet.
+    /// The group that the step waits for: the first running one in dispatch order.
     pub(crate) fn waits_for(&self) -> Option<(DispatchId, Arc<Prompt>)> {
         self.slots.values().find_map(|slot| match slot {
             Slot::Running(dispatch) => Some((dispatch.id, Arc::clone(&dispatch.prompt))),
@@ -363,14 +365,14 @@ impl Board {
     }
 }
 
-/// Counts for people.
+/// Groups by state, for displays.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Groups the step must collect.
     pub target: usize,
     /// Groups handed on.
     pub accepted: usize,
-    /// Accepted, or valid and waiting for groups before them.
+    /// Groups that are accepted, or valid and not yet decided.
     pub valid: usize,
     /// Groups in flight.
     pub running: usize,

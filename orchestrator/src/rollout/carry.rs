@@ -1,4 +1,4 @@
-//! What a group that was cut off keeps: its finished samples, and the tokens of the others.
+//! The samples that a group keeps when it is cut off: finished ones, and the tokens of the others.
 //!
 //! # Invariants
 //! A sample is finished or continues, never both: a group has each index once.
@@ -37,7 +37,7 @@ pub struct CarriedGroup {
 }
 
 impl CarriedGroup {
-    /// Oldest policy version of its tokens.
+    /// The oldest policy version of the group's tokens.
     pub fn policy_version_min(&self) -> u64 {
         let graded = self.graded.iter().map(|sample| sample.policy_version_min);
         let others = self.samples.iter().map(|sample| sample.policy_version_min);

@@ -40,7 +40,7 @@ impl Default for CarryLimits {
     }
 }
 
-/// The recipe's `timeouts`, by key.
+/// The part of the recipe that the rollout core needs.
 #[derive(Debug, Clone)]
 #[expect(missing_docs, reason = "documented where users write them: in `recipe::Rollout`")]
 pub struct RolloutConfig {

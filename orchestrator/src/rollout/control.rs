@@ -58,8 +58,8 @@ pub struct RolloutControl {
 }
 
 impl RolloutControl {
-    /// The servers have this version now. Groups that have become too old for the recipe are given up; groups
-    /// that waited for the trainer are sent out.
+    /// Notes that the servers have this version now. Groups that have become too old for the recipe are given
+    /// up; groups that waited for the trainer are sent out.
     pub fn set_policy_version(&self, version: u64) {
         let fresh_from = {
             let mut board = self.board.lock();
@@ -72,8 +72,8 @@ impl RolloutControl {
         self.signals.changed.notify_waiters();
     }
 
-    /// The servers are about to have this version. Groups that it makes too old for the recipe are given up
-    /// now, before they are carried over the update.
+    /// Notes that the servers are about to have this version. Groups that it makes too old for the recipe are
+    /// given up now, before they are carried over the update.
     pub fn retire_before(&self, version: u64) {
         let fresh_from = self.board.lock().fresh_from_at(version);
         self.signals.fresh_from.send_replace(fresh_from);
@@ -84,19 +84,19 @@ impl RolloutControl {
         self.policy_version.load(Ordering::Relaxed)
     }
 
-    /// One more of the groups that were handed on is in the queue, or never will be.
+    /// Notes that one more of the groups that were handed on is in the queue, or never will be.
     pub fn was_put(&self) {
         self.board.lock().was_put();
         self.waits.progressed();
         self.signals.changed.notify_waiters();
     }
 
-    /// The table of the waits.
+    /// The waits that are open.
     pub fn waits(&self) -> &Arc<Waits> {
         &self.waits
     }
 
-    /// Watches this rollout; `silence` is the longest time without progress.
+    /// A watchdog for this rollout; `silence` is the longest time without progress.
     pub fn watchdog(&self, silence: Duration, action: OnSilence) -> Watchdog {
         Watchdog {
             waits: Arc::clone(&self.waits),

@@ -8,8 +8,8 @@
 //! writer only takes records in: no call in this module waits for a disk.
 //!
 //! # Bounded
-//! Open dispatches are at most the groups that run. The last `entries_max` ended dispatches are kept for
-//! questions, and the totals permanently.
+//! There are at most as many open dispatches as running or undecided groups. The last `entries_max` ended
+//! dispatches are kept for displays and errors; the totals are kept permanently.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -24,7 +24,7 @@ use rolldock_ledger::{DispatchRecord, KeptGroup, LedgerWriter, Record, Sequence,
 pub struct Entry {
     /// The dispatch.
     pub id: DispatchId,
-    /// Its place in dispatch order; kept by the dispatches that follow from it.
+    /// Its place in dispatch order. Dispatches that continue it have the same number.
     pub number: u64,
     /// The dispatch it continues.
     pub parent: Option<DispatchId>,
@@ -93,24 +93,24 @@ impl Dispatches {
         }
     }
 
-    /// Starts the totals of a step. Dispatches that are still open count as its own.
+    /// Starts the totals of a step. Dispatches that are still open count for this step.
     pub(crate) fn begin_step(&mut self, step: u64, target: u64, policy_version: u64) {
         let still_open = self.open.len() as u64;
         self.step = Totals { dispatched: still_open, in_flight: still_open, ..Totals::default() };
         self.write(|| Record::Step(StepRecord { step, target, policy_version }));
     }
 
-    /// A step has ended.
+    /// Notes that a step has ended.
     pub(crate) fn end_step(&self, step: u64, end: StepEnd) {
         self.write(|| Record::StepEnd(StepEndRecord { step, end }));
     }
 
-    /// The servers have another version.
+    /// Notes that the servers have another version.
     pub(crate) fn version(&self, version: u64) {
         self.write(|| Record::Version { version });
     }
 
-    /// Writes a dispatch down.
+    /// Enters a dispatch, and returns its id.
     pub(crate) fn dispatch(&mut self, sent: SentOut<'_>) -> DispatchId {
         let SentOut { number, parent, prompt, step, .. } = sent;
         let id = DispatchId(self.next_id);
@@ -138,7 +138,8 @@ impl Dispatches {
         id
     }
 
-    /// Ends a dispatch; `false` (and no change) when it is not open, so that nothing has two fates.
+    /// Ends a dispatch. Changes nothing and returns `false` if it is not open, so that no dispatch has two
+    /// fates.
     pub(crate) fn end(&mut self, id: DispatchId, fate: Fate) -> bool {
         let record = Record::end(id, fate.clone());
         self.finish(id, fate, |journal| journal.append(record))

@@ -1,4 +1,4 @@
-//! What each early-stop mode means, in one place: a new mode is defined by its arm in [`EarlyStop::rule`],
+//! The meaning of each early-stop mode, in one place. A mode is defined by its arm in [`EarlyStop::rule`],
 //! and every decision that depends on a mode asks for a part of that rule.
 
 use crate::rollout::EarlyStop;
@@ -25,8 +25,8 @@ pub(crate) enum AtTarget {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StopRule {
     pub(crate) order: DecisionOrder,
-    /// The end of a step that ends with a cut. In a flow every group is decided in some step, so that nothing
-    /// has to be awaited.
+    /// What happens when a step reaches its target. It applies to steps that end with a cut: in a flow every
+    /// group is decided in some step, so that nothing has to be awaited.
     pub(crate) at_target: AtTarget,
 }
 

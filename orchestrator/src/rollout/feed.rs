@@ -29,7 +29,8 @@ impl PromptFeed {
         Self { source: Arc::new(Mutex::new(source)), inline: false }
     }
 
-    /// Wraps a source that is drawn from in line: for virtual time, where a thread's own pace must not show.
+    /// Wraps a source that is drawn from in the caller's own task. This is for virtual time, on which the
+    /// pace of another thread must have no effect.
     pub fn inline(source: Box<dyn PromptSource>) -> Self {
         Self { inline: true, ..Self::new(source) }
     }
@@ -47,7 +48,8 @@ impl PromptFeed {
         }
     }
 
-    /// The prompt in a row, wherever the draws are. Reads and tokenises: not for I/O threads.
+    /// The prompt of a row, independently of the draws. This reads and tokenises, so I/O threads must not
+    /// call it.
     pub(crate) fn fetch(&self, row: u64, visit: u32) -> Result<Option<Prompt>, DataError> {
         self.source.lock().fetch(row, visit)
     }

@@ -1,10 +1,10 @@
 //! Scores of finished samples, away from the threads that serve sockets.
 //!
-//! Scoring in this process is processor work: it runs on the blocking pool, at most as many at a time as
-//! there are places, each with a deadline. Where the samples of a run are on virtual time it runs in line
-//! instead, so that the order of events is a pure function of the seed. A reward from outside is waited for
-//! here, and bounded, repeated and given up by its own guard; a group that is cut off drops the wait, and
-//! with it the work.
+//! Scoring in this process is processor work: it runs on the blocking pool, in as many places as the recipe
+//! gives it, and each grading has a deadline. On virtual time it runs in the worker's own task instead, so
+//! that the order of events is a pure function of the seed. A reward from outside is only awaited here: its
+//! runner bounds it, repeats it and gives it up. A group that is cut off drops the wait, and with it the
+//! work.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub struct Grade {
     pub overlong_penalty: f32,
     /// The answer the scorer found.
     pub prediction: Option<String>,
-    /// The scores of which the number is made, by name; empty if it is not made of others.
+    /// The scores of which `score` is made, by name; empty if it is not made of others.
     pub parts: Parts,
 }
 
@@ -45,9 +45,9 @@ impl Grade {
     }
 }
 
-/// Grades one sample; called from many threads.
+/// Grades samples; it is called from many threads.
 pub trait Grader: Send + Sync + 'static {
-    /// The grade, or the reason why there is none; then the sample fails.
+    /// Grades a sample. An error is the reason why there is no grade, and the sample fails.
     fn grade(&self, prompt: &Prompt, output: &SampleOutput) -> Result<Grade, String>;
 }
 
@@ -98,7 +98,7 @@ pub struct OutsideGrader {
 }
 
 impl OutsideGrader {
-    /// Processor work, as decoding a long response is.
+    /// Makes the job of a sample. This is processor work, because it decodes the response.
     fn job(&self, prompt: &Prompt, output: &SampleOutput) -> RewardJob {
         RewardJob {
             response: self.codec.decode(&output.response_ids).into(),
@@ -129,7 +129,7 @@ pub enum Grading {
         /// Concurrent gradings.
         places: usize,
     },
-    /// In the worker's own task: for virtual time.
+    /// In the worker's own task; this is for virtual time.
     Inline(Arc<dyn Grader>),
     /// Outside of this process; at most this many responses are decoded at a time.
     Outside {

@@ -11,7 +11,7 @@ use crate::data::Prompt;
 /// One scored response.
 #[derive(Debug, Clone)]
 pub struct Sample {
-    /// Place in the group, `0..samples_per_prompt`.
+    /// The sample's index in the group, from 0 on.
     pub index: u32,
     /// How many attempts came before this one.
     pub attempt: u32,
@@ -21,7 +21,7 @@ pub struct Sample {
     pub logprobs: Vec<f32>,
     /// Why the sample ended.
     pub finish_reason: FinishReason,
-    /// Engine-reported spans, or one span with the client's version.
+    /// The spans that the engine reported, or spans with the versions that the client knew.
     pub version_spans: Vec<VersionSpan>,
     /// Oldest policy version of its tokens.
     pub policy_version_min: u64,
@@ -39,7 +39,7 @@ pub struct Sample {
     pub acc: f32,
     /// The scores of which `score` is made, by name; empty if it is not made of others.
     pub parts: Parts,
-    /// Zero or negative; see the reward room's overlong shaping.
+    /// The penalty for length; zero or negative.
     pub overlong_penalty: f32,
     /// `score + overlong_penalty`, clipped and normalised as the recipe says; the advantage is computed from
     /// it.
@@ -50,7 +50,7 @@ pub struct Sample {
     pub prediction: Option<String>,
     /// The advantage, relative to the group; set when the group is complete.
     pub advantage: f32,
-    /// Where its time went.
+    /// The time that it spent in each phase.
     pub spent: Spent,
 }
 
@@ -73,13 +73,14 @@ pub struct Group {
     pub set_aside: Option<Rejection>,
     /// The step that accepted it; 0 until then.
     pub step: u64,
-    /// How many versions its oldest token is behind when its step is claimed; known when it is accepted.
+    /// How many versions its oldest token will be behind when its step is claimed. It is set when the group
+    /// is accepted.
     pub staleness: u64,
     /// Whether that is more than the recipe's bound.
     pub is_stale: bool,
-    /// Tokens of older versions are masked; 0 masks none.
+    /// Tokens of versions older than this are masked; 0 masks none.
     pub mask_before: u64,
-    /// How often its prompt was given up before as too old.
+    /// How often an earlier group of its prompt was given up, as too old or by the watchdog.
     pub returns: u32,
 }
 

@@ -1,8 +1,8 @@
 //! What the run does when early stopping is seen to prefer short answers.
 //!
-//! The meter compares the mean length of accepted responses with that of all that were dispatched. When the
-//! first falls below the second by more than a set share, the run goes on by a rule that cannot prefer
-//! anything, and says so.
+//! The meter compares the mean length of accepted responses with that of all dispatched responses. When the
+//! first falls below the second by more than a set share, the run changes to a rule that does not depend on
+//! length, and reports the change.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ use crate::rollout::{EarlyStop, LengthBias};
 pub struct BiasGuard {
     /// The share by which accepted responses may be shorter than dispatched ones.
     pub share: f64,
-    /// What happens beyond it.
+    /// What happens if they are shorter by more.
     #[serde(default)]
     pub action: GuardAction,
 }
@@ -26,7 +26,7 @@ pub enum GuardAction {
     /// It accepts groups in dispatch order from now on.
     #[default]
     Fifo,
-    /// It awaits everything until the bias has gone.
+    /// It awaits every group of a step until the bias has gone.
     LongRound,
 }
 
@@ -38,7 +38,8 @@ pub(crate) struct GuardState {
 }
 
 impl BiasGuard {
-    /// Called after a step: the rule of the next one, if it has to change. `configured` is the recipe's.
+    /// Called after a step; returns the rule of the next step if it has to change. `configured` is the rule
+    /// of the recipe.
     pub(crate) fn after_step(
         &self,
         state: &mut GuardState,

@@ -1,5 +1,5 @@
-//! What must hold of a rollout, besides what must hold of [dispatches](rolldock_dispatch::invariants):
-//! `debug_assert!`s, property tests and the seeded simulation call these functions.
+//! The invariants of a rollout, besides those of [dispatches](rolldock_dispatch::invariants), as functions
+//! that check them.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! The public entry: one call collects the groups of one step, or of step after step without a cut.
+//! The public entry: one call collects the groups of one step, or of several steps without a cut.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -39,7 +39,7 @@ pub struct RolloutOutput {
 pub struct RolloutParts {
     /// The servers.
     pub engine: Arc<dyn Engine>,
-    /// Their permits.
+    /// The load balancer that grants permits for the servers.
     pub balancer: LoadBalancer,
     /// The reward.
     pub grading: Grading,
@@ -47,8 +47,8 @@ pub struct RolloutParts {
 
 /// Splits prompts across workers and collects accepted groups.
 ///
-/// State that outlives a step lives here: held groups, requeued and carried prompts, drawn prompts that were
-/// not sent out, the ledger, and the measured accept rate.
+/// It keeps the state that outlives a step: held groups, requeued and carried prompts, drawn prompts that
+/// were not sent out, the ledger, and the measured accept rate.
 pub struct AgentLoopManager {
     config: Arc<RolloutConfig>,
     engine: Arc<dyn Engine>,
@@ -109,7 +109,7 @@ impl AgentLoopManager {
     /// The step that the next call collects first.
     pub fn next_step(&self) -> u64 {
         let board = self.board.lock();
-        // A flow that was dropped has come further than it could say.
+        // A flow that was dropped may have come further than `self.step` says.
         board.step_after(board.step().max(self.step))
     }
 
@@ -190,7 +190,7 @@ impl AgentLoopManager {
     /// hands on at most `target x (max_staleness + 1)` groups before [`RolloutControl::was_put`] is called
     /// for them. So the channel holds at most that many groups.
     ///
-    /// Not cancel-safe, as [`AgentLoopManager::generate_into`].
+    /// Not cancel-safe, like [`AgentLoopManager::generate_into`].
     pub async fn generate_flow(
         &mut self,
         prompts: &PromptFeed,
@@ -225,7 +225,7 @@ impl AgentLoopManager {
             begin(&mut board);
             state.publish(&context, &mut board);
         }
-        // Also when this future is dropped: a step has been begun.
+        // This is noted before the first await, so that it holds even if this future is dropped.
         self.step = self.board.lock().step();
         let drawn = self.drive(prompts, &context, &state).await;
         let interrupted = self.scope.token().is_cancelled();
@@ -327,7 +327,7 @@ impl AgentLoopManager {
                 () = state.signals.low.notified() => {}
             }
         }
-        // Interrupted from outside: the workers learn of it from the board.
+        // After an interrupt from outside, the workers learn of it from the board.
         state.board.lock().stop();
         state.publish(context, &mut state.board.lock());
         let drain = self.config.timeouts.drain;
@@ -336,14 +336,15 @@ impl AgentLoopManager {
             let drain_s = drain.as_secs_f64();
             tracing::warn!(drain_s, "workers did not end in time and are aborted; their groups are cut off");
             workers.iter().for_each(AbortOnDropHandle::abort);
-            // An aborted task gives its permits and requests back when it is next looked at, not at once.
+            // An aborted task gives its permits and requests back when the runtime polls it next, not at
+            // once.
             while workers.next().await.is_some() {}
         }
         let ended_by_reward = || self.grades.ending().map(|reason| RolloutError::Reward { reason });
         failure.or_else(ended_by_reward).map_or(Ok(()), Err)
     }
 
-    /// Keeps the wait entered that new groups stand in.
+    /// Enters the wait that holds back new groups, and leaves it when it is over.
     fn note_hold(&self, hold: Option<Hold>, held_for: &mut Option<(Hold, InWait)>) {
         let Some(hold) = hold else {
             *held_for = None;
@@ -362,7 +363,7 @@ impl AgentLoopManager {
         *held_for = Some((hold, self.waits.enter(phase, subject)));
     }
 
-    /// Why the last group that failed did so, as far as the ledger still has it.
+    /// Why the last group failed that has failed, if it is among the ended dispatches that are kept.
     pub fn last_failure(&self) -> Option<String> {
         let board = self.board.lock();
         let reasons = board.dispatches().ended().filter_map(|entry| match &entry.fate {
@@ -372,7 +373,7 @@ impl AgentLoopManager {
         reasons.last()
     }
 
-    /// Checks what must hold between steps.
+    /// Checks the invariants that hold between steps.
     pub fn check(&self) -> Result<(), RolloutError> {
         let board = self.board.lock();
         board.dispatches().check()?;
@@ -381,7 +382,7 @@ impl AgentLoopManager {
     }
 }
 
-/// Ends the step on every way out, a dropped future included.
+/// Ends the step when it is dropped, so on every way out, even if the step's future is dropped.
 struct OpenStep {
     board: Arc<Mutex<Board>>,
     stop: CancellationToken,

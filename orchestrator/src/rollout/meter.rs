@@ -1,4 +1,4 @@
-//! What a step costs and does: counted as samples and groups end, read by people.
+//! The costs of a step, counted as its samples and groups end, for displays and logs.
 //!
 //! Workers add to it once per sample.
 
@@ -12,7 +12,7 @@ use rolldock_dispatch::{CarriedSample, FinishReason, Spent};
 use crate::rollout::survival::Survival;
 use crate::rollout::{Group, Sample};
 
-/// Share of the bias window that stays from step to step: an effective window of twenty steps.
+/// The share of the bias window that stays from step to step. It makes an effective window of twenty steps.
 const WINDOW_KEPT: f64 = 0.95;
 
 /// What one server did in a step.
@@ -20,7 +20,7 @@ const WINDOW_KEPT: f64 = 0.95;
 pub struct ServerLoad {
     /// Samples it finished.
     pub samples: u64,
-    /// Response tokens of those.
+    /// The response tokens of these samples.
     pub tokens: u64,
     /// Samples cut off on it.
     pub cancelled: u64,
@@ -44,7 +44,7 @@ pub struct StepCosts {
     /// Tokens generated for cut-off samples, estimated from their age and the measured decode rate: an engine
     /// does not say how far a cancelled request came.
     pub tokens_cancelled: u64,
-    /// Tokens of groups that were cut off and go on from them.
+    /// Tokens of groups that were cut off and will go on from these tokens.
     pub tokens_carried: u64,
     /// Attempts after the first one.
     pub attempts_extra: u64,
@@ -52,13 +52,13 @@ pub struct StepCosts {
     pub replays: u64,
     /// Samples that hit the token limit.
     pub truncated: u64,
-    /// Sums over finished samples.
+    /// The time that finished samples spent in each phase, summed up.
     pub spent: Spent,
-    /// By server name.
+    /// The loads of the servers by name.
     pub servers: BTreeMap<Arc<str>, ServerLoad>,
 }
 
-/// Mean lengths that the bias is the quotient of.
+/// The two mean lengths whose quotient is the bias.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LengthBias {
     /// Mean response length of accepted groups over the window, tokens.
@@ -68,7 +68,7 @@ pub struct LengthBias {
 }
 
 impl LengthBias {
-    /// 1.00 is unbiased; below, short answers were preferred.
+    /// The bias: 1 is unbiased; below 1, short answers were preferred.
     pub fn ratio(&self) -> f64 {
         self.accepted / self.dispatched
     }
@@ -138,7 +138,7 @@ impl Meter {
     pub(crate) fn cancelled(&self, server: &Arc<str>, samples: u32, age: Duration) {
         let mut inner = self.inner.lock();
         let rate = if inner.engine_seconds > 0.0 { inner.engine_tokens / inner.engine_seconds } else { 0.0 };
-        // Its age counts the engine's own queue too.
+        // The age has the time in the engine's own queue in it, so the estimate is bounded.
         let tokens_each = (age.as_secs_f64() * rate).min(f64::from(self.max_response_length));
         for _ in 0..samples {
             inner.window.lengths.censored(tokens_each);
@@ -166,8 +166,8 @@ impl Meter {
         }
     }
 
-    /// Counts what had finished of a group that was cut off. Without it the estimate would be of the long
-    /// samples only.
+    /// Counts the finished samples of a group that was cut off. Without them the estimate would count only
+    /// its long samples.
     pub(crate) fn group_cut(&self, samples: &[Sample]) {
         let mut inner = self.inner.lock();
         for sample in samples {
@@ -175,7 +175,7 @@ impl Meter {
         }
     }
 
-    /// A group was cut off that goes on from what it has; its tokens are not lost.
+    /// Counts the tokens of a group that was cut off and will go on from them.
     pub(crate) fn group_carried(&self, graded: &[Sample], others: &[CarriedSample]) {
         let mut inner = self.inner.lock();
         for sample in others {
@@ -190,7 +190,7 @@ impl Meter {
         self.inner.lock().step.tokens_filtered += tokens;
     }
 
-    /// A filtered group is accepted after all.
+    /// Notes that a filtered group is accepted after all.
     pub(crate) fn group_kept(&self, group: &Group) {
         self.group_valid(group);
         let mut inner = self.inner.lock();

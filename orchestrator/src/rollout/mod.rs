@@ -1,9 +1,9 @@
 //! The rollout: prompts in, accepted groups out.
 //!
-//! [`AgentLoopManager::generate`] runs one step. Workers take prompts from a board (`board.rs`) that is the
-//! dispatch queue, the early-stopping coordinator and the fate ledger in one lock; each sample asks the load
-//! balancer for a permit, the engine for a response and the reward for a grade; a group is filtered when its
-//! last sample has ended.
+//! [`AgentLoopManager::generate`] runs one step. Workers take prompts from a board (`board.rs`), which has
+//! the dispatch queue, the early-stopping coordinator and the fate ledger behind one lock. Each sample asks
+//! the load balancer for a permit, the engine for a response and the reward for a grade. A group is filtered
+//! when its last sample has ended.
 //!
 //! ```text
 //!  data set --draw--> board --next--> worker x workers
@@ -15,8 +15,8 @@
 //! ```
 //!
 //! # Invariants
-//! [`invariants`] has them as functions: conservation of dispatches, exactly the target accepted, no dispatch
-//! number accepted twice, no permit out after a step.
+//! Dispatches are conserved, a step accepts at most its target, no dispatch number is accepted twice, and no
+//! permit is out after a step. [`invariants`] has the functions that check this.
 //!
 //! # Deliberately absent
 //! Wire formats (see [`crate::engine`]), rows and columns (see [`crate::rows`]), and the clock: only

@@ -1,7 +1,7 @@
 //! The modes of a rollout: when a step ends, what becomes of running groups then, and how prompts are sent
 //! out.
 //!
-//! Each mode is written as its word in snake case, in recipes and in what is shown to people.
+//! Recipes and displays name each mode in snake case.
 
 use std::fmt;
 
@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EarlyStop {
-    /// The step ends at the target with the groups that ended first: the published recipe, which prefers
-    /// short answers.
+    /// The step ends when as many groups as the target have ended and are valid. This is the published
+    /// recipe; it prefers short answers.
     First,
-    /// When the shortest prefix of dispatch order holds the target.
+    /// The step ends when a prefix of the dispatch order has ended and holds the target.
     #[default]
     Fifo,
-    /// When everything that was sent out has ended.
+    /// The step ends when every group that was sent out has ended.
     Off,
 }
 

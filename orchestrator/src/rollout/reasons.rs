@@ -1,9 +1,10 @@
-//! What a rejected group is counted by.
+//! The reasons under which rejected groups are counted.
 
 use rolldock_dispatch::interned_reason;
 use rolldock_reward::{GateRule, Rejection};
 
-/// The gate's reason, with the gate's name where several gates may have the reason.
+/// The reason under which a rejection is counted. If several gates may have the reason, it starts with the
+/// gate's name.
 pub(crate) fn counted_as(rejection: &Rejection) -> &'static str {
     let Rejection { gate, reason, .. } = rejection;
     match *reason {

@@ -1,22 +1,22 @@
 //! How old a group may be when a trainer takes it, and how many may be under way so that none gets older.
 //!
-//! A trainer takes the groups of step `s` (from 1) when it has trained on all steps before, which made it
-//! announce a version after every `steps_per_version` of them. So the version at the claim follows from the
-//! step, and a group's staleness is known when it is accepted: the rollout need not wait for the trainer to
-//! know it.
+//! A trainer takes the groups of step `s` (from 1) when it has trained on all steps before. It announces a
+//! version after every `steps_per_version` steps. So the version at the claim follows from the step, and a
+//! group's staleness is known when the group is accepted: the rollout need not wait for the trainer to know
+//! it.
 //!
-//! Pacing reads the rule the other way round. A group that becomes the `p`-th accepted one of the run is
-//! claimed at a version that follows from `p`, and in dispatch order `p` cannot exceed the number of groups
-//! before it that are accepted or may be. Sending out a group only while that version is within the bound
-//! ([`Staleness::admitted`]) means that no group is ever too old, and nothing has to be thrown away.
+//! Pacing applies this rule in advance. The `p`-th accepted group of the run is claimed at a version that
+//! follows from `p`. In dispatch order, `p` is at most one more than the number of groups before it that are
+//! accepted or may be. A group is sent out only while the version at its claim would be within the bound
+//! ([`Staleness::admitted`]); then no group is ever too old, and nothing has to be thrown away.
 //!
 //! # Deliberately absent
-//! The claim itself: the queue compares versions again when rows are taken, for trainers that go their own
-//! way.
+//! The claim itself: the queue compares versions again when rows are taken, because a trainer may claim them
+//! at another version.
 
 use serde::{Deserialize, Serialize};
 
-/// Times that a group may become too old and be sent out again; then it is given up.
+/// How often a prompt may be sent out again because its group was too old or was given up.
 pub(crate) const RETURNS_MAX: u32 = 3;
 
 /// What becomes of work that is more versions behind than it may be.
@@ -45,7 +45,7 @@ pub struct Staleness {
     pub pacing: bool,
     /// Whether a trainer announces versions; without one there is one version for ever, and nothing gets old.
     pub is_announced: bool,
-    /// What the trainer claims the first step at.
+    /// The version at which the trainer claims the first step.
     pub first_version: u64,
     /// Steps that a trainer trains on before it announces the next version; at least 1.
     pub steps_per_version: u64,
@@ -74,8 +74,8 @@ impl Staleness {
         current.max(self.first_version + announced_by_then)
     }
 
-    /// Groups of the run that may be accepted or under way while the servers have version `current`, if none
-    /// of them is to become too old; steps have `target` groups.
+    /// The most groups of the run that may be accepted or under way while the servers have version `current`,
+    /// so that none of them becomes too old. Each step has `target` groups.
     pub fn admitted(&self, current: u64, target: u64) -> u64 {
         if !self.is_announced || !self.pacing {
             return u64::MAX;

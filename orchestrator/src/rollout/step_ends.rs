@@ -1,4 +1,4 @@
-//! What a step did, told when it ends.
+//! The metrics of a step, which are made when it ends.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -17,12 +17,12 @@ use crate::rollout::{EarlyStop, Group};
 /// What a step did.
 #[derive(Debug, Clone)]
 pub struct StepMetrics {
-    /// Counted from 1.
+    /// The number of the step, from 1 on.
     pub step: u64,
-    /// Why it ended.
+    /// Why the step ended.
     pub end: StepEnd,
-    /// From its start until the last permit was back, or until the target was reached where the next step
-    /// follows without a cut.
+    /// The time from the start of the step until its last permit was back. If the next step follows without a
+    /// cut, it is the time until the target was reached.
     pub elapsed: Duration,
     /// Target, accepted and generation batches.
     pub counts: Counts,
@@ -30,11 +30,12 @@ pub struct StepMetrics {
     pub totals: Totals,
     /// Tokens, samples and time.
     pub costs: StepCosts,
-    /// `None` before the first accepted group.
+    /// The length bias; `None` before the first accepted group.
     pub length_bias: Option<LengthBias>,
-    /// The servers' version when it ended.
+    /// The servers' version when the step ended.
     pub policy_version: u64,
-    /// Accepted groups by the versions that their oldest token is behind when they are claimed.
+    /// The number of accepted groups for each number of versions that their oldest token is behind at the
+    /// claim.
     pub ages: BTreeMap<u64, u64>,
     /// The rule that the bias guard has changed to.
     pub guarded: Option<EarlyStop>,
@@ -49,7 +50,7 @@ pub enum Handed {
     StepEnd(Box<StepMetrics>),
 }
 
-/// Where steps end: their clock, and what guards their bias.
+/// The clock of the steps, and the state of their bias guard.
 #[derive(Debug)]
 pub(crate) struct StepEnds {
     began: Mutex<Instant>,
@@ -61,7 +62,7 @@ impl StepEnds {
         Self { began: Mutex::new(Instant::now()), guard: Mutex::default() }
     }
 
-    /// What an ended step did. The next one begins now.
+    /// Returns the metrics of a step that has ended. The next step begins now.
     pub(crate) fn metrics(&self, record: EndedStep, end: StepEnd, context: &StepContext) -> StepMetrics {
         let EndedStep { step, counts, totals, ages } = record;
         let length_bias = context.meter.length_bias();

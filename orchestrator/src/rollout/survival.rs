@@ -1,15 +1,16 @@
 //! Mean response length from observations of which some were cut off.
 //!
-//! A cancelled sample was at least as long as it had become. Leaving it out would count short answers only;
-//! counting it at its cut would call it short. The Kaplan-Meier estimator (Kaplan and Meier 1958) uses it for
-//! what it says: a survivor up to its cut. Mean = area under the survival curve, up to the token limit.
+//! A cancelled sample would have been at least as long as it was at its cut. An estimate without such samples
+//! would prefer short answers, and one that took their lengths at the cut would be too small. The
+//! Kaplan-Meier estimator (Kaplan and Meier 1958) counts them as survivors up to their cut. The mean is the
+//! area under the survival curve, up to the token limit.
 
 /// Maximum number of bins over `0..limit`. It bounds the memory; the resolution is 0.25 % of the limit.
 const BINS_MAX: u32 = 400;
 
 /// A histogram of finished and of censored lengths.
 ///
-/// The last bin is the limit itself, where every response ends that came so far.
+/// The last bin is the limit itself, where every response ends that has got so far.
 #[derive(Debug, Clone)]
 pub(crate) struct Survival {
     width: f64,
@@ -18,7 +19,7 @@ pub(crate) struct Survival {
 }
 
 impl Survival {
-    /// For lengths up to `limit` tokens.
+    /// A histogram for lengths up to `limit` tokens.
     pub(crate) fn new(limit: u32) -> Self {
         let limit = limit.max(1);
         let bins = limit.min(BINS_MAX);
@@ -40,7 +41,7 @@ impl Survival {
         self.censored[bin] += 1.0;
     }
 
-    /// Forgets a share of what is known, so that the estimate follows a policy whose answers grow longer.
+    /// Scales all counts by `kept`, so that the estimate follows a policy whose answers grow longer.
     pub(crate) fn age(&mut self, kept: f64) {
         for count in self.finished.iter_mut().chain(&mut self.censored) {
             *count *= kept;

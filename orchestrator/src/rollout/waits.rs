@@ -1,6 +1,7 @@
-//! What each task waits for, and since when, so that a wait without an end can be named.
+//! The open waits of a rollout: what is waited for, and since when, so that a wait without an end can be
+//! named.
 //!
-//! Everything in a rollout that may take long is entered here while it lasts, and leaves by being dropped.
+//! Every wait that may take long is entered here while it lasts; it leaves when its `InWait` is dropped.
 //! The display reads the counts without a lock; the watchdog reads the oldest wait of each kind.
 
 use std::collections::BTreeMap;
@@ -33,7 +34,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// All of them.
+    /// All phases.
     pub const ALL: [Self; 6] =
         [Self::Permit, Self::Engine, Self::Reward, Self::Queue, Self::Update, Self::Trainer];
 
@@ -56,7 +57,7 @@ impl fmt::Display for Phase {
     }
 }
 
-/// What a wait is for; what does not apply is absent.
+/// What a wait is for; fields that do not apply are absent.
 #[derive(Debug, Clone, Default)]
 pub struct Subject {
     /// The group's dispatch.
@@ -67,9 +68,9 @@ pub struct Subject {
     pub sample: Option<u32>,
     /// The server that is asked.
     pub server: Option<Arc<str>>,
-    /// Knows the tokens so far, where the engine reports them as they come.
+    /// The tokens so far, if the engine reports them as they come.
     pub progress: Option<Progress>,
-    /// Which version, or whatever else names it.
+    /// Further words that name it, such as a version.
     pub detail: Option<Arc<str>>,
 }
 
@@ -85,11 +86,11 @@ struct Wait {
 pub struct Waiting {
     /// What is waited for.
     pub phase: Phase,
-    /// For how long.
+    /// How long it has lasted.
     pub age: Duration,
     /// What it is for.
     pub subject: Subject,
-    /// Tokens so far, where they are known.
+    /// The number of tokens so far, if it is known.
     pub tokens: Option<u64>,
 }
 
@@ -123,14 +124,14 @@ impl fmt::Display for Waiting {
 #[derive(Debug, Default)]
 pub struct Waits {
     next: AtomicU64,
-    /// In the order in which they began.
+    /// The open waits, in the order in which they began.
     open: Mutex<BTreeMap<u64, Wait>>,
     counts: [AtomicUsize; Phase::ALL.len()],
     progress: AtomicU64,
 }
 
 impl Waits {
-    /// Enters a wait that lasts until what is returned is dropped.
+    /// Enters a wait, which lasts until the returned value is dropped.
     pub fn enter(self: &Arc<Self>, phase: Phase, subject: Subject) -> InWait {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         self.counts[phase as usize].fetch_add(1, Ordering::Relaxed);
@@ -138,23 +139,23 @@ impl Waits {
         InWait { waits: Arc::clone(self), id, phase }
     }
 
-    /// The run has come nearer to its end.
+    /// Notes that the run has come nearer to its end.
     pub fn progressed(&self) {
         self.progress.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Changes with every progress.
+    /// A number that changes with every progress.
     pub fn progress(&self) -> u64 {
         self.progress.load(Ordering::Relaxed)
     }
 
-    /// How many wait for this.
+    /// The number of open waits of this phase.
     pub fn count(&self, phase: Phase) -> usize {
         self.counts[phase as usize].load(Ordering::Relaxed)
     }
 
-    /// The wait that began first, of each kind. One that says which group it is for goes before one that does
-    /// not.
+    /// The wait that began first, of each phase. Waits that say which group they are for go before those that
+    /// do not.
     pub fn oldest(&self) -> Vec<Waiting> {
         let open = self.open.lock();
         let first = |phase: Phase| {
@@ -165,8 +166,7 @@ impl Waits {
         Phase::ALL.into_iter().filter_map(first).collect()
     }
 
-    /// The wait of this dispatch that began first. Its samples that are under way go before those without a
-    /// place.
+    /// The wait of this dispatch that began first. Samples that wait for a permit come last.
     pub fn of_dispatch(&self, id: DispatchId) -> Option<Waiting> {
         let open = self.open.lock();
         let mut of_group = open.values().filter(|wait| wait.subject.dispatch == Some(id));

@@ -1,15 +1,14 @@
 //! Says what a run waits for when nothing has happened for a while, and does what the recipe says then.
 //!
 //! Progress is anything that brings the run nearer to its end: a group ended, rows were put, servers were
-//! updated, a version was announced. Without any for `silence` there is one report that names the wait that
-//! matters: the oldest one of the group that the step cannot end without, and the oldest of every other kind.
-//! It is said again after every further `silence`.
+//! updated, a version was announced. If there is none for `silence`, a report names the wait that matters
+//! (see below) and the oldest wait of every other kind. The report is repeated after every further `silence`.
 //!
 //! # Which wait matters
-//! Outermost first: servers that are being updated, then, where nothing runs, the trainer or the queue, then
-//! the first undecided group. A sample without a permit waits for the samples that have one: as long as any
-//! request is with an engine, the engine is named. So the watchdog only gives up a group that holds a permit
-//! or an answer.
+//! The outermost wait matters: servers that are being updated; then, if no group runs, the trainer or the
+//! queue; then the oldest wait of the first running group in dispatch order. A sample without a permit waits
+//! for the samples that have one: as long as any request is with an engine, the engine is named. So the
+//! watchdog only gives up a group that has a request with an engine or waits for a grade.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +22,7 @@ use crate::rollout::board::{Board, Counts};
 use crate::rollout::waits::{Phase, Waiting, Waits};
 use crate::rollout::worker::Signals;
 
-/// Looks in each `silence`; what is found is late by no more than that share of it.
+/// How often the watchdog looks in each `silence`: a report is late by at most that share of it.
 const LOOKS: u32 = 8;
 
 /// What happens when nothing has happened for too long.
@@ -35,16 +34,16 @@ pub enum OnSilence {
     Report,
     /// The group that is waited for is given up, and its prompt is sent out again.
     CancelAndRequeue,
-    /// The run ends with that report; what was accepted is kept.
+    /// The run ends with the report; accepted groups are kept.
     Stop,
 }
 
 /// What a run waits for, after it has waited for too long.
 #[derive(Debug, Clone)]
 pub struct Silence {
-    /// Since the last progress.
+    /// The time since the last progress.
     pub lasted: Duration,
-    /// The wait that everything else waits for.
+    /// The wait that matters.
     pub cause: Option<Waiting>,
     /// The oldest wait of each other kind.
     pub others: Vec<Waiting>,
@@ -79,7 +78,7 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Watches until the run has to be stopped, which most recipes never ask for. Cancel-safe.
+    /// Watches until the run has to be stopped, which happens only with `OnSilence::Stop`. Cancel-safe.
     pub async fn run(&self) -> Silence {
         let mut seen = self.waits.progress();
         let mut quiet_since = Instant::now();
@@ -118,16 +117,15 @@ impl Watchdog {
         let of = |phase: Phase| oldest.iter().find(|wait| wait.phase == phase).cloned();
         // A group that is being put cannot be with the trainer yet.
         let is_putting = of(Phase::Queue).filter(|wait| wait.subject.dispatch.is_some());
-        // Outermost first: what is held back for the trainer or the queue cannot be blamed on an engine that
-        // works.
+        // If the trainer or the queue holds new groups back and none runs, no engine is the cause.
         let held_for = match counts.hold {
             Some(Hold::Trainer) if counts.running == 0 => is_putting.or_else(|| of(Phase::Trainer)),
             Some(Hold::Queue) if counts.running == 0 => of(Phase::Queue),
             _ => None,
         };
         let of_first = || first.and_then(|(id, _)| self.waits.of_dispatch(id));
-        // Engines give permits back: a sample that waits for a permit waits for an engine, unless none has a
-        // request.
+        // A request returns its permit when its engine answers: as long as an engine has a request, a sample
+        // that waits for a permit waits for an engine.
         let behind_permits = |wait: Waiting| match wait.phase {
             Phase::Permit => of(Phase::Engine).unwrap_or(wait),
             _ => wait,
@@ -142,8 +140,8 @@ impl Watchdog {
         Silence { lasted, cause, others, counts }
     }
 
-    /// Gives the group up that is waited for; its prompt is sent out again. One that waits for a place holds
-    /// nothing that could be had elsewhere, and has its own deadline.
+    /// Gives up the group that is waited for; its prompt is sent out again. A group that waits for a permit
+    /// is not given up: it would wait again after that, and its wait has a deadline of its own.
     fn cancel(&self, cause: Option<&Waiting>) {
         let stuck = cause.filter(|cause| matches!(cause.phase, Phase::Engine | Phase::Reward));
         let Some(id) = stuck.and_then(|cause| cause.subject.dispatch) else { return };

@@ -23,9 +23,10 @@ use crate::rollout::step_ends::{Handed, StepEnds};
 use crate::rollout::waits::{Phase, Subject};
 use crate::rollout::{Group, OnStale, RequestShape, Sample};
 
-/// Failures of a step that are logged one by one; they tend to be alike, and all of them are counted.
+/// The most failures of a step that are logged one by one. They tend to be alike, and all of them are
+/// counted.
 const FAILURES_LOGGED_MAX: usize = 8;
-/// What a group that is cut off may take to hand over its samples, on top of what its engine may.
+/// How much longer than its engine a group that is cut off may take to hand over its samples.
 const CUT_SLACK: Duration = Duration::from_secs(1);
 
 /// Wakes the tasks that wait for the board.
@@ -38,7 +39,7 @@ pub(crate) struct Signals {
     pub(crate) low: Notify,
     /// The oldest version that running groups may have begun with.
     pub(crate) fresh_from: watch::Sender<u64>,
-    /// The group that the watchdog has given up last.
+    /// The last group that the watchdog has given up.
     pub(crate) given_up: watch::Sender<Option<DispatchId>>,
 }
 
@@ -59,8 +60,8 @@ pub(crate) struct StepState {
     pub(crate) signals: Arc<Signals>,
     /// Cuts running groups off.
     pub(crate) stop: CancellationToken,
-    /// Where what is decided goes. The board's bounds are its own: it never holds more than what may be
-    /// accepted.
+    /// Where decided groups go. The board's bounds hold for this channel too: it never holds more groups than
+    /// may be accepted.
     pub(crate) handed: mpsc::UnboundedSender<Handed>,
     /// Groups that failed in this step.
     pub(crate) failures: AtomicUsize,
@@ -91,7 +92,8 @@ impl StepState {
                 }
             };
             if let Err(error) = self.handed.send(handed) {
-                // The receiver is gone only when the step was dropped: its caller no longer wants the groups.
+                // The receiver is gone only if the step was dropped, so that its caller no longer wants the
+                // groups.
                 tracing::error!(%error, "an accepted group was lost: its receiver is gone");
             }
         }
@@ -126,7 +128,7 @@ impl AgentLoopWorker {
     pub(crate) async fn run(self) {
         let mut running = FuturesUnordered::new();
         loop {
-            // Registered before the board is read, so that no change between the two is missed.
+            // This is registered before the board is read, so that no change in between is missed.
             let changed = self.state.signals.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
@@ -160,7 +162,7 @@ impl AgentLoopWorker {
         }
     }
 
-    /// Runs a group to its end. A panic in it is its fate, not the worker's.
+    /// Runs a group to its end. If the group panics, the group fails and the worker goes on.
     async fn run_group(&self, dispatch: Dispatch) -> (Dispatch, GroupEnd) {
         let graded = Mutex::new(Vec::new());
         let end = self.end_of_group(&dispatch, &graded).await;
@@ -187,7 +189,7 @@ impl AgentLoopWorker {
             () = self.is_given_up(dispatch) => return GroupEnd::GivenUp,
         };
         let ended = match ended {
-            // Its requests have been told, and hand over what they have.
+            // The group's requests know of the cut, and hand over the tokens that they have.
             None if self.context.carries => {
                 let limit = self.context.config.carry.grace + CUT_SLACK;
                 tokio::time::timeout(limit, &mut work).await.ok()
@@ -201,7 +203,7 @@ impl AgentLoopWorker {
         }
     }
 
-    /// The servers have moved on so far that what the group has begun with is too old.
+    /// Completes when the servers have moved on so far that the version the group began with is too old.
     async fn becomes_stale(&self, dispatch: &Dispatch) {
         let matters = matches!(self.context.config.staleness.on_stale, OnStale::Drop | OnStale::Requeue);
         let mut fresh_from = self.state.signals.fresh_from.subscribe();
@@ -247,8 +249,8 @@ fn requests<'a>(
     left.map(|index| request(index, 1, carried.sample(index).cloned())).collect()
 }
 
-/// Collects the samples of a group, filters it and computes its advantages. What is graded of a group that
-/// does not come to its end stays in `graded`.
+/// Collects the samples of a group, filters the group and computes its advantages. If the group does not come
+/// to its end, its graded samples stay in `graded`.
 async fn collect(context: &StepContext, dispatch: &Dispatch, graded: &Mutex<Vec<Sample>>) -> GroupEnd {
     let dispatched_at = context.epoch.elapsed();
     let group_started = AtomicBool::new(false);
@@ -273,7 +275,8 @@ async fn collect(context: &StepContext, dispatch: &Dispatch, graded: &Mutex<Vec<
                     spare = left;
                     tracing::warn!(dispatch = %dispatch.id, reason, "a sample has failed, and its group goes on without it");
                 }
-                // Dropping the rest cancels it: with so few samples it would not be accepted.
+                // Dropping the other requests cancels them: with so few samples the group would not be
+                // accepted.
                 None => return GroupEnd::Failed(reason),
             },
         }
@@ -302,15 +305,15 @@ async fn collect(context: &StepContext, dispatch: &Dispatch, graded: &Mutex<Vec<
     judge(context, group).await
 }
 
-/// Samples that a group can do without: none, unless a gate says how many it needs.
+/// The number of samples that a group can do without: none, unless a gate says how many it needs.
 fn spare_samples(context: &StepContext) -> u32 {
     let samples = context.config.samples_per_prompt;
     let needed = context.config.gates.samples_min().map_or(samples, |needed| needed.max(1) as u32);
     samples.saturating_sub(needed)
 }
 
-/// The gates' verdict, and the advantages of a group that may be accepted. Those that need the whole batch
-/// stay 0 here.
+/// Asks the gates for their verdict, and computes the advantages of a group that may be accepted. Advantages
+/// that need the whole batch stay 0 here.
 async fn judge(context: &StepContext, mut group: Group) -> GroupEnd {
     let samples = &group.samples;
     let rewards: Vec<f32> = samples.iter().map(|sample| sample.reward).collect();

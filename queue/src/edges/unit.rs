@@ -1,4 +1,4 @@
-//! A unit's side: a served queue that announces itself.
+//! The storage unit's side: a served queue that announces itself to its controller.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -16,10 +16,10 @@ use crate::units::{BLOBS, ORPHAN_AGE, UnitCard, blobs_spec};
 
 /// How often a unit announces itself.
 const PERIOD: Duration = Duration::from_millis(500);
-/// Blobs asked about at once, those first that were asked about longest ago.
+/// The most blobs that one request asks about; blobs that have waited longest come first.
 const ASK_MAX: usize = 1 << 16;
 
-/// A unit's file that names what it holds.
+/// The file in a unit's directory that has the unit's name.
 const IDENTITY: &str = "unit-id";
 
 /// The controller of a unit, and the address at which the unit is reached.
@@ -34,13 +34,14 @@ pub struct UnitConfig {
 }
 
 impl UnitConfig {
-    /// With the default age.
+    /// A config with the default `orphan_age`.
     pub fn new(controller: RemoteQueue, url: impl Into<String>) -> Self {
         Self { controller, url: url.into(), orphan_age: ORPHAN_AGE }
     }
 }
 
-/// The name of what a directory holds, made at the first time; of what is in memory, new each time.
+/// The unit's name. With a directory it is made once and read from there afterwards; a unit that keeps its
+/// rows in memory gets a new name each time.
 fn identity(dir: Option<&Path>) -> Result<String, QueueError> {
     let fresh = format!("{:016x}", rand::random::<u64>());
     let Some(dir) = dir else { return Ok(fresh) };
@@ -55,10 +56,11 @@ fn identity(dir: Option<&Path>) -> Result<String, QueueError> {
     }
 }
 
-/// Makes `queue`, which its caller serves at the config's address, a storage unit until `end`. `dir` is where
-/// it keeps its rows, if on disk.
+/// Makes `queue` a storage unit until `end`; the caller serves it at the config's address. `dir` is the
+/// directory of its rows, if it keeps them on disk.
 ///
-/// Cancel-safe: the controller hears nothing more, and takes the unit for dead.
+/// Cancel-safe: the unit no longer announces itself, so the controller asks whether it is there, and takes it
+/// for dead if it does not answer.
 pub async fn run_unit(
     queue: &TransferQueue,
     dir: Option<&Path>,
@@ -66,7 +68,7 @@ pub async fn run_unit(
     end: &CancellationToken,
 ) -> Result<(), QueueError> {
     if dir.is_none() {
-        // Handles of an earlier life at the same address name no row of this one.
+        // So a handle of an earlier process at this address names no row of this one.
         queue.inner.generation_floor.fetch_max(rand::random::<u32>() >> 1, Ordering::Relaxed);
     }
     queue.declare(blobs_spec()).await?;
@@ -94,8 +96,8 @@ pub async fn run_unit(
     }
 }
 
-/// Since when each blob has been waiting to be asked about. One that the controller knows waits again: a
-/// controller that dies forgets what it wanted to have cleared.
+/// The time since which each blob has waited to be asked about. A blob that the controller knows starts to
+/// wait again, because a controller that dies forgets which blobs it wanted to have cleared.
 #[derive(Default)]
 struct Orphans {
     since: HashMap<String, Instant>,
@@ -103,7 +105,8 @@ struct Orphans {
 }
 
 impl Orphans {
-    /// From time to time: asks about blobs that are old enough, and removes those that no table refers to.
+    /// Asks about blobs that are old enough, and removes those that no table refers to. Does nothing until a
+    /// quarter of `orphan_age` has passed since the last time.
     async fn remove(
         &mut self,
         queue: &TransferQueue,

@@ -18,18 +18,18 @@ struct Member {
     card: UnitCard,
     client: Option<Arc<dyn UnitClient>>,
     status: UnitStatus,
-    /// It gets no rows until it has been looked at.
+    /// Whether it gets no rows until it has answered the controller.
     is_shunned: bool,
     seen: Instant,
     chunks: HashSet<ChunkId>,
-    /// Rows that it may forget.
+    /// Rows that it may forget and has not been told of yet.
     freed: Vec<RowHandle>,
 }
 
 #[derive(Debug)]
 struct Placed {
     place: Arc<Place>,
-    /// Rows of the place that are gone there already.
+    /// Indices of those rows of the place that the unit may forget already.
     freed: HashSet<u32>,
 }
 
@@ -41,7 +41,7 @@ struct State {
     suspects: HashSet<String>,
 }
 
-/// The units of a queue, and what lies where.
+/// The units of a queue, and where its chunks lie.
 #[derive(Default)]
 pub(crate) struct Units {
     state: Mutex<State>,
@@ -61,7 +61,7 @@ impl Units {
         *self.connect.lock() = Some(connect);
     }
 
-    /// A client that fails at once where a unit does not answer. Needs a tokio runtime.
+    /// A client whose calls fail at once if the unit does not answer. Needs a tokio runtime.
     fn client(&self, url: &str) -> Result<Arc<dyn UnitClient>, QueueError> {
         let connect = self.connect.lock();
         let reason = || "expected a served queue: only one has storage units".to_owned();
@@ -69,7 +69,7 @@ impl Units {
         connect.as_ref().ok_or_else(unserved)?(url)
     }
 
-    /// Units that were reached where another one is now: they have gone.
+    /// The units that had the address of this card before and are therefore gone.
     pub(crate) fn supplanted_by(&self, card: &UnitCard) -> Vec<String> {
         let state = self.state.lock();
         let gone = |member: &&Member| {
@@ -78,14 +78,14 @@ impl Units {
         state.members.values().filter(gone).map(|member| member.card.unit.clone()).collect()
     }
 
-    /// A unit is there, new or again. Says whether it was away.
+    /// Registers a unit, whether it is new, back or known. Returns whether it was dead.
     pub(crate) fn register(&self, card: UnitCard) -> Result<bool, QueueError> {
         let is_known = {
             let state = self.state.lock();
             let member = state.members.get(&card.unit);
             member.is_some_and(|member| member.client.is_some() && member.card.url == card.url)
         };
-        // It announces itself twice a second, and moves hardly ever.
+        // A unit announces itself twice a second and rarely moves, so its client is kept.
         let client = if is_known { None } else { Some(self.client(&card.url)?) };
         let mut state = self.state.lock();
         let now = Instant::now();
@@ -113,12 +113,12 @@ impl Units {
         Ok(was_dead)
     }
 
-    /// Whether there is one, be it away, or has been one whose chunks are still waited for.
+    /// Whether there is a unit, live or dead. A unit that is gone counts as long as chunks of it are left.
     pub(crate) fn has_any(&self) -> bool {
         !self.state.lock().members.is_empty()
     }
 
-    /// The live unit for a key, if any takes rows.
+    /// The unit that gets the rows of a key; `None` if no unit takes rows.
     pub(crate) fn choose(&self, key: &str) -> Option<Chosen> {
         let state = self.state.lock();
         let live =
@@ -128,12 +128,12 @@ impl Units {
         Some(Chosen { unit, client: chosen.client.clone()?, is_durable })
     }
 
-    /// A client could not reach a unit.
+    /// Notes that a client could not reach a unit.
     pub(crate) fn suspect(&self, unit: &str) {
         self.state.lock().suspects.insert(unit.to_owned());
     }
 
-    /// A unit gets no more rows until it has been looked at.
+    /// Gives a unit no more rows until it has answered the controller.
     pub(crate) fn shun(&self, unit: &str) {
         let mut state = self.state.lock();
         state.suspects.insert(unit.to_owned());
@@ -142,14 +142,14 @@ impl Units {
         }
     }
 
-    /// A unit that was silent, or that a client could not reach, answers.
+    /// Notes that a unit answers which was silent, or which a client could not reach.
     pub(crate) fn heard(&self, unit: &str) {
         if let Ok(member) = self.state.lock().member(unit) {
             (member.is_shunned, member.seen) = (false, Instant::now());
         }
     }
 
-    /// Units that are silent or that a client could not reach, and how to ask them.
+    /// Returns the units that are silent or that a client could not reach, with their clients.
     pub(crate) fn take_doubtful(&self, now: Instant) -> Vec<(String, Option<Arc<dyn UnitClient>>)> {
         let mut state = self.state.lock();
         let suspects = std::mem::take(&mut state.suspects);
@@ -161,8 +161,8 @@ impl Units {
         doubtful.map(|member| (member.card.unit.clone(), member.client.clone())).collect()
     }
 
-    /// Dead units that kept their rows in memory, and have had time to come back: what is left of their
-    /// chunks is lost.
+    /// Returns the dead units that kept their rows in memory and have had time to come back, with those of
+    /// their chunks that are left: these are lost.
     pub(crate) fn take_gone(&self, now: Instant) -> Vec<(String, Vec<ChunkId>)> {
         let state = self.state.lock();
         let is_gone = |member: &&Member| {
@@ -174,7 +174,7 @@ impl Units {
         gone.map(|member| (member.card.unit.clone(), member.chunks.iter().copied().collect())).collect()
     }
 
-    /// Refuses rows on a unit that takes none; says whether it keeps them.
+    /// Refuses rows on a unit that takes none; returns whether the unit keeps its rows on disk.
     pub(super) fn check_takes_rows(&self, unit: &str) -> Result<bool, QueueError> {
         let mut state = self.state.lock();
         let member = state.member(unit)?;
@@ -185,12 +185,12 @@ impl Units {
         }
     }
 
-    /// A chunk lies at a place.
+    /// Notes that a chunk lies at a place; returns whether it is within reach.
     pub(super) fn insert(&self, chunk: ChunkId, place: Arc<Place>) -> Reach {
         let mut state = self.state.lock();
         let (unit, is_durable) = (place.unit.clone(), place.is_durable);
-        // While the journal is read no unit has registered yet; otherwise the unit has died while the rows
-        // were written down.
+        // An unknown unit counts as dead. Either the journal is being read and no unit has registered yet,
+        // or the unit has died and was removed while the rows were written to the journal.
         let member = state.members.entry(unit.clone()).or_insert_with(|| Member {
             card: UnitCard { unit, url: String::new(), is_durable },
             client: None,
@@ -211,12 +211,12 @@ impl Units {
         self.state.lock().chunks.contains_key(&chunk)
     }
 
-    /// Where a chunk lies, if that is on a unit.
+    /// Where a chunk lies, if it lies on a unit.
     pub(crate) fn place(&self, chunk: ChunkId) -> Option<Arc<Place>> {
         self.state.lock().chunks.get(&chunk).map(|placed| Arc::clone(&placed.place))
     }
 
-    /// How to reach the unit of a place.
+    /// The client of a unit; an error if the unit is away.
     pub(crate) fn client_of(&self, unit: &str) -> Result<Arc<dyn UnitClient>, QueueError> {
         let mut state = self.state.lock();
         let member = state.member(unit)?;
@@ -224,14 +224,14 @@ impl Units {
         member.client.clone().filter(|_| member.status != UnitStatus::Dead).ok_or_else(away)
     }
 
-    /// The address of a unit that answers.
+    /// The address of a unit, unless it is dead.
     pub(crate) fn url_of(&self, unit: &str) -> Option<String> {
         let state = self.state.lock();
         let member = state.members.get(unit).filter(|member| member.status != UnitStatus::Dead)?;
         Some(member.card.url.clone())
     }
 
-    /// A chunk is gone: its unit may forget its rows.
+    /// Forgets a chunk that is gone, so that its unit may forget its rows.
     pub(super) fn forget(&self, chunk: ChunkId) {
         let mut state = self.state.lock();
         let Some(placed) = state.chunks.remove(&chunk) else { return };
@@ -244,7 +244,7 @@ impl Units {
         }
     }
 
-    /// Only some rows of a chunk are still needed: its unit may forget the others.
+    /// Notes which rows of a chunk are still needed, so that its unit may forget the others.
     pub(super) fn forget_others(&self, chunk: ChunkId, live: &Live<'_>) {
         let live: HashSet<u32> = live.places().into_iter().collect();
         let mut state = self.state.lock();
@@ -261,7 +261,7 @@ impl Units {
         }
     }
 
-    /// Which of these blobs of a unit no chunk lies in.
+    /// Returns those of these blobs of a unit in which no chunk lies.
     pub(crate) fn unknown(&self, unit: &str, blobs: Vec<String>) -> Vec<String> {
         let mut unknown: HashSet<String> = blobs.into_iter().collect();
         let state = self.state.lock();
@@ -272,7 +272,7 @@ impl Units {
         unknown.into_iter().collect()
     }
 
-    /// A unit takes no more rows.
+    /// Drains a unit: from now on it takes no rows.
     pub(crate) fn drain(&self, unit: &str) -> Result<(), QueueError> {
         let mut state = self.state.lock();
         let member = state.member(unit)?;
@@ -282,8 +282,8 @@ impl Units {
         Ok(())
     }
 
-    /// A dead unit will not come back; it is forgotten when none of its chunks is left. Until then it is as
-    /// one that kept its rows in memory.
+    /// Removes a dead unit that will not come back, if none of its chunks is left. Otherwise it counts from
+    /// now on as a unit that kept its rows in memory.
     pub(crate) fn remove(&self, unit: &str) {
         let mut state = self.state.lock();
         match state.members.get_mut(unit) {
@@ -292,8 +292,8 @@ impl Units {
         }
     }
 
-    /// A unit that does not answer is dead. Its chunks, and whether it keeps them; `None` if it was dead
-    /// before.
+    /// Declares a unit dead. Returns its chunks, and whether it keeps them on disk; `None` if it was dead
+    /// before or is not known.
     pub(crate) fn bury(&self, unit: &str) -> Option<(Vec<ChunkId>, bool)> {
         let mut state = self.state.lock();
         let member = state.members.get_mut(unit).filter(|member| member.status != UnitStatus::Dead)?;
@@ -319,7 +319,7 @@ impl Units {
         state.members.values().map(inspect).collect()
     }
 
-    /// Some chunks that lie on units which are drained.
+    /// Returns up to `count` chunks of each unit that is being drained and has chunks left.
     pub(crate) fn draining(&self, count: usize) -> Vec<(String, Vec<ChunkId>)> {
         let state = self.state.lock();
         let draining = state.members.values().filter(|member| member.status == UnitStatus::Draining);
@@ -329,7 +329,7 @@ impl Units {
         draining.map(chunks).filter(|(_, chunks)| !chunks.is_empty()).collect()
     }
 
-    /// What units that answer may forget.
+    /// Takes the rows that units may forget, of the units that are not dead.
     pub(crate) fn take_freed(&self) -> Vec<(String, Arc<dyn UnitClient>, Vec<RowHandle>)> {
         let mut state = self.state.lock();
         let mut freed = Vec::new();

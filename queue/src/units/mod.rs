@@ -1,28 +1,29 @@
 //! Payload on other machines.
 //!
-//! A **storage unit** is a queue server of its own whose rows only the controller knows: the controller keeps
-//! the table (which task may take which rows) and, for each chunk, its [`Place`]: the unit and the handles
-//! of its rows there. So a unit brings the durability, the checksums, the compaction and the wire format of
-//! any queue, and clients read and write it with the same calls.
+//! A **storage unit** is a queue server of its own that holds payload for another queue, its controller. The
+//! controller keeps the table (which task may take which rows) and, for each chunk, its [`Place`]: the unit
+//! and the handles of the chunk's rows there. So a unit has the durability, the checksums, the compaction and
+//! the wire format of any queue, and clients read and write it with the calls of any queue.
 //!
 //! ```text
 //!   client --- put payload ---> unit          (chosen by rendezvous hashing of the group)
-//!   client --- put, placed ---> controller    (metadata only; columns that come later in the same way)
+//!   client --- put, placed ---> controller    (metadata only; later columns are put likewise)
 //!   client --- take ----------> controller    (lease and places)
 //!   client --- get -----------> units
 //! ```
 //!
-//! Clients that know nothing of units use the controller as ever; it fetches and carries for them.
+//! Clients that know nothing of units use the controller like any queue: it puts their rows on units, and
+//! gets them from there.
 //!
 //! # Invariants
 //! - Rows on a dead unit are never handed out. If the unit keeps its rows on disk they are **away** until it
 //!   is back; otherwise they are freed at once with the disposition `lost`, and their whole groups with them.
-//! - A unit's name is the identity of what it holds: one that lost its rows comes back under another.
-//! - A blob that no table knows is removed by its unit: a put that failed half-way leaves nothing.
-//! - A unit is asked before it counts as dead: it is dead when it does not answer, not when it is silent.
+//! - A unit's name stands for what it holds: a unit that has lost its rows comes back under another name.
+//! - A unit removes blobs that no table knows, so a put that failed half-way leaves nothing behind.
+//! - A silent unit is asked before it counts as dead; it is dead only if it does not answer.
 //!
 //! # Deliberately absent
-//! Replication: that is the business of an existing distributed store behind [`Store`](crate::store::Store).
+//! Replication: an existing distributed store behind [`Store`](crate::store::Store) can provide it.
 
 mod members;
 mod store;
@@ -45,29 +46,29 @@ pub(crate) use members::Units;
 
 /// A unit keeps all rows in this partition.
 pub(crate) const BLOBS: &str = "_blobs";
-/// The task of [`BLOBS`] that never takes anything: rows go when the controller clears them.
+/// The only task of [`BLOBS`]. It never takes rows: they go when the controller clears them.
 const CONTROLLER: &str = "controller";
-/// A unit that has been silent for this time is probed.
+/// A unit that has been silent for longer than this is asked whether it is there.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
-/// How long the controller waits for a unit that keeps its rows in memory and that only the journal or a put
-/// names: the units of a restarted controller have yet to register.
+/// How long after its last sign of life the controller waits for a dead unit that keeps its rows in memory
+/// before its rows are lost. The units of a restarted controller need this time to register.
 const RETURN_MAX: Duration = Duration::from_secs(10);
 
-/// A blob that the controller does not know after this time was never put.
+/// A blob that the controller does not know after this time is removed: its put has failed.
 pub(crate) const ORPHAN_AGE: Duration = Duration::from_secs(600);
 
-/// What a unit's partition is declared as.
+/// The specification of a unit's partition.
 pub(crate) fn blobs_spec() -> PartitionSpec {
     PartitionSpec::new(BLOBS, [CONTROLLER], u32::MAX as usize)
 }
 
-/// Where the rows of a chunk lie that are on a unit.
+/// Where a chunk lies that is on a unit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Place {
     pub(crate) unit: String,
-    /// Its group there.
+    /// The chunk's group there.
     pub(crate) blob: String,
-    /// Its rows there.
+    /// The chunk's rows there.
     pub(crate) rows: Vec<RowHandle>,
     /// Whether they outlive the unit's process.
     #[serde(default = "yes")]
@@ -75,19 +76,19 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The note of rows that lie there.
+    /// The note of a chunk that lies there.
     pub(crate) fn into_note(self) -> Note {
         Note::new(UNITS, self)
     }
 }
 
-/// A unit, as its controller speaks to it: rows in its partition [`BLOBS`]. Calls fail at once where it does
-/// not answer.
+/// A unit's client in its controller, for rows in the unit's partition [`BLOBS`]. Calls fail at once if the
+/// unit does not answer.
 pub(crate) trait UnitClient: std::fmt::Debug + Send + Sync {
     /// Puts a blob.
     fn put(&self, blob: Put) -> BoxFuture<'_, Result<Vec<RowHandle>, QueueError>>;
 
-    /// Some columns of rows, all if absent.
+    /// Gets columns of rows; all of them if `columns` is absent.
     fn get<'a>(
         &'a self,
         rows: &'a [RowHandle],
@@ -97,7 +98,7 @@ pub(crate) trait UnitClient: std::fmt::Debug + Send + Sync {
     /// Frees the existing rows among these.
     fn clear<'a>(&'a self, rows: &'a [RowHandle]) -> BoxFuture<'a, Result<(), QueueError>>;
 
-    /// Whether it answers. Waits as long as it takes.
+    /// Whether the unit answers. The call itself has no time limit.
     fn is_there(&self) -> BoxFuture<'_, bool>;
 }
 
@@ -108,18 +109,18 @@ fn yes() -> bool {
     true
 }
 
-/// A unit that gets rows.
+/// The unit that gets certain rows.
 pub(crate) struct Chosen {
     pub(crate) unit: String,
     pub(crate) client: Arc<dyn UnitClient>,
     pub(crate) is_durable: bool,
 }
 
-/// A unit as it announces itself, again and again.
+/// The card with which a unit announces itself, again and again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UnitCard {
-    /// The identity of what it holds.
+    /// The unit's name, which stands for what it holds.
     pub unit: String,
     /// Where clients reach it.
     pub url: String,
@@ -127,31 +128,32 @@ pub struct UnitCard {
     pub is_durable: bool,
 }
 
-/// What a unit is at the moment.
+/// The state of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnitStatus {
     /// It takes rows and gives them.
     Live,
-    /// It gives rows and takes none; what it has moves to others. It may leave when it has none.
+    /// It gives rows and takes none; its rows move to other units. It may leave when it has no rows left.
     Draining,
-    /// It is silent.
+    /// It did not answer, and has not come back.
     Dead,
 }
 
-/// A unit for people and clients.
+/// A unit as people and clients see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnitInspection {
     /// The card with which it registered.
     #[serde(flatten)]
     pub card: UnitCard,
-    /// What it is.
+    /// The state of the unit.
     pub status: UnitStatus,
     /// Chunks that lie there.
     pub chunks: usize,
 }
 
-/// Weight of a unit for a key: the greatest has it. When a unit leaves, only its own keys go elsewhere.
+/// The weight of a unit for a key: the unit with the greatest weight gets the key. When a unit leaves, only
+/// its own keys go elsewhere.
 pub(crate) fn weight(unit: &str, key: &str) -> u64 {
     xxh3_64_with_seed(key.as_bytes(), xxh3_64_with_seed(unit.as_bytes(), 0))
 }

@@ -1,4 +1,4 @@
-//! Units as a store: chunks go to the units of their groups, and come from where they lie.
+//! Units as a store: chunks are put on the units of their groups, and read from the units that they lie on.
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -12,12 +12,13 @@ use crate::store::{
     Capabilities, Chunk, ChunkId, Found, Live, NewChunk, Note, Reach, Store, Stored, UNITS, Wanted,
 };
 
-/// Chunks that are on their way to or from units at a time.
+/// The most chunks of one call that are on their way to or from units at a time.
 const AT_A_TIME: usize = 16;
 
 impl Units {
-    /// Puts chunks on the units that their groups belong to, or the next ones if those are away. `None`
-    /// if no unit takes rows; what has been put is then removed as blobs that no table refers to.
+    /// Puts each chunk on the unit that its group belongs to, or on the next one if that unit takes no rows.
+    /// Returns `None` if no unit takes rows; chunks that were put by then are later removed as blobs that no
+    /// table refers to.
     pub(crate) async fn put_all(&self, chunks: &[NewChunk]) -> Result<Option<Vec<Stored>>, QueueError> {
         let putting = stream::iter(0..chunks.len()).map(|at| self.put_one(&chunks[at])).buffered(AT_A_TIME);
         let places: Vec<Option<Place>> = putting.try_collect().await?;
@@ -57,7 +58,7 @@ impl Units {
                 self.suspect(&place.unit);
                 Err(QueueError::UnitAway { unit: place.unit.clone() })
             }
-            // It has moved since.
+            // The chunk has moved since its place was read.
             Err(_) if self.place(wanted.chunk).is_none() => Err(gone()),
             Err(error) => Err(error),
         }
@@ -69,7 +70,7 @@ impl Store for Units {
         UNITS
     }
 
-    /// Units look through what they have themselves.
+    /// Units check their own rows, so the store counts as not local.
     fn capabilities(&self) -> Capabilities {
         Capabilities { outlives_process: true, is_local: false }
     }
@@ -92,7 +93,7 @@ impl Store for Units {
         chunks.iter().for_each(|chunk| self.forget(*chunk));
     }
 
-    /// None of them here.
+    /// Always 0: no bytes are in this process.
     fn bytes(&self) -> u64 {
         0
     }
@@ -108,7 +109,7 @@ impl Store for Units {
         self.forget_others(chunk, live);
     }
 
-    /// The unit may have died, or be drained, since the client put the rows there.
+    /// Refuses rows on a unit that has died or is being drained since the client put them there.
     fn admit(&self, note: Note) -> Result<Note, QueueError> {
         let place = note.content::<Place>()?;
         let is_durable = self.check_takes_rows(&place.unit)?;

@@ -15,7 +15,7 @@
 //! Failed requests make a server suspect, and not dead: it gets no permits during a cooldown and then one
 //! request on trial. Requests that it already has go on, since a server that fails some requests may answer
 //! others. Only a look at the server itself (its health, a stall) ends its life. The cooldown doubles each
-//! time, until the server answers well outside of a trial.
+//! time, until the server has answered well outside of a trial.
 //!
 //! # Invariants
 //! - A trial has an end. When its time is over the next one may begin, so that a hanging request blocks
@@ -36,7 +36,7 @@ const PENALTY: f64 = 0.5;
 const PENALTY_MAX: f64 = 8.0;
 /// A smaller penalty counts as none.
 const PENALTY_MIN: f64 = 1e-3;
-/// Answers that are remembered at most: one bit each.
+/// The most answers that are remembered, with one bit each.
 const ANSWERS_MAX: u32 = u64::BITS;
 
 /// The server's health as the outcomes show it, whatever its operator wants it to do.
@@ -50,7 +50,7 @@ pub(in crate::balancer) enum Health {
     Dead,
 }
 
-/// Where the server stands.
+/// The state of the breaker.
 #[derive(Debug)]
 enum State {
     /// It takes requests, and its answers are counted.
@@ -68,9 +68,10 @@ enum State {
 /// A server that has to pass a trial.
 #[derive(Debug)]
 struct Suspect {
-    /// Why; `None` after a revival.
+    /// Why the server is suspect; `None` after a revival.
     reason: Option<Arc<str>>,
-    /// Number of the last permit that was granted before. Earlier permits say nothing about the server now.
+    /// The number of the last permit that was granted before the server became suspect. It and earlier
+    /// permits say nothing about the server now.
     permits_before: u64,
     stage: Stage,
 }
@@ -78,7 +79,7 @@ struct Suspect {
 /// How far a suspect server has come.
 #[derive(Debug, Clone, Copy)]
 enum Stage {
-    /// It gets no requests until then.
+    /// It gets no requests before `until`.
     Cooling { until: Instant },
     /// The next permit is its trial.
     Ready,
@@ -87,7 +88,7 @@ enum Stage {
 }
 
 impl Suspect {
-    /// The request of this permit has ended; if it was on trial, the trial is over.
+    /// Notes that the request of this permit has ended. If it was on trial, the trial is over.
     fn note_end(&mut self, permit: u64) {
         if matches!(self.stage, Stage::OnTrial { permit: on_trial, .. } if on_trial == permit) {
             self.stage = Stage::Ready;
@@ -115,7 +116,7 @@ impl Answers {
         self.length = (self.length + 1).min(ANSWERS_MAX);
     }
 
-    /// Why they make the server suspect, if they do.
+    /// Why these answers make the server suspect, if they do.
     fn verdict(&self, config: &BalancerConfig) -> Option<Arc<str>> {
         if self.faults_in_row >= config.faults_max {
             return Some(format!("{} faults in a row", self.faults_in_row).into());
@@ -189,7 +190,8 @@ impl Breaker {
         allows && self.closed_until.is_none()
     }
 
-    /// Ends what is over by `now`; returns when the next cooldown, trial or `Retry-After` is over.
+    /// Ends the cooldowns, trials and `Retry-After` times that are over by `now`; returns when the next of
+    /// them ends.
     pub(in crate::balancer) fn settle(&mut self, now: Instant) -> Option<Instant> {
         self.closed_until = self.closed_until.filter(|until| *until > now);
         let state_until = match &mut self.state {
@@ -219,7 +221,7 @@ impl Breaker {
         if left < PENALTY_MIN { 0.0 } else { left }
     }
 
-    /// The server has been given the permit of this number.
+    /// Notes that the server has been given the permit with this number.
     pub(in crate::balancer) fn granted(&mut self, permit: u64, now: Instant, config: &BalancerConfig) {
         if let State::Suspect(suspect) = &mut self.state {
             suspect.stage = Stage::OnTrial { permit, begun: now, until: now + config.trial() };
@@ -291,21 +293,21 @@ impl Breaker {
         until
     }
 
-    /// The server's life is over.
+    /// Notes that the server's life is over.
     pub(in crate::balancer) fn die(&mut self, reason: Arc<str>, now: Instant, config: &BalancerConfig) {
         let cools_until = Some(self.relapse(now, config));
         self.state = State::Dead { reason, cools_until };
         self.closed_until = None;
     }
 
-    /// The server has come back, and goes on trial at once. It has been given `permits` so far.
+    /// Notes that the server has come back; it goes on trial at once. It has been given `permits` so far.
     pub(in crate::balancer) fn revive(&mut self, permits: u64) {
         let suspect = Suspect { reason: None, permits_before: permits, stage: Stage::Ready };
         self.state = State::Suspect(suspect);
         self.penalty = 0.0;
     }
 
-    /// The engine has generated tokens since `since`: a trial that began before is passed.
+    /// Notes that the engine has generated tokens since `since`: a trial that began before is passed.
     pub(in crate::balancer) fn has_generated(&mut self, since: Instant) {
         if let State::Suspect(Suspect { stage: Stage::OnTrial { begun, .. }, .. }) = self.state
             && begun < since
@@ -314,7 +316,7 @@ impl Breaker {
         }
     }
 
-    /// The engine was asked for a token apart from all permits, and generated it.
+    /// Notes that the engine was asked for a token apart from all permits, and generated it.
     pub(in crate::balancer) fn has_proved(&mut self) {
         if let State::Suspect(suspect) = &self.state
             && !matches!(suspect.stage, Stage::Cooling { .. })

@@ -1,15 +1,15 @@
 //! What keeps a server out of rotation because of its weights, apart from its other states.
 //!
-//! The gate is separate from the operator's state, so that the end of a weight update does not undo an
-//! operator's pause, and the end of a pause lets no server in whose weights are outdated. A new life begins
-//! with the weights that the server's process was started with: weights that were loaded in an earlier life
-//! do not count, from the moment in which the new life could take its first permit.
+//! The gate is separate from the operator's state. So the end of a weight update does not undo an operator's
+//! pause, and the end of a pause does not let in a server whose weights are outdated. A new life begins with
+//! the weights that the server's process was started with: weights that an earlier life has loaded do not
+//! count, from the moment in which the new life could take its first permit.
 
 use std::sync::Arc;
 
 use crate::server::Hold;
 
-/// Closed while a server may not take permits.
+/// The gate of one server: it is closed while the server may not take permits because of its weights.
 #[derive(Debug, Clone, Default)]
 pub(in crate::balancer) struct Gate {
     /// The weight version that the server needs; `None` while any will do.
@@ -30,7 +30,7 @@ impl Gate {
         (self.weights < self.required).then_some(Hold::Outdated)
     }
 
-    /// A new life begins with the weights of a fresh process.
+    /// Called when a new life begins, because that has the weights of a fresh process.
     pub(in crate::balancer) fn forget_weights(&mut self) {
         self.weights = None;
     }

@@ -1,21 +1,21 @@
-//! Aborts by id: of requests whose connection was closed already, and of those that shall end with what they
-//! have.
+//! Aborts by id: of requests whose connection is closed already, and of requests that are to end with the
+//! tokens that they have.
 //!
-//! Closing the connection is what ends a request: an engine that sees it frees the slots within some 50 ms. A
-//! proxy between can keep its own connection open, and then only an abort by id helps. An abort that comes
-//! within 10 ms of its request is usually lost and answered "aborted" all the same, so each is sent
-//! [`SENDS_PER_ID`] times, [`SEND_INTERVAL`] apart. An early stop cancels hundreds of requests of a server at
-//! once: their ids go out together, in one request per interval.
+//! A request ends when its connection is closed: an engine that sees this frees the slots within some 50 ms.
+//! But a proxy in between may keep its own connection to the engine open, and then only an abort by id helps.
+//! An abort that comes within 10 ms of its request is usually lost and answered "aborted" all the same, so
+//! each is sent [`SENDS_PER_ID`] times, [`SEND_INTERVAL`] apart. An early stop cancels hundreds of requests
+//! of a server at once: their ids are sent together, in one request per interval.
 //!
 //! An interrupted request still has its connection, on which the engine answers with the partial sample. Its
-//! id is sent until that has happened, at most [`SENDS_PER_INTERRUPT`] times.
+//! id is sent until that answer has come, at most [`SENDS_PER_INTERRUPT`] times.
 //!
-//! They go over the connections of engine control, of which no generation has one: an abort waits behind no
+//! Aborts have the connections of engine control, which no generation uses, so an abort never waits behind
 //! data.
 //!
 //! # Invariants
-//! - At most one task per server, and [`IDS_WAITING_MAX`] ids; an id beyond that is dropped and counted, as
-//!   its connection is closed in any case.
+//! - A server has at most one task and at most [`IDS_WAITING_MAX`] waiting ids. An id beyond that is dropped
+//!   and counted.
 //! - The task ends with its ids, with the scope, or with the first answer that says the endpoint is not
 //!   there.
 
@@ -36,10 +36,10 @@ use super::server::ProbedServer;
 /// How often each id is sent.
 const SENDS_PER_ID: u8 = 3;
 
-/// How often the id of an interrupted request is sent, while the request is not answered.
+/// How often the id of an interrupted request is sent, as long as the request is not answered.
 const SENDS_PER_INTERRUPT: u8 = 5;
 
-/// Between two sends: well past the 10 ms in which aborts get lost.
+/// The time between two sends: well past the 10 ms in which aborts get lost.
 const SEND_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Longest wait for the answer to an abort.
@@ -62,7 +62,7 @@ pub(super) struct Aborter {
     unsupported: AtomicBool,
     /// Whether the task runs; receivers wait for its end.
     running: watch::Sender<bool>,
-    /// Told whenever interrupted ids have left `waiting`.
+    /// Notifies its receivers whenever ids have left `waiting`.
     left: watch::Sender<()>,
 }
 
@@ -72,17 +72,17 @@ struct Waiting {
     task_runs: bool,
 }
 
-/// What is to be sent of an id.
+/// The sends of an id that are still to come.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sends {
     left: u8,
-    /// Whether one has gone out.
+    /// Whether the id has been sent at least once.
     begun: bool,
-    /// Whether the rest is void once the request has been answered.
+    /// Whether the sends that are left are dropped once the request has been answered.
     interrupts: bool,
 }
 
-/// A request's word that it is still running; dropped, its interrupts are void.
+/// Says that a request is still running. When this is dropped, the request's interrupts are dropped too.
 #[derive(Debug)]
 pub(super) struct Interruptible<'a> {
     aborter: &'a Aborter,
@@ -108,15 +108,15 @@ impl Aborter {
         }
     }
 
-    /// Has `request_id` aborted in the background, in a task of `scope`.
+    /// Aborts `request_id` in the background, in a task of `scope`.
     pub(super) fn abort(self: &Arc<Self>, request_id: &Arc<str>, scope: &Scope) {
         self.enqueue(request_id, Sends { left: SENDS_PER_ID, ..Sends::default() }, scope);
     }
 
-    /// Has `request_id` aborted until its [`Interruptible`] is dropped or all sends are used up, and waits
+    /// Sends aborts of `request_id` until its [`Interruptible`] is dropped or no sends are left, and waits
     /// for that.
     ///
-    /// Cancel-safe: what is left of the sends goes out in the background.
+    /// Cancel-safe: the sends that are left are made in the background.
     pub(super) async fn interrupt(self: &Arc<Self>, request_id: &Arc<str>, scope: &Scope) {
         let mut left = self.left.subscribe();
         let sends = Sends { left: SENDS_PER_INTERRUPT, interrupts: true, ..Sends::default() };
@@ -127,7 +127,7 @@ impl Aborter {
         let _closed = left.wait_for(|()| !self.waiting.lock().ids.contains_key(request_id)).await;
     }
 
-    /// To be held while a request runs that may be interrupted.
+    /// Returns a guard that is held while a request runs that may be interrupted.
     pub(super) fn watch(&self, request_id: &Arc<str>) -> Interruptible<'_> {
         Interruptible { aborter: self, request_id: Arc::clone(request_id) }
     }
@@ -145,9 +145,9 @@ impl Aborter {
         self.left.send_replace(());
     }
 
-    /// Whether `request_id` will be sent.
+    /// Notes `request_id` for the task; returns whether it will be sent.
     fn enqueue(self: &Arc<Self>, request_id: &Arc<str>, sends: Sends, scope: &Scope) -> bool {
-        // A plain server knows no aborts.
+        // A plain server offers no aborts.
         let hopeless = self.dialect == Dialect::TextOnly || self.unsupported.load(Ordering::Relaxed);
         if hopeless || scope.token().is_cancelled() {
             return false;
@@ -174,7 +174,7 @@ impl Aborter {
         true
     }
 
-    /// Ends when no abort is under way.
+    /// Waits until no abort is under way.
     ///
     /// Cancel-safe.
     pub(super) async fn settle(&self) {
@@ -201,8 +201,8 @@ impl Aborter {
         }
     }
 
-    /// All ids with sends left, and how many each has after this one. `None`, under the same lock, ends the
-    /// task: an id that comes later starts another.
+    /// Returns all ids with sends left, and how many each has after this one. `None` ends the task; that is
+    /// noted under the same lock, so that an id that comes later starts another task.
     fn next_batch(&self) -> Option<Vec<(Arc<str>, Sends)>> {
         let mut waiting = self.waiting.lock();
         let before = waiting.ids.len();
@@ -218,14 +218,14 @@ impl Aborter {
             self.running.send_replace(false);
         }
         drop(waiting);
-        // Not under the lock: the receivers take it.
+        // This happens outside the lock, because the receivers take it.
         if some_left {
             self.left.send_replace(());
         }
         (!batch.is_empty()).then_some(batch)
     }
 
-    /// Gives up all ids: their connections are closed in any case.
+    /// Gives up all ids.
     fn stop(&self) {
         let mut waiting = self.waiting.lock();
         waiting.ids.clear();
@@ -235,8 +235,8 @@ impl Aborter {
         self.left.send_replace(());
     }
 
-    /// One request with all `ids`; whether the engine took it. What goes wrong otherwise is for the next
-    /// send, or of no consequence.
+    /// Sends all `ids` in one request; returns whether the engine accepted it. After any other failure than a
+    /// missing endpoint the next send tries again.
     async fn send(&self, ids: impl Iterator<Item = &Arc<str>>) -> bool {
         let ids: Vec<String> = ids.map(|id| engine_id(self.dialect, id)).collect();
         match self.control.abort_many(&self.server, &ids).await {
@@ -254,8 +254,8 @@ impl Aborter {
     }
 }
 
-/// Engines keep a request under its id with a prefix and, for completions, the prompt's index behind it,
-/// which control adds. Ending a request with `n > 1` ends all its samples.
+/// The id under which an engine keeps a request: it has a prefix and, for completions, ends in the prompt's
+/// index, which control adds. Ending a request with `n > 1` ends all its samples.
 fn engine_id(dialect: Dialect, id: &str) -> String {
     match dialect {
         Dialect::Generate => format!("generate-tokens-{id}"),

@@ -1,16 +1,16 @@
 //! From the bytes of an answer to flat columns, in one pass.
 //!
-//! [`AnswerReader`] is fed the body as it arrives and keeps token ids, log-probabilities, version spans and
-//! finish reasons; the rest of the body (several times as many bytes) is walked over. It knows both dialects'
-//! shapes, which agree wherever they share a name, and takes members in any order.
+//! [`AnswerReader`] is fed the body as it arrives. It keeps token ids, log-probabilities, version spans and
+//! finish reasons, and skips the rest of the body, which has several times as many bytes. It knows the shapes
+//! of both dialects, which agree wherever they share a name, and takes members in any order.
 //!
 //! # Invariants
-//! - What [`AnswerReader::finish`] returns has exactly the asked number of samples in order of index, each
-//!   with one finite log-probability per token, and spans that cover its tokens or none at all. Everything
-//!   else is an [`AnswerError`] that says which check failed; the first one ends the reading, so a poisoned
-//!   answer is not read to its end.
+//! - An answer that [`AnswerReader::finish`] returns as samples has exactly as many as were asked for, in
+//!   order of their index. Each has one finite log-probability per token, and spans that cover its tokens or
+//!   none at all. Any other answer is an [`AnswerError`] that says which check failed. The first error ends
+//!   the reading, so a poisoned answer is not read to its end.
 //! - No column outgrows the number of tokens that were asked for, whatever the server sends.
-//! - The parts of an answer that the engine ended early have passed the same checks, or there are none.
+//! - The parts of an answer that the engine ended early have passed these checks too, or there are no parts.
 
 use super::choice::{AnswerError, Choice, Content, Ending, Expected};
 use super::columns::Columns;
@@ -20,15 +20,15 @@ use crate::{FinishReason, PartialOutput, SampleOutput};
 /// A whole answer that passed its checks.
 #[derive(Debug, PartialEq)]
 pub(super) enum CheckedAnswer {
-    /// [`Content::Tokens`].
+    /// The answer for [`Content::Tokens`].
     Samples(Vec<SampleOutput>),
-    /// [`Content::Text`]: text and why it ended.
+    /// The answer for [`Content::Text`]: each text, and why it ended.
     Texts(Vec<(String, FinishReason)>),
     /// The engine ended at least one of the samples early.
     Aborted {
-        /// How many there were, over all samples.
+        /// The number of tokens over all samples.
         tokens: u64,
-        /// What there is of each sample; none where a check failed.
+        /// The part of each sample that was generated; empty if a check failed.
         parts: Vec<PartialOutput>,
     },
 }
@@ -41,7 +41,7 @@ pub(super) struct AnswerReader {
 }
 
 impl AnswerReader {
-    /// For the answer to one request.
+    /// A reader for the answer to one request.
     pub(super) fn new(expected: Expected) -> Self {
         Self { scanner: Scanner::new(), columns: Columns::new(expected) }
     }
@@ -66,7 +66,7 @@ impl AnswerReader {
 fn conclude(expected: &Expected, mut choices: Vec<Choice>) -> Result<CheckedAnswer, AnswerError> {
     let n = expected.n;
     let found = choices.len();
-    // Without an index (a plain server may leave it out) the order of arrival counts.
+    // A plain server may leave out the index; then the order of arrival counts.
     for (position, choice) in (0..).zip(&mut choices) {
         choice.index.get_or_insert(position);
     }

@@ -9,7 +9,7 @@ use super::scan::ScanError;
 use crate::soundness::spans_cover;
 use crate::{FinishReason, GenerateRequest, PartialOutput, SampleOutput, VersionSpan};
 
-/// What was asked for, as far as the answer is checked against it.
+/// The parts of a request that its answer is checked against.
 #[derive(Debug, Clone)]
 pub(super) struct Expected {
     /// The prompt that was sent; an echo of another one is an error.
@@ -18,12 +18,12 @@ pub(super) struct Expected {
     pub(super) n: u32,
     /// Maximum number of tokens of a sample.
     pub(super) max_tokens: u32,
-    /// What stands for a sample.
+    /// The form of a sample in the answer.
     pub(super) content: Content,
 }
 
 impl Expected {
-    /// For the answer of a server that returns tokens.
+    /// What is expected of the answer of a server that returns tokens.
     pub(super) fn tokens_of(request: &GenerateRequest) -> Self {
         Self {
             prompt_ids: Arc::clone(&request.prompt_ids),
@@ -34,7 +34,7 @@ impl Expected {
     }
 }
 
-/// What stands for a sample in the answer.
+/// The form of a sample in the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Content {
     /// Token ids with log-probabilities.
@@ -46,48 +46,48 @@ pub(super) enum Content {
 /// Which check an answer failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(super) enum AnswerError {
-    /// Not JSON, or not to its end.
+    /// The answer is not JSON, or ends within the document.
     #[error(transparent)]
     Scan(#[from] ScanError),
-    /// A member of another type or range than the protocol has.
+    /// A member has another type or range than the protocol demands.
     #[error("member={member} holds something else than {expected}")]
     Shape { member: &'static str, expected: &'static str },
-    /// Wrong number of samples, or their indexes are not those from 0 on.
+    /// The number of samples is wrong, or their indexes are not those from 0 on.
     #[error("expected choices={expected} with the indexes from 0 on, found={found}")]
     Choices { expected: u32, found: usize },
     /// The server does not return token ids.
     #[error("choice={index} has no token ids")]
     NoTokens { index: u32 },
-    /// More than `max_tokens`.
+    /// A sample has more values than `max_tokens`.
     #[error("more values in member={member} than tokens asked for, max_tokens={max_tokens}")]
     TooMany { member: &'static str, max_tokens: u32 },
-    /// A log-probability for each token, or the sample is useless.
+    /// A sample does not have one log-probability for each token.
     #[error("choice={index} has logprobs={logprobs} for tokens={tokens}")]
     Logprobs { index: u32, tokens: usize, logprobs: usize },
-    /// NaN on the engine, in one of the forms it takes.
+    /// The engine computed NaN, which it writes in one of several forms.
     #[error("poisoned logprob at token={token}: {form}")]
     Poisoned { token: usize, form: &'static str },
-    /// The echo is not what was sent.
+    /// The echoed prompt is not the one that was sent.
     #[error("the echoed prompt differs from the one sent at token={position}")]
     Prompt { position: usize },
-    /// An unknown finish reason, or none.
+    /// A sample has an unknown finish reason, or none.
     #[error("choice={index} ended with finish_reason={reason:?}")]
     Finish { index: u32, reason: String },
     /// The engine says in its answer that it failed.
     #[error("the engine failed: {words}")]
     Engine { words: String },
-    /// A stream that came to its end before its samples did.
+    /// The stream ended before its samples did.
     #[error("the stream ended before choice={index} did")]
     Cut { index: u32 },
     /// The progress of a request was emptied while the request was still running.
     #[error("the tokens of the request were taken before it had ended")]
     Taken,
-    /// Spans that overlap, leave gaps or end elsewhere than the tokens.
+    /// The spans overlap, leave gaps or do not end with the tokens.
     #[error("choice={index} has weight versions that do not cover its tokens={tokens}")]
     Spans { index: u32, tokens: usize },
 }
 
-/// How the engine says a sample ended; an aborted choice never becomes a sample.
+/// How a sample ended, as the engine reports it. An aborted choice never becomes a sample.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Ending {
     Finished(FinishReason),
@@ -107,7 +107,7 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    /// Why it ended; none where the engine ended it.
+    /// Why the sample ended; `None` if the engine aborted it.
     fn finish_reason(&mut self, index: u32) -> Result<Option<FinishReason>, AnswerError> {
         match self.ending.take() {
             Some(Ending::Finished(reason)) => Ok(Some(reason)),
@@ -119,7 +119,7 @@ impl Choice {
 
     pub(super) fn into_part(mut self, index: u32) -> Result<PartialOutput, AnswerError> {
         let finish_reason = self.finish_reason(index)?;
-        // The engine can end a sample before its first token; by itself none ends there.
+        // An aborted sample may have no tokens; a sample that ended by itself has at least one.
         let has_tokens = |ids: &Vec<u32>| finish_reason.is_none() || !ids.is_empty();
         let Some(mut response_ids) = self.token_ids.filter(has_tokens) else {
             return Err(AnswerError::NoTokens { index });
@@ -131,7 +131,7 @@ impl Choice {
         if !spans_cover(&self.spans, tokens) {
             return Err(AnswerError::Spans { index, tokens });
         }
-        // A finished sample waits for its group: it holds its columns and no spare room.
+        // A finished sample waits for its group, so its columns keep no spare room.
         response_ids.shrink_to_fit();
         self.logprobs.shrink_to_fit();
         self.spans.shrink_to_fit();
@@ -149,7 +149,7 @@ impl Choice {
     }
 }
 
-/// Callers have looked for aborts before.
+/// The error for an aborted choice where none is expected: callers have looked for aborts before.
 fn aborted(index: u32) -> AnswerError {
     AnswerError::Finish { index, reason: "abort".to_owned() }
 }

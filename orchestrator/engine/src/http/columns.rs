@@ -1,8 +1,9 @@
 //! Where each value of an answer goes.
 //!
-//! The [`Sink`] of the answer's scanner: it knows both dialects' shapes, follows the scanner's way through
-//! them by a stack of [`AnswerNode`]s, and puts what is read into the columns of its choice. Names it does
-//! not know are skipped with all that is in them. A name that comes twice counts the last time.
+//! `Columns` is the [`Sink`] of the answer's scanner. It knows the shapes of both dialects, follows the
+//! scanner through them with a stack of [`AnswerNode`]s, and puts each value into the columns of the choice
+//! that it belongs to. The values of names that it does not know are skipped. If a name comes twice, its last
+//! value counts.
 
 use std::sync::Arc;
 
@@ -30,7 +31,7 @@ enum AnswerNode {
     Failure,
 }
 
-/// The member whose value comes next, of those that are read.
+/// The member whose value comes next, if it is one of those that are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Member {
     /// The document itself, or an element of an array.
@@ -97,7 +98,7 @@ pub(super) struct Columns {
     span: PartialSpan,
     /// Number of echoed prompt tokens that agreed so far.
     prompt_agreed: usize,
-    /// What the engine says in place of an answer.
+    /// The engine's error message, if it sent one in place of an answer.
     failure: Option<String>,
 }
 
@@ -119,7 +120,7 @@ impl Columns {
         (self.expected, self.choices, self.failure)
     }
 
-    /// The choices of an event; the columns are then ready for the next.
+    /// Takes out the choices of an event, so that the columns are ready for the next event.
     pub(super) fn take_choices(&mut self) -> Vec<Choice> {
         std::mem::take(&mut self.choices)
     }
@@ -133,7 +134,8 @@ impl Columns {
         self.places.last().copied()
     }
 
-    /// The choice that is being read. There is one wherever this is called: the places make it so.
+    /// The choice that is being read. The stack of places makes sure that there is one wherever this is
+    /// called.
     fn choice(&mut self) -> Result<&mut Choice, AnswerError> {
         self.choices.last_mut().ok_or(AnswerError::Shape { member: "choices", expected: "a list of objects" })
     }
@@ -250,7 +252,7 @@ impl Sink for Columns {
         let place = match (self.place(), self.member, container) {
             (None, _, Container::Object) => AnswerNode::Root,
             (Some(AnswerNode::Root), Member::Choices, Container::Array) => {
-                // A name that comes twice: the last one counts, as everywhere in this reader.
+                // If the name comes twice, its last value counts, as everywhere in this reader.
                 self.choices.clear();
                 AnswerNode::Choices
             }
@@ -364,7 +366,7 @@ impl Sink for Columns {
                 let token = self.choice()?.logprobs.len();
                 Err(AnswerError::Poisoned { token, form: "no value" })
             }
-            // Absent is said by null; whether it may be is judged at the end.
+            // A null means that the value is absent; whether it may be absent is checked at the end.
             (
                 Some(AnswerNode::Root | AnswerNode::Choice | AnswerNode::Logprobs | AnswerNode::Failure),
                 member,

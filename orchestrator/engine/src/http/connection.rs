@@ -1,8 +1,9 @@
 //! One HTTP/1.1 connection: a request out, a head and a body in.
 //!
-//! A request that waits for its answer holds a socket and nothing else: no buffer, no task, no channel. A run
-//! keeps thousands waiting for minutes, and a general client's 25 KiB and one task for each were most of what
-//! a run cost. So the framing is done here; heads and chunk sizes are read by `httparse`.
+//! A request that waits for its answer holds a socket and nothing else: no buffer, no task, no channel. In a
+//! run thousands of requests wait for minutes. With a general client each of them costs 25 KiB and a task,
+//! which would be most of the cost of a run. So the framing is done here; `httparse` reads heads and chunk
+//! sizes.
 //!
 //! # Deliberately absent
 //! Pipelining, upgrades, trailers (skipped), compression and HTTP/2: the engines are not asked for them.
@@ -17,10 +18,10 @@ use rustix::net::RecvFlags;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-/// Read at once; also the longest head and the longest line of a chunk's size or a trailer.
+/// The most bytes of one read. It also bounds a head, and a line with a chunk's size or a trailer.
 const BUFFER_BYTES: usize = 32 << 10;
 
-/// More than any engine sends.
+/// The most headers of an answer; no engine sends as many.
 const HEADERS_MAX: usize = 64;
 
 /// An open connection.
@@ -29,21 +30,21 @@ pub(super) struct Connection {
     stream: TcpStream,
 }
 
-/// What is needed of an answer's head.
+/// The parts of an answer's head that are needed.
 #[derive(Debug)]
 pub(super) struct Head {
     pub(super) status: StatusCode,
-    /// `Retry-After` in seconds; its form as a date is not used by engines.
+    /// `Retry-After`, if it is given in seconds; engines do not use its form as a date.
     pub(super) retry_after: Option<Duration>,
     /// Whether the connection can be used again when the body has been read.
     reusable: bool,
     framing: Framing,
 }
 
-/// What comes next of a body.
+/// What comes next in a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Framing {
-    /// So many bytes.
+    /// So many bytes of the body.
     Length(u64),
     UntilClose,
     ChunkSize,
@@ -68,8 +69,8 @@ impl Connection {
         Ok(Self { stream })
     }
 
-    /// Whether the server has neither closed it nor said anything since its last answer. Asks the kernel: the
-    /// runtime may not have heard of a close yet.
+    /// Whether the server has neither closed the connection nor sent anything since its last answer. This
+    /// asks the kernel, because the runtime may not have heard of a close yet.
     pub(super) fn is_quiet(&self) -> bool {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         matches!(rustix::net::recv(&self.stream, &mut [0], flags), Err(Errno::WOULDBLOCK))
@@ -80,14 +81,14 @@ impl Connection {
         self.stream.write_all_buf(&mut head.chain(body)).await
     }
 
-    /// Waits for the head of the answer. Not cancel-safe in the same sense.
+    /// Waits for the head of the answer. Not cancel-safe: dropping the future closes the connection.
     pub(super) async fn read_head(self) -> io::Result<Body> {
-        // Nothing is held until there is something to read.
+        // No buffer is allocated until there is something to read.
         self.stream.readable().await?;
         let mut input = Input { stream: self.stream, buffer: vec![0; BUFFER_BYTES], start: 0, end: 0 };
         loop {
             match parse_head(input.unread())? {
-                // An interim answer: the real one follows.
+                // This is an interim answer; the real one follows.
                 Some((used, head)) if head.status.is_informational() => {
                     input.start += used;
                     continue;
@@ -114,7 +115,7 @@ pub(super) struct Body {
 }
 
 impl Body {
-    /// How many bytes there will be, where the head says so.
+    /// The length of the whole body in bytes, if the head gives it.
     pub(super) fn length(&self) -> Option<u64> {
         match self.head.framing {
             Framing::Length(bytes) => Some(bytes),
@@ -201,7 +202,7 @@ impl Input {
         &self.buffer[self.start..self.end]
     }
 
-    /// Uses up to `most` bytes; says where they are.
+    /// Marks up to `most` bytes as used; returns where they are in the buffer.
     fn take(&mut self, most: u64) -> std::ops::Range<usize> {
         let count = usize::try_from(most).unwrap_or(usize::MAX).min(self.end - self.start);
         let taken = self.start..self.start + count;
@@ -209,7 +210,7 @@ impl Input {
         taken
     }
 
-    /// Uses a line, given without its end.
+    /// Marks a line as used; returns it without its end, or `None` if it is not whole yet.
     fn line(&mut self) -> Option<&[u8]> {
         let length = memchr::memchr(b'\n', self.unread())?;
         let taken = self.take(length as u64 + 1);
@@ -239,7 +240,7 @@ impl Input {
                     return Ok(count);
                 }
             }
-            // As in `read_head`: a streamed answer is waited for a thousand times.
+            // No buffer is held while waiting, as in `read_head`: a streamed answer waits a thousand times.
             if self.end == 0 {
                 self.buffer = Vec::new();
             }
@@ -295,7 +296,8 @@ fn parse_head(bytes: &[u8]) -> io::Result<Option<(usize, Head)>> {
     head.framing = match length {
         _ if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) => Framing::Length(0),
         _ if status.is_informational() => Framing::Length(0),
-        // Both at once is how requests are smuggled: the length is ignored and the connection not used again.
+        // An answer with both may be an attempt to smuggle another one in: the length is ignored, and the
+        // connection is not used again.
         Some(_) | None if chunked => {
             head.reusable &= length.is_none();
             Framing::ChunkSize

@@ -29,12 +29,12 @@ pub(super) trait EventSink {
     fn end_event(&mut self) -> Result<(), Self::Error>;
 }
 
-/// Where in a line the reader is.
+/// The reader's place in a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Line {
-    /// So many bytes of it are those of [`DATA`].
+    /// The line starts with so many bytes of [`DATA`].
     Name(usize),
-    /// Behind the colon: one space is no part of the data.
+    /// The reader is behind the colon; one space there is no part of the data.
     Space,
     Data,
     Skipped,
@@ -104,7 +104,7 @@ impl EventReader {
                 self.lines = 0;
                 sink.end_event()
             }
-            // A line of data without any.
+            // A line of data that is empty.
             Line::Space => self.begin_data(sink),
             Line::Name(_) | Line::Data | Line::Skipped => Ok(()),
         }

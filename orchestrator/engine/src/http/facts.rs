@@ -1,6 +1,6 @@
 //! What the probe of a server finds.
 
-/// What a server speaks.
+/// The API that a server offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dialect {
     /// vLLM's `/inference/v1/generate`: tokens in, tokens out, weight versions per span.
@@ -12,7 +12,7 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// For logs and tables.
+    /// The dialect's name for logs and tables.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Generate => "generate",
@@ -25,12 +25,12 @@ impl Dialect {
 /// What the probe found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerFacts {
-    /// What it speaks.
+    /// The API that it offers.
     pub dialect: Dialect,
     /// The model that was asked for and is served.
     pub model: String,
-    /// Maximum number of tokens of prompt and response together, where the server says so.
+    /// Maximum number of tokens of prompt and response together, if the server reports it.
     pub max_model_len: Option<u32>,
-    /// The engine's version, where the server says so.
+    /// The engine's version, if the server reports it.
     pub version: Option<String>,
 }

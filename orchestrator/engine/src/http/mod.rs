@@ -1,18 +1,19 @@
 //! The engine client for real servers: vLLM's HTTP API, in the dialect that the probe found.
 //!
-//! - [`probe`](HttpEngine::add) finds out what a server is, once;
-//! - `request` writes bodies, `scan`, `number` and `answer` read them in one pass into flat columns;
-//! - `events` and `stream` do so for answers that come in pieces, and tell how far they have come;
+//! - [`probe`](HttpEngine::add) finds out once what a server is;
+//! - `request` writes the bodies of requests;
+//! - `scan`, `number` and `answer` read the bodies of answers in one pass into flat columns;
+//! - `events` and `stream` read answers that come in pieces, and report their tokens as they come;
 //! - `transport` owns the connections and says what each failure means;
-//! - `abort` ends requests by id where a closed connection might not, over connections of its own.
+//! - `abort` ends requests by id, over connections of its own, if closing their connection may not end them.
 //!
 //! # Invariants
-//! - A running request holds its connection, one read buffer and its columns, never its whole body: an answer
-//!   is read as it arrives, and its length is bounded by [`HttpConfig::body_bytes_max`].
+//! - A running request holds its connection, one read buffer and its columns, never the whole body of its
+//!   answer: that is read as it arrives, and its length is bounded by [`HttpConfig::body_bytes_max`].
 //! - Dropping the future of a request closes its connection.
 //! - Only an error after which the engine cannot have begun the request says
 //!   [`Admission::Never`](crate::Admission::Never). A request that was written to a kept-alive connection
-//!   just as the server closed it counts as possibly admitted: from here the two cannot be told apart.
+//!   just as the server closed it counts as possibly admitted, because the client cannot tell whether it was.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -56,19 +57,21 @@ use transport::{NAN_WORDS, Transport, read_body, refusal};
 /// The factor by which the bound grows for a streamed answer, because each token comes in an event.
 const STREAM_BYTES_FACTOR: usize = 4;
 
-/// Turns a text into token ids: compared with what a server makes of it, and used where one returns none.
+/// Turns a text into token ids. They are compared with the ids that a server makes of it, and used for
+/// servers that return no ids.
 pub type Encode = Arc<dyn Fn(&str) -> Vec<u32> + Send + Sync>;
 
 /// How to reach and read servers.
 #[derive(Clone)]
 pub struct HttpConfig {
-    /// The model's name, as the servers list it.
+    /// The model's name, as servers list it.
     pub model: String,
-    /// Sent as a bearer token.
+    /// The key that is sent as a bearer token.
     pub api_key: Option<String>,
     /// Longest wait for a connection, name resolution included.
     pub connect_max: Duration,
-    /// Longest probe of a server; longer than the one token it asks for takes on a busy one.
+    /// Longest probe of a server. It has to be longer than a busy server takes for the one token that the
+    /// probe asks for.
     pub probe_max: Duration,
     /// Maximum number of bytes of an answer. With log-probabilities a token takes up to 160 bytes.
     pub body_bytes_max: usize,
@@ -91,7 +94,7 @@ impl fmt::Debug for HttpConfig {
 pub struct HttpEngine {
     config: HttpConfig,
     transport: Transport,
-    /// Sends aborts.
+    /// The client that sends aborts.
     control: VllmControl,
     encode: Option<Encode>,
     scope: Scope,
@@ -112,11 +115,11 @@ impl fmt::Debug for HttpEngine {
 }
 
 impl HttpEngine {
-    /// An engine without servers; [`HttpEngine::add`] brings them. Connections and aborts run as tasks of
-    /// `scope`. Without `encode`, text-only servers are refused and tokenizers are not compared.
+    /// An engine without servers; [`HttpEngine::add`] adds them. Its background tasks are tasks of `scope`.
+    /// Without `encode`, text-only servers are refused and tokenizers are not compared.
     ///
     /// # Errors
-    /// [`EngineError::Unfit`] where the API key cannot stand in a header, or this machine allows no client.
+    /// [`EngineError::Unfit`] if the API key cannot stand in a header, or if no control client can be made.
     pub fn new(config: HttpConfig, encode: Option<Encode>, scope: Scope) -> Result<Self, EngineError> {
         let authorization = config.api_key.as_ref().map(|key| bearer(key)).transpose()?;
         let transport = Transport::new(config.connect_max, authorization, &scope);
@@ -128,9 +131,9 @@ impl HttpEngine {
         Ok(Self { config, transport, control, encode, scope, members: RwLock::default() })
     }
 
-    /// Probes a server and takes it in under `name`, in place of an earlier one of that name.
+    /// Probes a server and adds it under `name`; it replaces an earlier server of that name.
     ///
-    /// Cancel-safe: a server is taken in at the end or not at all.
+    /// Cancel-safe: the server is added at the end or not at all.
     ///
     /// # Errors
     /// [`EngineError::Unreachable`] or [`EngineError::Unfit`] with the address and the cause, or what the
@@ -162,9 +165,9 @@ impl HttpEngine {
         Ok(facts)
     }
 
-    /// [`HttpEngine::add`] for several servers at once, given as name and URL; the first error counts.
+    /// Calls [`HttpEngine::add`] for several servers at once, given as name and URL; returns the first error.
     ///
-    /// Cancel-safe: servers that were ready before are taken in.
+    /// Cancel-safe: servers that were ready by then have been added.
     ///
     /// # Errors
     /// The errors of [`HttpEngine::add`].
@@ -172,12 +175,12 @@ impl HttpEngine {
         try_join_all(servers.iter().map(|(name, url)| self.add(name, url))).await
     }
 
-    /// Forgets a server; its running requests go on. `false` where there is none of that name.
+    /// Forgets a server; its running requests go on. Returns `false` if there is no server of that name.
     pub fn remove(&self, name: &str) -> bool {
         self.members.write().remove(name).is_some()
     }
 
-    /// What the probe found.
+    /// What the probe of a server found.
     pub fn facts(&self, name: &str) -> Option<ServerFacts> {
         self.members.read().get(name).map(|member| member.target.facts.clone())
     }
@@ -200,7 +203,8 @@ impl HttpEngine {
         found.ok_or_else(|| EngineError::UnknownServer { server: name.to_owned() })
     }
 
-    /// Cancel-safe: dropping the future closes the connection. What came before is in the request's progress.
+    /// Cancel-safe: dropping the future closes the connection. Streamed tokens that came before are in the
+    /// request's progress.
     async fn request(&self, name: &str, request: GenerateRequest) -> Result<Generation, EngineError> {
         let member = self.member(name)?;
         let progress = request.progress.clone().unwrap_or_default();
@@ -258,7 +262,7 @@ impl HttpEngine {
         }
     }
 
-    /// Tokenises on the blocking pool: long texts would hold up other requests' bytes.
+    /// Tokenises texts on the blocking pool, because long texts would hold up the bytes of other requests.
     ///
     /// Cancel-safe.
     async fn encode_texts(
@@ -266,7 +270,7 @@ impl HttpEngine {
         server: &Server,
         texts: Vec<(String, FinishReason)>,
     ) -> Result<Generation, EngineError> {
-        // Text-only servers are not taken in without it.
+        // Without a tokenizer no text-only server is added.
         let Some(encode) = self.encode.clone() else {
             return Err(server.bad_answer("text without a tokenizer".to_owned()));
         };
@@ -288,7 +292,7 @@ impl HttpEngine {
     }
 }
 
-/// What an answer that was not read to a good end means.
+/// The error for an answer that failed a check.
 fn answer_trouble(server: &Server, error: &AnswerError) -> EngineError {
     match error {
         AnswerError::Engine { words } if words.contains(NAN_WORDS) => {
@@ -299,8 +303,8 @@ fn answer_trouble(server: &Server, error: &AnswerError) -> EngineError {
     }
 }
 
-/// Reads an answer that was recorded, given as the chunks of its body: what [`HttpEngine`] does with one as
-/// it arrives, for replays and measurements.
+/// Reads a recorded answer, given as the chunks of its body, as [`HttpEngine`] reads an answer that arrives.
+/// It is for replays and measurements.
 ///
 /// # Errors
 /// [`EngineError::BadAnswer`] and [`EngineError::Aborted`], with `recorded` in place of the server's name.
@@ -314,7 +318,7 @@ pub fn read_recorded<'a>(
     match fed.and_then(|()| reader.finish()) {
         Ok(CheckedAnswer::Samples(samples)) => Ok(Generation { samples }),
         Ok(CheckedAnswer::Aborted { tokens, .. }) => Err(EngineError::Aborted { server: server(), tokens }),
-        // Only where text was expected.
+        // This happens only if text was expected.
         Ok(CheckedAnswer::Texts(_)) => {
             Err(EngineError::BadAnswer { server: server(), reason: "text".to_owned() })
         }

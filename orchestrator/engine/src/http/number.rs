@@ -2,9 +2,9 @@
 //!
 //! Log-probabilities are most of what an answer holds, and engines print each with all the digits of a
 //! double. [`parse_f32`] gives exactly what `str::parse::<f32>` gives, several times as fast for the shapes
-//! that occur: it takes the digits as one integer, scales it by an exact power of ten, and falls back to the
-//! standard library wherever the result is so near to the middle between two `f32` that the two roundings on
-//! the way could matter.
+//! that occur: it takes the digits as one integer and scales it by an exact power of ten. If the result is so
+//! near to the middle between two `f32` that the two roundings on the way could matter, the standard library
+//! does the work.
 
 /// Powers of ten that a double holds exactly.
 const POWERS_OF_TEN: [f64; 23] = [
@@ -101,7 +101,7 @@ impl Shape {
         (at == text.len()).then_some(Self { negative, mantissa, digits, digits_of_fraction, has_exponent })
     }
 
-    /// The nearest `f32`, where two roundings are sure to give what one would.
+    /// The nearest `f32`; `None` if two roundings may give another value than one would.
     fn round(&self) -> Option<f32> {
         if self.has_exponent || self.digits > DIGITS_MAX {
             return None;

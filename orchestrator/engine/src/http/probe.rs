@@ -1,8 +1,9 @@
-//! What a server is, found out once before anything is asked of it.
+//! Finds out once what a server is, before it gets any request.
 //!
-//! Three questions, cheapest first: does it serve the recipe's model, does it have the endpoint that takes
-//! and gives tokens, and if not, do its completions at least come with token ids. A wrong server is an error
-//! here, with what was found and what was expected, and not a thousand failed samples later.
+//! The probe asks three questions, cheapest first. Does the server serve the recipe's model? Does it have the
+//! endpoint that takes and returns tokens? If not, do its completions at least come with token ids? A wrong
+//! server is an error here, with what was found and what was expected, and not a thousand failed samples
+//! later.
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
@@ -22,10 +23,10 @@ const PROBE_BODY_BYTES_MAX: usize = 4 << 20;
 /// Maximum number of models that an error lists.
 const MODELS_LISTED_MAX: usize = 8;
 
-/// Any id: every vocabulary has it.
+/// The token of the probe's prompt, which every vocabulary has.
 const PROBE_TOKEN: u32 = 1;
 
-/// Scripts, digits, spaces and LaTeX: tokenizers that agree on this are the same for our purpose.
+/// A text with several scripts, digits, spaces and LaTeX. Tokenizers that agree on it are taken to be equal.
 const TOKENIZER_PROBE: &str =
     "Find $\\frac{355}{113}$ to 3 digits:\n  na\u{ef}ve \u{4f60}\u{597d} \u{1f600} 100000";
 
@@ -50,8 +51,8 @@ struct VersionAnswer {
 /// Cancel-safe: it changes nothing on the server.
 ///
 /// # Errors
-/// [`EngineError::Unreachable`], [`EngineError::Unfit`] where it cannot serve the recipe, or what the server
-/// answered in place of an answer.
+/// [`EngineError::Unreachable`], [`EngineError::Unfit`] if the server cannot serve the recipe, or the error
+/// that it answered with.
 pub(super) async fn probe(
     transport: &Transport,
     server: &Server,
@@ -97,7 +98,7 @@ async fn find_model(transport: &Transport, server: &Server, model: &str) -> Resu
         .unfit(server.at_url(&format!("it serves models={served:?}, the recipe wants model={model:?}"))))
 }
 
-/// The engine's version; a server without that endpoint is no worse for it.
+/// The engine's version; a server may lack the endpoint.
 async fn read_version(transport: &Transport, server: &Server) -> Result<Option<String>, EngineError> {
     let response = get(transport, server, "/version").await?;
     if response.status() != StatusCode::OK {
@@ -107,19 +108,19 @@ async fn read_version(transport: &Transport, server: &Server) -> Result<Option<S
     Ok(serde_json::from_slice(&body).ok().map(|answer: VersionAnswer| answer.version))
 }
 
-/// Whether `/inference/v1/generate` is there: it complains about an empty request, its absence does not.
+/// Whether `/inference/v1/generate` is there: if it is, it complains about an empty request.
 async fn has_generate(transport: &Transport, server: &Server) -> Result<bool, EngineError> {
     let response = post(transport, server, "/inference/v1/generate", "{}").await?;
     match response.status() {
         StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => Ok(true),
-        // vLLM answers 403 where the flag is off, others do not know the path or the method.
+        // vLLM answers 403 if the flag is off; other servers do not know the path or the method.
         StatusCode::FORBIDDEN | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => Ok(false),
         StatusCode::NOT_IMPLEMENTED => Ok(false),
         _ => Err(refusal(server, response).await),
     }
 }
 
-/// Which of the two completions dialects it speaks, by a request for one token.
+/// Finds out, by a request for one token, which of the two completions dialects a server has.
 async fn completions_dialect(
     transport: &Transport,
     server: &Server,
@@ -134,7 +135,7 @@ async fn completions_dialect(
         // A plain server may know text prompts only.
         StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => {
             let refused = refusal(server, response).await;
-            // NaN in the log-probabilities: the dialect is there, the weights are broken.
+            // If the log-probabilities are NaN, the dialect is there and the weights are broken.
             let takes_no_ids = matches!(refused, EngineError::Refused { .. });
             return if takes_no_ids { check_text(transport, server, model).await } else { Err(refused) };
         }
@@ -155,9 +156,9 @@ struct Tokenized {
     tokens: Vec<u32>,
 }
 
-/// Whether the server's tokenizer and the recipe's make the same ids of the same text; a server that cannot
-/// be asked is taken at its word. Ids of another vocabulary would be sampled from, scored and trained on
-/// without a sign.
+/// Checks that the tokenizers of the server and of the recipe make the same ids of the same text. A server
+/// that cannot be asked passes. Without this check, ids of another vocabulary would be sampled from, scored
+/// and trained on without any sign of it.
 ///
 /// Cancel-safe: it changes nothing on the server.
 ///
@@ -187,7 +188,7 @@ pub(super) async fn check_tokenizer(
     ))))
 }
 
-/// Makes sure that text, at least, comes back.
+/// Checks that the server at least returns text.
 async fn check_text(transport: &Transport, server: &Server, model: &str) -> Result<Dialect, EngineError> {
     let as_text = serde_json::json!({ "model": model, "prompt": "1", "max_tokens": 1 });
     let response = post(transport, server, "/v1/completions", as_text.to_string()).await?;

@@ -1,11 +1,11 @@
 //! Requests, written straight into a byte buffer.
 //!
-//! Every sampling parameter that the recipe or the algorithm means is written out, neutral ones too: a server
-//! that was started with the model's own generation config would fill in what is missing.
+//! Every sampling parameter that matters to the recipe or the algorithm is written out, even if its value is
+//! neutral: a server that was started with the model's own generation config would fill in missing ones.
 //!
 //! # Deliberately absent
-//! A prompt's JSON shared by the requests of its group. Writing 1,024 ids takes some three microseconds, less
-//! than a table of them would cost, and the bytes are dropped as soon as they are sent.
+//! JSON of a prompt that the requests of its group share. Writing 1,024 ids takes some three microseconds,
+//! less than looking the JSON up would cost, and the bytes are dropped as soon as they are sent.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -95,18 +95,19 @@ impl Body {
         self.bytes.push(b']');
     }
 
-    /// What both dialects say beside the sampling. Without a word of streams an answer comes whole.
+    /// Writes the members of both dialects that are not about sampling. Without `stream` an answer comes
+    /// whole.
     fn reply(&mut self, request: &GenerateRequest) {
         if request.stream {
             self.member("stream", |body| body.json(&true));
         }
-        // An empty one is refused.
+        // Servers refuse an empty salt.
         if let Some(salt) = request.cache_salt.as_ref().filter(|salt| !salt.is_empty()) {
             self.member("cache_salt", |body| body.json(&**salt));
         }
     }
 
-    /// What OpenAI's API has.
+    /// Writes the sampling parameters of OpenAI's API.
     fn sampling(&mut self, request: &GenerateRequest) {
         let sampling = &request.sampling;
         self.member("n", |body| body.json(&request.n));
@@ -118,13 +119,13 @@ impl Body {
         self.member("seed", |body| body.json(&(request.seed & SEED_MASK)));
     }
 
-    /// What vLLM adds to it.
+    /// Writes the sampling parameters that vLLM adds.
     fn engine_sampling(&mut self, request: &GenerateRequest) {
         let sampling = &request.sampling;
         self.member("top_k", |body| body.json(&sampling.top_k));
         self.member("min_p", |body| body.json(&0));
         self.member("repetition_penalty", |body| body.json(&1));
-        // The sampled token's own log-probability and no others.
+        // This asks for the log-probability of the sampled token and of no others.
         self.member("logprobs", |body| body.json(&0));
         if !sampling.stop_token_ids.is_empty() {
             self.member("stop_token_ids", |body| body.ids(&sampling.stop_token_ids));

@@ -1,34 +1,35 @@
 //! A JSON tokenizer that is fed a body chunk by chunk.
 //!
-//! [`Scanner::feed`] takes any split of the body and calls a [`Sink`] for what it finds, without a tree and
-//! without a copy: names, strings and numbers are slices of the chunk, and only one that straddles two chunks
-//! is put together in a small buffer. The sink answers each name with [`Interest`]; what it skips is walked
-//! over without a call.
+//! [`Scanner::feed`] takes any split of the body and calls a [`Sink`] for what it finds. It builds no tree
+//! and makes no copy: names, strings and numbers are slices of the chunk, and only a token that straddles two
+//! chunks is put together in a small buffer. The sink answers each name with an [`Interest`]; there are no
+//! calls for values that it skips.
 //!
 //! # Invariants
 //! - The calls depend on the bytes alone, never on how they were split.
-//! - Memory is one bit per level, [`DEPTH_MAX`] levels, and one straddling token of at most the body's bound.
+//! - Memory is one bit for each of at most [`DEPTH_MAX`] levels, and one straddling token, which is no longer
+//!   than the body.
 //!
 //! # Deliberately absent
-//! Inside skipped values only structure is checked: quotes, brackets, commas and colons have to fit, but a
-//! number's digits, a string's escapes and its UTF-8 are not looked at. What the sink is given, it parses and
-//! so checks itself.
+//! A full check of skipped values. Their quotes, brackets, commas and colons have to fit, but the digits of a
+//! number and the escapes and the UTF-8 of a string are not checked. The sink checks the values that it gets,
+//! because it parses them.
 
 use memchr::{memchr, memchr2};
 
 /// Maximum number of containers inside one another; an engine's answer has seven.
 pub(super) const DEPTH_MAX: u32 = 64;
 
-/// Up to here a string is searched byte by byte.
+/// The first bytes of a string are searched one by one, up to this number.
 const SHORT_STRING_BYTES: usize = 16;
 
 /// Why bytes are not JSON.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ScanError {
-    /// A byte that cannot stand where it does.
+    /// A byte stands where it must not.
     #[error("invalid json at byte={at}: unexpected byte={byte:#04x}")]
     Unexpected { at: u64, byte: u8 },
-    /// More than [`DEPTH_MAX`] levels.
+    /// The document has more than [`DEPTH_MAX`] levels.
     #[error("invalid json at byte={at}: nested deeper than depth_max={DEPTH_MAX}")]
     Deep { at: u64 },
     /// The bytes ended inside the document.
@@ -39,9 +40,9 @@ pub(super) enum ScanError {
 /// What a sink wants to see of the value after a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Interest {
-    /// Every call.
+    /// The sink gets every call for the value.
     Read,
-    /// None.
+    /// The sink gets no call for the value.
     Skip,
 }
 
@@ -62,7 +63,7 @@ pub(super) enum Word {
 
 /// Takes what a [`Scanner`] finds, in the order of the document.
 pub(super) trait Sink {
-    /// What ends the scan early; a scanner's own errors become one.
+    /// The error that ends the scan early; the scanner's own errors are converted to it.
     type Error: From<ScanError>;
 
     /// A member's name, still escaped, without quotes.
@@ -73,7 +74,7 @@ pub(super) trait Sink {
     fn end(&mut self) -> Result<(), Self::Error>;
     /// A string, still escaped, without quotes.
     fn string(&mut self, raw: &[u8]) -> Result<(), Self::Error>;
-    /// The bytes of a number; that they are one is for the sink to check.
+    /// The bytes of a number; the sink has to check that they are one.
     fn number(&mut self, raw: &[u8]) -> Result<(), Self::Error>;
     /// `null`, `true` or `false`.
     fn word(&mut self, word: Word) -> Result<(), Self::Error>;
@@ -91,11 +92,11 @@ enum Expect {
     Nothing,
 }
 
-/// A token of which the last chunk held only the beginning.
+/// The token that the last chunk broke off, if there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Open {
     No,
-    /// `escaped`: the chunk ended after a backslash.
+    /// A string. `escaped` says that the chunk ended after a backslash.
     Text {
         is_name: bool,
         escaped: bool,
@@ -178,7 +179,7 @@ impl Scanner {
         Err(ScanError::Truncated { at: self.seen })
     }
 
-    /// Goes on with the token that the last chunk broke off; returns where the next one begins.
+    /// Goes on with the token that the last chunk broke off; returns where that token ends.
     fn resume<S: Sink>(&mut self, chunk: &[u8], sink: &mut S) -> Result<usize, S::Error> {
         match self.open {
             Open::No => Ok(0),
@@ -189,7 +190,7 @@ impl Scanner {
     }
 
     fn in_object(&self) -> bool {
-        // Only asked where a container is open.
+        // The shift is safe, because it is reached only while a container is open.
         self.depth > 0 && (self.objects >> (self.depth - 1)) & 1 == 1
     }
 
@@ -260,7 +261,7 @@ impl Scanner {
         self.text_body(chunk, at + 1, is_name, false, sink)
     }
 
-    /// From inside a string to its closing quote, or to the end of the chunk.
+    /// Scans from inside a string to its closing quote, or to the end of the chunk.
     fn text_body<S: Sink>(
         &mut self,
         chunk: &[u8],
@@ -313,7 +314,7 @@ impl Scanner {
         Ok(quote_at + 1)
     }
 
-    /// A number from its first byte or, when resumed, from its continuation.
+    /// Scans a number from its first byte or, if the last chunk broke it off, from its continuation.
     fn number<S: Sink>(&mut self, chunk: &[u8], start: usize, sink: &mut S) -> Result<usize, S::Error> {
         let resumed = self.open == Open::Number;
         if !resumed {
@@ -328,7 +329,7 @@ impl Scanner {
         }
         let piece = &chunk[start..end];
         let skipped = self.is_skipped();
-        // Without the byte after it, a number may go on.
+        // At the end of the chunk the number may go on in the next one.
         if end == chunk.len() {
             if !skipped {
                 self.carry.extend_from_slice(piece);
@@ -349,7 +350,7 @@ impl Scanner {
         Ok(end)
     }
 
-    /// A word of which `matched` bytes have been seen.
+    /// Scans a word of which `matched` bytes have been seen.
     fn word<S: Sink>(
         &mut self,
         word: Word,
@@ -383,7 +384,8 @@ impl Scanner {
     }
 }
 
-/// Names and tokens are shorter than what `memchr`'s set-up pays for; texts are not.
+/// Finds the first quote or backslash. Names and tokens are too short for the set-up of `memchr` to pay, so
+/// the first bytes are searched one by one.
 #[inline]
 fn find_quote_or_backslash(rest: &[u8]) -> Option<usize> {
     let near = &rest[..rest.len().min(SHORT_STRING_BYTES)];
@@ -397,7 +399,7 @@ pub(super) fn unescape(raw: &[u8]) -> Option<String> {
     if plain {
         return std::str::from_utf8(raw).ok().map(str::to_owned);
     }
-    // Rare enough to quote it again and let the full parser judge.
+    // This is rare enough to quote the text again and leave it to the full parser.
     let quoted = [b"\"", raw, b"\""].concat();
     serde_json::from_slice(&quoted).ok()
 }

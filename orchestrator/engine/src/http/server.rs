@@ -12,7 +12,7 @@ use crate::EngineError;
 #[derive(Debug, Clone)]
 pub(super) struct Server {
     pub(super) name: Arc<str>,
-    /// Without a slash at its end.
+    /// The address without a slash at its end.
     url: Arc<str>,
 }
 
@@ -20,7 +20,7 @@ impl Server {
     /// Checks the address.
     ///
     /// # Errors
-    /// [`EngineError::Unfit`] where it is no `http://` URL.
+    /// [`EngineError::Unfit`] if it is no `http://` URL.
     pub(super) fn new(name: &str, url: &str) -> Result<Self, EngineError> {
         let server = Self { name: name.into(), url: url.trim_end_matches('/').into() };
         let parsed: Uri =

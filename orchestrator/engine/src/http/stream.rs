@@ -1,13 +1,13 @@
-//! From the events of a streamed answer to its columns, which are a [`Progress`] while they grow.
+//! From the events of a streamed answer to its columns, which lie in a [`Progress`] while they grow.
 //!
-//! Each event holds the tokens of one sample, or of several, that have come since the last; those of the
-//! samples of one request are interleaved. An event is read into columns of its own by the reader of whole
-//! answers, and its tokens go into the progress when it is whole and has passed its checks. So the tokens are
-//! kept once, and what a connection that dies leaves behind ends with the last whole event.
+//! Each event holds new tokens of one or several samples; events of different samples are interleaved. The
+//! reader of whole answers reads an event into columns of its own, and the event's tokens go into the
+//! progress when the event is whole and has passed its checks. So the tokens are kept once, and a connection
+//! that dies leaves the tokens up to the last whole event.
 //!
 //! # Invariants
-//! - What [`StreamReader::finish`] returns is what [`AnswerReader`](super::answer::AnswerReader) makes of the
-//!   same answer in one piece.
+//! - [`StreamReader::finish`] returns what [`AnswerReader`](super::answer::AnswerReader) returns for the same
+//!   answer in one piece.
 //! - Beyond the tokens a stream costs the columns of one event, and a few bytes of state.
 //! - No sample outgrows the tokens that were asked for, and none goes on after its end.
 //!
@@ -22,7 +22,7 @@ use super::scan::Scanner;
 use crate::soundness::spans_cover;
 use crate::{PartialOutput, Progress, SampleOutput};
 
-/// What stands in place of an event when the stream is over.
+/// The data of the event that ends a stream.
 const DONE: &[u8] = b"[DONE]";
 
 /// Reads one streamed answer as its bytes arrive.
@@ -33,7 +33,7 @@ pub(super) struct StreamReader {
 }
 
 impl StreamReader {
-    /// For the answer to one request, which leaves its tokens in `progress`.
+    /// A reader for the answer to one request. Tokens that have come are in `progress`.
     pub(super) fn new(expected: Expected, progress: Progress) -> Self {
         let n = expected.n as usize;
         progress.leave(vec![PartialOutput::default(); n]);
@@ -55,8 +55,8 @@ impl StreamReader {
         self.events.feed(chunk, &mut self.samples)
     }
 
-    /// The answer, after all bytes have been fed; it takes the tokens out of the progress. After an error
-    /// they are still there.
+    /// Returns the answer, after all bytes have been fed, and takes its tokens out of the progress. If the
+    /// stream was cut short, they stay there.
     pub(super) fn finish(self) -> Result<CheckedAnswer, AnswerError> {
         self.samples.finish()
     }
@@ -116,7 +116,7 @@ impl EventSink for Samples {
 
     fn end_event(&mut self) -> Result<(), AnswerError> {
         match std::mem::replace(&mut self.event, Event::Empty) {
-            // Lines of data without any.
+            // The lines of data were empty.
             Event::Empty => Ok(()),
             Event::Done(matched) if matched == DONE.len() => {
                 self.done = true;
@@ -142,7 +142,7 @@ impl Samples {
     /// Appends an event's part of a sample to the sample.
     fn take(&mut self, choice: Choice) -> Result<(), AnswerError> {
         let (n, max_tokens) = (self.n, self.max_tokens);
-        // Only a sample that is alone can go without an index.
+        // The index may be missing only if there is just one sample.
         let index = choice.index.or((n == 1).then_some(0)).unwrap_or(u32::MAX);
         let Some(head) = self.heads.get_mut(index as usize) else {
             return Err(AnswerError::Choices { expected: n, found: index as usize });
@@ -180,7 +180,7 @@ impl Samples {
             }
         }
         self.progress.with(|parts| {
-            // Where a caller has taken the tokens away, there is no whole answer any more.
+            // If a caller has taken the tokens away, there can be no whole answer any more.
             let part = parts.get_mut(index as usize).filter(|part| part.response_ids.len() == tokens_before);
             let part = part.ok_or(AnswerError::Taken)?;
             part.response_ids.extend_from_slice(&token_ids);
@@ -209,7 +209,7 @@ impl Samples {
             return Ok(CheckedAnswer::Aborted { tokens, parts });
         }
         let samples = (0..).zip(parts).map(|(index, mut part)| {
-            // As in a whole answer: it holds its columns and no spare room.
+            // As in a whole answer, the columns keep no spare room.
             part.response_ids.shrink_to_fit();
             part.logprobs.shrink_to_fit();
             SampleOutput::finished(part).ok_or(AnswerError::NoTokens { index })

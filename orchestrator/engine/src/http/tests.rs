@@ -26,7 +26,7 @@ enum Script {
     Answer { bytes: Vec<u8>, piece_bytes: usize },
     /// Writes the bytes and closes the connection.
     AnswerAndClose(Vec<u8>),
-    /// Closes without a word.
+    /// Closes the connection without an answer.
     Close,
     /// Writes the bytes, and then neither writes nor closes until the client closes.
     Hang(Vec<u8>),
@@ -169,7 +169,7 @@ fn status(code: u16, body: &str) -> Script {
     Script::Answer { bytes: http(code, "", body), piece_bytes: usize::MAX }
 }
 
-/// A whole answer to a prompt, with the tokens 7 and 8 (one, where the probe asks).
+/// A whole answer to a prompt, with the tokens 7 and 8 (with one token if the probe asks).
 fn completion(prompt_ids: &[u32]) -> Value {
     let response: &[u32] = if prompt_ids.len() == 1 { &[7] } else { &[7, 8] };
     let logprobs: Vec<f32> = response.iter().map(|_| -0.5).collect();
@@ -306,7 +306,7 @@ async fn a_connection_that_was_closed_while_idle_is_replaced_unseen() {
     server.join(&engine, Dialect::Completions).await;
     let whole = completion(&[5, 6]).to_string();
     for round in 0..20 {
-        // The server closes after each answer without having said so.
+        // The server closes the connection after each answer without announcing it.
         server.push(Script::AnswerAndClose(http(200, "", &whole)));
         // Lets the end of the stream arrive, so that the pool can see it.
         tokio::time::sleep(Duration::from_millis(20)).await;

@@ -1,10 +1,9 @@
 //! Bytes to and from servers: one pool, bounded answers, and what each failure means.
 //!
-//! HTTP/1.1 over plain TCP, because that is what the engines speak: one running request per connection, and a
-//! dropped future closes its connection, which is how the engine learns that no caller waits. Idle
-//! connections are let go before the server's keep-alive ends, so that a request hardly ever meets a
-//! connection that is being closed; one that turns out to be closed before the request was written is
-//! replaced.
+//! The engines use HTTP/1.1 over plain TCP. A connection has one running request; dropping the request's
+//! future closes the connection, and so tells the engine that no caller waits. Idle connections are closed
+//! before the server's keep-alive ends, so a request hardly ever meets a connection that is being closed. A
+//! connection that closes before the request is written is replaced.
 //!
 //! # Deliberately absent
 //! TLS and redirects: engines stand on private networks, and a redirect would lose the body.
@@ -26,10 +25,10 @@ use super::connection::{Body, Connection};
 use super::server::Server;
 use crate::EngineError;
 
-/// Below the 5 s after which vLLM closes an idle connection.
+/// Idle connections are closed after this time, before vLLM closes them after 5 s.
 const IDLE_MAX: Duration = Duration::from_secs(4);
 
-/// Idle connections kept per server; more are closed.
+/// The most idle connections that are kept per server; further ones are closed.
 const CONNECTIONS_IDLE_MAX: usize = 1024;
 
 /// Maximum number of bytes of an error's body that are read; vLLM echoes the whole request in some errors.
@@ -38,10 +37,10 @@ const ERROR_BODY_BYTES_MAX: usize = 256 << 10;
 /// Maximum number of characters of an error's message that are passed on.
 pub(super) const REASON_CHARS_MAX: usize = 300;
 
-/// vLLM's words where logits are NaN: a 400 for which the request is not to blame.
+/// vLLM's message if logits are NaN. It comes with status 400, although the request is not to blame.
 pub(super) const NAN_WORDS: &str = "Out of range float values are not JSON compliant";
 
-/// The header by which vLLM names a request; it goes before the body's `request_id`.
+/// The header by which vLLM names a request; it takes precedence over the body's `request_id`.
 const REQUEST_ID: &str = "x-request-id";
 
 /// Sends requests. Cheap to clone.
@@ -53,8 +52,8 @@ pub(super) struct Transport {
 }
 
 impl Transport {
-    /// `authorization` is the whole header. Idle connections are closed with `scope`, running ones with the
-    /// futures that wait for them.
+    /// `authorization` is the whole header value. Idle connections are closed when `scope` ends, those in use
+    /// when their futures are dropped.
     pub(super) fn new(connect_max: Duration, authorization: Option<HeaderValue>, scope: &Scope) -> Self {
         let pool = Pool { scope: scope.clone(), idle: Mutex::default() };
         Self { pool: Arc::new(pool), connect_max, authorization }
@@ -81,7 +80,7 @@ impl Transport {
             match connection.write(head.clone(), body.clone()).await {
                 Ok(()) => break connection,
                 Err(error) if is_new => return Err(lost(server, &error)),
-                // It broke before the request was whole, which therefore was not admitted.
+                // The connection broke before the request was whole, so the request was not admitted.
                 Err(_) => {}
             }
         };
@@ -89,8 +88,8 @@ impl Transport {
         Ok(Reply { body, pool: Arc::clone(&self.pool), authority })
     }
 
-    /// A new connection. A server closes one that stays silent for a few seconds, and a task that has much to
-    /// do comes back late: such a one is replaced, once.
+    /// Opens a connection. A server closes a connection that stays silent for a few seconds, which may happen
+    /// before a busy task comes back to it: then a second connection is opened, once.
     async fn open(&self, server: &Server, uri: &Uri) -> Result<Connection, EngineError> {
         for _ in 0..2 {
             let opening = Connection::open(uri, self.connect_max);
@@ -127,7 +126,7 @@ impl Transport {
         if let Some(authorization) = &self.authorization {
             header("authorization", authorization.as_bytes());
         }
-        // An id that cannot stand in a header goes in the body alone.
+        // An id that cannot stand in a header is sent only in the body.
         if let Some(value) = request_id.and_then(|id| HeaderValue::from_str(id).ok()) {
             header(REQUEST_ID, value.as_bytes());
         }
@@ -136,7 +135,8 @@ impl Transport {
     }
 }
 
-/// Connections that wait for a next request, by authority; the one used last comes first.
+/// Connections that wait for their next request, by authority. The connection that was used last is taken
+/// first.
 struct Pool {
     scope: Scope,
     idle: Mutex<Idle>,
@@ -145,7 +145,7 @@ struct Pool {
 #[derive(Default)]
 struct Idle {
     connections: HashMap<Arc<str>, Vec<(Instant, Connection)>>,
-    /// Whether the task that closes old ones runs.
+    /// Whether the task that closes old connections runs.
     swept: bool,
 }
 
@@ -229,8 +229,8 @@ impl Reply {
 /// Cancel-safe: dropping the future closes the connection.
 ///
 /// # Errors
-/// [`EngineError::BadAnswer`] for more than `bytes_max` bytes, what `take` says, and
-/// [`EngineError::Failed`] when the connection ends first.
+/// [`EngineError::BadAnswer`] for more than `bytes_max` bytes, [`EngineError::Failed`] if the connection ends
+/// first, and the errors of `take`.
 pub(super) async fn read_body(
     server: &Server,
     reply: Reply,
@@ -260,7 +260,7 @@ pub(super) async fn read_body(
     Ok(())
 }
 
-/// The whole body, for the small answers of the probe.
+/// Reads the whole body of a small answer.
 ///
 /// Cancel-safe, like [`read_body`].
 pub(super) async fn collect_body(
@@ -277,13 +277,13 @@ pub(super) async fn collect_body(
     Ok(bytes)
 }
 
-/// What an answer that is no success means.
+/// The error for an answer whose status is no success.
 ///
 /// Cancel-safe.
 pub(super) async fn refusal(server: &Server, reply: Reply) -> EngineError {
     let status = reply.status();
     let retry_after = reply.body.head.retry_after;
-    // The status alone decides; the words are for people.
+    // The body gives the error its reason; it may be missing.
     let body = collect_body(server, reply, ERROR_BODY_BYTES_MAX).await.unwrap_or_default();
     let reason = error_words(&body);
     match status {
@@ -303,7 +303,7 @@ pub(super) async fn refusal(server: &Server, reply: Reply) -> EngineError {
     }
 }
 
-/// The message of an error's body, in whichever of the engine's shapes it comes.
+/// The message in the body of an error, which may have any of the engines' shapes.
 pub(super) fn error_words(body: &[u8]) -> String {
     let parsed: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     let message = parsed.as_ref().and_then(|value| {
@@ -319,8 +319,8 @@ pub(super) fn error_words(body: &[u8]) -> String {
     words.chars().take(REASON_CHARS_MAX).collect()
 }
 
-/// Nothing was sent. Where this machine has no room for a connection, no server is at fault, and later there
-/// may be room.
+/// The error if there was no connection, so that nothing was sent. If this machine has no room for a
+/// connection, the server is not at fault, and there may be room later.
 pub(super) fn unreachable(server: &Server, error: &std::io::Error) -> EngineError {
     let (name, reason) = (server.name.to_string(), server.at_url(&error.to_string()));
     if is_exhaustion(error) {
@@ -329,7 +329,7 @@ pub(super) fn unreachable(server: &Server, error: &std::io::Error) -> EngineErro
     EngineError::Unreachable { server: name, reason }
 }
 
-/// The request may have been admitted.
+/// The error if the connection was lost after the request was sent: the request may have been admitted.
 fn lost(server: &Server, error: &std::io::Error) -> EngineError {
     server.failed(format!("connection lost before the answer: {error}"))
 }

@@ -1,5 +1,5 @@
-//! The simulation's tokens, checked, as parts of samples: whole ones, and what there is of those that were
-//! cut off.
+//! The simulation's tokens, checked, as parts of samples: whole samples, and the tokens so far of those that
+//! were cut off.
 
 use std::future::Future;
 use std::pin::pin;
@@ -14,7 +14,7 @@ use crate::{FinishReason, PartialOutput, Progress, VersionSpan};
 /// Runs a streamed request to its end, and puts its chunks into `progress` as they come. `progress` has a
 /// part for each sample.
 ///
-/// Cancel-safe: what has been taken is in `progress`.
+/// Cancel-safe: chunks that have been taken are in `progress`.
 pub(super) async fn follow(
     generating: impl Future<Output = Result<SimResponse, SimError>>,
     mut chunks: mpsc::Receiver<SimChunk>,
@@ -28,7 +28,7 @@ pub(super) async fn follow(
             answer = &mut generating => break answer,
         }
     };
-    // What was sent before the end was received before it.
+    // Chunks that were sent before the answer still count.
     while let Ok(chunk) = chunks.try_recv() {
         append(progress, &chunk);
     }
@@ -41,7 +41,7 @@ fn append(progress: &Progress, chunk: &SimChunk) {
         let follows = chunk.start as usize == part.response_ids.len();
         let is_sound = chunk.logprobs.len() == chunk.token_ids.len();
         if !follows || !is_sound || chunk.logprobs.iter().any(|logprob| is_poisoned(*logprob)) {
-            // Nothing of it is believed any more; later chunks find no part to go to.
+            // None of the request's tokens are trusted any more; later chunks find no part to go to.
             parts.clear();
             return;
         }
@@ -50,7 +50,7 @@ fn append(progress: &Progress, chunk: &SimChunk) {
     });
 }
 
-/// The choices of an answer, in order and checked, or which check failed.
+/// The choices of an answer as parts, in order and checked, or the check that failed.
 pub(super) fn checked(answer: SimResponse, n: u32) -> Result<Vec<PartialOutput>, String> {
     if answer.choices.len() != n as usize {
         return Err(format!("expected choices={n}, found={}", answer.choices.len()));

@@ -20,7 +20,7 @@ impl Board {
         self.wants_new() && self.hold().is_none()
     }
 
-    /// Whether one more new prompt has its use, now or when what it waits for has come.
+    /// Whether one more new prompt is of use, now or when the hold is over.
     pub(super) fn wants_new(&self) -> bool {
         if self.dispatched_new >= self.config.max_gen_batches * self.config.gen_batch_size {
             return false;
@@ -46,12 +46,12 @@ impl Board {
         short
             && match self.config.early_stop.rule().at_target {
                 AtTarget::Stop => true,
-                // A synchronous batch is awaited whole.
+                // Every group of a batch is awaited before the next batch.
                 AtTarget::AwaitAll => under_way == 0,
             }
     }
 
-    /// Whether what is under way is expected to miss the end of the last step.
+    /// Whether the groups under way are expected to be too few for the steps up to `last`.
     fn flow_needs_more(&self, last: u64) -> bool {
         let steps_left = last.saturating_sub(self.step).saturating_add(1);
         let wanted = steps_left as f64 * self.target as f64;
@@ -59,12 +59,12 @@ impl Board {
         sure + self.accept_rate.expected_at_least(self.running + self.queued.len()) < wanted
     }
 
-    /// Groups that may still become accepted, whatever their worth turns out to be.
+    /// The number of groups that may still be accepted.
     fn under_way(&self) -> usize {
         self.running + self.queued.len() + self.undecided.len()
     }
 
-    /// What a flow waits for before it sends anything new out.
+    /// What a flow waits for before it sends out a new prompt; `None` if it waits for nothing.
     pub(crate) fn hold(&self) -> Option<Hold> {
         self.flow_until?;
         let target = self.target as u64;
@@ -72,13 +72,13 @@ impl Board {
         if place >= self.config.staleness.admitted(self.policy_version, target) {
             return Some(Hold::Trainer);
         }
-        // The trainer may lag by groups that it has not taken; groups that the queue has no room for are held
-        // here.
+        // The queue may have groups that the trainer has not taken yet. Groups that are not in the queue yet
+        // are bounded here.
         let ahead_max = target.saturating_mul(self.config.staleness.max + 1);
         ((self.not_put + self.under_way()) as u64 >= ahead_max).then_some(Hold::Queue)
     }
 
-    /// What the whole flow waits for: nothing runs that would have to end first.
+    /// What the whole flow waits for; `None` while a group runs.
     pub(crate) fn hold_of_flow(&self) -> Option<Hold> {
         self.hold().filter(|_| self.running == 0)
     }

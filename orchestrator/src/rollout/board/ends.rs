@@ -11,7 +11,7 @@ use crate::rollout::staleness::RETURNS_MAX;
 use crate::rollout::{Group, OnStale, OnStop};
 
 impl Board {
-    /// Writes down how a dispatch ended. One that is not running any more is left as it is.
+    /// Notes how a dispatch ended. A dispatch that is not running any more is left as it is.
     pub(crate) fn end(&mut self, id: DispatchId, number: u64, end: GroupEnd) {
         match self.slots.get(&number) {
             Some(Slot::Running(dispatch)) if dispatch.id == id => {}
@@ -64,13 +64,13 @@ impl Board {
             Some(carried) => self.dispatches.end_with(id, Fate::Carried, || carried.kept(number, id)),
             None => self.dispatches.end(id, Fate::Requeued),
         };
-        // Without anything new it goes on from what it came with.
+        // A dispatch that brings no new tokens goes on from those that it came with.
         let carried = carried.map(Arc::from).or(dispatch.carried);
         self.queue(number, Requeued { parent: id, prompt, first_attempt, carried, returns });
     }
 
-    /// Ends a dispatch whose tokens are too old. Its prompt replays its own draw with newer weights, where
-    /// the recipe wants that.
+    /// Ends a dispatch whose tokens are too old. If the recipe says so, its prompt replays its own draw with
+    /// newer weights.
     fn retire(&mut self, dispatch: Dispatch) {
         let Dispatch { id, number, prompt, first_attempt, returns, .. } = dispatch;
         if self.config.staleness.on_stale != OnStale::Requeue || returns >= RETURNS_MAX {
@@ -82,7 +82,8 @@ impl Board {
         }
     }
 
-    /// Sends a prompt out again whose group does not come to its end, a few times.
+    /// Ends a dispatch that the watchdog has given up. Its prompt is sent out again, up to `RETURNS_MAX`
+    /// times.
     fn give_up(&mut self, dispatch: Dispatch) {
         let Dispatch { id, number, prompt, first_attempt, returns, .. } = dispatch;
         if returns >= RETURNS_MAX {

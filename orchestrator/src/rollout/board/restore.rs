@@ -7,12 +7,13 @@ use crate::data::Prompt;
 use crate::rollout::carry::CarriedGroup;
 use rolldock_ledger::{KeptGroup, LedgerWriter, QueuedPrompt, Resumption};
 
-/// What a run continues from: what its ledger says, with the prompts and tokens that it names.
+/// The state from which a run continues: what its ledger says, with the prompts and tokens that the ledger
+/// names.
 #[derive(Debug)]
 pub struct Restored {
     /// What the ledger says.
     pub resumption: Resumption,
-    /// Prompts to be sent out again, with what they have.
+    /// Prompts to be sent out again, with the tokens that they have.
     pub queued: Vec<(QueuedPrompt, Prompt, Option<KeptGroup>)>,
 }
 
@@ -22,7 +23,8 @@ impl Board {
         self.dispatches.keep_journal(journal);
     }
 
-    /// Goes on from where an earlier process was; returns the last step that needs nothing more.
+    /// Goes on from where an earlier process was; returns the step before the first one that still lacks
+    /// groups.
     pub(crate) fn restore(&mut self, restored: Restored) -> u64 {
         let Restored { resumption, queued } = restored;
         self.dispatches.restore(resumption.next_dispatch.0, resumption.run_totals);

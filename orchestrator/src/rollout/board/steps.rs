@@ -1,4 +1,4 @@
-//! Where a step begins and ends, and which groups are its own.
+//! The beginning and the end of a step, and the groups that it accepts.
 
 use rolldock_dispatch::invariants::Violation;
 use rolldock_dispatch::{CarriedSample, Fate, StepEnd};
@@ -18,7 +18,7 @@ impl Board {
         self.begin(step, target);
     }
 
-    /// Starts steps that follow each other without a cut, `step` the first of them.
+    /// Starts steps that follow each other without a cut, from `step` to `last`.
     pub(crate) fn begin_flow(&mut self, step: u64, last: u64, target: usize) {
         self.flow_until = Some(last);
         self.begin(step, target);
@@ -29,7 +29,7 @@ impl Board {
         self.stopped = target == 0;
         self.source_exhausted = false;
         self.enter(step);
-        // An earlier life may have been ended between the last group and the end of the step.
+        // An earlier process may have ended between the last group of a step and the step's end.
         while !self.stopped && self.accepted_count >= self.target {
             match self.flow_until {
                 Some(_) => self.reach_target(),
@@ -54,8 +54,8 @@ impl Board {
         self.decide();
     }
 
-    /// Sends everything back at once that has become too old for this step. One after the other, each when
-    /// its turn has come, they would be generated one after the other too.
+    /// Sends back all groups at once that have become too old for this step. If each were sent back only when
+    /// its turn comes, they would be generated one after the other.
     fn send_back_stale(&mut self) {
         let rule = self.config.staleness;
         if !matches!(rule.on_stale, OnStale::Drop | OnStale::Requeue) {
@@ -75,7 +75,7 @@ impl Board {
         }
     }
 
-    /// The step behind `step` that still lacks groups.
+    /// The first step after `step` that an earlier process has not ended.
     pub(crate) fn step_after(&self, step: u64) -> u64 {
         let mut next = step + 1;
         while self.ended_before.contains(&next) {
@@ -112,7 +112,7 @@ impl Board {
         self.config.staleness.claim_version(self.step, self.policy_version)
     }
 
-    /// A group's turn has come: it is accepted, unless it will be too old for the recipe.
+    /// Decides a group whose turn has come: it is accepted, unless it will be too old for the recipe.
     fn settle(&mut self, mut group: Group) {
         let rule = self.config.staleness;
         let claim_version = self.claim_version();
@@ -133,7 +133,7 @@ impl Board {
     }
 
     fn send_back(&mut self, group: Group) {
-        // The draw is replayed, with newer weights: a fresh one would prefer what happens to be short.
+        // The draw is replayed with newer weights: a fresh draw would prefer short answers.
         let first_attempt = attempts_used(&group);
         let Group { dispatch, number, prompt, returns, .. } = group;
         if returns >= RETURNS_MAX {
@@ -168,7 +168,7 @@ impl Board {
         }
     }
 
-    /// What the step has come to.
+    /// The counts of the step so far.
     pub(crate) fn record(&self) -> EndedStep {
         EndedStep {
             step: self.step,
@@ -178,7 +178,8 @@ impl Board {
         }
     }
 
-    /// Ends a step that has [finished](Self::is_finished), with what was set aside where it would be short.
+    /// Ends a step that has [finished](Self::is_finished). If it would be short, it accepts groups that were
+    /// set aside.
     pub(crate) fn finish(&mut self) {
         while !self.stopped && self.accepted_count < self.target {
             let Some((_, group)) = self.set_aside.pop_first() else { break };
@@ -198,8 +199,8 @@ impl Board {
         }
     }
 
-    /// Ends the step: what is valid beyond the target is held (or goes with the rest under `discard`), and
-    /// what is still running, which only a dead worker leaves behind, is cut off.
+    /// Ends the step. Valid groups beyond the target are held, or cancelled under `discard`. Groups that are
+    /// still running, which only a dead worker leaves behind, are cut off.
     pub(crate) fn end_step(&mut self) -> Result<(), Violation> {
         self.stopped = true;
         self.release_set_aside(0);
@@ -231,12 +232,12 @@ impl Board {
     }
 }
 
-/// Attempts that were used up before those that its samples are of.
+/// The number of attempts that were used up before the earliest attempt among the group's samples.
 fn attempts_used(group: &Group) -> u32 {
     group.samples.iter().map(|sample| sample.attempt).min().unwrap_or(0)
 }
 
-/// A held group as its tokens: it is graded again by another life of the run.
+/// The tokens of a held group. A later process that continues the run grades them again.
 fn kept(group: &Group) -> KeptGroup {
     let samples = group.samples.iter().map(CarriedSample::from).collect();
     KeptGroup { number: group.number, parent: group.dispatch, samples }

@@ -1,4 +1,4 @@
-//! A try at a request: what the engine is sent, and how its answer is waited for.
+//! A try at a request: how it is sent to the engine, and how its answer is awaited.
 
 use std::sync::Arc;
 
@@ -10,7 +10,8 @@ use super::{SEED_MASK, SampleRequest, StepContext, Tries, Trouble, sample_seed};
 use crate::engine::{EngineError, GenerateRequest, Generation, Progress, Resumed};
 use crate::rollout::waits::{Phase, Subject};
 
-/// The seed of a sample's later segment, so that it does not draw what the first one drew already.
+/// The seed of a sample's segment. Later segments have seeds of their own, so that they do not repeat the
+/// draw of the first one.
 fn segment_seed(first_seed: u64, segment: u32) -> u64 {
     if segment == 0 {
         return first_seed;
@@ -118,8 +119,8 @@ impl SampleRequest<'_> {
         }
     }
 
-    /// Has the engine end a request, and returns when it should have. With a stream nothing is to be asked
-    /// for: what there is has been reported.
+    /// Asks the engine to end a request, and returns when the grace for its answer is over. A streamed
+    /// request needs no such answer, because its tokens have been reported already.
     async fn interrupted(&self, server_name: &str, request_id: &Arc<str>) {
         let carry = &self.context.config.carry;
         if carry.stream {

@@ -14,7 +14,7 @@ use crate::rollout::grading::{Grade, Ungraded};
 use crate::rollout::waits::Phase;
 
 impl SampleRequest<'_> {
-    /// Grades what the engine has finished.
+    /// Grades the samples that the engine has finished.
     pub(super) async fn finish(
         &self,
         generation: Generation,
@@ -36,7 +36,7 @@ impl SampleRequest<'_> {
         self.grade(whole, spent, server, request_time).await
     }
 
-    /// Grades a sample to which nothing was left to generate.
+    /// Grades a sample for which nothing was left to generate.
     pub(super) async fn grade_carried(&self, tries: Tries) -> Result<Vec<Sample>, Unfinished> {
         let server: Arc<str> = "".into();
         self.grade(vec![tries.so_far], tries.spent, &server, Duration::ZERO).await
@@ -63,7 +63,7 @@ impl SampleRequest<'_> {
                 match grades.grade(&self.dispatch.prompt, output, self.context.is_cut()).await {
                     Ok(graded) => graded,
                     Err(Ungraded::Failed(reason)) => return Err(Unfinished::Failed(reason)),
-                    // It is whole, and only asked about again when it is resumed.
+                    // The sample is whole; when it is resumed, only its grading is repeated.
                     Err(Ungraded::Cut(output)) => {
                         return Err(Unfinished::Cut(Some(Box::new(ungraded(sample, output)))));
                     }
@@ -111,13 +111,13 @@ impl SampleRequest<'_> {
     }
 }
 
-/// A whole sample as it was before it was to be graded.
+/// A whole sample as it was before its grading.
 fn ungraded(sample: CarriedSample, output: SampleOutput) -> CarriedSample {
     let SampleOutput { response_ids, logprobs, finish_reason, version_spans } = output;
     CarriedSample { response_ids, logprobs, finish_reason: Some(finish_reason), version_spans, ..sample }
 }
 
-/// A sample's last segment behind the others.
+/// Appends a sample's last segment to the earlier ones.
 fn joined(mut so_far: CarriedSample, output: SampleOutput, stamp: Stamp) -> Result<CarriedSample, String> {
     let SampleOutput { response_ids, logprobs, finish_reason, version_spans } = output;
     let (before, tokens) = (so_far.segments, response_ids.len());

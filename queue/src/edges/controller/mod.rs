@@ -1,7 +1,7 @@
 //! The queue as the controller of its storage units.
 //!
-//! [Units](crate::units) know which unit has which rows. This module does what follows from it: what the
-//! death and the return of a unit mean for the partitions, and the upkeep while there are units.
+//! [Units](crate::units) know which unit has which rows. This module acts on it: it changes the partitions
+//! when a unit dies or returns, and it does the upkeep while there are units.
 
 mod upkeep;
 
@@ -12,10 +12,10 @@ use crate::store::ChunkId;
 use crate::units::UnitCard;
 
 impl TransferQueue {
-    /// A unit announces itself; one that was away gives its rows back.
+    /// Registers a unit that announces itself. If it was away, its rows are within reach again.
     ///
-    /// Not cancel-safe: what is not freed yet of a unit that was there before stays out of reach, and is
-    /// freed later.
+    /// Not cancel-safe: if another unit had this address before, those of its rows that are not freed yet
+    /// stay out of reach, and are freed later.
     pub(crate) async fn unit_registered(&self, card: UnitCard) -> Result<(), QueueError> {
         let unit = card.unit.clone();
         for gone in self.units().supplanted_by(&card) {
@@ -31,14 +31,15 @@ impl TransferQueue {
         Ok(())
     }
 
-    /// What a unit has is within reach after all.
+    /// Notes that a unit answers, so that its rows are within reach.
     pub(crate) fn unit_answers(&self, unit: &str) {
         self.set_away(&self.units().chunks_of(unit), false);
     }
 
-    /// A unit is silent: its rows are away, or lost with their whole groups if it kept them in memory.
+    /// Declares a unit that does not answer dead: its rows are away, or they are lost with their whole groups
+    /// if the unit kept them in memory.
     ///
-    /// Not cancel-safe: what is not freed yet stays out of reach.
+    /// Not cancel-safe: rows that are not freed yet stay out of reach.
     pub(crate) async fn unit_died(&self, unit: &str) {
         let Some((chunks, is_durable)) = self.units().bury(unit) else { return };
         self.set_away(&chunks, true);
@@ -47,14 +48,14 @@ impl TransferQueue {
         }
     }
 
-    /// A dead unit will not come back, and its chunks are lost. What cannot be written down is tried again
-    /// later.
+    /// Gives up the chunks of a dead unit that will not come back. If their loss cannot be written to the
+    /// journal, that is tried again later.
     pub(crate) async fn unit_is_gone(&self, unit: &str, chunks: &[ChunkId]) {
         self.lose_chunks(chunks).await;
         self.units().remove(unit);
     }
 
-    /// A unit will not come back: its rows are lost, and with them their whole groups.
+    /// Gives up a unit that will not come back: its rows are lost, and with them their whole groups.
     pub(crate) async fn forget_unit(&self, unit: &str) -> Result<(), QueueError> {
         let is_known = self.units().inspect().iter().any(|known| known.card.unit == unit);
         if !is_known {

@@ -1,5 +1,5 @@
-//! What goes on beside puts and takes while there are units: silence is noticed, freed rows are cleared,
-//! drained units are emptied.
+//! The upkeep of storage units, beside puts and takes: silent units are asked whether they live, freed rows
+//! are cleared, and drained units are emptied.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,15 +12,15 @@ use crate::queue::TransferQueue;
 use crate::units::UnitClient;
 
 const PERIOD: Duration = Duration::from_millis(250);
-/// How long a unit may take to say that it is there: longer than a network blinks.
+/// How long a unit may take to answer: longer than a short interruption of the network.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// Rows cleared by one call.
+/// The most rows that one call clears.
 const CLEAR_MAX: usize = 4096;
-/// Chunks moved between two looks at the units.
+/// The most chunks of one drained unit that are moved in a round.
 const MOVED_MAX: usize = 64;
 
 impl TransferQueue {
-    /// Keeps up with the storage units until `end`. Cancel-safe.
+    /// Looks after the storage units until `end`. Cancel-safe.
     pub(crate) async fn keep_up(&self, end: &CancellationToken) {
         while end.run_until_cancelled(tokio::time::sleep(PERIOD)).await.is_some() {
             let doubtful = self.units().take_doubtful(Instant::now());

@@ -1,4 +1,4 @@
-//! Arrays by reference: the places of their buffers in regions, in place of their bytes.
+//! Arrays by reference: what is sent is where their buffers lie in regions, and not their bytes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::QueueError;
 
-/// Bytes of a region: number, offset, length. An empty buffer has no region, 0.
+/// A stretch of a region: the region's number, the offset and the length. An empty buffer lies in no region;
+/// its number is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct BufferPlace(pub(super) u64, pub(super) usize, pub(super) usize);
 
@@ -21,7 +22,7 @@ pub(super) struct ArrayPlace {
     length: usize,
     #[serde(rename = "o", default, skip_serializing_if = "is_zero")]
     offset: usize,
-    /// Validity bits: where, and the first one's place.
+    /// The validity bits: their buffer, and the index of the first bit.
     #[serde(rename = "v", default, skip_serializing_if = "Option::is_none")]
     nulls: Option<(BufferPlace, usize)>,
     #[serde(rename = "b", default, skip_serializing_if = "Vec::is_empty")]
@@ -52,8 +53,8 @@ fn child_types(dtype: &DataType) -> Option<Vec<&DataType>> {
     }
 }
 
-/// The places of an array's buffers; `None` where one of them is in no region, or the type is not one of
-/// those that go by reference.
+/// The places of an array's buffers; `None` if one of them is in no region, or if arrays of this type do not
+/// go by reference.
 pub(super) fn describe(
     data: &ArrayData,
     find: &mut impl FnMut(&Buffer) -> Option<BufferPlace>,
@@ -74,7 +75,7 @@ pub(super) fn describe(
 }
 
 impl ArrayPlace {
-    /// Bytes of its buffers, those of its children included.
+    /// The bytes of its buffers and its children's, without validity bits.
     pub(super) fn bytes(&self) -> usize {
         let own = self.buffers.iter().map(|BufferPlace(_, _, length)| *length);
         own.chain(self.children.iter().map(Self::bytes)).fold(0, usize::saturating_add)
@@ -129,17 +130,17 @@ fn rebuild_data(
         .buffers(buffers.collect::<Result<_, _>>()?)
         .child_data(children.collect::<Result<_, _>>()?)
         .align_buffers(true);
-    // Checks everything that reading relies on.
+    // This checks everything that reading relies on.
     builder.build().map_err(|error| bad(&error.to_string()))
 }
 
-/// The array at a place, without copying; whatever the place says, reading the array is safe.
+/// Builds the array at a place without copying. Reading the array is safe, whatever the place says.
 pub(super) fn rebuild(
     dtype: &DataType,
     place: &ArrayPlace,
     region: &impl Fn(u64) -> Option<Buffer>,
 ) -> Result<ArrayRef, QueueError> {
-    // What a place says is added up before it is checked.
+    // Arrow adds a place's numbers up before it checks them, and may panic.
     let rebuilt = catch_unwind(AssertUnwindSafe(|| rebuild_data(dtype, place, region)));
     Ok(make_array(rebuilt.map_err(|_| bad("an array that cannot be"))??))
 }

@@ -3,11 +3,12 @@
 /// How a queue is served to this host.
 #[derive(Debug, Clone)]
 pub struct LocalServiceConfig {
-    /// Bytes of idle regions that are kept for later puts and takes; a quarter of what is in use if that is
-    /// more.
+    /// The most bytes of idle regions that are kept for later puts and takes. If a quarter of the bytes in
+    /// use is more, that many are kept.
     pub idle_bytes_max: usize,
-    /// Regions that rows may stay in; the rows of further puts are copied to the server's own memory. Each
-    /// region is an open file, so at most a quarter of the files that the process may open are used.
+    /// The most regions in which rows stay; the rows of further puts are copied to the server's own memory.
+    /// Each region is an open file, so the server uses a quarter of the files that the process may open if
+    /// that is less.
     pub regions_max: usize,
     /// The largest put; bytes.
     pub put_bytes_max: usize,

@@ -29,17 +29,17 @@ use crate::mapped::{self, Access, Mapping};
 const HELLO_MAX: Duration = Duration::from_secs(5);
 /// How long the last messages, which give regions and leases back, may take to leave.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
-/// Calls under way, but for those that end leases; further ones wait.
+/// The most calls under way, not counting acks, nacks and renewals; further calls wait.
 const CALLS_MAX: usize = 1024;
 
-/// Numbers of calls; the same ones on every connection of a client.
+/// The next number of a call. All connections of a client share it.
 pub(super) type Numbers = Arc<AtomicU64>;
 
-/// Until when a call is waited for.
+/// The time until which a call waits for its answer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limit {
     pub(super) at: Instant,
-    /// It is the caller's: the server may be sound though it has not answered.
+    /// Whether this is the caller's deadline: then a server that has not answered may still be sound.
     pub(super) is_callers: bool,
 }
 
@@ -161,18 +161,19 @@ impl Connection {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Says something that has no answer. Where the connection has ended there is nothing to say.
+    /// Sends a message that has no answer. If the connection has ended, the message is dropped.
     pub(super) fn tell(&self, message: &ToServer) {
         if let Ok(frame) = encode(message, &[]) {
             self.outbox.send(frame);
         }
     }
 
-    /// Asks, and waits for the answer until the limit.
+    /// Sends a call, and waits for its answer until the limit.
     ///
     /// Cancel-safe: what the call gave is given back.
     pub(super) async fn call(&self, id: u64, ask: Ask, tail: &[u8], limit: Limit) -> Result<Reply, Failure> {
-        // Leases that could not be ended would end the queue.
+        // Calls on leases need no permit: if they waited behind takes, no lease would end, and no take
+        // either.
         let ends_lease = matches!(ask, Ask::Ack(_) | Ask::Nack(_) | Ask::Renew(_));
         let permit = async { if ends_lease { None } else { self.calls.acquire().await.ok() } };
         let late = |_| Failure::Unsent("too many calls are under way".to_owned());
@@ -197,7 +198,7 @@ impl Connection {
             Ok(Err(_)) => Err(Failure::Lost("the connection ended before the answer".to_owned())),
             Err(_) => {
                 if !limit.is_callers {
-                    // Whatever else waits is not answered either.
+                    // The server answers no other call either, so the connection ends.
                     self.end.cancel();
                 }
                 Err(Failure::Lost("no answer in time".to_owned()))
@@ -212,12 +213,12 @@ impl Connection {
     }
 }
 
-/// Regions that rows of a take lie in; when the last row is dropped the server may use them again.
+/// The regions in which the rows of a take lie. When the last row is dropped, the server may use them again.
 #[derive(Debug)]
 struct Reading {
     connection: Arc<Connection>,
     take: u64,
-    /// Whether the answer spoke of regions.
+    /// Whether the answer referred to regions.
     any: bool,
 }
 
@@ -230,7 +231,7 @@ impl Drop for Reading {
     }
 }
 
-/// The regions of a take as buffers, which keep them.
+/// The regions of a take as buffers. The server does not use a region again while a buffer of it lives.
 #[derive(Debug)]
 pub(super) struct TakenRegions {
     reading: Arc<Reading>,
@@ -238,12 +239,13 @@ pub(super) struct TakenRegions {
 }
 
 impl TakenRegions {
-    /// Has to be made when the answer has come: what it speaks of is the client's from then on.
+    /// It must be made as soon as the answer has come: from then on the client has to release the regions
+    /// that the answer refers to.
     pub(super) fn new(connection: Arc<Connection>, take: u64, any: bool) -> Self {
         Self { reading: Arc::new(Reading { connection, take, any }), buffers: Mutex::default() }
     }
 
-    /// A whole region.
+    /// A whole region as a buffer.
     pub(super) fn buffer(&self, number: u64) -> Option<Buffer> {
         let mut buffers = self.buffers.lock();
         if let Some(buffer) = buffers.get(&number) {
@@ -262,7 +264,7 @@ fn invalid(reason: &str) -> Error {
 
 /// Reads, and writes what could not be written at once, until the connection ends.
 async fn serve(shared: Arc<Shared>, outbox: Arc<Outbox>, reader: FrameReader, end: CancellationToken) {
-    // What was given back before the end is heard.
+    // Leases and regions that were given back before the end still reach the server.
     let until_end = async {
         end.cancelled().await;
         tokio::time::timeout(FLUSH_MAX, outbox.flush()).await.unwrap_or(Ok(()))
@@ -308,7 +310,7 @@ async fn listen(shared: &Shared, mut reader: FrameReader) -> io::Result<()> {
 fn answer(shared: &Shared, id: u64, answer: Result<Reply, QueueError>) {
     let waiting = shared.calls.lock().as_mut().and_then(|calls| calls.remove(&id));
     if let Some(waiting) = waiting {
-        // One that has stopped waiting since has told the server.
+        // A caller that has stopped waiting since then has cancelled the call at the server.
         let _ = waiting.send(answer);
     }
 }

@@ -9,7 +9,7 @@ use crate::QueueError;
 use crate::mapped::{Filling, Mapping};
 use crate::tasks;
 
-/// From here on a second thread is worth its waking up; bytes.
+/// From this size in bytes on, a second thread is worth the time that it takes to wake up.
 const SHARED_BYTES: usize = 1 << 20;
 
 fn full(error: io::Error) -> QueueError {
@@ -20,8 +20,8 @@ fn full(error: io::Error) -> QueueError {
 /// task copies, and yields its thread after every piece; for large rows a second thread helps once it is
 /// awake.
 ///
-/// Cancel-safe. `lent` keeps other puts and takes from the region; it is dropped when nothing is written any
-/// more.
+/// Cancel-safe. `lent` keeps other puts and takes away from the region; it is dropped when the last write is
+/// over.
 pub(super) async fn fill<Lent>(
     mapping: Arc<Mapping>,
     buffers: Vec<Buffer>,
@@ -43,7 +43,7 @@ where
     let filling = Arc::new(Filling::new(mapping, buffers, lent).map_err(full)?);
     if bytes >= SHARED_BYTES {
         let filling = Arc::clone(&filling);
-        // Not waited for: if it wakes up late there is nothing left to do.
+        // This is not awaited: if the thread wakes up late, there is nothing left for it to do.
         drop(tasks::blocking("region copy", move || while filling.copy_next() {}));
     }
     while filling.copy_next() {

@@ -22,7 +22,7 @@ use serde::Serialize;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
-/// Largest frame.
+/// The largest frame in bytes.
 pub(super) const FRAME_BYTES_MAX: usize = 64 << 20;
 /// Descriptors that one frame may carry.
 pub(super) const DESCRIPTORS_MAX: usize = 32;
@@ -34,7 +34,7 @@ fn invalid(reason: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidData, reason.into())
 }
 
-/// A frame that came.
+/// A received frame.
 #[derive(Debug)]
 pub(super) struct Frame {
     pub(super) message: Bytes,
@@ -58,7 +58,7 @@ pub(super) fn encode(message: &impl Serialize, tail: &[u8]) -> io::Result<Vec<u8
     Ok(frame)
 }
 
-/// Sends a frame's bytes, and descriptors with its first one.
+/// Sends a frame's bytes, and the descriptors together with the first of them.
 ///
 /// Not cancel-safe: half a frame may have been sent.
 pub(super) async fn send(
@@ -78,7 +78,7 @@ pub(super) async fn send(
     Ok(())
 }
 
-/// Sends what the socket takes now.
+/// Sends what the socket takes now; returns how many bytes that was.
 pub(super) fn send_once(
     socket: &UnixStream,
     bytes: &[u8],
@@ -93,14 +93,14 @@ pub(super) fn send_once(
     socket.try_io(Interest::WRITABLE, attempt)
 }
 
-/// Reads frames, and keeps the descriptors that came in the order in which they were sent.
+/// Reads frames, and keeps the received descriptors in the order in which they were sent.
 #[derive(Debug)]
 pub(super) struct FrameReader {
     socket: Arc<UnixStream>,
     buffer: BytesMut,
     scratch: Box<[u8]>,
     descriptors: VecDeque<OwnedFd>,
-    /// A server is sent none; the system drops those that come all the same.
+    /// A server takes none; if a client sends descriptors all the same, the system drops them.
     takes_descriptors: bool,
 }
 
@@ -110,24 +110,24 @@ impl FrameReader {
         Self { socket, buffer: BytesMut::new(), scratch, descriptors: VecDeque::new(), takes_descriptors }
     }
 
-    /// The next descriptor that came.
+    /// The next received descriptor.
     pub(super) fn descriptor(&mut self) -> io::Result<OwnedFd> {
         self.descriptors
             .pop_front()
             .ok_or_else(|| invalid("expected a descriptor for each region, found fewer"))
     }
 
-    /// The next frame; `None` when the peer has closed its end between two.
+    /// The next frame; `None` when the peer has closed its end between two frames.
     ///
-    /// Cancel-safe: what has come of a frame is kept for the next call.
+    /// Cancel-safe: the part of a frame that has come is kept for the next call.
     pub(super) async fn next(&mut self) -> io::Result<Option<Frame>> {
         loop {
             if let Some(frame) = self.whole()? {
                 return Ok(Some(frame));
             }
             let socket = Arc::clone(&self.socket);
-            // Not tokio's own read: one that ends where descriptors begin is short, and it would wait for
-            // more to come.
+            // Tokio's own read would not do: a read that ends where descriptors begin is short, and tokio
+            // would then wait for more bytes to arrive.
             match socket.try_io(Interest::READABLE, || self.receive()) {
                 Ok(0) if self.buffer.is_empty() => return Ok(None),
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),

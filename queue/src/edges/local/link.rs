@@ -16,12 +16,12 @@ use crate::QueueError;
 
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(1);
-/// Beyond what a call may wait at the server, an answer takes at most as long as the client has patience,
-/// within these bounds.
+/// The client waits for an answer as long as the call may wait at the server, and beyond that as long as its
+/// patience, within these bounds.
 const ANSWER_MIN: Duration = Duration::from_secs(10);
 const ANSWER_MAX: Duration = Duration::from_secs(60);
-/// Where the caller has a deadline, an answer may come this much later: it is on its way, or the server has
-/// just come back.
+/// If the caller has a deadline, the answer may come this much after it: it may be on its way then, or the
+/// server may just have come back.
 const LATE_MAX: Duration = Duration::from_secs(1);
 
 /// How to reach a queue's server on this host.
@@ -30,13 +30,13 @@ pub struct LocalConfig {
     /// The server's socket.
     pub path: PathBuf,
     /// For how long a server that is away is tried again before a call fails. A call with a deadline of its
-    /// own fails within some seconds of that, if it comes before; see
+    /// own fails within some seconds of that deadline, if it is earlier; see
     /// [`RemoteConfig`](crate::RemoteConfig::patience).
     pub patience: Duration,
 }
 
 impl LocalConfig {
-    /// Trying for 30 s.
+    /// A config with a patience of 30 s.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), patience: Duration::from_secs(30) }
     }
@@ -45,7 +45,7 @@ impl LocalConfig {
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) config: LocalConfig,
-    /// Where connections live.
+    /// The runtime in which connections run.
     runtime: Handle,
     tasks: TaskTracker,
     numbers: Numbers,
@@ -66,7 +66,7 @@ pub(super) enum Repeat {
 pub(super) struct Attempts<'a> {
     link: &'a Link,
     give_up: Option<Instant>,
-    /// When the caller wants to know, whatever the server does.
+    /// The caller's deadline, which holds whatever the server does.
     deadline: Option<Instant>,
     pause: Duration,
 }
@@ -83,7 +83,8 @@ impl Attempts<'_> {
         }
     }
 
-    /// Until when a call is waited for that begins now and may wait at the server.
+    /// The time until which a call waits for its answer, if it begins now and may wait at the server for
+    /// `wait`.
     pub(super) fn limit(&self, wait: Duration) -> Limit {
         let answer_max = self.link.config.patience.clamp(ANSWER_MIN, ANSWER_MAX);
         let at = Instant::now() + wait + answer_max;
@@ -96,7 +97,7 @@ impl Attempts<'_> {
     /// After a failure: waits for a moment if it is worth another attempt.
     pub(super) async fn again(&mut self, failure: Failure, repeat: Repeat) -> Result<(), QueueError> {
         match failure {
-            // Perhaps to start again.
+            // The server may be about to start again.
             Failure::Refused(QueueError::Stopping) if !self.link.config.patience.is_zero() => {
                 self.wait(QueueError::Stopping.to_string()).await
             }
@@ -106,7 +107,7 @@ impl Attempts<'_> {
         }
     }
 
-    /// The server answers, so its time limit starts again.
+    /// Notes that the server answers, so that patience starts anew.
     pub(super) fn answered(&mut self) {
         (self.give_up, self.pause) = (None, RETRY_MIN);
     }
@@ -129,7 +130,7 @@ impl Attempts<'_> {
 }
 
 impl Link {
-    /// A way that nothing has gone yet. Needs to be called inside a tokio runtime.
+    /// A link that has no connection yet. Must be called inside a tokio runtime.
     pub(super) fn new(config: LocalConfig) -> Result<Self, QueueError> {
         let runtime = Handle::try_current().map_err(|error| QueueError::Unreachable {
             url: format!("unix:{}", config.path.display()),

@@ -1,4 +1,4 @@
-//! The socket's file: one live server has it, and a server replaces the file of a dead one.
+//! The socket's file: one live server owns it, and a server replaces the file of a dead one.
 
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{ErrorKind, Read, Write};
@@ -28,7 +28,7 @@ pub struct LocalListener {
     lock: SocketLock,
 }
 
-/// `PATH.lock`: held as long as the server lives; the system lets go of it however it dies.
+/// The lock on `PATH.lock`, held as long as the server lives. The system releases it however the server dies.
 #[derive(Debug)]
 struct SocketLock {
     path: PathBuf,
@@ -47,13 +47,14 @@ impl SocketLock {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
                     let mut owner = String::new();
-                    // The owner's name is a help for people; the lock is what counts.
+                    // The owner's name is only for people to read; the lock decides.
                     let _ = file.read_to_string(&mut owner);
                     return Err(QueueError::InUse { dir: socket.to_owned(), owner: owner.trim().to_owned() });
                 }
                 Err(TryLockError::Error(error)) => return Err(QueueError::io("lock", &path)(error)),
             }
-            // A server that ended in between has removed what was opened.
+            // A server that ended in between may have removed the opened file: then the next attempt opens
+            // another one.
             let locked = file.metadata().map_err(QueueError::io("read", &path))?;
             if fs::metadata(&path).is_ok_and(|there| there.ino() == locked.ino()) {
                 let owner = format!("process {}\n", std::process::id());
@@ -67,8 +68,8 @@ impl SocketLock {
 }
 
 impl LocalListener {
-    /// Makes the socket, for its owner alone (0600). The file of a server that is dead is replaced; one that
-    /// a live server has is [`QueueError::InUse`].
+    /// Makes the socket, which only its owner may open (0600). The file of a dead server is replaced; if a
+    /// live server has the file, the error is [`QueueError::InUse`].
     pub fn bind(path: impl Into<PathBuf>, config: LocalServiceConfig) -> Result<Self, QueueError> {
         let path = path.into();
         let lock = SocketLock::acquire(&path)?;
@@ -88,12 +89,12 @@ impl LocalListener {
         Ok(Self { listener, regions, config, path, lock })
     }
 
-    /// Where clients find it.
+    /// The path at which clients connect.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its regions, to look at.
+    /// The server's regions, for their statistics.
     pub fn regions(&self) -> Regions {
         self.regions.clone()
     }
@@ -112,7 +113,7 @@ fn listening(path: &Path) -> std::io::Result<UnixListener> {
 
 impl Drop for LocalListener {
     fn drop(&mut self) {
-        // The lock is held still: these are our own files.
+        // The lock is still held, so these files are this server's.
         for path in [&self.path, &self.lock.path] {
             if let Err(error) = fs::remove_file(path) {
                 tracing::debug!(path = %path.display(), %error, "a socket's file stays behind");

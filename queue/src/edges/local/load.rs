@@ -1,4 +1,4 @@
-//! Rows on their way to the server: written to a region, or sent if they are few.
+//! Rows on their way to the server: they are written to a region, or go through the socket if they are small.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// The server has the rows: there is nothing to give back.
+    /// Ends the load after its put: the server has the rows, so the region is not given back.
     pub(super) fn done(self) {
         if let Some(loan) = &self.loan {
             loan.is_ours.store(false, Ordering::Relaxed);
@@ -46,7 +46,7 @@ impl Drop for Loan {
     }
 }
 
-/// Writes rows to where the server reads them: the one copy of a put.
+/// Writes rows to where the server reads them. For rows in a region this is the only copy.
 ///
 /// Cancel-safe: the region is given back.
 pub(super) async fn load(

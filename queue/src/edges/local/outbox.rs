@@ -1,4 +1,4 @@
-//! What leaves by a client's socket.
+//! The frames that a client sends over its socket.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -10,15 +10,15 @@ use tokio::sync::Notify;
 
 use super::frame::send_once;
 
-/// Sends at once what the socket takes at once, in the task that has something to say; the rest is left to
-/// [`Self::drain`].
+/// Sends frames in the task that has something to say, as far as the socket takes them at once; the rest is
+/// left to [`Self::drain`].
 ///
-/// What is left is not bounded here, because what is given back is given back in drops. There is no more of
-/// it than calls under way, and leases and regions that the client held.
+/// The rest has no bound here, because leases and regions are given back in `drop`, which cannot wait. It is
+/// bounded by the calls under way and by the leases and regions that the client held.
 #[derive(Debug)]
 pub(super) struct Outbox {
     socket: Arc<UnixStream>,
-    /// `None` once nothing leaves any more.
+    /// Frames that are still to be sent; `None` once the outbox is closed.
     left: Mutex<Option<Left>>,
     is_left: Notify,
 }
@@ -35,7 +35,7 @@ impl Outbox {
         Self { socket, left: Mutex::new(Some(Left::default())), is_left: Notify::new() }
     }
 
-    /// Says whether it is on its way.
+    /// Sends a frame now or later; returns `false` if the outbox is closed.
     pub(super) fn send(&self, frame: Vec<u8>) -> bool {
         let mut left = self.left.lock();
         let Some(left) = left.as_mut() else { return false };
@@ -43,14 +43,14 @@ impl Outbox {
         if left.frames.len() > 1 {
             return true;
         }
-        // The drain meets an error again.
+        // An error is left to the drain, which meets it again.
         if !matches!(left.write(&self.socket), Ok(true)) {
             self.is_left.notify_one();
         }
         true
     }
 
-    /// Sends what was left, for ever; an error is the socket's.
+    /// Sends what is left, again and again; it returns only with an error of the socket.
     pub(super) async fn drain(&self) -> io::Result<()> {
         loop {
             self.is_left.notified().await;
@@ -72,14 +72,14 @@ impl Outbox {
         }
     }
 
-    /// From here on nothing leaves.
+    /// Drops what is left; from now on nothing is sent.
     pub(super) fn close(&self) {
         *self.left.lock() = None;
     }
 }
 
 impl Left {
-    /// Sends what the socket takes; says whether that was all.
+    /// Sends what the socket takes now; returns whether that was everything.
     fn write(&mut self, socket: &UnixStream) -> io::Result<bool> {
         while let Some(frame) = self.frames.front() {
             match send_once(socket, &frame[self.sent..], &[]) {

@@ -1,5 +1,5 @@
-//! The rows of a lease on their way to the client: by reference where they lie in regions, as streams where
-//! not.
+//! The rows of a lease on their way to the client: rows that lie in regions go by reference, others as Arrow
+//! IPC streams.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::edges::wire::ipc::{self, Labelled};
 use crate::store::needed_bytes;
 use crate::{Lease, QueueError};
 
-/// Rows of a batch that are smaller than this in all are sent: a client that has them by reference keeps
+/// A batch with fewer bytes than this in regions is copied, because a client that has rows by reference keeps
 /// their regions from being used again.
 const REFERENCE_BYTES_MIN: usize = 16 << 10;
 /// Streams begin at multiples of this, so that their buffers are aligned for a client that reads them in
@@ -30,12 +30,12 @@ const ALIGNMENT: usize = 64;
 pub(super) struct Streams {
     pub(super) buffers: Vec<Buffer>,
     places: Vec<StreamPlace>,
-    /// In all.
+    /// The bytes of all buffers.
     pub(super) bytes: usize,
 }
 
 impl Streams {
-    /// Batches that follow each other with the same columns are one stream.
+    /// Encodes batches. Batches that follow each other and have the same columns share a stream.
     pub(super) fn of(batches: &[RecordBatch]) -> Result<Self, QueueError> {
         let mut streams = Self::default();
         for run in batches.chunk_by(|left, right| left.schema_ref() == right.schema_ref()) {
@@ -57,7 +57,7 @@ impl Streams {
         self.buffers.extend(buffers);
     }
 
-    /// For few: copies them behind `tail`.
+    /// Copies the streams to the end of `tail`; this is for few bytes.
     pub(super) fn append_to(&self, tail: &mut Vec<u8>) {
         tail.reserve(self.bytes);
         self.buffers.iter().for_each(|buffer| tail.extend_from_slice(buffer));
@@ -76,7 +76,7 @@ pub(super) struct Plan {
 /// Regions by number.
 type Used = BTreeMap<u64, Arc<RegionUse>>;
 
-/// What is sent.
+/// A lease's rows as they are sent.
 pub(super) struct Packed {
     pub(super) parcel: Parcel,
     pub(super) tail: Vec<u8>,
@@ -163,7 +163,7 @@ impl Plan {
     }
 }
 
-/// Whether rows had to be copied to be read off the I/O threads.
+/// Whether rows are too large to go through the socket.
 pub(super) fn is_large(bytes: usize) -> bool {
     bytes > INLINE_BYTES_MAX
 }
@@ -222,7 +222,7 @@ fn assemble(
         None => sent.next().cloned().ok_or_else(|| bad("a column is missing")),
     });
     let columns = columns.collect::<Result<Vec<_>, _>>()?;
-    // Without columns there would be nothing to count the rows by.
+    // A batch without columns needs the count: there is no column to count its rows by.
     let options = RecordBatchOptions::new().with_row_count(Some(place.rows));
     Ok(RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)?)
 }

@@ -18,11 +18,11 @@ const REGION_BYTES_MIN: usize = 1 << 20;
 /// How many regions there are, and how large.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RegionStats {
-    /// Regions that a chunk or a client has.
+    /// Regions in which a chunk lies, or which a client uses.
     pub in_use: usize,
     /// Their bytes.
     pub in_use_bytes: usize,
-    /// Regions that neither a chunk nor a client has.
+    /// Regions that are kept to be used again.
     pub idle: usize,
     /// Their bytes.
     pub idle_bytes: usize,
@@ -44,10 +44,10 @@ impl Region {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Idle regions; the one that became idle last is the last.
+    /// Idle regions, in the order in which they became idle.
     idle: Vec<Arc<Region>>,
     idle_bytes: usize,
-    /// By address in this process.
+    /// Regions in use, by their address in this process.
     in_use: HashMap<usize, Weak<RegionUse>>,
     in_use_bytes: usize,
     /// Numbers of regions that are not gone.
@@ -59,11 +59,11 @@ struct State {
 struct Pool {
     idle_bytes_max: usize,
     state: Mutex<State>,
-    /// How many regions are gone; a change has clients forget theirs.
+    /// The number of regions that are gone; when it changes, clients are told to forget theirs.
     gone: watch::Sender<u64>,
 }
 
-/// The regions of one server; clones are of the same ones.
+/// The regions of one server; all clones share them.
 #[derive(Debug, Clone)]
 pub struct Regions {
     pool: Arc<Pool>,
@@ -77,8 +77,8 @@ pub(super) struct RegionUse {
     retired: AtomicBool,
 }
 
-/// Sizes in steps of a quarter of a power of two: few enough to be met again, and at most a quarter too
-/// large.
+/// Rounds a size up to a multiple of a quarter of a power of two: there are so few such sizes that an idle
+/// region often fits, and a region is at most a quarter too large.
 fn size_class(bytes: usize) -> usize {
     let bytes = bytes.max(REGION_BYTES_MIN);
     bytes.next_multiple_of((1 << bytes.ilog2()) / 4)
@@ -90,7 +90,7 @@ impl Regions {
         Self { pool: Arc::new(pool) }
     }
 
-    /// What is there.
+    /// How many regions there are now, and how large they are.
     pub fn stats(&self) -> RegionStats {
         let state = self.pool.state.lock();
         RegionStats {
@@ -101,8 +101,8 @@ impl Regions {
         }
     }
 
-    /// Lends a region of at least `bytes`: an idle one if there is one, preferably one that is `known` to the
-    /// client.
+    /// Lends a region of at least `bytes`: an idle one if one fits, preferably one that is `known` to the
+    /// client, else a new one.
     pub(super) fn lend(&self, bytes: usize, known: impl Fn(u64) -> bool) -> io::Result<Arc<RegionUse>> {
         let bytes = size_class(bytes);
         let mut state = self.pool.state.lock();
@@ -131,14 +131,14 @@ impl Regions {
         Ok(lent)
     }
 
-    /// The region that a buffer lies in, and where.
+    /// The region that a buffer lies in, and the buffer's offset there.
     pub(super) fn find(&self, buffer: &Buffer) -> Option<(Arc<RegionUse>, usize)> {
         let address = buffer.data_ptr().as_ptr() as usize;
         let lent = self.pool.state.lock().in_use.get(&address).and_then(Weak::upgrade)?;
         Some((lent, buffer.as_ptr() as usize - address))
     }
 
-    /// Changes when regions have gone.
+    /// A receiver that is notified when regions are gone.
     pub(super) fn gone(&self) -> watch::Receiver<u64> {
         self.pool.gone.subscribe()
     }
@@ -151,7 +151,7 @@ impl Regions {
 }
 
 impl RegionUse {
-    /// Never lends it again: a client that is gone may still have it mapped.
+    /// Keeps the region from being lent again: a client that is gone may still have it mapped.
     pub(super) fn retire(&self) {
         self.retired.store(true, Ordering::Relaxed);
     }
@@ -176,7 +176,8 @@ impl Drop for RegionUse {
                 state.idle.push(Arc::clone(&self.region));
                 state.idle_bytes += bytes;
             }
-            // What is in use now may be idle soon and needed again.
+            // A region that is in use now may soon be idle and then needed again, so the bound grows with
+            // use.
             let idle_bytes_max = self.pool.idle_bytes_max.max(state.in_use_bytes / 4);
             while state.idle_bytes > idle_bytes_max {
                 let oldest = state.idle.remove(0);
@@ -190,7 +191,7 @@ impl Drop for RegionUse {
         if !gone.is_empty() {
             self.pool.gone.send_modify(|count| *count += gone.len() as u64);
         }
-        // Unmapped here, outside the lock.
+        // The regions that are gone are unmapped here, outside the lock.
     }
 }
 

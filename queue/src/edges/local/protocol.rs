@@ -1,4 +1,4 @@
-//! The messages of both sides. Client and server are of one build: there is no other version to understand.
+//! The messages of both sides. Client and server come from one build, so there is only one version.
 
 use arrow_schema::Schema;
 use serde::{Deserialize, Serialize};
@@ -9,31 +9,31 @@ use super::array::ArrayPlace;
 use crate::edges::wire::{PutQuery, TakeBody};
 use crate::{PartitionSpec, QueueError, RowHandle, Unfinished};
 
-/// The server sends it first; a client of another version ends the connection.
+/// The version of the protocol, which the server sends first. A client of another version ends the
+/// connection.
 pub(super) const VERSION: u32 = 1;
 
-/// Rows up to this size go through the socket.
+/// Rows of at most this size in bytes go through the socket.
 pub(super) const INLINE_BYTES_MAX: usize = 64 << 10;
 
 #[allow(clippy::large_enum_variant, reason = "nearly all are calls")]
-/// What a client sends. Numbers of calls are never used again, also not on another connection of the same
-/// client.
+/// What a client sends. The number of a call is never used again, even on another connection of the client.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ToServer {
-    /// Wants an answer.
+    /// Asks for something; the server answers.
     Call { id: u64, ask: Ask },
-    /// Does not wait for its answer any more: whatever it gave is given back.
+    /// Ends a call whose answer the client no longer waits for; the server takes back whatever the call gave.
     Cancel { id: u64 },
-    /// The region that this call lent, or those that its rows lie in, are not used any more.
+    /// Gives back the region that this call lent, or those in which its rows lie.
     Release { id: u64 },
 }
 
-/// Where rows are that come with a call: one Arrow IPC stream.
+/// Where the rows are that come with a call. They are one Arrow IPC stream.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) enum RowsPlace {
     /// In the frame's tail.
     Tail,
-    /// In the region that an earlier call lent, from its start.
+    /// At the start of the region that an earlier call lent.
     Loan { id: u64, length: usize },
 }
 
@@ -45,7 +45,7 @@ pub(super) struct LeaseName {
     pub(super) life: u64,
     pub(super) lease: u64,
     pub(super) member: u32,
-    /// The call.
+    /// The number of that call.
     pub(super) take: u64,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct LeaseName {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Ask {
     Declare(PartitionSpec),
-    /// A region to put rows into; it is lent until its `Release`, or until they are put.
+    /// A region to write rows into. It is lent until its `Release`, or until the rows are put.
     Room {
         bytes: usize,
     },
@@ -155,7 +155,7 @@ pub(super) enum ToClient {
 pub(super) struct RegionNotice {
     pub(super) number: u64,
     pub(super) bytes: usize,
-    /// Lent to be written to.
+    /// Whether the client may write to it.
     pub(super) writable: bool,
 }
 
@@ -169,7 +169,7 @@ pub(super) struct RoomAnswer {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum TakeAnswer {
     Nothing {
-        /// Nothing ever will be ready.
+        /// Whether no rows will ever be ready.
         ended: bool,
     },
     Rows {
@@ -185,22 +185,22 @@ pub(super) enum TakeAnswer {
 pub(super) struct Parcel {
     pub(super) schemas: Vec<Schema>,
     pub(super) batches: Vec<BatchPlace>,
-    /// The labels' stream, at the tail's start.
+    /// The length of the labels' stream, with which the tail starts.
     pub(super) labels_length: usize,
-    /// The columns that are not in regions, one batch of them after the other.
+    /// The streams of the columns that are not in regions, in the order of the batches.
     pub(super) streams: Vec<StreamPlace>,
-    /// Where the streams are: in this region, or in the tail behind the labels.
+    /// The region in which the streams are; if absent, they are in the tail behind the labels.
     pub(super) streams_region: Option<u64>,
 }
 
 impl Parcel {
-    /// Whether any of it is in regions.
+    /// Whether any of its columns are in regions.
     pub(super) fn has_regions(&self) -> bool {
         let mut columns = self.batches.iter().flat_map(|batch| &batch.columns);
         self.streams_region.is_some() || columns.any(Option::is_some)
     }
 
-    /// About what there is to be read.
+    /// About how many bytes the client has to read.
     pub(super) fn bytes(&self) -> usize {
         let places = self.batches.iter().flat_map(|batch| batch.columns.iter().flatten());
         let streams = self.streams.iter().map(|stream| stream.length);
@@ -210,10 +210,10 @@ impl Parcel {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct BatchPlace {
-    /// Which of the schemas.
+    /// The index of its schema among the parcel's.
     pub(super) schema: usize,
     pub(super) rows: usize,
-    /// In the schema's order; `None` comes with the streams.
+    /// The columns in the schema's order; a column that is `None` comes with the streams.
     pub(super) columns: Vec<Option<ArrayPlace>>,
 }
 

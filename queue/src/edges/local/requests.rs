@@ -1,4 +1,4 @@
-//! What a client asks for, and what it holds meanwhile.
+//! Answers to what a client asks for, and the leases and regions that it holds.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,19 +21,19 @@ use crate::edges::wire::{PutAnswer, PutQuery, TakeBody};
 use crate::tasks;
 use crate::{Lease, Partition, Put, Queue, QueueError, TransferQueue};
 
-/// Regions that are lent to one client for its puts.
+/// The most regions that are lent to one client for its puts.
 pub(super) const LOANS_MAX: usize = 256;
-/// Streams up to this size are read where they arrive.
+/// Streams of at most this size in bytes are decoded by the task that received them.
 const DECODE_INLINE_BYTES_MAX: usize = 1 << 20;
 
-/// What every conversation needs.
+/// What the conversations with all clients share.
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) queue: TransferQueue,
     pub(super) regions: Regions,
     pub(super) regions_max: usize,
     pub(super) put_bytes_max: usize,
-    /// Tells this life's leases from those of an earlier one.
+    /// Tells leases of this run of the server from those of an earlier run.
     pub(super) life: u64,
     /// Ends calls that wait.
     pub(super) end: CancellationToken,
@@ -41,17 +41,18 @@ pub(super) struct Service {
 
 #[derive(Debug, Default)]
 struct Held {
-    /// Regions to put rows into, by the call that lent them.
+    /// Regions into which the client writes rows for its puts, by the call that lent them.
     loans: HashMap<u64, Arc<RegionUse>>,
-    /// By the call that took them. Dropping one gives its rows back.
+    /// Leases by the call that took them. Dropping a lease gives its rows back.
     leases: HashMap<u64, Lease>,
-    /// Regions that the rows of a take lie in.
+    /// Regions in which the rows of a take lie, by the call that took them.
     reading: HashMap<u64, Vec<Arc<RegionUse>>>,
-    /// Regions that the client has mapped; whether it may write.
+    /// The numbers of regions that the client has mapped, and whether it may write to them.
     known: HashMap<u64, bool>,
 }
 
-/// What one client holds. When it is dropped the client is gone: leases end, regions are never lent again.
+/// What one client holds. It is dropped when the client is gone: then the leases end, and the regions that
+/// the client was using are never lent again.
 #[derive(Debug, Default)]
 pub(super) struct Desk {
     held: Mutex<Held>,
@@ -62,7 +63,7 @@ pub(super) struct Desk {
 pub(super) struct Reply {
     pub(super) body: Box<RawValue>,
     pub(super) tail: Vec<u8>,
-    /// Regions that the answer speaks of; whether the client may write.
+    /// Regions that the answer refers to, and whether the client may write to them.
     pub(super) regions: Vec<(Arc<RegionUse>, bool)>,
 }
 
@@ -85,25 +86,25 @@ impl Desk {
         lent.map_err(QueueError::io("share memory", "memfd"))
     }
 
-    /// Ends what a cancelled call gave.
+    /// Takes back what a cancelled call has given.
     pub(super) fn take_back(&self, call: u64) {
         let lease = self.held.lock().leases.remove(&call);
         drop(lease);
         self.release(call);
     }
 
-    /// The client uses the regions of this call no more.
+    /// Takes back the regions of a call, which the client no longer uses.
     pub(super) fn release(&self, call: u64) {
         let released = {
             let mut held = self.held.lock();
             (held.loans.remove(&call), held.reading.remove(&call))
         };
-        // Outside the lock: memory may go with it.
+        // This happens outside the lock, since it may free memory.
         drop(released);
     }
 
-    /// The `regions` that the client does not know yet with the access that it needs. It counts as knowing
-    /// them from now on.
+    /// Returns those `regions` that the client does not know yet with the access that it needs. From now on
+    /// it counts as knowing them.
     pub(super) fn learn(&self, regions: &[(Arc<RegionUse>, bool)]) -> Vec<(Arc<RegionUse>, bool)> {
         let mut held = self.held.lock();
         let is_new = |(lent, writable): &&(Arc<RegionUse>, bool)| match held.known.get(&lent.region.number) {
@@ -115,7 +116,8 @@ impl Desk {
         new
     }
 
-    /// The regions that are gone; the client does not know them from now on.
+    /// Returns the regions that the client knows and that are gone. From now on it does not count as knowing
+    /// them.
     pub(super) fn forget_gone(&self, regions: &Regions) -> Vec<u64> {
         let mut held = self.held.lock();
         let gone = regions.gone_of(held.known.keys());
@@ -226,7 +228,8 @@ impl Service {
         Ok(Reply { regions: vec![(lent, true)], ..reply })
     }
 
-    /// The rows that came with a call; those in a region stay where they are.
+    /// Decodes the rows that came with a call. Rows in a region stay there, unless so many regions are in use
+    /// that they are copied out.
     async fn rows(
         &self,
         desk: &Desk,
@@ -236,7 +239,7 @@ impl Service {
     ) -> Result<RecordBatch, QueueError> {
         let rows_max = partition.capacity_rows();
         let (loan, length) = match place {
-            // In an allocation of their own: what is put stays in it.
+            // The rows get an allocation of their own, in which they stay once they are put.
             RowsPlace::Tail => {
                 return ipc::one(&ipc::decode_batches(Bytes::copy_from_slice(&tail).into(), rows_max)?);
             }
@@ -245,7 +248,7 @@ impl Service {
         let lent = desk.held.lock().loans.get(&loan).cloned();
         let lent = lent.ok_or_else(|| bad(format!("call={loan} has lent no region")))?;
         let stream = lent.buffer(length).ok_or_else(|| bad("rows that are longer than their region"))?;
-        // There are many: the next rows are copied out, so that files and mappings stay bounded.
+        // Beyond this many regions rows are copied out, so that open files and mappings stay bounded.
         let copies = self.regions.stats().in_use > self.regions_max;
         let read = move || {
             let batch = ipc::one(&ipc::decode_batches(stream, rows_max)?)?;
@@ -325,7 +328,8 @@ impl Service {
     }
 
     async fn pack(&self, desk: &Desk, mut lease: Lease) -> Result<(Lease, Packed), QueueError> {
-        // The rows stay as long as the client reads them, but not longer only because the lease lasts.
+        // The batches leave the lease: their memory is held while the client reads it, and no longer, even
+        // if the lease lasts.
         let batches = lease.take_batches();
         let plan = Plan::of(&batches, &self.regions)?;
         let room = match is_large(plan.rest.bytes) {
@@ -343,7 +347,8 @@ impl Service {
         self.queue.partition(&name.partition)
     }
 
-    /// The partition of a lease that its holder ends now: from here on the outcome is the partition's.
+    /// The partition of a lease that the client ends now. The lease is disarmed: from now on only the
+    /// partition decides the outcome.
     fn leased(&self, desk: &Desk, name: &LeaseName) -> Result<Partition, QueueError> {
         let partition = self.of_this_life(name)?;
         let lease = desk.held.lock().leases.remove(&name.take);
@@ -353,7 +358,7 @@ impl Service {
         Ok(partition)
     }
 
-    /// Waits no longer than the server lives.
+    /// Waits, but fails with `QueueError::Stopping` when the server ends first.
     async fn until_end<T>(
         &self,
         waiting: impl Future<Output = Result<T, QueueError>>,
@@ -362,7 +367,7 @@ impl Service {
     }
 }
 
-/// The rows are put: the region is theirs now.
+/// Ends the loan of the region in which the rows came, now that they are put.
 fn settle(desk: &Desk, rows: RowsPlace) {
     if let RowsPlace::Loan { id, .. } = rows {
         desk.release(id);

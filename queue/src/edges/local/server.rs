@@ -22,15 +22,16 @@ use super::protocol::{RegionNotice, ToClient, ToServer, VERSION};
 use super::requests::{Desk, Reply, Service};
 use crate::{QueueError, TransferQueue};
 
-/// Calls of one client that are under way; beyond that the next one is read when one has ended.
+/// The most calls of one client that are under way at a time; the next call is read when one of them has
+/// ended.
 const CALLS_MAX: usize = 4096;
-/// How long answers may take to leave when the server ends.
+/// How long the last answers may take to leave when the server ends.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 /// Pause after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves `queue` until `end`; then waiting calls are told that it is closed, answers that have begun are
-/// finished, and the socket's file is removed.
+/// Serves `queue` until `end`; then calls that wait are told that the server is stopping, answers that have
+/// begun are finished, and the socket's file is removed.
 ///
 /// Cancel-safe: dropping it ends every connection, and with it what its client holds.
 pub async fn serve_local(
@@ -80,11 +81,11 @@ pub async fn serve_local(
 
 type Ended = (u64, Result<Result<Reply, QueueError>, Aborted>);
 
-/// One client, from its connection's side.
+/// The conversation with one client, over its connection.
 struct Conversation {
     service: Arc<Service>,
     socket: Arc<UnixStream>,
-    /// What the client holds; given back when the conversation ends.
+    /// What the client holds; it is given back when the conversation ends.
     desk: Arc<Desk>,
     running: FuturesUnordered<BoxFuture<'static, Ended>>,
     cancels: HashMap<u64, AbortHandle>,
@@ -173,7 +174,8 @@ impl Conversation {
         }
     }
 
-    /// Passes regions that the client has not seen, or not to write to.
+    /// Passes those regions to the client that it does not know yet, or that it cannot write to yet but needs
+    /// to.
     async fn introduce(&mut self, regions: &[(Arc<RegionUse>, bool)]) -> io::Result<()> {
         let new = self.desk.learn(regions);
         for some in new.chunks(DESCRIPTORS_MAX) {
@@ -189,7 +191,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// Has the client unmap regions that are gone.
+    /// Tells the client to unmap regions that are gone.
     async fn forget(&mut self, gone: &mut watch::Receiver<u64>) -> io::Result<()> {
         gone.borrow_and_update();
         let numbers = self.desk.forget_gone(&self.service.regions);

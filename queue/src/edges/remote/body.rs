@@ -1,4 +1,4 @@
-//! What requests carry.
+//! The content and the bodies of requests.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,7 +13,7 @@ use crate::batches::common_schema;
 use crate::edges::wire::ARROW_STREAM;
 use crate::edges::wire::ipc::{self, Pieces, Segments};
 
-/// What a request carries, as often as it is sent.
+/// The content of a request; each attempt to send it makes a new body from it.
 #[derive(Clone)]
 pub(super) enum Content {
     Nothing,
@@ -30,7 +30,7 @@ impl Content {
         }
     }
 
-    /// About how many there are to be sent.
+    /// About how many bytes there are to be sent.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Nothing => 0,
@@ -53,12 +53,12 @@ impl Content {
     }
 }
 
-/// The bytes of one sending. Rows are encoded as they leave, a piece at a time: a large put needs no large
+/// The body of one attempt. Rows are encoded as they leave, a piece at a time, so a large put needs no large
 /// buffer.
 pub(super) enum RequestBody {
     Whole(Option<Bytes>),
     Pieces(Box<Pieces>),
-    /// What a thread reads, as it comes.
+    /// Pieces that a thread reads from a source.
     Stream(mpsc::Receiver<std::io::Result<Bytes>>),
 }
 

@@ -17,13 +17,13 @@ use super::body::RequestBody;
 use crate::QueueError;
 
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// An answer that comes within this time is waited for awake, if the one before did; waking up takes about as
-/// long.
+/// If the last answer came within this time, the next one is first polled for as long, without sleeping;
+/// waking up would take about as long.
 const AWAKE_MAX: Duration = Duration::from_micros(200);
-/// Turns of waiting awake, where time stands still.
+/// The most turns of polling: a bound for clocks that stand still.
 const AWAKE_TURNS_MAX: u32 = 10_000;
 
-/// Why there is no answer.
+/// Why an attempt has no answer.
 pub(super) enum Failure {
     /// The request cannot be made.
     Refused(QueueError),
@@ -48,9 +48,9 @@ type Connection = http1::Connection<TokioIo<TcpStream>, RequestBody>;
 /// A connection and the right to send on it.
 pub(super) struct Wire {
     sender: SendRequest<RequestBody>,
-    /// `None` once it has ended.
+    /// The connection; `None` once it has ended.
     connection: Option<Pin<Box<Connection>>>,
-    /// What was waited for last came within [`AWAKE_MAX`].
+    /// Whether the last outcome came within [`AWAKE_MAX`].
     is_prompt: bool,
 }
 
@@ -101,7 +101,7 @@ impl Wire {
         ours: &mut impl FnMut(&mut Context<'_>) -> Poll<T>,
         context: &mut Context<'_>,
     ) -> Poll<Option<T>> {
-        // Twice: what we ask for in the first turn is often there in the second.
+        // Two rounds: what the first one asks the connection for is often there in the second.
         for _ in 0..2 {
             self.drive(context);
             if let Poll::Ready(outcome) = ours(context) {
@@ -111,7 +111,7 @@ impl Wire {
         if self.connection.is_none() { Poll::Ready(None) } else { Poll::Pending }
     }
 
-    /// Whether another request can go on it.
+    /// Whether the connection can take another request.
     pub(super) async fn is_reusable(&mut self) -> bool {
         poll_fn(|context| {
             self.drive(context);
@@ -145,7 +145,7 @@ pub(super) fn innermost(error: &dyn std::error::Error) -> String {
     cause.to_string()
 }
 
-/// The error of ours that caused one of the connection's.
+/// The queue's own error that caused an error of the connection, if there is one.
 fn own<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a QueueError> {
     let mut cause = Some(error);
     while let Some(error) = cause {

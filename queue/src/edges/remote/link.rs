@@ -1,11 +1,11 @@
 //! Connections to a queue's server, and what is done when they fail.
 //!
-//! A call drives its connection in the caller's own task: an answer wakes the waiting caller directly. Where
-//! answers have come faster than a thread wakes up, the next one is waited for by polling. Dropping a call
+//! A call drives its connection in the caller's own task, so an answer wakes the waiting caller directly. If
+//! the last answer came faster than a thread wakes up, the call first polls for the next one. Dropping a call
 //! closes its connection.
 //!
 //! # Deliberately absent
-//! TLS: what leaves the machine belongs on a private network.
+//! TLS: traffic that leaves the machine belongs on a private network.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,20 +30,21 @@ use crate::QueueError;
 use crate::edges::wire::ErrorBody;
 use crate::edges::wire::ipc::Blocks;
 
-/// Beyond what a request may wait at the server, an answer or a piece of it takes at most as long as the
-/// client has patience, within these bounds.
+/// The client waits for an answer as long as the request may wait at the server, and beyond that as long as
+/// its patience, within these bounds. It waits for each piece of an answer as long as its patience, within
+/// them too.
 const ANSWER_MIN: Duration = Duration::from_secs(10);
 const ANSWER_MAX: Duration = Duration::from_secs(60);
-/// Where the caller has a deadline, an answer may come this much later: it is on its way, or the server has
-/// just come back.
+/// If the caller has a deadline, the answer may come this much after it: it may be on its way then, or the
+/// server may just have come back.
 const LATE_MAX: Duration = Duration::from_secs(1);
-/// Bodies are taken to get through at this rate at least; bytes per second.
+/// The slowest rate at which bodies are expected to be sent, in bytes per second.
 const RATE_MIN: f64 = 4e6;
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// Idle connections that are kept.
+/// The most idle connections that are kept.
 const IDLE_MAX: usize = 64;
-/// JSON answers are no longer than this; bytes.
+/// The longest answer that is read as a whole, in bytes.
 const JSON_BYTES_MAX: usize = 256 << 20;
 
 /// Whether a call may be sent again when it is unknown whether the server has done it.
@@ -60,11 +61,11 @@ pub(super) struct Call {
     pub(super) path: String,
     pub(super) content: Content,
     pub(super) repeat: Repeat,
-    /// How long the server may take of its own accord.
+    /// How long the call may wait at the server.
     pub(super) wait: Duration,
-    /// When a server that is away is tried no longer; `None`: after the link's patience.
+    /// When a server that is away is no longer tried; if absent, the link's patience decides.
     pub(super) give_up: Option<Instant>,
-    /// When the caller wants to know, whatever the server does.
+    /// The caller's deadline, which holds whatever the server does.
     pub(super) deadline: Option<Instant>,
 }
 
@@ -96,7 +97,7 @@ impl Call {
         Self { repeat: Repeat::Safe, ..self }
     }
 
-    /// Until when an attempt that begins now may last, up to its answer's head.
+    /// The time until which an attempt that begins now waits for the head of its answer.
     fn limit(&self, answer_max: Duration) -> Instant {
         let sending = Duration::from_secs_f64(self.content.bytes() as f64 / RATE_MIN);
         let limit = Instant::now() + self.wait + answer_max + sending;
@@ -124,7 +125,7 @@ impl Response<'_> {
             let lost = |reason: &str| self.link.unreachable(reason);
             let frame = match tokio::time::timeout(self.piece_max, reading).await {
                 Err(_) => return Err(lost("the answer stands still")),
-                // What had arrived before the end was read before.
+                // Everything that arrived before the connection ended has been read by now.
                 Ok(None) => return Err(lost("the connection was closed within an answer")),
                 Ok(Some(None)) => return Ok(None),
                 Ok(Some(Some(Err(error)))) => return Err(lost(&innermost(&error))),
@@ -136,7 +137,7 @@ impl Response<'_> {
         }
     }
 
-    /// The whole body; the connection is free again.
+    /// Reads the whole body, and frees the connection for another call.
     pub(super) async fn bytes(mut self) -> Result<Bytes, QueueError> {
         let Some(first) = self.chunk().await? else {
             self.done().await;
@@ -157,7 +158,7 @@ impl Response<'_> {
         Ok(bytes.into())
     }
 
-    /// The body has been read: the connection is free again.
+    /// Frees the connection for another call; the body has been read.
     pub(super) async fn done(self) {
         let Self { link, mut wire, body, .. } = self;
         drop(body);
@@ -177,9 +178,9 @@ pub(super) struct Link {
     host: HeaderValue,
     authorization: Option<HeaderValue>,
     idle: Mutex<Vec<Wire>>,
-    /// What rows are read into.
+    /// The memory that rows are read into.
     pub(super) blocks: Arc<Blocks>,
-    /// Where leases are given back that were dropped.
+    /// The runtime in which dropped leases are given back.
     pub(super) runtime: Handle,
     pub(super) tasks: TaskTracker,
 }
@@ -238,7 +239,7 @@ impl Link {
         request.body(body).map_err(|error| Failure::Refused(bad(error)))
     }
 
-    /// A connection that stands, and whether it has been used before.
+    /// An open connection, and whether it has been used before.
     async fn wire(&self) -> Result<(Wire, bool), Failure> {
         loop {
             let idle = self.idle.lock().pop();
@@ -249,7 +250,7 @@ impl Link {
         }
     }
 
-    /// For how long a server that has taken a request may say nothing.
+    /// How long a server that has taken a request may be silent.
     fn answer_max(&self) -> Duration {
         self.config.patience.clamp(ANSWER_MIN, ANSWER_MAX)
     }
@@ -265,7 +266,7 @@ impl Link {
             let (mut wire, was_used) = self.wire().await?;
             let request = self.request(call, call.content.kind(), call.content.body())?;
             match wire.send(request).await {
-                // The server closed it between two requests.
+                // The server closed the connection between two requests: another one is tried.
                 Err(Failure::Unsent(_)) if was_used => {}
                 Err(failure) => return Err(failure),
                 Ok(response) => return Ok(self.answer(call, wire, response)),
@@ -279,7 +280,8 @@ impl Link {
         Response { link: self, wire, piece_max, status: head.status, headers: head.headers, body }
     }
 
-    /// Sends, again while the server is away and that is harmless, and returns an answer that is no error.
+    /// Sends a call, and returns an answer that is no error. While the server is away, the call is sent again
+    /// if that is harmless.
     pub(super) async fn send(&self, call: Call) -> Result<Response<'_>, QueueError> {
         let give_up = call.give_up.unwrap_or_else(|| Instant::now() + self.config.patience);
         let give_up = call.deadline.map_or(give_up, |deadline| give_up.min(deadline + LATE_MAX));
@@ -288,7 +290,7 @@ impl Link {
             let (error, harmless) = match self.exchange(&call).await {
                 Ok(answer) if answer.status.is_success() => return Ok(answer),
                 Ok(answer) => match self.refusal(answer).await {
-                    // Perhaps to start again.
+                    // The server may be about to start again.
                     QueueError::Stopping => (QueueError::Stopping, true),
                     refusal => return Err(refusal),
                 },
@@ -308,7 +310,7 @@ impl Link {
         }
     }
 
-    /// Sends a body that there is only once.
+    /// Sends a body that cannot be sent again.
     pub(super) async fn upload<T: DeserializeOwned>(
         &self,
         call: &Call,

@@ -1,13 +1,13 @@
 //! The queue over HTTP: JSON for control, Arrow IPC streams for rows.
 //!
-//! Any HTTP client and any Arrow library can use it; `openapi.json` beside this crate is the contract, and
-//! the server gives it out at `/openapi.json`. A taken batch says itself what its rows are: the columns
-//! `_handle`, `_group` and `_policy_version` stand beside those that were put.
+//! Any HTTP client and any Arrow library can use it. The contract is this crate's `openapi.json`, which the
+//! server also returns at `/openapi.json`. A taken batch describes its own rows: beside the columns that were
+//! put it has `_handle`, `_group` and `_policy_version`.
 //!
 //! # Why a lost connection loses nothing
-//! A put has a token, so that repeating it changes nothing; so does repeating an ack. A take whose answer
-//! does not reach the client whole gives its rows back, and what reached a client that died comes back with
-//! the lease's expiry.
+//! A put has a token, so repeating it changes nothing. Repeating an ack changes nothing either. If the answer
+//! to a take cannot be sent whole, the take's rows are given back. Rows that reached a client that died come
+//! back when their lease expires.
 
 mod body;
 mod client;

@@ -1,4 +1,4 @@
-//! A queue, or one partition of it, as one stream of bytes; and back.
+//! Snapshots: a queue, or one of its partitions, written as one stream of bytes and restored from it.
 //!
 //! ```text
 //!   ROLLDOCK-SNAPSHOT-2\n
@@ -8,27 +8,32 @@
 //!   frame                        the end, with counts: a stream without it is cut
 //! ```
 //! A frame has records of the journal's kind in the journal's framing, compressed with zstd, and its last
-//! line says how long its payloads are. Each record that brings rows names one of them by its number, and has
-//! the next rows of it: rows of the same columns lie together, whatever put they came with. All is read and
-//! written from front to back, so a file, a pipe and the body of a request are the same to it.
+//! line says how long its payloads are. Each record that brings rows names a payload by its number, and the
+//! next rows of that payload are its own. Rows of the same columns share a payload, whichever put brought
+//! them. A snapshot is read and written from front to back, so it may be a file, a pipe or the body of a
+//! request.
 //!
 //! # What is in it
-//! What the queue is at one moment: in all chosen partitions a [cut](crate::partition) begins at once. It is
-//! read while it is written, some groups at a time, and that is all that traffic waits for; what changes
-//! meanwhile is kept as it was. A put that was acknowledged before is in it, a group is in it as it was.
-//! Tokens, owners' records, dispositions and acks are in it; leases are not, since a lease is a promise of
-//! this process: its rows are not consumed. Only live rows are: a chunk of which rows are gone is written
-//! without them, so a snapshot has the size of what is live, whatever the queue has seen or holds on disk.
+//! A snapshot holds the state of the queue at one moment: a [cut](crate::partition) begins in all chosen
+//! partitions at once. The cut is read while the snapshot is written, some groups at a time, and traffic
+//! waits only for these short reads. If something changes before it is read, the cut keeps its earlier state.
+//! Puts that were acknowledged before the cut are in the snapshot, and each group is as it was at the cut.
+//! Tokens, owners' records, dispositions and acks are in it. Leases are not, since a lease is a promise of
+//! this process; the rows of a lease are in it as not consumed. Only live rows are written, also where a
+//! chunk has lost some of its rows, so the size of a snapshot is that of the live rows, whatever the queue
+//! has seen or holds on disk.
 //!
 //! # All or nothing
-//! A restored partition becomes visible with the last record, which on disk is one frame of the journal:
-//! until then its payload lies in segments without references, which the next opening deletes. So there is
-//! never half of a restored partition, in this process or after its death. Rows keep their handles.
+//! Restored partitions become visible together, at the end. On disk all their records are one frame of the
+//! journal; until it is written their payload lies in segments without references, which the next opening
+//! deletes. So there is never half of a restored partition, in this process or after its death. Rows keep
+//! their handles.
 //!
 //! # Deliberately absent
-//! Increments: a snapshot has all that is live. Compression of payload: it is mostly token ids and
-//! log-probabilities, the network's or the file system's compression does as well. Records are compressed,
-//! since those of single rows are as large as small rows and nearly all the same.
+//! - Increments: a snapshot has everything that is live.
+//! - Compression of payload: it is mostly token ids and log-probabilities, for which the compression of the
+//!   network or the file system does as well. Records are compressed, since the record of a single row is as
+//!   large as a small row, and such records hardly differ.
 
 mod pack;
 mod read;
@@ -41,7 +46,7 @@ use crate::record::Record;
 
 pub use write::Snapshot;
 
-/// Ends with the version of the format, which is one digit.
+/// The first bytes of a snapshot. They end with the version of the format, which is one digit, and a newline.
 const MAGIC: &[u8] = b"ROLLDOCK-SNAPSHOT-2\n";
 
 /// What a snapshot holds.
@@ -68,18 +73,18 @@ impl SnapshotCounts {
 
     fn count_payloads(&mut self, payloads: &[Stretch]) {
         self.chunks += payloads.len() as u64;
-        // Lengths may be anything where a snapshot is read.
+        // A snapshot that is read may claim any length.
         let add = |bytes: u64, payload: &Stretch| bytes.saturating_add(payload.length);
         self.payload_bytes = payloads.iter().fold(self.payload_bytes, add);
     }
 }
 
-/// One payload.
+/// The length and checksum of one payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Stretch {
     /// Bytes.
     length: u64,
-    /// CRC-32 of them.
+    /// The CRC-32 of these bytes.
     checksum: u32,
 }
 
@@ -94,7 +99,7 @@ impl Stretch {
 #[serde(tag = "is", rename_all = "snake_case")]
 enum Line {
     End(SnapshotCounts),
-    /// What stands behind the frame, in this order.
+    /// The payloads that follow the frame, in this order.
     Payloads {
         payloads: Vec<Stretch>,
     },

@@ -10,18 +10,19 @@ use super::{Line, MAGIC, SnapshotCounts, Stretch};
 use crate::error::QueueError;
 use crate::record::Record;
 
-/// A frame is held in memory while it is read; bytes, also when it is unpacked.
+/// The largest frame in bytes, packed or unpacked: a frame is held in memory while it is read.
 const FRAME_BYTES_MAX: u64 = 512 << 20;
-/// So is each payload; bytes.
+/// The largest payload in bytes: each payload is held in memory while it is read.
 const PAYLOAD_BYTES_MAX: u64 = 4 << 30;
-/// What a length reserves of memory before any of its bytes is there, at most: that of most payloads; bytes.
+/// The most memory in bytes that is reserved for a length before its bytes are read. Most payloads are no
+/// larger.
 const RESERVED_BYTES_MAX: u64 = 1 << 20;
 
-/// What is in a frame.
+/// The content of a frame.
 pub(super) enum Frame {
     Records {
         records: Vec<Record>,
-        /// What stands behind it.
+        /// The payloads that follow the frame.
         payloads: Vec<Stretch>,
     },
     End(SnapshotCounts),
@@ -58,12 +59,13 @@ impl<'a> Reader<'a> {
         Ok(reader)
     }
 
-    /// Complains about what was read last.
+    /// An error at the place that the reader has reached.
     pub(super) fn bad(&self, reason: impl ToString) -> QueueError {
         bad(self.offset, reason)
     }
 
-    /// In a block of just that size, as memory may keep it for as long as its rows live.
+    /// Reads `length` bytes into an allocation of just that size, because it may be kept as long as its rows
+    /// live.
     fn bytes(&mut self, length: u64) -> Result<Vec<u8>, QueueError> {
         let mut bytes = Vec::with_capacity(length.min(RESERVED_BYTES_MAX) as usize);
         let read = (&mut *self.source).take(length).read_to_end(&mut bytes);
@@ -76,7 +78,7 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    /// The next frame, without what stands behind it.
+    /// Reads the next frame, without the payloads that follow it.
     pub(super) fn frame(&mut self) -> Result<Frame, QueueError> {
         let at = self.offset;
         let head = self.bytes(HEAD_BYTES as u64)?;
@@ -95,7 +97,7 @@ impl<'a> Reader<'a> {
         Frame::of(lines.collect::<Result<_, _>>()?).map_err(|reason| bad(at, reason))
     }
 
-    /// The next payload that stands behind the frame.
+    /// Reads the next payload, which the frame before it has announced.
     pub(super) fn payload(&mut self, stretch: Stretch) -> Result<Vec<u8>, QueueError> {
         let (at, length) = (self.offset, stretch.length);
         if length > PAYLOAD_BYTES_MAX {
@@ -108,7 +110,7 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    /// Nothing stands behind the end.
+    /// Checks that no bytes follow the end record.
     pub(super) fn end(&mut self) -> Result<(), QueueError> {
         let mut more = [0];
         match self.source.read(&mut more) {

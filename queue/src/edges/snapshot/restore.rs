@@ -1,4 +1,4 @@
-//! Partitions from a snapshot, all of them or none.
+//! Restores the partitions of a snapshot, all of them or none.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::Read;
@@ -21,24 +21,24 @@ use crate::record::{PayloadRecord, Record};
 use crate::store::{Chunk, ChunkId, Encoded, NewChunk, Note, Stored, decode};
 use crate::tasks;
 
-/// Payload that may be on its way to the disk; bytes.
+/// Bytes of payload on their way to the disk beyond which no more is sent.
 const IN_FLIGHT_BYTES_MAX: u64 = 32 << 20;
-/// Entries that may be.
+/// The most journal entries that may be on their way to the disk.
 const IN_FLIGHT_MAX: usize = 256;
 
-/// A chunk, and what its store says of it now that it is written.
+/// A chunk that was written, and the note by which it is found again, or why it could not be written.
 type Placed = (ChunkId, Result<Note, QueueError>);
 
-/// Payload that has come, and how far records have named its rows: each row belongs to one.
+/// A payload that was read, and how many of its rows records have claimed: each row belongs to one record.
 struct Arrival {
     chunk: ChunkId,
     columns: Vec<ColumnSpec>,
     rows: usize,
-    /// Rows that records have.
+    /// Rows that records have claimed, from the front.
     given: usize,
     /// The partition that the payload belongs to.
     partition: Option<String>,
-    /// Where the process holds them.
+    /// The rows, if the queue's store holds them in memory.
     held: Option<Chunk>,
 }
 
@@ -47,7 +47,7 @@ impl Arrival {
         self.rows - self.given
     }
 
-    /// The record has the next rows.
+    /// Gives the record the next rows.
     fn give_rows(&mut self, record: &mut Record) -> Result<(), &'static str> {
         let (partition, rows, payload) = match record {
             Record::Put(put) => (&put.partition, put.rows.len(), &mut put.payload),
@@ -76,23 +76,23 @@ impl Arrival {
 struct Restoration<'a> {
     queue: &'a TransferQueue,
     replay: Replay,
-    /// What the journal will be told.
+    /// The records that the journal will get.
     records: Vec<Record>,
     notes: HashMap<ChunkId, Note>,
     claims: Vec<Claim>,
-    /// Given back unless the restoration comes to its end.
+    /// Chunks that are freed when this is dropped: all of them, unless the restoration comes to its end.
     chunks: Vec<ChunkId>,
     counts: SnapshotCounts,
-    /// Bytes of payloads that are on their way to the disk.
+    /// The bytes of each payload that is on its way to the disk.
     in_flight: VecDeque<u64>,
     placed: (Sender<Placed>, Receiver<Placed>),
 }
 
 impl TransferQueue {
-    /// Makes the partitions of a snapshot; those of their names must not be there. On an error nothing has
-    /// changed, and none of them is ever there in part, also after the death of the process.
+    /// Makes the partitions of a snapshot; no partition of the same name may exist yet. On an error nothing
+    /// has changed. No partition ever exists in part, even if the process dies.
     ///
-    /// Not cancel-safe: a dropped restoration goes on to its end.
+    /// Not cancel-safe: if the call is dropped, the restoration goes on to its end.
     pub async fn restore(
         &self,
         mut source: impl Read + Send + 'static,
@@ -176,8 +176,8 @@ impl<'a> Restoration<'a> {
             let inner = &self.queue.inner;
             let is_there = || inner.partitions.lock().contains_key(&spec.name);
             self.claims.push(inner.claims.restore(&spec.name, is_there)?);
-            // Handles of an earlier partition of this name name no row of this one but the one that they
-            // named then.
+            // A handle of an earlier partition of this name then finds the row that it named there, or
+            // no row at all.
             let floor = inner.generation_floor.load(Ordering::Relaxed);
             *generation_floor = floor.max(*generation_floor);
         }
@@ -195,7 +195,7 @@ impl<'a> Restoration<'a> {
         self.replay.apply(record).map_err(|error| reader.bad(error))
     }
 
-    /// Keeps the next payload, which no record has spoken of yet.
+    /// Keeps the next payload, before any record has claimed its rows.
     fn keep_payload(&mut self, stretch: Stretch, reader: &mut Reader<'_>) -> Result<Arrival, QueueError> {
         let bytes = Buffer::from_vec(reader.payload(stretch)?);
         let rows = decode_untrusted(bytes.clone()).map_err(|reason| reader.bad(reason))?;
@@ -227,7 +227,7 @@ impl<'a> Restoration<'a> {
         stored.into_iter().next().ok_or_else(none)
     }
 
-    /// Hands payload to the journal's writer; records will refer to it later.
+    /// Hands a payload to the journal's writer; records will refer to it later.
     fn write(&mut self, chunk: ChunkId, rows: Encoded) -> Result<(), QueueError> {
         while self.in_flight.len() >= IN_FLIGHT_MAX
             || self.in_flight.iter().sum::<u64>() > IN_FLIGHT_BYTES_MAX
@@ -241,7 +241,7 @@ impl<'a> Restoration<'a> {
             let missing = || QueueError::ChunkGone { chunk: chunk.0 };
             let note = written.and_then(|notes| notes.into_iter().next().ok_or_else(missing));
             let kept = note.and_then(|note| plane.keep(chunk, &note).map(|_| note));
-            // The restoration waits for all of them.
+            // The restoration waits for every such message before it ends.
             let _ = placed.send((chunk, kept));
         });
         let payload = Payload::from_iter([(chunk, rows)]);
@@ -266,7 +266,7 @@ impl<'a> Restoration<'a> {
         let inner = &self.queue.inner;
         let tables: Vec<Table> =
             std::mem::replace(&mut self.replay, Replay::detached()).into_tables().collect();
-        // Rows that every task had acked are gone with their payload.
+        // The replay has removed rows that every task had acked, so some chunks may hold no live row.
         let is_idle = |chunk: &ChunkId| !tables.iter().any(|table| table.needs(*chunk));
         let idle: Vec<ChunkId> = self.chunks.iter().copied().filter(is_idle).collect();
         let home = self.queue.home();
@@ -291,7 +291,7 @@ impl<'a> Restoration<'a> {
         Ok(())
     }
 
-    /// All records in one frame: they are there together or not at all.
+    /// Writes all records in one frame of the journal, so that they take effect together or not at all.
     fn write_down(
         &mut self,
         journal: &Journal,
@@ -304,7 +304,7 @@ impl<'a> Restoration<'a> {
         let facts: Facts = Box::new(move |_, body| records.iter().try_for_each(|record| body.push(record)));
         let (reply, outcome) = channel();
         let done = Box::new(move |durable: Result<Notes, QueueError>| {
-            // On the writer's thread: no rewriting of the journal comes in between.
+            // This runs on the writer's thread, so no rewriting of the journal comes in between.
             let written = durable.map(|_| publish());
             let _ = reply.send(written);
         });
@@ -316,7 +316,7 @@ impl<'a> Restoration<'a> {
 
 impl Drop for Restoration<'_> {
     fn drop(&mut self) {
-        // What is still on its way would come into the store after it was freed.
+        // A chunk that is still on its way would otherwise reach the store after it was freed.
         while !self.in_flight.is_empty() {
             let _ = self.await_place();
         }

@@ -16,15 +16,16 @@ use crate::tasks;
 
 /// A queue, or one of its partitions, as it was when the snapshot was made, whatever happens meanwhile.
 ///
-/// Pieces are made when they are asked for, with one chunk and one frame in memory at a time. What changes
-/// before it is read is kept as it was, in memory or as an open segment file: a snapshot that is not read on
-/// takes room for everything that has gone since. Until it is dropped it holds the queue's directory.
+/// Pieces are made when they are asked for, with one chunk and one frame in memory at a time. If a row is
+/// changed or freed before it is read, its earlier state is kept in memory or in an open segment file. So a
+/// snapshot that is read slowly takes room for everything that has gone since it was made. The queue's
+/// directory stays locked until the snapshot is dropped.
 #[derive(Debug)]
 pub struct Snapshot {
     /// Keeps the directory locked: another process that opens it would delete what is read here.
     _queue: TransferQueue,
     partitions: VecDeque<CutReader>,
-    /// What was read of the first of them and is not written yet.
+    /// Records of the first partition that are read and not yet written.
     records: VecDeque<Record>,
     chunks: HashMap<ChunkId, Source>,
     loader: Loader,
@@ -59,7 +60,7 @@ impl Snapshot {
         self.records.front().map(|record| matches!(record, Record::Declare { .. }))
     }
 
-    /// The next bytes, until there are none. Blocks while it reads payload. After an error there is no more.
+    /// The next bytes; `None` at the end, and after an error. Blocks while it reads payload.
     pub fn next_piece(&mut self) -> Result<Option<Bytes>, QueueError> {
         if self.ready.is_empty() && !self.has_ended {
             let made = self.make();
@@ -69,7 +70,7 @@ impl Snapshot {
         Ok(self.ready.pop_front())
     }
 
-    /// What the pieces so far hold; all of it when there are no more.
+    /// What the pieces made so far hold; after the last piece, what the whole snapshot holds.
     pub fn counts(&self) -> SnapshotCounts {
         self.counts
     }
@@ -92,8 +93,8 @@ impl Snapshot {
                 }
             };
             filling.push_record(Box::new(record), loaded)?;
-            // A declaration stands alone: its name is taken before its payload is read, and no payload is of
-            // two partitions.
+            // A declaration has a frame of its own: a reader claims the partition's name before it reads any
+            // payload, and no payload is shared by two partitions.
             if is_declaration || filling.is_full() {
                 break;
             }
@@ -108,14 +109,14 @@ impl Snapshot {
 }
 
 impl TransferQueue {
-    /// What `partition` is now, or the whole queue, to be written somewhere. Traffic goes on.
+    /// Captures `partition`, or the whole queue, as it is now, to be written somewhere. Traffic goes on.
     ///
     /// Cancel-safe: it changes nothing.
     pub async fn begin_snapshot(&self, partition: Option<&str>) -> Result<Snapshot, QueueError> {
         for one in self.partitions() {
             if partition.is_none_or(|name| name == one.name()) {
                 match one.settled().await {
-                    // Removed meanwhile: it is not in a snapshot of all.
+                    // It was removed meanwhile, so a snapshot of the whole queue does not have it.
                     Err(QueueError::UnknownPartition { .. }) if partition.is_none() => {}
                     settled => settled?,
                 }
@@ -129,9 +130,9 @@ impl TransferQueue {
         Ok(Snapshot::of(self.clone(), captured))
     }
 
-    /// Writes what `partition` is now, or the whole queue. Traffic goes on.
+    /// Writes `partition`, or the whole queue, as it is now. Traffic goes on.
     ///
-    /// Not cancel-safe: a dropped snapshot goes on to be written.
+    /// Not cancel-safe: if the call is dropped while the snapshot is written, the writing goes on.
     pub async fn snapshot(
         &self,
         partition: Option<&str>,

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::VersionSpan;
 
-/// Recorded traffic of a real server; nothing of it is part of the project.
+/// Recorded traffic of a real server, which is not part of the project.
 fn capture(name: &str) -> Option<Value> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/vllm/captures").join(name);
     let Ok(text) = std::fs::read_to_string(&path) else {
@@ -249,7 +249,7 @@ fn an_answer_that_was_ended_early_has_parts_that_pass_the_checks_or_none() {
     let sound = aborted("/usage", json!(null));
     assert_eq!((sound.len(), &sound[0].response_ids[..]), (1, &[7, 8][..]));
     assert_eq!(sound[0].version_spans.len(), 1);
-    // Ended before its first token, as a request that a pause held back.
+    // The sample ended before its first token, like a request that a pause held back.
     let held = json!({"index": 0, "finish_reason": "abort", "token_ids": [], "logprobs": null});
     assert_eq!(aborted("/choices/0", held), [PartialOutput::default()]);
     let one = json!([{"logprob": -0.5, "rank": 1}]);
@@ -312,7 +312,7 @@ fn object(members: Vec<(String, String)>) -> String {
 }
 
 fn choice_members(index: usize, sample: &SampleOutput, generate: bool, noise: &str) -> Vec<(String, String)> {
-    // As the engine writes an f32: the shortest digits of the double.
+    // The engine writes an f32 with the shortest digits of the double.
     let written = |logprob: &f32| format!("{:?}", f64::from(*logprob));
     let logprobs = if generate {
         let content: Vec<String> = sample
@@ -339,7 +339,7 @@ fn choice_members(index: usize, sample: &SampleOutput, generate: bool, noise: &s
         ("finish_reason", json!(sample.finish_reason.as_str()).to_string()),
         ("weight_versions", json!(spans).to_string()),
         ("text", json!(noise).to_string()),
-        // No name of the protocol, whatever the noise is.
+        // Because of its prefix this is no name of the protocol, whatever the noise is.
         (&format!("_{noise}"), json!({"token_ids": [1, 2], "x": noise}).to_string()),
     ]
     .map(|(name, value)| (name.to_owned(), value))

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The data of each whole event, and that of the one that is not.
+/// The data of each whole event, and that of an event that is not whole.
 #[derive(Debug, Default, PartialEq)]
 struct Events {
     whole: Vec<String>,

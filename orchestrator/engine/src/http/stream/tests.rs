@@ -27,7 +27,8 @@ fn read(
     (fed.and_then(|()| reader.finish()), progress)
 }
 
-/// The tokens `range` of a sample as an engine's choice, with the last ones its end.
+/// The tokens `range` of a sample as an engine's choice; the choice with the last tokens has the sample's
+/// end.
 fn choice(index: usize, sample: &SampleOutput, range: std::ops::Range<usize>, generate: bool) -> Value {
     let is_first = range.start == 0;
     let is_last = range.end == sample.response_ids.len();
@@ -244,7 +245,7 @@ fn what_is_no_stream_of_the_protocol_is_named() {
         (format!("{first}{last}data: [DONE\n\n"), "an object"),
         ("data: [1]\n\n".to_owned(), "an object"),
         ("data: {\n\n".to_owned(), "truncated json"),
-        // A server that does not stream.
+        // The server does not stream.
         (choices(&[choice(0, &two, 0..2, false)]).replace("data: ", ""), "ended before choice=0"),
     ];
     for (text, words) in cases {
@@ -291,7 +292,7 @@ fn tokens_that_were_taken_early_are_not_missing_from_an_answer() {
     assert_eq!(ended.finish(), Err(AnswerError::Taken));
 }
 
-/// Recorded streams give what their events hold, by way of a tree.
+/// Recorded streams give what a reader by way of a JSON tree finds in their events.
 #[test]
 fn recorded_streams_are_read_as_a_tree_reads_them() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/vllm/captures");

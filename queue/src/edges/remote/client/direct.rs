@@ -1,7 +1,7 @@
-//! Rows straight to and from storage units: the controller is told where rows lie, and their bytes do not
-//! pass through it.
+//! Puts rows straight on storage units and gets them from there: the controller only learns where rows lie,
+//! and their bytes do not pass through it.
 //!
-//! Where any step of that fails, the call goes through the controller instead.
+//! If a unit cannot be used, the call goes through the controller instead.
 
 mod columns;
 
@@ -28,11 +28,11 @@ use crate::{ErrorClass, PartitionSpec, Put, Queue, QueueError, RowHandle, UnitCa
 
 /// How long a list of units is used before the controller is asked again.
 const UNITS_AGE_MAX: Duration = Duration::from_secs(2);
-/// Rows on a unit that the controller has not been told of by then are put again: a unit removes rows that no
-/// table knows.
+/// If the controller has not been told of the rows on a unit within this time, they are put again, because a
+/// unit removes rows that no table knows.
 const UPLOAD_AGE_MAX: Duration = Duration::from_secs(ORPHAN_AGE.as_secs() / 2);
 
-/// Rows that lie on a unit; the controller has not said yet that they may.
+/// Rows that lie on a unit and that the controller has not accepted yet.
 pub(super) struct Upload {
     begun: Instant,
     client: RemoteQueue,
@@ -41,7 +41,7 @@ pub(super) struct Upload {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Live units, and when that was asked.
+    /// The live units, and when the controller named them.
     units: Option<(Instant, Vec<UnitCard>)>,
     clients: HashMap<String, RemoteQueue>,
     specs: HashMap<String, PartitionSpec>,
@@ -51,12 +51,12 @@ struct Known {
 #[derive(Debug, Default)]
 pub(super) struct Direct {
     known: Mutex<Known>,
-    /// There are no units, and the server is not asked for any.
+    /// Whether it is certain that the server has no units, so that it is not asked for any.
     has_none: bool,
 }
 
 impl Direct {
-    /// For a server that has no units.
+    /// The state of a client whose server has no units.
     pub(super) fn none() -> Self {
         Self { has_none: true, ..Self::default() }
     }
@@ -78,8 +78,8 @@ async fn read(mut answer: Response<'_>, blocks: &Arc<ipc::Blocks>) -> Result<Vec
 }
 
 impl RemoteQueue {
-    /// Live units. None where the controller does not answer in time: the caller then goes through the
-    /// controller, and gets its error.
+    /// The live units. The list is empty if the controller does not answer in time: the caller then goes
+    /// through the controller, and gets its error.
     pub(super) async fn live_units(&self, deadline: Option<Instant>) -> Vec<UnitCard> {
         if self.direct.has_none {
             return Vec::new();
@@ -124,8 +124,9 @@ impl RemoteQueue {
         }
     }
 
-    /// Puts rows on a unit, at the first time, and tells the controller. `None`: they have to go through the
-    /// controller.
+    /// Puts rows on a unit, unless `upload` says that they lie there already, and tells the controller.
+    /// Returns
+    /// `None` if they have to go through the controller.
     pub(super) async fn put_direct(
         &self,
         partition: &str,
@@ -154,16 +155,16 @@ impl RemoteQueue {
         }
     }
 
-    /// Until when the controller is tried to be told of rows that lie on a unit.
+    /// The time until which the client tries to tell the controller of rows that lie on a unit.
     fn tell_until(&self, begun: Instant) -> Instant {
         (Instant::now() + self.link.config.patience).min(begun + UPLOAD_AGE_MAX)
     }
 
-    /// Whether rows must be sent again after the controller refused them: the unit removes the rows that lie
-    /// there.
+    /// Whether rows on a unit are of no use any more after this error, so that they must be sent again. The
+    /// unit removes them by itself.
     fn is_void(&self, begun: Instant, error: &QueueError) -> bool {
         match error {
-            // It died or is drained since we asked.
+            // The unit has died or is being drained since the controller named it.
             QueueError::UnitAway { .. } | QueueError::UnknownUnit { .. } => {
                 self.direct.known.lock().units = None;
                 true
@@ -173,7 +174,7 @@ impl RemoteQueue {
         }
     }
 
-    /// Puts rows on the unit that their group hashes to; `None` where that cannot be.
+    /// Puts rows on the unit that their group hashes to; returns `None` if that is not possible.
     async fn upload(
         &self,
         partition: &str,
@@ -204,7 +205,7 @@ impl RemoteQueue {
         Ok(Some(Upload { begun, client, body }))
     }
 
-    /// Puts rows on a unit as a blob of their own; `None` where it takes none.
+    /// Puts rows on a unit as a blob of their own; returns `None` if the unit takes none.
     async fn upload_to(
         &self,
         card: &UnitCard,
@@ -233,8 +234,8 @@ impl RemoteQueue {
         }
     }
 
-    /// Removes rows that the controller has refused from their unit. If it is not known whether they were
-    /// refused, the unit asks the controller later.
+    /// Removes rows from their unit after the controller has refused them. After an error that leaves it open
+    /// whether they were refused they stay, and the unit asks the controller about them later.
     async fn remove_refused(&self, place: &Place, refusal: &QueueError) {
         if !matches!(refusal.class(), ErrorClass::Backpressure | ErrorClass::Client) {
             return;
@@ -244,8 +245,8 @@ impl RemoteQueue {
         }
     }
 
-    /// The columns of rows: from the units that they lie on, or through the controller where any of them does
-    /// not, or cannot be reached.
+    /// Gets columns of rows from the units that the rows lie on. If a row lies on none, or a unit cannot be
+    /// reached, all of them come through the controller.
     pub(super) async fn rows_of(
         &self,
         partition: &str,
@@ -264,7 +265,7 @@ impl RemoteQueue {
                 .map_err(|error| self.link.unreachable(format!("an answer that is not its own: {error}")))?;
             match self.fetch(places.stretches, columns).await {
                 Ok(batches) => return Ok(batches),
-                // The controller knows better what is wrong.
+                // The controller is asked for the rows, and its error says what is wrong.
                 Err(error) => tracing::debug!(%error, "rows come through the controller"),
             }
             placed = false;
@@ -293,7 +294,7 @@ impl RemoteQueue {
             parts.push(fetched?);
         }
         match parts.as_slice() {
-            // As it came, in as many pieces.
+            // A single part stays as it came, in as many pieces.
             [_] if columns.is_none() => Ok(parts.remove(0)),
             _ => {
                 let whole = parts.iter().map(|part| ipc::one(part)).collect::<Result<Vec<_>, _>>()?;

@@ -16,12 +16,12 @@ use crate::{ExportFormat, QueueError, SnapshotCounts, VerifyReport};
 
 /// How long a whole queue may take to be sent, restored or looked through.
 const WHOLE_MAX: Duration = Duration::from_secs(24 * 3600);
-/// Size of the pieces in which a file is sent.
+/// The most bytes of one piece of a file that is sent.
 const PIECE_BYTES: usize = 256 << 10;
-/// Pieces that wait to be sent.
+/// The most pieces that wait to be sent.
 const PIECES_MAX: usize = 8;
 
-/// Writes an answer as it comes; returns its length.
+/// Writes an answer to `into` as it arrives; returns its length.
 async fn receive(mut answer: Response<'_>, into: &mut (impl Write + Send)) -> Result<u64, QueueError> {
     let mut length = 0;
     while let Some(piece) = answer.chunk().await? {
@@ -55,9 +55,8 @@ fn read_pieces(mut source: impl Read, pieces: &mpsc::Sender<std::io::Result<Byte
 }
 
 impl RemoteQueue {
-    /// Writes what `partition` is now, or the whole queue, as
-    /// [`TransferQueue::snapshot`](crate::TransferQueue::snapshot) does; returns the snapshot's length in
-    /// bytes.
+    /// Writes `partition`, or the whole queue, as it is now; see
+    /// [`TransferQueue::snapshot`](crate::TransferQueue::snapshot). Returns the snapshot's length in bytes.
     ///
     /// Not cancel-safe: a dropped call leaves half a snapshot, which cannot be restored.
     pub async fn snapshot(
@@ -73,19 +72,19 @@ impl RemoteQueue {
     /// Makes the partitions of a snapshot, all or none; see
     /// [`TransferQueue::restore`](crate::TransferQueue::restore).
     ///
-    /// Cancel-safe: partitions of which the server did not get all are not there. It is sent once: where the
-    /// answer is lost, the partitions say whether it happened.
+    /// Cancel-safe: unless the server gets the whole snapshot, it makes no partition. The snapshot is sent
+    /// only once: if the answer is lost, the partitions that exist show whether it was restored.
     pub async fn restore(&self, source: impl Read + Send + 'static) -> Result<SnapshotCounts, QueueError> {
         let (sender, pieces) = mpsc::channel(PIECES_MAX);
         let reading = tasks::blocking("snapshot upload", move || read_pieces(source, &sender));
         let call = Call { wait: WHOLE_MAX, ..Call::post("/v1/restore", Content::Nothing) };
         let restored = self.link.upload(&call, SNAPSHOT_STREAM, RequestBody::Stream(pieces)).await?;
-        // It is over: its pieces are all sent.
+        // The upload is over, so the thread that reads the source has ended or ends now.
         reading.await.map_err(|error| self.link.unreachable(error))?;
         Ok(restored)
     }
 
-    /// Looks through the whole queue, at the server. Cancel-safe: it changes nothing.
+    /// Has the server check the whole queue. Cancel-safe: it changes nothing.
     pub async fn verify(&self) -> Result<VerifyReport, QueueError> {
         self.link.json(Call { wait: WHOLE_MAX, ..Call::get("/v1/verify") }).await
     }
@@ -97,7 +96,7 @@ impl RemoteQueue {
         self.link.done(call).await
     }
 
-    /// Writes all existing rows; returns the length in bytes. Nothing is consumed.
+    /// Writes all existing rows to `into`; returns the length in bytes. Nothing is consumed.
     ///
     /// Not cancel-safe: a dropped call leaves half a file.
     pub async fn export(

@@ -38,7 +38,7 @@ impl RemoteQueue {
         Ok((rows, labels, batches))
     }
 
-    /// Asks once.
+    /// Asks the server for rows once, and reads them.
     pub(super) async fn take_once(
         &self,
         partition: &str,
@@ -46,7 +46,7 @@ impl RemoteQueue {
         wait: Option<Duration>,
         patience: Patience,
     ) -> Result<Taken, QueueError> {
-        // A take whose answer is lost gives its rows back.
+        // The call may be repeated: the server gives the rows of a lost answer back.
         let placed = !self.live_units(patience.deadline).await.is_empty();
         let body = TakeBody { placed, ..TakeBody::new(take, wait) };
         let call = Call::json(path(partition, "/take"), &body)?.repeatable();
@@ -75,7 +75,7 @@ impl RemoteQueue {
             lease.fresh_from = fresh_from;
             return Ok(Taken::Lease(lease));
         }
-        // Made first: it gives the rows back if they cannot be fetched.
+        // The lease is made before the rows are fetched: if that fails, it gives them back.
         let mut lease = Lease::new(Box::new(hold), id, Vec::new(), Labels::default(), Vec::new());
         lease.fresh_from = fresh_from;
         let bytes = answer.bytes().await?;
@@ -105,9 +105,9 @@ pub(super) enum Taken {
 /// How long a take is tried.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Patience {
-    /// While the server is away.
+    /// When a server that is away is no longer tried.
     pub(super) give_up: Instant,
-    /// Whatever it does.
+    /// The caller's deadline, which holds whatever the server does.
     pub(super) deadline: Option<Instant>,
 }
 
@@ -147,7 +147,7 @@ impl Hold for Held {
         let tasks = link.tasks.clone();
         let runtime = link.runtime.clone();
         let giving_back = async move {
-            // Where it fails, the lease's expiry gives the rows back.
+            // If this fails, the rows come back when the lease expires.
             let _ = link.done(call).await;
         };
         crate::tasks::spawn_on(&tasks, "lease nack", giving_back, &runtime);

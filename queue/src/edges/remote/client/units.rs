@@ -16,12 +16,12 @@ impl RemoteQueue {
         Ok(self.link.json::<UnitsAnswer>(Call::get("/v1/units")).await?.units)
     }
 
-    /// A unit takes no more rows; it may leave when its rows have been consumed. Cancel-safe.
+    /// Drains a unit: it takes no more rows, and may leave when none of its rows is left there. Cancel-safe.
     pub async fn drain_unit(&self, unit: &str) -> Result<(), QueueError> {
         self.link.done(Call::post(format!("/v1/units/{unit}/drain"), Content::Nothing).repeatable()).await
     }
 
-    /// A unit will not come back: its rows are lost, with their whole groups. Cancel-safe.
+    /// Gives up a unit that will not come back: its rows are lost, with their whole groups. Cancel-safe.
     pub async fn forget_unit(&self, unit: &str) -> Result<(), QueueError> {
         self.link.done(Call::post(format!("/v1/units/{unit}/forget"), Content::Nothing)).await
     }
@@ -30,7 +30,7 @@ impl RemoteQueue {
         self.link.done(Call::json("/v1/units", card)?.repeatable()).await
     }
 
-    /// Frees those rows that are still there: repeating it changes nothing. Cancel-safe.
+    /// Frees those of the rows that are still there, so that repeating it changes nothing. Cancel-safe.
     pub(crate) async fn clear_those_there(
         &self,
         partition: &str,

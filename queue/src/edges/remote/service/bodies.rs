@@ -11,7 +11,7 @@ use super::{Service, bad};
 use crate::edges::wire::ipc;
 use crate::{Partition, QueueError};
 
-/// A body of which no more than the limit is read.
+/// A body that is read up to a limit.
 struct Bounded {
     body: Body,
     left: usize,
@@ -48,9 +48,9 @@ pub(super) async fn json_of<T: DeserializeOwned>(service: &Service, body: Body) 
     serde_json::from_slice(&bytes).map_err(|error| bad(format!("JSON body: {error}")))
 }
 
-/// The rows of a body, decoded as they arrive: a large put is never in memory twice. More rows than fit into
-/// the partition are refused before anything is done for each of them: a column of nulls may claim any
-/// number.
+/// The rows of a body, decoded as they arrive, so that a large put is never in memory twice. More rows than
+/// fit into the partition are refused before any work is done per row, because a column of nulls may claim
+/// any number of rows.
 pub(super) async fn rows_of(
     service: &Service,
     body: Body,
@@ -60,7 +60,8 @@ pub(super) async fn rows_of(
     let mut decoder = ipc::Decoder::new().rows_max(partition.capacity_rows());
     let mut batches = Vec::new();
     while let Some(bytes) = body.next().await? {
-        // A body that came at once is a cut of the connection's buffer, which would stay with the rows.
+        // A body that came at once is a slice of the connection's buffer: without a copy the rows would keep
+        // the whole buffer in memory.
         let bytes = if body.body.is_end_stream() { Bytes::copy_from_slice(&bytes) } else { bytes };
         decoder.feed(bytes, |batch| {
             batches.push(batch);

@@ -1,4 +1,4 @@
-//! What a partition is asked and told besides its rows.
+//! Calls about a partition other than putting and taking rows.
 
 use std::sync::Arc;
 

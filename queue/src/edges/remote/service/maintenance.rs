@@ -1,7 +1,7 @@
 //! What operators ask of a served queue: snapshots, restoring, verifying, exports, and the end of partitions.
 //!
-//! Long bodies go through in pieces, in both directions. Reading and checking them blocks, so it has threads
-//! of its own; between them and the connection are a few pieces at most, and the faster side waits.
+//! Long bodies are sent and received in pieces. Reading and checking them blocks, so that is done in threads
+//! of its own. At most a few pieces wait between such a thread and the connection; the faster side waits.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -22,11 +22,12 @@ use crate::edges::wire::{ExportQuery, SNAPSHOT_STREAM, SnapshotQuery};
 use crate::tasks;
 use crate::{ExportFormat, QueueError, Snapshot};
 
-/// Pieces of a body that may wait to be read.
+/// The most pieces of a body that wait to be read.
 const PIECES_MAX: usize = 8;
-/// After an error the rest of a body is passed over, so that the client comes to read the answer; bytes.
+/// After an error at most this many bytes of the rest of a body are read and dropped, so that the client gets
+/// to read the answer.
 const PASSED_OVER_MAX: usize = 64 << 20;
-/// Small pieces of a snapshot are sent together; bytes.
+/// Small pieces of a snapshot are sent together until they have this many bytes.
 const SENT_BYTES: usize = 256 << 10;
 
 /// Method, path and handler; `openapi.json` has the same list.
@@ -49,7 +50,7 @@ fn lost(error: impl ToString) -> QueueError {
     QueueError::Arrow { reason: error.to_string() }
 }
 
-/// The next pieces of a snapshot, up to a moderate size. Blocks.
+/// The next pieces of a snapshot, joined until they have `SENT_BYTES`. Blocks.
 fn next_pieces(snapshot: &mut Snapshot) -> Result<Option<Bytes>, QueueError> {
     let Some(first) = snapshot.next_piece()? else { return Ok(None) };
     if first.len() >= SENT_BYTES {
@@ -75,7 +76,7 @@ async fn snapshot(State(service): Shared, Query(query): Query<SnapshotQuery>) ->
     Ok(streamed(Body::from_stream(pieces), SNAPSHOT_STREAM))
 }
 
-/// A body as a thread that blocks reads it.
+/// A body for a thread that may block while it reads.
 struct Arriving {
     pieces: mpsc::Receiver<io::Result<Bytes>>,
     rest: Bytes,

@@ -39,9 +39,9 @@ const OPENAPI: &str = include_str!("../../../../openapi.json");
 /// How a queue is served.
 #[derive(Debug, Clone)]
 pub struct ServiceConfig {
-    /// What clients have to send as `Authorization: Bearer ...`; nothing if absent.
+    /// The token that clients have to send as `Authorization: Bearer ...`; if absent, none is asked for.
     pub token: Option<String>,
-    /// Largest body of a request.
+    /// The largest body of a request, in bytes.
     pub body_bytes_max: usize,
 }
 
@@ -54,15 +54,15 @@ impl Default for ServiceConfig {
 struct Service {
     queue: TransferQueue,
     config: ServiceConfig,
-    /// Ends takes that wait.
+    /// Ends the server, and calls that wait.
     end: CancellationToken,
 }
 
 type Shared = State<Arc<Service>>;
 type Answer = Result<Response, Failure>;
 
-/// Serves `queue` until `end`; then waiting takes are told that it is closed, and answers that have begun are
-/// finished.
+/// Serves `queue` until `end`; then calls that wait are told that the server is stopping, and answers that
+/// have begun are finished.
 ///
 /// Cancel-safe: dropping it stops accepting.
 pub async fn serve(
@@ -85,14 +85,15 @@ pub async fn answer(
     config: ServiceConfig,
     end: CancellationToken,
 ) -> std::io::Result<()> {
-    // Units ask for the token that their controller asks for.
+    // Units have the same token as their controller.
     let token = config.token.clone();
     let connect = move |url: &str| -> Result<Arc<dyn UnitClient>, QueueError> {
         Ok(Arc::new(RemoteQueue::of_unit(url, token.clone())?))
     };
     queue.units().set_connect(Box::new(connect));
     let service = Arc::new(Service { queue, config, end: end.clone() });
-    // An answer is a head and a few frames: none of them may wait for the one before to be acknowledged.
+    // An answer is a head and a few frames: without this, each of them could wait until the client has
+    // acknowledged the one before.
     let listener = listener.tap_io(|stream| {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection keeps its delays");
@@ -121,12 +122,12 @@ fn router(service: Arc<Service>) -> Router {
         .merge(maintenance::routes())
         .merge(units::routes())
         .layer(middleware::from_fn_with_state(Arc::clone(&service), check_token));
-    // The limit is our own, so that its error is one of ours.
+    // Bodies are limited where they are read, so that the error is one of the queue's.
     let all = open.merge(guarded).layer(DefaultBodyLimit::disable());
     all.fallback(naming::unknown_path).method_not_allowed_fallback(naming::wrong_method).with_state(service)
 }
 
-/// An error on its way out.
+/// An error as a response.
 struct Failure(QueueError);
 
 impl From<QueueError> for Failure {
@@ -162,7 +163,7 @@ async fn check_token(State(service): Shared, request: Request, next: Next) -> Re
     if is_right { next.run(request).await } else { Failure(QueueError::Unauthorized).into_response() }
 }
 
-/// Takes as long for a near miss as for a far one.
+/// Compares two texts in a time that does not tell how much of them agrees.
 fn same(left: &[u8], right: &[u8]) -> bool {
     let different = left.iter().zip(right).fold(0, |different, (left, right)| different | (left ^ right));
     left.len() == right.len() && different == 0
@@ -263,7 +264,7 @@ fn streamed(body: Body) -> Response {
     ([(header::CONTENT_TYPE, ARROW_STREAM)], body).into_response()
 }
 
-/// Waits no longer than the server lives.
+/// Waits, but fails with `QueueError::Stopping` when the server ends first.
 async fn until_end<T>(
     service: &Service,
     waiting: impl Future<Output = Result<T, QueueError>>,

@@ -1,4 +1,4 @@
-//! What paths and queries name. Whatever they do not name is an error of ours, with its code.
+//! The values in paths and queries. If they cannot be read, the answer is an error of the queue with a code.
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use super::{Failure, bad};
 use crate::QueueError;
 
-/// The names in a path.
+/// The values in a path.
 pub(super) struct Path<T>(pub(super) T);
 
 impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T> {
@@ -22,7 +22,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T>
     }
 }
 
-/// What stands behind a path.
+/// The values in a query.
 pub(super) struct Query<T>(pub(super) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {

@@ -1,6 +1,7 @@
 //! Taken rows on their way to the client.
 //!
-//! The lease is the client's from the last byte on; a body that is dropped before gives the rows back.
+//! Once the last byte is handed to the connection, the lease is the client's. A body that is dropped earlier
+//! gives the rows back.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -16,10 +17,10 @@ use crate::batches::common_schema;
 use crate::edges::wire::ipc::{self, Encoder};
 use crate::{Lease, QueueError};
 
-/// An answer that is no longer goes out whole, in one write; bytes.
+/// An answer of at most about this many bytes is sent as a whole, in one write.
 const WHOLE_BYTES_MAX: usize = 64 << 10;
 
-/// The rows as an Arrow stream, large ones a piece at a time.
+/// The rows of a lease as an Arrow stream; large rows are encoded a piece at a time.
 pub(super) fn rows_body(lease: Lease) -> Result<Body, QueueError> {
     let is_small = lease.batches().iter().map(ipc::encoded_bytes).sum::<usize>() <= WHOLE_BYTES_MAX;
     let mut sending = Sending::new(lease)?;
@@ -69,14 +70,14 @@ impl http_body::Body for Whole {
     }
 }
 
-/// What is left to be encoded of a lease.
+/// A lease whose rows are being encoded, and how far that has come.
 struct Sending {
     lease: Lease,
     /// `None` once the stream has ended.
     encoder: Option<Encoder>,
     schema: SchemaRef,
     next_batch: usize,
-    /// Rows of it that have been encoded.
+    /// The rows of the next batch that have been encoded.
     next_in_batch: usize,
     next_row: usize,
 }
@@ -104,7 +105,8 @@ impl Sending {
             self.next_in_batch = 0;
         }
         let labelled = ipc::labelled(&piece, &self.schema, &self.lease, rows)?;
-        // In one piece: shorter frames slow a reader down more than a copy costs here.
+        // The frame is copied into one piece: shorter pieces would cost the reader more than the copy costs
+        // here.
         Ok(Some(encoder.batch(&labelled)?.into()))
     }
 }

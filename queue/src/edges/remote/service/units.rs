@@ -1,4 +1,4 @@
-//! Calls about storage units: those of units that register, and those of clients that ask for units.
+//! Calls about storage units: units register, and clients ask for units and put rows that lie on them.
 
 use std::sync::Arc;
 
@@ -93,7 +93,7 @@ async fn units_of_columns(State(service): Shared, Path(partition): Path<String>,
         let unit = service.queue.units().choose(&group)?.unit;
         Some(UnitRows { unit, rows })
     });
-    // None of them where no unit takes rows.
+    // The list is empty if no unit takes rows.
     let units: Option<Vec<UnitRows>> = chosen.collect();
     Ok(json(&UnitsOfAnswer { units: units.unwrap_or_default() }))
 }
@@ -116,7 +116,7 @@ async fn write_placed_columns(
     done()
 }
 
-/// Where rows lie, for a client that fetches them itself; `None` where not all of them are on units within
+/// Where rows lie, for a client that fetches them itself; `None` unless all of them are on units within
 /// reach.
 pub(super) fn stretches(
     units: &Units,

@@ -1,4 +1,4 @@
-//! Columns straight to the units that their rows' groups belong to.
+//! Puts columns straight on the units that the groups of their rows belong to.
 
 use arrow_array::RecordBatch;
 use futures::stream::{self, StreamExt, TryStreamExt};
@@ -13,7 +13,7 @@ use crate::{QueueError, RowHandle, UnitCard};
 
 /// Rows of several groups go to a unit together until they have about this many bytes.
 const PIECE_BYTES_MAX: usize = 1 << 20;
-/// Pieces on their way at a time.
+/// The most pieces that are on their way at a time.
 const AT_A_TIME: usize = 8;
 
 /// Rows that follow each other and go to a unit together.
@@ -23,8 +23,8 @@ struct Piece {
 }
 
 impl RemoteQueue {
-    /// Puts columns on units and tells the controller whose they are. `None`: they have to go through the
-    /// controller.
+    /// Puts columns on units and tells the controller to which rows they belong. Returns `None` if the
+    /// columns have to go through the controller.
     pub(in crate::edges::remote::client) async fn write_columns_direct(
         &self,
         partition: &str,
@@ -62,7 +62,7 @@ impl RemoteQueue {
         }
     }
 
-    /// `None`: the unit takes no rows.
+    /// Puts a piece on its unit; returns `None` if the unit takes no rows.
     async fn upload_piece(&self, piece: Piece) -> Result<Option<(Self, PlacedColumns)>, QueueError> {
         let bytes = payload_bytes(&piece.batch)? as u64;
         let placed = self.upload_to(&piece.card, vec![piece.batch]).await?;
@@ -70,8 +70,8 @@ impl RemoteQueue {
     }
 }
 
-/// The rows in pieces, each for one unit; `None` where the controller names a unit that we do not know, or
-/// none.
+/// Cuts the rows into pieces, each for one unit. Returns `None` if the controller names a unit that this
+/// client does not know, or if it does not name a unit for every row.
 fn cut(
     cards: &[UnitCard],
     units: &UnitsOfAnswer,
