@@ -20,7 +20,6 @@ use crate::take::Take;
 /// ([`RemoteQueue`](crate::RemoteQueue)). Code that uses this trait works with both.
 ///
 /// Each call is as cancel-safe as the [`Partition`](crate::Partition) method to which it corresponds.
-/// represents.
 pub trait Queue: Send + Sync + std::fmt::Debug {
     /// Declares a partition. If it exists with an equal declaration, the call succeeds; otherwise it fails.
     fn declare(&self, spec: PartitionSpec) -> BoxFuture<'_, Result<(), QueueError>>;

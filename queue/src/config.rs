@@ -156,8 +156,8 @@ pub struct PartitionSpec {
     pub length_columns: Vec<String>,
     /// The maximum number of rows.
     pub capacity_rows: usize,
-    /// The number of rows in every group, or of samples if groups are put sample by sample. A put without a
-    /// size gets this one, and a put with another size is refused. If absent, each put states the size of its
+    /// The number of rows in every group, or of samples in a group that counts samples. A put without a size
+    /// gets this one, and a put with another size is refused. If absent, each put states the size of its
     /// group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_size: Option<usize>,

@@ -163,8 +163,8 @@ impl Lease {
         self.held = false;
     }
 
-    /// Returns the number of the lease for a holder in another place. From now on only an ack, a nack or the
-    /// expiry ends the lease.
+    /// Returns the number of the lease for a holder outside this process. From now on only an ack, a nack or
+    /// the expiry ends the lease.
     pub(crate) fn detach(mut self) -> u64 {
         self.held = false;
         self.hold.detach();

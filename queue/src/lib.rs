@@ -13,9 +13,9 @@
 //! ```
 //!
 //! [`serve`] serves a queue to other processes, and [`RemoteQueue`] is its client. [`serve_local`] and
-//! [`LocalQueue`] do the same within a host, through shared memory. All of them share the trait [`Queue`].
-//! [`TransferQueue::snapshot`] and [`TransferQueue::restore`] copy live data from one queue to another, and
-//! [`TransferQueue::verify`] checks a queue.
+//! [`LocalQueue`] do the same within a host, through shared memory. A queue and its clients implement the
+//! trait [`Queue`]. [`TransferQueue::snapshot`] and [`TransferQueue::restore`] copy live data from one queue
+//! to another, and [`TransferQueue::verify`] checks a queue.
 //!
 //! # Example
 //! ```
@@ -59,8 +59,7 @@
 //!
 //! Finally, `edges/mod.rs` lists the edges.
 //!
-//! # Invariants
-//! The functions of [`invariants`] check invariants.
+//! # Invariants [`invariants`] has functions that check some invariants of a queue.
 //! - A put that has returned survives the failures that its [`Durability`] names, completely or not at all.
 //! - A row is in at most one live lease of a task. Only an ack consumes the row; a lease that expires, is
 //!   dropped or is nacked gives it back.

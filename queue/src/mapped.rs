@@ -86,7 +86,7 @@ impl Mapping {
     }
 
     /// Populates the pages of the first `bytes`. Populating them together is cheaper than one by one. If
-    /// memory is missing, this returns an error; a later access would raise a signal.
+    /// memory is missing, this returns an error, where a plain access would raise a signal.
     pub(crate) fn touch(&self, bytes: usize) -> io::Result<()> {
         let touched = self.touched.load(Ordering::Relaxed);
         if bytes <= touched {

@@ -51,7 +51,8 @@ pub enum Stale {
     /// The groups stay for other takes.
     #[default]
     Skip,
-    /// The groups that are not leased are freed for every task, with the disposition `stale`.
+    /// The complete groups whose rows are ready or acked for every task are freed, with the disposition
+    /// `stale`.
     Drop,
     /// The groups are handed out like others; [`Lease::is_stale`](crate::Lease::is_stale) identifies them.
     Deliver,

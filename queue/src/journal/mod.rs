@@ -7,7 +7,6 @@
 //! that arrive during a write, and makes them durable with one sync of the payload and one of the journal.
 //! Each entry has a callback for its success or failure. The callback runs on the writer's thread, so it runs
 //! even if the caller is dropped.
-//! a caller that goes away in the middle changes nothing.
 
 mod frame;
 mod leases;

@@ -75,8 +75,8 @@ impl Partition {
                     (lease.rows, lease.labels) = (rows, labels);
                 }
                 error @ QueueError::Corrupt { .. } => {
-                    // The rows would block every later row forever, and the rest of their groups is not a
-                    // group.
+                    // Otherwise the rows would block every later row, and the rest of their groups would be
+                    // incomplete.
                     let groups = self.shared.table.lock().rows_of_groups_of(&lease.rows[failure.rows]);
                     self.lose(&groups, &error).await;
                     return Err(error);

@@ -1,4 +1,4 @@
-//! Groups that are put sample by sample.
+//! Groups that count samples: a sample may have several rows, and a group is complete when its samples are.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,9 +24,8 @@ impl Partition {
         self.apply(record, move |table| table.end_sample(&uid)).await
     }
 
-    /// Closes incomplete groups that are put sample by sample and began longer ago than `older_than`. Returns
-    /// them. Groups with puts in progress stay open. Ages are measured in this process: a restart resets
-    /// them.
+    /// Closes incomplete groups that count samples and began longer ago than `older_than`. Returns them.
+    /// Groups with puts in progress stay open. Ages are measured in this process: a restart resets them.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn close_groups(

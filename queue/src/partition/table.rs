@@ -230,7 +230,7 @@ impl Table {
         self.next_group
     }
 
-    /// Ends the puts in this process and in the journal.
+    /// Marks the puts as ended, in this process and in the journal.
     pub(crate) fn end(&mut self) {
         self.closed = true;
         self.ended = true;

@@ -39,9 +39,9 @@ pub enum Unfinished {
 /// The names of groups that accept no more rows, as a rewritten journal keeps them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ClosedNames {
-    /// Groups that were put sample by sample.
+    /// Groups that count samples.
     pub(crate) groups: Vec<String>,
-    /// Groups that were put row by row.
+    /// Groups that count rows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) by_rows: Vec<String>,
     /// Groups that were given up. Their late rows are dropped.

@@ -95,7 +95,7 @@ pub(crate) enum Record {
     EndSample { partition: String, sample: String },
     /// Groups get no more rows, even if some are missing.
     Close { partition: String, groups: Vec<String>, unfinished: Unfinished },
-    /// The samples of a group that is put sample by sample. This record precedes the rows of the group.
+    /// The samples of a group that counts samples. This record precedes the rows of the group.
     Samples { partition: String, samples: SamplesRecord },
     /// The names of closed groups.
     Closed {

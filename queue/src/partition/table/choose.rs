@@ -20,8 +20,8 @@ impl Chosen {
 }
 
 impl Table {
-    /// Chooses among the ready rows for `take`. Returns `None` if they are too few. With `is_over`, any
-    /// number above 0 is enough.
+    /// Chooses among the ready rows for `take`. Returns `None` if they are too few. `is_over` means that no
+    /// more rows can become ready; any number above 0 is then enough.
     pub(crate) fn choose(&mut self, task: usize, take: &Take, is_over: bool) -> Option<Chosen> {
         let at_least = if is_over { 1 } else { take.enough() };
         if let Amount::Rows(count) = take.amount {

@@ -1,5 +1,5 @@
-//! Groups that are put sample by sample, and the closing of groups: the effect of [samples](super::samples)
-//! on the groups and rows of the table.
+//! Groups that count samples, and the closing of groups: the effect of [samples](super::samples) on the
+//! groups and rows of the table.
 
 use std::collections::HashSet;
 
@@ -20,7 +20,8 @@ impl Table {
         group.is_some_and(|group| group.samples.is_some())
     }
 
-    /// Checks whether a group accepts this kind of put: by rows, or by samples with this sample.
+    /// Checks whether a group accepts this put: both must count rows, or both must count samples and the
+    /// sample must be open.
     pub(super) fn check_sample(&self, put: &Put) -> Result<(), QueueError> {
         let otherwise = |what: String| {
             let what = format!("group={} {what}", put.group);
@@ -217,15 +218,15 @@ impl Table {
         released
     }
 
-    /// Removes groups without rows, and forgets the names of groups that were put row by row. A later put
-    /// with such a name begins a new group.
+    /// Removes groups without rows, and forgets the names of groups that count rows. A later put with such a
+    /// name begins a new group.
     pub(super) fn forget_empty_groups(&mut self) {
         let empty = self.groups.iter().filter(|(_, group)| group.rows.is_empty()).map(|(id, _)| *id);
         empty.collect::<Vec<_>>().into_iter().for_each(|id| self.forget_group(id));
         self.samples.forget_closed_by_rows();
     }
 
-    /// Returns the record of a group's samples for a rewritten journal, if the group is put sample by sample.
+    /// Returns the record of a group's samples for a rewritten journal, if the group counts samples.
     pub(crate) fn samples_record(group: &Group) -> Option<SamplesRecord> {
         let samples = group.samples.as_deref()?;
         Some(SamplesRecord {

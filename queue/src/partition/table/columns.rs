@@ -172,7 +172,6 @@ impl Table {
         let mut seen: BTreeSet<&str> = self.columns.known.keys().map(String::as_str).collect();
         let mut chunks = Vec::new();
         for part in self.slots.rows().flat_map(|(_, row)| &row.parts) {
-            // Most rows share their columns, so this check is usually short.
             if part.columns.iter().any(|column| !seen.contains(column.as_str()))
                 && !tried.contains(&part.chunk)
             {

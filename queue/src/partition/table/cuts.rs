@@ -6,7 +6,8 @@
 //! records. So the table is locked for one slice at a time, and a cut takes memory only for groups that
 //! change while it is read.
 //!
-//! The payload of records is pinned together with them: it may be freed, moved or deleted afterwards.
+//! The payload is pinned together with its records, so it can still be read if it is freed, moved or deleted
+//! afterwards.
 
 use std::collections::{BTreeMap, HashMap};
 

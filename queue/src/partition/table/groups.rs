@@ -23,7 +23,7 @@ pub(crate) struct Group {
     pub(super) ready: Vec<usize>,
     /// The number of ready or acked rows, summed over all tasks. It is counted from the first drop on.
     pub(super) settled: usize,
-    /// The samples, if the group is put sample by sample. `size` then counts samples.
+    /// The samples, if the group counts samples instead of rows. `size` is then a number of samples.
     pub(super) samples: Option<Box<GroupSamples>>,
 }
 

@@ -65,7 +65,7 @@ impl Table {
                 Freed::Lost => self.dispositions.lost += 1,
                 Freed::Stale => self.dispositions.stale += 1,
             }
-            // All tasks have this row as acked now, so it is subtracted there.
+            // `set` has counted the row as acked for every task, so it is subtracted from these counts.
             self.ready.iter_mut().for_each(|ready| ready.acked -= 1);
             for part in &row.parts {
                 if let Some((of, rows)) = columns.add(&part.columns) {

@@ -25,7 +25,7 @@ impl Claim {
 }
 
 impl Table {
-    /// Checks whether a group that is put row by row accepts this many more rows.
+    /// Checks whether a group that counts rows accepts this many more rows.
     pub(crate) fn check_group(&self, key: &str, size: usize, rows: usize) -> Result<(), QueueError> {
         let there = self.open_groups.get(key).and_then(|id| self.groups.get(id));
         // A whole group with an existing name is a new group; a part of a group is late.
@@ -158,8 +158,8 @@ impl Table {
         id
     }
 
-    /// Makes reserved rows visible. If their group was given up in the meantime, the rows are dropped and
-    /// returned as `Err`.
+    /// Makes reserved rows visible. If their group was given up in the meantime, the rows are dropped, and
+    /// `Err` has the resources that they released.
     pub(crate) fn publish(&mut self, put: PutRecord) -> Result<(), Released> {
         let PutRecord {
             group: key,

@@ -1,13 +1,13 @@
-//! Samples: groups that are put sample by sample. A sample may have several rows, so the number of rows of a
-//! group is known only when the last one has arrived.
+//! Samples: groups that count samples instead of rows. A sample may have several rows, so the number of rows
+//! of a group is known only when the last one has arrived.
 //!
 //! Such a group is **open** until as many samples as its declared size are complete, or until a client closes
 //! it. Until then, no task can take it as a whole group. The name of a closed group is remembered, so that
 //! late rows are refused and do not begin the group again. Only the latest names are remembered.
 //!
-//! Two more kinds of names are remembered: groups that were put by rows in several puts, and groups that were
-//! **given up** because some of their rows left before all had arrived. If a group is given up while a put to
-//! it is in progress, the rows of the put are dropped.
+//! Two more kinds of names are remembered: groups that count rows and came in several puts, and groups that
+//! were **given up** because some of their rows left before all had arrived. If a group is given up while a
+//! put to it is in progress, the rows of the put are dropped.
 //!
 //! # Invariants
 //! Every group that is not closed is indexed by the time of its opening, and every sample by its name.
@@ -22,7 +22,7 @@ use crate::record::{ClosedNames, SamplePart};
 /// The maximum number of remembered names of each kind.
 const CLOSED_MAX: usize = 65_536;
 
-/// The state of a group that is put sample by sample.
+/// The state of a group that counts samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Open,
@@ -116,7 +116,7 @@ impl Names {
     }
 }
 
-/// All groups of a table that are put sample by sample, and the names of groups that accept no more rows.
+/// All groups of a table that count samples, and the names of groups that accept no more rows.
 #[derive(Debug, Default)]
 pub(super) struct SampleIndex {
     /// The group of each existing sample.
@@ -124,7 +124,7 @@ pub(super) struct SampleIndex {
     /// The groups that are not closed, oldest first.
     open: BTreeSet<(Instant, u64)>,
     closed: Names,
-    /// The groups that were put row by row.
+    /// The groups that count rows.
     closed_by_rows: Names,
     /// The groups of both kinds that were given up.
     given_up: Names,
@@ -176,12 +176,12 @@ impl SampleIndex {
         self.open.range(..=(until, u64::MAX)).map(|(_, id)| *id)
     }
 
-    /// Whether a group of this name was put sample by sample and closed.
+    /// Whether a group of this name counted samples and was closed.
     pub(super) fn is_closed_by_samples(&self, name: &str) -> bool {
         self.closed.contains(name)
     }
 
-    /// Whether a group of this name was put row by row and closed, or was given up.
+    /// Whether a group of this name counted rows and was closed, or was given up.
     pub(super) fn is_closed(&self, name: &str) -> bool {
         self.closed_by_rows.contains(name) || self.given_up.contains(name)
     }
@@ -190,12 +190,12 @@ impl SampleIndex {
         self.given_up.contains(name)
     }
 
-    /// Remembers a closed group that was put row by row.
+    /// Remembers a closed group that counts rows.
     pub(super) fn remember_closed_by_rows(&mut self, name: &str) {
         self.closed_by_rows.insert(name);
     }
 
-    /// Remembers a closed group that was put sample by sample.
+    /// Remembers a closed group that counts samples.
     pub(super) fn remember_closed(&mut self, name: &str) {
         self.closed.insert(name);
     }
@@ -204,7 +204,7 @@ impl SampleIndex {
         self.given_up.insert(name);
     }
 
-    /// Forgets the names of groups that were put row by row, including those that were given up.
+    /// Forgets the names of groups that count rows, including those that were given up.
     pub(super) fn forget_closed_by_rows(&mut self) {
         self.closed_by_rows = Names::default();
         let given_up = std::mem::take(&mut self.given_up);
@@ -225,7 +225,7 @@ impl SampleIndex {
         names.given_up.iter().for_each(|name| self.given_up.insert(name));
     }
 
-    /// Checks the index, in O(samples). `groups` are the existing groups that are put sample by sample.
+    /// Checks the index, in O(samples). `groups` are the existing groups that count samples.
     pub(super) fn check<'a>(
         &self,
         groups: impl Iterator<Item = (u64, &'a GroupSamples)>,

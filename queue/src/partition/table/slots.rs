@@ -5,8 +5,8 @@
 //! can overflow.
 //!
 //! # Invariants
-//! - A slot is free, reserved for a row whose put is not durable yet, or has a row. It is only one of these.
-//! - Two rows never have one handle.
+//! - Each slot is in one state: free, reserved for a row whose put is not durable yet, or filled with a row.
+//! - No two rows ever have equal handles.
 
 use std::collections::VecDeque;
 

@@ -2,7 +2,6 @@
 //!
 //! Only a repeated put needs its result. Its rows are stored as runs, which take a few bytes per put. The
 //! number and the size of remembered tokens are limited; the oldest are forgotten first.
-//! tokens are bounded in number and in bytes; the oldest go first.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;

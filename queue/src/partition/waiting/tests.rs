@@ -23,7 +23,7 @@ fn looks(partition: &Partition) -> u64 {
     partition.shared.looks.load(Ordering::Relaxed)
 }
 
-/// Starts takes that find nothing, and waits until they wait.
+/// Starts takes that find nothing, and lets each of them begin to wait.
 async fn waiting(partition: &Partition, takes: Vec<Take>) -> Vec<tokio::task::JoinHandle<()>> {
     let mut waiting = Vec::new();
     for take in takes {
