@@ -1,9 +1,9 @@
 //! The lease file: the rows that clients hold, written so that they outlive the process.
 //!
 //! Leases have their own file beside the journal, because they need weaker guarantees. A lease is written
-//! before its client gets the last rows, and the file is never synced. Leases therefore survive the death of
-//! the process. If the machine dies, at worst some rows are handed out again. The call that grants a lease
-//! appends the record. That costs a write to the page cache and no sync.
+//! before its client gets the last of its rows, and the file is never synced. Leases therefore survive the
+//! death of the process. If the machine dies, at worst some rows are handed out again. The call that grants a
+//! lease appends the record. That costs a write to the page cache and no sync.
 //!
 //! # Invariants
 //! - The journal takes precedence: leases of rows that are acked, gone or held by a later lease are skipped.

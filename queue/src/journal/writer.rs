@@ -16,7 +16,7 @@ use crate::config::Durability;
 use crate::error::QueueError;
 use crate::store::{Appender, ChunkId, Encoded, Note};
 
-/// The number of entries that may wait for the writer. Senders wait while it is reached.
+/// The maximum number of entries that wait for the writer. A sender waits when it is reached.
 const ENTRIES_MAX: usize = 4096;
 /// The maximum number of entries that are made durable together.
 const BATCH_MAX: usize = 1024;

@@ -33,7 +33,7 @@ use segments::SegmentWriter;
 /// thread.
 const INLINE_BYTES_MAX: usize = 64 << 10;
 
-/// A segment is worth emptying when less than one in this many of its bytes is live.
+/// A closed segment is worth emptying if this number times its live bytes is less than its size.
 const SPARSE: u64 = 2;
 
 #[derive(Debug, Default)]

@@ -115,7 +115,7 @@ pub struct NewChunk {
     pub group: String,
 }
 
-/// What a store has done with a chunk, and what must be written down so that the chunk is found again.
+/// The result of storing a chunk, with the data that must be written so that the chunk can be found again.
 #[derive(Debug)]
 pub enum Stored {
     /// The chunk exists for as long as the process lives.

@@ -146,8 +146,9 @@ impl DataPool {
     }
 
     /// Submits steps, and waits for room for at most `PoolConfig::submit_wait`. A step that was already
-    /// submitted has no effect. It is an error if the step with its trajectory and index differs, if its
-    /// trajectory or group is complete, fetched or given up, or if its group would get too many trajectories.
+    /// submitted has no effect. These are errors: a different step with the same trajectory and index, a new
+    /// step of a trajectory or group that is complete, fetched or given up, and more trajectories than a
+    /// group has.
     ///
     /// After an error or a dropped call, some of the first steps may have been submitted. The call can safely
     /// be repeated.
