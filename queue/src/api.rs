@@ -1,4 +1,4 @@
-//! The calls that producers and consumers need, wherever the queue is.
+//! The calls of producers and consumers, on any kind of queue.
 
 use std::time::Duration;
 
@@ -16,17 +16,16 @@ use crate::row::RowHandle;
 use crate::stats::{ClosedGroup, KeyedRow, PartitionStats};
 use crate::take::Take;
 
-/// A queue in this process ([`TransferQueue`](crate::TransferQueue)) or of a server
-/// ([`RemoteQueue`](crate::RemoteQueue)): code that is written against it does not know the difference.
+/// A queue in this process ([`TransferQueue`](crate::TransferQueue)) or on a server
+/// ([`RemoteQueue`](crate::RemoteQueue)). Code that uses this trait works with both.
 ///
-/// Every call is cancel-safe in the sense of the method of [`Partition`](crate::Partition) that it
-/// represents.
+/// Each call is as cancel-safe as the [`Partition`](crate::Partition) method to which it corresponds.
 pub trait Queue: Send + Sync + std::fmt::Debug {
-    /// Declares a partition; returns the existing one if it was declared in the same way.
+    /// Declares a partition. If it exists with an equal declaration, the call succeeds; otherwise it fails.
     fn declare(&self, spec: PartitionSpec) -> BoxFuture<'_, Result<(), QueueError>>;
 
-    /// Puts rows. If the partition does not exist, it is created as the queue's configuration says. Waits at
-    /// most `wait` for room, without a limit if absent.
+    /// Puts rows. If the partition does not exist, it is created as the queue's configuration declares. The
+    /// call waits at most `wait` for room, or without a limit if `wait` is absent.
     fn put<'a>(
         &'a self,
         partition: &'a str,
@@ -42,16 +41,16 @@ pub trait Queue: Send + Sync + std::fmt::Debug {
         batch: RecordBatch,
     ) -> BoxFuture<'a, Result<(), QueueError>>;
 
-    /// Takes ready rows under a lease. `None` if no row is ready now (without a deadline), or none ever will
-    /// be.
+    /// Takes ready rows under a lease. Without a deadline, returns `None` if no row is ready now. In any
+    /// case, returns `None` if no row can become ready any more.
     fn take<'a>(
         &'a self,
         partition: &'a str,
         take: &'a Take,
     ) -> BoxFuture<'a, Result<Option<Lease>, QueueError>>;
 
-    /// The columns of rows, leased or not, all columns if absent: one batch for each sequence of rows that
-    /// are stored together. Nothing is leased or consumed.
+    /// Reads columns of rows, leased or not; all columns if `columns` is absent. Returns one batch for each
+    /// run of rows that are stored together. Nothing is leased or consumed.
     fn get<'a>(
         &'a self,
         partition: &'a str,
@@ -59,8 +58,8 @@ pub trait Queue: Send + Sync + std::fmt::Debug {
         columns: Option<&'a [String]>,
     ) -> BoxFuture<'a, Result<Vec<RecordBatch>, QueueError>>;
 
-    /// The rows with these keys; an error if no row has a key. Without keys, all rows with keys, in order:
-    /// O(keys).
+    /// Returns the rows with these keys, or an error if a key belongs to no row. Without keys, returns all
+    /// rows that have keys, ordered by key, in O(keys).
     fn find<'a>(
         &'a self,
         partition: &'a str,
@@ -74,7 +73,7 @@ pub trait Queue: Send + Sync + std::fmt::Debug {
         tags: Vec<(RowHandle, Value)>,
     ) -> BoxFuture<'a, Result<(), QueueError>>;
 
-    /// Makes all existing rows that a task has acked ready for it again; returns their number.
+    /// Makes the existing rows that a task has acked ready for it again. Returns their number.
     fn reset<'a>(&'a self, partition: &'a str, task: &'a str) -> BoxFuture<'a, Result<usize, QueueError>>;
 
     /// Announces a newer policy version.
@@ -91,14 +90,14 @@ pub trait Queue: Send + Sync + std::fmt::Debug {
         rows: &'a [RowHandle],
     ) -> BoxFuture<'a, Result<(), QueueError>>;
 
-    /// Frees all rows of the partition, leased or not.
+    /// Frees all rows of the partition, leased or not. Returns their number.
     fn clear_all<'a>(&'a self, partition: &'a str) -> BoxFuture<'a, Result<usize, QueueError>>;
 
-    /// Ends a sample: its group is whole when all of its samples are. Repeating the call changes nothing.
+    /// Ends a sample. The group is complete when all of its samples are. A repeated call has no effect.
     fn end_sample<'a>(&'a self, partition: &'a str, sample: &'a str)
     -> BoxFuture<'a, Result<(), QueueError>>;
 
-    /// Closes groups of samples that began longer ago than `older_than` and are not whole; returns them.
+    /// Closes incomplete groups of samples that began longer ago than `older_than`, and returns them.
     fn close_groups<'a>(
         &'a self,
         partition: &'a str,
@@ -106,13 +105,14 @@ pub trait Queue: Send + Sync + std::fmt::Debug {
         unfinished: Unfinished,
     ) -> BoxFuture<'a, Result<Vec<ClosedGroup>, QueueError>>;
 
-    /// Ends the puts: takers see the end instead of waiting for more, as durably as the queue is.
+    /// Ends the puts: takers see the end instead of waiting for more rows. The end is as durable as the
+    /// queue.
     fn end_of_puts<'a>(&'a self, partition: &'a str) -> BoxFuture<'a, Result<(), QueueError>>;
 
-    /// Counts that cost nothing to read.
+    /// Returns counts of the partition. They are cheap to read.
     fn status<'a>(&'a self, partition: &'a str) -> BoxFuture<'a, Result<PartitionStats, QueueError>>;
 
-    /// The counts as soon as something has changed after `revision`, at the latest after `wait`.
+    /// Returns the counts when the partition changes after `revision`, at the latest after `wait`.
     fn status_after<'a>(
         &'a self,
         partition: &'a str,
@@ -120,9 +120,9 @@ pub trait Queue: Send + Sync + std::fmt::Debug {
         wait: Duration,
     ) -> BoxFuture<'a, Result<PartitionStats, QueueError>>;
 
-    /// Names of the partitions, in order.
+    /// Returns the names of the partitions, in order.
     fn names(&self) -> BoxFuture<'_, Result<Vec<String>, QueueError>>;
 
-    /// A description of the queue for people. Takes O(rows).
+    /// Describes the queue for people, in O(rows).
     fn inspect(&self) -> BoxFuture<'_, Result<QueueInspection, QueueError>>;
 }

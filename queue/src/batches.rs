@@ -1,4 +1,4 @@
-//! Several batches as one: a column that some of them lack is null in their rows.
+//! Joining batches: a column that some batches lack is null in their rows.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use arrow_select::concat::concat_batches;
 
 use crate::error::QueueError;
 
-/// Every column that any of the batches has; those that some lack may be null.
+/// Returns a schema with every column of any batch. If the schemas differ, all columns are nullable.
 pub(crate) fn common_schema(batches: &[RecordBatch]) -> SchemaRef {
     let Some(first) = batches.first() else { return Arc::new(Schema::empty()) };
     let schema = first.schema();
@@ -24,7 +24,7 @@ pub(crate) fn common_schema(batches: &[RecordBatch]) -> SchemaRef {
     Arc::new(Schema::new_with_metadata(fields, first.schema_ref().metadata().clone()))
 }
 
-/// The batch with all columns of `schema`; those that its rows do not have are null.
+/// Returns the batch with all columns of `schema`. Columns that it lacks are null.
 pub(crate) fn conform(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, QueueError> {
     let column = |field: &Arc<Field>| match batch.column_by_name(field.name()) {
         Some(column) => Arc::clone(column),
@@ -34,12 +34,13 @@ pub(crate) fn conform(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordB
     Ok(RecordBatch::try_new(Arc::clone(schema), columns)?)
 }
 
-/// The batch in `schema`; itself where it has that schema.
+/// Returns the batch in `schema`, unchanged if it already has that schema.
 pub(crate) fn conformed(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, QueueError> {
     if batch.schema_ref() == schema { Ok(batch.clone()) } else { conform(batch, schema) }
 }
 
-/// Joins batches into one; a column is null in the rows of batches that lack it. Several batches are copied.
+/// Joins batches into one. A column is null in the rows of batches that lack it. Several batches are copied;
+/// a single batch is not.
 pub fn joined(batches: &[RecordBatch]) -> Result<RecordBatch, QueueError> {
     if let [batch] = batches {
         return Ok(batch.clone());

@@ -11,57 +11,59 @@ use serde::{Deserialize, Serialize};
 use crate::error::QueueError;
 use crate::take::Sampler;
 
-/// Maximum nesting of lists and structs in a column's type: the journal could not be read back with a deeper
-/// one.
+/// The maximum nesting of lists and structs in the type of a column. The journal could not be read back with
+/// deeper types.
 const DTYPE_DEPTH_MAX: usize = 32;
 
-/// What an acknowledged put survives.
+/// The failure that an acknowledged put survives.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
-    /// Nothing: the put returns before anything is written.
+    /// The put survives no failure: it returns before anything is written.
     None,
-    /// The death of the process.
+    /// The put survives the death of the process.
     Os,
-    /// The death of the machine.
+    /// The put survives the death of the machine.
     #[default]
     Fsync,
 }
 
-/// What a put does when there is no room.
+/// What a put does when the partition is full.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFull {
-    /// The put waits its turn.
+    /// The put waits for its turn.
     #[default]
     Block,
     /// The put fails.
     Refuse,
-    /// The put drops the oldest groups that are not leased, with the disposition `dropped`.
+    /// The put drops the oldest complete groups whose rows are ready or acked for every task, with the
+    /// disposition `dropped`.
     DropOldest,
 }
 
 /// The configuration of a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueConfig {
-    /// Its directory; `None` keeps everything in memory.
+    /// The directory of the queue. `None` keeps everything in memory.
     pub dir: Option<PathBuf>,
-    /// See [`Durability`].
+    /// The durability of puts whose partition sets none.
     pub durability: Durability,
-    /// A segment file of payload is closed at this size; bytes.
+    /// The size at which a segment file of payload is closed, in bytes.
     pub segment_bytes: u64,
-    /// The journal is rewritten when it exceeds this size and four times the size of its live records; bytes.
+    /// The journal is rewritten when it exceeds both this size and four times its size after the last
+    /// rewrite. In bytes.
     pub journal_bytes: u64,
-    /// Whether a put to a partition that does not exist creates it, as [`put_spec`](Self::put_spec) says;
-    /// otherwise such a put is an error.
+    /// Whether a put to a missing partition creates it, as [`put_spec`](Self::put_spec) declares. Otherwise
+    /// such a put is an error.
     pub create_on_put: bool,
-    /// The declaration of such a partition, apart from its name.
+    /// The declaration of a partition that a put creates. Its name is ignored.
     pub put_spec: PartitionSpec,
 }
 
 impl Default for QueueConfig {
-    /// A queue in memory, whose puts create partitions of 65,536 rows with the one task `train`. With `dir`
-    /// set it is durable.
+    /// A queue in memory. Its puts create partitions of 65,536 rows with one task, `train`. If `dir` is set,
+    /// the queue is durable.
     fn default() -> Self {
         Self {
             dir: None,
@@ -74,34 +76,34 @@ impl Default for QueueConfig {
     }
 }
 
-/// A column with its type; the type is checked at every put and never cast.
+/// A column and its type. The type is checked at every put, and values are never cast.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ColumnSpec {
-    /// Its name.
+    /// The name of the column.
     pub name: String,
-    /// Its Arrow type.
+    /// The Arrow type of the column.
     pub dtype: DataType,
-    /// Its Arrow extension type, if it has one: the meaning of the bytes. Equal bytes with another extension
-    /// type have another type.
+    /// The Arrow extension type, if there is one. It gives the meaning of the bytes. Columns that differ in
+    /// it differ in type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extension: Option<ExtensionSpec>,
 }
 
-/// An Arrow extension type, by its name in a field's metadata: `arrow.fixed_shape_tensor`, `arrow.json`. For
-/// types that Arrow does not have (bf16, fp8) it is any tag that the producer chooses.
+/// An Arrow extension type, by its name in the field's metadata, such as `arrow.fixed_shape_tensor` or
+/// `arrow.json`. For types that Arrow lacks (bf16, fp8), the producer can choose any name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExtensionSpec {
-    /// Its name.
+    /// The name of the extension type.
     pub name: String,
-    /// Its parameters.
+    /// The parameters of the extension type.
     #[serde(default)]
     pub metadata: String,
 }
 
 impl ColumnSpec {
-    /// A column of an Arrow type.
+    /// Creates the spec of a column without an extension type.
     pub fn new(name: impl Into<String>, dtype: DataType) -> Self {
         Self { name: name.into(), dtype, extension: None }
     }
@@ -115,7 +117,7 @@ impl ColumnSpec {
         Self { name: field.name().clone(), dtype: field.data_type().clone(), extension }
     }
 
-    /// The Arrow field of the column, which may be null.
+    /// The Arrow field of the column. It is nullable.
     pub(crate) fn field(&self) -> Field {
         let field = Field::new(&self.name, self.dtype.clone(), true);
         let Some(ExtensionSpec { name, metadata }) = &self.extension else { return field };
@@ -125,7 +127,7 @@ impl ColumnSpec {
         ]))
     }
 
-    /// Its type in words.
+    /// The type as text, for messages.
     pub(crate) fn type_words(&self) -> String {
         match &self.extension {
             None => self.dtype.to_string(),
@@ -141,40 +143,42 @@ impl ColumnSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartitionSpec {
-    /// The name; unique in the queue.
+    /// The name, which is unique in the queue.
     pub name: String,
-    /// Known columns. Other columns are added as puts bring them, and keep the type of their first put.
+    /// The known columns. A put may add others, which keep the type of their first put.
     #[serde(default)]
     pub columns: Vec<ColumnSpec>,
-    /// The tasks that must ack a row before it is freed, each with the columns that it needs; none means all
-    /// columns of the first put.
+    /// The tasks that must ack a row before it is freed.
     pub tasks: Vec<TaskSpec>,
-    /// Columns whose list lengths or numbers count a row's tokens, for takes by tokens and balanced takes.
+    /// The columns that count the tokens of a row, by the length of a list or as a number. Takes by tokens
+    /// and balanced takes use these counts.
     #[serde(default)]
     pub length_columns: Vec<String>,
-    /// Maximum number of rows.
+    /// The maximum number of rows.
     pub capacity_rows: usize,
-    /// Number of rows of every group (of samples, where groups are put by samples): a put without a size has
-    /// this one, and a put with another size is refused. If absent, each put says its group's size.
+    /// The number of rows in every group, or of samples in a group that counts samples. A put without a size
+    /// gets this one, and a put with another size is refused. If absent, each put states the size of its
+    /// group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_size: Option<usize>,
-    /// The order of takes that do not choose one.
+    /// The order of takes that choose none.
     #[serde(default, skip_serializing_if = "is_declared")]
     pub order: Sampler,
-    /// Maximum bytes of payload in memory, counted in KiB; without it only the rows are bounded. Columns that
-    /// are added to rows count too, but never wait.
+    /// The maximum size of the payload of all rows, as Arrow arrays, in bytes. It is counted in whole KiB. If
+    /// absent, only the number of rows is limited. Columns that are added to rows count too, but adding them
+    /// never waits for room.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_bytes: Option<u64>,
-    /// Maximum bytes of a row; a longer row is refused.
+    /// The maximum size of a row, in bytes. A longer row is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub row_bytes_max: Option<u64>,
-    /// What an acknowledged put survives; that of the queue if absent.
+    /// The failure that an acknowledged put survives. If absent, the queue's setting applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub durability: Option<Durability>,
-    /// See [`OnFull`].
+    /// What a put does when the partition is full.
     #[serde(default)]
     pub on_full: OnFull,
-    /// Time that a lease lasts without renewal; ms.
+    /// The time that a lease lasts without renewal, in milliseconds.
     #[serde(default = "default_lease_ms")]
     pub lease_ms: u64,
 }
@@ -183,15 +187,15 @@ pub struct PartitionSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TaskSpec {
-    /// Its name.
+    /// The name of the task.
     pub name: String,
-    /// Columns that a row needs to be ready; if empty, a row is ready as soon as it is put.
+    /// The columns that a row needs to be ready. If empty, a row is ready as soon as it is put.
     #[serde(default)]
     pub columns: Vec<String>,
 }
 
 impl PartitionSpec {
-    /// A partition without declared columns whose tasks need nothing but the put.
+    /// Creates a declaration without columns, whose tasks require no columns.
     pub fn new(
         name: impl Into<String>,
         tasks: impl IntoIterator<Item = impl Into<String>>,
@@ -215,7 +219,7 @@ impl PartitionSpec {
         }
     }
 
-    /// Checks that the declaration is possible.
+    /// Checks that the declaration is valid.
     pub(crate) fn check(&self) -> Result<(), QueueError> {
         let is_sound = !self.name.is_empty()
             && !self.tasks.is_empty()
@@ -249,7 +253,7 @@ fn is_declared(sampler: &Sampler) -> bool {
     *sampler == Sampler::Declared
 }
 
-/// Whether types are nested more than `depth` deep. Looks no deeper itself.
+/// Whether a type is nested more than `depth` deep. The function recurses no deeper than that.
 fn is_deeper(dtype: &DataType, depth: usize) -> bool {
     let Some(below) = depth.checked_sub(1) else { return true };
     match dtype {

@@ -5,26 +5,26 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// What a caller may do about an error.
+/// What a caller can do about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorClass {
-    /// Try again.
+    /// The caller can try again.
     Retryable,
-    /// The queue is full; try later.
+    /// The queue is full. The caller can try again later.
     Backpressure,
-    /// The call is wrong.
+    /// The call is wrong. Repeating it does not help.
     Client,
-    /// The disk or the queue failed.
+    /// The disk, the queue or Arrow failed.
     Fault,
-    /// The caller or the process asked for the end.
+    /// The partition or the queue was closed.
     Cancelled,
 }
 
-/// Errors of this crate. A call that fails leaves the queue as it was.
+/// The errors of this crate. A failed call leaves the queue unchanged.
 ///
-/// They go over the wire as JSON with a variant's name as the stable `code`, and are read back as the
-/// variant.
+/// Errors are sent over the wire as JSON. The name of the variant is the stable `code`, and the receiver
+/// reads the variant back.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(tag = "code", rename_all = "snake_case")]
 pub enum QueueError {
@@ -36,25 +36,25 @@ pub enum QueueError {
         /// The contents of the lock file.
         owner: String,
     },
-    /// There is no queue.
+    /// The directory has no queue.
     #[error("dir={dir} holds no queue")]
     NoQueue {
         /// The directory.
         dir: PathBuf,
     },
-    /// No such partition.
+    /// No partition has this name.
     #[error("unknown partition={name}")]
     UnknownPartition {
-        /// Its name.
+        /// The requested name.
         name: String,
     },
-    /// A partition of that name exists, or another call is declaring or restoring it.
+    /// A partition of this name exists, or another call is declaring or restoring it.
     #[error("partition={name} is there already")]
     PartitionExists {
-        /// Its name.
+        /// The name of the partition.
         name: String,
     },
-    /// A snapshot that is not whole, or not what was written.
+    /// The snapshot is incomplete or damaged.
     #[error("the snapshot is not sound at offset={offset}: {reason}")]
     BadSnapshot {
         /// The offset of the damaged frame or payload.
@@ -62,81 +62,81 @@ pub enum QueueError {
         /// What is wrong.
         reason: String,
     },
-    /// No such task.
+    /// The partition has no such task.
     #[error("partition={partition} has no task={task}; it has {tasks}")]
     UnknownTask {
         /// The partition.
         partition: String,
-        /// The task.
+        /// The requested task.
         task: String,
-        /// The partition's tasks.
+        /// The tasks of the partition.
         tasks: String,
     },
-    /// No such column.
+    /// The partition has no such column.
     #[error("partition={partition} has no column={column}")]
     UnknownColumn {
         /// The partition.
         partition: String,
-        /// The column.
+        /// The requested column.
         column: String,
     },
-    /// A declaration differs from the existing one.
+    /// The declaration of a partition or a group differs from the existing one, or is invalid.
     #[error("partition={name} is declared otherwise: {what}")]
     DeclaredOtherwise {
         /// The partition.
         name: String,
-        /// The difference.
+        /// The difference, or the expected declaration.
         what: String,
     },
-    /// A column's type differs from its first one. Nothing is cast.
+    /// The type of a column differs from its type so far. Values are never cast.
     #[error("column={column} has dtype={expected}, found dtype={found}")]
     WrongType {
         /// The column.
         column: String,
-        /// The type in the declaration or the first put.
+        /// The type so far, from the declaration or the first put.
         expected: String,
-        /// The type in this put.
+        /// The type in this call.
         found: String,
     },
-    /// A column that the row has already.
+    /// The row already has this column.
     #[error("column={column} is there already")]
     ColumnExists {
         /// The column.
         column: String,
     },
-    /// A column was asked for that a row does not have yet.
+    /// A row does not have the requested column yet.
     #[error("a row has no column={column} yet")]
     ColumnMissing {
         /// The column.
         column: String,
     },
-    /// More rows than a group was declared with.
+    /// The put would give the group more rows than its declared size.
     #[error("group={group} was declared with size={size}, found rows={rows}")]
     GroupOverflow {
         /// The group.
         group: String,
         /// The declared size.
         size: usize,
-        /// The size with this put.
+        /// The size that the group would have with this put.
         rows: usize,
     },
-    /// A put that can never fit.
+    /// The put has more rows than the partition can ever hold.
     #[error("a put of rows={rows} never fits into capacity_rows={capacity}")]
     TooLarge {
-        /// Rows of the put.
+        /// The number of rows of the put.
         rows: usize,
         /// The partition's capacity in rows.
         capacity: usize,
     },
-    /// The partition has no room, and refuses puts.
+    /// The partition is full and refuses puts.
     #[error("partition={partition} is full: capacity_rows={capacity}")]
     Full {
         /// The partition.
         partition: String,
-        /// Its capacity.
+        /// The partition's capacity in rows.
         capacity: usize,
     },
-    /// A key that another row has.
+    /// Another row has this key.
     #[error("key={key} belongs to a row that is there already")]
     KeyExists {
         /// The key.
@@ -150,25 +150,25 @@ pub enum QueueError {
         /// The key.
         key: String,
     },
-    /// A row that is longer than the partition's limit.
+    /// A row is longer than the partition's limit.
     #[error("row={row} has bytes={bytes}, at most bytes_max={bytes_max}")]
     RowTooLong {
-        /// Its place in the batch, from 0.
+        /// The index of the row in the batch, from 0.
         row: usize,
-        /// Its length in bytes.
+        /// The size of the row in bytes.
         bytes: u64,
-        /// The limit.
+        /// The limit in bytes.
         bytes_max: u64,
     },
-    /// A put whose bytes can never fit.
+    /// The put has more bytes than the partition can ever hold.
     #[error("a put of bytes={bytes} never fits into capacity_bytes={capacity_bytes}")]
     TooManyBytes {
-        /// Bytes of the put.
+        /// The size of the put in bytes.
         bytes: u64,
         /// The partition's capacity in bytes.
         capacity_bytes: u64,
     },
-    /// A row was asked for that its task has acked.
+    /// A take requested a row that its task has already acked.
     #[error("task={task} is done with row slot={slot} generation={generation}")]
     RowConsumed {
         /// The task.
@@ -178,19 +178,19 @@ pub enum QueueError {
         /// The row's generation.
         generation: u32,
     },
-    /// Rows for a group that was closed: it was complete, it was given up, or it is gone.
+    /// The group of the rows is closed: it was complete, was given up, or is gone.
     #[error("group={group} was closed and takes no more rows")]
     GroupClosed {
         /// The group.
         group: String,
     },
-    /// Rows for a sample that is whole.
+    /// The sample of the rows is complete.
     #[error("sample={sample} is whole and takes no more rows")]
     SampleClosed {
         /// The sample.
         sample: String,
     },
-    /// No existing group has such a sample.
+    /// No existing group has this sample.
     #[error("partition={partition} has no sample={sample}")]
     UnknownSample {
         /// The partition.
@@ -198,43 +198,43 @@ pub enum QueueError {
         /// The sample.
         sample: String,
     },
-    /// A step that exists already with other contents.
+    /// The step exists with different contents.
     #[error("step={step} of trajectory={trajectory} is there already and differs")]
     StepDiffers {
         /// The trajectory.
         trajectory: String,
-        /// The step's index in it.
+        /// The index of the step in the trajectory.
         step: u32,
     },
-    /// The owner's records fill their bound.
+    /// The owner's records have reached their maximum size.
     #[error(
         "partition={partition} keeps bytes={bytes} of records, at most bytes_max={bytes_max}; forget those that are settled"
     )]
     RecordsFull {
         /// The partition.
         partition: String,
-        /// Bytes that are kept.
+        /// The size of the stored records in bytes.
         bytes: usize,
-        /// The bound.
+        /// The maximum size in bytes.
         bytes_max: usize,
     },
-    /// Payload that was freed or moved meanwhile.
+    /// The payload was freed or moved in the meantime.
     #[error("chunk={chunk} is not there")]
     ChunkGone {
-        /// Its number.
+        /// The number of the chunk.
         chunk: u64,
     },
-    /// A wait ended at its deadline.
+    /// A wait reached its deadline.
     #[error("{what} did not happen before the deadline; partition={partition}: {state}")]
     Deadline {
-        /// What was waited for.
+        /// The event that was awaited.
         what: Cow<'static, str>,
         /// The partition.
         partition: String,
-        /// Its rows by state.
+        /// The partition's rows by state.
         state: String,
     },
-    /// A handle of a row that was freed.
+    /// The handle belongs to a row that was freed.
     #[error("stale handle: row slot={slot} generation={generation} was freed")]
     StaleHandle {
         /// The row's slot.
@@ -242,30 +242,30 @@ pub enum QueueError {
         /// The row's generation.
         generation: u32,
     },
-    /// A lease that expired, or was acked or nacked before.
+    /// The lease has expired, or was acked or nacked before.
     #[error("lease={lease} is not held any more")]
     LeaseGone {
-        /// Its number.
+        /// The number of the lease.
         lease: u64,
     },
-    /// The partition takes no more puts.
+    /// The partition or the queue is closed and takes no more changes.
     #[error("partition={partition} takes no more puts")]
     Closed {
         /// The partition.
         partition: String,
     },
-    /// A take or a put without rows or groups.
+    /// A call needs at least one row, group or batch.
     #[error("expected at least one row or group")]
     Empty,
     /// The queue was opened read-only.
     #[error("the queue was opened read-only")]
     ReadOnly,
-    /// Bytes that differ from what was written.
+    /// The bytes of a file differ from the bytes that were written.
     #[error("file={file} is corrupt at offset={offset}: {reason}")]
     Corrupt {
         /// The file.
         file: PathBuf,
-        /// The offset.
+        /// The offset of the damage.
         offset: u64,
         /// What is wrong.
         reason: String,
@@ -280,19 +280,19 @@ pub enum QueueError {
         /// The system's message.
         reason: String,
     },
-    /// A request that is not what the wire format says.
+    /// The request is invalid.
     #[error("bad request: {reason}")]
     BadRequest {
-        /// What was found and what was expected.
+        /// What was expected and what was found.
         reason: String,
     },
-    /// A path that the server does not have.
+    /// The server has no such path.
     #[error("the queue's server has no path={path}")]
     UnknownPath {
         /// The path of the request.
         path: String,
     },
-    /// A path that the server has, but not with this method.
+    /// The server has this path, but not with this method.
     #[error("path={path} has no method={method}")]
     WrongMethod {
         /// The method.
@@ -300,31 +300,31 @@ pub enum QueueError {
         /// The path.
         path: String,
     },
-    /// A request or an answer over its limit.
+    /// The body of a request or response exceeds its limit.
     #[error("a body of more than bytes_max={bytes_max} bytes")]
     BodyTooLarge {
-        /// The limit.
+        /// The limit in bytes.
         bytes_max: usize,
     },
-    /// No bearer token, or a wrong one.
+    /// The bearer token is missing or wrong.
     #[error("the queue's server asks for its bearer token")]
     Unauthorized,
-    /// No such storage unit.
+    /// No storage unit has this name.
     #[error("unknown storage unit={unit}")]
     UnknownUnit {
-        /// Its name.
+        /// The requested name.
         unit: String,
     },
-    /// A storage unit that does not answer.
+    /// The storage unit does not answer.
     #[error("storage unit={unit} is away")]
     UnitAway {
-        /// Its name.
+        /// The name of the unit.
         unit: String,
     },
-    /// The server ends before it has an answer; the call had no effect.
+    /// The server stopped before it had a response. The call had no effect.
     #[error("the queue's server is ending")]
     Stopping,
-    /// No server answers, or one that does not serve a queue.
+    /// No server answers at the address, or the server there does not serve a queue.
     #[error("no answer of a queue at {url}: {reason}")]
     Unreachable {
         /// The address.
@@ -341,7 +341,7 @@ pub enum QueueError {
 }
 
 impl QueueError {
-    /// What a caller may do about it.
+    /// Returns what a caller can do about the error.
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::Full { .. } | Self::RecordsFull { .. } | Self::Deadline { .. } => ErrorClass::Backpressure,

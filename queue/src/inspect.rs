@@ -6,7 +6,7 @@ use crate::config::ColumnSpec;
 use crate::record::Dispositions;
 use crate::units::UnitInspection;
 
-/// Rows of a partition by their state for a task.
+/// The rows of a partition, counted by their state for a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskCounts {
     /// The task.
@@ -19,7 +19,7 @@ pub struct TaskCounts {
     pub leased: usize,
     /// Rows that the task has acked and other tasks have not.
     pub acked: usize,
-    /// Rows on a storage unit that is away.
+    /// Rows on a storage unit that does not answer.
     #[serde(default)]
     pub away: usize,
 }
@@ -27,53 +27,53 @@ pub struct TaskCounts {
 /// A lease that is held.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseInspection {
-    /// Its number.
+    /// The number of the lease.
     pub lease: u64,
     /// The task.
     pub task: String,
-    /// The holders' names for themselves ([`Take::holder`](crate::Take::holder)); empty if they gave none,
-    /// and after a restart.
+    /// The names that the holders gave themselves ([`Take::holder`](crate::Take::holder)). Empty if they gave
+    /// none, and after a restart.
     pub holders: Vec<String>,
     /// The number of rows.
     pub rows: usize,
-    /// Number of consumers that get these rows.
+    /// The number of consumers that get these rows.
     pub members: u32,
-    /// Number of these consumers that have acked.
+    /// The number of these consumers that have acked.
     pub acked_members: usize,
-    /// Time until the lease expires and its rows are ready again, in milliseconds.
+    /// The time until the lease expires and its rows are ready again, in milliseconds.
     pub expires_in_ms: u64,
 }
 
-/// One partition.
+/// The description of a partition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartitionInspection {
-    /// Its name.
+    /// The name of the partition.
     pub name: String,
-    /// Existing rows.
+    /// The number of existing rows.
     pub rows: usize,
-    /// Existing groups.
+    /// The number of existing groups.
     pub groups: usize,
     /// The capacity in rows.
     pub capacity_rows: usize,
-    /// Columns with their types.
+    /// The columns with their types.
     pub columns: Vec<ColumnSpec>,
-    /// Rows by state.
+    /// The rows by state, for each task.
     pub tasks: Vec<TaskCounts>,
-    /// Rows that were freed since the journal was last rewritten, by disposition.
+    /// The rows that were freed since the partition was declared, by disposition.
     pub dispositions: Dispositions,
     /// The leases of the partition.
     #[serde(default)]
     pub leases: Vec<LeaseInspection>,
 }
 
-/// A whole queue.
+/// The description of a whole queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueInspection {
     /// The partitions, in order of their names.
     pub partitions: Vec<PartitionInspection>,
-    /// Bytes of live payload.
+    /// The bytes of live payload in the queue's own store.
     pub payload_bytes: u64,
-    /// Storage units, in order of their names.
+    /// The storage units, in order of their names.
     #[serde(default)]
     pub units: Vec<UnitInspection>,
 }

@@ -1,17 +1,16 @@
-//! What must hold of a queue at every moment; used by debug assertions, by the model test and by
-//! verification.
+//! The invariants of a queue. Debug assertions, the model test and verification check them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::inspect::PartitionInspection;
 
-/// A broken invariant, in words that name the numbers.
+/// A violated invariant, described with the numbers involved.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(transparent)]
 #[error("broken invariant: {0}")]
 pub struct Violation(pub String);
 
-/// Rows, those on their way included, never exceed the capacity.
+/// Checks that the rows, including those of puts in progress, do not exceed the capacity.
 pub fn within_capacity(rows: usize, capacity_rows: usize) -> Result<(), Violation> {
     if rows <= capacity_rows {
         return Ok(());
@@ -19,7 +18,7 @@ pub fn within_capacity(rows: usize, capacity_rows: usize) -> Result<(), Violatio
     Err(Violation(format!("expected at most capacity_rows={capacity_rows}, found rows={rows}")))
 }
 
-/// A group has at most as many rows as were put, and at most `size` rows were put.
+/// Checks that a group has at most as many rows as were put, and that at most `size` rows were put.
 pub fn group_sound(group: &str, rows: usize, put: usize, size: usize) -> Result<(), Violation> {
     if rows <= put && put <= size {
         return Ok(());
@@ -29,7 +28,7 @@ pub fn group_sound(group: &str, rows: usize, put: usize, size: usize) -> Result<
     )))
 }
 
-/// A fresh count equals the count that is kept.
+/// Checks that a fresh count equals the stored count.
 pub fn counts_agree(what: &str, counted: usize, kept: usize) -> Result<(), Violation> {
     if counted == kept {
         return Ok(());
@@ -37,7 +36,7 @@ pub fn counts_agree(what: &str, counted: usize, kept: usize) -> Result<(), Viola
     Err(Violation(format!("{what}: counted {counted}, kept {kept}")))
 }
 
-/// Each row has one state for each task, and a row that the only task has acked is gone.
+/// Checks that each row has one state for each task, and that no row remains that the only task has acked.
 pub fn rows_accounted(partition: &PartitionInspection) -> Result<(), Violation> {
     for task in &partition.tasks {
         let sum = task.incomplete + task.ready + task.leased + task.acked + task.away;

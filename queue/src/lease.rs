@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::error::QueueError;
 use crate::row::RowHandle;
 
-/// Where a lease is held: in this process or by a server.
+/// The side of a lease that ends or renews it, in this process or on a server.
 ///
 /// Each call is cancel-safe: it takes effect completely or not at all.
 pub(crate) trait Hold: Send + Sync + std::fmt::Debug {
@@ -16,21 +16,21 @@ pub(crate) trait Hold: Send + Sync + std::fmt::Debug {
     fn nack(&self) -> BoxFuture<'_, Result<(), QueueError>>;
     fn renew(&self) -> BoxFuture<'_, Result<(), QueueError>>;
 
-    /// The holder is elsewhere from now on, and may outlive this process.
+    /// Leaves the lease to a holder outside this process, which may outlive the process.
     fn detach(&self) {}
 
-    /// Gives the rows back soon, without a wait. The lease may have ended before.
+    /// Starts to give the rows back, without waiting. The lease may already have ended.
     fn abandon(&self);
 }
 
-/// The labels of a lease's rows, in the order of the rows.
+/// The labels of the rows of a lease, in the order of the rows.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Labels {
     pub(crate) groups: Vec<String>,
     pub(crate) policy_versions: Vec<u64>,
-    /// The keys; empty if no row has one.
+    /// The keys. Empty if no row has one.
     pub(crate) keys: Vec<Option<String>>,
-    /// The tags; empty if no row has any.
+    /// The tags. Empty if no row has any.
     pub(crate) tags: Vec<Value>,
 }
 
@@ -43,7 +43,7 @@ impl Labels {
     }
 }
 
-/// Rows of one task, held by one consumer until they are acked, nacked, or the lease expires.
+/// Rows that a consumer holds for one task, until the lease is acked or nacked, or expires.
 #[derive(Debug)]
 #[must_use = "dropping a lease gives its rows back"]
 pub struct Lease {
@@ -67,7 +67,7 @@ impl Lease {
         Self { hold, id, rows, labels, fresh_from: 0, batches, held: true }
     }
 
-    /// The lease's number.
+    /// The number of the lease.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -87,44 +87,44 @@ impl Lease {
         &self.labels.policy_versions
     }
 
-    /// The key of each row; empty where none has one.
+    /// The key of each row. Empty if no row has one.
     pub fn keys(&self) -> &[Option<String>] {
         &self.labels.keys
     }
 
-    /// The tags of each row, null where it has none; empty where none has any.
+    /// The tags of each row, null for a row without tags. Empty if no row has any.
     pub fn tags(&self) -> &[Value] {
         &self.labels.tags
     }
 
-    /// The oldest policy version that was fresh when the rows were taken.
+    /// The oldest policy version that counted as fresh when the rows were taken.
     pub fn fresh_from(&self) -> u64 {
         self.fresh_from
     }
 
-    /// Whether the group of a row was stale when the row was taken; only takes with
+    /// Whether the group of a row was stale when the row was taken. Only takes with
     /// [`Stale::Deliver`](crate::Stale) get stale groups.
     pub fn is_stale(&self, row: usize) -> bool {
         self.labels.policy_versions.get(row).is_some_and(|version| *version < self.fresh_from)
     }
 
-    /// The payload: one batch for each sequence of rows that are stored together. Payload is not copied.
+    /// The payload: one batch for each run of rows that are stored together. The payload is not copied.
     pub fn batches(&self) -> &[RecordBatch] {
         &self.batches
     }
 
-    /// All rows as one batch; copies. Rows need to have the same columns.
+    /// Copies all rows into one batch. The rows must have the same columns.
     pub fn concat(&self) -> Result<RecordBatch, QueueError> {
         let Some(first) = self.batches.first() else { return Err(QueueError::Empty) };
         Ok(concat_batches(&first.schema(), &self.batches)?)
     }
 
-    /// Consumes the rows for this task. When the call returns, they are consumed as durably as the queue is.
-    /// After an error they are not consumed, and are given again.
+    /// Consumes the rows for this task. When the call returns, this is as durable as the queue. After an
+    /// error the rows are not consumed, and are handed out again.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn ack(mut self) -> Result<(), QueueError> {
-        // From here on the outcome is the holder's: dropping the future must not give back what was acked.
+        // From here on the ack decides: dropping the future must not give acked rows back.
         self.held = false;
         self.hold.ack().await
     }
@@ -142,7 +142,7 @@ impl Lease {
         self.hold.renew().await
     }
 
-    /// Itself with rows that came after it.
+    /// Returns the lease with rows that arrived after it.
     pub(crate) fn with_rows(
         mut self,
         rows: Vec<RowHandle>,
@@ -158,12 +158,13 @@ impl Lease {
         std::mem::take(&mut self.batches)
     }
 
-    /// Dropping it gives nothing back any more.
+    /// Drops the lease without giving its rows back.
     pub(crate) fn disarm(mut self) {
         self.held = false;
     }
 
-    /// The lease's number, for a holder elsewhere: from now on only its ack, its nack or its expiry ends it.
+    /// Returns the number of the lease for a holder outside this process. From now on only an ack, a nack or
+    /// the expiry ends the lease.
     pub(crate) fn detach(mut self) -> u64 {
         self.held = false;
         self.hold.detach();

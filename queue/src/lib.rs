@@ -1,10 +1,10 @@
 //! A columnar, durable transfer queue between rollouts and training tasks.
 //!
 //! A **partition** is a table whose rows are samples and whose columns are fields. Producers
-//! [put](Partition::put) the rows of a group, and may [add columns](Partition::write_columns) later; a row is
-//! **ready** for a task when every column that the task asks for is there. Each task [takes](Partition::take)
-//! rows under a [`Lease`] and acks them, independently of the others; a row that all tasks have acked is
-//! freed.
+//! [put](Partition::put) the rows of a group, and may [add columns](Partition::write_columns) later. A row is
+//! **ready** for a task when it has every column that the task needs. Each task [takes](Partition::take) rows
+//! under a [`Lease`] and acks them, independently of other tasks. A row is freed when all tasks have acked
+//! it.
 //!
 //! ```text
 //!   put ---> payload (Store: memory, or segment files) ---> journal ---> rows visible
@@ -12,10 +12,10 @@
 //!   ack ---> journal ---> rows freed when all tasks agree ---> chunks and segment files freed
 //! ```
 //!
-//! [`serve`] serves a queue to other processes, and [`RemoteQueue`] is its client; [`serve_local`] and
-//! [`LocalQueue`] do this within a host, through shared memory. [`Queue`] is the trait of all of them.
-//! [`TransferQueue::snapshot`] and [`TransferQueue::restore`] carry live data from one queue to another, and
-//! [`TransferQueue::verify`] checks a queue.
+//! [`serve`] serves a queue to other processes, and [`RemoteQueue`] is its client. [`serve_local`] and
+//! [`LocalQueue`] do the same within a host, through shared memory. A queue and its clients implement the
+//! trait [`Queue`]. [`TransferQueue::snapshot`] and [`TransferQueue::restore`] copy live data from one queue
+//! to another, and [`TransferQueue::verify`] checks a queue.
 //!
 //! # Example
 //! ```
@@ -41,37 +41,39 @@
 //! # }).unwrap();
 //! ```
 //!
-//! The crate `rolldock-queue-compat` (`queue/compat/`) offers the client calls of other queues over this one.
+//! The crate `rolldock-queue-compat` (`queue/compat/`) offers the client interfaces of other queues on top of
+//! this one.
 //!
 //! # Core and edges
-//! The crate is a core and a room of edges. The core knows rows, leases, the journal and stores. The edges
-//! (`src/edges/`) carry rows and calls elsewhere: HTTP, shared memory, storage units' processes, snapshots,
-//! checks and exports. Edges import the core, and the core imports no edge. Read the core in this order:
+//! The crate has a core and edges. The core contains rows, leases, the journal and stores. The edges
+//! (`src/edges/`) carry rows and calls elsewhere: HTTP, shared memory, the processes of storage units,
+//! snapshots, checks and exports. The edges depend on the core; the core does not depend on the edges. Read
+//! the core in this order:
 //!
-//! 1. `put.rs`, `take.rs`, `lease.rs`, `config.rs`: what a caller says and gets.
-//! 2. `store/mod.rs`, `plane.rs`: where payload lies; `units/` is the store on other machines.
-//! 3. `record/`, `journal/`: what is written down, and how.
+//! 1. `put.rs`, `take.rs`, `lease.rs`, `config.rs`: the arguments and results of calls.
+//! 2. `store/mod.rs`, `plane.rs`: the stores of payload. `units/` is the store on other machines.
+//! 3. `record/`, `journal/`: the records, and how they are written.
 //! 4. `partition/table.rs` and its children: rows, tasks, keys and leases, as plain data under one lock.
-//! 5. `partition/`: puts, takes and acks, which join table, store and journal.
-//! 6. `queue.rs`: partitions by name, and how a queue is opened.
+//! 5. `partition/`: puts, takes and acks, which combine table, store and journal.
+//! 6. `queue.rs`: partitions by name, and opening a queue.
 //!
-//! Then `edges/mod.rs` lists the edges.
+//! Finally, `edges/mod.rs` lists the edges.
 //!
-//! # Invariants
-//! [`invariants`] has them as functions.
-//! - A put that returned survives a crash (as far as its [`Durability`] says), completely or not at all.
-//! - A row is in at most one live lease of a task; only an ack consumes it; an expired, dropped or nacked
-//!   lease gives it back.
-//! - A handle names one row permanently: slots are reused, generations are not.
-//! - Rows never exceed the capacity. A full partition blocks, refuses, or drops its oldest ready group, as
-//!   declared.
-//! - Control plane ([`partition`](Partition)) and data plane ([`store`]) are apart: no lock is held while
-//!   payload is copied, encoded, written or read.
+//! # Invariants [`invariants`] has functions that check some invariants of a queue.
+//! - A put that has returned survives the failures that its [`Durability`] names, completely or not at all.
+//! - A row is in at most one live lease of a task. Only an ack consumes the row; a lease that expires, is
+//!   dropped or is nacked gives it back.
+//! - A handle names one row permanently: slots are reused, but a slot's generations are not.
+//! - The rows never exceed the capacity. As declared, puts to a full partition wait, fail, or drop its oldest
+//!   ready groups.
+//! - The control plane ([`partition`](Partition)) and the data plane ([`store`]) are separate: no lock is
+//!   held while payload is copied, encoded, written or read.
 //!
 //! # Deliberately absent
-//! There is no embedded database for the metadata: the journal is rewritten to its live records when dead
-//! ones dominate, so opening costs what is live, and a second writer with its own fsync would add a second
-//! source of truth. There is no replication: a distributed store behind [`Store`](store::Store) can provide it.
+//! There is no embedded database for the metadata. It would be a second source of truth, with its own fsync.
+//! The journal is rewritten to its live records when most records are dead, so the cost of opening depends on
+//! the live records. There is no replication: a distributed store behind [`Store`](store::Store) can provide
+//! it.
 
 mod api;
 mod batches;

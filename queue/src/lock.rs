@@ -1,4 +1,4 @@
-//! One process owns a directory.
+//! The lock of a directory: one process owns the directory.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::error::QueueError;
 
-/// Held for as long as the queue is open; the system lets go of it when the process dies.
+/// The lock of an open queue's directory. The operating system releases it when the process dies.
 #[derive(Debug)]
 pub(crate) struct DirLock {
     _file: File,
@@ -26,7 +26,7 @@ impl DirLock {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut owner = String::new();
-                // The owner's name is a help for people; the lock is what counts.
+                // The owner's name only helps people; the lock itself decides.
                 let _ = file.read_to_string(&mut owner);
                 return Err(QueueError::InUse { dir: dir.to_owned(), owner: owner.trim().to_owned() });
             }

@@ -1,4 +1,4 @@
-//! Memory that is mapped, of other processes and of files: the one place of this crate that is `unsafe`.
+//! Mapped memory of other processes and of files. This is the only module of the crate with `unsafe` code.
 #![allow(unsafe_code, reason = "what others can reach cannot be mapped by safe code")]
 
 use std::collections::VecDeque;
@@ -18,26 +18,26 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat,
 use rustix::io::Errno;
 use tokio::sync::Notify;
 
-/// What keeps a region's size as it is: a mapping never leads to where there is no memory.
+/// The seals that fix the size of a region, so that a mapping always has memory behind it.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// What a process may do with a mapping.
+/// The access of this process to a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
     Write,
 }
 
-/// A mapped region; unmapped when dropped.
+/// A mapped region. It is unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     map: MmapRaw,
     access: Access,
-    /// Bytes from the start whose pages are there.
+    /// The number of bytes, from the start, whose pages are populated.
     touched: AtomicUsize,
 }
 
-/// Makes a sealed region of `bytes` zeros that take no memory yet, and maps it.
+/// Creates a sealed region of `bytes` zeros, which uses no memory yet, and maps it.
 pub(crate) fn create(bytes: usize) -> io::Result<(OwnedFd, Mapping)> {
     let descriptor = memfd_create("rolldock-rows", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&descriptor, bytes as u64)?;
@@ -47,7 +47,7 @@ pub(crate) fn create(bytes: usize) -> io::Result<(OwnedFd, Mapping)> {
 }
 
 impl Mapping {
-    /// Maps what another process sent, if it is `bytes` long and stays so.
+    /// Maps a region from another process, if it is exactly `bytes` long and sealed.
     pub(crate) fn of(descriptor: &OwnedFd, bytes: usize, access: Access) -> io::Result<Self> {
         let sealed = fcntl_get_seals(descriptor.as_fd())?.contains(SEALS);
         let length = u64::try_from(fstat(descriptor)?.st_size).unwrap_or(0);
@@ -70,23 +70,23 @@ impl Mapping {
         self.access
     }
 
-    /// Bytes that it is long.
+    /// The length in bytes.
     pub(crate) fn length(&self) -> usize {
         self.map.len()
     }
 
-    /// Where it lies in this process.
+    /// The address of the mapping in this process.
     pub(crate) fn address(&self) -> usize {
         self.map.as_ptr() as usize
     }
 
-    /// Whether the pages of the first `bytes` are there.
+    /// Whether the pages of the first `bytes` are populated.
     pub(crate) fn is_touched(&self, bytes: usize) -> bool {
         bytes <= self.touched.load(Ordering::Relaxed)
     }
 
-    /// Has the pages of the first `bytes` there, which is cheaper at once than page by page, and an error
-    /// instead of a signal where there is no memory.
+    /// Populates the pages of the first `bytes`. Populating them together is cheaper than one by one. If
+    /// memory is missing, this returns an error, where a plain access would raise a signal.
     pub(crate) fn touch(&self, bytes: usize) -> io::Result<()> {
         let touched = self.touched.load(Ordering::Relaxed);
         if bytes <= touched {
@@ -97,7 +97,7 @@ impl Mapping {
             Access::Write => Advice::PopulateWrite,
         };
         match self.map.advise_range(advice, touched, bytes.min(self.length()) - touched) {
-            // Kernels before 5.14 do not know it: the pages come as they are touched.
+            // Kernels before 5.14 do not support this advice; pages are then populated on access.
             Err(error) if error.raw_os_error() != Some(Errno::INVAL.raw_os_error()) => Err(error),
             _ => {
                 self.touched.fetch_max(bytes, Ordering::Relaxed);
@@ -107,35 +107,35 @@ impl Mapping {
     }
 }
 
-/// The first `length` bytes of a mapping as a buffer that keeps `owner`, and with it whatever the bytes' stay
-/// depends on. `None` where it is shorter.
+/// Returns the first `length` bytes of a mapping as a buffer. The buffer keeps `owner` and the mapping alive.
+/// Returns `None` if the mapping is shorter.
 pub(crate) fn buffer<Owner: Send + Sync + 'static>(
     mapping: &Arc<Mapping>,
     length: usize,
     owner: Owner,
 ) -> Option<Buffer> {
     let start = NonNull::new(mapping.map.as_mut_ptr()).filter(|_| length <= mapping.length())?;
-    // Nothing is called on it but its drop.
+    // The only call on the owner is its drop.
     let owner = Arc::new(AssertUnwindSafe((Arc::clone(mapping), owner)));
-    // SAFETY: `start` is valid for `length` bytes for as long as the mapping is there, and the buffer keeps
-    // it through its owner. The file cannot shrink (seals). It is not written to while buffers of it exist:
-    // this process writes only through a `Filling`, whose user has the region lent to it, and other processes
-    // are trusted as the module's documentation says.
+    // SAFETY: `start` is valid for `length` bytes while the mapping exists, and the buffer keeps the mapping
+    // through its owner. The file cannot shrink (seals). It is not written to while buffers of it exist: this
+    // process writes only through a `Filling`, whose user has the region lent to it, and other processes are
+    // trusted (see `edges/local/mod.rs`).
     Some(unsafe { Buffer::from_custom_allocation(start, length, owner) })
 }
 
-/// A stretch of a file as a buffer that keeps it mapped, also when the file is deleted; `None` where the
-/// kernel cannot promise that all of it can be read. Blocks while it is read from the disk, and brings its
-/// error.
+/// Returns a part of a file as a buffer that keeps it mapped, even after the file is deleted. Returns `None`
+/// if the kernel cannot populate the mapping in advance. Blocks while the part is read from disk, and returns
+/// read errors.
 ///
-/// The stretch has to be written already, and is never written to or cut off again.
+/// The part must be written already, and must never be overwritten or truncated.
 pub(crate) fn stretch(file: &File, offset: u64, length: usize) -> io::Result<Option<Buffer>> {
-    // Beyond the file's end there is a signal and no error.
+    // Access beyond the end of the file would raise a signal.
     if length == 0 || file.metadata()?.len() < offset + length as u64 {
         return Err(ErrorKind::UnexpectedEof.into());
     }
-    // SAFETY: the stretch lies within the file, and the caller promises that it stays as it is. The directory
-    // belongs to the process that has its lock.
+    // SAFETY: the part lies within the file, and the caller promises that it does not change. The directory
+    // belongs to the process that holds its lock.
     let map = unsafe { MmapOptions::new().offset(offset).len(length).map(file)? };
     match map.advise(Advice::PopulateRead) {
         Ok(()) => Ok(Some(Buffer::from(Bytes::from_owner(map)))),
@@ -144,11 +144,12 @@ pub(crate) fn stretch(file: &File, offset: u64, length: usize) -> io::Result<Opt
     }
 }
 
-/// What is copied at a time; bytes. Less than a tenth of a millisecond, and little enough for a core's cache.
+/// The number of bytes that are copied at a time. Copying them takes less than 0.1 ms, and they fit into the
+/// cache of a core.
 const PIECE_BYTES: usize = 512 << 10;
 
-/// Buffers on their way into a region, one behind the other from its start. Any number of threads may copy,
-/// each one the next piece: one core alone does not use up what memory gives.
+/// Copies buffers into a region, one after the other from its start. Several threads may copy at the same
+/// time, each the next piece: a single core cannot use the full memory bandwidth.
 #[derive(Debug)]
 pub(crate) struct Filling<Lent> {
     mapping: Arc<Mapping>,
@@ -171,8 +172,8 @@ struct Piece {
 }
 
 impl<Lent> Filling<Lent> {
-    /// `lent` guarantees that the region has no other user: no buffer of it exists as long as this does. The
-    /// pages have to be there.
+    /// Prepares the copy. `lent` guarantees that the region has no other user: no buffer of it exists while
+    /// this value does. The pages must already be populated.
     pub(crate) fn new(mapping: Arc<Mapping>, buffers: Vec<Buffer>, lent: Lent) -> io::Result<Self> {
         if mapping.access() != Access::Write {
             return Err(Error::new(
@@ -188,7 +189,7 @@ impl<Lent> Filling<Lent> {
         Ok(Self { mapping, pieces: Mutex::new(pieces), is_done: Notify::new(), _lent: lent })
     }
 
-    /// Copies the next piece; `false` when all have been begun.
+    /// Copies the next piece. Returns `false` if no piece is left to begin.
     pub(crate) fn copy_next(&self) -> bool {
         let piece = {
             let mut pieces = self.pieces.lock();
@@ -198,9 +199,9 @@ impl<Lent> Filling<Lent> {
         };
         let mut at = piece.at;
         for buffer in &piece.buffers {
-            // SAFETY: all pieces lie behind each other within the mapping, which is writable and lives as
-            // long as `self`; each is handed out once. The buffer is no part of it, because a region that is
-            // lent has no other user.
+            // SAFETY: the pieces are adjacent and lie within the mapping, which is writable and lives as long
+            // as `self`. Each piece is handed out once. The source buffer does not overlap the mapping,
+            // because a lent region has no other user.
             unsafe {
                 let into = self.mapping.map.as_mut_ptr().add(at);
                 std::ptr::copy_nonoverlapping(buffer.as_ptr(), into, buffer.len());
@@ -215,7 +216,7 @@ impl<Lent> Filling<Lent> {
         true
     }
 
-    /// Waits until every piece has been copied. For one at a time.
+    /// Waits until every piece has been copied. Only one caller may wait.
     pub(crate) async fn done(&self) {
         while !self.pieces.lock().is_done() {
             self.is_done.notified().await;

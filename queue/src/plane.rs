@@ -1,8 +1,7 @@
-//! Where a queue's payload lies: on storage units while at least one of them takes rows, and otherwise in the
-//! queue's own store.
+//! The stores of a queue's payload. Chunks go to storage units while at least one unit accepts rows, and
+//! otherwise to the queue's own store.
 //!
-//! Both are [`Store`]s, and the plane unites them: code that puts, gets or frees chunks does not know where
-//! the chunks lie.
+//! Both are [`Store`]s. Code that puts, gets or frees chunks does not depend on where they lie.
 
 use std::sync::Arc;
 
@@ -28,7 +27,7 @@ impl Plane {
         Self { own, units: Arc::default(), held_back: Arc::default() }
     }
 
-    /// The queue's own store, which has the payload that lies on no unit.
+    /// The queue's own store, which holds the payload that is on no unit.
     pub(crate) fn own(&self) -> &dyn Store {
         self.own.as_ref()
     }
@@ -46,7 +45,7 @@ impl Plane {
         if self.is_on_unit(chunk) { self.units.as_ref() } else { self.own.as_ref() }
     }
 
-    /// Makes a chunk part of the queue, see [`Store::keep`]. Returns whether its rows are within reach.
+    /// Makes a chunk part of the queue (see [`Store::keep`]). Returns whether its rows can be read.
     pub(crate) fn keep(&self, chunk: ChunkId, note: &Note) -> Result<Reach, QueueError> {
         match note.store() {
             UNITS => self.units.keep(chunk, note),
@@ -70,25 +69,25 @@ impl Plane {
         self.units.note(chunk)
     }
 
-    /// Admits rows that a client has brought to a store by itself, and returns their note.
+    /// Admits rows that a client has stored directly in a store, and returns their note.
     pub(crate) fn admit(&self, note: Note) -> Result<Note, QueueError> {
         if note.store() == UNITS { self.units.admit(note) } else { self.own.admit(note) }
     }
 
-    /// The store of a chunk, if that store has its chunks as arrays in this process.
+    /// Returns the store of a chunk as `Resident`, if the store has chunks as arrays in this process.
     pub(crate) fn resident(&self, chunk: ChunkId) -> Option<&dyn Resident> {
         self.own.resident().filter(|_| !self.is_on_unit(chunk))
     }
 
-    /// Tells a chunk's store that only some of its rows are still needed. Does nothing while a reader reads
-    /// the chunk through the store.
+    /// Tells the store of a chunk that only some rows are still needed. Does nothing while a reader reads the
+    /// chunk through the store.
     pub(crate) fn thin(&self, chunk: ChunkId, live: &Live<'_>) {
         if !self.held_back.holds(chunk) {
             self.store_of(chunk).thin(chunk, live);
         }
     }
 
-    /// A source from which a slow reader reads a chunk, even after the last of its rows has gone. The chunk
+    /// Returns a source from which a slow reader can read a chunk, even after its last row is gone. The chunk
     /// must still have rows when this is called.
     pub(crate) fn pin(&self, chunk: ChunkId, columns: &[String]) -> Source {
         let units = || -> Arc<dyn Store> { Arc::clone(&self.units) as Arc<dyn Store> };
@@ -96,12 +95,12 @@ impl Plane {
         Source::of(&store, chunk, columns, &self.held_back)
     }
 
-    /// Bytes of payload that are held in the queue's own store.
+    /// The bytes of payload in the queue's own store.
     pub(crate) fn bytes(&self) -> u64 {
         self.own.bytes()
     }
 
-    /// Puts chunks where they belong: see [`Store::put`].
+    /// Puts chunks into units or the own store; see [`Store::put`].
     pub(crate) fn put(&self, chunks: Vec<NewChunk>) -> BoxFuture<'_, Result<Vec<Stored>, QueueError>> {
         if !self.units.has_any() {
             return self.own.put(chunks);
@@ -115,7 +114,7 @@ impl Plane {
         .boxed()
     }
 
-    /// Rows of chunks: see [`Store::get`].
+    /// Reads rows of chunks; see [`Store::get`].
     pub(crate) fn get<'a>(
         &'a self,
         wanted: &'a [Wanted],

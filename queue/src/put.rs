@@ -17,35 +17,36 @@ use crate::row::RowHandle;
 /// Rows of one group.
 #[derive(Debug, Clone)]
 pub struct Put {
-    /// The rows, each a sample, in one batch or several with the same columns.
+    /// The rows, in one batch or in several with the same columns.
     pub batches: Vec<RecordBatch>,
-    /// The group; rows of several puts with one group come together until it has its size.
+    /// The group of the rows. The rows of several puts form one group, until the group has its size.
     pub group: String,
-    /// Number of rows of the whole group; 0 means the [partition's](crate::PartitionSpec::group_size) size,
-    /// or else the rows of this put. With [samples](Self::sample) it is the number of samples.
+    /// The number of rows of the whole group. With 0 it is the size that the
+    /// [partition](crate::PartitionSpec::group_size) declares, or else the number of rows of this put. With
+    /// [samples](Self::sample), sizes count samples.
     pub group_size: usize,
-    /// The sample that the rows belong to, where a sample may have rows in several puts. The group is whole
-    /// when as many samples as its size are whole, or when it is [closed](crate::Partition::close_groups). If
-    /// absent, each row is a sample.
+    /// The sample to which the rows belong, if a sample may have rows in several puts. The group is complete
+    /// when as many samples as its size are complete, or when it is [closed](crate::Partition::close_groups).
+    /// If absent, each row is a sample.
     pub sample: Option<SamplePart>,
     /// The oldest policy version of the rows.
     pub policy_version: u64,
-    /// A group with a greater priority goes first in takes with
-    /// [`Sampler::Priority`](crate::Sampler::Priority); a group has the greatest priority of its puts.
+    /// The priority of the rows. A group has the greatest priority of its puts. Takes with
+    /// [`Sampler::Priority`](crate::Sampler::Priority) get groups with greater priorities first.
     pub priority: i64,
-    /// Makes it harmless to repeat the put: the repetition returns the rows of the first put.
+    /// A token that makes it safe to repeat the put: a repetition returns the rows of the first put.
     pub token: Option<String>,
-    /// A key of each row, unique among the existing rows; none if empty.
+    /// The key of each row, unique among the existing rows. If empty, the rows have no keys.
     pub keys: Vec<String>,
-    /// JSON tags of each row, which only the owner reads; none if empty.
+    /// The JSON tags of each row, which only the owner interprets. If empty, the rows have no tags.
     pub tags: Vec<Value>,
-    /// The owner's own record of this put, durable with it and read back by
-    /// [`Partition::records`](crate::Partition::records).
+    /// The owner's record of this put. It is as durable as the put, and
+    /// [`Partition::records`](crate::Partition::records) reads it back.
     pub record: Option<String>,
 }
 
 impl Put {
-    /// A put of a whole group.
+    /// Creates a put of a whole group.
     pub fn group(group: impl Into<String>, batch: RecordBatch) -> Self {
         let group_size = batch.num_rows();
         Self {
@@ -62,28 +63,28 @@ impl Put {
         }
     }
 
-    /// A put of a whole group in several batches with the same columns.
+    /// Creates a put of a whole group in several batches with the same columns.
     pub(crate) fn group_of(group: impl Into<String>, batches: Vec<RecordBatch>) -> Self {
         let group_size = rows_of(&batches);
         let empty = RecordBatch::new_empty(Arc::new(Schema::empty()));
         Self { batches, group_size, ..Self::group(group, empty) }
     }
 
-    /// Number of rows in all batches.
+    /// The number of rows in all batches.
     pub fn rows(&self) -> usize {
         rows_of(&self.batches)
     }
 }
 
-/// Rows of all batches, each of which may claim any number.
+/// The number of rows in all batches. The sum saturates, since a batch may claim any number.
 pub(crate) fn rows_of(batches: &[RecordBatch]) -> usize {
     batches.iter().fold(0, |rows, batch| rows.saturating_add(batch.num_rows()))
 }
 
-/// Objects in objects that tags may have: a record of the journal has them in itself, and must be readable.
+/// The maximum nesting of JSON in tags. The journal could not read back a record with deeper tags.
 const TAGS_DEPTH_MAX: usize = 64;
 
-/// Whether JSON is nested more than `depth` deep. Looks no deeper itself.
+/// Whether JSON is nested more than `depth` deep. The function recurses no deeper than that.
 fn is_deeper(json: &Value, depth: usize) -> bool {
     let Some(below) = depth.checked_sub(1) else { return true };
     match json {
@@ -93,8 +94,8 @@ fn is_deeper(json: &Value, depth: usize) -> bool {
     }
 }
 
-/// Refuses JSON that is nested so deep that the journal could write it and not read it back, as a put does
-/// with tags. `what` names the JSON in the error.
+/// Refuses JSON that is nested too deeply: the journal could write it, but not read it back. Puts check their
+/// tags in this way. `what` names the JSON in the error.
 pub fn check_depth(what: &str, json: &Value) -> Result<(), QueueError> {
     if is_deeper(json, TAGS_DEPTH_MAX) {
         let reason = format!("expected {what} of depth_max={TAGS_DEPTH_MAX}, found deeper ones");
@@ -103,7 +104,7 @@ pub fn check_depth(what: &str, json: &Value) -> Result<(), QueueError> {
     Ok(())
 }
 
-/// The rows' keys and tags, checked against each other.
+/// Checks the keys and tags of the rows, and returns them by row.
 pub(crate) fn labels(put: &Put, rows: usize) -> Result<Vec<Label>, QueueError> {
     for (what, count) in [("keys", put.keys.len()), ("tags", put.tags.len())] {
         if count != 0 && count != rows {
@@ -128,8 +129,8 @@ pub(crate) fn columns_of(schema: &Schema) -> Vec<ColumnSpec> {
     schema.fields().iter().map(|field| ColumnSpec::of(field)).collect()
 }
 
-/// Tokens of each row of a column: the length of its list, or its number. A null, a negative number and a
-/// number beyond `u32` count for nothing. `None` where the column has neither lists nor whole numbers.
+/// The tokens of each row of a column: the length of a list, or the value of an integer. A null, a negative
+/// number and a number beyond `u32` count as 0. Returns `None` if the column has neither lists nor integers.
 fn counts_of(column: &ArrayRef) -> Option<Vec<u32>> {
     let counts: Vec<usize> = downcast_integer_array!(
         column => column.values().iter().map(|number| number.to_usize().unwrap_or(0)).collect(),
@@ -142,7 +143,7 @@ fn counts_of(column: &ArrayRef) -> Option<Vec<u32>> {
     Some(counts.into_iter().enumerate().map(count).collect())
 }
 
-/// Tokens of each row of a batch.
+/// The tokens of each row of a batch, summed over the `counted` columns.
 pub(crate) fn lengths_of(batch: &RecordBatch, counted: &[String]) -> Result<Vec<u32>, QueueError> {
     let mut lengths = vec![0; batch.num_rows()];
     for name in counted {
@@ -160,7 +161,7 @@ pub(crate) fn lengths_of(batch: &RecordBatch, counted: &[String]) -> Result<Vec<
     Ok(lengths)
 }
 
-/// Refuses columns of another number of rows than there are handles.
+/// Checks that there is one row of columns for each handle, and at least one.
 pub(crate) fn check_counts(rows: &[RowHandle], found: usize) -> Result<(), QueueError> {
     match rows.len() {
         0 => Err(QueueError::Empty),

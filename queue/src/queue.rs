@@ -35,20 +35,20 @@ pub(crate) struct Inner {
     pub(crate) partitions: Partitions,
     pub(crate) claims: Claims,
     pub(crate) next_chunk: Arc<AtomicU64>,
-    /// Above every row generation of removed partitions, so that their handles name no row of a later
-    /// partition.
+    /// A number above every row generation of removed partitions. A handle of a removed partition therefore
+    /// names no row of a later one.
     pub(crate) generation_floor: Arc<AtomicU32>,
-    /// The declaration of a partition that a put creates; `None` if a put creates none.
+    /// The declaration of partitions that puts create. `None` if puts create no partitions.
     put_spec: Option<PartitionSpec>,
     _lock: Option<DirLock>,
 }
 
-/// Number of partitions beyond which a put creates no further one.
+/// A put creates no partition if the queue has this many already.
 const MADE_ON_PUT_MAX: usize = 1024;
-/// Maximum length of the name of a partition that a put creates, in bytes.
+/// The maximum length of the name of a partition that a put creates, in bytes.
 const MADE_NAME_BYTES_MAX: usize = 256;
 
-/// A queue; see the crate's documentation. Clones refer to the same queue.
+/// A queue; see the crate documentation. Clones refer to the same queue.
 #[derive(Clone)]
 pub struct TransferQueue {
     pub(crate) inner: Arc<Inner>,
@@ -64,7 +64,7 @@ impl std::fmt::Debug for TransferQueue {
 }
 
 impl TransferQueue {
-    /// Declares a partition; returns the existing one if it was declared in the same way.
+    /// Declares a partition. If it exists with an equal declaration, returns the existing one.
     pub async fn declare(&self, spec: PartitionSpec) -> Result<Partition, QueueError> {
         spec.check()?;
         let find = || self.inner.partitions.lock().get(&spec.name).cloned();
@@ -80,8 +80,8 @@ impl TransferQueue {
             Record::Declare { spec: spec.clone(), generation_floor, dispositions: Dispositions::default() };
         let partitions = Arc::clone(&self.inner.partitions);
         let declared = partition.clone();
-        // Known as soon as it is durable, on the writer's thread: no rewriting of the journal comes in
-        // between.
+        // The partition is published on the writer's thread as soon as it is durable, so that the journal
+        // cannot be rewritten in between.
         let publish = move |durable: Result<(), QueueError>| {
             let _claim = claim;
             durable.map(|()| partitions.lock().entry(declared.name().to_owned()).or_insert(declared).clone())
@@ -89,8 +89,8 @@ impl TransferQueue {
         partition.record(declaration, publish).await?.declared_as(&spec)
     }
 
-    /// Removes a partition with everything in it, leased rows too. Calls that wait for its rows or for room
-    /// in it fail, because it is gone; a partition declared later under the same name is another one.
+    /// Removes a partition with all of its rows, leased rows included. Calls that wait for its rows or for
+    /// room in it fail. A partition that is declared later under the same name is a different one.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn remove(&self, name: &str) -> Result<(), QueueError> {
@@ -115,14 +115,14 @@ impl TransferQueue {
         self.inner.plane.units()
     }
 
-    /// An existing partition.
+    /// Returns an existing partition.
     pub fn partition(&self, name: &str) -> Result<Partition, QueueError> {
         let found = self.inner.partitions.lock().get(name).cloned();
         found.ok_or_else(|| QueueError::UnknownPartition { name: name.to_owned() })
     }
 
-    /// The partition that a put goes to, created by [`put_spec`](crate::QueueConfig::put_spec) if it does not
-    /// exist.
+    /// Returns the partition for a put. If it does not exist, it is created as
+    /// [`put_spec`](crate::QueueConfig::put_spec) declares.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn partition_for_put(&self, name: &str) -> Result<Partition, QueueError> {
@@ -150,7 +150,7 @@ impl TransferQueue {
             return Err(QueueError::BadRequest { reason });
         }
         match self.declare(PartitionSpec { name: name.to_owned(), ..spec.clone() }).await {
-            // Another call has declared it meanwhile.
+            // Another call has declared it in the meantime.
             Err(QueueError::DeclaredOtherwise { .. }) => self.partition(name),
             outcome => outcome,
         }
@@ -161,7 +161,7 @@ impl TransferQueue {
         self.inner.partitions.lock().values().cloned().collect()
     }
 
-    /// A description of the queue for people. Takes O(rows).
+    /// Describes the queue for people, in O(rows).
     pub fn inspect(&self) -> QueueInspection {
         QueueInspection {
             partitions: self.partitions().iter().map(Partition::inspect).collect(),
@@ -170,13 +170,13 @@ impl TransferQueue {
         }
     }
 
-    /// Ends all puts, and makes puts in progress durable. Later changes are errors. Blocks.
+    /// Ends all puts, and makes the puts in progress durable. Later changes return errors. Blocks.
     pub fn close(&self) {
         self.partitions().iter().for_each(Partition::end_of_puts);
         self.inner.log.close();
     }
 
-    /// What an acknowledged put survives.
+    /// The failure that an acknowledged put survives, unless its partition sets another durability.
     pub fn durability(&self) -> Durability {
         self.inner.log.durability()
     }

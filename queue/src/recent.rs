@@ -1,13 +1,12 @@
-//! Values that many owners have alike, kept once.
+//! A small cache that shares equal values.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// How many are remembered: kinds of puts that come by turns.
+/// The number of values that are remembered. It covers a few kinds of puts that alternate.
 const REMEMBERED: usize = 8;
 
-/// The latest values. What is asked for again is the same one, so that a million owners of it take no more
-/// than one.
+/// The most recent values. Equal values share one allocation, however many owners they have.
 #[derive(Debug)]
 pub(crate) struct Recent<T: ?Sized>(VecDeque<Arc<T>>);
 
@@ -18,10 +17,10 @@ impl<T: ?Sized> Default for Recent<T> {
 }
 
 impl<T: ?Sized + PartialEq> Recent<T> {
-    /// The recent value that is equal to `value`; `new` if there is none.
+    /// Returns the recent value that equals `value`, or remembers `new`.
     pub(crate) fn share(&mut self, value: &T, new: impl FnOnce() -> Arc<T>) -> Arc<T> {
         if let Some(at) = self.0.iter().position(|known| **known == *value) {
-            // The one of before is looked at first.
+            // The next search starts with this value.
             self.0.swap(0, at);
             return Arc::clone(&self.0[0]);
         }

@@ -1,4 +1,4 @@
-//! The names of rows.
+//! The handles of rows.
 
 pub(crate) mod runs;
 
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use runs::{RECORD_ROWS_MAX, Runs};
 
-/// Names one row permanently.
+/// A handle that names one row permanently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RowHandle {
-    /// The slot, which is reused when the row is freed.
+    /// The slot, which is reused after the row is freed.
     pub slot: u32,
-    /// The generation, which differs for any two rows of a slot.
+    /// The generation, which differs between any two rows of one slot.
     pub generation: u32,
 }

@@ -1,4 +1,4 @@
-//! Counts of a partition, the fates of its groups, and its rows by key.
+//! Counts of a partition, the fates of its groups, and rows by key.
 
 use std::collections::BTreeMap;
 
@@ -8,20 +8,20 @@ use serde_json::Value;
 use crate::record::{Dispositions, Freed};
 use crate::row::RowHandle;
 
-/// Counts of a task.
+/// The counts of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskStats {
-    /// Its name.
+    /// The name of the task.
     pub task: String,
     /// Rows that lack columns.
     pub incomplete_rows: usize,
     /// Rows that can be taken.
     pub ready_rows: usize,
-    /// Whole groups that can be taken.
+    /// Complete groups that can be taken.
     pub ready_groups: usize,
     /// Rows that are leased.
     pub leased_rows: usize,
-    /// Rows that would be ready if their storage unit were not away.
+    /// Rows that would be ready if their storage unit answered.
     #[serde(default)]
     pub away_rows: usize,
     /// Rows that the task has acked and other tasks have not.
@@ -35,20 +35,20 @@ impl TaskStats {
     }
 }
 
-/// Counts of a partition.
+/// The counts of a partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartitionStats {
     /// Existing rows.
     pub rows: usize,
-    /// Rows of puts that are on their way.
+    /// Rows that puts in progress have reserved.
     pub rows_reserved: usize,
     /// The capacity in rows.
     pub capacity_rows: usize,
-    /// Bytes of payload, where the partition bounds them: in whole KiB for each put.
+    /// The bytes of payload, in whole KiB for each put. Counted only if the partition bounds them.
     pub payload_bytes: u64,
     /// The capacity in bytes, if there is one.
     pub capacity_bytes: Option<u64>,
-    /// Existing groups, unfinished ones included.
+    /// Existing groups, including incomplete ones.
     pub groups: usize,
     /// Leases that are held.
     pub leases: usize,
@@ -58,34 +58,35 @@ pub struct PartitionStats {
     pub dispositions: Dispositions,
     /// The tasks, in order of their declaration.
     pub tasks: Vec<TaskStats>,
-    /// Rows that have each column: what has been produced.
+    /// The number of rows that have each column.
     pub columns: BTreeMap<String, usize>,
-    /// The newest policy version that a put had or that was announced.
+    /// The newest policy version of any put or announcement.
     pub policy_version: u64,
-    /// Counts the changes of the partition.
+    /// The number of changes of the partition.
     pub revision: u64,
-    /// Groups that lost rows after the revision that the call named
-    /// ([`stats_after`](crate::Partition::stats_after)), oldest first, at most 1000; empty if it named none.
+    /// The groups that lost rows after the revision in the call
+    /// ([`stats_after`](crate::Partition::stats_after)), oldest first, at most 1024. Empty if the call has no
+    /// revision.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fates: Vec<GroupFate>,
-    /// Whether further groups lost rows, which are not remembered.
+    /// Whether more groups lost rows after that revision than are remembered.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fates_missed: bool,
 }
 
-/// Why rows were freed.
+/// The reason why rows were freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Disposition {
-    /// Every task acked them.
+    /// Every task acked the rows.
     Acked,
-    /// They were dropped to make room.
+    /// The rows were dropped to make room.
     Dropped,
-    /// Their owner cleared them.
+    /// The owner cleared the rows.
     Cleared,
-    /// They could not be read back, or their storage unit is gone.
+    /// The rows could not be read back, or their storage unit is gone.
     Lost,
-    /// Their policy version was too old for a take.
+    /// The policy version of the rows was too old for a take.
     Stale,
 }
 
@@ -114,43 +115,43 @@ impl From<Freed> for Disposition {
     }
 }
 
-/// The rows of a group that were freed at one moment.
+/// The rows of a group that were freed by one change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupFate {
-    /// The partition's revision after the change.
+    /// The revision of the partition after the change.
     pub revision: u64,
     /// The group.
     pub group: String,
     /// The number of freed rows.
     pub rows: usize,
-    /// Why they were freed.
+    /// The reason why the rows were freed.
     pub fate: Disposition,
 }
 
 /// A row that has a key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KeyedRow {
-    /// Its key.
+    /// The key of the row.
     pub key: String,
-    /// Its handle.
+    /// The handle of the row.
     pub row: RowHandle,
-    /// The name of its group.
+    /// The name of the row's group.
     pub group: String,
-    /// Its owner's JSON; null if it has none.
+    /// The owner's JSON, or null if there is none.
     #[serde(default)]
     pub tags: Value,
 }
 
-/// A group that was closed before its samples were whole.
+/// A group that was closed before its samples were complete.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClosedGroup {
-    /// Its name.
+    /// The name of the group.
     pub group: String,
-    /// Samples that it was declared with.
+    /// The number of samples that the group was declared with.
     pub samples: usize,
-    /// Number of these samples that are whole.
+    /// The number of samples that are complete.
     pub samples_whole: usize,
-    /// Its rows.
+    /// The number of rows of the group.
     pub rows: usize,
 }

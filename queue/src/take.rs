@@ -1,4 +1,4 @@
-//! What a consumer asks for.
+//! The request of a consumer.
 
 mod sampler;
 
@@ -10,32 +10,33 @@ use crate::row::RowHandle;
 
 pub use sampler::{GroupSampler, ReadyGroup};
 
-/// How much a take asks for.
+/// The amount that a take requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Amount {
-    /// Single rows, whatever their groups.
+    /// Single rows of any group.
     Rows(usize),
-    /// Whole groups, all of whose rows are ready.
+    /// Complete groups whose rows are all ready.
     Groups(usize),
-    /// Whole groups until the next would exceed this many tokens, as the partition's
-    /// [`length_columns`](crate::PartitionSpec::length_columns) count them; at least one.
+    /// Complete groups, until the next one would exceed this many tokens, but at least one. The partition's
+    /// [`length_columns`](crate::PartitionSpec::length_columns) count the tokens.
     Tokens(u64),
 }
 
-/// In which order groups are taken.
+/// The order in which groups are taken.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sampler {
-    /// The order of the partition's [declaration](crate::PartitionSpec::order); oldest first if it has none.
+    /// The order that the [partition declares](crate::PartitionSpec::order), or oldest first if it declares
+    /// none.
     #[default]
     Declared,
     /// Oldest first.
     Fifo,
-    /// Greatest priority first, and the oldest of those.
+    /// Greatest priority first; among equal priorities, oldest first.
     Priority,
-    /// Newest policy version first, and the newest group of those.
+    /// Newest policy version first; among equal versions, newest group first.
     Freshest,
-    /// In an order that the seed and the number of takes before decide.
+    /// A pseudorandom order, which depends on the seed and the number of earlier takes.
     Random {
         /// The seed.
         seed: u64,
@@ -47,34 +48,35 @@ pub enum Sampler {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stale {
-    /// They stay, for other takes.
+    /// The groups stay for other takes.
     #[default]
     Skip,
-    /// Those that are not leased are freed, for every task, with the disposition `stale`.
+    /// The complete groups whose rows are ready or acked for every task are freed, with the disposition
+    /// `stale`.
     Drop,
-    /// They are given like others; [`Lease::is_stale`](crate::Lease::is_stale) distinguishes them.
+    /// The groups are handed out like others; [`Lease::is_stale`](crate::Lease::is_stale) identifies them.
     Deliver,
 }
 
 /// One of several consumers that take a batch together.
 ///
-/// When the first of them asks, the queue chooses and splits a batch of the whole amount. The shares of the
-/// others wait under leases of their own until those expire.
+/// When the first of them takes, the queue chooses a batch of the whole amount and splits it. The shares of
+/// the others wait under separate leases until those expire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Share {
-    /// The number of this data-parallel rank, from 0.
+    /// The number of this consumer's data-parallel rank, from 0.
     pub rank: u32,
-    /// Number of data-parallel ranks. Each gets other groups, with about as many tokens.
+    /// The number of data-parallel ranks. Each rank gets different groups, with about equally many tokens.
     pub ranks: u32,
     /// Whether all ranks get equally many groups; the remaining groups stay in the queue.
     #[serde(default)]
     pub equal_counts: bool,
-    /// The number of this member of its rank, from 0.
+    /// The number of this member within its rank, from 0.
     #[serde(default)]
     pub member: u32,
-    /// Number of members of a rank (tensor- or pipeline-parallel). Each gets the same rows, which are
-    /// consumed when all members have acked.
+    /// The number of members of a rank (tensor- or pipeline-parallel). All members get the same rows, which
+    /// are consumed when all members have acked.
     #[serde(default = "one")]
     pub members: u32,
 }
@@ -83,15 +85,15 @@ fn one() -> u32 {
     1
 }
 
-/// Maximum number of ranks that share a batch, and of members of a rank: it bounds the memory that a number
-/// in a request can claim.
+/// The maximum number of ranks that share a batch, and of members of a rank. It bounds the memory that a
+/// request can claim.
 const CONSUMERS_MAX: u32 = 65_536;
 
-/// Maximum size of a holder's name.
+/// The maximum length of a holder's name, in bytes.
 const HOLDER_BYTES_MAX: usize = 256;
 
 impl Share {
-    /// Rank `rank` of `ranks` with one member.
+    /// The share of rank `rank` of `ranks`, with one member per rank.
     pub fn of(rank: u32, ranks: u32) -> Self {
         Self { rank, ranks, equal_counts: false, member: 0, members: 1 }
     }
@@ -102,34 +104,36 @@ impl Share {
     }
 }
 
-/// What a consumer wants.
+/// The request of a consumer for rows.
 #[derive(Debug, Clone)]
 pub struct Take {
-    /// The task that takes.
+    /// The task that takes rows.
     pub task: String,
-    /// The maximum amount; that of all ranks together if there is a [`Share`].
+    /// The maximum amount. With a [`Share`] it is the amount of all ranks together.
     pub amount: Amount,
-    /// Minimum number of groups, or of rows if the amount is in rows. A take waits until that many are ready
-    /// or the puts have ended.
+    /// The minimum number of groups, or of rows if the amount is in rows. The take waits until that many are
+    /// ready or the puts have ended.
     pub at_least: usize,
-    /// Only these columns; all if absent.
+    /// The columns to return; all columns if absent.
     pub columns: Option<Vec<String>>,
-    /// Only these rows, and all of them; amount and order have no effect. The take waits until each is ready.
+    /// Takes exactly these rows. The take waits until each is ready. Amount and order have no effect.
     pub only: Option<Vec<RowHandle>>,
-    /// Groups whose oldest policy version is below this are stale.
+    /// Groups whose oldest policy version is less than this are stale.
     pub min_policy_version: u64,
-    /// Groups whose oldest policy version is more versions than this below the partition's newest are stale
-    /// too.
+    /// The maximum lag of a group's oldest policy version behind the newest version of the partition. Groups
+    /// that lag more are stale too.
     pub max_staleness: Option<u64>,
     /// What happens to stale groups.
     pub stale: Stale,
-    /// Which groups go first.
+    /// The order in which groups are taken.
     pub sampler: Sampler,
-    /// The part of a batch that several consumers take together; the whole if absent.
+    /// This consumer's part of a batch that several consumers take together. If absent, the consumer gets the
+    /// whole batch.
     pub share: Option<Share>,
-    /// The consumer's name for itself, which inspection shows with its leases; at most 256 bytes.
+    /// The name that the consumer gives itself, at most 256 bytes. Inspection shows it with the consumer's
+    /// leases.
     pub holder: Option<String>,
-    /// The time until which the take waits; without it the take does not wait.
+    /// The time until which the take waits. If absent, the take does not wait.
     pub deadline: Option<Instant>,
 }
 
@@ -151,22 +155,22 @@ impl Take {
         }
     }
 
-    /// Up to `count` whole groups for a task, at least one.
+    /// Takes up to `count` complete groups for a task, at least one.
     pub fn groups(task: impl Into<String>, count: usize) -> Self {
         Self::of(task, Amount::Groups(count))
     }
 
-    /// Up to `count` rows for a task, at least one.
+    /// Takes up to `count` rows for a task, at least one.
     pub fn rows(task: impl Into<String>, count: usize) -> Self {
         Self::of(task, Amount::Rows(count))
     }
 
-    /// Whole groups of up to `budget` tokens for a task, at least one.
+    /// Takes complete groups of up to `budget` tokens for a task, at least one group.
     pub fn tokens(task: impl Into<String>, budget: u64) -> Self {
         Self::of(task, Amount::Tokens(budget))
     }
 
-    /// Just these rows, for a task.
+    /// Takes exactly these rows for a task.
     pub fn only(task: impl Into<String>, rows: Vec<RowHandle>) -> Self {
         let amount = Amount::Rows(rows.len());
         Self { only: Some(rows), ..Self::of(task, amount) }
@@ -182,13 +186,13 @@ impl Take {
         Self { deadline: Some(deadline), ..self }
     }
 
-    /// The oldest version that is fresh when `newest` is the newest version.
+    /// The oldest policy version that is fresh when `newest` is the newest one.
     pub(crate) fn fresh_from(&self, newest: u64) -> u64 {
         let window = self.max_staleness.map_or(0, |most| newest.saturating_sub(most));
         self.min_policy_version.max(window)
     }
 
-    /// The version below which nothing is given.
+    /// The policy version below which no group is handed out.
     pub(crate) fn enforced_version(&self, newest: u64) -> u64 {
         if self.stale == Stale::Deliver { 0 } else { self.fresh_from(newest) }
     }
@@ -201,8 +205,8 @@ impl Take {
         }
     }
 
-    /// At least this many groups or rows: one for each rank where several share them, so that none of them
-    /// starves while the others take what comes.
+    /// The number of groups or rows that must be ready. If ranks share a batch, it is at least one for each
+    /// rank, so that no rank is left without rows.
     pub(crate) fn enough(&self) -> usize {
         let ranks = self.share.map_or(1, |share| share.ranks as usize);
         self.at_least.max(ranks.min(self.most()))

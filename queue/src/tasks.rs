@@ -1,5 +1,4 @@
-//! The one place of this crate that starts tasks and blocking work. Each has a name, which the log says when
-//! it panics.
+//! Starts all tasks and blocking work of this crate. Each has a name, which is logged when it panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -8,7 +7,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
-/// Starts a task from a thread that may have no runtime, on a tracker whose owner can wait for it.
+/// Starts a task from a thread that may have no runtime. The tracker's owner can wait for the task.
 pub(crate) fn spawn_on<F>(
     tracker: &TaskTracker,
     name: &'static str,
@@ -22,7 +21,7 @@ where
     tracker.spawn_on(named(name, task), runtime)
 }
 
-/// Runs `work` on the blocking pool, for a caller that awaits it. It cannot be aborted, and ends by itself.
+/// Runs `work` on the blocking pool, for a caller that awaits it. The work cannot be aborted.
 #[expect(clippy::disallowed_methods, reason = "this is the place that starts blocking work, under a name")]
 pub(crate) fn blocking<F, T>(name: &'static str, work: F) -> JoinHandle<T>
 where
@@ -32,7 +31,7 @@ where
     tokio::task::spawn_blocking(move || named_blocking(name, work))
 }
 
-/// Says which task panicked, and lets the panic go on to the task's owner.
+/// Logs the name of a task that panicked, and passes the panic on to the task's owner.
 async fn named<F: Future>(name: &'static str, task: F) -> F::Output {
     match AssertUnwindSafe(task).catch_unwind().await {
         Ok(output) => output,
@@ -43,7 +42,7 @@ async fn named<F: Future>(name: &'static str, task: F) -> F::Output {
     }
 }
 
-/// Says which work panicked, and lets the panic go on to the work's owner.
+/// Logs the name of the work that panicked, and passes the panic on to the work's owner.
 fn named_blocking<T>(name: &'static str, work: impl FnOnce() -> T) -> T {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(output) => output,

@@ -1,21 +1,21 @@
-//! Compatibility: the client calls of other queues, offered over the transfer queue.
+//! Compatibility: the client interfaces of other queues, on top of the transfer queue.
 //!
-//! Code that was written for another system finds that system's calls here, under their own names:
+//! Code that was written for another system finds the calls of that system here under their original names:
 //! [`TransferQueueClient`], [`DataPool`] and [`TransferDock`]. Each is a thin layer over
-//! [`Queue`](rolldock_queue::Queue), so it works in this process and against a server alike. It keeps no
-//! state of its own: all of it lies in the queue's rows, keys, tags and groups. So its state survives
-//! whatever these survive, and any number of processes may use one partition through the same calls at once.
+//! [`Queue`](rolldock_queue::Queue), so it works in this process and with a server. All of its data is in the
+//! queue's rows, keys, tags and groups. The data is therefore as durable as the queue, and any number of
+//! processes may use one partition at the same time.
 //!
 //! # Invariants of all three
-//! - Reading consumes nothing: rows come under a lease, and `consume` acks them. Rows of a dropped lease are
-//!   given out again.
-//! - A column keeps the type that it was put with, and nothing is cast. Data other than tensors (text, JSON,
-//!   ragged lists) are columns like any other.
-//! - The partition's limits hold: its rows never exceed them, however slowly consumers fetch.
+//! - Reading does not consume rows: rows come under a lease, and `consume` acks them. Rows of a dropped lease
+//!   are handed out again.
+//! - A column keeps the type of its first put, and values are never cast. Data other than tensors (text,
+//!   JSON, ragged lists) is stored in ordinary columns.
+//! - The rows never exceed the limits of the partition, even if consumers are slow.
 //!
 //! # Deliberately absent
-//! Nothing can be overwritten: a column of a row is written once. There is no padding, and there are no
-//! tensors of a framework: columns are Arrow arrays.
+//! Nothing can be overwritten: a column of a row is written once. There is no padding. There are no tensors
+//! of a framework: columns are Arrow arrays.
 
 pub mod data_pool;
 pub mod transfer_dock;

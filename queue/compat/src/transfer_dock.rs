@@ -1,9 +1,10 @@
-//! The calls of a TransferDock: experiences of one iteration by index, column by column, for consumers of
-//! which each sees every experience once.
+//! The calls of a TransferDock: the experiences of one iteration, by index and column. Each consumer gets
+//! every experience once.
 //!
-//! A dock has as many rows as an iteration has samples. The samples of a prompt stand together: with `n`
-//! samples per prompt they have the indexes `n * prompt` to `n * prompt + n - 1`, and form a group. Rows stay
-//! until [`clear`](TransferDock::clear), consumed or not, because a task of the dock itself keeps them.
+//! A dock has one row for each sample of an iteration. With `n` samples per prompt, the samples of a prompt
+//! have the indexes `n * prompt` to `n * prompt + n - 1` and form a group. Rows stay until
+//! [`clear`](TransferDock::clear), even if they are consumed, because the dock has a task that never acks
+//! them.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -39,26 +40,26 @@ use rolldock_queue::{
     Lease, PartitionSpec, Put, Queue, QueueError, RowHandle, Sampler, Take, TaskSpec, joined,
 };
 
-/// The task that keeps rows until they are cleared.
+/// The task that keeps rows until they are cleared. It never acks them.
 const KEEPER: &str = "_dock";
 
 /// The configuration of a dock.
 #[derive(Debug, Clone)]
 pub struct DockConfig {
-    /// The partition of the dock: the consumers are its tasks, and its capacity is `rows`. [`new`](Self::new)
-    /// makes it so; durability and limits in bytes may be changed.
+    /// The partition of the dock. Its tasks are the consumers, and its capacity is `rows`. [`new`](Self::new)
+    /// creates it. The durability and the limits in bytes may be changed.
     pub partition: PartitionSpec,
-    /// Samples of an iteration.
+    /// The number of samples of an iteration.
     pub rows: usize,
-    /// Samples of a prompt.
+    /// The number of samples of a prompt.
     pub n_samples_per_prompt: usize,
-    /// The order in which prompts or samples are given without indexes.
+    /// The order in which samples or prompts are handed out if the request has no indexes.
     pub sampler: Sampler,
 }
 
 impl DockConfig {
-    /// A dock whose consumers get the columns that each needs; a consumer without columns gets all existing
-    /// ones.
+    /// Creates a configuration in which each consumer gets the columns that it requires. A consumer without
+    /// columns gets all existing ones.
     pub fn new<C: Into<String>>(
         partition: impl Into<String>,
         consumers: impl IntoIterator<Item = (C, Vec<&'static str>)>,
@@ -92,18 +93,19 @@ impl DockConfig {
     }
 }
 
-/// The experiences that a consumer asks for.
+/// The experiences that a consumer requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pick {
     /// The experiences with these indexes, in this order.
     Indexes(Vec<u64>),
-    /// This many experiences, whatever their prompts.
+    /// This many experiences of any prompts.
     Samples(usize),
     /// All samples of this many prompts.
     Prompts(usize),
 }
 
-/// Experiences that a consumer holds. They are consumed, or given again when this is dropped.
+/// Experiences that a consumer holds under a lease. They are consumed, or handed out again when this is
+/// dropped.
 #[derive(Debug)]
 #[must_use = "dropping it gives its rows back"]
 pub struct Experience {
@@ -113,7 +115,7 @@ pub struct Experience {
 }
 
 impl Experience {
-    /// The columns.
+    /// The rows with the requested columns.
     pub fn batch(&self) -> &RecordBatch {
         &self.batch
     }
@@ -123,13 +125,13 @@ impl Experience {
         &self.indexes
     }
 
-    /// Consumes the rows for the consumer, as [`Lease::ack`] does. Cancel-safe: it happens whole or not at
-    /// all.
+    /// Consumes the rows for the consumer, like [`Lease::ack`]. Cancel-safe: a dropped call takes effect
+    /// completely or not at all.
     pub async fn consume(self) -> Result<(), QueueError> {
         self.lease.ack().await
     }
 
-    /// Lets the lease last for another full term. Cancel-safe.
+    /// Extends the lease by a full term. Cancel-safe.
     pub async fn renew(&self) -> Result<(), QueueError> {
         self.lease.renew().await
     }
@@ -151,7 +153,7 @@ fn at_places(batch: &RecordBatch, places: &[u64]) -> Result<RecordBatch, QueueEr
 }
 
 impl TransferDock {
-    /// Declares the dock's partition; an existing one that was declared in the same way is used with its
+    /// Declares the dock's partition. If the partition exists with an equal declaration, it is used with its
     /// rows.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
@@ -165,10 +167,10 @@ impl TransferDock {
         &self.config.partition.name
     }
 
-    /// Writes columns of the rows `indexes`. The first columns of a row make it, and later ones are added. A
-    /// column that the row already has is an error.
+    /// Writes columns of the rows `indexes`. The first columns create a row, and later ones are added to it.
+    /// Writing a column that the row already has is an error.
     ///
-    /// A dropped call may have written the rows of some prompts; each row is written completely or not at
+    /// A dropped call may have written the rows of some prompts. Each row is written completely or not at
     /// all.
     pub async fn put_experience(&self, batch: &RecordBatch, indexes: &[u64]) -> Result<(), QueueError> {
         check_counts("indexes", batch.num_rows(), indexes.len())?;
@@ -192,7 +194,7 @@ impl TransferDock {
         Ok(())
     }
 
-    /// The rows with these keys, if all exist.
+    /// Returns the rows with these keys, or `None` if any key is unknown.
     async fn rows_of(&self, keys: &[String]) -> Result<Option<Vec<RowHandle>>, QueueError> {
         if keys.is_empty() {
             return Ok(None);
@@ -204,7 +206,7 @@ impl TransferDock {
         }
     }
 
-    /// Writes rows of one prompt, some of which may exist.
+    /// Writes rows of one prompt. Some of them may already exist.
     async fn put_prompt(&self, prompt: u64, keys: &[String], batch: RecordBatch) -> Result<(), QueueError> {
         match self.put_new(prompt, keys, batch.clone()).await {
             Err(QueueError::KeyExists { .. }) => {}
@@ -217,7 +219,7 @@ impl TransferDock {
                 continue;
             }
             match self.put_new(prompt, key, row.clone()).await {
-                // Another producer was faster with another column of the row.
+                // Another producer has just created the row with other columns.
                 Err(QueueError::KeyExists { .. }) => self.add_when_there(key, row).await?,
                 outcome => outcome?,
             }
@@ -231,7 +233,7 @@ impl TransferDock {
         self.queue.put(self.partition(), put, Some(self.lease_term())).await.map(drop)
     }
 
-    /// Adds columns to a row whose first put is on its way.
+    /// Adds columns to a row whose first put is in progress.
     async fn add_when_there(&self, key: &[String], row: RecordBatch) -> Result<(), QueueError> {
         let deadline = Instant::now() + self.lease_term();
         loop {
@@ -265,11 +267,12 @@ impl TransferDock {
         Ok(())
     }
 
-    /// Gives a consumer experiences that it has not consumed, under a lease; `None` if some are missing and
-    /// no `wait` is given. The batch has only `columns`, or those that the consumer was declared with, or
-    /// all. An index whose row the consumer has consumed is an error.
+    /// Leases experiences that a consumer has not consumed. Returns `None` if some are missing and `wait` is
+    /// absent. The batch has only `columns`; if absent, the columns that the consumer declared; if it
+    /// declared none, all columns. An index that the consumer has already consumed is an error.
     ///
-    /// Cancel-safe: rows that were leased for a dropped call are given back, and a request marks nothing.
+    /// Cancel-safe: rows that were leased for a dropped call are given back. A request that gets no rows has
+    /// no effect.
     pub async fn get_experience(
         &self,
         consumer: &str,
@@ -337,7 +340,7 @@ impl TransferDock {
         Ok(task_of(&stats, self.partition(), consumer)?.acked_rows == self.config.rows)
     }
 
-    /// Empties the dock for the next iteration, leased rows too. Cancel-safe: a dropped call takes effect
+    /// Frees all rows for the next iteration, leased rows included. Cancel-safe: a dropped call takes effect
     /// completely or not at all.
     pub async fn clear(&self) -> Result<(), QueueError> {
         self.queue.clear_all(self.partition()).await.map(drop)

@@ -1,8 +1,9 @@
-//! The calls of a TransferQueue client: metadata first, data by metadata, and rows by key.
+//! The calls of a TransferQueue client: metadata first, then data by metadata, and rows by key.
 //!
-//! Metadata are handles: they name rows permanently, so a handle of a row that is gone is an error and never
-//! another row's bytes. [`get_meta`](TransferQueueClient::get_meta) returns a lease: no other consumer of the
-//! task gets the rows while it is held, and they are given out again when its holder dies.
+//! Metadata consist of handles, which name rows permanently. The handle of a row that is gone therefore
+//! causes an error and never returns the bytes of another row. [`get_meta`](TransferQueueClient::get_meta)
+//! returns a lease: while it is held, no other consumer of the task gets the rows. If its holder dies, they
+//! are handed out again.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -39,10 +40,10 @@ use tokio::time::Instant;
 use super::{bad, check_counts, task_of};
 use rolldock_queue::{Lease, Put, Queue, QueueError, RowHandle, Sampler, Share, Take, joined};
 
-/// Time that puts wait for room, unless the client sets another.
+/// The time that puts wait for room, unless the client sets another.
 const PUT_WAIT: Duration = Duration::from_secs(600);
 
-/// Names rows of a partition, in an order. It may be sent to other processes.
+/// The handles of rows of a partition, in order. They may be sent to other processes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchMeta {
     /// The partition.
@@ -51,7 +52,7 @@ pub struct BatchMeta {
     pub rows: Vec<RowHandle>,
 }
 
-/// Rows of a task under a lease. They are consumed, or given again when this is dropped.
+/// Rows that a task holds under a lease. They are consumed, or handed out again when this is dropped.
 #[derive(Debug)]
 #[must_use = "dropping it gives its rows back"]
 pub struct TakenMeta {
@@ -60,23 +61,23 @@ pub struct TakenMeta {
 }
 
 impl TakenMeta {
-    /// The rows' names.
+    /// The handles of the rows.
     pub fn meta(&self) -> &BatchMeta {
         &self.meta
     }
 
-    /// The rows' groups, keys, tags and policy versions; it has no payload.
+    /// The lease, with the groups, keys, tags and policy versions of the rows. It has no payload.
     pub fn lease(&self) -> &Lease {
         &self.lease
     }
 
-    /// Consumes the rows for the task, as [`Lease::ack`] does. Cancel-safe: a dropped call takes effect
+    /// Consumes the rows for the task, like [`Lease::ack`]. Cancel-safe: a dropped call takes effect
     /// completely or not at all.
     pub async fn consume(self) -> Result<(), QueueError> {
         self.lease.ack().await
     }
 
-    /// Gives the rows back. Cancel-safe: it happens, at the latest when the lease expires.
+    /// Gives the rows back. Cancel-safe: a dropped call takes effect at the latest when the lease expires.
     pub async fn release(self) -> Result<(), QueueError> {
         self.lease.nack().await
     }
@@ -87,25 +88,25 @@ impl TakenMeta {
 pub struct MetaRequest {
     /// The partition.
     pub partition: String,
-    /// The task that asks; its declaration says which columns its rows need.
+    /// The task that takes the rows. Its declaration has the columns that the rows need.
     pub task: String,
-    /// Number of rows, or of groups with [`whole_groups`](Self::whole_groups). The answer has exactly this
-    /// many, and fewer only after the end of puts.
+    /// The number of rows, or of groups with [`whole_groups`](Self::whole_groups). The result has exactly
+    /// this many. It may have fewer only after the end of puts.
     pub batch_size: usize,
-    /// Whether the batch size is in groups, all of whose rows are ready.
+    /// Whether the batch size counts groups, whose rows must all be ready.
     pub whole_groups: bool,
-    /// Which groups go first.
+    /// The order in which rows or groups are taken.
     pub sampler: Sampler,
-    /// The part of the batch for one of several data-parallel ranks, as a `StreamingDataLoader` of each rank
-    /// requests it. The batch size is then that of all ranks together, and members of a rank get the same
-    /// rows.
+    /// The part of the batch for one of several data-parallel ranks, as the `StreamingDataLoader` of each
+    /// rank requests it. The batch size is then the size for all ranks together. All members of a rank get
+    /// the same rows.
     pub share: Option<Share>,
-    /// Time to wait; without it the call does not wait.
+    /// The time to wait. If absent, the call does not wait.
     pub wait: Option<Duration>,
 }
 
 impl MetaRequest {
-    /// A request for the oldest rows, without waiting.
+    /// Creates a request for the oldest rows, which does not wait.
     pub fn new(partition: impl Into<String>, task: impl Into<String>, batch_size: usize) -> Self {
         Self {
             partition: partition.into(),
@@ -130,12 +131,12 @@ pub struct TransferQueueClient {
 }
 
 impl TransferQueueClient {
-    /// A client of `queue`, whose partitions are declared there.
+    /// Creates a client of `queue`. The partitions are declared on the queue itself.
     pub fn new(queue: Arc<dyn Queue>) -> Self {
         Self { queue, id: rand::random(), next_group: Arc::default(), put_wait: PUT_WAIT }
     }
 
-    /// Changes how long puts wait for room.
+    /// Sets the time that puts wait for room.
     pub fn waiting(self, put_wait: Duration) -> Self {
         Self { put_wait, ..self }
     }
@@ -144,14 +145,14 @@ impl TransferQueueClient {
         format!("put-{:016x}-{}", self.id, self.next_group.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Puts rows; waits for room as the partition says. They are a group of their own.
+    /// Puts rows as a new group. If there is no room, the partition's declaration decides what happens.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn put(&self, partition: &str, data: RecordBatch) -> Result<BatchMeta, QueueError> {
         self.put_group(partition, &self.group(), data).await
     }
 
-    /// Puts rows as the samples of the group `group`; waits for room as the partition says.
+    /// Puts rows as the group `group`. If there is no room, the partition's declaration decides what happens.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn put_group(
@@ -164,16 +165,16 @@ impl TransferQueueClient {
         Ok(BatchMeta { partition: partition.to_owned(), rows })
     }
 
-    /// Adds fields to rows: row `i` of `data` belongs to the metadata's row `i`. A field that a row already
-    /// has is an error.
+    /// Adds fields to rows. Row `i` of `data` belongs to row `i` of the metadata. Adding a field that a row
+    /// already has is an error.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn put_fields(&self, meta: &BatchMeta, data: RecordBatch) -> Result<(), QueueError> {
         self.queue.write_columns(&meta.partition, &meta.rows, data).await
     }
 
-    /// Leases rows that are ready for a task, without their payload. `None` if fewer are ready, or none ever
-    /// will be.
+    /// Leases rows that are ready for a task, without their payload. Returns `None` if too few are ready
+    /// without a wait, or if no more can become ready.
     ///
     /// Cancel-safe: rows that were leased for a dropped call are given back.
     pub async fn get_meta(&self, request: &MetaRequest) -> Result<Option<TakenMeta>, QueueError> {
@@ -198,7 +199,8 @@ impl TransferQueueClient {
         }))
     }
 
-    /// The fields of rows, all if absent, in the metadata's order. Nothing is consumed.
+    /// Reads fields of rows, in the order of the metadata; all fields if `fields` is absent. Nothing is
+    /// consumed.
     ///
     /// Cancel-safe.
     pub async fn get_data(
@@ -215,7 +217,7 @@ impl TransferQueueClient {
         Ok(task_of(&stats, partition, task)?.is_all_consumed())
     }
 
-    /// Frees rows, leased ones too. Cancel-safe: a dropped call takes effect completely or not at all.
+    /// Frees rows, leased rows included. Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn clear_samples(&self, meta: &BatchMeta) -> Result<(), QueueError> {
         self.queue.clear(&meta.partition, &meta.rows).await
     }
@@ -225,7 +227,7 @@ impl TransferQueueClient {
         self.queue.clear_all(partition).await.map(drop)
     }
 
-    /// Puts fields of a key, as [`kv_batch_put`](Self::kv_batch_put) does.
+    /// Puts the fields of one key, like [`kv_batch_put`](Self::kv_batch_put).
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn kv_put(
@@ -239,11 +241,11 @@ impl TransferQueueClient {
         self.kv_batch_put(&[key.to_owned()], partition, fields, tags).await
     }
 
-    /// Puts fields of keys, one row each. An existing key gets further fields; a field that it already has is
-    /// an error. Tags, if given, replace earlier ones; without fields only the tags change.
+    /// Puts fields of keys, with one row for each key. An existing key gets further fields; a field that it
+    /// already has is an error. Given tags replace earlier tags. Without fields, only the tags change.
     ///
-    /// A dropped call may have written some of the keys, each completely or not at all. Keys that are all new
-    /// are written together.
+    /// A dropped call may have written some of the keys. Each row is written completely or not at all. If all
+    /// keys are new, they are written together.
     pub async fn kv_batch_put(
         &self,
         keys: &[String],
@@ -268,7 +270,7 @@ impl TransferQueueClient {
             Err(QueueError::KeyExists { .. }) => {}
             outcome => return outcome.map(drop),
         }
-        // Some are there already.
+        // Some keys already exist.
         let (mut known, mut places) = (Vec::new(), Vec::new());
         for (place, key) in keys.iter().enumerate() {
             match self.queue.find(partition, Some(std::slice::from_ref(key))).await {
@@ -302,7 +304,7 @@ impl TransferQueueClient {
         self.queue.set_tags(partition, tags).await
     }
 
-    /// The rows with these keys, in their order; an unknown key is an error. Cancel-safe.
+    /// Returns the rows with these keys, in the order of the keys. An unknown key is an error. Cancel-safe.
     pub async fn kv_meta(&self, keys: &[String], partition: &str) -> Result<BatchMeta, QueueError> {
         let found = self.queue.find(partition, Some(keys)).await?;
         Ok(BatchMeta {
@@ -311,7 +313,8 @@ impl TransferQueueClient {
         })
     }
 
-    /// The fields of keys, all if absent, in the keys' order. Nothing is consumed. Cancel-safe.
+    /// Reads fields of keys, in the order of the keys; all fields if `fields` is absent. Nothing is consumed.
+    /// Cancel-safe.
     pub async fn kv_batch_get(
         &self,
         keys: &[String],
@@ -321,13 +324,13 @@ impl TransferQueueClient {
         self.get_data(&self.kv_meta(keys, partition).await?, fields).await
     }
 
-    /// All keys with their tags, null where there are none: O(keys). Cancel-safe.
+    /// Returns all keys with their tags, in O(keys). A key without tags has null. Cancel-safe.
     pub async fn kv_list(&self, partition: &str) -> Result<BTreeMap<String, Value>, QueueError> {
         let rows = self.queue.find(partition, None).await?;
         Ok(rows.into_iter().map(|row| (row.key, row.tags)).collect())
     }
 
-    /// Frees the rows with these keys. If a key is unknown, that is an error and nothing is freed.
+    /// Frees the rows with these keys. If a key is unknown, returns an error and frees nothing.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn kv_clear(&self, keys: &[String], partition: &str) -> Result<(), QueueError> {

@@ -1,6 +1,6 @@
 //! Checksummed frames of append-only files.
 //!
-//! A file begins with the magic bytes of its [`Format`]. Frames follow, one behind the other:
+//! A file begins with the magic bytes of its [`Format`]. Frames follow one after the other:
 //!
 //! ```text
 //!   length of the body      4 bytes, little-endian
@@ -9,20 +9,19 @@
 //!   body                    at least one byte
 //! ```
 //!
-//! The queue's journal, its file of leases, its snapshots and the orchestrator's ledger are such files. This
-//! crate knows nothing of what the bodies mean.
+//! The queue's journal, its lease file, its snapshots and the orchestrator's ledger are such files. This
+//! crate does not interpret the bodies.
 //!
 //! # Invariants
-//! - A frame holds what is made durable together, and a writer appends the next frame only when the one
-//!   before it is whole. So after a crash at most the last frame is torn, and nothing in it was acknowledged.
-//! - A reader passes over a torn tail and refuses any other damage: bytes that do not fit their checksum are
-//!   a torn tail only if no sound frame follows them.
-//! - The head has a checksum of its own. So a reader recognises a damaged length as damage, and never takes
-//!   it for the end of the file.
+//! - A frame holds data that is made durable together, and a writer appends a frame only when the previous
+//!   one is complete. After a crash at most the last frame is torn, and nothing in it was acknowledged.
+//! - A reader skips a torn tail and refuses any other damage. Bytes that do not match their checksum are a
+//!   torn tail only if no sound frame follows them.
+//! - The head has its own checksum. A reader therefore recognises a damaged length as damage, and does not
+//!   take it for the end of the file.
 //!
 //! # Deliberately absent
-//! The crate does not write, sync or truncate files: each writer has its own rules for what it acknowledges,
-//! and when.
+//! The crate does not write, sync or truncate files: each writer has its own rules for acknowledging data.
 //!
 //! # Example
 //! ```
@@ -45,7 +44,7 @@ mod reader;
 
 pub use reader::{Frame, ReadError, Reader};
 
-/// Bytes of a frame's head.
+/// The length of a frame's head, in bytes.
 pub const HEAD_BYTES: usize = 12;
 
 /// One kind of framed file.
@@ -60,20 +59,20 @@ pub struct Format {
     pub tail_bytes_max: u64,
 }
 
-/// A body that fits in no frame.
+/// The error for a body that is empty or too long for a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a frame has a body of bytes={bytes}, expected at least 1 and at most bytes_max={bytes_max}")]
 pub struct BodyLength {
-    /// Bytes of the body.
+    /// The length of the body in bytes.
     pub bytes: usize,
-    /// What the format allows.
+    /// The maximum length that the format allows, in bytes.
     pub bytes_max: u32,
 }
 
-/// Which part of a frame does not fit its checksum.
+/// The part of a frame that does not match its checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
-    /// The head: the length or a checksum was changed, or the length is not one that the format allows.
+    /// The head: its length or a checksum was changed, or the format does not allow the length.
     #[error("the checksum of a frame's head does not match")]
     Head,
     /// The body.
@@ -81,13 +80,13 @@ pub enum Damage {
     Body,
 }
 
-/// What lies behind the last sound frame of a file.
+/// What follows the last sound frame of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tail {
-    /// No bytes, zeros only, or a frame that is cut off. A crash left the tail like this, or a writer is at
-    /// work on it.
+    /// No bytes, only zeros, or an incomplete frame. A crash left the tail like this, or a writer is still
+    /// writing it.
     Unfinished,
-    /// A whole head or frame that is not what was written.
+    /// A complete head or frame whose bytes differ from the bytes that were written.
     Damaged(Damage),
 }
 
@@ -99,18 +98,19 @@ pub struct Head {
 }
 
 impl Head {
-    /// Reads the head at the front of `bytes`; `None` if it is not whole, or does not match its checksum.
+    /// Reads the head at the start of `bytes`. Returns `None` if the head is incomplete, does not match its
+    /// checksum or has a length of 0.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let (length, checksum, own) = (number(bytes, 0)?, number(bytes, 4)?, number(bytes, 8)?);
         (length > 0 && crc32fast::hash(&bytes[..8]) == own).then_some(Self { length, checksum })
     }
 
-    /// Bytes of the body; at least 1.
+    /// The length of the body in bytes, at least 1.
     pub fn body_bytes(self) -> u32 {
         self.length
     }
 
-    /// Whether `body` is the body that the head was made for.
+    /// Whether `body` has the length and the checksum of the head.
     pub fn matches(self, body: &[u8]) -> bool {
         body.len() == self.length as usize && crc32fast::hash(body) == self.checksum
     }
@@ -129,21 +129,21 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// What stands at the front of some bytes.
+/// What some bytes begin with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Front {
     /// A sound frame.
     Frame,
-    /// A frame, or a head, that does not end within the bytes.
+    /// A head or a frame that is incomplete.
     Cut,
     Damaged(Damage),
 }
 
 impl Format {
-    /// The frame of a body.
+    /// Makes the frame of a body.
     ///
     /// # Errors
-    /// [`BodyLength`] for an empty body, and for one of more than [`body_bytes_max`](Self::body_bytes_max)
+    /// Returns [`BodyLength`] if the body is empty or has more than [`body_bytes_max`](Self::body_bytes_max)
     /// bytes.
     pub fn frame(&self, body: &[u8]) -> Result<Vec<u8>, BodyLength> {
         let length =
@@ -155,16 +155,16 @@ impl Format {
         Ok(frame)
     }
 
-    /// Classifies `rest`, which must be all that lies behind the last sound frame of a file.
+    /// Classifies `rest`, which must be everything after the last sound frame of a file.
     pub fn tail(&self, rest: &[u8]) -> Tail {
         match self.front(rest) {
-            // A power cut may leave zeros in the place of a frame.
+            // A power cut may leave zeros in place of a frame.
             Front::Damaged(damage) if rest.iter().any(|byte| *byte != 0) => Tail::Damaged(damage),
             _ => Tail::Unfinished,
         }
     }
 
-    /// The head at the front of `bytes`, if this format allows it.
+    /// Reads the head at the start of `bytes`, if this format allows its length.
     fn head(&self, bytes: &[u8]) -> Option<Head> {
         Head::read(bytes).filter(|head| head.length <= self.body_bytes_max)
     }

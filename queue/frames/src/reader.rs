@@ -1,10 +1,10 @@
-//! Reads a framed file from front to back.
+//! Reading a framed file from start to end.
 
 use std::io::{Error, Read, Seek, SeekFrom};
 
 use super::{Damage, Format, HEAD_BYTES};
 
-/// Why a file cannot be read.
+/// The reason why a file cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The source failed.
@@ -13,12 +13,12 @@ pub enum ReadError {
     /// The file does not begin with the magic bytes of its format.
     #[error("the file begins with other bytes than its format's")]
     OtherFormat,
-    /// A frame is damaged, and what follows shows that it was whole once.
+    /// A frame is damaged, and this is not the torn tail of a crash.
     #[error("the file is damaged at offset={offset}: {damage}")]
     Damaged {
-        /// Where the frame begins; bytes from the start of the file.
+        /// The offset of the frame from the start of the file, in bytes.
         offset: u64,
-        /// What does not match.
+        /// The part that does not match.
         damage: Damage,
     },
 }
@@ -26,29 +26,29 @@ pub enum ReadError {
 /// A sound frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// Where the frame begins; bytes from the start of the file.
+    /// The offset of the frame from the start of the file, in bytes.
     pub offset: u64,
-    /// What it holds; never empty.
+    /// The body, which is never empty.
     pub body: &'a [u8],
 }
 
-/// Reads the frames of one file, one at a time: only one body is in memory.
+/// Reads the frames of one file. Only one body is in memory at a time.
 ///
-/// It reads as much as the file had at the beginning, so another process may append meanwhile.
+/// The reader reads only the given length of the file, so another process may append in the meantime.
 #[derive(Debug)]
 pub struct Reader<R> {
     source: R,
     format: Format,
-    /// Bytes of the file.
+    /// The length of the file in bytes.
     length: u64,
-    /// Bytes of its sound part, as far as it is read.
+    /// The length of the sound part that was read so far, in bytes.
     sound: u64,
     has_ended: bool,
-    /// The body that was read last.
+    /// The body of the last frame.
     body: Vec<u8>,
 }
 
-/// What the source has next; a sound frame's body is in the reader.
+/// What comes next in the source. The body of a sound frame is stored in the reader.
 enum Next {
     Frame,
     Cut,
@@ -56,10 +56,11 @@ enum Next {
 }
 
 impl<R: Read + Seek> Reader<R> {
-    /// Reads the magic bytes of a file of `length` bytes. A file that ends within them has no frames.
+    /// Reads the magic bytes of a file of `length` bytes. A file that ends within the magic bytes has no
+    /// frames.
     ///
     /// # Errors
-    /// [`ReadError::OtherFormat`] if the file begins otherwise, and [`ReadError::Io`].
+    /// Returns [`ReadError::OtherFormat`] if the file begins with other bytes, and [`ReadError::Io`].
     pub fn new(mut source: R, length: u64, format: Format) -> Result<Self, ReadError> {
         let magic_bytes = format.magic.len() as u64;
         let mut magic = vec![0; magic_bytes.min(length) as usize];
@@ -72,10 +73,10 @@ impl<R: Read + Seek> Reader<R> {
         Ok(Self { source, format, length, sound, has_ended: is_cut, body: Vec::new() })
     }
 
-    /// The next frame; `None` behind the last sound one, where a torn tail may follow.
+    /// Reads the next frame. Returns `None` after the last sound frame, which a torn tail may follow.
     ///
     /// # Errors
-    /// [`ReadError::Damaged`] for damage that is no torn tail, and [`ReadError::Io`].
+    /// Returns [`ReadError::Damaged`] for damage other than a torn tail, and [`ReadError::Io`].
     pub fn next_frame(&mut self) -> Result<Option<Frame<'_>>, ReadError> {
         if self.has_ended {
             return Ok(None);
@@ -113,8 +114,8 @@ impl<R: Read + Seek> Reader<R> {
         Ok(if head.matches(&self.body) { Next::Frame } else { Next::Damaged(Damage::Body) })
     }
 
-    /// Damage that a sound frame follows was not left by the last write, and neither was more than a crash
-    /// can leave.
+    /// Refuses damage that the last write cannot have left: damage before a sound frame, or more bytes than a
+    /// crash can leave.
     fn refuse_unless_torn(&mut self, damage: Damage) -> Result<(), ReadError> {
         let (offset, left) = (self.sound, self.length - self.sound);
         let refused = ReadError::Damaged { offset, damage };
@@ -127,12 +128,13 @@ impl<R: Read + Seek> Reader<R> {
         if self.format.has_sound_frame(&rest) { Err(refused) } else { Ok(()) }
     }
 
-    /// Bytes of the sound part so far: where the next frame begins. 0 if not even the magic bytes are whole.
+    /// The length of the sound part that was read so far, which is the offset of the next frame. It is 0 if
+    /// the magic bytes are incomplete.
     pub fn sound_bytes(&self) -> u64 {
         self.sound
     }
 
-    /// Bytes behind the sound part so far.
+    /// The number of bytes after the sound part that was read so far.
     pub fn torn_bytes(&self) -> u64 {
         self.length - self.sound
     }

@@ -13,7 +13,7 @@ fn file(bodies: &[&[u8]]) -> Vec<u8> {
     FORMAT.magic.iter().copied().chain(frames).collect()
 }
 
-/// The bodies, and how many bytes are sound.
+/// Returns the bodies, and the length of the sound part.
 fn read(bytes: &[u8]) -> Result<(Vec<Vec<u8>>, u64), ReadError> {
     let mut reader = Reader::new(Cursor::new(bytes), bytes.len() as u64, FORMAT)?;
     let mut bodies = Vec::new();
@@ -81,7 +81,7 @@ fn bodies() -> impl Strategy<Value = Vec<Vec<u8>>> {
     prop::collection::vec(prop::collection::vec(any::<u8>(), 1..20), 1..6)
 }
 
-/// A file, and where each of its frames ends, the magic bytes first.
+/// Returns a file, with the end of the magic bytes and of each frame.
 fn file_of(bodies: &[Vec<u8>]) -> (Vec<u8>, Vec<usize>) {
     let bytes = file(&bodies.iter().map(Vec::as_slice).collect::<Vec<_>>());
     let mut ends = vec![FORMAT.magic.len()];

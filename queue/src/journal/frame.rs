@@ -1,6 +1,6 @@
-//! Records in [frames](rolldock_frames): a frame's body is JSON, one record in each line.
+//! Records in [frames](rolldock_frames). The body of a frame is JSON, with one record per line.
 //!
-//! One frame holds all that is made durable together.
+//! One frame holds all records that are made durable together.
 
 use std::io::Cursor;
 use std::path::Path;
@@ -11,12 +11,12 @@ use serde::de::DeserializeOwned;
 
 use crate::error::QueueError;
 
-/// How journals, files of leases and snapshots are framed.
+/// The frame format of journals, lease files and snapshots.
 const FORMAT: Format = Format { magic: MAGIC, body_bytes_max: u32::MAX, tail_bytes_max: u64::MAX };
-/// First bytes of every journal.
+/// The first bytes of every journal.
 pub(crate) const MAGIC: &[u8] = b"ROLLDOCK-QUEUE-3\n";
 
-/// The records of one frame, not yet framed.
+/// The records of one frame, without the frame's head.
 #[derive(Debug, Default)]
 pub(crate) struct Body(Vec<u8>);
 
@@ -36,7 +36,7 @@ impl Body {
         self.0.len()
     }
 
-    /// Takes back what was pushed behind the first `length` bytes.
+    /// Removes everything after the first `length` bytes.
     pub(super) fn cut_to(&mut self, length: usize) {
         self.0.truncate(length);
     }
@@ -45,27 +45,27 @@ impl Body {
         &self.0
     }
 
-    /// The frame; nothing for an empty body.
+    /// Returns the frame, or no bytes for an empty body.
     pub(crate) fn into_frame(self) -> Result<Vec<u8>, QueueError> {
         if self.0.is_empty() { Ok(Vec::new()) } else { framed(&self.0) }
     }
 }
 
-/// A body behind its head.
+/// Returns a frame: a head, followed by `body`.
 pub(crate) fn framed(body: &[u8]) -> Result<Vec<u8>, QueueError> {
     FORMAT.frame(body).map_err(|error| QueueError::Arrow { reason: error.to_string() })
 }
 
-/// What lies behind the sound part of a journal.
+/// What follows the sound part of a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tail {
-    /// Nothing, or what a crash or a power cut leaves of a write, or what is being written.
+    /// Nothing, the rest of a write that a crash or a power cut interrupted, or a write in progress.
     Unfinished { bytes: u64 },
-    /// A whole frame, or a head, that is not what was written.
+    /// A complete frame, or a head, whose bytes differ from the bytes that were written.
     Damaged(Damage),
 }
 
-/// Says what lies behind the first `sound` bytes, as [`read_frames`] returns them.
+/// Examines what follows the first `sound` bytes, the length that [`read_frames`] returns.
 pub(crate) fn look_behind(bytes: &[u8], sound: u64) -> Tail {
     let at = (sound as usize).min(bytes.len());
     let rest = &bytes[at..];
@@ -75,10 +75,12 @@ pub(crate) fn look_behind(bytes: &[u8], sound: u64) -> Tail {
     }
 }
 
-/// Calls `each` with every record; returns the length of the sound part. A torn last frame is passed over.
+/// Calls `each` with every record and returns the length of the sound part. An incomplete last frame is
+/// skipped.
 ///
 /// # Errors
-/// [`QueueError::Corrupt`] for any other damage and for bytes that are no record, and the errors of `each`.
+/// Returns [`QueueError::Corrupt`] for any other damage and for bytes that are not a record, and the errors
+/// of `each`.
 pub(crate) fn read_frames<Record: DeserializeOwned>(
     file: &Path,
     bytes: &[u8],

@@ -1,14 +1,14 @@
-//! What clients hold, written down so that it outlives the process.
+//! The lease file: the rows that clients hold, written so that they outlive the process.
 //!
-//! A file of its own beside the journal, because it needs less: a lease is written before the client has its
-//! last rows and is never synced, so it survives the death of the process, and with the machine at worst some
-//! rows are given again. The call that gives a lease appends it, which costs a write to the system's cache
-//! and does not wait for a sync of the journal.
+//! Leases have their own file beside the journal, because they need weaker guarantees. A lease is written
+//! before its client gets the last of its rows, and the file is never synced. Leases therefore survive the
+//! death of the process. If the machine dies, at worst some rows are handed out again. The call that grants a
+//! lease appends the record. That costs a write to the page cache and no sync.
 //!
 //! # Invariants
-//! - What it says counts only as far as the journal does not say otherwise: leases of rows that are acked,
-//!   gone or held by a later lease are passed over. So it needs no order with the journal's records.
-//! - Damage ends it: the leases behind it are given again.
+//! - The journal takes precedence: leases of rows that are acked, gone or held by a later lease are skipped.
+//!   The file therefore needs no common order with the journal's records.
+//! - Reading ends at damage: the rows of later leases are handed out again.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -22,7 +22,8 @@ use super::frame::{Body, MAGIC, read_frames};
 use crate::error::QueueError;
 
 const FILE: &str = "leases.log";
-/// It is rewritten when it is larger than this and than four times what is live; bytes.
+/// The file is rewritten when it is larger than this and than four times its size after the last rewrite. In
+/// bytes.
 const REWRITE_BYTES: u64 = 1 << 20;
 
 struct State {
@@ -31,10 +32,10 @@ struct State {
     rewrite_at: u64,
 }
 
-/// Gives what clients hold now.
+/// Writes the leases that clients hold now.
 type Held = Box<dyn Fn(&mut Body) -> Result<(), QueueError> + Send + Sync>;
 
-/// The file of leases that is being written.
+/// The lease file of this process.
 pub(crate) struct LeaseLog {
     path: PathBuf,
     state: Mutex<State>,
@@ -47,8 +48,8 @@ impl std::fmt::Debug for LeaseLog {
     }
 }
 
-/// Calls `each` with what the file of `dir` says, as far as it can be read; returns the length of the sound
-/// part.
+/// Calls `each` with every record of the lease file in `dir` that can be read. Returns the length of the
+/// sound part.
 pub(crate) fn read_leases<Record: DeserializeOwned>(dir: &Path, mut each: impl FnMut(Record)) -> u64 {
     let path = dir.join(FILE);
     let Ok(bytes) = std::fs::read(&path) else { return 0 };
@@ -63,7 +64,7 @@ pub(crate) fn read_leases<Record: DeserializeOwned>(dir: &Path, mut each: impl F
 }
 
 impl LeaseLog {
-    /// Goes on behind the `sound` part of the file.
+    /// Continues the file after its first `sound` bytes.
     pub(crate) fn start(dir: &Path, sound: u64, held: Held) -> Result<Self, QueueError> {
         let path = dir.join(FILE);
         let state = if sound == 0 {
@@ -76,8 +77,8 @@ impl LeaseLog {
         Ok(Self { path, state: Mutex::new(state), held })
     }
 
-    /// Writes a record down: it is in the system's hands when this returns. Not to be called under a table's
-    /// lock.
+    /// Writes a record. The operating system has it when this call returns. Must not be called under the lock
+    /// of a table.
     pub(crate) fn append(&self, record: &impl Serialize) -> Result<(), QueueError> {
         let mut body = Body::default();
         body.push(record)?;

@@ -1,12 +1,12 @@
-//! The journal: what happened, in the order in which it happened.
+//! The journal: the changes of a queue, in the order in which they happened.
 //!
-//! It knows bytes and frames, and payload that is written in front of what is said about it. What is said, it
-//! does not know.
+//! This module handles bytes, frames and the payload that is written before its records. It does not
+//! interpret the records.
 //!
-//! A file of frames, appended by one thread. The thread takes whatever has gathered while the last write was
-//! under way and makes it durable with one sync for the payload and one for the journal: group commit. Each
-//! entry carries what has to be done when it is durable, or has failed; that runs on the writer's thread, so
-//! a caller that goes away in the middle changes nothing.
+//! The journal is a file of frames, which one thread appends (group commit). The thread collects the entries
+//! that arrive during a write, and makes them durable with one sync of the payload and one of the journal.
+//! Each entry has a callback for its success or failure. The callback runs on the writer's thread, so it runs
+//! even if the caller is dropped.
 
 mod frame;
 mod leases;
@@ -23,32 +23,32 @@ pub(crate) use frame::{Body, Tail, framed, look_behind, read_frames};
 pub(crate) use leases::{LeaseLog, read_leases};
 pub(crate) use writer::{Entry, Facts, Journal, LiveRecords, Notes, Payload, Relocate, Sink};
 
-/// The journal's file.
+/// The name of the journal file.
 const FILE: &str = "journal.log";
 
-/// The path of the journal of a queue's directory.
+/// The path of the journal in a queue's directory.
 pub(crate) fn journal_path(dir: &Path) -> PathBuf {
     dir.join(FILE)
 }
 
-/// Where a queue writes down what happens. Clones are of the same files.
+/// Where a queue writes its changes. Clones share the files.
 #[derive(Clone)]
 pub(crate) enum Log {
-    /// Nowhere: nothing outlives the process.
+    /// The queue has no directory: nothing outlives the process.
     Nowhere,
-    /// A directory that this process does not own: nothing may be written.
+    /// The queue's directory belongs to another process: nothing may be written.
     ReadOnly,
-    /// A directory.
+    /// The queue owns its directory.
     Files {
         journal: Arc<Journal>,
         leases: Arc<LeaseLog>,
-        /// What a put survives unless its partition says otherwise.
+        /// The durability of puts, unless their partition sets its own.
         durability: Durability,
     },
 }
 
 impl Log {
-    /// What a put survives unless its partition says otherwise.
+    /// The durability of puts, unless their partition sets its own.
     pub(crate) fn durability(&self) -> Durability {
         match self {
             Self::Files { durability, .. } => *durability,
@@ -60,12 +60,12 @@ impl Log {
         matches!(self, Self::ReadOnly)
     }
 
-    /// Whether there are files.
+    /// Whether changes are written to files.
     pub(crate) fn is_written(&self) -> bool {
         matches!(self, Self::Files { .. })
     }
 
-    /// Writes down what clients hold, where anything is written down. Not under a table's lock.
+    /// Writes a record to the lease file, if there is one. Must not be called under the lock of a table.
     pub(crate) fn note_lease(&self, partition: &str, record: &impl Serialize) {
         if let Self::Files { leases, .. } = self
             && let Err(error) = leases.append(record)
@@ -74,7 +74,7 @@ impl Log {
         }
     }
 
-    /// Writes what is waiting. Later changes are errors. Blocks.
+    /// Writes all waiting entries and closes the journal. Later changes fail. Blocks.
     pub(crate) fn close(&self) {
         if let Self::Files { journal, .. } = self {
             journal.close();

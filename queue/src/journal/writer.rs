@@ -1,4 +1,4 @@
-//! The thread that appends.
+//! The thread that appends to the journal.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -16,27 +16,27 @@ use crate::config::Durability;
 use crate::error::QueueError;
 use crate::store::{Appender, ChunkId, Encoded, Note};
 
-/// Entries that may wait for the writer: a sender waits when there are more.
+/// The maximum number of entries that wait for the writer. A sender waits when it is reached.
 const ENTRIES_MAX: usize = 4096;
-/// Entries made durable together.
+/// The maximum number of entries that are made durable together.
 const BATCH_MAX: usize = 1024;
-/// Payload moved at a time; bytes.
+/// The bytes of payload that are moved at a time.
 const MOVED_BYTES_MAX: u64 = 4 << 20;
-/// A rewritten journal has frames of about this size; bytes.
+/// The approximate size of the frames of a rewritten journal, in bytes.
 const FRAME_BYTES: usize = 1 << 20;
 
-/// Chunks that are written in front of what is said about them.
+/// Chunks that are written before the records that refer to them.
 pub(crate) type Payload = SmallVec<[(ChunkId, Encoded); 1]>;
-/// What the store says of each chunk of an entry's payload, in their order.
+/// The store's notes of the chunks of an entry's payload, in the same order.
 pub(crate) type Notes = SmallVec<[Note; 1]>;
-/// Says on the writer's thread, where everything has its order, what is to be written down: all of it in one
-/// frame. Nothing at all keeps the payload without a word about it; an error keeps the entry from being
-/// written.
+/// Pushes the records of an entry, all into one frame. It runs on the writer's thread, so it sees all changes
+/// in the order of the journal. If it pushes no record, the payload stays without one. If it fails, no record
+/// of the entry is written.
 pub(crate) type Facts = Box<dyn FnOnce(&[Note], &mut Body) -> Result<(), QueueError> + Send>;
-/// Runs when the entry is durable, or has failed.
+/// Called when the entry is durable or has failed.
 type Done = Box<dyn FnOnce(Result<Notes, QueueError>) + Send>;
 
-/// One thing to make durable.
+/// A change that is to be made durable.
 pub(crate) struct Entry {
     pub(crate) payload: Payload,
     pub(crate) facts: Facts,
@@ -52,14 +52,14 @@ struct Appended {
     done: Done,
 }
 
-/// Where records go, one after the other, until one cannot be written.
+/// Receives records one after the other, until one cannot be written.
 pub(crate) struct Sink<'a> {
     body: Body,
     write: &'a mut dyn FnMut(&[u8]) -> Result<(), QueueError>,
 }
 
 impl Sink<'_> {
-    /// Takes the next record.
+    /// Adds the next record.
     pub(crate) fn push(&mut self, record: &impl Serialize) -> Result<(), QueueError> {
         self.body.push(record)?;
         if self.body.len() > FRAME_BYTES {
@@ -69,14 +69,14 @@ impl Sink<'_> {
     }
 }
 
-/// Gives everything live, as records: what the journal is rewritten to. On the writer's thread, so that
-/// nothing of it changes meanwhile.
+/// Pushes all live data as records, to which the journal is rewritten. It runs on the writer's thread, so the
+/// data does not change meanwhile.
 pub(crate) type LiveRecords = Box<dyn Fn(&mut Sink<'_>) -> Result<(), QueueError> + Send>;
 
-/// What moves a chunk out of a segment that is mostly dead.
+/// Makes an entry that moves a chunk out of a segment that is mostly dead.
 pub(crate) type Relocate = Box<dyn Fn(ChunkId) -> Option<Entry> + Send>;
 
-/// The sending side.
+/// The sending side of the journal.
 #[derive(Debug)]
 pub(crate) struct Journal {
     sender: Mutex<Option<SyncSender<Entry>>>,
@@ -84,7 +84,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Starts the writer on a journal whose first `length` bytes are sound.
+    /// Starts the writer on a journal. The journal is truncated to its sound part, the first `length` bytes.
     pub(crate) fn start(
         dir: &Path,
         length: u64,
@@ -128,8 +128,8 @@ impl Journal {
         Ok(Self { sender: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)) })
     }
 
-    /// Hands an entry to the writer; `Err` gives it back when the journal is closed. Waits only when the
-    /// writer is thousands of entries behind.
+    /// Sends an entry to the writer. Returns the entry as the error if the journal is closed. Waits only if
+    /// `ENTRIES_MAX` entries are waiting.
     pub(crate) fn send(&self, entry: Entry) -> Result<(), Entry> {
         let sender = self.sender.lock().clone();
         match sender {
@@ -138,7 +138,7 @@ impl Journal {
         }
     }
 
-    /// Writes what is waiting and ends the thread.
+    /// Writes all waiting entries and ends the thread.
     pub(crate) fn close(&self) {
         drop(self.sender.lock().take());
         let thread = self.thread.lock().take();
@@ -161,22 +161,22 @@ struct Writer {
     path: PathBuf,
     file: File,
     length: u64,
-    /// The appender of a store whose payload this thread writes.
+    /// The appender of the store, if this thread writes the store's payload.
     appender: Option<Box<dyn Appender>>,
     journal_bytes: u64,
     live: LiveRecords,
     relocate: Relocate,
-    /// Chunks of segments that are mostly dead.
+    /// Chunks that are still to be moved out of segments that are mostly dead.
     leaving: Vec<ChunkId>,
-    /// Length at which the journal is rewritten.
+    /// The length at which the journal is rewritten.
     rewrite_at: u64,
-    /// Why nothing can be made durable any more.
+    /// The reason why nothing can be made durable any more.
     failed: Option<QueueError>,
 }
 
 impl Writer {
     fn run(mut self, entries: &Receiver<Entry>) {
-        // While there is something to move nothing is waited for.
+        // While chunks wait to be moved, the thread does not wait for entries.
         while let Ok(first) = if self.leaving.is_empty() { entries.recv().map(Some) } else { poll(entries) } {
             let mut batch: Vec<Entry> = first.into_iter().collect();
             batch.extend(entries.try_iter().take(BATCH_MAX - batch.len()));
@@ -186,7 +186,7 @@ impl Writer {
                 && self.failed.is_none()
                 && let Err(error) = self.rewrite()
             {
-                // The old journal is whole; the next attempt comes when it has grown by as much again.
+                // The old journal is intact. The next attempt follows after another `journal_bytes`.
                 tracing::warn!(%error, "cannot rewrite the journal");
                 self.rewrite_at = self.length + self.journal_bytes;
             }
@@ -211,7 +211,8 @@ impl Writer {
         }
     }
 
-    /// Appends an entry's payload, and what is said of it to `body`: all of that or nothing.
+    /// Appends the payload of an entry, and its records to `body`. After an error, `body` has none of its
+    /// records.
     fn append_entry(&mut self, entry: Entry, body: &mut Body) -> Appended {
         let Entry { payload, facts, done, .. } = entry;
         let (mut chunks, mut notes) = (SmallVec::new(), Notes::new());
@@ -235,7 +236,8 @@ impl Writer {
         self.appender.as_mut().ok_or_else(none)?.append(chunk, rows)
     }
 
-    /// Moves a little of what is live out of segments that are mostly dead, so that no call waits for long.
+    /// Moves some live chunks out of segments that are mostly dead. The amount is limited, so that no call
+    /// waits long.
     fn move_some(&mut self) {
         if self.leaving.is_empty()
             && let Some(appender) = &mut self.appender
@@ -257,14 +259,14 @@ impl Writer {
         }
     }
 
-    /// Payload first: a record never refers to bytes that are not there.
+    /// Writes the payload first, so that a record never refers to missing bytes.
     fn make_durable(&mut self, body: Body, synced: bool) -> Result<(), QueueError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
         let frame = body.into_frame()?;
         if frame.is_empty() {
-            // Payload becomes durable with the first record that refers to it.
+            // The payload becomes durable with the first record that refers to it.
             return Ok(());
         }
         if synced && let Some(appender) = &mut self.appender {
@@ -273,8 +275,8 @@ impl Writer {
         let sound = self.length;
         self.append(&frame)?;
         if synced && let Err(error) = self.sync() {
-            // It is unknown what the disk holds now. The refused record must not come back, and nothing
-            // may follow it.
+            // The content of the disk is now unknown. The failed record must not reappear, and no record may
+            // follow it.
             self.cut_to(sound);
             self.failed = Some(error.clone());
             return Err(error);
@@ -282,7 +284,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Appends whole or not at all: half a frame would hide everything after it.
+    /// Appends all bytes or none: half a frame would hide every later frame.
     fn append(&mut self, bytes: &[u8]) -> Result<(), QueueError> {
         use std::os::unix::fs::FileExt;
         if let Err(error) = self.file.write_all_at(bytes, self.length) {
@@ -293,8 +295,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Takes back what was appended behind `length`; where even that fails the journal takes nothing any
-    /// more.
+    /// Truncates the journal to `length`. If that fails, the journal accepts no more entries.
     fn cut_to(&mut self, length: u64) {
         self.length = length;
         if let Err(error) = self.file.set_len(length) {
@@ -310,7 +311,7 @@ impl Writer {
         File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(QueueError::io("sync", &self.dir))
     }
 
-    /// Replaces the journal by what is live, in one rename.
+    /// Replaces the journal with the live data, in one rename.
     fn rewrite(&mut self) -> Result<(), QueueError> {
         let temporary = self.dir.join("journal.new");
         let mut file = File::create(&temporary).map_err(QueueError::io("create", &temporary))?;
@@ -335,7 +336,7 @@ impl Writer {
     }
 }
 
-/// The next entry, if one is there; an error once there will be none.
+/// Returns the next entry if one is waiting, and an error if no more can come.
 fn poll(entries: &Receiver<Entry>) -> Result<Option<Entry>, RecvError> {
     match entries.try_recv() {
         Ok(entry) => Ok(Some(entry)),

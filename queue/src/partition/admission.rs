@@ -1,4 +1,4 @@
-//! The way in: what a put is checked against, what is set aside for it, and how it waits for room.
+//! Admission of puts: the checks, the reservation, and the wait for room.
 
 use tokio::time::Instant;
 
@@ -11,25 +11,25 @@ use crate::record::{Freed, PutRecord};
 use crate::row::RowHandle;
 use crate::store::{ChunkSizes, Note};
 
-/// What a put brings.
+/// The properties of a put that admission checks.
 pub(super) struct Incoming {
     pub(super) columns: Vec<ColumnSpec>,
     pub(super) rows: usize,
     pub(super) kib: u32,
-    /// Tokens of each row; empty if they are not counted.
+    /// The tokens of each row. Empty if they are not counted.
     pub(super) lengths: Vec<u32>,
-    /// Where the payload lies, if it is not in the put.
+    /// The note of the payload, if a client has stored it already.
     pub(super) note: Option<Note>,
 }
 
-/// What was set aside for a put; given back unless it is published.
+/// The resources that are reserved for a put. They are released on drop unless the put is published.
 pub(super) struct Reservation {
     room: Room,
     claim: Option<Claim>,
 }
 
 impl Reservation {
-    /// Makes the rows visible. `Err`: their group was given up meanwhile.
+    /// Makes the rows visible. Returns an error if their group was given up in the meantime.
     pub(super) fn publish(mut self, put: PutRecord, sizes: Option<&ChunkSizes>) -> Result<(), QueueError> {
         let claim = self.claim.take();
         self.room.keep();
@@ -43,7 +43,7 @@ impl Reservation {
         if let Some(sizes) = sizes {
             table.size_chunk(chunk, sizes);
         }
-        // Also where the rows are gone: the chunk is freed there.
+        // This is also done if the rows are gone: `reclaim` then frees the chunk.
         shared.keep(&mut table, chunk, note.as_ref());
         shared.tell(&mut table);
         let small = table.take_small_chunks();
@@ -66,14 +66,14 @@ impl Drop for Reservation {
     }
 }
 
-/// Where a put goes on.
+/// The result of admission.
 pub(super) enum Admitted {
     Reserved(Reservation, Vec<RowHandle>),
     Known(Vec<RowHandle>),
 }
 
 impl Partition {
-    /// Checks a put and sets aside what it needs. What was checked before a wait is checked again after it.
+    /// Checks a put and reserves its resources. The checks are repeated after each wait.
     pub(super) async fn admit(
         &self,
         put: &Put,
@@ -102,7 +102,7 @@ impl Partition {
             }
             match admission {
                 Admission::Known(rows) => return Ok(Admitted::Known(rows)),
-                // Either way the table is read again.
+                // The table is read again, whether the other put succeeded or failed.
                 _ => match deadline {
                     None => settled.await,
                     Some(deadline) => {

@@ -1,17 +1,17 @@
-//! Splitting groups over data-parallel ranks so that each has about as many tokens.
+//! Divides groups among data-parallel ranks so that all ranks have about equally many tokens.
 //!
-//! The largest differencing method of Karmarkar and Karp (1982) for k parts: the two partial splits with the
-//! widest spread are joined, the heaviest part of one with the lightest of the other, until one split is
-//! left. For equal counts the first splits are of k groups each.
+//! This is the largest differencing method of Karmarkar and Karp (1982) for k parts. It joins the two partial
+//! splits with the widest spread, the heaviest part of one with the lightest of the other, until one split is
+//! left. For equal counts, the method starts with splits of k groups each.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Parts with their weights, heaviest first.
+/// A split of some groups: the parts with their weights, heaviest first.
 #[derive(Debug, PartialEq, Eq)]
 struct Split {
     parts: Vec<(u64, Vec<usize>)>,
-    /// Its first group: ties are broken by order and not by chance.
+    /// The first group of the split. It breaks ties, so that the result is deterministic.
     first: usize,
 }
 
@@ -49,10 +49,11 @@ impl PartialOrd for Split {
     }
 }
 
-/// Above this many weights times parts the method, which looks at all parts for every weight, costs too much.
+/// The limit of weights times parts. Beyond it the differencing method, which visits all parts for every
+/// weight, costs too much.
 const DIFFERENCES_MAX: usize = 1 << 18;
 
-/// The heaviest goes to the part that is lightest by then.
+/// Assigns the heaviest weights first, each to the part that is lightest at that moment.
 fn greedy(weights: &[u64], order: &[usize], parts: usize) -> Vec<Vec<usize>> {
     let mut split = vec![Vec::new(); parts];
     let mut lightest: BinaryHeap<Reverse<(u64, usize)>> = (0..parts).map(|part| Reverse((0, part))).collect();
@@ -65,8 +66,8 @@ fn greedy(weights: &[u64], order: &[usize], parts: usize) -> Vec<Vec<usize>> {
     split
 }
 
-/// The places of `weights` in `parts` parts. With `equal_counts` a number of weights that the parts divide
-/// gives each as many.
+/// Divides `weights` into `parts` parts, and returns the indices in each part. With `equal_counts`, all parts
+/// get equally many weights, if the number of parts divides the number of weights.
 pub(super) fn balance(weights: &[u64], parts: usize, equal_counts: bool) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..weights.len()).collect();
     order.sort_by_key(|place| Reverse(weights[*place]));

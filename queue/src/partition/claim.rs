@@ -1,4 +1,4 @@
-//! Serving takes: leasing what is ready, or waiting for it.
+//! Takes: leasing ready rows, or waiting for them.
 
 use tokio::time::Instant;
 
@@ -10,14 +10,14 @@ use crate::record::Freed;
 use crate::row::RowHandle;
 use crate::take::{GroupSampler, Sampler, Stale, Take};
 
-/// What one look at the table gave.
+/// The result of one attempt to take.
 enum Attempt<'a> {
     Leased {
         lease: u64,
         rows: Vec<RowHandle>,
         fresh_from: u64,
     },
-    /// Nothing yet; told when to look again.
+    /// Nothing is ready yet. The waiter is woken when another attempt may succeed.
     Waiting {
         waiter: Waiter<'a>,
         next_expiry: Instant,
@@ -26,24 +26,24 @@ enum Attempt<'a> {
 }
 
 impl Partition {
-    /// Takes ready rows under a lease. `None`: nothing is ready now (without a deadline), or nothing ever
-    /// will be (after the end of puts).
+    /// Takes ready rows under a lease. Without a deadline, returns `None` if no row is ready now. After the
+    /// end of puts, returns `None` if no row can become ready any more.
     ///
-    /// Cancel-safe: rows that were leased for a dropped take are given back. Takers wait without holding
-    /// anything that others need.
+    /// Cancel-safe: rows that were leased for a dropped take are given back. A waiting take holds no lock and
+    /// no rows.
     pub async fn take(&self, take: &Take) -> Result<Option<Lease>, QueueError> {
         self.serve(take, None, true).await
     }
 
-    /// Takes rows without reading them: the lease has no batches. Cancel-safe, as [`take`](Self::take) is.
+    /// Takes rows without reading their payload: the lease has no batches. Cancel-safe, like
+    /// [`take`](Self::take).
     pub(crate) async fn take_unread(&self, take: &Take) -> Result<Option<Lease>, QueueError> {
         self.serve(take, None, false).await
     }
 
-    /// Takes the groups that `sampler` chooses among those that are ready; the take's own sampler does not
-    /// count.
+    /// Takes the groups that `sampler` chooses among the ready ones. The sampler of `take` is ignored.
     ///
-    /// Cancel-safe, as [`take`](Self::take) is.
+    /// Cancel-safe, like [`take`](Self::take).
     pub async fn take_by(
         &self,
         take: &Take,
@@ -80,12 +80,12 @@ impl Partition {
                     let read =
                         if reads { self.read_lease(lease, take.columns.as_deref()).await } else { Ok(lease) };
                     let mut lease = match read {
-                        // Its rows are out of reach now; there may be others.
+                        // The storage unit of the rows has just failed to answer. Other rows may be ready.
                         Err(QueueError::UnitAway { .. }) => continue,
                         read => read?,
                     };
                     if lease.rows.is_empty() {
-                        // All of them were cleared meanwhile.
+                        // All rows were cleared in the meantime.
                         continue;
                     }
                     lease.fresh_from = fresh_from;
@@ -98,13 +98,13 @@ impl Partition {
             if Instant::now() >= deadline {
                 return Err(self.late("a ready group"));
             }
-            // Either way the table is read again.
+            // The table is read again, whether the take was woken or the time is over.
             let _ = tokio::time::timeout_at(next_expiry.min(deadline), waiter.woken()).await;
             called = Some(waiter);
         }
     }
 
-    /// Frees what is too old for the take.
+    /// Frees the groups that are too old for the take.
     async fn drop_stale(&self, take: &Take) -> Result<(), QueueError> {
         let rows = {
             let mut table = self.shared.table.lock();
@@ -119,7 +119,7 @@ impl Partition {
         self.free(rows, Freed::Stale).await
     }
 
-    /// Leases what is there, or gets in line.
+    /// Leases ready rows, or adds the take to the waiting ones.
     fn try_take(&self, take: &Take, sampler: Option<&dyn GroupSampler>) -> Result<Attempt<'_>, QueueError> {
         self.shared.check_is_there()?;
         let mut table = self.shared.table.lock();
@@ -130,7 +130,7 @@ impl Partition {
         let now = Instant::now();
         let next_expiry = table.expire(now);
         let attempt = self.attempt(&mut table, task, take, sampler, now);
-        // What expired and was not taken here is others'.
+        // Rows of expired leases that this take does not take may serve other takes.
         table.wake();
         if let Some((lease, rows)) = attempt? {
             if let Some(holder) = &take.holder {
@@ -143,7 +143,7 @@ impl Partition {
         if over || take.deadline.is_none() {
             return Ok(Attempt::Nothing);
         }
-        // No lease that is made from here on is over before that.
+        // No lease that is granted after this moment expires before the end of `term`.
         let term = now + table.spec.lease();
         let next_expiry = next_expiry.map_or(term, |expiry| expiry.min(term));
         let need = if sampler.is_some() { Need::Look } else { Need::of(take) };
@@ -195,7 +195,7 @@ impl Partition {
                 let lease = table.lease(task, rows.clone(), expires);
                 return Ok(Some((lease, rows)));
             };
-            // Where there are few groups it may be others' turn.
+            // With few groups, the new shares may belong to other ranks.
             if !table.split(task, chosen, share, expires) {
                 return Ok(None);
             }

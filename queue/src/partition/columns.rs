@@ -14,15 +14,15 @@ use crate::record::{PayloadRecord, Record};
 use crate::row::{RowHandle, Runs};
 use crate::store::{Chunk, ChunkId, ChunkSizes, Encoded, NewChunk, Note};
 
-/// Columns of several groups are cut into chunks of about this size; bytes.
+/// The approximate maximum size of a chunk of columns, in bytes. The rows of one group are never divided.
 const PIECE_BYTES_MAX: usize = 1 << 20;
 
-/// Columns that are about to be written; the reservation is released when the write has ended.
+/// The reservation of columns that are about to be written. It is released when the write has ended.
 struct ColumnsReservation {
     shared: Arc<Shared>,
     rows: Vec<RowHandle>,
     columns: Vec<String>,
-    /// The columns that were not known before.
+    /// The columns with new names.
     new: Vec<ColumnSpec>,
     is_good: bool,
     token: Option<String>,
@@ -38,11 +38,11 @@ impl Drop for ColumnsReservation {
     }
 }
 
-/// Columns of rows that a client has stored by itself.
+/// Columns of rows that a client has stored directly.
 pub(crate) struct PlacedColumns {
     pub(crate) note: Note,
     pub(crate) rows: usize,
-    /// Size of the payload.
+    /// The size of the payload in bytes.
     pub(crate) bytes: u64,
 }
 
@@ -62,7 +62,7 @@ impl Piece {
     }
 }
 
-/// A piece, and its bytes where the journal's writer writes them.
+/// A piece, with its bytes if the journal's writer writes them.
 type StoredPiece = (Piece, Option<Encoded>);
 
 impl ColumnsReservation {
@@ -85,21 +85,21 @@ impl ColumnsReservation {
             table.take_small_chunks()
         };
         self.is_good = true;
-        // Every row of these was freed while the columns were on their way.
+        // All rows of these chunks were freed while the columns were written.
         self.shared.plane.free(&unneeded);
         self.shared.pack(&small);
     }
 }
 
 impl Partition {
-    /// Adds columns to existing rows: row `i` of `batch` belongs to handle `i`.
+    /// Adds columns to existing rows. Row `i` of `batch` belongs to handle `i`.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn write_columns(&self, rows: &[RowHandle], batch: RecordBatch) -> Result<(), QueueError> {
         self.write_columns_once(rows, vec![batch], None).await
     }
 
-    /// Does this once: a call with a token that was used before changes nothing.
+    /// Adds columns once: a call with an earlier token changes nothing.
     pub(crate) async fn write_columns_once(
         &self,
         rows: &[RowHandle],
@@ -118,7 +118,7 @@ impl Partition {
         self.commit_columns(reservation, pieces).await
     }
 
-    /// Adds columns that a client has brought to stores by itself, piece by piece in the order of the rows.
+    /// Adds columns that a client has stored directly. The pieces are in the order of the rows.
     pub(crate) async fn write_placed_columns(
         &self,
         rows: &[RowHandle],
@@ -150,7 +150,8 @@ impl Partition {
         self.shared.table.lock().check_rows(rows.len())
     }
 
-    /// Reserves columns of rows for this call to write. `None` if a call with this token has done so before.
+    /// Reserves columns of rows for this call. Returns `None` if an earlier call with this token has written
+    /// them.
     async fn reserve_columns(
         &self,
         rows: &[RowHandle],
@@ -170,7 +171,7 @@ impl Partition {
         Ok(begun.map(reservation))
     }
 
-    /// Writes down what has been reserved and stored.
+    /// Writes the records of columns that are reserved and stored.
     async fn commit_columns(
         &self,
         reservation: ColumnsReservation,
@@ -193,7 +194,7 @@ impl Partition {
         self.write(written, move |durable| durable.map(|()| reservation.publish(&published))).await
     }
 
-    /// The groups of rows, for as many rows as follow each other.
+    /// The groups of rows, as runs: the name of each group, and its number of consecutive rows.
     pub(crate) async fn groups_of(&self, rows: &[RowHandle]) -> Result<Vec<(String, usize)>, QueueError> {
         self.visible(rows).await;
         let table = self.shared.table.lock();
@@ -208,7 +209,8 @@ impl Partition {
         Ok(runs.collect())
     }
 
-    /// Rows in pieces of at most about [`PIECE_BYTES_MAX`], or of one group.
+    /// Cuts rows into pieces of about [`PIECE_BYTES_MAX`] bytes or less. It cuts only between groups: a
+    /// larger group stays in one piece.
     fn cut(&self, rows: &[RowHandle], all: Chunk) -> Result<Vec<(Range<usize>, Chunk)>, QueueError> {
         if all.held_bytes() <= PIECE_BYTES_MAX {
             return Ok(vec![(0..rows.len(), all)]);
@@ -235,7 +237,7 @@ impl Partition {
         ranges.map(|(start, end)| Ok((start..end, all.slice(start, end - start)?))).collect()
     }
 
-    /// Hands pieces to where payload lies; what of them the journal's writer is to write comes back.
+    /// Puts pieces into their stores. Returns the bytes of a piece if the journal's writer must write them.
     async fn store_pieces(
         &self,
         handles: &[RowHandle],
@@ -265,8 +267,8 @@ impl Partition {
         Ok(placed)
     }
 
-    /// Begins a change under the table's lock, unless a change with its token was made before or is in
-    /// progress, which it then awaits. Returns `None` if the change was made before.
+    /// Begins a change under the table's lock. If a change with its token is in progress, waits for that
+    /// first. Returns `None` if a change with its token was already made.
     pub(super) async fn begin_once<T>(
         &self,
         token: Option<&String>,

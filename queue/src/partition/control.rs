@@ -1,5 +1,5 @@
-//! The calls of a partition that are not about its rows: counts and changes, keys and tags, policy versions,
-//! and resets of tasks.
+//! Calls of a partition that do not change its set of rows: counts and changes, keys and tags, policy
+//! versions, resets of tasks and the end of puts.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::row::RowHandle;
 use crate::stats::{KeyedRow, PartitionStats};
 
 impl Partition {
-    /// Counts that cost nothing to read.
+    /// Returns counts of the partition. They are cheap to read.
     pub fn stats(&self) -> PartitionStats {
         let table = self.shared.table.lock();
         PartitionStats {
@@ -36,21 +36,21 @@ impl Partition {
         }
     }
 
-    /// Rows that are ready for a task.
+    /// The number of rows that are ready for a task.
     pub fn ready_rows(&self, task: &str) -> Result<usize, QueueError> {
         let table = self.shared.table.lock();
         Ok(table.ready_row_count(table.task(task)?))
     }
 
-    /// Whole groups that are ready for a task.
+    /// The number of complete groups that are ready for a task.
     pub fn ready_groups(&self, task: &str) -> Result<usize, QueueError> {
         let table = self.shared.table.lock();
         Ok(table.ready_group_count(table.task(task)?))
     }
 
-    /// The counts as soon as the partition's [`revision`](PartitionStats::revision) is above `revision`, at
-    /// the latest at `deadline`; with the [fates](PartitionStats::fates) since. Changes that come faster than
-    /// they are asked for are seen together. Cancel-safe.
+    /// Returns the counts when the partition's [`revision`](PartitionStats::revision) exceeds `revision`, at
+    /// the latest at `deadline`. They include the [fates](PartitionStats::fates) since `revision`. Several
+    /// fast changes may be reported together. Cancel-safe.
     pub async fn stats_after(&self, revision: u64, deadline: Instant) -> PartitionStats {
         loop {
             let changed = self.shared.changed.notified();
@@ -60,15 +60,16 @@ impl Partition {
             let mut stats = self.stats();
             if stats.revision > revision || tokio::time::timeout_at(deadline, changed).await.is_err() {
                 (stats.fates, stats.fates_missed) = self.shared.table.lock().fates.after(revision);
-                // One may have been noted since; it is told the next time.
+                // A fate may have been noted after the counts were read. The next call returns it.
                 stats.fates.retain(|fate| fate.revision <= stats.revision);
                 return stats;
             }
         }
     }
 
-    /// Ends the puts in this process: takers see the end instead of waiting for more. Nothing is written
-    /// down: a process that opens the queue again may put more, unless [`end`](Self::end) has been called.
+    /// Ends the puts in this process: takers see the end instead of waiting for more rows. The end is not
+    /// written to the journal. A process that opens the queue again can put more rows, unless
+    /// [`end`](Self::end) has been called.
     pub fn end_of_puts(&self) {
         {
             let mut table = self.shared.table.lock();
@@ -78,8 +79,8 @@ impl Partition {
         self.shared.room.close();
     }
 
-    /// Ends the puts permanently: takers see the end instead of waiting for more, also takers of a later
-    /// process. Repeating the call changes nothing.
+    /// Ends the puts permanently: takers see the end instead of waiting for more rows, even after the queue
+    /// is opened again. A repeated call has no effect.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn end(&self) -> Result<(), QueueError> {
@@ -100,7 +101,7 @@ impl Partition {
         self.record(record, apply).await
     }
 
-    /// Waits until there is no row and no put in progress. Cancel-safe.
+    /// Waits until there are no rows and no puts in progress. Cancel-safe.
     pub async fn drained(&self) {
         loop {
             let changed = self.shared.changed.notified();
@@ -115,7 +116,7 @@ impl Partition {
         }
     }
 
-    /// The rows with these keys; an error if no row has a key.
+    /// Returns the rows with these keys, or an error if a key belongs to no row.
     pub fn find(&self, keys: &[String]) -> Result<Vec<KeyedRow>, QueueError> {
         let table = self.shared.table.lock();
         let unknown =
@@ -123,7 +124,7 @@ impl Partition {
         keys.iter().map(|key| table.find(key).ok_or_else(|| unknown(key))).collect()
     }
 
-    /// All rows that have keys, in order of the keys: O(keys).
+    /// Returns all rows that have keys, ordered by key, in O(keys).
     pub fn keyed_rows(&self) -> Vec<KeyedRow> {
         self.shared.table.lock().keyed_rows()
     }
@@ -133,20 +134,20 @@ impl Partition {
         self.shared.table.lock().spec.capacity_rows
     }
 
-    /// The rows among these that are not gone.
+    /// Returns the rows that still exist.
     pub(crate) fn still_there(&self, mut rows: Vec<RowHandle>) -> Vec<RowHandle> {
         let table = self.shared.table.lock();
         rows.retain(|row| table.row(*row).is_ok());
         rows
     }
 
-    /// All groups with their rows: O(rows).
+    /// Returns all groups with their rows, in O(rows).
     pub(crate) fn groups(&self) -> std::collections::BTreeMap<String, Vec<RowHandle>> {
         let table = self.shared.table.lock();
         table.groups.values().map(|group| (group.key.clone(), group.rows.clone())).collect()
     }
 
-    /// Replaces the tags of rows. If a row is gone, that is an error and nothing is changed.
+    /// Replaces the tags of rows. If a row is gone, returns an error and changes nothing.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn set_tags(&self, tags: Vec<(RowHandle, Value)>) -> Result<(), QueueError> {
@@ -161,7 +162,7 @@ impl Partition {
         self.apply(record, move |table| table.set_tags(tags)).await
     }
 
-    /// Makes all existing rows that a task has acked ready for it again; returns their number.
+    /// Makes the existing rows that a task has acked ready for it again. Returns their number.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn reset(&self, task: &str) -> Result<usize, QueueError> {
@@ -170,8 +171,8 @@ impl Partition {
         self.apply(record, move |table| table.reset(number)).await
     }
 
-    /// Announces a newer policy version, from which [`max_staleness`](crate::Take::max_staleness) counts. A
-    /// version that is older than the newest changes nothing.
+    /// Announces a newer policy version, which [`max_staleness`](crate::Take::max_staleness) refers to. A
+    /// version that is not newer has no effect.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn announce(&self, policy_version: u64) -> Result<(), QueueError> {
@@ -179,7 +180,7 @@ impl Partition {
         self.apply(record, move |table| table.raise_version(policy_version)).await
     }
 
-    /// Changes the table once `record` is durable.
+    /// Writes `record`, and changes the table once it is durable.
     pub(super) async fn apply<T: Send + 'static>(
         &self,
         record: Record,

@@ -1,5 +1,5 @@
-//! Reading a [cut](super::table): what a partition was at one moment, slice by slice while it goes on
-//! changing.
+//! Reading a [cut](super::table): the state of a partition at one moment, read slice by slice while the
+//! partition changes.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use super::table::{Table, declaration, rest};
 use crate::record::Record;
 use crate::store::{ChunkId, Source};
 
-/// Reads a cut, the declaration first. Not to be dropped under the table's lock.
+/// Reads a cut, starting with the declaration. Must not be dropped under the table's lock.
 #[derive(Debug)]
 pub(crate) struct CutReader {
     partition: Partition,
@@ -18,14 +18,14 @@ pub(crate) struct CutReader {
 }
 
 impl CutReader {
-    /// A cut at this moment of `table`, which is the partition's.
+    /// Begins a cut of the partition at this moment. `table` must be the partition's table.
     pub(crate) fn begin(partition: &Partition, table: &mut Table) -> Self {
         let number = table.begin_cut(partition.shared.plane.clone());
         let (first, last) = (Some(declaration(table)), rest(table));
         Self { partition: partition.clone(), number, first, last }
     }
 
-    /// The next records; none at the end. Blocks while it opens segments.
+    /// Reads the next records. Returns `None` at the end. Blocks while it opens segments.
     pub(crate) fn read(&mut self) -> Option<(Vec<Record>, HashMap<ChunkId, Source>)> {
         if let Some(declaration) = self.first.take() {
             return Some((vec![declaration], HashMap::new()));
@@ -41,7 +41,7 @@ impl CutReader {
 
 impl Drop for CutReader {
     fn drop(&mut self) {
-        // What it kept goes outside the lock.
+        // The records that the cut stored are dropped outside the lock.
         let _kept = { self.partition.shared.table.lock().end_cut(self.number) };
     }
 }

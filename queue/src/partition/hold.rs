@@ -41,21 +41,21 @@ impl Hold for Held {
     }
 
     fn abandon(&self) {
-        // It may have expired; then its rows were given back already.
+        // The lease may have expired; its rows were then already given back.
         let _ = self.partition.nack_lease(self.id);
     }
 }
 
 impl Partition {
-    /// The lease `id` of the existing rows among these, without their payload.
+    /// Creates the lease `id` for those of the rows that still exist, without payload.
     pub(super) fn lease_of(&self, id: u64, member: u32, rows: Vec<RowHandle>) -> Lease {
         let hold = Held { partition: self.clone(), id, member };
         let (rows, labels) = self.labels(rows);
         Lease::new(Box::new(hold), id, rows, labels, Vec::new())
     }
 
-    /// Reads the payload of leased rows; those that were cleared meanwhile are left out. On an error the rows
-    /// are given back, but for those whose payload is damaged: they are lost, with the whole of their groups.
+    /// Reads the payload of leased rows. Rows that were cleared in the meantime are left out. After an error
+    /// the rows are given back, except those with damaged payload: these are lost, with their whole groups.
     pub(crate) async fn read_lease(
         &self,
         mut lease: Lease,
@@ -75,7 +75,8 @@ impl Partition {
                     (lease.rows, lease.labels) = (rows, labels);
                 }
                 error @ QueueError::Corrupt { .. } => {
-                    // They would stand before every later row for ever, and the rest of a group is no group.
+                    // Otherwise the rows would block every later row, and the rest of their groups would be
+                    // incomplete.
                     let groups = self.shared.table.lock().rows_of_groups_of(&lease.rows[failure.rows]);
                     self.lose(&groups, &error).await;
                     return Err(error);
@@ -85,7 +86,7 @@ impl Partition {
         }
     }
 
-    /// The existing rows among these, and their labels.
+    /// Returns those of the rows that still exist, and their labels.
     fn labels(&self, mut rows: Vec<RowHandle>) -> (Vec<RowHandle>, Labels) {
         let table = self.shared.table.lock();
         rows.retain(|row| table.row(*row).is_ok());
@@ -112,7 +113,7 @@ impl Partition {
         (rows, labels)
     }
 
-    /// Consumes a lease's rows; repeating an ack succeeds without effect. Cancel-safe.
+    /// Acks a lease. A repeated ack has no effect. Cancel-safe.
     pub(crate) async fn ack_lease(&self, id: u64, member: u32) -> Result<(), QueueError> {
         loop {
             let settled = self.shared.changed.notified();
@@ -148,7 +149,7 @@ impl Partition {
                 Ok(_) => {
                     let mut table = owner.table.lock();
                     let released = table.finish_ack_of(id, task, &rows);
-                    // Calls that wait for the end of this lease.
+                    // Some calls wait for the end of this lease.
                     owner.tell(&mut table);
                     drop(table);
                     owner.reclaim(&released);
@@ -167,7 +168,7 @@ impl Partition {
         outcome.await.unwrap_or(Err(closed))
     }
 
-    /// Writes a lease down, so that it outlives this process.
+    /// Writes a lease to the lease file, so that it outlives this process.
     fn record_lease(&self, id: u64) {
         let recorded = {
             let mut table = self.shared.table.lock();
@@ -180,7 +181,7 @@ impl Partition {
         }
     }
 
-    /// Gives a lease's rows back.
+    /// Ends a lease and gives its rows back.
     pub(crate) fn nack_lease(&self, id: u64) -> Result<(), QueueError> {
         {
             let mut table = self.shared.table.lock();

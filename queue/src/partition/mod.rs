@@ -1,4 +1,4 @@
-//! A partition: puts, takes and acks over the control plane's table and the payload's store.
+//! A partition: puts, takes and acks, on top of the table (control plane) and the stores (data plane).
 
 mod admission;
 mod balance;
@@ -44,7 +44,7 @@ use room::FreeRoom;
 use table::{Admission, Chosen, Claim, Released, Size};
 pub(crate) use table::{Table, lease_records};
 
-/// Makes the records of an entry, once the store has returned the note of its payload.
+/// Makes the records of an entry, once the store has returned the notes of its payload.
 type Recorder = Box<dyn FnOnce(&[Note]) -> Vec<Record> + Send>;
 
 /// The state that the partitions of a queue share.
@@ -59,23 +59,24 @@ pub(crate) struct Shared {
     pub(crate) name: String,
     pub(crate) table: Mutex<Table>,
     pub(crate) room: FreeRoom,
-    /// Something changed. Takes do not wait for this: see [`waiting`].
+    /// Notified when the partition changes. Takes do not wait for this: see [`waiting`].
     pub(crate) changed: Notify,
-    /// Whether bytes are counted.
+    /// Whether the payload is counted in bytes.
     counts_bytes: bool,
-    /// What an acknowledged put survives.
+    /// The failure that an acknowledged put survives.
     durability: Durability,
     pub(crate) plane: Plane,
     log: Log,
     pub(crate) next_chunk: Arc<AtomicU64>,
-    /// Set when the partition is being removed: nothing more is written about it.
+    /// Set when the partition is being removed: no more records of it are written.
     removed: Arc<AtomicBool>,
-    /// Counts attempts of takes.
+    /// The number of attempts of takes.
     #[cfg(test)]
     looks: AtomicU64,
 }
 
-/// Records about rows, each of as many as one may have; whether each is the last.
+/// Makes the records for some rows, each with as many rows as a record may have. `record` also gets whether
+/// it makes the last one.
 fn in_records(rows: &[RowHandle], record: impl Fn(Vec<RowHandle>, bool) -> Record) -> Vec<Record> {
     if rows.is_empty() {
         return vec![record(Vec::new(), true)];
@@ -85,7 +86,7 @@ fn in_records(rows: &[RowHandle], record: impl Fn(Vec<RowHandle>, bool) -> Recor
     rows.map(|(number, rows)| record(rows.to_vec(), number == last)).collect()
 }
 
-/// A partition; clones refer to the same partition.
+/// A partition. Clones refer to the same partition.
 #[derive(Clone)]
 pub struct Partition {
     pub(crate) shared: Arc<Shared>,
@@ -102,14 +103,14 @@ impl Shared {
         ChunkId(self.next_chunk.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Frees what the table has released: room first, payload outside the lock.
+    /// Frees released resources: first the room, then the payload. Must not be called under the table's lock.
     fn reclaim(&self, released: &Released) {
         self.room.release(released.size);
         self.plane.free(&released.chunks);
         self.shrink(&released.sparse);
     }
 
-    /// Makes `record` as durable as the queue is, and then calls `done`, on any thread.
+    /// Makes `record` as durable as the partition's puts, and then calls `done`, on any thread.
     fn commit(
         &self,
         payload: Payload,
@@ -133,7 +134,7 @@ impl Shared {
         }
     }
 
-    /// Writes down which leases gave their rows back. Must not be called under the table's lock.
+    /// Writes the ends of leases to the lease file. Must not be called under the table's lock.
     fn record_ends(&self) {
         let leases = self.table.lock().take_unrecorded_ends();
         if !leases.is_empty() {
@@ -142,7 +143,7 @@ impl Shared {
         }
     }
 
-    /// Wakes the calls that a change of the table may serve.
+    /// Raises the revision, and wakes the calls that the change may serve.
     fn tell(&self, table: &mut Table) {
         table.revision += 1;
         table.wake_after_change();
@@ -181,7 +182,8 @@ impl Partition {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Writes a record without payload; calls `apply` when it is durable, even if the caller was cancelled.
+    /// Writes a record without payload. Calls `apply` when it is durable or has failed, even if the caller
+    /// was cancelled.
     pub(crate) async fn record<T: Send + 'static>(
         &self,
         record: Record,
@@ -190,7 +192,7 @@ impl Partition {
         self.record_all(vec![record], apply).await
     }
 
-    /// Writes several records, which become durable together or not at all.
+    /// Writes several records. They become durable together or not at all.
     async fn record_all<T: Send + 'static>(
         &self,
         records: Vec<Record>,
@@ -204,7 +206,7 @@ impl Partition {
         outcome.await.unwrap_or(Err(QueueError::Closed { partition: self.shared.name.clone() }))
     }
 
-    /// Returns the partition if it was declared with `spec`.
+    /// Returns the partition if its declaration equals `spec`.
     pub(crate) fn declared_as(self, spec: &PartitionSpec) -> Result<Self, QueueError> {
         let there = self.spec();
         if there == *spec {
@@ -214,7 +216,7 @@ impl Partition {
         Err(QueueError::DeclaredOtherwise { name: spec.name.clone(), what })
     }
 
-    /// Its name.
+    /// The name of the partition.
     pub fn name(&self) -> &str {
         &self.shared.name
     }
@@ -224,13 +226,13 @@ impl Partition {
         self.shared.table.lock().spec.clone()
     }
 
-    /// The opaque records that came with puts, in order of the puts. They outlive their rows, so that the
-    /// owner knows what it has put, until it forgets them.
+    /// Returns the owner's records of puts, in the order of the puts. They outlive their rows, until the
+    /// owner forgets them.
     pub fn records(&self) -> Vec<String> {
         self.shared.table.lock().records().cloned().collect()
     }
 
-    /// Forgets the oldest `count` records.
+    /// Forgets the oldest `count` records of the owner.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn forget_records(&self, count: usize) -> Result<(), QueueError> {
@@ -239,14 +241,14 @@ impl Partition {
         self.record(record, move |durable| durable.map(|()| shared.table.lock().forget_records(count))).await
     }
 
-    /// Frees rows, leased or not. If a row is gone, that is an error and nothing is freed.
+    /// Frees rows, leased or not. If a row is gone, returns an error and frees nothing.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn clear(&self, rows: &[RowHandle]) -> Result<(), QueueError> {
         self.clear_once(rows, None).await
     }
 
-    /// Does this once: a call with a token that was used before changes nothing.
+    /// Frees rows once: a call with an earlier token changes nothing.
     pub(crate) async fn clear_once(
         &self,
         rows: &[RowHandle],
@@ -260,7 +262,7 @@ impl Partition {
         self.free_once(rows.to_vec(), Freed::Cleared, token).await
     }
 
-    /// Notes that payload is out of reach, or within reach again.
+    /// Sets whether the payload of these chunks can be read.
     pub(crate) fn set_away(&self, chunks: &[ChunkId], is_away: bool) {
         let mut table = self.shared.table.lock();
         chunks.iter().for_each(|chunk| table.set_away(*chunk, is_away));
@@ -311,7 +313,7 @@ impl Partition {
             }
             durable?;
             let released = table.remove(&rows, why);
-            // Who waits for the end of what was held.
+            // Some calls wait for the end of leases on these rows.
             shared.tell(&mut table);
             drop(table);
             shared.reclaim(&released);
@@ -320,7 +322,7 @@ impl Partition {
         self.record_all(records, apply).await
     }
 
-    /// A description of the partition for people. Takes O(rows).
+    /// Describes the partition for people, in O(rows).
     pub fn inspect(&self) -> PartitionInspection {
         let mut table = self.shared.table.lock();
         table.expire(Instant::now());

@@ -1,9 +1,9 @@
-//! Rows that get another place: their chunk is mostly dead, or one of many small ones, or lies where it
-//! cannot stay.
+//! Moving rows to another chunk: because most of their chunk is dead, because their chunk is one of many
+//! small ones, or because a store must give the chunk up.
 //!
-//! The rows of chunks that are still needed are copied to a chunk of their own, and from one moment on the
-//! table finds them there. A call that read the table before that moment and reads the payload after it gets
-//! the error that the chunk is gone, and asks again. Handles, leases and acks are not affected.
+//! The needed rows are copied to a new chunk, and then the table refers to it. A call may have read the table
+//! before that moment and may read the payload after it. It then gets the error that the chunk is gone, and
+//! reads the table again. Handles, leases and acks are not affected.
 
 use std::slice::from_ref;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::journal::{Body, Entry, Facts, Notes, Payload};
 use crate::record::{PayloadRecord, Record};
 use crate::store::{Chunk, ChunkId, Encoded, Live, Note, Resident, runs};
 
-/// The rows that still need a chunk, on their way to another one.
+/// The rows that still need a chunk, and the chunk to which they move.
 struct Moving {
     what: Move,
     to: ChunkId,
-    /// Theirs in the old chunk.
+    /// The indices of the rows in the old chunk.
     places: Vec<u32>,
     columns: Vec<String>,
 }
@@ -35,7 +35,7 @@ impl Moving {
 }
 
 impl Table {
-    /// The names of a chunk's columns, if any row needs it.
+    /// The names of a chunk's columns, if any row needs the chunk.
     fn chunk_columns(&self, chunk: ChunkId) -> Option<Vec<String>> {
         let (first, _) = self.chunk_rows(chunk).into_iter().next()?;
         let part = self.row(first).ok()?.parts.iter().find(|part| part.chunk == chunk)?;
@@ -51,7 +51,7 @@ impl Shared {
         Some(Moving { what: Move { from, rows }, to: self.new_chunk(), places, columns })
     }
 
-    /// The copy is there: from here on rows are found in it.
+    /// Switches the rows to the copy, and frees the old chunks.
     fn finish_move(&self, moves: &[Move], to: ChunkId, note: Option<&Note>, held_bytes: u64) {
         let needed = {
             let mut table = self.table.lock();
@@ -60,13 +60,13 @@ impl Shared {
             table.needs(to)
         };
         if !needed {
-            // Every row was freed while the copy was made.
+            // All rows were freed while the copy was made.
             self.plane.free(&[to]);
         }
         self.plane.free(&moves.iter().map(|one| one.from).collect::<Vec<_>>());
     }
 
-    /// Most rows of these chunks are gone: the others are made to give up the bytes of those that are.
+    /// Frees the space of dead rows in chunks that are mostly dead.
     pub(super) fn shrink(&self, sparse: &[ChunkId]) {
         for chunk in sparse {
             match self.plane.resident(*chunk) {
@@ -76,14 +76,14 @@ impl Shared {
         }
     }
 
-    /// Tells a chunk's store which of its rows are still needed.
+    /// Tells the store of a chunk which rows are still needed.
     pub(crate) fn thin(&self, chunk: ChunkId) {
         let (live, of) = self.table.lock().live_share(chunk);
         let places = || self.table.lock().chunk_rows(chunk).iter().map(|(_, place)| *place).collect();
         self.plane.thin(chunk, &Live::new(live, of, &places));
     }
 
-    /// Copies what is needed of a chunk, and of the copy again if most of it has gone meanwhile.
+    /// Copies the needed rows of a chunk. If most of the copy is dead by then, copies it again.
     fn compact(&self, store: &dyn Resident, chunk: ChunkId) {
         let mut next = Some(chunk);
         while let Some(chunk) = next.take() {
@@ -104,7 +104,7 @@ impl Shared {
         }
     }
 
-    /// Makes one chunk of small ones with the same columns.
+    /// Joins small chunks with the same columns.
     pub(super) fn pack(&self, small: &[ChunkId]) {
         let Some(store) = self.plane.own().resident() else { return };
         let mut kinds: Vec<Vec<(ChunkId, Chunk)>> = Vec::new();
@@ -132,7 +132,7 @@ impl Shared {
                     let (to, held_bytes) = (self.new_chunk(), copy.held_bytes() as u64);
                     store.insert(to, copy);
                     self.finish_move(&moves, to, None, held_bytes);
-                    // Where most rows went meanwhile.
+                    // Most rows may have been freed in the meantime.
                     if self.table.lock().is_sparse(to) {
                         self.compact(store, to);
                     }
@@ -144,13 +144,13 @@ impl Shared {
         }
     }
 
-    /// What has a chunk written again; `None` where it is not of this partition, or cannot be read: then a
-    /// consumer that takes its rows is told.
+    /// Makes an entry that writes a chunk again. Returns `None` if the chunk does not belong to this
+    /// partition or cannot be read. If it cannot be read, consumers of its rows get the error.
     pub(crate) fn relocation(self: &Arc<Self>, chunk: ChunkId) -> Option<Entry> {
         let moving = self.moving(chunk)?;
         let payload = match self.plane.pin(chunk, &moving.columns).bytes_of(&moving.places) {
             Ok(payload) => Encoded::from(vec![payload]),
-            // Freed meanwhile: there is nothing to move.
+            // The chunk was freed in the meantime: nothing is left to move.
             Err(QueueError::ChunkGone { .. }) => return None,
             Err(error) => {
                 tracing::error!(partition = %self.name, %error, "a chunk stays in its segment: it cannot be read");
@@ -175,8 +175,8 @@ impl Shared {
 }
 
 impl Partition {
-    /// Moves a chunk from its unit to another one, or to the queue's own store where there is none. Says
-    /// whether it was of this partition.
+    /// Moves a chunk from its storage unit to another unit, or to the queue's own store if no unit accepts
+    /// it. Returns whether the chunk belongs to this partition.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub(crate) async fn move_off(&self, chunk: ChunkId) -> Result<bool, QueueError> {
@@ -192,7 +192,7 @@ impl Partition {
                     let rows = found.chunk.slice(found.first, wanted.rows)?;
                     pieces.extend(rows.pieces().iter().cloned());
                 }
-                // Freed meanwhile: what is left moves at the next turn.
+                // The chunk was freed in the meantime. Its remaining rows move with the next call.
                 Err(QueueError::StaleHandle { .. } | QueueError::ChunkGone { .. }) => return Ok(true),
                 Err(error) => return Err(error),
             }

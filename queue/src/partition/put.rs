@@ -13,24 +13,25 @@ use crate::record::{PayloadRecord, PutRecord, Record};
 use crate::row::RowHandle;
 use crate::store::{Chunk, Note, Stored, payload_bytes};
 
-/// Rows that a client has stored by itself, and what the queue has to know of them.
+/// Rows that a client has stored directly, with the properties that the queue needs.
 pub(crate) struct PlacedRows {
     pub(crate) note: Note,
     pub(crate) rows: usize,
     pub(crate) columns: Vec<ColumnSpec>,
     pub(crate) lengths: Vec<u32>,
-    /// Size of the payload.
+    /// The size of the payload in bytes.
     pub(crate) bytes: u64,
 }
 
 impl Partition {
-    /// Puts rows, as durably as the queue is. If there is no room, the partition's declaration decides; a
-    /// wait ends at `deadline`.
+    /// Puts rows. They are as durable as the partition declares. If there is no room, the partition's
+    /// declaration decides what happens; a wait ends at `deadline`.
     ///
-    /// Cancel-safe: a dropped call takes effect completely or not at all. With a token a put can be repeated,
-    /// also while the first one is in progress.
+    /// Cancel-safe: a dropped call takes effect completely or not at all. A put with a token can be repeated,
+    /// even while the first one is in progress.
     pub async fn put(&self, put: Put, deadline: Option<Instant>) -> Result<Vec<RowHandle>, QueueError> {
-        // Before anything is done for each row: a batch without payload may claim any number of them.
+        // Check first: a batch without payload may claim any number of rows, and later steps cost time for
+        // each row.
         self.shared.table.lock().check_rows(put.rows())?;
         self.check_row_bytes(&put.batches)?;
         let incoming = Incoming {
@@ -43,7 +44,7 @@ impl Partition {
         self.put_incoming(put, incoming, deadline).await
     }
 
-    /// Puts rows whose payload a client has stored by itself. Cancel-safe, as [`put`](Self::put) is.
+    /// Puts rows whose payload a client has stored directly. Cancel-safe, like [`put`](Self::put).
     pub(crate) async fn put_placed(
         &self,
         put: Put,
@@ -81,7 +82,7 @@ impl Partition {
         let Incoming { columns, kib, lengths, note, .. } = incoming;
         let chunk = self.shared.new_chunk();
         let (stored, sizes) = match note {
-            // What is there may have gone since the put began to wait for room.
+            // The payload may have been lost while the put waited for room.
             Some(note) => (Stored::Noted(self.shared.plane.admit(note)?), None),
             None => {
                 let rows = Chunk::new(put.batches)?;
@@ -118,7 +119,7 @@ impl Partition {
         Ok(handles)
     }
 
-    /// The size of a put's group: that of the put, or else that of the partition.
+    /// The group size of a put, or else the size that the partition declares, or else the number of rows.
     fn group_size(&self, put: &Put, rows: usize) -> Result<usize, QueueError> {
         let declared = self.shared.table.lock().spec.group_size;
         match declared {
@@ -133,7 +134,7 @@ impl Partition {
         }
     }
 
-    /// Tokens of each row: the lists' lengths and the numbers in the columns that the partition counts.
+    /// The tokens of each row, from the columns that the partition counts.
     fn lengths(&self, batches: &[RecordBatch]) -> Result<Vec<u32>, QueueError> {
         let counted = self.shared.table.lock().spec.length_columns.clone();
         if counted.is_empty() {
@@ -144,7 +145,8 @@ impl Partition {
         Ok(lengths.concat())
     }
 
-    /// What a batch takes of the partition's capacity in bytes; 0 where there is none.
+    /// The space that batches take of the partition's capacity in bytes, in KiB; 0 if there is no such
+    /// capacity.
     pub(super) fn kib_of(&self, batches: &[RecordBatch]) -> Result<u32, QueueError> {
         if !self.shared.counts_bytes {
             return Ok(0);
@@ -164,7 +166,7 @@ impl Partition {
         Ok(kib)
     }
 
-    /// Refuses rows that are longer than the partition's limit.
+    /// Refuses rows that exceed the partition's size limit.
     pub(super) fn check_row_bytes(&self, batches: &[RecordBatch]) -> Result<(), QueueError> {
         let Some(bytes_max) = self.shared.table.lock().spec.row_bytes_max else { return Ok(()) };
         let rows = batches.iter().flat_map(|batch| (0..batch.num_rows()).map(|row| batch.slice(row, 1)));
@@ -177,7 +179,7 @@ impl Partition {
         Ok(())
     }
 
-    /// Checks whether the rows must be read, because a row has a limit.
+    /// Refuses rows that the queue does not read, if the partition limits the size of rows.
     pub(super) fn refuse_unread_rows(&self) -> Result<(), QueueError> {
         if self.shared.table.lock().spec.row_bytes_max.is_some() {
             let reason = "the rows' lengths are not known without the rows".to_owned();

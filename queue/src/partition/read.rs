@@ -1,4 +1,4 @@
-//! Reads the batches of handles.
+//! Reading the payload of rows.
 
 use std::sync::Arc;
 
@@ -11,26 +11,27 @@ use crate::error::QueueError;
 use crate::row::RowHandle;
 use crate::store::{Found, Note, Wanted};
 
-/// Compactions that one read outlives: each at least halves a chunk, so that no read sees more.
+/// The number of times that one read is repeated because of moved chunks. A compaction at least halves a
+/// chunk, so no read needs more.
 const PLANS_MAX: usize = 32;
 
-/// Why rows could not be read, and which of the requested rows they are.
+/// An error, and the indices of the requested rows that could not be read.
 pub(super) struct ReadFailure {
     pub(super) rows: std::ops::Range<usize>,
     pub(super) error: QueueError,
 }
 
-/// Some columns of rows that lie on a unit.
+/// Some columns of rows that lie on a storage unit.
 pub(crate) struct PlacedPart {
     pub(crate) note: Note,
-    /// The first row there.
+    /// The index of the first row in the chunk.
     pub(crate) first: usize,
-    /// How many follow each other.
+    /// The number of consecutive rows.
     pub(crate) rows: usize,
     pub(crate) columns: Vec<String>,
 }
 
-/// Rows that follow each other in the same chunks: they come out as one batch.
+/// Rows that are consecutive in all of their chunks.
 struct Stretch {
     parts: Vec<Part>,
     rows: usize,
@@ -45,7 +46,7 @@ impl Stretch {
             && self.parts.iter().zip(parts).all(|(ours, theirs)| next(ours, theirs))
     }
 
-    /// Its rows in each of the chunks that have any of the columns.
+    /// The rows of the stretch in each chunk that has any of the columns.
     fn wanted(&self, columns: Option<&[String]>) -> Vec<Wanted> {
         let needed = |name: &String| columns.is_none_or(|columns| columns.contains(name));
         let parts = self.parts.iter().filter(|part| part.columns.iter().any(needed));
@@ -58,7 +59,7 @@ impl Stretch {
         parts.map(wanted).collect()
     }
 
-    /// Its columns, one batch for each piece of its chunks.
+    /// Reads the columns. Returns several batches if the chunks have several pieces.
     fn read(&self, parts: &[Found], columns: Option<&[String]>) -> Result<Vec<RecordBatch>, QueueError> {
         let mut batches = Vec::new();
         let mut done = 0;
@@ -81,8 +82,8 @@ impl Stretch {
 }
 
 impl Partition {
-    /// The rows' columns, one batch for each sequence of rows that are stored together. Payload is not
-    /// copied.
+    /// Reads columns of rows. Returns one batch for each run of rows that are stored together. The payload is
+    /// not copied.
     pub(super) async fn read(
         &self,
         rows: &[RowHandle],
@@ -90,7 +91,7 @@ impl Partition {
     ) -> Result<Vec<RecordBatch>, ReadFailure> {
         for _ in 0..PLANS_MAX {
             match self.read_once(rows, columns).await {
-                // Compacted meanwhile: the rows lie elsewhere now.
+                // A chunk was compacted or moved in the meantime. The table has the new place.
                 Err(failure) if matches!(failure.error, QueueError::ChunkGone { .. }) => {}
                 outcome => return outcome,
             }
@@ -123,7 +124,8 @@ impl Partition {
         Ok(batches)
     }
 
-    /// The columns of rows, leased or not; an error if a row is gone. Nothing is leased or consumed.
+    /// Reads columns of rows, leased or not; all columns if `columns` is absent. Returns an error if a row is
+    /// gone. Nothing is leased or consumed.
     ///
     /// Cancel-safe.
     pub async fn get(
@@ -135,7 +137,7 @@ impl Partition {
         self.read(rows, columns).await.map_err(|failure| failure.error)
     }
 
-    /// All columns of rows that may be gone by now; what is gone is left out.
+    /// Reads all columns of those of the rows that still exist.
     pub(crate) async fn read_rows(&self, mut rows: Vec<RowHandle>) -> Result<Vec<RecordBatch>, QueueError> {
         {
             let table = self.shared.table.lock();
@@ -144,7 +146,8 @@ impl Partition {
         self.read(&rows, None).await.map_err(|failure| failure.error)
     }
 
-    /// Where rows lie, if all of them are on units: for each stretch of rows, the parts with their columns.
+    /// Returns the places of rows, if all of them are on storage units: for each stretch of rows, the parts
+    /// and their columns.
     pub(crate) fn places(
         &self,
         rows: &[RowHandle],
@@ -184,7 +187,7 @@ impl Partition {
     }
 }
 
-/// The wanted columns of `rows` rows that begin at a place of each piece.
+/// Joins columns of `rows` rows side by side. Each piece has its first row at the given index.
 fn side_by_side(
     pieces: &[(&RecordBatch, usize)],
     rows: usize,
@@ -212,7 +215,7 @@ fn side_by_side(
             }
         }
     }
-    // Without columns there would be nothing to count the rows by.
+    // A batch without columns needs an explicit number of rows.
     let options = RecordBatchOptions::new().with_row_count(Some(rows));
     Ok(RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), arrays, &options)?)
 }

@@ -1,8 +1,8 @@
-//! The end of all rows, and of the partition itself.
+//! The removal of all rows, and of the partition itself.
 //!
-//! A partition goes when the record of its removal is written, on the writer's thread: other records of the
-//! partition stand before that record, and later ones are refused there. So a put that was on its way never
-//! lands in a later partition of the same name.
+//! A partition is removed when its removal record is written, on the writer's thread. Earlier records of the
+//! partition precede that record, and later ones are refused there. A put in progress therefore never ends up
+//! in a later partition of the same name.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,7 +25,7 @@ impl Shared {
         self.standing()()
     }
 
-    /// Says whether the partition is still there, wherever it is asked.
+    /// Returns a function that checks on any thread whether the partition still exists.
     pub(super) fn standing(&self) -> impl Fn() -> Result<(), QueueError> + Send + use<> {
         let (removed, name) = (Arc::clone(&self.removed), self.name.clone());
         move || match removed.load(Ordering::Acquire) {
@@ -34,16 +34,16 @@ impl Shared {
         }
     }
 
-    /// What is in memory is written nowhere.
+    /// Completes a change of a queue in memory, which writes no records.
     pub(super) fn commit_in_memory(&self, done: impl FnOnce(Result<Notes, QueueError>) + Send + 'static) {
         done(self.check_is_there().map(|()| Notes::new()));
         if self.removed.load(Ordering::Acquire) {
-            // It was removed in between: what has just become visible goes too.
+            // The partition was removed in between: free the rows that have just become visible.
             self.discard();
         }
     }
 
-    /// Frees everything, and ends all calls that wait.
+    /// Frees all rows, and ends all waiting calls.
     fn discard(&self) {
         let released = {
             let mut table = self.table.lock();
@@ -59,15 +59,15 @@ impl Shared {
 }
 
 impl Partition {
-    /// Frees every row of the partition, leased or not; returns the number of rows. Rows of puts that are on
-    /// their way stay. Groups that were not whole are forgotten: a put with such a name begins a new group.
+    /// Frees every row of the partition, leased or not, and returns the number of rows. Rows of puts in
+    /// progress stay. Incomplete groups are forgotten: a later put with such a name begins a new group.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn clear_all(&self) -> Result<usize, QueueError> {
         self.clear_all_once(None).await
     }
 
-    /// Does this once: a call with a token that was used before changes nothing.
+    /// Frees all rows once: a call with an earlier token changes nothing and returns 0.
     pub(crate) async fn clear_all_once(&self, token: Option<String>) -> Result<usize, QueueError> {
         self.shared.check_is_there()?;
         if self.begin_once(token.as_ref(), |_| Ok(())).await?.is_none() {
@@ -79,24 +79,24 @@ impl Partition {
         Ok(count)
     }
 
-    /// Waits until puts are visible that returned before they were written down, as they do without
-    /// durability.
+    /// Waits until all puts that have returned are visible. Puts without durability return before they are
+    /// written.
     ///
-    /// Cancel-safe: it changes nothing.
+    /// Cancel-safe: the call changes nothing.
     pub(crate) async fn settled(&self) -> Result<(), QueueError> {
         match self.returns_early() {
-            // Nothing is forgotten; but the writer does it in its turn.
+            // This forgets no record, but the writer handles it after all earlier entries.
             true => self.forget_records(0).await,
             false => Ok(()),
         }
     }
 
-    /// Whether puts return before they are written down.
+    /// Whether puts return before they are written.
     pub(super) fn returns_early(&self) -> bool {
         self.shared.log.is_written() && self.shared.durability == Durability::None
     }
 
-    /// Waits until rows are visible whose put has returned. Cancel-safe: it changes nothing.
+    /// Waits until these rows are visible, if their put has returned. Cancel-safe: the call changes nothing.
     pub(super) async fn visible(&self, rows: &[RowHandle]) {
         while self.returns_early() {
             let changed = self.shared.changed.notified();
@@ -110,8 +110,8 @@ impl Partition {
         }
     }
 
-    /// Removes the partition with everything in it; `publish` gets a number above every generation of its
-    /// rows once it is gone. Cancel-safe: a dropped call takes effect completely or not at all.
+    /// Removes the partition with all of its rows. When it is removed, `publish` gets a number above every
+    /// generation of its rows. Cancel-safe: a dropped call takes effect completely or not at all.
     pub(crate) async fn remove(&self, publish: impl FnOnce(u32) + Send + 'static) -> Result<(), QueueError> {
         let shared = Arc::clone(&self.shared);
         let begin = move || {
@@ -127,7 +127,7 @@ impl Partition {
                     publish(owner.table.lock().generation_floor());
                     owner.discard();
                 }
-                // Another call removes it.
+                // Another call is removing the partition.
                 Err(QueueError::UnknownPartition { .. }) => {}
                 Err(_) => owner.removed.store(false, Ordering::Release),
             }

@@ -1,4 +1,4 @@
-//! A partition from its journal, and a journal from a partition.
+//! Restoring partitions from the journal, and writing a partition as a new journal.
 
 mod check;
 #[cfg(test)]
@@ -17,17 +17,17 @@ use crate::record::{PayloadRecord, Record};
 use crate::row::Runs;
 use crate::store::{ChunkId, Note, Reach};
 
-/// Tables while records are read.
+/// The tables while records are replayed.
 pub(crate) struct Replay {
     tables: BTreeMap<String, (Table, u32)>,
-    /// The plane with the payload of the records; `None` if the caller keeps the payload.
+    /// The plane with the payload of the records. `None` if the caller handles the payload.
     plane: Option<Plane>,
-    /// Chunks that are out of reach.
+    /// Chunks whose storage unit does not answer.
     pub(crate) away: HashSet<ChunkId>,
-    /// Length of the sound part of the file of leases.
+    /// The length of the sound part of the lease file.
     pub(crate) leases_sound: u64,
     pub(crate) next_chunk: u64,
-    /// Above every row generation that partitions gave out which are gone.
+    /// A number above every row generation of the removed partitions.
     pub(crate) generation_floor: u32,
 }
 
@@ -36,7 +36,7 @@ impl Replay {
         Self { plane: Some(plane), ..Self::detached() }
     }
 
-    /// A replay of control state alone.
+    /// Creates a replay without payload.
     pub(crate) fn detached() -> Self {
         Self {
             tables: BTreeMap::new(),
@@ -81,7 +81,7 @@ impl Replay {
     pub(crate) fn apply(&mut self, record: Record) -> Result<(), QueueError> {
         match record {
             Record::Declare { spec, generation_floor, dispositions } => {
-                // Two declarations at once are both written down; the first one is the partition.
+                // Two simultaneous declarations are both in the journal. The first one counts.
                 self.tables.entry(spec.name.clone()).or_insert_with(|| {
                     let mut table = Table::new(spec);
                     table.dispositions = dispositions;
@@ -128,7 +128,7 @@ impl Replay {
                 let released = match lease {
                     None => table.finish_ack(task, &rows),
                     Some(lease) => {
-                        // It is there only if it was written down.
+                        // The lease exists only if the lease file has it.
                         let _ = table.nack(lease);
                         table.finish_ack_of(lease, task, &rows)
                     }
@@ -138,14 +138,14 @@ impl Replay {
             Record::Lease { partition, task, lease, rows } => {
                 let table = self.table(&partition)?;
                 let task = table.task(&task)?;
-                // The time until the restart does not count: the holder could not renew the lease.
+                // The time before the restart does not count, because the holder could not renew the lease.
                 let expires = Instant::now() + table.spec.lease();
                 table.restore_lease(lease, task, rows, expires);
             }
             Record::LeasesEnd { partition, leases } => {
                 let table = self.table(&partition)?;
                 for lease in leases {
-                    // It may have been acked or given again before.
+                    // The lease may already have been acked, or its rows handed out again.
                     let _ = table.nack(lease);
                 }
             }
@@ -197,8 +197,8 @@ impl Replay {
 }
 
 impl Shared {
-    /// Every record of the partition, for a journal without history; the table is locked for a slice at a
-    /// time. On the thread of the journal's writer.
+    /// Writes every record of the partition to `sink`, for a rewritten journal. The table is locked for one
+    /// slice at a time. Runs on the thread of the journal's writer.
     pub(crate) fn walk(
         &self,
         locate: &impl Fn(ChunkId) -> Option<Note>,

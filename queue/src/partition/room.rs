@@ -1,7 +1,7 @@
-//! Room for puts: rows, and KiB of payload where the partition bounds them.
+//! Room for puts: rows, and KiB of payload if the partition limits them.
 //!
-//! Waiting puts are served in turn. What is granted is given back when its [`Room`] is dropped, unless a put
-//! that became visible has kept it; then it comes back when its rows are freed.
+//! Waiting puts are served in order. Dropping a [`Room`] releases it, unless its put has become visible; it
+//! is then released when the rows are freed.
 
 use std::sync::Arc;
 
@@ -12,19 +12,19 @@ use super::Shared;
 use super::table::{SLOTS_MAX, Size};
 use crate::config::PartitionSpec;
 
-/// What is free.
+/// The free room of a partition.
 #[derive(Debug)]
 pub(crate) struct FreeRoom {
     rows: Semaphore,
     kib: Option<Semaphore>,
-    /// By how much columns that were added to rows exceed the capacity; KiB.
+    /// The KiB by which added columns exceed the capacity.
     debt_kib: Mutex<u32>,
 }
 
 impl FreeRoom {
-    /// What a partition has left beside `used`.
+    /// The room of a partition beside `used`.
     pub(crate) fn new(spec: &PartitionSpec, used: Size) -> Self {
-        // Bounded first: what is given back later comes on top of what is free now.
+        // The capacity is limited before `used` is subtracted, since released room is added to the free room.
         let rows = spec.capacity_rows.min(SLOTS_MAX).saturating_sub(used.rows);
         let kib_max = spec.capacity_kib();
         let kib = kib_max.map(|most| Semaphore::new(most.saturating_sub(used.kib) as usize));
@@ -45,7 +45,7 @@ impl FreeRoom {
         Ok(())
     }
 
-    /// Takes room that is there.
+    /// Takes room if it is free, without waiting.
     pub(crate) fn try_acquire(&self, size: Size) -> bool {
         let Ok(rows) = self.rows.try_acquire_many(size.rows as u32) else { return false };
         if let Some(kib) = &self.kib {
@@ -56,7 +56,7 @@ impl FreeRoom {
         true
     }
 
-    /// Counts what was added without waiting.
+    /// Counts KiB that were added without waiting for room.
     pub(crate) fn charge(&self, kib: u32) {
         if let Some(free) = &self.kib {
             let mut debt = self.debt_kib.lock();
@@ -81,19 +81,19 @@ impl FreeRoom {
     }
 }
 
-/// Room that was granted.
+/// Room that a put has acquired. It is released on drop.
 pub(super) struct Room {
     pub(super) shared: Arc<Shared>,
     size: Size,
 }
 
 impl Room {
-    /// What was acquired of `shared`'s room.
+    /// Wraps room that was acquired from `shared`.
     pub(super) fn granted(shared: &Arc<Shared>, size: Size) -> Self {
         Self { shared: Arc::clone(shared), size }
     }
 
-    /// The rows that are visible now hold it.
+    /// Leaves the room to the rows, which are visible now.
     pub(super) fn keep(&mut self) {
         self.size = Size::default();
     }

@@ -1,4 +1,4 @@
-//! Groups that are put by samples of several rows each.
+//! Groups that count samples: a sample may have several rows, and a group is complete when its samples are.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::record::{Record, Unfinished};
 use crate::stats::ClosedGroup;
 
 impl Partition {
-    /// Ends a sample: its group is whole when all of its samples are. Repeating the call changes nothing; an
+    /// Ends a sample. The group is complete when all of its samples are. A repeated call has no effect. An
     /// unknown sample is an error.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
@@ -24,8 +24,8 @@ impl Partition {
         self.apply(record, move |table| table.end_sample(&uid)).await
     }
 
-    /// Closes groups that are put by samples, began longer ago than the limit, and are not whole; returns
-    /// them. Groups with puts in progress stay open. Ages count in this process: a restart resets them.
+    /// Closes incomplete groups that count samples and began longer ago than `older_than`. Returns them.
+    /// Groups with puts in progress stay open. Ages are measured in this process: a restart resets them.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn close_groups(

@@ -1,8 +1,8 @@
-//! The control plane of a partition: rows, groups, readiness and leases, as plain data behind one lock.
+//! The control plane of a partition: rows, groups, readiness and leases, as plain data under one lock.
 //!
-//! This module neither waits nor copies payload, and only a [cut](self::cuts) does I/O (it opens segments).
-//! Every operation touches only the rows that it concerns: ready rows are kept in ordered sets, never
-//! searched for.
+//! This module does not wait or copy payload. Only a [cut](self::cuts) does I/O, when it opens segments.
+//! Every operation touches only the rows that it concerns: ready rows are in ordered sets, so no search is
+//! needed.
 
 mod check;
 mod choose;
@@ -65,12 +65,12 @@ pub(crate) use slots::{GENERATION_MAX, SLOTS_AT_REST, SLOTS_MAX};
 use tokens::Tokens;
 use under_way::PutsUnderWay;
 
-/// Where some columns of a row lie.
+/// The place of some columns of a row.
 #[derive(Debug, Clone)]
 pub(crate) struct Part {
     pub(crate) chunk: ChunkId,
     pub(crate) row: u32,
-    /// Bytes of payload; 0 where they are not counted.
+    /// The bytes of payload; 0 if they are not counted.
     bytes: u32,
     pub(crate) columns: Arc<[String]>,
 }
@@ -78,22 +78,22 @@ pub(crate) struct Part {
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) group: u64,
-    /// Its place in the group.
+    /// The index of the row in its group, counted over all puts.
     place: usize,
-    /// The number of its tokens.
+    /// The number of the row's tokens.
     pub(crate) length: u32,
-    /// What the row takes of a capacity in bytes.
+    /// The space that the row takes of a capacity in bytes, in KiB.
     pub(crate) kib: u32,
-    /// Number of parts that are out of reach.
+    /// The number of parts whose storage unit does not answer.
     away: u32,
     pub(crate) label: Option<Box<Label>>,
-    /// The parts of the row, one for each write to it. Most rows have only that of their put, which takes no
-    /// memory of its own.
+    /// The parts of the row, one for each write to it. Most rows have only the part of their put, which is
+    /// stored inline.
     pub(crate) parts: SmallVec<[Part; 1]>,
     pub(crate) progress: SmallVec<[Progress; 1]>,
 }
 
-/// What is reserved for a put that is not durable yet.
+/// The reservation of a put that is not durable yet.
 #[derive(Debug)]
 pub(crate) struct Claim {
     pub(crate) rows: Vec<RowHandle>,
@@ -102,33 +102,33 @@ pub(crate) struct Claim {
     sample: Option<String>,
     token: Option<String>,
     keys: Vec<String>,
-    /// Columns that are new with this put.
+    /// The columns that are new with this put.
     columns: Vec<ColumnSpec>,
 }
 
-/// The kind of a put, before anything is written.
+/// The kind of a put, as it is known before anything is written.
 #[derive(Debug)]
 pub(crate) enum Admission {
     /// A new put.
     Fresh,
     /// A repetition of a put in progress.
     UnderWay,
-    /// A repetition of a put that made these rows.
+    /// A repetition of a put that created these rows.
     Known(Vec<RowHandle>),
 }
 
-/// The size of rows.
+/// The size of some rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Size {
     pub(crate) rows: usize,
-    /// 0 where bytes are not counted.
+    /// The size in KiB; 0 if bytes are not counted.
     pub(crate) kib: u32,
 }
 
-/// What the table has released.
+/// Resources that the table has released.
 #[derive(Debug, Default)]
 pub(crate) struct Released {
-    /// The room that is free now.
+    /// The room that became free.
     pub(crate) size: Size,
     /// Chunks that no row needs any more.
     pub(crate) chunks: Vec<ChunkId>,
@@ -142,7 +142,7 @@ pub(crate) struct Table {
     columns: Columns,
     slots: Slots,
     pub(crate) groups: BTreeMap<u64, Group>,
-    /// Existing groups by name; the latest group of a name.
+    /// The groups by name. If several groups have one name, this is the latest.
     open_groups: HashMap<String, u64>,
     samples: SampleIndex,
     next_group: u64,
@@ -152,23 +152,23 @@ pub(crate) struct Table {
     chunks: Chunks,
     /// The cuts that are being read.
     cuts: Cuts,
-    /// Groups that may be dropped; counted from the first time that room has to be made.
+    /// Groups that may be dropped. `None` until the first drop.
     droppable: Option<GroupIndex>,
     tokens: Tokens,
     puts: PutsUnderWay,
     records: OwnerRecords,
     keys: Keys,
-    /// The newest policy version that a put had or that was announced.
+    /// The newest policy version of any put or announcement.
     pub(crate) policy_version: u64,
-    /// Counts changes.
+    /// The number of changes.
     pub(crate) revision: u64,
     pub(crate) dispositions: Dispositions,
     pub(crate) fates: Fates,
     pub(crate) rows_live: usize,
     pub(crate) kib_live: u32,
-    /// Whether this process takes no more puts.
+    /// Whether this process accepts no more puts.
     pub(crate) closed: bool,
-    /// Whether the journal has the end of the puts.
+    /// Whether the journal has recorded the end of the puts.
     pub(crate) ended: bool,
 }
 
@@ -220,17 +220,17 @@ impl Table {
         self.slots.row_mut(handle).ok_or_else(|| stale(handle))
     }
 
-    /// Rows whose puts are not durable yet; they count against the capacity.
+    /// The number of rows whose puts are not durable yet. They count against the capacity.
     pub(crate) fn rows_reserved(&self) -> usize {
         self.puts.rows()
     }
 
-    /// A number above those of all groups so far.
+    /// A number above those of all existing and earlier groups.
     pub(super) fn next_group(&self) -> u64 {
         self.next_group
     }
 
-    /// Ends the puts, for this process and in the journal.
+    /// Marks the puts as ended, in this process and in the journal.
     pub(crate) fn end(&mut self) {
         self.closed = true;
         self.ended = true;

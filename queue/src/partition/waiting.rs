@@ -1,7 +1,7 @@
-//! The takes that wait for rows of a task, so that a change wakes only the takes that it can serve.
+//! Takes that wait for rows of a task. A change wakes only the takes that it can serve.
 //!
-//! A take that was woken looks at the table once. It wakes another take only if it ends before it has
-//! looked: otherwise takes that find nothing would wake each other for ever.
+//! A woken take reads the table once. It wakes another take only if it ends before it has read the table.
+//! Otherwise takes that find nothing would wake each other forever.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use tokio::sync::Notify;
 use super::Shared;
 use crate::take::{Amount, Stale, Take};
 
-/// What a waiting take needs before it is worth another look.
+/// The change that makes another attempt of a waiting take worthwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
-    /// So many ready groups.
+    /// This many groups are ready.
     Groups(usize),
-    /// So many ready rows.
+    /// This many rows are ready.
     Rows(usize),
-    /// More than counts can say: versions, shares, given rows.
+    /// Any change, since the take depends on more than counts: versions, shares or given rows.
     Look,
 }
 
@@ -36,7 +36,7 @@ impl Need {
     }
 }
 
-/// Takes that wait, those with the smallest need first and among equals the longest waiting.
+/// The waiting takes: smallest need first, and among equal needs the longest waiting first.
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
     groups: BTreeMap<(usize, u64), Arc<Notify>>,
@@ -68,7 +68,7 @@ impl Waiters {
         number
     }
 
-    /// Whether it was still waiting.
+    /// Removes a waiting take. Returns whether it was still waiting.
     fn remove(&mut self, need: Need, number: u64) -> bool {
         let removed = match need {
             Need::Groups(count) => self.groups.remove(&(count, number)),
@@ -85,7 +85,7 @@ impl Waiters {
         self.wake_lookers();
     }
 
-    /// Wakes the takes that look at more than counts.
+    /// Wakes the takes that depend on more than counts.
     pub(super) fn wake_lookers(&mut self) {
         std::mem::take(&mut self.look).into_values().for_each(|waker| waker.notify_one());
     }
@@ -95,8 +95,8 @@ impl Waiters {
     }
 }
 
-/// A waiting take. If it is dropped after it was woken and before it has looked, it wakes another take: the
-/// rows that it was woken for are still there.
+/// A waiting take. If it is dropped after it was woken and before it has read the table, it wakes another
+/// take, because its rows are still ready.
 pub(super) struct Waiter<'a> {
     shared: &'a Shared,
     task: usize,
@@ -107,19 +107,19 @@ pub(super) struct Waiter<'a> {
 }
 
 impl<'a> Waiter<'a> {
-    /// Made under the table's lock, so that no change is missed.
+    /// Adds a waiting take. Must be called under the table's lock, so that no change is missed.
     pub(super) fn new(shared: &'a Shared, waiters: &mut Waiters, task: usize, need: Need) -> Self {
         let waker = Arc::new(Notify::new());
         let number = waiters.add(need, Arc::clone(&waker));
         Self { shared, task, need, number, waker, has_looked: false }
     }
 
-    /// Until it is worth looking again. Cancel-safe.
+    /// Waits until another attempt is worthwhile. Cancel-safe.
     pub(super) async fn woken(&self) {
         self.waker.notified().await;
     }
 
-    /// The table was read since, and what was there for this take is its own.
+    /// Marks that the take has read the table since it was woken.
     pub(super) fn answer(mut self) {
         self.has_looked = true;
     }

@@ -1,4 +1,4 @@
-//! Payload and records on their way to where they last.
+//! Writing payload and records.
 
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
@@ -9,15 +9,16 @@ use crate::journal::Payload;
 use crate::record::Record;
 use crate::store::{Chunk, ChunkId, Encoded, NewChunk, Note, Reach, Stored};
 
-/// A chunk and what is written down about it.
+/// A chunk and its record.
 pub(super) struct Written {
     pub(super) chunk: ChunkId,
     pub(super) record: Record,
-    /// Its bytes, where the journal's writer writes them.
+    /// The bytes of the chunk, if the journal's writer writes them.
     pub(super) payload: Option<Encoded>,
 }
 
-/// A store that does not know its own note is broken; its rows are as if they were away.
+/// Returns whether the rows of a kept chunk can be read. If the store rejects its own note, the store is
+/// broken, and the rows count as away.
 fn reach_of(kept: Result<Reach, QueueError>, chunk: ChunkId) -> Reach {
     kept.unwrap_or_else(|error| {
         tracing::error!(chunk = chunk.0, %error, "a store does not keep a chunk that it has taken");
@@ -26,8 +27,8 @@ fn reach_of(kept: Result<Reach, QueueError>, chunk: ChunkId) -> Reach {
 }
 
 impl Shared {
-    /// A chunk that its store has noted is part of the queue from now on; under the table's lock, so that
-    /// what becomes of it finds its rows.
+    /// Makes a chunk with a note part of the queue. This is done under the table's lock, so that a later
+    /// change of the chunk's state finds its rows.
     pub(super) fn keep(&self, table: &mut Table, chunk: ChunkId, note: Option<&Note>) {
         if let Some(note) = note
             && reach_of(self.plane.keep(chunk, note), chunk) == Reach::Away
@@ -42,8 +43,8 @@ impl Partition {
         if self.shared.log.is_read_only() { Err(QueueError::ReadOnly) } else { Ok(()) }
     }
 
-    /// Hands a chunk to where payload lies. What comes back goes to [`write`](Self::write) without an await
-    /// in between: a caller that is cancelled there leaves nothing behind.
+    /// Puts one chunk into a store. The caller must pass the result to [`write`](Self::write) without an
+    /// await in between, so that a cancelled call leaves nothing behind.
     pub(super) async fn store_one(
         &self,
         chunk: ChunkId,
@@ -57,8 +58,8 @@ impl Partition {
         stored.into_iter().next().ok_or_else(none)
     }
 
-    /// Commits records with payload; `apply` runs once they are durable, whether or not the caller still
-    /// waits for it.
+    /// Commits records with payload. `apply` runs when they are durable or have failed, even if the caller
+    /// was cancelled.
     pub(super) async fn write(
         &self,
         parts: Vec<Written>,
@@ -83,7 +84,7 @@ impl Partition {
         });
         self.shared.commit(payload, recorder, move |durable| {
             let durable = durable.map(|notes| {
-                // Before the rows are visible, and not under the table's lock.
+                // This is done before the rows are visible, and outside the table's lock.
                 for (chunk, note) in appended.iter().zip(&notes) {
                     reach_of(plane.keep(*chunk, note), *chunk);
                 }

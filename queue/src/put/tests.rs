@@ -1,4 +1,4 @@
-//! Tokens of rows, counted by columns of each type that can be counted by.
+//! Token counts of rows, for each type of column that can count tokens.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;

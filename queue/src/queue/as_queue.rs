@@ -1,4 +1,4 @@
-//! A queue in this process as [`Queue`].
+//! Implements [`Queue`] for a queue in this process.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The contents of a queue at one moment, held for as long as they are read.
+//! The contents of a queue at one moment, held while they are read.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ use crate::error::QueueError;
 use crate::invariants::Violation;
 use crate::partition::{CutReader, Partition, Table};
 
-/// One partition.
+/// The contents of one partition.
 #[derive(Debug)]
 pub(crate) struct Captured {
     pub(crate) name: String,
-    /// What makes it, its declaration first.
+    /// The records that restore the partition, starting with its declaration.
     pub(crate) records: CutReader,
     pub(crate) columns: BTreeMap<String, ColumnSpec>,
-    /// What its table says against itself.
+    /// The invariants that its table violates.
     pub(crate) violations: Vec<Violation>,
 }
 
-/// Whether tables are looked through, which costs time under their locks.
+/// Whether the tables are checked. A check takes time under their locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scrutiny {
     None,
@@ -27,7 +27,7 @@ pub(crate) enum Scrutiny {
 }
 
 impl TransferQueue {
-    /// What `partition` is, or all of them, at one moment.
+    /// Captures `partition`, or all partitions, at one moment.
     pub(crate) fn capture(
         &self,
         partition: Option<&str>,
@@ -41,7 +41,8 @@ impl TransferQueue {
                 vec![partitions.get(name).ok_or_else(unknown)?]
             }
         };
-        // All at once, in order of their names: a moment of the whole queue.
+        // All tables are locked together, in the order of their names, so that the contents are of one
+        // moment.
         let tables: Vec<_> = chosen.iter().map(|one| (one, one.shared.table.lock())).collect();
         Ok(tables.into_iter().map(|(one, mut table)| Captured::of(one, &mut table, scrutiny)).collect())
     }

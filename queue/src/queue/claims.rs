@@ -1,7 +1,7 @@
-//! Names of partitions that are being made.
+//! Claims on the names of partitions that are being created.
 //!
-//! Two declarations of one name at the same time make one partition. While a partition is restored no other
-//! call may make it: otherwise the journal would have two partitions under one name.
+//! Two simultaneous declarations of one name create one partition. While a partition is restored, no other
+//! call may create it: the journal would otherwise have two partitions of one name.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,18 +10,18 @@ use parking_lot::Mutex;
 
 use crate::error::QueueError;
 
-/// The call that makes a partition of a name.
+/// The kind of call that is creating a partition.
 #[derive(Debug, Clone, Copy)]
 enum Claimed {
     Declared { times: usize },
     Restored,
 }
 
-/// See the module's documentation.
+/// The claims of a queue; see the module documentation.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Claims(Arc<Mutex<BTreeMap<String, Claimed>>>);
 
-/// A name that is on its way; let go of when dropped.
+/// A claimed name, which is released when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Claim {
     claims: Claims,
@@ -39,8 +39,8 @@ impl Drop for Claim {
 }
 
 impl Claims {
-    /// Claims a name to declare it. `find` looks whether the partition exists, at a moment when no other call
-    /// claims names.
+    /// Claims a name for a declaration. `find` looks for an existing partition while no other call can claim
+    /// names.
     pub(crate) fn declare<T>(
         &self,
         name: &str,
@@ -57,7 +57,7 @@ impl Claims {
         Ok(Err(Claim { claims: self.clone(), name: name.to_owned() }))
     }
 
-    /// Claims a name to restore a partition under it.
+    /// Claims a name for a restored partition.
     pub(crate) fn restore(&self, name: &str, is_there: impl FnOnce() -> bool) -> Result<Claim, QueueError> {
         let mut claims = self.0.lock();
         if is_there() || claims.contains_key(name) {

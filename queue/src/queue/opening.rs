@@ -1,4 +1,4 @@
-//! How a queue is opened: empty in memory, or as its directory says.
+//! Opening a queue: empty in memory, or with the contents of its directory.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::put::columns_of;
 use crate::record::Record;
 use crate::store::{Store, memory, segments};
 
-/// What a journal says; `None` in place of its length when there is none.
+/// Replays the journal and the lease file of `dir`. The length is `None` if there is no journal.
 fn replay(dir: &Path, plane: &Plane) -> Result<(Replay, Option<u64>), QueueError> {
     let path = journal_path(dir);
     let mut replay = Replay::new(plane.clone());
@@ -29,14 +29,14 @@ fn replay(dir: &Path, plane: &Plane) -> Result<(Replay, Option<u64>), QueueError
     };
     let sound = read_frames(&path, &bytes, |record: Record| replay.apply(record))?;
     replay.leases_sound = read_leases(dir, |record: Record| {
-        // It may be of a partition or of rows that are gone.
+        // The partition or the rows of a lease may be gone.
         let _ = replay.apply(record);
     });
     Ok((replay, Some(sound)))
 }
 
-/// The types of columns, from payload that has them. Where that cannot be read, other payload is tried.
-/// Payload that is read over a network is left alone: the next put says what types its columns have.
+/// Learns the types of columns from the payload. If a chunk cannot be read, other chunks are tried. Payload
+/// that is read over a network is skipped: the next put declares the types of its columns.
 fn learn_columns(table: &mut Table, plane: &Plane) {
     let mut tried = HashSet::new();
     loop {
@@ -48,7 +48,7 @@ fn learn_columns(table: &mut Table, plane: &Plane) {
             tried.insert(chunk);
             match plane.pin(chunk, &[]).load() {
                 Some(Ok((_, chunk))) => table.learn_columns(&columns_of(chunk.schema())),
-                // A consumer that takes its rows is told; the others are not kept from theirs.
+                // A consumer that takes these rows gets the error. Other rows are still given out.
                 Some(Err(error)) => tracing::error!(%error, "payload cannot be read"),
                 None => {}
             }
@@ -56,14 +56,14 @@ fn learn_columns(table: &mut Table, plane: &Plane) {
     }
 }
 
-/// What the journal's writer asks of the partitions.
+/// The callbacks with which the journal's writer reads the partitions.
 fn writing_side(partitions: &Partitions, plane: &Plane, floor: &Arc<AtomicU32>) -> (LiveRecords, Relocate) {
     let (live_partitions, live_plane, live_floor) =
         (Arc::clone(partitions), plane.clone(), Arc::clone(floor));
     let live: LiveRecords = Box::new(move |sink| {
         sink.push(&Record::Floor { generation: live_floor.load(Ordering::Relaxed) })?;
         let locate = |chunk| live_plane.note(chunk);
-        // Declared and removed on this thread too: none comes or goes meanwhile.
+        // Partitions are also declared and removed on this thread, so the set does not change meanwhile.
         let partitions: Vec<Partition> = live_partitions.lock().values().cloned().collect();
         partitions.iter().try_for_each(|partition| partition.shared.walk(&locate, sink))
     });
@@ -76,8 +76,9 @@ fn writing_side(partitions: &Partitions, plane: &Plane, floor: &Arc<AtomicU32>) 
 }
 
 impl TransferQueue {
-    /// Opens a queue: empty in memory, or what its directory holds, with payload in segment files. Leases
-    /// that this process gave itself are void; those of clients stand.
+    /// Opens a queue. Without a directory the queue is empty and in memory. With one it has the contents of
+    /// the directory, and its payload is in segment files. Leases that the previous process granted to itself
+    /// are void; leases of clients stay valid.
     ///
     /// Blocks while it reads the journal.
     pub fn open(config: QueueConfig) -> Result<Self, QueueError> {
@@ -91,9 +92,9 @@ impl TransferQueue {
         }
     }
 
-    /// Opens a queue with its payload in `store`; the journal lies in the config's directory as ever, and
-    /// without one nothing outlives the process. A queue is always opened with the kind of store that it was
-    /// opened with first.
+    /// Opens a queue with its payload in `store`. The journal is in the configured directory. Without a
+    /// directory nothing outlives the process. A queue must always be opened with the kind of store with
+    /// which it was first opened.
     ///
     /// Blocks while it reads the journal.
     pub fn open_with(config: QueueConfig, store: Arc<dyn Store>) -> Result<Self, QueueError> {
@@ -134,8 +135,8 @@ impl TransferQueue {
         Ok(queue)
     }
 
-    /// Opens a directory whose payload lies in segment files to look at it, also while another process uses
-    /// it; every change is an error.
+    /// Opens a directory with payload in segment files for inspection, even while another process uses it.
+    /// Every change returns an error.
     pub fn open_read_only(dir: &Path) -> Result<Self, QueueError> {
         let plane = Plane::new(segments(dir, u64::MAX));
         let (replay, length) = replay(dir, &plane)?;
@@ -163,17 +164,17 @@ impl TransferQueue {
         for mut table in replay.into_tables() {
             learn_columns(&mut table, &self.inner.plane);
             let chunks = table.chunk_ids();
-            // Units have yet to announce themselves.
+            // The storage units have not announced themselves yet.
             chunks.iter().filter(|chunk| away.contains(chunk)).for_each(|chunk| table.set_away(*chunk, true));
             let partition = Partition::from_table(table, self.home());
-            // What was gone by then keeps its place in the segment until that is emptied.
+            // Rows that were gone before the restart take space until their segment is emptied.
             chunks.iter().for_each(|chunk| partition.shared.thin(*chunk));
             partitions.insert(partition.name().to_owned(), partition);
         }
     }
 }
 
-/// What a queue begins with.
+/// The initial state of a queue.
 #[derive(Default)]
 struct Known {
     partitions: Partitions,

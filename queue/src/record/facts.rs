@@ -1,50 +1,50 @@
-//! The parts of records that describe groups and rows.
+//! Parts of records that describe groups and rows.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The tag of rows whose group was closed before its samples were whole.
+/// The tag of rows whose group was closed before its samples were complete.
 pub const INCOMPLETE: &str = "incomplete";
 
-/// A row's key and tags, where it has any.
+/// The key and the tags of a row, both optional.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Label {
-    /// The key; unique among the rows of the partition.
+    /// The key, which is unique among the rows of the partition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<String>,
-    /// The tags, which only the owner reads.
+    /// The tags, which only the owner interprets.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub(crate) tags: Value,
 }
 
-/// The sample that a put's rows belong to.
+/// The sample to which the rows of a put belong.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SamplePart {
-    /// The sample's name; unique among the samples of the partition's groups.
+    /// The name of the sample, which is unique among the samples of the partition's groups.
     pub uid: String,
-    /// Whether the sample is whole with these rows.
+    /// Whether these rows complete the sample.
     pub is_last: bool,
 }
 
-/// What becomes of the rows of groups that are closed before their samples are whole.
+/// What happens to the rows of groups that are closed before their samples are complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unfinished {
-    /// They are ready as they are, with the tag [`INCOMPLETE`].
+    /// The rows become ready as they are, with the tag [`INCOMPLETE`].
     Give,
-    /// They are freed, for every task, with the disposition `dropped`.
+    /// The rows are freed for every task, with the disposition `dropped`.
     Drop,
 }
 
-/// Names of groups that take no more rows, for a journal without history.
+/// The names of groups that accept no more rows, as a rewritten journal keeps them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ClosedNames {
-    /// Groups that were put by samples.
+    /// Groups that count samples.
     pub(crate) groups: Vec<String>,
-    /// Groups that were put by rows.
+    /// Groups that count rows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) by_rows: Vec<String>,
-    /// Groups that were given up: their late rows are dropped.
+    /// Groups that were given up. Their late rows are dropped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) given_up: Vec<String>,
 }
@@ -55,7 +55,7 @@ impl ClosedNames {
     }
 }
 
-/// What the journal keeps of a group's samples when it is rewritten.
+/// The samples of a group, as a rewritten journal keeps them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SamplesRecord {
     pub(crate) group: String,
@@ -66,30 +66,30 @@ pub(crate) struct SamplesRecord {
     pub(crate) closed: bool,
 }
 
-/// What became of rows that are gone.
+/// The numbers of rows that are gone, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dispositions {
-    /// Freed because every task acked them.
+    /// Rows that were freed because every task acked them.
     pub acked: u64,
-    /// Dropped to make room.
+    /// Rows that were dropped to make room.
     pub dropped: u64,
-    /// Cleared by their owner.
+    /// Rows that their owner cleared.
     pub cleared: u64,
-    /// Their payload could not be read back.
+    /// Rows whose payload could not be read back.
     pub lost: u64,
-    /// Dropped because their policy version was too old for a take.
+    /// Rows that were dropped because their policy version was too old for a take.
     #[serde(default)]
     pub stale: u64,
 }
 
-/// Why rows are freed.
+/// The reason why rows are freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Freed {
     Acked,
     Dropped,
     Cleared,
-    /// All rows were cleared; groups that lacked rows are forgotten.
+    /// All rows were cleared, and groups that lacked rows were forgotten.
     ClearedAll,
     Lost,
     Stale,

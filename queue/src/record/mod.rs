@@ -1,7 +1,7 @@
-//! What the journal says: one record for each fact, and the values that records and tables share.
+//! Records: the journal's facts, and the values that records and tables share.
 //!
-//! A record is data alone. The [journal](crate::journal) frames and keeps it without knowing what it says;
-//! the [tables](crate::partition) apply it.
+//! A record is plain data. The [journal](crate::journal) frames and stores records without interpreting them;
+//! the [tables](crate::partition) apply them.
 
 mod facts;
 mod payload;
@@ -16,35 +16,35 @@ pub(crate) use facts::{ClosedNames, Freed, Label, SamplesRecord};
 pub use facts::{Dispositions, INCOMPLETE, SamplePart, Unfinished};
 pub(crate) use payload::PayloadRecord;
 
-/// One fact.
+/// One fact in the journal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub(crate) enum Record {
-    /// A partition exists.
+    /// A partition was declared.
     Declare {
         spec: PartitionSpec,
-        /// Above every row generation that was given out.
+        /// A number above every row generation in use so far.
         #[serde(default)]
         generation_floor: u32,
-        /// What became of rows that the journal says nothing of any more.
+        /// The dispositions of rows whose records are no longer in the journal.
         #[serde(default)]
         dispositions: Dispositions,
     },
-    /// Rows exist.
+    /// Rows were put.
     Put(PutRecord),
-    /// Rows have more columns.
+    /// Rows got more columns.
     Columns {
         partition: String,
         #[serde(with = "runs")]
         rows: Vec<RowHandle>,
         payload: PayloadRecord,
-        /// What they take of a capacity in bytes.
+        /// The space that the columns take of a capacity in bytes, in KiB.
         #[serde(default, skip_serializing_if = "is_zero")]
         kib: u32,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         token: Option<String>,
     },
-    /// What is still needed of a chunk lies in another one, in the order of these rows.
+    /// The live rows of a chunk were moved to another chunk, in the order of `rows`.
     Moved {
         partition: String,
         from: ChunkId,
@@ -52,13 +52,13 @@ pub(crate) enum Record {
         rows: Vec<RowHandle>,
         payload: PayloadRecord,
     },
-    /// Rows have other tags.
+    /// The tags of rows were replaced.
     Tags { partition: String, tags: Vec<(RowHandle, serde_json::Value)> },
-    /// A task is reset.
+    /// A task was reset.
     Reset { partition: String, task: String },
-    /// There is a newer policy version.
+    /// A newer policy version was announced.
     Version { partition: String, policy_version: u64 },
-    /// Put tokens that are remembered though their records are gone.
+    /// Put tokens that are remembered after the records of their rows are gone.
     Tokens { partition: String, tokens: Vec<(String, Runs)> },
     /// A task is done with rows.
     Ack {
@@ -66,11 +66,11 @@ pub(crate) enum Record {
         task: String,
         #[serde(with = "runs")]
         rows: Vec<RowHandle>,
-        /// The lease that the rows belonged to.
+        /// The lease of the rows.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         lease: Option<u64>,
     },
-    /// A client holds rows; in the file of leases.
+    /// A client holds rows. This record is in the lease file.
     Lease {
         partition: String,
         task: String,
@@ -78,9 +78,9 @@ pub(crate) enum Record {
         #[serde(with = "runs")]
         rows: Vec<RowHandle>,
     },
-    /// Leases gave their rows back; in the file of leases.
+    /// Leases ended without an ack of their rows. This record is in the lease file.
     LeasesEnd { partition: String, leases: Vec<u64> },
-    /// Leases that were acked and whose records are gone: runs of numbers, the first of each and how many.
+    /// Acked leases whose records are gone, as runs of numbers: the first number, and the length of the run.
     Acked { partition: String, leases: Vec<(u64, u64)> },
     /// Rows are gone.
     Clear {
@@ -91,13 +91,13 @@ pub(crate) enum Record {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         token: Option<String>,
     },
-    /// A sample has no more rows.
+    /// A sample gets no more rows.
     EndSample { partition: String, sample: String },
-    /// Groups have no more rows, whatever is there of them.
+    /// Groups get no more rows, even if some are missing.
     Close { partition: String, groups: Vec<String>, unfinished: Unfinished },
-    /// A group that is put by samples, before its rows.
+    /// The samples of a group that counts samples. This record precedes the rows of the group.
     Samples { partition: String, samples: SamplesRecord },
-    /// Names of groups that were closed.
+    /// The names of closed groups.
     Closed {
         partition: String,
         #[serde(flatten)]
@@ -105,18 +105,18 @@ pub(crate) enum Record {
     },
     /// There will be no more puts.
     End { partition: String },
-    /// Owners' records whose puts are gone.
+    /// The owner's records of puts whose rows are gone.
     Records { partition: String, records: Vec<String> },
-    /// The oldest records are settled.
+    /// The oldest `count` owner records are settled.
     Forget { partition: String, count: usize },
-    /// A partition is gone with everything in it.
+    /// A partition was removed with all of its contents.
     Remove { partition: String, generation_floor: u32 },
-    /// Above every row generation that partitions gave out which are gone.
+    /// A number above every row generation of the removed partitions.
     Floor { generation: u32 },
 }
 
 impl Record {
-    /// What it says about payload.
+    /// The payload of the record, if it has one.
     pub(crate) fn payload(&self) -> Option<&PayloadRecord> {
         match self {
             Self::Put(put) if put.rows.is_empty() => None,
@@ -135,7 +135,7 @@ impl Record {
         }
     }
 
-    /// The record with the note of its payload.
+    /// Sets the note of the record's payload.
     pub(crate) fn at(mut self, note: Option<Note>) -> Self {
         if let Some(payload) = self.payload_mut() {
             payload.note = note;
@@ -144,16 +144,16 @@ impl Record {
     }
 }
 
-/// Rows of one put; none where a group goes on though all its rows so far are gone.
+/// The rows of one put. There are none if all rows of an open group are gone so far.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PutRecord {
     pub(crate) partition: String,
     pub(crate) group: String,
     pub(crate) group_size: usize,
-    /// Rows of the group that were freed before the journal was rewritten.
+    /// The number of rows of the group that were freed before the journal was rewritten.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) group_gone: usize,
-    /// Whether the group came in several puts, though its rows lie together by now.
+    /// Whether the group came in several puts, even if one record has all its rows now.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) in_parts: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -161,13 +161,13 @@ pub(crate) struct PutRecord {
     pub(crate) policy_version: u64,
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) priority: i64,
-    /// Tokens of each row; 0 each if empty.
+    /// The number of tokens of each row. If empty, each row has 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) lengths: Vec<u32>,
-    /// What the rows take of a capacity in bytes.
+    /// The space that the rows take of a capacity in bytes, in KiB.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) kib: u32,
-    /// Keys and tags of each row; none if empty.
+    /// The key and tags of each row. If empty, no row has any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) labels: Vec<Label>,
     #[serde(with = "runs")]

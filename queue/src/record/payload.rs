@@ -1,8 +1,8 @@
-//! Where the payload of some rows lies, as it is written down.
+//! The place of the payload of some rows, as records contain it.
 //!
-//! What a store says of a chunk is a [`Note`], which the journal does not read. Notes of the segment files
-//! and of the storage units have keys of their own in the record, `location` and `unit`: journals had them
-//! before there were notes. Notes of all other stores are under `note`, with the name of the store.
+//! A store describes a chunk in a [`Note`], which the journal does not interpret. Notes of segment files and
+//! storage units have their own keys in the record, `location` and `unit`, since they are older than the
+//! general format. Notes of other stores are under `note`, with the name of the store.
 
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
@@ -10,27 +10,28 @@ use serde_json::Value;
 
 use crate::store::{ChunkId, ChunkLocation, Note, SEGMENTS, UNITS};
 
-/// Where the payload of some rows lies.
+/// The place of the payload of some rows.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(from = "Fields")]
 pub(crate) struct PayloadRecord {
     pub(crate) chunk: ChunkId,
-    /// What has to be known to find the chunk again; absent where it lies in memory.
+    /// The note that finds the chunk again. It is absent for a chunk in memory.
     pub(crate) note: Option<Note>,
-    /// Names; the types are in the payload.
+    /// The names of the columns. Their types are in the payload.
     pub(crate) columns: Vec<String>,
-    /// The row of the chunk for each row; the first, second, ... if empty.
+    /// The row of the chunk for each row of the record. If empty, row `n` of the record is row `n` of the
+    /// chunk.
     pub(crate) chunk_rows: Vec<u32>,
 }
 
 impl PayloadRecord {
-    /// The row of the chunk for row `at` of the record.
+    /// Returns the row of the chunk for row `at` of the record.
     pub(crate) fn chunk_row(&self, at: usize) -> u32 {
         self.chunk_rows.get(at).copied().unwrap_or(at as u32)
     }
 }
 
-/// A note of a store that has no key of its own.
+/// A note of a store without its own key in the record.
 #[derive(Serialize, Deserialize)]
 struct NoteOf<Content> {
     store: String,

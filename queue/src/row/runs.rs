@@ -1,16 +1,17 @@
-//! Handles in few bytes: a record is mostly handles, and the rows of a put lie slot after slot.
+//! A compact form of handles. Most of a record are handles, and the rows of a put mostly have consecutive
+//! slots.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::RowHandle;
 
-/// Handles as `[first slot, generation, count]`, slot after slot; with a negative count they go down, as
-/// freed slots do.
+/// Handles as runs of `[first slot, generation, count]` with consecutive slots. With a negative count the
+/// slots descend, as freed slots do.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Run>")]
 pub(crate) struct Runs(Vec<Run>);
 
-/// A single handle is also read as journals had it before there were runs.
+/// A run of slots, or a single handle in the format of older journals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Run {
@@ -18,8 +19,8 @@ enum Run {
     One(RowHandle),
 }
 
-/// Rows of one record: more is damage, and is not unfolded. What is written down of more rows takes several
-/// records.
+/// The maximum number of rows in one record. A record with more rows is damaged, and is not expanded. Facts
+/// about more rows are split into several records.
 pub(crate) const RECORD_ROWS_MAX: usize = if cfg!(test) { 1 << 10 } else { 1 << 24 };
 const COUNT_MAX: u64 = RECORD_ROWS_MAX as u64;
 
@@ -80,7 +81,7 @@ impl Runs {
         Self(runs)
     }
 
-    /// What it takes in memory.
+    /// The size in memory, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.0.len() * size_of::<Run>()
     }
@@ -90,7 +91,7 @@ impl Runs {
     }
 }
 
-/// For fields that are handles.
+/// Serializes a field of handles as runs.
 pub(crate) fn serialize<S: Serializer>(handles: &[RowHandle], serializer: S) -> Result<S::Ok, S::Error> {
     Runs::of(handles).serialize(serializer)
 }

@@ -1,4 +1,4 @@
-//! Rows that were put together.
+//! Chunks: rows that were put together.
 
 use std::sync::Arc;
 
@@ -10,15 +10,15 @@ use arrow_select::interleave::interleave_record_batch;
 use super::{ChunkSizes, held_bytes, own_buffers};
 use crate::error::QueueError;
 
-/// Rows that were put together, in the batches that they came in: one schema, at least one batch. Cheap to
-/// clone.
+/// Rows that were put together, in their original batches. All batches have one schema, and there is at least
+/// one batch. A chunk is cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Chunk {
     pieces: Arc<[RecordBatch]>,
 }
 
 impl Chunk {
-    /// The rows of batches with the same columns, in buffers of their own.
+    /// Creates a chunk from batches with equal schemas. Slices of much larger batches are copied.
     pub fn new(pieces: Vec<RecordBatch>) -> Result<Self, QueueError> {
         let schema = pieces.first().ok_or(QueueError::Empty)?.schema();
         let other = pieces.iter().find(|piece| *piece.schema_ref() != schema);
@@ -33,7 +33,7 @@ impl Chunk {
         Ok(Self { pieces: pieces.into() })
     }
 
-    /// The rows of chunks with equal schemas, one chunk after the other, where they are.
+    /// Joins chunks with equal schemas, in order, without copying rows.
     pub(crate) fn joined<'a>(chunks: impl Iterator<Item = &'a Self>) -> Self {
         Self { pieces: chunks.flat_map(|chunk| chunk.pieces.iter().cloned()).collect() }
     }
@@ -43,12 +43,12 @@ impl Chunk {
         &self.pieces
     }
 
-    /// The columns that all of them have.
+    /// The schema that all batches share.
     pub fn schema(&self) -> &SchemaRef {
         self.pieces[0].schema_ref()
     }
 
-    /// The same rows with a schema that is equal to theirs.
+    /// Replaces the schema with an equal one, which several chunks can then share.
     pub(crate) fn with_schema(self, schema: &SchemaRef) -> Self {
         if Arc::ptr_eq(self.schema(), schema) {
             return self;
@@ -56,22 +56,22 @@ impl Chunk {
         let same = |piece: &RecordBatch| piece.clone().with_schema(Arc::clone(schema));
         match self.pieces.iter().map(same).collect::<Result<Arc<[_]>, _>>() {
             Ok(pieces) => Self { pieces },
-            // It is another one.
+            // The schema differs, so the chunk keeps its own.
             Err(_) => self,
         }
     }
 
-    /// Rows of all batches.
+    /// The number of rows in all batches.
     pub fn rows(&self) -> usize {
         self.pieces.iter().map(RecordBatch::num_rows).sum()
     }
 
-    /// Bytes that it keeps allocated.
+    /// The number of bytes that the chunk keeps allocated.
     pub fn held_bytes(&self) -> usize {
         self.pieces.iter().map(held_bytes).sum()
     }
 
-    /// The number of the batch that a row lies in, and its place there.
+    /// Returns the index of the batch that contains a row, and the index of the row in that batch.
     pub(crate) fn locate(&self, row: usize) -> Option<(usize, usize)> {
         let mut place = row;
         for (number, piece) in self.pieces.iter().enumerate() {
@@ -83,12 +83,13 @@ impl Chunk {
         None
     }
 
-    /// How much it keeps in memory, and each row of that.
+    /// Returns how many bytes the chunk keeps in memory, and how many each row needs.
     pub(crate) fn sizes(&self) -> ChunkSizes {
         ChunkSizes::of(&self.pieces, self.held_bytes())
     }
 
-    /// Rows that follow each other, in buffers of their own where they are few of many.
+    /// Returns consecutive rows. Where they are few rows of a large batch, they are copied into their own
+    /// buffers.
     pub fn slice(&self, first: usize, rows: usize) -> Result<Self, QueueError> {
         let (mut skipped, mut left) = (first, rows);
         let mut pieces = Vec::new();
@@ -103,7 +104,7 @@ impl Chunk {
         Self::new(pieces)
     }
 
-    /// A copy of just these rows.
+    /// Copies the given rows.
     pub(crate) fn select(&self, rows: &[u32]) -> Result<Self, QueueError> {
         let place = |row: &u32| {
             let missing = || QueueError::Arrow {
@@ -114,13 +115,14 @@ impl Chunk {
         let places = rows.iter().map(place).collect::<Result<Vec<_>, _>>()?;
         let pieces: Vec<&RecordBatch> = self.pieces.iter().collect();
         let (_, columns, _) = interleave_record_batch(&pieces, &places)?.into_parts();
-        // Views of strings are taken without the strings, which stay whole behind them.
+        // Interleaving views copies no strings and keeps all strings of the source alive, so the views are
+        // compacted.
         let compact = |mut column: ArrayRef| -> ArrayRef {
             match column.data_type() {
                 DataType::Utf8View => Arc::new(column.as_string_view().gc()),
                 DataType::BinaryView => Arc::new(column.as_binary_view().gc()),
                 _ => {
-                    // What grew as it was filled keeps up to twice what it needs.
+                    // A column that grew while it was filled may have up to twice the capacity that it needs.
                     column.shrink_to_fit();
                     column
                 }

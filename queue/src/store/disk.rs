@@ -1,10 +1,10 @@
-//! Chunks in segment files: each an Arrow IPC stream of one batch, appended by the journal's writer, read by
-//! any thread.
+//! Chunks in segment files. Each chunk is an Arrow IPC stream; the journal's writer appends it, and any
+//! thread may read it.
 //!
-//! A segment that is closed and whose chunks are all freed is deleted; from one that is mostly dead the
-//! journal's writer moves the rest to the newest, so that a few rows which stay keep no others' bytes. Large
-//! chunks are mapped, not copied: what readers hold are pages of the file, which the kernel may drop and read
-//! again. Nothing of a file is overwritten or cut off, so a chunk that was once whole stays so.
+//! A closed segment is deleted when all of its chunks are freed. When most of a closed segment is dead, the
+//! journal's writer moves the remaining chunks to the newest segment, so that a few live rows do not keep the
+//! file. Large chunks are mapped, not copied: readers hold pages of the file, which the kernel may drop and
+//! read again. Files are never overwritten or truncated, so a complete chunk stays complete.
 
 mod segment_file;
 mod segments;
@@ -29,25 +29,26 @@ use crate::tasks;
 use segment_file::{PinnedChunk, SegmentFile, segment_number, segment_path};
 use segments::SegmentWriter;
 
-/// Chunks of this many bytes are encoded on the spot: that takes less than to hand them to another thread.
+/// Chunks of at most this many bytes are encoded on the calling thread, which costs less than using another
+/// thread.
 const INLINE_BYTES_MAX: usize = 64 << 10;
 
-/// A segment is worth emptying when less than one in this many of its bytes is live.
+/// A closed segment is worth emptying if this number times its live bytes is less than its size.
 const SPARSE: u64 = 2;
 
 #[derive(Debug, Default)]
 struct Segment {
     chunks: HashSet<ChunkId>,
-    /// Chunks that have been appended and that no record refers to yet.
+    /// The number of appended chunks that no record refers to yet.
     expected: usize,
-    /// Its file, where a reader has it open.
+    /// The open file, if a reader has it open.
     file: Weak<SegmentFile>,
     open: bool,
     /// The size of the file.
     bytes: u64,
-    /// Bytes of rows that are still needed.
+    /// The bytes of rows that are still needed.
     live_bytes: u64,
-    /// Its chunks are being moved, once: one that cannot be read stays.
+    /// Whether the chunks were already picked for moving. A chunk that cannot be read stays in the segment.
     is_emptied: bool,
 }
 
@@ -64,21 +65,21 @@ impl Segment {
 #[derive(Debug)]
 struct Held {
     location: ChunkLocation,
-    /// Bytes of rows that are still needed.
+    /// The bytes of rows that are still needed.
     live_bytes: u64,
 }
 
 #[derive(Debug, Default)]
 struct Index {
     chunks: HashMap<ChunkId, Held>,
-    /// Chunks that have been appended: their segments stay, even if they are closed before the record is
-    /// durable.
+    /// Chunks that have been appended but not settled. Their segments stay, even if they are closed before
+    /// the record is durable.
     appended: HashMap<ChunkId, ChunkLocation>,
     segments: BTreeMap<u64, Segment>,
     /// Segments that are worth emptying.
     sparse: BTreeSet<u64>,
     bytes: u64,
-    /// Off while the journal is read: what is empty then may be filled by a later record.
+    /// False while the journal is replayed: a later record may refer to a segment that still looks empty.
     deletes: bool,
 }
 
@@ -94,13 +95,13 @@ impl Index {
 #[derive(Debug)]
 pub(crate) struct DiskStore {
     dir: PathBuf,
-    /// A segment is closed at this size; bytes.
+    /// The size at which a segment is closed, in bytes.
     segment_bytes: u64,
     index: Mutex<Index>,
 }
 
 impl DiskStore {
-    /// A store that deletes nothing until it is [opened](Store::opened).
+    /// Creates a store that deletes nothing until it is [opened](Store::opened).
     pub(crate) fn new(dir: &Path, segment_bytes: u64) -> Self {
         Self { dir: dir.to_owned(), segment_bytes, index: Mutex::default() }
     }
@@ -115,7 +116,7 @@ impl DiskStore {
             Some(location) => *location,
             None => location()?,
         };
-        // Several records may speak of one chunk.
+        // Several records may refer to one chunk.
         if index.chunks.insert(chunk, Held { location, live_bytes: location.length }).is_some() {
             return Ok(());
         }
@@ -126,12 +127,12 @@ impl DiskStore {
         Ok(())
     }
 
-    /// Where a live chunk lies.
+    /// The location of a live chunk.
     fn location(&self, chunk: ChunkId) -> Option<ChunkLocation> {
         self.index.lock().chunks.get(&chunk).map(|held| held.location)
     }
 
-    /// The chunks of a segment that would give back more than it keeps, in no order; each segment once.
+    /// Returns the chunks of a sparse segment, in no particular order. Each segment is returned once.
     fn take_sparse(&self) -> Option<Vec<ChunkId>> {
         let mut index = self.index.lock();
         let sparse = index.sparse.pop_first()?;
@@ -180,7 +181,8 @@ impl DiskStore {
         }
     }
 
-    /// After replay: deletes segments that no live row refers to; says which number is free.
+    /// Runs after replay: deletes the segments that hold no live chunk. Returns the number for the next
+    /// segment.
     fn clean(&self) -> Result<u64, QueueError> {
         self.index.lock().deletes = true;
         let mut next = 0;
@@ -195,14 +197,14 @@ impl DiskStore {
         Ok(next)
     }
 
-    /// Blocks while it reads.
+    /// Reads a chunk. Blocks.
     fn load(&self, chunk: ChunkId) -> Result<Chunk, QueueError> {
         let PinnedChunk { file, location } = self.open_for(chunk)?;
         decode(file.read(&location)?)
     }
 
-    /// Opens the segment of a live chunk, once for all readers: what lies in it can be read for as long as it
-    /// is open, also when it is deleted.
+    /// Opens the segment of a live chunk, or shares the file if another reader has it open. The chunk can be
+    /// read while the file is open, even after the file is deleted.
     fn open_for(&self, chunk: ChunkId) -> Result<PinnedChunk, QueueError> {
         let gone = || QueueError::ChunkGone { chunk: chunk.0 };
         let (location, open) = {
@@ -216,7 +218,8 @@ impl DiskStore {
         }
         match SegmentFile::open(&self.dir, &location) {
             Ok(file) => Ok(PinnedChunk { file: Arc::new(file), location }),
-            // Moved or freed since the line before, and its segment went with it: nothing is missing.
+            // The chunk was moved or freed after its location was read, and its segment was deleted. No data
+            // is missing.
             Err(_) if self.location(chunk) != Some(location) => Err(gone()),
             Err(error) => Err(error),
         }
@@ -232,7 +235,7 @@ impl DiskStore {
     }
 }
 
-/// Off the I/O threads: this reads what may lie on no page yet, or computes checksums of megabytes.
+/// Runs work off the I/O threads. The work may read from disk or compute checksums of megabytes.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, QueueError> {
     let working = tasks::blocking("segment files", work);
     working.await.map_err(|error| QueueError::Arrow { reason: error.to_string() })
@@ -268,7 +271,7 @@ impl Store for Arc<DiskStore> {
         let store = Self::clone(self);
         let chunks: Vec<ChunkId> = wanted.iter().map(|wanted| wanted.chunk).collect();
         let load = move || {
-            // Rows of one chunk are asked for together.
+            // Wanted rows of one chunk are consecutive in the request, so the last chunk is reused.
             let mut last: Option<(ChunkId, Result<Chunk, QueueError>)> = None;
             let mut load = |chunk| match &last {
                 Some((loaded, rows)) if *loaded == chunk => rows.clone(),
@@ -296,7 +299,7 @@ impl Store for Arc<DiskStore> {
 
     fn free(&self, chunks: &[ChunkId]) {
         for chunk in chunks {
-            // One at a time: a segment that goes takes the file system a while, and readers wait for the
+            // Take the lock for one chunk at a time: deleting a file takes a while, and readers wait for the
             // lock.
             let mut index = self.index.lock();
             let Some(Held { location, live_bytes }) = index.chunks.remove(chunk) else { continue };
@@ -345,7 +348,7 @@ impl Store for Arc<DiskStore> {
             Ok(pinned) => pinned,
             Err(error) => return Pin::Missing(error),
         };
-        // Chunks of one segment share its open file.
+        // Chunks of a segment share its open file.
         if let Some(segment) = self.index.lock().segments.get_mut(&pinned.location.segment) {
             segment.file = Arc::downgrade(&pinned.file);
         }
@@ -354,13 +357,13 @@ impl Store for Arc<DiskStore> {
 
     fn strays(&self) -> Result<Vec<Stray>, QueueError> {
         let files = self.files()?;
-        // Where another process owns the directory, the newest may be one that it has just begun.
+        // If another process owns the directory, that process may have just begun the newest segment.
         let newest =
             if self.index.lock().deletes { None } else { files.iter().map(|(segment, _)| *segment).max() };
         let mut strays = Vec::new();
         for (segment, file) in files.into_iter().filter(|(segment, _)| Some(*segment) != newest) {
             let known = self.index.lock().segments.get(&segment).is_some_and(|known| !known.is_empty());
-            // Gone meanwhile: freed.
+            // If the file has no metadata, it was deleted in the meantime.
             if let (false, Ok(metadata)) = (known, file.metadata()) {
                 strays.push(Stray { file, bytes: metadata.len() });
             }

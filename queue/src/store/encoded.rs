@@ -1,4 +1,4 @@
-//! The bytes of chunks on their way to where they last: what lies in arrays stays there until it is written.
+//! Chunks as bytes to be written. Large buffers are not copied.
 
 use std::io::{self, Write};
 
@@ -9,10 +9,10 @@ use arrow_ipc::writer::StreamEncoder;
 use super::Chunk;
 use crate::error::QueueError;
 
-/// Shorter buffers are copied together, so that they are not written one by one; bytes.
+/// Buffers of at most this many bytes are copied together, so that they are not written one by one.
 const COPIED_BYTES_MAX: usize = 16 << 10;
 
-/// A chunk as an Arrow IPC stream.
+/// A chunk as the bytes of an Arrow IPC stream.
 #[derive(Debug, Default, Clone)]
 pub struct Encoded {
     pieces: Vec<Buffer>,
@@ -21,7 +21,7 @@ pub struct Encoded {
 }
 
 impl Encoded {
-    /// A chunk. Its payload is read, for the checksum, and not copied.
+    /// Encodes a chunk. The payload is read for the checksum; only short buffers are copied.
     pub fn of(chunk: &Chunk) -> Result<Self, QueueError> {
         let mut encoder = StreamEncoder::try_new(chunk.schema())?;
         let mut buffers = Vec::new();
@@ -32,13 +32,13 @@ impl Encoded {
         Ok(Self::from(gathered(buffers)))
     }
 
-    /// Bytes.
+    /// The length in bytes.
     #[allow(clippy::len_without_is_empty, reason = "a chunk has rows")]
     pub fn len(&self) -> u64 {
         self.length
     }
 
-    /// CRC-32 of all bytes.
+    /// The CRC-32 of all bytes.
     pub fn checksum(&self) -> u32 {
         self.hasher.clone().finalize()
     }
@@ -48,7 +48,7 @@ impl Encoded {
         self.pieces.iter().try_for_each(|piece| file.write_all(piece))
     }
 
-    /// The bytes in one buffer; copied where they lie in several.
+    /// Returns the bytes as one buffer. They are copied if they lie in several buffers.
     pub fn into_buffer(mut self) -> Buffer {
         if self.pieces.len() == 1
             && let Some(only) = self.pieces.pop()
@@ -75,7 +75,7 @@ impl From<Vec<Buffer>> for Encoded {
     }
 }
 
-/// Buffers in order, those that are short and follow each other copied together.
+/// Returns the buffers in order, with consecutive short buffers copied together.
 pub(crate) fn gathered(buffers: Vec<Buffer>) -> Vec<Buffer> {
     let mut gathered = Vec::new();
     let mut short: Vec<u8> = Vec::new();
@@ -95,7 +95,7 @@ pub(crate) fn gathered(buffers: Vec<Buffer>) -> Vec<Buffer> {
     gathered
 }
 
-/// The rows of a chunk's bytes, which are not copied if they lie at a multiple of 64 bytes.
+/// Decodes a chunk. The payload is not copied if the bytes begin at a multiple of 64.
 pub fn decode(mut bytes: Buffer) -> Result<Chunk, QueueError> {
     let mut decoder = StreamDecoder::new();
     let mut pieces = Vec::new();

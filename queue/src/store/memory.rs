@@ -36,7 +36,7 @@ impl Resident for MemoryStore {
         let bytes = rows.held_bytes() as u64;
         let mut chunks = self.chunks.lock();
         chunks.bytes += bytes;
-        // Each stream brings a schema of its own, which may be as large as a row.
+        // Each stream has its own schema, which may be as large as a row, so equal schemas are shared.
         let schema = chunks.schemas.share(rows.schema(), || Arc::clone(rows.schema()));
         chunks.by_id.insert(chunk, rows.with_schema(&schema));
     }
@@ -85,14 +85,14 @@ impl Store for MemoryStore {
             held.bytes -= freed.iter().map(|rows| rows.held_bytes() as u64).sum::<u64>();
             freed
         };
-        // Outside the lock: giving megabytes back takes a while.
+        // Drop outside the lock: freeing megabytes takes a while.
         drop(freed);
     }
 
     fn bytes(&self) -> u64 {
         self.chunks.lock().bytes
     }
-    /// It notes nothing.
+    /// A chunk in memory has no note.
     fn keep(&self, _chunk: ChunkId, _note: &Note) -> Result<Reach, QueueError> {
         Ok(Reach::Within)
     }

@@ -1,36 +1,36 @@
-//! The data plane: chunks of payload by key, and the interface for other kinds of stores.
+//! The data plane: chunks of payload by key, and the interface that every kind of store implements.
 //!
-//! A chunk has the rows of one put. It is immutable and has its own buffers, so that freeing it frees its
-//! memory whatever batch it was a slice of. A [`Store`] stores chunks, many at a time, returns them by their
-//! keys and frees them. This module has three stores: memory, segment files, and the storage units of other
-//! machines. A queue can be opened with any other store
-//! ([`TransferQueue::open_with`](crate::TransferQueue::open_with)).
+//! A chunk holds the rows of one put; the queue may later join small chunks. A chunk is immutable and has its
+//! own buffers, so freeing it frees its memory even if its batch was a slice of a larger one. A [`Store`]
+//! stores many chunks at a time, returns them by key and frees them. This module has two stores: memory and
+//! segment files. A third store keeps chunks in the storage units of other machines. A queue can be opened
+//! with any other store ([`TransferQueue::open_with`](crate::TransferQueue::open_with)).
 //!
 //! # A store, step by step
-//! 1. [`put`](Store::put) keeps chunks, and says what became of each: [`Stored::Held`] where it is gone with
-//!    the process, [`Stored::Noted`] where a [`Note`] finds it again.
-//! 2. The queue writes the note down with the record of the put, and calls [`keep`](Store::keep) once both
-//!    are durable. A put that fails in between calls [`free`](Store::free) instead; a process that dies in
-//!    between calls nothing.
-//! 3. [`get`](Store::get) reads kept chunks, and [`free`](Store::free) lets go of them.
-//! 4. When the queue is opened again, [`keep`](Store::keep) is called for each chunk that the journal knows,
-//!    with the note that was written down, and [`free`](Store::free) for those that a later record has freed.
-//!    Then [`opened`](Store::opened) says that this was all: what else the store has of this queue was never
-//!    acknowledged, or is freed, and can go.
+//! 1. [`put`](Store::put) stores chunks and returns the result for each. The result is [`Stored::Held`] if
+//! the chunk is lost when the process ends, and [`Stored::Noted`] if a [`Note`] finds the chunk again.
+//! 2. The queue writes the note with the record of the put, and calls [`keep`](Store::keep) once both are
+//! durable. If the put fails before that, the queue calls [`free`](Store::free) instead. If the process dies
+//! before that, the store gets no call.
+//! 3. [`get`](Store::get) reads kept chunks, and [`free`](Store::free) frees them.
+//! 4. When the queue is opened again, it calls [`keep`](Store::keep) with the written note for each chunk in
+//! the journal, and [`free`](Store::free) for each chunk that a later record has freed. Then it calls
+//! [`opened`](Store::opened). Any other chunk of this queue in the store was never acknowledged or is already
+//! freed, so the store can delete it.
 //!
-//! The other calls have defaults. A store in this process implements [`resident`](Store::resident), and the
-//! queue compacts and packs its chunks. A store that can free single rows implements [`thin`](Store::thin). A
-//! store that can still read what it has freed implements [`pin`](Store::pin); without it the queue delays
-//! frees while a snapshot reads.
+//! The other calls have defaults. A store in this process implements [`resident`](Store::resident); the queue
+//! then compacts and joins its chunks. A store that can free single rows implements [`thin`](Store::thin). A
+//! store that can still read freed chunks implements [`pin`](Store::pin); without it, the queue delays frees
+//! while a snapshot reads.
 //!
 //! [`conformance`](crate::edges::conformance) has the tests that a store must pass.
 //!
 //! # Invariants
-//! - Nothing lists the chunks of a store on the hot path: the control plane knows their keys.
-//! - A store does not say that a put is durable: it says what has to be written down with the put's record
-//!   ([`Stored`]), and the journal makes both one fact.
-//! - No call of a store but [`put`](Store::put) and [`get`](Store::get) waits for a network or a disk: the
-//!   others are called under locks, or where the queue cannot wait.
+//! - No call on the hot path lists the chunks of a store: the control plane has their keys.
+//! - A store does not report that a put is durable. It reports what must be written with the record of the
+//!   put ([`Stored`]), and the journal makes both durable together.
+//! - Only [`put`](Store::put) and [`get`](Store::get) may wait for a network or a disk. The other calls are
+//!   made under locks, or where the queue cannot wait.
 
 mod chunk;
 mod disk;
@@ -64,64 +64,66 @@ pub(crate) use pin::{HeldBack, Loaded, Loader, Source, runs};
 pub use pin::{Pin, Pinned};
 pub(crate) use sizes::ChunkSizes;
 
-/// A store in memory, which [`TransferQueue::open`](crate::TransferQueue::open) uses without a directory.
+/// Creates a store in memory, which [`TransferQueue::open`](crate::TransferQueue::open) uses without a
+/// directory.
 pub fn memory() -> Arc<dyn Store> {
     Arc::new(MemoryStore::default())
 }
 
-/// A store of segment files in an existing directory, which
-/// [`TransferQueue::open`](crate::TransferQueue::open) uses with a directory. A file is closed at
-/// `segment_bytes`.
+/// Creates a store of segment files in an existing directory, which
+/// [`TransferQueue::open`](crate::TransferQueue::open) uses with a directory. A segment file is closed when
+/// it reaches `segment_bytes`.
 pub fn segments(dir: &Path, segment_bytes: u64) -> Arc<dyn Store> {
     Arc::new(Arc::new(DiskStore::new(dir, segment_bytes)))
 }
 
 /// The name of the store of segment files.
 pub(crate) const SEGMENTS: &str = "segments";
-/// The name of the store of the storage units.
+/// The name of the store that uses storage units.
 pub(crate) const UNITS: &str = "units";
 
-/// The name of a chunk. A queue gives each number once, except that it gives a number again after a restart
-/// if its chunk was never [kept](Store::keep).
+/// The key of a chunk. A queue uses each number once. After a restart it may reuse the number of a chunk that
+/// was never [kept](Store::keep).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ChunkId(pub u64);
 
 /// Where a chunk lies in the segment files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ChunkLocation {
-    /// Number of the segment file.
+    /// The number of the segment file.
     pub(crate) segment: u64,
-    /// Offset of its first byte.
+    /// The offset of the first byte of the chunk in the file.
     pub(crate) offset: u64,
-    /// Bytes.
+    /// The length of the chunk in bytes.
     pub(crate) length: u64,
-    /// CRC-32 of these bytes.
+    /// The CRC-32 of these bytes.
     pub(crate) checksum: u32,
 }
 
-/// Chunks begin at multiples of this, as arrow's buffers do within them; bytes.
+/// The alignment of chunks in a segment file, in bytes. Arrow aligns the buffers within a chunk to it too.
 pub(crate) const ALIGNMENT: u64 = 64;
 
-/// Rows that are put into a store.
+/// A chunk that is put into a store.
 #[derive(Debug, Clone)]
 pub struct NewChunk {
-    /// Their key in the store.
+    /// The key of the chunk in the store.
     pub chunk: ChunkId,
     /// The rows.
     pub rows: Chunk,
-    /// The group that the rows belong to; the first one if they belong to several. A store of many parts
-    /// keeps groups together.
+    /// The group of the rows, or the first group if they belong to several. A store with several units keeps
+    /// the rows of a group together.
     pub group: String,
 }
 
-/// What a store has done with a chunk, and what must be written down so that the chunk is found again.
+/// The result of storing a chunk, with the data that must be written so that the chunk can be found again.
 #[derive(Debug)]
 pub enum Stored {
     /// The chunk exists for as long as the process lives.
     Held,
-    /// The chunk exists once these bytes do, which the journal's writer hands to the store's [`Appender`].
+    /// The chunk exists once these bytes are written. The journal's writer passes them to the store's
+    /// [`Appender`].
     Unwritten(Encoded),
-    /// The chunk exists, and this note finds it.
+    /// The chunk exists, and this note is needed to find it again.
     Noted(Note),
 }
 
@@ -130,7 +132,7 @@ impl Stored {
         matches!(self, Self::Held)
     }
 
-    /// The bytes that are written before the put's record, and the note in the record.
+    /// Returns the bytes to write before the record of the put, and the note for the record.
     pub(crate) fn into_parts(self) -> (Option<Encoded>, Option<Note>) {
         match self {
             Self::Held => (None, None),
@@ -143,9 +145,9 @@ impl Stored {
 /// Whether rows can be read now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// They can be read.
+    /// The rows can be read.
     Within,
-    /// The unit with the rows does not answer: the rows are not given to consumers until it does.
+    /// The unit that holds the rows does not answer. Consumers do not get these rows until it does.
     Away,
 }
 
@@ -156,18 +158,18 @@ pub struct Wanted {
     pub chunk: ChunkId,
     /// The first row.
     pub first: usize,
-    /// The number of rows, which follow each other.
+    /// The number of consecutive rows.
     pub rows: usize,
     /// The columns that the chunk has.
     pub columns: Arc<[String]>,
 }
 
-/// The rows that a reader wants: they begin at row `first` of a chunk, which may have other rows too.
+/// The rows that a reader wants. They begin at row `first` of a chunk, which may also hold other rows.
 #[derive(Debug, Clone)]
 pub struct Found {
-    /// A batch with at least the requested columns.
+    /// A chunk with at least the requested columns.
     pub chunk: Chunk,
-    /// The first of the requested rows in the batch.
+    /// The index of the first requested row in the chunk.
     pub first: usize,
 }
 
@@ -175,7 +177,7 @@ pub struct Found {
 pub struct Live<'a> {
     /// The number of needed rows.
     pub rows: usize,
-    /// The number of rows that were written.
+    /// The number of rows in the chunk as it was written.
     pub of: usize,
     places: &'a dyn Fn() -> Vec<u32>,
 }
@@ -185,7 +187,7 @@ impl<'a> Live<'a> {
         Self { rows, of, places }
     }
 
-    /// The places of the needed rows in the chunk: O(rows).
+    /// Returns the indices of the needed rows in the chunk, in O(rows).
     pub fn places(&self) -> Vec<u32> {
         (self.places)()
     }
@@ -200,45 +202,47 @@ impl std::fmt::Debug for Live<'_> {
 /// The capabilities of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Whether a chunk whose note was written down exists after the process has died and the store is opened
-    /// again. Only such a store can serve a queue with a directory.
+    /// Whether a chunk whose note was written still exists when the store is opened again after the process
+    /// has died. Only such a store can serve a queue with a directory.
     pub outlives_process: bool,
-    /// Whether chunks are read without a network: [`verify`](crate::TransferQueue::verify) then reads each of
-    /// them.
+    /// Whether chunks are read without a network. If so, [`verify`](crate::TransferQueue::verify) reads every
+    /// chunk.
     pub is_local: bool,
 }
 
-/// A file without chunks.
+/// A file of a store that holds no chunk of the queue.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stray {
-    /// The file.
+    /// The path of the file.
     pub file: PathBuf,
-    /// Its size.
+    /// The size of the file.
     pub bytes: u64,
 }
 
-/// A store of chunks by key; the [module](self) describes the order of the calls. Calls that wait take many
-/// chunks, so that a store behind a network needs one round trip.
+/// A store of chunks by key; the [module](self) describes the order of the calls. The calls that may wait
+/// take many chunks, so a store behind a network needs one round trip.
 pub trait Store: Send + Sync + 'static {
-    /// The name with which its notes are written down: a word that no other store of the queue has. It never
-    /// changes.
+    /// The name of the store in its notes. No other store of the queue may have this name, and it must never
+    /// change.
     fn name(&self) -> &'static str;
 
     /// The capabilities of the store.
     fn capabilities(&self) -> Capabilities;
 
-    /// Stores chunks, and returns what became of each, in their order. After an error no chunk is stored, and
-    /// what is left behind is freed sooner or later. An error that is
-    /// [`Retryable`](crate::ErrorClass::Retryable) is passed to the producer, which puts again.
+    /// Stores chunks and returns the result for each, in their order. After an error no chunk is stored, and
+    /// the store eventually frees anything left behind. A [`Retryable`](crate::ErrorClass::Retryable) error
+    /// is passed to the producer, which puts the rows again.
     ///
-    /// Cancel-safe: after a dropped call what is left behind is freed too.
+    /// Cancel-safe: if the call is dropped, the store frees anything left behind too.
     fn put(&self, chunks: Vec<NewChunk>) -> BoxFuture<'_, Result<Vec<Stored>, QueueError>>;
 
-    /// Reads rows of chunks, of which only `columns` are needed (all if absent), in the order of the request.
-    /// The error is [`QueueError::ChunkGone`] if a chunk was freed or has moved, [`QueueError::Corrupt`] if
-    /// its bytes differ from what was written (then its rows are lost), and one that is
-    /// [`Retryable`](crate::ErrorClass::Retryable) if the rows may be read later: the consumer gets the
-    /// error, and its rows are given again.
+    /// Reads rows of chunks, in the order of the request. Only `columns` are needed, or all columns if
+    /// `columns` is absent.
+    ///
+    /// The error is [`QueueError::ChunkGone`] if a chunk was freed or has moved. It is
+    /// [`QueueError::Corrupt`] if the bytes differ from the bytes that were written; the rows are then lost.
+    /// It is [`Retryable`](crate::ErrorClass::Retryable) if the rows may be read later: the consumer gets the
+    /// error, and its rows are handed out again.
     ///
     /// Cancel-safe.
     fn get<'a>(
@@ -247,53 +251,55 @@ pub trait Store: Send + Sync + 'static {
         columns: Option<&'a [String]>,
     ) -> BoxFuture<'a, Vec<Result<Found, QueueError>>>;
 
-    /// Frees chunks. Freeing an unknown chunk has no effect. Must not wait: long work continues in the
-    /// background.
+    /// Frees chunks. Freeing an unknown chunk has no effect. This call must not wait: long work continues in
+    /// the background.
     fn free(&self, chunks: &[ChunkId]);
 
-    /// Bytes of payload that this process holds for live chunks, in memory or on disk; 0 for payload on other
-    /// machines.
+    /// The bytes of payload that this process holds for live chunks, in memory or on disk. Payload on other
+    /// machines counts as 0.
     fn bytes(&self) -> u64;
 
-    /// Makes a chunk part of the queue: the record with its note is durable, or was read back. Returns
-    /// whether the rows can be read. Must not wait.
+    /// Makes a chunk part of the queue, after the record with its note became durable or was read back.
+    /// Returns whether the rows can be read. This call must not wait.
     fn keep(&self, chunk: ChunkId, note: &Note) -> Result<Reach, QueueError>;
 
-    /// The note of a kept chunk, for a journal that is rewritten; `None` if the chunk is unknown.
+    /// The note of a kept chunk, which the queue writes again when it rewrites the journal. `None` if the
+    /// chunk is unknown.
     fn note(&self, chunk: ChunkId) -> Option<Note>;
 
-    /// Called once when every chunk that the journal knows was kept, before the first put; not called when
-    /// the queue is only read. Returns the part of the store that the journal's writer drives, if it has one.
+    /// Called once, before the first put, when every chunk in the journal has been kept. It is not called
+    /// when the queue is opened for reading only. Returns the part of the store that the journal's writer
+    /// drives, if there is one.
     fn opened(&self) -> Result<Option<Box<dyn Appender>>, QueueError> {
         Ok(None)
     }
 
-    /// Tells the store that only some rows of a chunk are still needed. Must not wait.
+    /// Tells the store that only some rows of a chunk are still needed. This call must not wait.
     fn thin(&self, _chunk: ChunkId, _live: &Live<'_>) {}
 
-    /// Its chunks as arrays in this process: the queue compacts chunks that are mostly dead, and joins many
-    /// small ones.
+    /// Access to the chunks as arrays in this process, if the store has them there. The queue compacts such
+    /// chunks when most of their rows are dead, and joins small ones.
     fn resident(&self) -> Option<&dyn Resident> {
         None
     }
 
     /// Holds a chunk for a slow reader: the chunk can be read until the pin is dropped, even if it is freed
-    /// or moved. Must not wait for a network. If the store answers [`Pin::Unpinned`], the queue delays frees
-    /// while the reader reads.
+    /// or moved. This call must not wait for a network. If the store returns [`Pin::Unpinned`], the queue
+    /// delays frees while the reader reads.
     fn pin(&self, _chunk: ChunkId) -> Pin {
         Pin::Unpinned
     }
 
-    /// Admits rows that a client has stored here by itself: returns the note that the store would have made,
-    /// or an error if the store takes no such rows.
+    /// Admits rows that a client has stored directly in this store. Returns the note that the store would
+    /// have made, or an error if the store accepts no such rows.
     fn admit(&self, _note: Note) -> Result<Note, QueueError> {
         Err(QueueError::BadRequest {
             reason: format!("store={} takes rows from the queue alone", self.name()),
         })
     }
 
-    /// Files of the store without chunks, which [`opened`](Self::opened) would delete. A file may be among
-    /// them because it is just being filled. Blocks.
+    /// The files of the store that hold no chunk, which [`opened`](Self::opened) would delete. A file that is
+    /// just being filled may be among them. This call blocks.
     fn strays(&self) -> Result<Vec<Stray>, QueueError> {
         Ok(Vec::new())
     }
@@ -301,37 +307,38 @@ pub trait Store: Send + Sync + 'static {
 
 /// Chunks that are arrays in this process.
 pub trait Resident {
-    /// A chunk, if it exists.
+    /// Returns a chunk, if it exists.
     fn chunk(&self, chunk: ChunkId) -> Option<Chunk>;
 
-    /// Adds a chunk that the queue has made from others.
+    /// Adds a chunk that the queue has made from other chunks.
     fn insert(&self, chunk: ChunkId, rows: Chunk);
 }
 
-/// The writing part of a store whose payload the journal's writer writes, before the records that refer to
-/// it: a batch of puts costs one sync of payload and one of records. Called on the writer's thread; blocks.
+/// The writing part of a store whose payload is written by the journal's writer, before the records that
+/// refer to it. A batch of puts then costs one sync of the payload and one of the records. The calls are made
+/// on the writer's thread and block.
 pub trait Appender: Send {
-    /// Appends a chunk. It is not part of the queue before it is [kept](Store::keep).
+    /// Appends a chunk. The chunk is part of the queue only after it is [kept](Store::keep).
     fn append(&mut self, chunk: ChunkId, rows: &Encoded) -> Result<Note, QueueError>;
 
-    /// The put of an appended chunk has ended: the chunk is kept by now, or is not wanted.
+    /// Called when the put of an appended chunk has ended: the chunk has been kept by then, or is not needed.
     fn settle(&mut self, chunk: ChunkId);
 
-    /// Makes durable what was appended. After one failure it never succeeds again.
+    /// Makes all appended chunks durable. After a failure every later call fails too.
     fn sync(&mut self) -> Result<(), QueueError>;
 
-    /// Chunks that the store wants to have written again, so that it can free the segments in which they lie.
+    /// Returns chunks that should be written again, so that the store can free their segments.
     fn take_sparse(&mut self) -> Vec<ChunkId>;
 }
 
-/// Slack that builders may leave in the buffers of a batch; bytes.
+/// Unused bytes that builders may leave in the buffers of a batch.
 const SLACK_BYTES: usize = 1024;
 
-/// Gives a batch buffers of its own where it is a cut of a larger one.
+/// Copies a batch into its own buffers if it is a slice of a much larger batch.
 pub(crate) fn own_buffers(batch: RecordBatch) -> Result<RecordBatch, QueueError> {
     let held = held_bytes(&batch);
     let needed = payload_bytes(&batch)?;
-    // Builders leave some slack; a cut of a larger batch holds far more.
+    // Builders leave some unused bytes; a slice of a larger batch keeps far more.
     if held <= needed + needed / 2 + SLACK_BYTES {
         return Ok(batch);
     }
@@ -340,12 +347,13 @@ pub(crate) fn own_buffers(batch: RecordBatch) -> Result<RecordBatch, QueueError>
     Ok(take_record_batch(&batch, &UInt32Array::from_iter_values(0..rows))?)
 }
 
-/// Bytes that a batch's own rows take.
+/// The number of bytes that the rows of a batch need.
 pub(crate) fn payload_bytes(batch: &RecordBatch) -> Result<usize, ArrowError> {
     batch.columns().iter().map(|column| needed_bytes(&column.to_data())).sum()
 }
 
-/// Bytes of the allocations that a batch keeps alive; one that several columns are cuts of counts once.
+/// The number of bytes in the allocations that a batch keeps alive. An allocation that several columns share
+/// counts once.
 pub(crate) fn held_bytes(batch: &RecordBatch) -> usize {
     fn visit(data: &ArrayData, seen: &mut HashMap<*const u8, usize>) {
         let nulls = data.nulls().map(|nulls| nulls.buffer());
@@ -359,8 +367,8 @@ pub(crate) fn held_bytes(batch: &RecordBatch) -> usize {
     seen.values().sum()
 }
 
-/// Bytes that an array's own rows take. A cut of a list keeps all values of the list that it was cut from,
-/// and arrow counts them as its own.
+/// The number of bytes that the rows of an array need. A slice of a list keeps all values of the original
+/// list, and arrow counts all of them; this function counts only the values of the slice.
 pub(crate) fn needed_bytes(data: &ArrayData) -> Result<usize, ArrowError> {
     let ends = match data.data_type() {
         DataType::List(_) | DataType::Map(..) => list_ends::<i32>(data),
@@ -374,7 +382,7 @@ pub(crate) fn needed_bytes(data: &ArrayData) -> Result<usize, ArrowError> {
     Ok(data.len() * size_of::<i32>() + needed_bytes(&values.slice(first, last - first))?)
 }
 
-/// First and last place of a list's rows among its values.
+/// The range of a list array's rows in its values array: the first index, and the index after the last.
 fn list_ends<Offset: ArrowNativeType>(data: &ArrayData) -> Option<(usize, usize)> {
     let offsets = data.buffers().first()?.typed_data::<Offset>();
     let ends = offsets.get(data.offset()..=data.offset() + data.len())?;

@@ -1,4 +1,5 @@
-//! What a store says of a chunk: the journal keeps it, and hands it back when the queue is opened again.
+//! Notes: the data with which a store finds a chunk. The journal keeps a note, and passes it back when the
+//! queue is opened again.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -12,7 +13,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::error::QueueError;
 
-/// A value that can be written as JSON, and that keeps its own type within the process.
+/// A value that can be written as JSON and that keeps its type within the process.
 trait Content: Any + Debug + Send + Sync {
     fn to_json(&self) -> serde_json::Result<Box<RawValue>>;
     fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
@@ -28,8 +29,8 @@ impl<T: Serialize + Debug + Send + Sync + 'static> Content for T {
     }
 }
 
-/// What a store needs to find a chunk again: any JSON value. Only the store reads it. A note is cheap to
-/// clone.
+/// The data that a store needs to find a chunk again, which can be any JSON value. Only the store interprets
+/// it. A note is cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Note {
     store: Cow<'static, str>,
@@ -37,7 +38,7 @@ pub struct Note {
 }
 
 impl Note {
-    /// A note of the store with this [name](super::Store::name).
+    /// Creates a note of the store with this [name](super::Store::name).
     pub fn new(
         store: impl Into<Cow<'static, str>>,
         content: impl Serialize + Debug + Send + Sync + 'static,
@@ -45,7 +46,7 @@ impl Note {
         Self::of(store, Arc::new(content))
     }
 
-    /// A note whose content is shared with the store.
+    /// Creates a note whose content is shared with the store.
     pub fn of<T: Serialize + Debug + Send + Sync + 'static>(
         store: impl Into<Cow<'static, str>>,
         content: Arc<T>,
@@ -53,13 +54,13 @@ impl Note {
         Self { store: store.into(), content }
     }
 
-    /// The name of the store whose note this is.
+    /// The name of the store that made the note.
     pub fn store(&self) -> &str {
         &self.store
     }
 
-    /// The content of the note: the value that it was made from, or that value as it was read back from the
-    /// journal. It is an error if the content is no `T`.
+    /// The content of the note: the original value, or the value as it was read back from the journal.
+    /// Returns an error if the content is not a `T`.
     pub fn content<T: DeserializeOwned + Send + Sync + 'static>(&self) -> Result<Arc<T>, QueueError> {
         let content = match Arc::clone(&self.content).into_any().downcast::<T>() {
             Ok(content) => return Ok(content),

@@ -1,4 +1,4 @@
-//! Chunks that are held for a reader that takes its time: a snapshot, or one that looks through the queue.
+//! Chunks that are held for a slow reader, such as a snapshot or an inspection of the queue.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -13,33 +13,34 @@ use parking_lot::Mutex;
 use super::{Chunk, ChunkId, Encoded, Store, Wanted};
 use crate::error::{ErrorClass, QueueError};
 
-/// Attempts to read a chunk for a reader that takes its time: one failure of a network does not end a whole
+/// The number of attempts to read a chunk for a slow reader: one network failure must not end a whole
 /// snapshot.
 const READS_MAX: usize = 8;
-/// Between two of them.
+/// The pause between two attempts.
 const READ_PAUSE: Duration = Duration::from_millis(100);
 
-/// A chunk that its store holds until this is dropped.
+/// A chunk that its store holds until this value is dropped.
 pub trait Pinned: Debug + Send + Sync {
-    /// All of its rows; and its bytes as [`Encoded`] makes them, where they are at hand. Blocks.
+    /// Reads all rows, and returns their [`Encoded`] bytes too if they are available without encoding.
+    /// Blocks.
     fn load(&self) -> Result<(Option<Buffer>, Chunk), QueueError>;
 }
 
-/// What a store does to hold a chunk.
+/// The result of a request to hold a chunk.
 #[derive(Debug)]
 pub enum Pin {
-    /// It holds the chunk.
+    /// The store holds the chunk.
     Pinned(Arc<dyn Pinned>),
-    /// It holds none: the queue frees the chunk later, and reads it as ever.
+    /// The store cannot hold chunks. The queue frees the chunk later, and reads it as usual.
     Unpinned,
-    /// There is no such chunk.
+    /// The chunk does not exist or cannot be opened.
     Missing(QueueError),
 }
 
-/// Chunks that are freed later, since a reader wants them that their store does not hold for it.
+/// Chunks whose free is delayed, because a reader needs them and their store cannot hold them.
 #[derive(Debug, Default)]
 pub(crate) struct HeldBack {
-    /// Chunks that are held, so that frees of a queue without readers take no lock.
+    /// The number of held chunks. If it is 0, frees take no lock.
     count: AtomicUsize,
     chunks: Mutex<HashMap<ChunkId, Held>>,
 }
@@ -51,7 +52,8 @@ struct Held {
 }
 
 impl HeldBack {
-    /// Those of the chunks that may be freed at once. The others are freed when their readers are done.
+    /// Returns the chunks that may be freed at once, or `None` if all of them may. The others are freed when
+    /// their last reader is done.
     pub(crate) fn sift(&self, chunks: &[ChunkId]) -> Option<Vec<ChunkId>> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
@@ -77,7 +79,7 @@ impl HeldBack {
         self.count.store(chunks.len(), Ordering::Release);
     }
 
-    /// A reader is done; says whether the chunk is to be freed now.
+    /// Removes one reader, and returns whether the chunk must be freed now.
     fn release(&self, chunk: ChunkId) -> bool {
         let mut chunks = self.chunks.lock();
         let Entry::Occupied(mut held) = chunks.entry(chunk) else { return false };
@@ -91,7 +93,7 @@ impl HeldBack {
     }
 }
 
-/// A chunk that is read through its store, and not freed before.
+/// A chunk that is read through its store and is freed only after this value is dropped.
 pub(crate) struct HeldChunk {
     store: Arc<dyn Store>,
     chunk: ChunkId,
@@ -114,7 +116,7 @@ impl Drop for HeldChunk {
 }
 
 impl HeldChunk {
-    /// These rows. Blocks; needs a tokio runtime, and a thread that may block.
+    /// Reads the given rows. Blocks; must be called in a tokio runtime, on a thread that may block.
     fn rows(&self, rows: &[u32]) -> Result<Chunk, QueueError> {
         let wanted = runs(self.chunk, rows, &self.columns);
         let runtime = tokio::runtime::Handle::try_current();
@@ -143,7 +145,7 @@ impl HeldChunk {
     }
 }
 
-/// Rows of a chunk as stretches of rows that follow each other.
+/// Groups rows of a chunk into runs of consecutive rows.
 pub(crate) fn runs(chunk: ChunkId, rows: &[u32], columns: &Arc<[String]>) -> Vec<Wanted> {
     let stretches = rows.chunk_by(|left, right| left + 1 == *right);
     let wanted = |rows: &[u32]| Wanted {
@@ -155,7 +157,7 @@ pub(crate) fn runs(chunk: ChunkId, rows: &[u32], columns: &Arc<[String]>) -> Vec
     stretches.map(wanted).collect()
 }
 
-/// Where a chunk is read from, whatever becomes of its rows meanwhile.
+/// Where a chunk is read from. It stays readable even if its rows are freed in the meantime.
 #[derive(Debug, Clone)]
 pub(crate) enum Source {
     Pinned(Arc<dyn Pinned>),
@@ -164,7 +166,7 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// A chunk of `store` that rows need, also when they need it no more.
+    /// Holds a chunk of `store` for reading, even after no row needs it.
     pub(crate) fn of(
         store: &Arc<dyn Store>,
         chunk: ChunkId,
@@ -182,7 +184,8 @@ impl Source {
         }
     }
 
-    /// The chunk's rows; its bytes where they are at hand. Blocks. `None`: it can only be read row by row.
+    /// Reads all rows, and their bytes if available. Blocks. Returns `None` if the store cannot hold chunks;
+    /// such a chunk is read with `Loader` only.
     pub(crate) fn load(&self) -> Option<Result<(Option<Buffer>, Chunk), QueueError>> {
         match self {
             Self::Pinned(pinned) => Some(pinned.load()),
@@ -191,17 +194,17 @@ impl Source {
         }
     }
 
-    /// Bytes of these rows of the chunk, as a chunk of their own. Blocks.
+    /// Returns the bytes of a chunk that has just the given rows. Blocks.
     pub(crate) fn bytes_of(&self, rows: &[u32]) -> Result<Buffer, QueueError> {
         Loader::default().rows_of(ChunkId(0), self, rows)?.into_bytes()
     }
 }
 
-/// Rows of a chunk, as a chunk of their own.
+/// Rows of a chunk, as a separate chunk.
 #[derive(Debug, Clone)]
 pub(crate) struct Loaded {
     pub(crate) rows: Chunk,
-    /// Where they are at hand.
+    /// The encoded bytes, if available.
     bytes: Option<Buffer>,
 }
 
@@ -211,14 +214,14 @@ impl Loaded {
     }
 }
 
-/// Reads chunks. It keeps the last one, since records of rows that lie together mostly follow each other.
+/// Reads chunks. It caches the last chunk, since consecutive records mostly refer to rows of one chunk.
 #[derive(Debug, Default)]
 pub(crate) struct Loader {
     last: Option<(ChunkId, Loaded)>,
 }
 
 impl Loader {
-    /// These rows of a chunk. Blocks.
+    /// Reads the given rows of a chunk. Blocks.
     pub(crate) fn rows_of(
         &mut self,
         id: ChunkId,

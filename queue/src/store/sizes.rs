@@ -1,4 +1,4 @@
-//! How many bytes of a chunk each of its rows needs: rows may be as ragged as they like.
+//! The number of bytes that each row of a chunk needs. Rows may differ widely in size.
 
 use arrow_array::{Array, RecordBatch};
 use arrow_buffer::ArrowNativeType;
@@ -10,15 +10,15 @@ use super::needed_bytes;
 /// How much a chunk keeps in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ChunkSizes {
-    /// Size of its allocations.
+    /// The size of the allocations.
     pub(crate) held_bytes: u64,
-    /// What each row needs.
+    /// The number of bytes that each row needs.
     pub(crate) rows: Vec<u32>,
 }
 
-/// Bytes of the rows of an array.
+/// The number of bytes that each row of an array needs.
 enum RowBytes {
-    /// Each has as many.
+    /// All rows need this many bytes.
     Even(u64),
     Each(Vec<u64>),
 }
@@ -31,7 +31,7 @@ impl RowBytes {
         }
     }
 
-    /// The size of the rows before each row, and of all rows.
+    /// The sum of the sizes before each row, and the sum of all rows.
     fn sums(&self, rows: usize) -> Vec<u64> {
         let mut sums = Vec::with_capacity(rows + 1);
         let mut sum = 0;
@@ -83,12 +83,12 @@ fn row_bytes(data: &ArrayData) -> RowBytes {
             let row = |row| fields.iter().map(|field| field.of(row)).sum();
             RowBytes::Each((0..data.len()).map(row).collect())
         }
-        // Each has its share.
+        // The bytes are divided evenly among the rows.
         _ => RowBytes::Even(needed_bytes(data).unwrap_or(0) as u64 / data.len().max(1) as u64),
     }
 }
 
-/// The sizes of rows that are slices of `values`.
+/// The sizes of rows, each of which is a slice of `values`.
 fn by_offsets<Offset: ArrowNativeType>(data: &ArrayData, values: &RowBytes) -> RowBytes {
     let width = size_of::<Offset>() as u64;
     let Some(buffer) = data.buffers().first() else { return RowBytes::Even(width) };

@@ -1,28 +1,28 @@
-//! Samplers of users.
+//! Samplers that users implement.
 
 use super::Take;
 
-/// A group that is ready, as a sampler sees it.
+/// A ready group, as a sampler gets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadyGroup<'a> {
-    /// Its name.
+    /// The name of the group.
     pub group: &'a str,
-    /// Its rows.
+    /// The number of rows.
     pub rows: usize,
-    /// Their tokens, as the partition counts them.
+    /// The number of tokens, as the partition counts them.
     pub tokens: u64,
-    /// The oldest policy version of its rows.
+    /// The oldest policy version of the rows.
     pub policy_version: u64,
-    /// The greatest priority of its puts.
+    /// The greatest priority of the group's puts.
     pub priority: i64,
 }
 
-/// Chooses which groups a take gets, where no built-in [`Sampler`](super::Sampler) will do.
+/// Chooses the groups of a take, if no built-in [`Sampler`](super::Sampler) fits.
 pub trait GroupSampler: Send + Sync {
-    /// The groups to lease, by their places among the fresh groups that are ready, `ready[0]` being the
-    /// oldest. None or too few for the take's `at_least`: it waits for a change.
+    /// Returns the groups to lease, as indices into `ready`. `ready` has the fresh groups that are ready,
+    /// oldest first. If the chosen groups are fewer than the take's `at_least`, the take waits for a change.
     ///
-    /// Called under the partition's lock: it must neither wait nor call the queue, and every other call
-    /// waits for it. Seeing all ready groups is O(groups), which no built-in sampler is.
+    /// This is called under the partition's lock: it must neither wait nor call the queue, and it delays
+    /// every other call. Listing all ready groups costs O(groups), unlike the built-in samplers.
     fn choose(&self, ready: &[ReadyGroup<'_>], take: &Take) -> Vec<usize>;
 }

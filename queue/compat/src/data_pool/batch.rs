@@ -1,4 +1,4 @@
-//! Fetched steps, in order, with what only the fetch knows about them.
+//! Fetched steps, in order, with the columns that a fetch adds.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,10 +12,11 @@ use arrow_select::take::{take, take_record_batch};
 use super::IMPORTANCE_WEIGHT;
 use rolldock_queue::{INCOMPLETE, Lease, QueueError, RowHandle, joined};
 
-/// Whole prompt groups that a task holds: consumed, or dropped and given again.
+/// Whole prompt groups that a task holds under a lease. They are consumed, or handed out again when this is
+/// dropped.
 ///
-/// The groups come oldest first, the trajectories of each in the order of their first steps, the steps of
-/// each by index.
+/// The groups are in order, oldest first. The trajectories of a group are in the order of their first steps,
+/// and the steps of a trajectory are ordered by index.
 #[derive(Debug)]
 #[must_use = "dropping it gives its steps back"]
 pub struct PoolBatch {
@@ -28,7 +29,7 @@ fn damaged(what: &str) -> QueueError {
     QueueError::Arrow { reason: format!("a row of the pool without {what}") }
 }
 
-/// The places of the rows in the order that they are given in.
+/// The indices of the rows, in the order of the fetched batch.
 fn order(lease: &Lease, batch: &RecordBatch) -> Result<UInt32Array, QueueError> {
     let trajectories =
         batch.column_by_name("trajectory_uid").and_then(|column| column.as_string_opt::<i32>());
@@ -75,18 +76,20 @@ impl PoolBatch {
         Ok(Self { lease, batch, rows })
     }
 
-    /// The steps' columns, and `off_policy`, `incomplete` (whether the group was given up and is given as it
-    /// is) and `importance_weight` (null where it was not written, which a reader takes as 1).
+    /// The columns of the steps, and three more:
+    /// - `off_policy`: whether the step is off-policy.
+    /// - `incomplete`: whether the group was given up before it was complete.
+    /// - `importance_weight`: null if it was not written; readers take null as 1.
     pub fn batch(&self) -> &RecordBatch {
         &self.batch
     }
 
-    /// Handles, in the order of the batch's rows.
+    /// The handles, in the order of the batch's rows.
     pub fn rows(&self) -> &[RowHandle] {
         &self.rows
     }
 
-    /// The prompts, in the order of the batch's rows, each once.
+    /// The prompts without repetition, in the order of the batch's rows.
     pub fn prompt_uids(&self) -> Vec<&str> {
         let mut prompts: Vec<&str> = self.lease.groups().iter().map(String::as_str).collect();
         prompts.dedup();
@@ -98,23 +101,24 @@ impl PoolBatch {
         column.into_iter().flatten().map(|flag| flag == Some(true))
     }
 
-    /// Steps whose policy version was further below the newest than the pool's threshold.
+    /// The number of steps whose policy version was too old when they were fetched: it was further below the
+    /// newest version than the pool's threshold.
     pub fn off_policy_count(&self) -> usize {
         self.flags("off_policy").filter(|flag| *flag).count()
     }
 
-    /// Whether any group of it was given up before it was complete.
+    /// Whether any group was given up before it was complete.
     pub fn is_incomplete(&self) -> bool {
         self.flags(INCOMPLETE).any(|flag| flag)
     }
 
-    /// Consumes the steps for the task, as [`Lease::ack`] does. Cancel-safe: a dropped call takes effect
+    /// Consumes the steps for the task, like [`Lease::ack`]. Cancel-safe: a dropped call takes effect
     /// completely or not at all.
     pub async fn consume(self) -> Result<(), QueueError> {
         self.lease.ack().await
     }
 
-    /// Lets the lease last for another full term. Cancel-safe.
+    /// Extends the lease by a full term. Cancel-safe.
     pub async fn renew(&self) -> Result<(), QueueError> {
         self.lease.renew().await
     }

@@ -1,14 +1,14 @@
-//! The calls of a DataPool: steps of trajectories in, whole prompt groups out.
+//! The calls of a DataPool: steps of trajectories are submitted, and whole prompt groups are fetched.
 //!
-//! A step is a row at once, durable as the queue is, and counts against the capacity from then on. A
-//! trajectory is complete with its last step or by [`complete_trajectory`](DataPool::complete_trajectory),
-//! and a prompt's group when as many trajectories are as it has: the queue knows that itself, as
-//! [`Put::sample`](rolldock_queue::Put::sample). A group that is not complete keeps no other one from being fetched.
-//! What comes for a group or a trajectory that is complete, fetched or given up is an error and makes
-//! nothing.
+//! A submitted step is a row at once. It is as durable as the queue, and counts against the capacity. A
+//! trajectory is complete after its last step, or after
+//! [`complete_trajectory`](DataPool::complete_trajectory). A prompt's group is complete when as many
+//! trajectories as its size are. The queue itself tracks this with
+//! [`Put::sample`](rolldock_queue::Put::sample). Incomplete groups do not prevent other groups from being
+//! fetched. Submitting to a complete, fetched or given-up group or trajectory is an error and has no effect.
 //!
-//! Payload of consumed groups is freed as the queue does it: at once where all rows of a put are gone, else
-//! by copying those that are left when more than half are gone.
+//! The queue frees the payload of consumed groups. It does so at once when all rows of a put are gone. When
+//! more than half of the payload is dead, it copies the remaining rows.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -48,30 +48,32 @@ use rolldock_queue::{
 pub use batch::PoolBatch;
 pub use step::Step;
 
-/// The column for the importance weight: null until a client has written it.
+/// The column of the importance weight. It is null until a client has written it.
 const IMPORTANCE_WEIGHT: &str = "importance_weight";
 
-/// Trajectories of a prompt, for prompts that differ from the default.
+/// The number of trajectories of prompts that differ from the default.
 pub type GroupSizes = Arc<dyn Fn(&str) -> Option<usize> + Send + Sync>;
 
-/// How a pool works.
+/// The configuration of a pool.
 #[derive(Clone)]
 pub struct PoolConfig {
-    /// Its partition, whose capacity is in steps. [`new`](Self::new) makes it; tasks may be told to wait for
-    /// `importance_weight` there, and what a full pool does is its `on_full`.
+    /// The partition of the pool; its capacity is in steps. [`new`](Self::new) creates it. Its tasks can be
+    /// changed to require `importance_weight`, and its `on_full` determines what happens when the pool is
+    /// full.
     pub partition: PartitionSpec,
-    /// Trajectories of a prompt.
+    /// The number of trajectories of a prompt.
     pub group_size: usize,
-    /// Where prompts differ; asked for every put of a prompt, and to be answered alike each time.
+    /// The group sizes of prompts that differ. It is called for every put of a prompt, and must always return
+    /// the same size for a prompt.
     pub group_sizes: Option<GroupSizes>,
-    /// A group that is not complete so long after its first step is given up; checked at each submission and
-    /// fetch. Absent: never.
+    /// The time after its first step at which an incomplete group is given up. It is checked at each
+    /// submission and fetch. If absent, no group is given up.
     pub group_deadline: Option<Duration>,
-    /// What becomes of the steps of such a group.
+    /// What happens to the steps of such a group.
     pub unfinished: Unfinished,
-    /// A step is off-policy if its policy version is further than this below the newest; versions.
+    /// A step is off-policy if its policy version is more than this many versions below the newest.
     pub staleness_threshold: u64,
-    /// How long a submission waits for room.
+    /// The time that a submission waits for room.
     pub submit_wait: Duration,
 }
 
@@ -82,8 +84,8 @@ impl std::fmt::Debug for PoolConfig {
 }
 
 impl PoolConfig {
-    /// Groups of `group_size` trajectories that are dropped when they are not complete in an hour; one
-    /// version of staleness; a minute of waiting for room.
+    /// Groups of `group_size` trajectories, which are dropped if they are incomplete after an hour. The
+    /// staleness threshold is one version, and submissions wait for room for a minute.
     pub fn new(
         partition: impl Into<String>,
         tasks: impl IntoIterator<Item = impl Into<String>>,
@@ -108,7 +110,7 @@ impl PoolConfig {
     }
 }
 
-/// A pool. Clones are of the same one.
+/// A pool. Clones refer to the same pool.
 #[derive(Debug, Clone)]
 pub struct DataPool {
     queue: Arc<dyn Queue>,
@@ -117,7 +119,8 @@ pub struct DataPool {
 }
 
 impl DataPool {
-    /// Declares the pool's partition, or finds it declared in the same way with what is in it.
+    /// Declares the pool's partition. If the partition exists with an equal declaration, it is used with its
+    /// rows.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn open(queue: Arc<dyn Queue>, config: PoolConfig) -> Result<Self, QueueError> {
@@ -135,26 +138,27 @@ impl DataPool {
         &self.config.partition.name
     }
 
-    /// Submits one step, as [`submit_steps`](Self::submit_steps) does.
+    /// Submits one step, like [`submit_steps`](Self::submit_steps).
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn submit_step(&self, step: Step) -> Result<(), QueueError> {
         self.submit_steps(&[step]).await
     }
 
-    /// Submits steps, waiting for room as long as the pool was told. A step that is there already changes
-    /// nothing; one of the same trajectory and index that differs is an error. So are steps of trajectories
-    /// and groups that are complete, fetched or given up, and of more trajectories than a group has.
+    /// Submits steps, and waits for room for at most `PoolConfig::submit_wait`. A step that was already
+    /// submitted has no effect. These are errors: a different step with the same trajectory and index, a new
+    /// step of a trajectory or group that is complete, fetched or given up, and more trajectories than a
+    /// group has.
     ///
-    /// After an error, and dropped in the middle, those before may have been submitted; repeating it is
-    /// harmless.
+    /// After an error or a dropped call, some of the first steps may have been submitted. The call can safely
+    /// be repeated.
     pub async fn submit_steps(&self, steps: &[Step]) -> Result<(), QueueError> {
         steps.iter().try_for_each(|step| check_depth("metadata", &step.metadata))?;
         self.expire().await?;
         let deadline = Instant::now() + self.config.submit_wait;
         for steps in steps.chunk_by(Step::goes_on_with) {
             match self.put(steps, deadline).await {
-                // Some are there already.
+                // Some of the steps already exist.
                 Err(QueueError::KeyExists { .. }) => {
                     for step in steps {
                         self.submit_again(step, deadline).await?;
@@ -188,12 +192,12 @@ impl DataPool {
         }
     }
 
-    /// How long a call may wait before it looks again for groups that are to be given up.
+    /// The time that a call waits before it checks again for groups to give up.
     fn between_looks(&self) -> Option<Duration> {
         self.config.group_deadline.map(|deadline| (deadline / 4).max(Duration::from_millis(1)))
     }
 
-    /// Submits a step that may be there.
+    /// Submits a step that may already exist.
     async fn submit_again(&self, step: &Step, deadline: Instant) -> Result<(), QueueError> {
         let key = [step.key()];
         loop {
@@ -207,7 +211,7 @@ impl DataPool {
                     let rows: Vec<RowHandle> = found.into_iter().map(|found| found.row).collect();
                     return self.check_same(step, &rows).await;
                 }
-                // The first one is still on its way.
+                // The first submission of the step is still in progress.
                 Err(QueueError::UnknownKey { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -240,8 +244,8 @@ impl DataPool {
         Err(QueueError::StepDiffers { trajectory: step.trajectory_uid.clone(), step: step.step_index })
     }
 
-    /// A trajectory whose last step did not say so is complete. Repeating it changes nothing while the
-    /// trajectory is there; then, and for one that never was, it is an error.
+    /// Completes a trajectory whose last step was not marked as the last. A repeated call has no effect while
+    /// the trajectory exists. An unknown trajectory, or one that is gone, is an error.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn complete_trajectory(&self, trajectory_uid: &str) -> Result<(), QueueError> {
@@ -249,7 +253,7 @@ impl DataPool {
         self.queue.end_sample(self.partition(), trajectory_uid).await
     }
 
-    /// Up to `groups` prompt groups that are ready, oldest first; `None` at once if there are none.
+    /// Fetches up to `groups` ready prompt groups, oldest first. Returns `None` at once if none is ready.
     ///
     /// Cancel-safe: steps that were leased for a dropped call are given back.
     pub async fn fetch_batch(&self, task: &str, groups: usize) -> Result<Option<PoolBatch>, QueueError> {
@@ -257,10 +261,10 @@ impl DataPool {
         self.take(&self.asked(task, groups)).await
     }
 
-    /// Up to `groups` prompt groups; waits for the first that is ready. `None` if no group will be ready.
-    /// After `wait` it is an error.
+    /// Fetches up to `groups` ready prompt groups, and waits until at least one is ready. Returns `None` if
+    /// no group can become ready any more, and an error after `wait`.
     ///
-    /// Cancel-safe, as [`fetch_batch`](Self::fetch_batch) is.
+    /// Cancel-safe, like [`fetch_batch`](Self::fetch_batch).
     pub async fn wait_batch(
         &self,
         task: &str,
@@ -280,7 +284,7 @@ impl DataPool {
     }
 
     fn asked(&self, task: &str, groups: usize) -> Take {
-        // Stale ones are given too, and flagged.
+        // Stale groups are also fetched, and their steps are flagged.
         let max_staleness = Some(self.config.staleness_threshold);
         Take { max_staleness, stale: Stale::Deliver, ..Take::groups(task, groups) }
     }
@@ -290,8 +294,8 @@ impl DataPool {
         lease.map(PoolBatch::new).transpose()
     }
 
-    /// Writes the importance weights of steps, once. [`PoolBatch::rows`] names them; an estimator that is a
-    /// task of its own does it before a trainer whose task waits for the column.
+    /// Writes the importance weights of steps, once. The rows come from [`PoolBatch::rows`]. An estimator
+    /// with its own task can write them for a trainer whose task requires the column.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn write_importance_weights(
@@ -305,15 +309,16 @@ impl DataPool {
         self.queue.write_columns(self.partition(), rows, batch).await
     }
 
-    /// There is a newer policy version: what staleness counts from, besides the steps' own versions.
+    /// Announces a newer policy version. Staleness is measured from the newest version of any announcement or
+    /// step.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn announce(&self, policy_version: u64) -> Result<(), QueueError> {
         self.queue.announce(self.partition(), policy_version).await
     }
 
-    /// Gives up groups that were not complete in time; says which. Every submission and every fetch does it
-    /// first.
+    /// Gives up groups that were not complete in time, and returns them. Every submission and every fetch
+    /// calls this first.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn expire(&self) -> Result<Vec<ClosedGroup>, QueueError> {
@@ -323,14 +328,14 @@ impl DataPool {
         Ok(closed)
     }
 
-    /// Groups that this pool has given up, since it was opened.
+    /// The number of groups that this pool has given up since it was opened.
     pub fn expired_groups(&self) -> u64 {
         self.expired.load(Ordering::Relaxed)
     }
 
-    /// Frees all steps; the groups that are not complete take no more.
+    /// Frees all steps. Incomplete groups accept no more steps.
     ///
-    /// Dropped in the middle, those may have been given up alone.
+    /// A dropped call may have given up the incomplete groups only.
     pub async fn clear(&self) -> Result<(), QueueError> {
         self.queue.close_groups(self.partition(), Duration::ZERO, Unfinished::Drop).await?;
         self.queue.clear_all(self.partition()).await.map(drop)

@@ -1,4 +1,4 @@
-//! Steps, and the batch that they are rows of.
+//! Steps, and their rows.
 
 use std::sync::Arc;
 
@@ -11,27 +11,27 @@ use serde_json::Value;
 
 use rolldock_queue::QueueError;
 
-/// One step of a trajectory: a row with the columns of the same names.
+/// One step of a trajectory: a row with one column for each field.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// The tokens that the policy saw; `List<UInt32>`.
+    /// The tokens that the policy got as input. `List<UInt32>`.
     pub prompt_ids: Vec<u32>,
-    /// The tokens that it answered; `List<UInt32>`.
+    /// The tokens that the policy generated. `List<UInt32>`.
     pub response_ids: Vec<u32>,
-    /// `Float32`.
+    /// The reward. `Float32`.
     pub reward: f32,
-    /// The trajectory; unique among those in the pool. `Utf8`.
+    /// The trajectory, which is unique in the pool. `Utf8`.
     pub trajectory_uid: String,
-    /// The prompt, whose trajectories are a group; `Utf8`.
+    /// The prompt, whose trajectories form a group. `Utf8`.
     pub prompt_uid: String,
-    /// The step's place in its trajectory; `UInt32`.
+    /// The index of the step in its trajectory. `UInt32`.
     pub step_index: u32,
-    /// The oldest policy version of the response's tokens; `UInt64`.
+    /// The oldest policy version of the response's tokens. `UInt64`.
     pub policy_version: u64,
-    /// Whether the trajectory is complete with it; `Boolean`.
+    /// Whether this step completes the trajectory. `Boolean`.
     pub is_last: bool,
-    /// The owner's; JSON text, `Utf8`.
+    /// JSON that only the owner interprets, as text. `Utf8`.
     #[serde(default)]
     pub metadata: Value,
 }
@@ -41,8 +41,8 @@ impl Step {
         format!("{}/{}", self.trajectory_uid, self.step_index)
     }
 
-    /// Whether `next` may go into the same put: what the queue knows of the policy versions are those of the
-    /// puts.
+    /// Whether `next` may be in one put with this step. The queue has one policy version for a put, so the
+    /// versions must be equal.
     pub(super) fn goes_on_with(&self, next: &Self) -> bool {
         !self.is_last
             && self.trajectory_uid == next.trajectory_uid
@@ -56,7 +56,7 @@ fn tokens<'a>(steps: impl Iterator<Item = &'a Vec<u32>>) -> ArrayRef {
     Arc::new(ListArray::from_iter_primitive::<UInt32Type, _, _>(lists))
 }
 
-/// The rows of steps.
+/// The batch with one row for each step.
 pub(super) fn rows_of(steps: &[Step]) -> Result<RecordBatch, QueueError> {
     let texts = |text: fn(&Step) -> &String| -> ArrayRef {
         Arc::new(StringArray::from_iter_values(steps.iter().map(text)))

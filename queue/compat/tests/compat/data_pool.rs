@@ -1,4 +1,4 @@
-//! Known faults of DataPool.
+//! Tests for known faults of other data pools.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ async fn one_unfinished_rollout_at_the_head_blocks_no_fetch() {
     let batch = pool.fetch_batch("train", 1).await.unwrap().unwrap();
     assert_eq!(batch.prompt_uids(), ["p"]);
     batch.consume().await.unwrap();
-    // The slow one is fetched when its last trajectory is complete, in whatever order its steps came.
+    // The slow group is fetched once its last trajectory is complete, whatever the order of its steps.
     pool.submit_step(step("slow", "slow-b", 1, false)).await.unwrap();
     pool.submit_step(step("slow", "slow-a", 1, true)).await.unwrap();
     pool.submit_step(step("slow", "slow-b", 0, false)).await.unwrap();
@@ -66,7 +66,7 @@ async fn late_steps_make_no_zombie_groups() {
     closed(pool.submit_step(step("p", "a", 0, true)).await);
     let gone = pool.complete_trajectory("a").await;
     assert!(matches!(gone, Err(QueueError::UnknownSample { .. })), "{gone:?}");
-    // A group that is given up is delivered as it is.
+    // A group that is given up is handed out as it is.
     pool.submit_step(step("late", "d", 0, false)).await.unwrap();
     tokio::time::advance(Duration::from_secs(61)).await;
     let batch = pool.fetch_batch("train", 1).await.unwrap().unwrap();
@@ -103,14 +103,14 @@ async fn the_limit_is_a_limit_while_no_consumer_fetches() {
     config.partition.on_full = OnFull::Block;
     let queue = Arc::new(memory());
     let pool = DataPool::open(queue.clone(), config.clone()).await.unwrap();
-    // Steps of groups that are not complete count.
+    // The steps of incomplete groups count too.
     for (index, is_last) in [(0, false), (1, false), (2, false), (3, true)] {
         pool.submit_step(step("p", "a", index, is_last)).await.unwrap();
     }
     let full = pool.submit_step(step("p", "b", 0, true)).await;
     assert!(matches!(full, Err(QueueError::Deadline { .. })), "{full:?}");
     assert_eq!(Queue::status(queue.as_ref(), "pool").await.unwrap().rows, 4);
-    // A group that no client completes is given up in time, also for a submission that waits for its room.
+    // An incomplete group is given up in time, even while a submission waits for its room.
     let patient = PoolConfig { submit_wait: Duration::from_secs(600), ..config };
     let pool = DataPool::open(queue.clone(), patient).await.unwrap();
     pool.submit_step(step("q", "c", 0, true)).await.unwrap();
@@ -134,8 +134,8 @@ async fn duplicate_steps_are_kept_once() {
     pool.submit_step(first.clone()).await.unwrap();
     let other = pool.submit_step(Step { reward: 0.25, ..first.clone() }).await;
     assert_eq!(other, Err(QueueError::StepDiffers { trajectory: "a".to_owned(), step: 0 }));
-    // Some steps are new, some are known, and one comes twice in a call. Neither does it matter that the
-    // trajectory or the group is complete.
+    // Some steps are new, some exist, and one comes twice in a call. The result does not depend on whether
+    // the trajectory or the group is complete.
     let steps = [first.clone(), step("p", "a", 1, false), step("p", "a", 1, false), step("p", "a", 2, true)];
     pool.submit_steps(&steps).await.unwrap();
     pool.submit_steps(&steps).await.unwrap();
@@ -143,7 +143,7 @@ async fn duplicate_steps_are_kept_once() {
     pool.submit_steps(&steps).await.unwrap();
     let batch = pool.fetch_batch("train", 1).await.unwrap().unwrap();
     assert_eq!(batch.batch()["step_index"].as_primitive::<UInt32Type>().values()[..], [0, 1, 2, 0]);
-    // Two submissions of a step at the same time.
+    // Submit one step twice at the same time.
     let twice = step("q", "c", 0, false);
     let (left, right) = tokio::join!(pool.submit_step(twice.clone()), pool.submit_step(twice));
     assert_eq!((left, right), (Ok(()), Ok(())));

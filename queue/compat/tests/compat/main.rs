@@ -1,4 +1,4 @@
-//! Known faults of other queues, each shown to be absent through the compatible calls of that queue.
+//! Tests for known faults of other queues, each with the compatible calls of that queue.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod data_pool;
@@ -28,7 +28,7 @@ fn memory() -> TransferQueue {
 }
 
 fn on_disk(dir: &Path) -> TransferQueue {
-    // Small, so that the journal is rewritten too.
+    // The journal is small, so that it is rewritten too.
     let config = QueueConfig { dir: Some(dir.to_owned()), journal_bytes: 2048, ..QueueConfig::default() };
     TransferQueue::open(config).unwrap()
 }
@@ -56,7 +56,7 @@ async fn pool(config: PoolConfig) -> DataPool {
     DataPool::open(Arc::new(memory()), config).await.unwrap()
 }
 
-/// Both trajectories of a prompt, of one step each.
+/// Submits both trajectories of a prompt, with one step each.
 async fn submit_group(pool: &DataPool, prompt: &str) {
     let steps = ["a", "b"].map(|name| step(prompt, &format!("{prompt}-{name}"), 0, true));
     pool.submit_steps(&steps).await.unwrap();
@@ -96,7 +96,7 @@ fn spec() -> PartitionSpec {
     PartitionSpec::new("train", ["actor", "ref"], 8)
 }
 
-/// What the TransferQueue's users do with keys, in this process or not.
+/// Uses keys as clients of a TransferQueue do. It works in this process and with a server.
 async fn keys_tour(client: &TransferQueueClient) {
     let keys = ["k0", "k1"].map(str::to_owned);
     let tags = vec![json!({ "step": 1 }), Value::Null];
@@ -105,7 +105,7 @@ async fn keys_tour(client: &TransferQueueClient) {
     let list = client.kv_list("train").await.unwrap();
     assert_eq!(list["k0"], json!({ "step": 1 }));
     assert_eq!((&list["k1"], &list["k2"], list.len()), (&Value::Null, &json!("late"), 3));
-    // Fields of a key that come later, for existing keys and one that is not; a tag alone.
+    // Add fields to existing keys and to a new one, and then replace only a tag.
     let keys = ["k2", "k3", "k0"].map(str::to_owned);
     client.kv_batch_put(&keys, "train", Some(ints("reward", &[2, 3, 0])), None).await.unwrap();
     client.kv_put("k1", "train", None, Some(json!("now"))).await.unwrap();
@@ -147,7 +147,7 @@ async fn the_compatible_calls_work_through_shared_memory_too() {
     compat_tour(Arc::new(LocalQueue::new(LocalConfig::new(&path)).unwrap())).await;
 }
 
-/// Uses all three sets of calls on a queue in another process.
+/// Uses all three interfaces on a queue behind a server.
 async fn compat_tour(remote: Arc<dyn Queue>) {
     remote.declare(spec()).await.unwrap();
     let client = TransferQueueClient::new(Arc::clone(&remote));
@@ -167,7 +167,7 @@ async fn compat_tour(remote: Arc<dyn Queue>) {
     read.consume().await.unwrap();
     dock.clear().await.unwrap();
 
-    // One client submits and another one fetches.
+    // One client submits, and another one fetches.
     let config = || PoolConfig {
         group_deadline: Some(Duration::from_millis(50)),
         unfinished: Unfinished::Give,

@@ -1,4 +1,4 @@
-//! Known faults of TransferDock.
+//! Tests for known faults of other transfer docks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ async fn asking_by_index_marks_nothing_before_the_rows_are_there() {
     };
     assert!(ask(&[0, 3], None).await.unwrap().is_none());
     dock.put_experience(&ints("id", &[30, 0]), &[3, 0]).await.unwrap();
-    // One of them is not there: neither is marked.
+    // One of the rows is missing, so neither is leased.
     assert!(ask(&[0, 1], None).await.unwrap().is_none());
     let late = ask(&[0, 1], Some(Duration::from_secs(1))).await;
     assert!(matches!(late, Err(QueueError::Deadline { .. })), "{late:?}");
@@ -31,7 +31,7 @@ async fn asking_by_index_marks_nothing_before_the_rows_are_there() {
     drop(experience);
     ask(&[3], None).await.unwrap().unwrap().consume().await.unwrap();
     assert!(matches!(ask(&[3], None).await, Err(QueueError::RowConsumed { .. })));
-    // Waiting for rows and for columns that come later.
+    // A request waits for rows and for columns.
     let wait = Some(Duration::from_secs(60));
     let training = dock.get_experience("train", None, Pick::Indexes(vec![1, 0]), wait);
     let (experience, ()) = tokio::join!(training, async {
@@ -79,7 +79,7 @@ async fn prompts_are_given_whole_and_all_consumed_means_all() {
         assert!(matches!(dock.all_consumed("missing").await, Err(QueueError::UnknownTask { .. })));
         dock.clear().await.unwrap();
     }
-    // A half prompt that was cleared begins again.
+    // A prompt with only some rows can be written again after it was cleared.
     dock.put_experience(&ints("id", &[0]), &[0]).await.unwrap();
     dock.clear().await.unwrap();
     dock.put_experience(&ints("id", &[5, 6]), &[0, 1]).await.unwrap();

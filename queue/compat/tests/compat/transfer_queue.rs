@@ -1,4 +1,4 @@
-//! Known faults of TransferQueue.
+//! Tests for known faults of other transfer queues.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ async fn metadata_of_a_dead_consumer_comes_back() {
     assert_eq!(longs(&client.get_data(meta.meta(), None).await.unwrap(), "id"), [1, 2]);
     assert!(client.get_meta(&request).await.unwrap().is_none(), "held");
     drop(meta);
-    // A consumer that dies without giving its rows back.
+    // A consumer dies without giving its rows back.
     std::mem::forget(client.get_meta(&request).await.unwrap().unwrap());
     assert!(client.get_meta(&request).await.unwrap().is_none());
     let waiting = MetaRequest { wait: Some(Duration::from_secs(10)), ..request.clone() };
@@ -36,7 +36,7 @@ async fn a_stale_meta_is_an_error_and_never_another_rows_bytes() {
     let client = client(spec()).await;
     let old = client.put("train", ints("id", &[1, 2])).await.unwrap();
     client.clear_samples(&old).await.unwrap();
-    // Slots are used again in turn, and not soon.
+    // Slots are reused in turn, after many others.
     let mut new = client.put("train", ints("id", &[3, 4])).await.unwrap();
     for _ in 0..20_000 {
         if new.rows.iter().any(|row| row.slot == old.rows[0].slot) {

@@ -1,4 +1,5 @@
-//! Random changes while a cut is read, two rows a slice in unit tests, against one that was read at once.
+//! Random changes while a cut is read, compared with a cut that is read at once. In unit tests a slice has
+//! two rows.
 
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ fn numbers(name: &str, ids: impl IntoIterator<Item = i64>) -> RecordBatch {
     RecordBatch::try_from_iter([(name, ids)]).unwrap()
 }
 
-/// A partition, and which row of it has which payload.
+/// A partition, with the payload of each row.
 struct World {
     queue: TransferQueue,
     partition: Partition,
@@ -71,14 +72,14 @@ impl World {
             keys: ids.iter().map(|id| format!("key {id}")).collect(),
             ..Put::group(format!("{by_samples} {group}"), numbers("id", ids.clone()))
         };
-        // What a group does not take is refused.
+        // Puts that the group does not accept are refused.
         if let Ok(rows) = self.partition.put(put, None).await {
             self.ids.extend(rows.iter().copied().zip(ids));
             self.rows.extend(rows);
         }
     }
 
-    /// One change, or none where it is refused.
+    /// Makes one random change, unless it is refused.
     async fn change(&mut self) {
         let rows = self.some_rows();
         let task = TASKS[self.random.random_range(0..2)];
@@ -122,7 +123,7 @@ impl World {
     }
 }
 
-/// Reads a slice, says what it has to a table of its own, and compares payload.
+/// Reads a slice, applies its records to `replay`, and compares the payload.
 fn read(world: &World, cut: &mut CutReader, replay: &mut Replay) -> bool {
     let Some((records, chunks)) = cut.read() else { return false };
     for record in records {
@@ -148,8 +149,8 @@ fn read(world: &World, cut: &mut CutReader, replay: &mut Replay) -> bool {
     true
 }
 
-/// What a table that was read is, row by row: which of them one record tells together depends on the slices,
-/// and on where payload lies.
+/// Describes a replayed table row by row. Records cannot be compared directly: their grouping depends on the
+/// slices and on the chunks.
 fn told(replay: Replay) -> Vec<String> {
     let table = replay.into_tables().next().unwrap();
     let mut told = vec![format!("{:?} {:?}", declaration(&table), rest(&table))];
@@ -174,7 +175,7 @@ async fn a_cut_is_what_the_table_was_whatever_changes_while_it_is_read() {
         for _ in 0..40 {
             world.change().await;
         }
-        // Two that are read by and by, of different moments.
+        // Two cuts of different moments are read slice by slice.
         let mut open: Vec<(CutReader, Replay, Vec<String>)> = Vec::new();
         for _ in 0..2 {
             let (mut at_once, mut replay) = (world.begin(), Replay::detached());

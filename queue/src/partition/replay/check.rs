@@ -1,6 +1,7 @@
-//! Whether a record that may be wrong can be applied.
+//! Checks whether an untrusted record can be applied.
 //!
-//! The journal's own records were true when they were written. Those of a snapshot come from elsewhere.
+//! The journal's own records were valid when they were written. The records of a snapshot come from
+//! elsewhere.
 
 use std::collections::HashSet;
 
@@ -12,7 +13,8 @@ use crate::record::{PutRecord, Record};
 use crate::row::RowHandle;
 
 impl Replay {
-    /// Whether `record` belongs into a snapshot and fits what came before; its payload is another matter.
+    /// Checks that `record` may be in a snapshot and fits the records before it. Its payload is not checked
+    /// here.
     pub(crate) fn check(&mut self, record: &Record) -> Result<(), QueueError> {
         match record {
             Record::Declare { spec, generation_floor, .. } => {
@@ -73,8 +75,8 @@ impl Replay {
         }
     }
 
-    /// Whether payload of these columns has the rows that a checked record speaks of, with `rows_left` that
-    /// are no other record's; keeps the types of new columns.
+    /// Checks that the payload of a checked record has its columns, and enough rows. `rows_left` is the
+    /// number of rows that no other record uses. Learns the types of new columns.
     pub(crate) fn check_payload(
         &mut self,
         record: &Record,
@@ -128,7 +130,7 @@ impl Table {
             return Err(unsound(format!("a put of group={}", put.group)));
         }
         if self.is_by_samples(&put.group) {
-            // Its size is in samples.
+            // The size of the group counts samples.
             return Ok(());
         }
         self.check_group_of_record(&put.group, put.group_size, rows.saturating_add(put.group_gone))

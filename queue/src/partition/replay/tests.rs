@@ -74,7 +74,7 @@ fn a_record_outlives_its_rows_and_a_rewriting_of_the_journal() {
     assert_eq!(table.records().collect::<Vec<_>>(), ["accepted"]);
 }
 
-/// Rows of one put, one after the other.
+/// A batch of consecutive numbers.
 fn numbers(rows: usize) -> arrow_array::RecordBatch {
     let ids: arrow_array::ArrayRef = Arc::new(arrow_array::Int64Array::from_iter_values(0..rows as i64));
     arrow_array::RecordBatch::try_from_iter([("id", ids)]).unwrap()
@@ -110,7 +110,7 @@ async fn what_concerns_more_rows_than_a_record_may_have_is_read_back() {
     assert_eq!(open().unwrap().partition("p").unwrap().stats().rows, 0);
 }
 
-/// What a caller that knows the rows of a partition sees of it.
+/// The counts of a partition, and the columns of the given rows.
 async fn seen(partition: &Partition, rows: &[RowHandle]) -> (PartitionStats, Vec<Vec<i64>>) {
     use arrow_array::cast::AsArray;
     let mut columns = vec![Vec::new(); 3];
@@ -127,14 +127,14 @@ fn column(name: &str, rows: usize) -> arrow_array::RecordBatch {
     arrow_array::RecordBatch::try_from_iter([(name, numbers)]).unwrap()
 }
 
-/// Slices are of two rows in unit tests.
+/// In unit tests a slice has two rows.
 #[tokio::test]
 async fn a_journal_that_is_rewritten_slice_by_slice_says_what_the_table_is() {
     use crate::{Put, QueueConfig, Take, TransferQueue};
     let dir = tempfile::tempdir().unwrap();
     let open = || {
         let config = QueueConfig { dir: Some(dir.path().to_owned()), ..QueueConfig::default() };
-        // Rewritten after every entry or so.
+        // The journal is rewritten after almost every entry.
         TransferQueue::open(QueueConfig { journal_bytes: 1, ..config }).unwrap()
     };
     let queue = open();
@@ -144,14 +144,14 @@ async fn a_journal_that_is_rewritten_slice_by_slice_says_what_the_table_is() {
         let put = Put { group_size: 3, ..Put::group(group.to_string(), numbers(group % 3 + 1)) };
         rows.extend(partition.put(put, None).await.unwrap());
     }
-    // Of many groups at once, and of some rows once more.
+    // Add columns to rows of many groups at once, and then to some rows again.
     partition.write_columns(&rows, column("more", rows.len())).await.unwrap();
     partition.write_columns(&rows[2..9], column("most", 7)).await.unwrap();
     partition.take(&Take::rows("a", 5)).await.unwrap().unwrap().ack().await.unwrap();
     for _ in 0..20 {
         partition.announce(partition.stats().policy_version + 1).await.unwrap();
     }
-    // Those of one chunk have the same columns.
+    // The rows of one read must have the same columns.
     let (first, last) = (&rows[2..9], &rows[9..]);
     let before = (seen(&partition, first).await, seen(&partition, last).await);
     queue.close();

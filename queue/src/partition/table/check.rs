@@ -1,4 +1,4 @@
-//! The invariants of a table: of each of its parts, and between its parts.
+//! The invariants of a table: of each part, and between parts.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -7,7 +7,7 @@ use crate::invariants::{self, Violation};
 use crate::store::ChunkId;
 
 impl Table {
-    /// All broken invariants. Takes time in proportion to the rows.
+    /// Returns all violated invariants, in O(rows).
     pub(crate) fn violations(&self) -> Vec<Violation> {
         let rows = self.rows_live + self.puts.rows();
         let mut checks = vec![
@@ -63,7 +63,7 @@ impl Table {
         invariants::counts_agree(&format!("rows of group={}", group.key), there, group.rows.len())
     }
 
-    /// A task's rows by state add up, and the counts of ready rows and groups are right.
+    /// Checks that a task's rows by state add up, and that the counts of ready rows and groups are right.
     fn check_task(&self, task: usize) -> Result<(), Violation> {
         let name = &self.spec.tasks[task].name;
         let [incomplete, ready, leased, acked, away] = self.counts(task);
@@ -77,7 +77,8 @@ impl Table {
         self.check_leased(task)
     }
 
-    /// A leased row is among the rows of its lease. A lease may also name rows that their owner has cleared.
+    /// Checks that each leased row is among the rows of its lease. A lease may also contain rows that their
+    /// owner has cleared.
     fn check_leased(&self, task: usize) -> Result<(), Violation> {
         let held = self.leases.iter().filter(|(_, lease)| lease.task == task);
         let leased: HashSet<_> =
@@ -95,7 +96,7 @@ impl Table {
         Ok(())
     }
 
-    /// The number of rows that a chunk is kept for is the number of rows that lie in it.
+    /// Checks that each chunk counts exactly the rows that lie in it.
     fn check_chunks(&self) -> Result<(), Violation> {
         let mut counted: HashMap<ChunkId, usize> = HashMap::new();
         for part in self.slots.rows().flat_map(|(_, row)| &row.parts) {

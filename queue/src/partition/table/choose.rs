@@ -1,4 +1,4 @@
-//! Chooses the rows of a take.
+//! Choosing the rows of a take.
 
 use std::collections::HashSet;
 
@@ -6,10 +6,10 @@ use super::{Group, Progress, RowHandle, SingleRows, Table};
 use crate::error::QueueError;
 use crate::take::{Amount, GroupSampler, ReadyGroup, Take};
 
-/// The rows that were chosen.
+/// The rows that were chosen for a take.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Chosen {
-    /// The number of each group, and its chosen rows.
+    /// The number of each group, with its chosen rows.
     pub(crate) groups: Vec<(u64, Vec<RowHandle>)>,
 }
 
@@ -20,14 +20,14 @@ impl Chosen {
 }
 
 impl Table {
-    /// The rows that `take` gets of those that are ready now; `None` if they are too few. With `is_over` any
-    /// number is enough.
+    /// Chooses among the ready rows for `take`. Returns `None` if they are too few. `is_over` means that no
+    /// more rows can become ready; any number above 0 is then enough.
     pub(crate) fn choose(&mut self, task: usize, take: &Take, is_over: bool) -> Option<Chosen> {
         let at_least = if is_over { 1 } else { take.enough() };
         if let Amount::Rows(count) = take.amount {
             return self.choose_rows(task, take, count, at_least);
         }
-        // Nothing is looked at while there cannot be enough.
+        // Return early while too few groups are ready.
         if self.ready[task].groups.len() < at_least {
             return None;
         }
@@ -41,7 +41,8 @@ impl Table {
         for (id, group) in order {
             match take.amount {
                 Amount::Groups(count) | Amount::Rows(count) if chosen.len() == count => break,
-                // One group is always given: it would never fit later either.
+                // The first group is always taken, even if it exceeds the budget: it would never fit later
+                // either.
                 Amount::Tokens(budget) if !chosen.is_empty() && tokens + group.tokens > budget => {
                     is_full = true;
                     break;
@@ -51,12 +52,12 @@ impl Table {
             tokens += group.tokens;
             chosen.push((id, group.rows.clone()));
         }
-        // A budget may hold fewer groups than there are ranks.
+        // A budget may allow fewer groups than there are ranks.
         let at_least = if is_full { at_least.min(take.at_least) } else { at_least };
         (chosen.len() >= at_least).then_some(Chosen { groups: chosen })
     }
 
-    /// Chooses exactly these rows, if all are ready; an error if one never will be.
+    /// Chooses exactly these rows, if all of them are ready. Returns an error if one can never become ready.
     pub(crate) fn choose_only(&self, task: usize, rows: &[RowHandle]) -> Result<Option<Chosen>, QueueError> {
         let mut groups: Vec<(u64, Vec<RowHandle>)> = Vec::new();
         let mut seen = HashSet::with_capacity(rows.len());
@@ -84,7 +85,7 @@ impl Table {
         Ok(are_ready.then_some(Chosen { groups }))
     }
 
-    /// The groups that a user's sampler chooses.
+    /// Chooses groups with a user's sampler.
     pub(crate) fn choose_by(
         &self,
         task: usize,
@@ -137,14 +138,14 @@ impl Table {
             }
         }
         if take.share.is_some() {
-            // Ranks share single rows.
+            // Ranks share single rows, not groups.
             let single = |(id, rows): (u64, Vec<RowHandle>)| rows.into_iter().map(move |row| (id, vec![row]));
             chosen = chosen.into_iter().flat_map(single).collect();
         }
         (found >= at_least).then_some(Chosen { groups: chosen })
     }
 
-    /// Builds what the take's order needs, once.
+    /// Builds the indexes for the take's order, if they do not exist yet.
     fn prepare_order(&mut self, task: usize, take: &Take) {
         let groups = &self.groups;
         let keys = |id: u64| groups.get(&id).map(Group::keys);

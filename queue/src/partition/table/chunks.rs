@@ -1,41 +1,41 @@
-//! Chunks: which rows need which chunk, and how much a chunk keeps for them.
+//! Chunks: the rows that need each chunk, and the memory that each chunk keeps.
 //!
-//! Chunks in memory are counted in bytes. A chunk gives up the bytes that no live row needs when these are
-//! more than half of it, or more than a third while the partition keeps more than one and a half times its
-//! live bytes. So few long rows count by their length, and each byte is copied at most about twice before it
-//! is freed. Chunks elsewhere are counted in rows.
+//! Chunks in memory are counted in bytes. A chunk is compacted when less than half of its bytes are needed.
+//! It is also compacted when less than two thirds are needed and the partition keeps much more than one and a
+//! half times its live bytes. Rows therefore count by their length, and each byte is copied at most about
+//! twice before it is freed. Other chunks are counted in rows.
 //!
-//! Many small chunks in memory are joined into one, since the overhead of a chunk is larger than a few short
-//! rows.
+//! Many small chunks in memory are joined into one, since the overhead of a chunk exceeds the size of a few
+//! short rows.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::{Progress, Released, RowHandle, Table};
 use crate::store::{ChunkId, ChunkSizes};
 
-/// Bytes that a partition may keep beyond one and a half times its live bytes.
+/// The bytes that a partition may keep beyond one and a half times its live bytes.
 const WASTE_BYTES_MAX: u64 = 16 << 20;
 
-/// A chunk that keeps less memory than this is small; bytes.
+/// A chunk that keeps fewer bytes than this is small.
 const SMALL_BYTES: u64 = 8 << 10;
-/// Number of small chunks that are joined; at least half of them must still exist.
+/// Small chunks are joined once this many were added, if at least half of that number still exist.
 const SMALL_CHUNKS: usize = if cfg!(test) { 4 } else { 64 };
 
-/// The rows with which a chunk was written, freed ones included as far as they are remembered.
+/// The rows of a chunk. Freed rows are included, unless they were freed before this process started.
 #[derive(Debug, Default)]
 struct ChunkRows {
     rows: Vec<RowHandle>,
     live: usize,
-    /// Number of its rows: more than are remembered if some were freed before the process began.
+    /// The number of rows of the chunk, including rows that were freed before this process started.
     of: usize,
-    /// Bytes that it keeps in memory; 0 where they are not counted.
+    /// The bytes that the chunk keeps in memory; 0 if they are not counted.
     held_bytes: u64,
-    /// Number of these bytes that live rows need.
+    /// The bytes that live rows need.
     live_bytes: u64,
 }
 
 impl ChunkRows {
-    /// Whether less than `numerator / denominator` of it is needed.
+    /// Whether less than `numerator / denominator` of the chunk is needed.
     fn is_below(&self, numerator: u64, denominator: u64) -> bool {
         let (live, all) = match self.held_bytes {
             0 => (self.live as u64, self.of as u64),
@@ -45,7 +45,7 @@ impl ChunkRows {
     }
 }
 
-/// Rows that leave a chunk for another one.
+/// Rows that move from one chunk to another.
 #[derive(Debug)]
 pub(crate) struct Move {
     pub(crate) from: ChunkId,
@@ -56,18 +56,18 @@ pub(crate) struct Move {
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
     by_id: HashMap<ChunkId, ChunkRows>,
-    /// Chunks that are out of reach.
+    /// Chunks whose storage unit does not answer.
     away: HashSet<ChunkId>,
-    /// Chunks that would free more than a third of their bytes, but less than half.
+    /// Chunks of which at least half, but less than two thirds, is needed.
     wasteful: BTreeSet<ChunkId>,
-    /// Small chunks, including some that are freed by now.
+    /// Small chunks, including some that have been freed.
     small: Vec<ChunkId>,
     held_bytes: u64,
     live_bytes: u64,
 }
 
 impl Chunks {
-    /// Notes that a row needs a place of the chunk.
+    /// Adds a row, which needs row `place` of the chunk.
     pub(super) fn add(&mut self, chunk: ChunkId, row: RowHandle, place: u32) {
         let chunk = self.by_id.entry(chunk).or_default();
         chunk.rows.push(row);
@@ -75,7 +75,7 @@ impl Chunks {
         chunk.of = chunk.of.max(place as usize + 1);
     }
 
-    /// Notes that a row does not need the chunk any more; returns whether it was the last row.
+    /// Removes a row from the chunk. Returns whether it was the last one.
     pub(super) fn leave(&mut self, id: ChunkId, bytes: u32) -> bool {
         let Some(chunk) = self.by_id.get_mut(&id) else { return false };
         chunk.live -= 1;
@@ -97,8 +97,8 @@ impl Chunks {
         Some(gone)
     }
 
-    /// Which of the chunks that rows have left are to give up the bytes that no live row needs, and others
-    /// with them where too much is kept.
+    /// Returns the chunks that must be compacted after rows have left the chunks `left`. If the partition
+    /// keeps too much, this includes all wasteful chunks.
     pub(super) fn sparse(&mut self, left: impl IntoIterator<Item = ChunkId>) -> Vec<ChunkId> {
         let mut sparse = Vec::new();
         for id in left {
@@ -122,7 +122,7 @@ impl Chunks {
 }
 
 impl Table {
-    /// Notes the memory that a chunk keeps, and the share of each of its rows.
+    /// Sets the memory that a chunk keeps, and the share of each of its rows.
     pub(crate) fn size_chunk(&mut self, id: ChunkId, sizes: &ChunkSizes) {
         let Some(chunk) = self.chunks.by_id.get_mut(&id) else { return };
         let mut live_bytes = 0;
@@ -142,7 +142,7 @@ impl Table {
         }
     }
 
-    /// Small chunks that are worth joining, once there are enough.
+    /// Returns small chunks to join, once there are enough.
     pub(crate) fn take_small_chunks(&mut self) -> Vec<ChunkId> {
         let Chunks { small, by_id, .. } = &mut self.chunks;
         if small.len() < SMALL_CHUNKS {
@@ -152,13 +152,13 @@ impl Table {
         if small.len() * 2 < SMALL_CHUNKS { Vec::new() } else { std::mem::take(small) }
     }
 
-    /// Whether a chunk is worth making smaller.
+    /// Whether less than half of a chunk in memory is needed.
     pub(crate) fn is_sparse(&self, id: ChunkId) -> bool {
         self.chunks.by_id.get(&id).is_some_and(|chunk| chunk.held_bytes > 0 && chunk.is_below(1, 2))
     }
 
-    /// Notes that the payload of a chunk is out of reach, or within reach again. Until it is, its rows are
-    /// not given.
+    /// Sets whether the payload of a chunk can be read. While it cannot, the rows of the chunk are not handed
+    /// out.
     pub(crate) fn set_away(&mut self, chunk: ChunkId, is_away: bool) {
         let is_change = match is_away {
             true => self.needs(chunk) && self.chunks.away.insert(chunk),
@@ -189,14 +189,14 @@ impl Table {
         self.rows_of_groups_of(&rows)
     }
 
-    /// All rows of the groups that these belong to.
+    /// All rows of the groups to which these rows belong.
     pub(crate) fn rows_of_groups_of(&self, rows: &[RowHandle]) -> Vec<RowHandle> {
         let groups: BTreeSet<u64> =
             rows.iter().filter_map(|handle| self.row(*handle).ok()).map(|row| row.group).collect();
         groups.iter().filter_map(|id| self.groups.get(id)).flat_map(|group| group.rows.clone()).collect()
     }
 
-    /// The rows that still need a chunk, with their places in it.
+    /// The rows that still need a chunk, with their indices in the chunk.
     pub(crate) fn chunk_rows(&self, chunk: ChunkId) -> Vec<(RowHandle, u32)> {
         let place = |handle: &RowHandle| {
             let part = self.row(*handle).ok()?.parts.iter().find(|part| part.chunk == chunk)?;
@@ -206,13 +206,13 @@ impl Table {
         rows.map_or_else(Vec::new, |rows| rows.rows.iter().filter_map(place).collect())
     }
 
-    /// Number of rows that still need a chunk, and the number of all its rows.
+    /// The number of rows that still need a chunk, and the number of all of its rows.
     pub(crate) fn live_share(&self, chunk: ChunkId) -> (usize, usize) {
         self.chunks.by_id.get(&chunk).map_or((0, 0), |rows| (rows.live, rows.of))
     }
 
-    /// Lets the rows that still need these chunks find their columns in `to`, where the copy of the first of
-    /// all rows is row 0. Rows that are gone by now are left out.
+    /// Moves rows from their chunks to the chunk `to`. The rows of `moves` are copied to `to` in order,
+    /// starting at row 0. Rows that are gone are skipped.
     pub(crate) fn move_chunks(&mut self, moves: &[Move], to: ChunkId, held_bytes: u64) {
         let mut moved = ChunkRows { held_bytes, ..ChunkRows::default() };
         let mut was_away = false;
@@ -247,17 +247,17 @@ impl Table {
         self.chunks.by_id.contains_key(&chunk)
     }
 
-    /// Chunks that rows need.
+    /// The chunks that rows need.
     pub(crate) fn chunk_ids(&self) -> Vec<ChunkId> {
         self.chunks.by_id.keys().copied().collect()
     }
 
-    /// Rows that are said to need each chunk.
+    /// The counted number of rows that need the chunk.
     pub(super) fn live_in(&self, chunk: ChunkId) -> usize {
         self.chunks.by_id.get(&chunk).map_or(0, |chunk| chunk.live)
     }
 
-    /// Frees what an earlier row of many needed.
+    /// Finds the chunks to compact after rows have left the chunks `left`.
     pub(super) fn leave_chunks(&mut self, left: BTreeSet<ChunkId>, released: &mut Released) {
         released.sparse = self.chunks.sparse(left);
     }

@@ -1,5 +1,5 @@
-//! Puts groups by samples and closes them: the effect of [samples](super::samples) on the table's groups and
-//! rows.
+//! Groups that count samples, and the closing of groups: the effect of [samples](super::samples) on the
+//! groups and rows of the table.
 
 use std::collections::HashSet;
 
@@ -14,13 +14,14 @@ use crate::record::{ClosedNames, Freed, INCOMPLETE, SamplePart, SamplesRecord, U
 use crate::stats::ClosedGroup;
 
 impl Table {
-    /// Whether a group that takes rows counts samples.
+    /// Whether the group of this name counts samples.
     pub(crate) fn is_by_samples(&self, group: &str) -> bool {
         let group = self.open_groups.get(group).and_then(|id| self.groups.get(id));
         group.is_some_and(|group| group.samples.is_some())
     }
 
-    /// Whether a group takes rows in this way: by rows, or by samples and of this sample.
+    /// Checks whether a group accepts this put: both must count rows, or both must count samples and the
+    /// sample must be open.
     pub(super) fn check_sample(&self, put: &Put) -> Result<(), QueueError> {
         let otherwise = |what: String| {
             let what = format!("group={} {what}", put.group);
@@ -67,20 +68,21 @@ impl Table {
         Ok(())
     }
 
-    /// The samples of a group that begins now. If the name was closed, the group is a late part of the closed
-    /// one, read from the journal.
+    /// Creates the samples of a new group. If the name belongs to a closed group, the group is a late part of
+    /// it, read from the journal.
     pub(super) fn new_samples(&mut self, id: u64, key: &str) -> Box<GroupSamples> {
         self.samples.begin(id, key)
     }
 
-    /// Notes that rows of a sample have come into a group.
+    /// Records that rows of a sample were added to a group.
     pub(super) fn add_sample(&mut self, id: u64, part: &SamplePart) {
         self.keep_group(id);
         let Some(samples) = self.groups.get_mut(&id).and_then(|group| group.samples.as_mut()) else { return };
         self.samples.add(id, samples, part);
     }
 
-    /// Closes a group whose samples are all whole. A group with puts in progress waits for them.
+    /// Closes a group whose samples are all complete. A group with puts in progress is closed only after
+    /// them.
     pub(super) fn close_if_whole(&mut self, key: &str) {
         let Some(id) = self.open_groups.get(key).copied() else { return };
         let Some(group) = self.groups.get(&id) else { return };
@@ -106,7 +108,7 @@ impl Table {
         }
     }
 
-    /// Removes a group without rows that takes none any more.
+    /// Removes a group that has no rows and accepts no more.
     pub(super) fn forget_group(&mut self, id: u64) {
         self.keep_group(id);
         self.unindex_group(id);
@@ -123,7 +125,7 @@ impl Table {
         self.samples.forget(id, &samples);
     }
 
-    /// Forgets a group without rows that was not whole, and remembers its name as given up.
+    /// Removes an incomplete group without rows, and remembers its name as given up.
     pub(super) fn give_up_group(&mut self, id: u64) {
         if let Some(group) = self.groups.get(&id) {
             self.samples.remember_given_up(&group.key);
@@ -134,13 +136,14 @@ impl Table {
         self.forget_group(id);
     }
 
-    /// Whether rows come into a group that was given up while their put was in progress.
+    /// Whether rows are for a group that was given up while their put was in progress.
     pub(super) fn is_late(&self, group: &str, size: usize, rows: usize, by_samples: bool) -> bool {
         let is_there = || self.open_groups.get(group).is_some_and(|id| self.is_open(*id));
         (by_samples || rows < size) && self.samples.is_given_up(group) && !is_there()
     }
 
-    /// Whether a sample is whole; an error if it does not exist, or never will be whole.
+    /// Whether a sample is complete. Returns an error if the sample does not exist, or can no longer be
+    /// completed.
     pub(crate) fn is_sample_whole(&self, uid: &str) -> Result<bool, QueueError> {
         let unknown =
             || QueueError::UnknownSample { partition: self.spec.name.clone(), sample: uid.to_owned() };
@@ -153,7 +156,7 @@ impl Table {
         Ok(is_whole)
     }
 
-    /// Ends a sample, which takes no more rows.
+    /// Ends a sample, which then accepts no more rows.
     pub(crate) fn end_sample(&mut self, uid: &str) {
         let Some(id) = self.samples.group_of(uid) else { return };
         let Some(group) = self.groups.get(&id) else { return };
@@ -162,7 +165,7 @@ impl Table {
         self.close_if_whole(&key);
     }
 
-    /// Closes groups that were opened at `until` or before. Groups with puts in progress stay open.
+    /// Begins to close groups that were opened at `until` or before. Groups with puts in progress stay open.
     pub(crate) fn begin_close(&mut self, until: Instant) -> Vec<ClosedGroup> {
         let old = self.samples.opened_until(until);
         let mut closing = Vec::new();
@@ -188,7 +191,7 @@ impl Table {
         }
     }
 
-    /// Closes groups as they are.
+    /// Closes groups, even if they are incomplete.
     pub(crate) fn finish_close(&mut self, names: &[String], unfinished: Unfinished) -> Released {
         let mut dropped = Vec::new();
         for name in names {
@@ -215,15 +218,15 @@ impl Table {
         released
     }
 
-    /// Forgets groups without rows, and the remembered names of groups that were put by rows: a put with such
-    /// a name begins a new group.
+    /// Removes groups without rows, and forgets the names of groups that count rows. A later put with such a
+    /// name begins a new group.
     pub(super) fn forget_empty_groups(&mut self) {
         let empty = self.groups.iter().filter(|(_, group)| group.rows.is_empty()).map(|(id, _)| *id);
         empty.collect::<Vec<_>>().into_iter().for_each(|id| self.forget_group(id));
         self.samples.forget_closed_by_rows();
     }
 
-    /// The groups that are put by samples, for a journal without history.
+    /// Returns the record of a group's samples for a rewritten journal, if the group counts samples.
     pub(crate) fn samples_record(group: &Group) -> Option<SamplesRecord> {
         let samples = group.samples.as_deref()?;
         Some(SamplesRecord {
@@ -236,7 +239,7 @@ impl Table {
         })
     }
 
-    /// The record of a group in the journal, before its rows.
+    /// Applies the record of a group's samples, which precedes the rows of the group in the journal.
     pub(crate) fn replay_samples(&mut self, record: SamplesRecord) {
         if record.closed {
             self.samples.remember_closed(&record.group);

@@ -1,8 +1,8 @@
-//! Columns: their types, which are known from their first put on, and their writing to existing rows.
+//! Columns: their types, which their first put determines, and the addition of columns to existing rows.
 //!
 //! # Invariants
-//! A column has the type that it was first put with. While a put with a new column is under way, no put may
-//! bring the column with another type; if that put fails, the type is free again.
+//! A column keeps the type of its first put. While a put with a new column is in progress, no other put may
+//! use another type for the column. If that put fails, the type is open again.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use crate::invariants::{self, Violation};
 use crate::recent::Recent;
 use crate::store::ChunkId;
 
-/// Columns of a partition.
+/// The maximum number of columns of a partition.
 const COLUMNS_MAX: usize = 4096;
 
 /// The columns of a table.
 #[derive(Debug)]
 pub(super) struct Columns {
     known: BTreeMap<String, ColumnSpec>,
-    /// Columns that only puts have which are not durable yet, and how many of these.
+    /// Columns that only unfinished puts have, with the number of these puts.
     to_come: BTreeMap<String, (ColumnSpec, usize)>,
-    /// Columns of rows whose writing is not durable yet.
+    /// Columns that are being added to rows and are not durable yet.
     under_way: HashSet<(RowHandle, String)>,
-    /// Names of columns that were put together.
+    /// Lists of column names that were put together.
     sets: Recent<[String]>,
-    /// Rows that have each column.
+    /// The number of rows that have each column.
     rows: BTreeMap<String, usize>,
 }
 
@@ -76,8 +76,7 @@ impl Columns {
         }
     }
 
-    /// Keeps the types of columns that are new as long as what brings them is on its way; says which they
-    /// are.
+    /// Reserves the types of new columns while their put is in progress. Returns the new columns.
     pub(super) fn expect(&mut self, columns: &[ColumnSpec]) -> Vec<ColumnSpec> {
         let unknown = |column: &&ColumnSpec| !self.known.contains_key(&column.name);
         let columns: Vec<ColumnSpec> = columns.iter().filter(unknown).cloned().collect();
@@ -102,12 +101,12 @@ impl Columns {
         }
     }
 
-    /// One copy of these names for all rows that are put alike.
+    /// Returns a shared copy of these names, for all rows with the same columns.
     pub(super) fn shared(&mut self, names: &[String]) -> Arc<[String]> {
         self.sets.share(names, || names.into())
     }
 
-    /// This many rows have these columns now.
+    /// Counts rows that now have these columns.
     pub(super) fn come(&mut self, columns: &[String], rows: usize) {
         for column in columns {
             match self.rows.get_mut(column) {
@@ -119,7 +118,7 @@ impl Columns {
         }
     }
 
-    /// This many rows with these columns are gone.
+    /// Counts rows with these columns that are gone.
     pub(super) fn leave(&mut self, columns: &[String], rows: usize) {
         for column in columns {
             if let Some(count) = self.rows.get_mut(column) {
@@ -128,7 +127,7 @@ impl Columns {
         }
     }
 
-    /// `counted` are the rows that have each column, where there are any.
+    /// Checks the counts. `counted` has the number of rows of each column that any row has.
     pub(super) fn check(&self, counted: &BTreeMap<&String, usize>) -> Result<(), Violation> {
         for (column, kept) in &self.rows {
             let counted = counted.get(column).copied().unwrap_or(0);
@@ -142,38 +141,37 @@ impl Columns {
 }
 
 impl Table {
-    /// Columns whose types are known, by name.
+    /// The columns with known types, by name.
     pub(crate) fn columns(&self) -> &BTreeMap<String, ColumnSpec> {
         &self.columns.known
     }
 
-    /// Rows that have each column.
+    /// The number of rows that have each column.
     pub(crate) fn column_rows(&self) -> BTreeMap<String, usize> {
         self.columns.rows.clone()
     }
 
-    /// Types are what they were at first; nothing is cast.
+    /// Checks that columns have their first types; values are never cast.
     pub(crate) fn check_columns(&self, columns: &[ColumnSpec]) -> Result<(), QueueError> {
         self.columns.check_types(columns)
     }
 
-    /// Keeps the types of columns that are new.
+    /// Learns the types of new columns.
     pub(crate) fn learn_columns(&mut self, columns: &[ColumnSpec]) {
         self.columns.learn(columns);
     }
 
-    /// What brought these columns has come to an end, a good one or not.
+    /// Ends the reservation of new columns. With `is_good` they become known.
     pub(crate) fn settle_columns(&mut self, columns: &[ColumnSpec], is_good: bool) {
         self.columns.settle(columns, is_good);
     }
 
-    /// After replay: a chunk for every set of columns whose types are not known yet, but none of those that
-    /// were `tried`.
+    /// Runs after replay: returns a chunk for every set of columns with unknown types. Chunks in `tried` are
+    /// skipped.
     pub(crate) fn chunks_of_unknown_columns(&self, tried: &HashSet<ChunkId>) -> Vec<ChunkId> {
         let mut seen: BTreeSet<&str> = self.columns.known.keys().map(String::as_str).collect();
         let mut chunks = Vec::new();
         for part in self.slots.rows().flat_map(|(_, row)| &row.parts) {
-            // One look at the first name is enough for rows that were put alike, which nearly all are.
             if part.columns.iter().any(|column| !seen.contains(column.as_str()))
                 && !tried.contains(&part.chunk)
             {
@@ -184,8 +182,7 @@ impl Table {
         chunks
     }
 
-    /// Sets columns of rows aside that are about to be written, and says which are new; nothing is changed on
-    /// an error.
+    /// Reserves columns of rows for a write, and returns the new columns. After an error nothing is reserved.
     pub(crate) fn begin_columns(
         &mut self,
         rows: &[RowHandle],
@@ -207,7 +204,7 @@ impl Table {
         Ok(self.columns.expect(columns))
     }
 
-    /// The end of a writing of columns, whatever came of it.
+    /// Ends a write of columns, whether it succeeded or failed.
     pub(crate) fn end_columns(&mut self, rows: &[RowHandle], columns: &[String]) {
         for handle in rows {
             for column in columns {

@@ -1,12 +1,13 @@
-//! Cuts: what a table was at one moment, read slice by slice while it goes on changing.
+//! Cuts: the state of a table at one moment, read slice by slice while the table changes.
 //!
-//! Nothing is copied when a cut is made. A cut has the groups of that moment, and is read in their order.
-//! Code that is about to change what [records](super::live) say about a group calls [`Table::keep_group`] or
-//! [`Table::keep_row`] first: each cut that has the group and has not read it yet gets its present records.
-//! So a table is locked for one slice at a time, whatever its size, and a cut takes memory only for what
-//! changes while it is read.
+//! Nothing is copied when a cut begins. A cut covers the groups of that moment and is read in their order.
+//! Code that is about to change the [records](super::live) of a group first calls [`Table::keep_group`] or
+//! [`Table::keep_row`]. Each cut that covers the group and has not read it yet then stores its present
+//! records. So the table is locked for one slice at a time, and a cut takes memory only for groups that
+//! change while it is read.
 //!
-//! Payload is pinned with the records that speak of it: it may be freed, moved and deleted afterwards.
+//! The payload is pinned together with its records, so it can still be read if it is freed, moved or deleted
+//! afterwards.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,7 +18,7 @@ use crate::record::Record;
 use crate::row::RowHandle;
 use crate::store::{ChunkId, Source};
 
-/// Records, and where their payload is read from.
+/// Records, and the sources of their payload.
 #[derive(Debug, Default)]
 pub(in crate::partition) struct Kept {
     slice: Slice,
@@ -34,7 +35,7 @@ impl Kept {
         Self { slice, chunks }
     }
 
-    /// Records, and where their payload is read from.
+    /// Returns the records, and the sources of their payload.
     pub(in crate::partition) fn into_parts(self) -> (Vec<Record>, HashMap<ChunkId, Source>) {
         (self.slice.into_records().collect(), self.chunks)
     }
@@ -45,13 +46,13 @@ impl Kept {
     }
 }
 
-/// The groups of a moment that have not been read yet.
+/// A cut: the groups of one moment that have not been read yet.
 pub(in crate::partition) struct Cut {
     /// The first group that has not been read.
     next: u64,
-    /// The first that came later.
+    /// The first group after that moment.
     end: u64,
-    /// Groups from `next` on that have changed, as they were, and what they weigh.
+    /// Changed groups that have not been read: their records before the change, and their weights.
     kept: BTreeMap<u64, (Kept, usize)>,
     plane: Plane,
 }
@@ -77,7 +78,7 @@ impl Cut {
         }
     }
 
-    /// The next groups; `None` at the end.
+    /// Reads the next groups. Returns `None` at the end.
     fn read(&mut self, table: &Table) -> Option<Kept> {
         let mut read = Kept::default();
         let (mut unchanged, mut rows) = (Vec::new(), 0);
@@ -96,7 +97,7 @@ impl Cut {
                         self.next = self.end;
                         break;
                     };
-                    // It may still be there, as something else.
+                    // The group may still exist, in a changed state.
                     there.next_if(|(there, _)| **there == id);
                     self.next = id + 1;
                     rows += weight;
@@ -110,7 +111,7 @@ impl Cut {
     }
 }
 
-/// The cuts of a table that are being read, by number.
+/// The open cuts of a table, by number.
 #[derive(Debug, Default)]
 pub(in crate::partition) struct Cuts {
     open: BTreeMap<u64, Cut>,
@@ -118,7 +119,7 @@ pub(in crate::partition) struct Cuts {
 }
 
 impl Table {
-    /// To be called before a group changes.
+    /// Must be called before a group changes.
     pub(super) fn keep_group(&mut self, id: u64) {
         if self.cuts.open.is_empty() {
             return;
@@ -128,7 +129,7 @@ impl Table {
         self.cuts.open = open;
     }
 
-    /// To be called before a row changes; one that is gone changes nothing.
+    /// Must be called before a row changes. Has no effect if the row is gone.
     pub(super) fn keep_row(&mut self, handle: RowHandle) {
         if !self.cuts.open.is_empty()
             && let Ok(row) = self.row(handle)
@@ -137,7 +138,7 @@ impl Table {
         }
     }
 
-    /// A cut at this moment; its number.
+    /// Begins a cut at this moment, and returns its number.
     pub(in crate::partition) fn begin_cut(&mut self, plane: Plane) -> u64 {
         let number = self.cuts.next;
         self.cuts.next += 1;
@@ -146,7 +147,7 @@ impl Table {
         number
     }
 
-    /// The next groups of a cut; `None` at its end.
+    /// Reads the next groups of a cut. Returns `None` at its end.
     pub(in crate::partition) fn read_cut(&mut self, number: u64) -> Option<Kept> {
         let mut cut = self.cuts.open.remove(&number)?;
         let read = cut.read(self);
@@ -154,12 +155,12 @@ impl Table {
         read
     }
 
-    /// Ends a cut that is not read any more. The caller drops what it kept outside the lock.
+    /// Ends a cut. The caller drops the result outside the lock.
     pub(in crate::partition) fn end_cut(&mut self, number: u64) -> Option<Cut> {
         self.cuts.open.remove(&number)
     }
 
-    /// Groups that open cuts keep.
+    /// The number of groups that each open cut stores.
     #[cfg(test)]
     pub(in crate::partition) fn kept_groups(&self) -> Vec<usize> {
         self.cuts.open.values().map(|cut| cut.kept.len()).collect()

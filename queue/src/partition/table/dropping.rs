@@ -1,8 +1,7 @@
-//! Groups that may be dropped: whole groups whose rows each task could take or has acked, so that no lease
-//! holds any.
+//! Groups that may be dropped: complete groups whose rows are ready or acked for every task, so that no lease
+//! holds any of them.
 //!
-//! They are found without a search: the first drop counts them once, and every change keeps the count from
-//! then on.
+//! No search is needed to find them: the first drop counts them, and every later change updates the count.
 
 use super::{Group, GroupIndex, Progress, RowHandle, Table};
 use crate::take::Sampler;
@@ -18,7 +17,7 @@ impl Group {
 }
 
 impl Table {
-    /// A row of the group is something else for a task.
+    /// Counts the change of a row's state for a task.
     pub(super) fn count_settled(&mut self, group: u64, from: Progress, to: Progress) {
         if self.droppable.is_none() || is_settled(from) == is_settled(to) {
             return;
@@ -32,7 +31,7 @@ impl Table {
         self.index_droppable(group);
     }
 
-    /// This many rows have left the group, each acked by all tasks.
+    /// Counts that rows, which all tasks had acked, have left the group.
     pub(super) fn uncount_settled(&mut self, group: u64, rows: usize) {
         if self.droppable.is_none() {
             return;
@@ -44,7 +43,7 @@ impl Table {
         self.index_droppable(group);
     }
 
-    /// Puts a group where it may be dropped, or out of it.
+    /// Adds a group to the index of groups that may be dropped, or removes it.
     pub(super) fn index_droppable(&mut self, id: u64) {
         let Some(droppable) = &mut self.droppable else { return };
         let Some(group) = self.groups.get(&id) else { return };
@@ -55,7 +54,7 @@ impl Table {
         }
     }
 
-    /// Counts what may be dropped, once: O(rows).
+    /// Builds the index of groups that may be dropped, once, in O(rows).
     fn prepare_drops(&mut self) {
         if self.droppable.is_some() {
             return;
@@ -73,7 +72,7 @@ impl Table {
         self.droppable = Some(droppable);
     }
 
-    /// Takes the oldest group that may be dropped out of every taker's reach.
+    /// Makes the oldest group that may be dropped unavailable to takes, and returns its rows.
     pub(crate) fn begin_drop(&mut self) -> Option<Vec<RowHandle>> {
         self.prepare_drops();
         let id = self.droppable.as_ref()?.oldest().next()?;
@@ -82,7 +81,7 @@ impl Table {
         Some(rows)
     }
 
-    /// Takes all groups with a version below `min_version` that may be dropped out of every taker's reach.
+    /// Makes all groups below `min_version` that may be dropped unavailable to takes, and returns their rows.
     pub(crate) fn begin_drop_stale(&mut self, min_version: u64) -> Vec<RowHandle> {
         if min_version == 0 {
             return Vec::new();

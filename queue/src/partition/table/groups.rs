@@ -1,4 +1,4 @@
-//! A group as the table knows it.
+//! The groups of a table.
 
 use super::RowHandle;
 use super::index::Keys;
@@ -9,21 +9,21 @@ use crate::take::ReadyGroup;
 pub(crate) struct Group {
     pub(crate) key: String,
     pub(crate) size: usize,
-    /// Live rows, in order of their puts.
+    /// The live rows, in the order of their puts.
     pub(crate) rows: Vec<RowHandle>,
-    /// Rows ever put.
+    /// The number of rows that were ever put.
     pub(crate) put: usize,
     pub(crate) policy_version: u64,
     pub(crate) priority: i64,
-    /// Tokens of its live rows.
+    /// The tokens of the live rows.
     pub(crate) tokens: u64,
-    /// Whether its rows came in several puts, or are to.
+    /// Whether the rows come in several puts.
     pub(crate) in_parts: bool,
-    /// Per task: rows that are ready.
+    /// The number of ready rows for each task.
     pub(super) ready: Vec<usize>,
-    /// Number of rows that are ready or acked, over all tasks. Counted from the first drop of a group on.
+    /// The number of ready or acked rows, summed over all tasks. It is counted from the first drop on.
     pub(super) settled: usize,
-    /// Where it is put by samples: then its size counts these.
+    /// The samples, if the group counts samples instead of rows. `size` is then a number of samples.
     pub(super) samples: Option<Box<GroupSamples>>,
 }
 
@@ -42,7 +42,7 @@ impl Group {
         }
     }
 
-    /// Whether no more rows will come.
+    /// Whether the group gets no more rows.
     pub(super) fn is_whole(&self) -> bool {
         match &self.samples {
             Some(samples) => samples.is_closed(),
@@ -50,7 +50,7 @@ impl Group {
         }
     }
 
-    /// Whether every row is there and ready for the task.
+    /// Whether the group is complete and every row is ready for the task.
     pub(super) fn is_ready(&self, task: usize) -> bool {
         self.is_whole() && self.ready[task] == self.rows.len() && !self.rows.is_empty()
     }

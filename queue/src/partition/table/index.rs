@@ -1,7 +1,7 @@
-//! Group indexes: which groups a task can take, in every order that a take has asked for.
+//! Group indexes: the groups that a task can take, in every order that a take has requested.
 //!
-//! Oldest first is always kept. The other orders are built when they are first asked for, and kept from then
-//! on: most partitions never pay for them, and no take ever searches.
+//! The order by age always exists. The other orders are built at the first request and are updated from then
+//! on. Most partitions never need them, and no take has to search.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
@@ -11,14 +11,14 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::take::Sampler;
 
-/// What a group is ordered by, besides its age.
+/// The sort keys of a group, apart from its age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Keys {
     pub(super) policy_version: u64,
     pub(super) priority: i64,
 }
 
-/// A set in which the n-th is found at once.
+/// A set that gives its n-th member in O(1).
 #[derive(Debug, Default)]
 struct Draw {
     ids: Vec<u64>,
@@ -40,7 +40,7 @@ impl Draw {
     }
 }
 
-/// Groups in the orders that takes have asked for.
+/// Groups in the orders that takes have requested.
 #[derive(Debug, Default)]
 pub(super) struct GroupIndex {
     oldest: BTreeSet<u64>,
@@ -73,7 +73,7 @@ impl GroupIndex {
         }
     }
 
-    /// `keys` are those that it was inserted with.
+    /// Removes a group. `keys` must be those with which it was inserted.
     pub(super) fn remove(&mut self, id: u64, keys: Keys) {
         if !self.oldest.remove(&id) {
             return;
@@ -94,7 +94,7 @@ impl GroupIndex {
         }
     }
 
-    /// Builds what an order needs, once.
+    /// Builds the index for an order, if it does not exist yet.
     pub(super) fn prepare(&mut self, sampler: Sampler, min_version: u64, keys: impl Fn(u64) -> Option<Keys>) {
         let known = || self.oldest.iter().filter_map(|id| Some((*id, keys(*id)?)));
         if self.by_version.is_none() && (min_version > 0 || sampler == Sampler::Freshest) {
@@ -114,13 +114,13 @@ impl GroupIndex {
         }
     }
 
-    /// Groups of a version below `min_version`, oldest version first. Prepared for it.
+    /// The groups below `min_version`, oldest version first. The index must be prepared.
     pub(super) fn below(&self, min_version: u64) -> impl Iterator<Item = u64> + '_ {
         let below = self.by_version.iter().flat_map(move |by_version| by_version.range(..min_version));
         below.flat_map(|(_, ids)| ids.iter().copied())
     }
 
-    /// Groups of at least `min_version` in the sampler's order. Prepared for it.
+    /// The groups of at least `min_version` in the sampler's order. The index must be prepared.
     pub(super) fn order<'a>(
         &'a self,
         sampler: Sampler,
@@ -149,7 +149,7 @@ impl GroupIndex {
     }
 }
 
-/// Several sets in the order of their members.
+/// Merges several sets into one sorted sequence.
 fn merged<'a>(sets: impl Iterator<Item = &'a BTreeSet<u64>>) -> impl Iterator<Item = u64> {
     let mut rests: Vec<_> = sets.map(|set| set.iter()).collect();
     let mut heads: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
@@ -163,11 +163,11 @@ fn merged<'a>(sets: impl Iterator<Item = &'a BTreeSet<u64>>) -> impl Iterator<It
     })
 }
 
-/// A random order, drawn as far as it is asked for.
+/// A random order, which is computed as far as it is read.
 fn shuffled(ids: &[u64], seed: u64, number: u64) -> impl Iterator<Item = u64> + '_ {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     rng.set_stream(number);
-    // Where a place holds another id than its own: Fisher and Yates without copying what is not drawn.
+    // The ids that are not at their own index: Fisher-Yates without a copy of the whole list.
     let mut moved: HashMap<usize, usize> = HashMap::new();
     (0..ids.len()).map(move |at| {
         let drawn = rng.random_range(at..ids.len());

@@ -1,7 +1,8 @@
 //! Keys: names that an owner gives to rows.
 //!
 //! # Invariants
-//! A key names one row that is there, or is reserved for a row whose put is not durable yet; never both.
+//! A key belongs to one existing row, or is reserved for a row whose put is not durable yet. It is never
+//! both.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,7 +19,7 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// An error if any of these keys has a row, or will have one.
+    /// Returns an error if any of these keys belongs to a row or is reserved.
     pub(super) fn check_free(&self, keys: &[String]) -> Result<(), QueueError> {
         let taken = |key: &&String| self.rows.contains_key(*key) || self.under_way.contains(*key);
         match keys.iter().find(taken) {
@@ -32,7 +33,7 @@ impl Keys {
         self.under_way.extend(keys.iter().cloned());
     }
 
-    /// Ends the reservation of a key, whether or not its row has come.
+    /// Ends the reservation of a key, whether its put succeeded or failed.
     pub(super) fn settle(&mut self, key: &str) {
         self.under_way.remove(key);
     }
@@ -49,7 +50,7 @@ impl Keys {
         self.rows.get(key).copied()
     }
 
-    /// The keys of existing rows, in no order.
+    /// The keys of existing rows, in no particular order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&String, RowHandle)> {
         self.rows.iter().map(|(key, row)| (key, *row))
     }
@@ -58,7 +59,7 @@ impl Keys {
         shrink_map(&mut self.rows);
     }
 
-    /// `labelled` are the existing rows and their keys: O(keys).
+    /// Checks the index against `labelled`, the existing rows and their keys, in O(keys).
     pub(super) fn check<'a>(
         &self,
         labelled: impl Iterator<Item = (&'a String, RowHandle)>,

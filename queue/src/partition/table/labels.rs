@@ -9,7 +9,7 @@ use crate::row::RowHandle;
 use crate::stats::KeyedRow;
 
 impl Table {
-    /// Returns an error if one of the keys is in use: a key names one row at a time.
+    /// Returns an error if one of the keys is in use. A key names one row at a time.
     pub(crate) fn check_keys(&self, keys: &[String]) -> Result<(), QueueError> {
         self.keys.check_free(keys)
     }
@@ -25,13 +25,13 @@ impl Table {
         }
     }
 
-    /// The name of a row's group; empty if the row is gone.
+    /// The name of a row's group, or an empty string if the row is gone.
     pub(crate) fn group_of(&self, handle: RowHandle) -> String {
         let group = self.row(handle).ok().and_then(|row| self.groups.get(&row.group));
         group.map(|group| group.key.clone()).unwrap_or_default()
     }
 
-    /// The row of a key, if there is one.
+    /// Returns the row of a key, if there is one.
     pub(crate) fn find(&self, key: &str) -> Option<KeyedRow> {
         self.keyed(key, self.keys.get(key)?)
     }
@@ -46,7 +46,7 @@ impl Table {
         })
     }
 
-    /// All rows that have keys, sorted by key. The cost depends on the number of keys, not of rows.
+    /// Returns all rows that have keys, sorted by key. The cost depends on the number of keys, not of rows.
     pub(crate) fn keyed_rows(&self) -> Vec<KeyedRow> {
         let mut rows: Vec<KeyedRow> =
             self.keys.iter().filter_map(|(key, handle)| self.keyed(key, handle)).collect();
@@ -54,7 +54,7 @@ impl Table {
         rows
     }
 
-    /// Replaces the tags of rows. Rows that are gone by now are skipped.
+    /// Replaces the tags of rows. Rows that are gone are skipped.
     pub(crate) fn set_tags(&mut self, tags: Vec<(RowHandle, Value)>) {
         for (handle, tags) in tags {
             self.keep_row(handle);
@@ -64,8 +64,7 @@ impl Table {
         }
     }
 
-    /// Makes the rows that a task has acked ready for it again, as far as they still exist, and returns their
-    /// number.
+    /// Makes the existing rows that a task has acked ready for it again. Returns their number.
     pub(crate) fn reset(&mut self, task: usize) -> usize {
         let acked = self.slots.rows().filter(|(_, row)| row.progress[task] == Progress::Acked);
         // The search ends at the last acked row.

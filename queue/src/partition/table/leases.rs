@@ -1,9 +1,9 @@
-//! Leases: which rows are held until when, and which acks may be repeated.
+//! Leases: the rows that are held, their expiry, and the acks that may be repeated.
 //!
 //! # Invariants
-//! - A lease that is held expires at one moment, and at that moment only.
-//! - An ack that was done is remembered, so that one whose answer was lost can be repeated; the oldest are
-//!   forgotten.
+//! - A held lease has exactly one time of expiry.
+//! - Completed acks are remembered, so that a client can repeat an ack whose response was lost. The oldest
+//!   acks are forgotten.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -14,7 +14,7 @@ use crate::error::QueueError;
 use crate::invariants::{self, Violation};
 use crate::row::RECORD_ROWS_MAX;
 
-/// Acks that are remembered.
+/// The number of acks that are remembered.
 const ACKS_MAX: usize = 4096;
 
 /// A lease that is held.
@@ -23,24 +23,24 @@ pub(super) struct HeldLease {
     pub(super) task: usize,
     pub(super) rows: Vec<RowHandle>,
     pub(super) expires: Instant,
-    /// Whether the journal knows of it: it outlives the process.
+    /// Whether the lease is in the lease file, and therefore outlives the process.
     pub(super) is_recorded: bool,
-    /// The names of the clients that took it; none where it was given out before this process, or to a client
-    /// without a name.
+    /// The names of the clients that took the lease. Empty if it was granted before this process started, or
+    /// to a client without a name.
     pub(super) holders: Vec<String>,
-    /// Consumers that get the same rows; they are consumed when all have acked.
+    /// The number of consumers that get the same rows. The rows are consumed when all of them have acked.
     pub(super) members: u32,
     fetched: BTreeSet<u32>,
     acked: BTreeSet<u32>,
 }
 
 impl HeldLease {
-    /// Members that have acked it.
+    /// The number of members that have acked.
     pub(super) fn acked_members(&self) -> usize {
         self.acked.len()
     }
 
-    /// A member fetches it; says whether it had not before.
+    /// Marks the lease as fetched by a member. Returns whether the member had not fetched it before.
     pub(super) fn fetch(&mut self, member: u32) -> bool {
         self.fetched.insert(member)
     }
@@ -50,16 +50,16 @@ impl HeldLease {
     }
 }
 
-/// What the ack of a member meets.
+/// The result of a member's ack.
 #[derive(Debug)]
 pub(crate) enum BeginAck {
-    /// It was the last that was missing: the lease has ended.
+    /// This was the last missing ack: the lease has ended.
     Begun { task: usize, rows: Vec<RowHandle> },
-    /// A repetition of one that is not durable yet.
+    /// The ack repeats one that is not durable yet.
     UnderWay,
-    /// A repetition of one that was done.
+    /// The ack repeats a completed one.
     Done,
-    /// Other members have to ack too.
+    /// Other members still have to ack.
     Counted,
 }
 
@@ -68,16 +68,16 @@ pub(crate) enum BeginAck {
 pub(super) struct Leases {
     held: HashMap<u64, HeldLease>,
     expiries: BTreeSet<(Instant, u64)>,
-    /// The number of the next lease. It starts at a random place each time the queue is opened, so that
-    /// a number of an earlier life means the same lease or none.
+    /// The number of the next lease. It starts at a random value each time the queue is opened, so that a
+    /// number from an earlier process refers to its original lease or to none.
     next: u64,
-    /// Leases given out since the queue was opened.
+    /// The number of leases granted since the queue was opened.
     given: u64,
-    /// Recorded leases whose ends are still to be written down.
+    /// Recorded leases whose end is still to be written to the lease file.
     ends_to_record: Vec<u64>,
-    /// Acks by lease: whether they are done.
+    /// The acks by lease, and whether each is completed.
     acks: HashMap<u64, bool>,
-    /// Acks that are done, oldest first.
+    /// The completed acks, oldest first.
     acks_done: VecDeque<u64>,
 }
 
@@ -100,7 +100,7 @@ impl Leases {
         self.held.len()
     }
 
-    /// Leases given out since the queue was opened.
+    /// The number of leases granted since the queue was opened.
     pub(super) fn given(&self) -> u64 {
         self.given
     }
@@ -117,12 +117,12 @@ impl Leases {
         self.held.contains_key(&id)
     }
 
-    /// All that are held, in no order.
+    /// All held leases, in no particular order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &HeldLease)> {
         self.held.iter().map(|(id, lease)| (*id, lease))
     }
 
-    /// The number of a lease that is about to be given out.
+    /// Returns the number for a new lease.
     pub(super) fn next_id(&mut self) -> u64 {
         let id = self.next;
         self.next += 1;
@@ -145,8 +145,8 @@ impl Leases {
         self.held.insert(id, lease);
     }
 
-    /// Marks a lease as written down. `None` where a restart ends it: its members' acks are known only here,
-    /// or it has more rows than one record.
+    /// Marks a lease as recorded. Returns `None` if the lease cannot be recorded and a restart ends it: it
+    /// has several members, whose acks are only in memory, or more rows than fit into a record.
     pub(super) fn record(&mut self, id: u64) -> Option<&HeldLease> {
         let may_be = |lease: &&mut HeldLease| lease.members == 1 && lease.rows.len() <= RECORD_ROWS_MAX;
         let lease = self.held.get_mut(&id).filter(may_be)?;
@@ -177,17 +177,17 @@ impl Leases {
         Ok(lease)
     }
 
-    /// When the next lease expires, and which.
+    /// The time and the number of the next lease to expire.
     pub(super) fn next_expiry(&self) -> Option<(Instant, u64)> {
         self.expiries.first().copied()
     }
 
-    /// Ends that the journal does not know of yet.
+    /// Returns the ended leases whose end is not in the lease file yet.
     pub(super) fn take_ends_to_record(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.ends_to_record)
     }
 
-    /// A member acks a lease. The last one ends it, and its ack is under way until it is
+    /// Acks a lease for a member. The last ack ends the lease. That ack is in progress until it is
     /// [remembered](Self::remember_ack) or [undone](Self::undo_ack).
     pub(super) fn ack(&mut self, id: u64, member: u32) -> Result<BeginAck, QueueError> {
         match self.acks.get(&id) {
@@ -222,12 +222,12 @@ impl Leases {
         self.acks_done.push_back(id);
     }
 
-    /// Acks that are done and may be repeated, oldest first.
+    /// The completed acks that may be repeated, oldest first.
     pub(super) fn remembered_acks(&self) -> impl Iterator<Item = u64> {
         self.acks_done.iter().copied()
     }
 
-    /// The indexes agree: O(leases).
+    /// Checks that the indexes agree, in O(leases).
     pub(super) fn check(&self) -> Result<(), Violation> {
         invariants::counts_agree("expiries of leases", self.expiries.len(), self.held.len())?;
         for (id, lease) in self.iter() {

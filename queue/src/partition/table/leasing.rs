@@ -1,4 +1,4 @@
-//! The effect of leases on rows: rows are leased, and ready again when their lease ends without an ack.
+//! The effect of leases on rows: rows are leased, and become ready again if their lease ends without an ack.
 
 use tokio::time::Instant;
 
@@ -8,7 +8,7 @@ use crate::error::QueueError;
 use crate::inspect::LeaseInspection;
 
 impl Table {
-    /// Leases ready rows; returns the number of the lease.
+    /// Leases ready rows. Returns the number of the lease.
     pub(crate) fn lease(&mut self, task: usize, rows: Vec<RowHandle>, expires: Instant) -> u64 {
         let id = self.leases.next_id();
         self.hold(id, task, rows, expires);
@@ -20,7 +20,7 @@ impl Table {
         self.leases.hold(id, task, rows, expires);
     }
 
-    /// Leases rows that this many consumers get; they are consumed when all of them have acked.
+    /// Leases rows to several consumers. The rows are consumed when all of them have acked.
     pub(super) fn lease_to_members(
         &mut self,
         task: usize,
@@ -39,7 +39,7 @@ impl Table {
         self.leases.len()
     }
 
-    /// Adds the name of a client that has the lease; consumers of one lease add one name each.
+    /// Adds the name of a client that holds the lease. Each consumer of a shared lease adds its name.
     pub(crate) fn name_holder(&mut self, id: u64, holder: &str) {
         if let Some(lease) = self.leases.get_mut(id)
             && !lease.holders.iter().any(|known| known == holder)
@@ -48,7 +48,7 @@ impl Table {
         }
     }
 
-    /// Leases that are held, in order.
+    /// The held leases, in order of their numbers.
     pub(crate) fn held_leases(&self, now: Instant) -> Vec<LeaseInspection> {
         let inspect = |(id, lease): (u64, &HeldLease)| LeaseInspection {
             lease: id,
@@ -64,13 +64,13 @@ impl Table {
         leases
     }
 
-    /// Notes that the holder is another process, which may outlive this one, so that the lease will be
-    /// written down. `None` if a restart ends the lease.
+    /// Marks a lease as recorded, because its holder is another process, which may outlive this one. Returns
+    /// the task and the rows of the lease, or `None` if a restart ends the lease.
     pub(crate) fn record_lease(&mut self, id: u64) -> Option<(usize, Vec<RowHandle>)> {
         self.leases.record(id).map(|lease| (lease.task, lease.rows.clone()))
     }
 
-    /// Leases that are written down, in order.
+    /// The recorded leases, in order of their numbers.
     pub(crate) fn recorded_leases(&self) -> Vec<(u64, usize, Vec<RowHandle>)> {
         let recorded = self.leases.iter().filter(|(_, lease)| lease.is_recorded);
         let mut leases: Vec<_> = recorded.map(|(id, lease)| (id, lease.task, lease.rows.clone())).collect();
@@ -78,15 +78,15 @@ impl Table {
         leases
     }
 
-    /// Restores a lease from the journal. Rows of an earlier lease go to this one: the earlier one has ended,
-    /// because otherwise the rows would not have been given again.
+    /// Restores a lease from the lease file. If an earlier lease holds some of the rows, that lease has
+    /// ended: otherwise the rows would not have been handed out again.
     pub(crate) fn restore_lease(&mut self, id: u64, task: usize, rows: Vec<RowHandle>, expires: Instant) {
         if self.leases.contains(id) {
             return;
         }
         for row in &rows {
             if let Ok(Progress::Leased(earlier)) = self.row(*row).map(|row| row.progress[task]) {
-                // It may have ended with another row.
+                // The earlier lease may already have ended with another row.
                 let _ = self.nack(earlier);
             }
         }
@@ -99,12 +99,12 @@ impl Table {
         }
     }
 
-    /// Ends of leases that the journal does not know of yet.
+    /// Returns the ended leases whose end is not in the lease file yet.
     pub(crate) fn take_unrecorded_ends(&mut self) -> Vec<u64> {
         self.leases.take_ends_to_record()
     }
 
-    /// Leases that were acked and whose acks may be repeated, oldest first.
+    /// The acked leases whose acks may be repeated, oldest first.
     pub(crate) fn remembered_acks(&self) -> Vec<u64> {
         self.leases.remembered_acks().collect()
     }
@@ -117,7 +117,7 @@ impl Table {
         self.leases.renew(id, expires)
     }
 
-    /// Gives a lease's rows back.
+    /// Ends a lease and gives its rows back.
     pub(crate) fn nack(&mut self, id: u64) -> Result<(), QueueError> {
         let lease = self.leases.end(id)?;
         self.give_back(&lease);
@@ -125,12 +125,12 @@ impl Table {
     }
 
     fn give_back(&mut self, lease: &HeldLease) {
-        // Also where all of its rows are gone: a take that waits for the end waits for leases.
+        // Takes must wake even if all rows are gone: a take that waits for the end also waits for leases.
         self.ready[lease.task].must_wake = true;
         lease.rows.iter().for_each(|row| self.set(*row, lease.task, Progress::Ready));
     }
 
-    /// Gives back the rows of leases that are over; says when the next one is.
+    /// Gives back the rows of expired leases. Returns the time of the next expiry.
     pub(crate) fn expire(&mut self, now: Instant) -> Option<Instant> {
         while let Some((expires, id)) = self.leases.next_expiry() {
             if expires > now {
@@ -144,7 +144,7 @@ impl Table {
         None
     }
 
-    /// Ends a lease whose rows are consumed as soon as that is durable.
+    /// Begins the ack of a lease. Its rows are consumed when the ack is durable.
     pub(crate) fn begin_ack(&mut self, id: u64, member: u32) -> Result<BeginAck, QueueError> {
         let ack = self.leases.ack(id, member)?;
         if let BeginAck::Begun { task, rows } = &ack {

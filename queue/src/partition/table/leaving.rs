@@ -1,4 +1,4 @@
-//! Rows that leave the table: acks, drops, and what becomes free.
+//! Rows that leave the table by acks, drops or clears, and the resources that become free.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use super::{Freed, Progress, Released, RowHandle, Table};
 use crate::stats::{Disposition, GroupFate};
 use crate::store::ChunkId;
 
-/// Counts rows that were put alike together: their columns are looked up once.
+/// Counts consecutive rows with the same columns, so that their columns are looked up once.
 #[derive(Default)]
 struct ColumnsOut(Option<(Arc<[String]>, usize)>);
 
 impl ColumnsOut {
-    /// Gives out what is counted when other columns come.
+    /// Counts a row. Returns the previous columns and their count if the columns differ.
     fn add(&mut self, columns: &Arc<[String]>) -> Option<(Arc<[String]>, usize)> {
         match &mut self.0 {
             Some((same, rows)) if Arc::ptr_eq(same, columns) => {
@@ -25,13 +25,13 @@ impl ColumnsOut {
 }
 
 impl Table {
-    /// Consumes the rows of a lease, and remembers that it did.
+    /// Consumes the rows of a lease, and remembers the ack.
     pub(crate) fn finish_ack_of(&mut self, id: u64, task: usize, rows: &[RowHandle]) -> Released {
         self.leases.remember_ack(id);
         self.finish_ack(task, rows)
     }
 
-    /// Consumes rows.
+    /// Consumes rows for a task. Frees the rows that all tasks have acked.
     pub(crate) fn finish_ack(&mut self, task: usize, rows: &[RowHandle]) -> Released {
         rows.iter().for_each(|row| self.set(*row, task, Progress::Acked));
         let consumed: Vec<RowHandle> = rows
@@ -65,7 +65,7 @@ impl Table {
                 Freed::Lost => self.dispositions.lost += 1,
                 Freed::Stale => self.dispositions.stale += 1,
             }
-            // The row is counted out of what it was for its last task.
+            // `set` has counted the row as acked for every task, so it is subtracted from these counts.
             self.ready.iter_mut().for_each(|ready| ready.acked -= 1);
             for part in &row.parts {
                 if let Some((of, rows)) = columns.add(&part.columns) {
@@ -98,7 +98,7 @@ impl Table {
         released
     }
 
-    /// Shrinks maps that were once much larger.
+    /// Shrinks the maps that were once much larger.
     fn shrink_maps(&mut self) {
         shrink_map(&mut self.open_groups);
         self.keys.shrink();
@@ -106,11 +106,11 @@ impl Table {
         self.slots.shrink(self.rows_live + self.puts.rows());
     }
 
-    /// Notes that rows with this many tokens have left their group.
+    /// Removes rows with this many tokens from their group.
     fn leave_group(&mut self, id: u64, gone: &HashSet<RowHandle>, tokens: u64, why: Freed) {
         self.uncount_settled(id, gone.len());
         let Some(group) = self.groups.get_mut(&id) else { return };
-        // The change that is under way.
+        // The revision of the change in progress.
         let revision = self.revision + 1;
         let (rows, fate) = (gone.len(), Disposition::from(why));
         self.fates.note(GroupFate { revision, group: group.key.clone(), rows, fate });
@@ -126,11 +126,11 @@ impl Table {
         let (is_whole, by_samples) = (group.is_whole(), group.samples.is_some());
         match why {
             _ if is_whole => self.forget_group(id),
-            // Consumers of single rows are faster than the producer: the rest is still to come.
+            // Consumers of single rows are ahead of the producer: more rows of the group will follow.
             Freed::Acked => {}
-            // Forgotten with all others.
+            // `forget_empty_groups` removes the group.
             Freed::ClearedAll => {}
-            // More of it would be given as if it were the whole group.
+            // Later rows would be handed out as if they were the whole group.
             Freed::Lost => self.give_up_group(id),
             _ if !by_samples => self.give_up_group(id),
             _ => {}

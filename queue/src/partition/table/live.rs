@@ -1,9 +1,9 @@
-//! The state of a table as records: for a journal without history, and for a snapshot.
+//! The state of a table as records, for a rewritten journal and for snapshots.
 //!
-//! They are made for some groups at a time, so that the table's lock need not be held for all of its rows at
-//! once. What records speak of must not change between two [slices](Slice): the journal is rewritten on the
-//! thread that applies what has become durable, and a snapshot reads a [cut](super::cuts). Leases are not in
-//! them: a leased row is not consumed.
+//! The records are made for some groups at a time, so that the table is not locked for all rows at once. The
+//! recorded state must not change between two [slices](Slice). The journal is therefore rewritten on the
+//! thread that applies durable changes, and a snapshot reads a [cut](super::cuts). Leases are not included: a
+//! leased row is not consumed.
 
 use std::collections::HashMap;
 
@@ -12,17 +12,18 @@ use crate::record::{Label, PayloadRecord, PutRecord, Record};
 use crate::row::RowHandle;
 use crate::store::{ChunkId, Note};
 
-/// Number of rows of a slice; a single group may have more.
+/// The number of rows in a slice. A single group may have more.
 pub(in crate::partition) const SLICE_ROWS: usize = if cfg!(test) { 2 } else { 1024 };
-/// Maximum number of rows in an ack's record.
+/// The maximum number of rows in the record of an ack.
 pub(in crate::partition) const ACK_ROWS: usize = 8192;
-/// A record that holds owners' records or tokens is closed at this size in bytes.
+/// The approximate maximum size of a record of owner records, in bytes.
 const WORDS_BYTES: usize = 1 << 20;
 
 /// Rows of one chunk.
 type InChunk = (ChunkId, Vec<(RowHandle, Part)>);
 
-/// Rows by the chunk that a part of them lies in; chunks in order of their first row, rows in their own.
+/// Groups rows by the chunk of one of their parts. The chunks are in the order of their first rows, and the
+/// rows keep their order.
 fn by_chunk<'a>(table: &Table, rows: impl Iterator<Item = &'a RowHandle>, part: usize) -> Vec<InChunk> {
     let mut chunks: Vec<InChunk> = Vec::new();
     let mut places: HashMap<ChunkId, usize> = HashMap::new();
@@ -38,14 +39,14 @@ fn by_chunk<'a>(table: &Table, rows: impl Iterator<Item = &'a RowHandle>, part: 
     chunks
 }
 
-/// Tokens of each row; empty if no row has any.
+/// The tokens of each row. Empty if no row has any.
 fn lengths(table: &Table, rows: &[(RowHandle, Part)]) -> Vec<u32> {
     let lengths: Vec<u32> =
         rows.iter().map(|(handle, _)| table.row(*handle).map_or(0, |row| row.length)).collect();
     if lengths.iter().all(|length| *length == 0) { Vec::new() } else { lengths }
 }
 
-/// Keys and tags of each row; empty if no row has any.
+/// The key and tags of each row. Empty if no row has any.
 fn labels(table: &Table, rows: &[(RowHandle, Part)]) -> Vec<Label> {
     let label = |(handle, _): &(RowHandle, Part)| {
         let row = table.row(*handle).ok()?;
@@ -71,7 +72,7 @@ fn payload_record(
     }
 }
 
-/// Records of some groups. They can be read back once those of the slices before them are.
+/// The records of some groups. They can be replayed after the slices before them.
 #[derive(Debug, Default)]
 pub(in crate::partition) struct Slice {
     puts: Vec<Record>,
@@ -80,14 +81,15 @@ pub(in crate::partition) struct Slice {
 }
 
 impl Slice {
-    /// Columns that were added to rows of several of the groups at once come once for them all.
+    /// Makes the records of some groups. Columns that were added to several groups at once have one record
+    /// for all of them.
     pub(in crate::partition) fn of(
         table: &Table,
         groups: &[&Group],
         locate: &impl Fn(ChunkId) -> Option<Note>,
     ) -> Self {
         let puts = groups.iter().flat_map(|group| puts(table, group, locate)).collect();
-        // Those that came with the so-manieth write to each row.
+        // Part `n` of a row has the columns of the `n`-th write after its put.
         let parts = (1..).map(|part| columns(table, groups, part, locate));
         let columns = parts.take_while(|records| !records.is_empty()).flatten().collect();
         let acks = (0..table.spec.tasks.len()).flat_map(|task| acks(table, groups, task)).collect();
@@ -110,12 +112,12 @@ impl Slice {
     }
 }
 
-/// The cost of making a group's records; a group without rows costs something too.
+/// The cost of making a group's records. A group without rows has a cost too.
 pub(in crate::partition) fn weight(group: &Group) -> usize {
     group.rows.len().max(1)
 }
 
-/// The first record: the declaration of the partition.
+/// Makes the first record: the declaration of the partition.
 pub(in crate::partition) fn declaration(table: &Table) -> Record {
     Record::Declare {
         spec: table.spec.clone(),
@@ -131,10 +133,10 @@ fn puts(table: &Table, group: &Group, locate: &impl Fn(ChunkId) -> Option<Note>)
         records.push(Record::Samples { partition: partition.clone(), samples });
     }
     let mut group_gone = group.put - group.rows.len();
-    // Rows of one put lie in one chunk: they go back as one put, with their places in it.
+    // The rows of one put lie in one chunk. They are recorded as one put, with their indices in the chunk.
     let mut chunks = by_chunk(table, group.rows.iter(), 0);
     if chunks.is_empty() {
-        // The rest of the group is still to come.
+        // The group has no rows now, but more will follow.
         chunks.push((ChunkId(0), Vec::new()));
     }
     for (chunk, rows) in chunks {
@@ -159,7 +161,8 @@ fn puts(table: &Table, group: &Group, locate: &impl Fn(ChunkId) -> Option<Note>)
     records
 }
 
-/// Columns that were added to rows of many groups at once come once for all groups of the slice.
+/// Makes the records of added columns. Columns that were added to several groups at once have one record for
+/// all of them.
 fn columns(
     table: &Table,
     groups: &[&Group],
@@ -171,7 +174,7 @@ fn columns(
         partition: table.spec.name.clone(),
         rows: rows.iter().map(|(handle, _)| *handle).collect(),
         payload: payload_record(chunk, &rows, locate),
-        // Counted with the put.
+        // The put's record counts them.
         kib: 0,
         token: None,
     });
@@ -179,7 +182,7 @@ fn columns(
 }
 
 fn acks(table: &Table, groups: &[&Group], task: usize) -> Vec<Record> {
-    // What is being acked has its own record on the way.
+    // Acks in progress have their own records.
     let acked = |row: &&RowHandle| table.row(**row).is_ok_and(|row| row.progress[task] == Progress::Acked);
     let rows: Vec<RowHandle> = groups.iter().flat_map(|group| &group.rows).filter(acked).copied().collect();
     let ack = |rows: &[RowHandle]| Record::Ack {
@@ -191,7 +194,7 @@ fn acks(table: &Table, groups: &[&Group], task: usize) -> Vec<Record> {
     rows.chunks(ACK_ROWS).map(ack).collect()
 }
 
-/// The last records: those that do not describe rows.
+/// Makes the last records, which do not describe rows.
 pub(in crate::partition) fn rest(table: &Table) -> Vec<Record> {
     let partition = table.spec.name.clone();
     let policy_version = table.policy_version;
@@ -207,7 +210,7 @@ pub(in crate::partition) fn rest(table: &Table) -> Vec<Record> {
     records
 }
 
-/// Records of the acks that were done, for a journal without history.
+/// Makes the records of completed acks, for a rewritten journal.
 pub(in crate::partition) fn ack_records(table: &Table) -> Vec<Record> {
     let name = || table.spec.name.clone();
     let mut leases: Vec<(u64, u64)> = Vec::new();
@@ -221,7 +224,7 @@ pub(in crate::partition) fn ack_records(table: &Table) -> Vec<Record> {
     acked.into_iter().collect()
 }
 
-/// Records of the leases that clients hold.
+/// Makes the records of the leases that clients hold.
 pub(crate) fn lease_records(table: &Table) -> Vec<Record> {
     let lease = |(lease, task, rows): (u64, usize, Vec<RowHandle>)| Record::Lease {
         partition: table.spec.name.clone(),
@@ -232,7 +235,7 @@ pub(crate) fn lease_records(table: &Table) -> Vec<Record> {
     table.recorded_leases().into_iter().map(lease).collect()
 }
 
-/// Records of what outlives its rows, each of moderate size.
+/// Adds the owner records and the tokens, in records of moderate size.
 fn push_words(table: &Table, records: &mut Vec<Record>) {
     let name = || table.spec.name.clone();
     let mut words = Vec::new();

@@ -1,4 +1,4 @@
-//! Rows that enter the table: the checks of a put, its reservation, and how its rows become visible.
+//! Rows that enter the table: the checks of a put, its reservation and its publication.
 
 use std::sync::Arc;
 
@@ -11,24 +11,24 @@ use crate::put::Put;
 use crate::record::{PayloadRecord, PutRecord};
 use crate::row::{RECORD_ROWS_MAX, Runs};
 
-/// Share `at` of `parts` shares of a whole that differ by at most 1.
+/// Divides `whole` into `parts` integers that differ by at most 1, and returns the one at index `at`.
 fn even_part(whole: u32, parts: usize, at: usize) -> u32 {
     let parts = parts as u32;
     whole / parts + u32::from((at as u32) < whole % parts)
 }
 
 impl Claim {
-    /// Columns that are new with this put.
+    /// The columns that are new with this put.
     pub(crate) fn columns(&self) -> &[ColumnSpec] {
         &self.columns
     }
 }
 
 impl Table {
-    /// Whether a group that is put by rows takes this many more.
+    /// Checks whether a group that counts rows accepts this many more rows.
     pub(crate) fn check_group(&self, key: &str, size: usize, rows: usize) -> Result<(), QueueError> {
         let there = self.open_groups.get(key).and_then(|id| self.groups.get(id));
-        // A whole group of the name of another one is a group of its own; a part of one comes late.
+        // A whole group with an existing name is a new group; a part of a group is late.
         let there = there.filter(|group| rows < size || !group.is_whole());
         let under_way = self.puts.group(key);
         let declared = there.map(|group| group.size).or(under_way.map(|way| way.size));
@@ -47,7 +47,7 @@ impl Table {
         Ok(())
     }
 
-    /// Whether a group takes this many more rows, asked of a journal record: a record says what happened.
+    /// Checks whether a group accepts this many more rows of a journal record.
     pub(crate) fn check_group_of_record(
         &self,
         key: &str,
@@ -64,18 +64,18 @@ impl Table {
         Ok(())
     }
 
-    /// Whether rows with its name go into this group.
+    /// Whether new rows with the group's name belong to this group.
     pub(super) fn is_open(&self, id: u64) -> bool {
         self.groups.get(&id).is_some_and(|group| group.samples.is_some() || !group.is_whole())
     }
 
-    /// Checks whether this many rows may be put, before anything is allocated for each of them.
+    /// Checks whether a put may have this many rows, before anything is allocated for each row.
     pub(crate) fn check_rows(&self, rows: usize) -> Result<(), QueueError> {
         let capacity = self.spec.capacity_rows.min(RECORD_ROWS_MAX);
         if rows > capacity { Err(QueueError::TooLarge { rows, capacity }) } else { Ok(()) }
     }
 
-    /// Checks whether a put may be written; changes nothing.
+    /// Checks whether a put may be written. Changes nothing.
     pub(crate) fn admit(
         &self,
         put: &Put,
@@ -100,7 +100,8 @@ impl Table {
         Ok(Admission::Fresh)
     }
 
-    /// Reserves the slots, the group's places and the token of a put that is about to be written.
+    /// Reserves the slots, the keys, the token and the space in the group for a put that is about to be
+    /// written.
     pub(crate) fn reserve(&mut self, put: &Put, rows: usize, kib: u32, columns: &[ColumnSpec]) -> Claim {
         self.puts.begin(put, rows, kib);
         self.begin_token(put.token.as_ref());
@@ -112,7 +113,7 @@ impl Table {
         Claim { rows, kib, group, sample, token, keys, columns }
     }
 
-    /// Releases the reservation of a put that failed.
+    /// Releases the reservation of a failed put.
     pub(crate) fn release(&mut self, claim: &Claim) {
         self.puts.end(&claim.group, claim.rows.len(), claim.kib, claim.sample.as_deref());
         self.end_token(claim.token.clone(), None);
@@ -122,7 +123,7 @@ impl Table {
         claim.rows.iter().for_each(|row| self.slots.release(*row));
     }
 
-    /// The group of a name; a new one if no group of the name takes rows.
+    /// Returns the open group of a name, or begins a new group.
     pub(super) fn begin_group(
         &mut self,
         key: &str,
@@ -157,7 +158,8 @@ impl Table {
         id
     }
 
-    /// Makes reserved rows visible. `Err` if their group was given up meanwhile; then they are dropped.
+    /// Makes reserved rows visible. If their group was given up in the meantime, the rows are dropped, and
+    /// `Err` has the resources that they released.
     pub(crate) fn publish(&mut self, put: PutRecord) -> Result<(), Released> {
         let PutRecord {
             group: key,
@@ -222,7 +224,7 @@ impl Table {
         }
         self.ready.iter_mut().for_each(|task| task.incomplete += rows.len());
         self.add_columns(&rows, &payload, 0);
-        // A group that has become whole may be ready by its earlier rows alone.
+        // A group that has just become complete may be ready by its earlier rows alone.
         (0..tasks).for_each(|task| self.index_group(id, task));
         self.index_droppable(id);
         self.close_if_whole(&key);
@@ -238,8 +240,8 @@ impl Table {
         Ok(())
     }
 
-    /// Adds columns to existing rows, `kib` in all; those that are gone by now are left out. Returns
-    /// the KiB that count from now on.
+    /// Adds columns of `kib` KiB in all to existing rows. Rows that are gone are skipped. Returns the KiB
+    /// that were counted.
     pub(crate) fn add_columns(&mut self, rows: &[RowHandle], payload: &PayloadRecord, kib: u32) -> u32 {
         let columns = self.columns.shared(&payload.columns);
         let (mut there, mut charged) = (0, 0);

@@ -1,4 +1,5 @@
-//! The state of each row for each task, and the ready rows: kept in sets as rows change, never searched for.
+//! The state of each row for each task, and the ready rows. Sets of ready rows are updated with each change,
+//! so no search is needed.
 
 use std::collections::BTreeSet;
 
@@ -11,13 +12,13 @@ use crate::stats::TaskStats;
 /// The state of a row for one task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// Columns are missing.
+    /// The row lacks columns that the task needs.
     Incomplete,
     Ready,
-    /// It would be ready if all of its payload were within reach.
+    /// The row would be ready if the storage units of its payload answered.
     Away,
     Leased(u64),
-    /// Acked or dropped, not yet durable.
+    /// The row's ack or drop is not durable yet.
     Leaving,
     Acked,
 }
@@ -26,20 +27,20 @@ pub(crate) enum Progress {
 #[derive(Debug, Default)]
 pub(super) struct Ready {
     pub(super) rows: usize,
-    /// Groups all of whose rows are ready.
+    /// The groups whose rows are all ready.
     pub(super) groups: GroupIndex,
-    /// Rows for takes of single rows; built for the first such take.
+    /// The index for takes of single rows. It is built for the first such take.
     pub(super) single: Option<SingleRows>,
-    /// Rows that lack columns of the task.
+    /// The number of rows that lack columns of the task.
     pub(super) incomplete: usize,
-    /// Number of rows that are leased, or whose ack or drop is not durable yet.
+    /// The number of rows that are leased, or whose ack or drop is not durable yet.
     pub(super) held: usize,
-    /// Rows that would be ready if all of their payload were within reach.
+    /// The number of rows that would be ready if the storage units of their payload answered.
     pub(super) away: usize,
-    /// Number of rows that the task has acked and other tasks have not.
+    /// The number of rows that the task has acked and other tasks have not.
     pub(super) acked: usize,
     pub(super) waiters: Waiters,
-    /// Whether something has become ready since takes were last woken.
+    /// Whether anything has become ready since takes were last woken.
     pub(super) must_wake: bool,
 }
 
@@ -60,17 +61,17 @@ impl Ready {
     }
 }
 
-/// The sets for takes of single rows.
+/// The index for takes of single rows.
 #[derive(Debug, Default)]
 pub(super) struct SingleRows {
-    /// Ready rows by group and place in the group.
+    /// The ready rows, by group and index in the group.
     pub(super) rows: BTreeSet<(u64, usize, RowHandle)>,
-    /// Groups any of whose rows is ready.
+    /// The groups that have at least one ready row.
     pub(super) groups: GroupIndex,
 }
 
 impl Table {
-    /// Makes the row ready for the tasks whose columns it has.
+    /// Makes the row ready for each task whose columns it has.
     pub(super) fn complete(&mut self, handle: RowHandle) {
         for task in 0..self.spec.tasks.len() {
             let Ok(row) = self.row(handle) else { return };
@@ -81,7 +82,7 @@ impl Table {
         }
     }
 
-    /// Changes the state of a row for a task, and every index with it. No other function does so.
+    /// Changes the state of a row for a task, and updates every index. Only this function changes states.
     pub(super) fn set(&mut self, handle: RowHandle, task: usize, to: Progress) {
         let is_acked = |row: &Row| row.progress[task] == Progress::Acked;
         if to == Progress::Acked || self.row(handle).is_ok_and(is_acked) {
@@ -114,8 +115,8 @@ impl Table {
         self.index_group(group_id, task);
     }
 
-    /// Adds a group to the indexes that takes read, or removes it. A caller that is about to change the order
-    /// of groups calls [`unindex_group`](Self::unindex_group) first.
+    /// Adds a group to the indexes of takes, or removes it. Before a change of a group's sort keys, call
+    /// [`unindex_group`](Self::unindex_group).
     pub(super) fn index_group(&mut self, id: u64, task: usize) {
         let Some(group) = self.groups.get(&id) else { return };
         let ready = &mut self.ready[task];
@@ -151,7 +152,7 @@ impl Table {
         self.ready[task].groups.len()
     }
 
-    /// Rows by state for a task: incomplete, ready, leased, acked, away.
+    /// Counts rows by their state for a task: incomplete, ready, leased, acked, away. O(rows).
     pub(crate) fn counts(&self, task: usize) -> [usize; 5] {
         let mut counts = [0; 5];
         for (_, row) in self.slots.rows() {
@@ -184,7 +185,7 @@ impl Table {
         self.spec.tasks.iter().zip(&self.ready).map(stats).collect()
     }
 
-    /// Whether rows may still become ready for the task without another put.
+    /// Whether rows can still become ready for the task without another put.
     pub(crate) fn may_become_ready(&self, task: usize) -> bool {
         self.puts.rows() > 0
             || self.ready[task].incomplete > 0
@@ -196,7 +197,7 @@ impl Table {
         &mut self.ready[task].waiters
     }
 
-    /// Wakes the takes that the rows which have become ready can serve.
+    /// Wakes the takes that newly ready rows can serve.
     pub(crate) fn wake(&mut self) {
         for ready in &mut self.ready {
             if !std::mem::take(&mut ready.must_wake) {
@@ -209,8 +210,8 @@ impl Table {
         }
     }
 
-    /// Wakes the takes that a change can serve; all takes once the puts have ended, since any change may be
-    /// the last.
+    /// Wakes the takes that a change can serve. Once the puts have ended it wakes all takes, since any change
+    /// may be the last one.
     pub(crate) fn wake_after_change(&mut self) {
         if self.closed {
             self.ready.iter_mut().for_each(|ready| ready.must_wake = true);
@@ -218,13 +219,13 @@ impl Table {
         self.wake();
     }
 
-    /// Wakes another take, because a take that was woken for rows of the task has ended before it looked.
+    /// Wakes another take, because a take that was woken for rows of the task ended before it read the table.
     pub(in crate::partition) fn wake_again(&mut self, task: usize) {
         self.ready[task].must_wake = true;
         self.wake();
     }
 
-    /// Notes a newer policy version: takes that bound versions look again.
+    /// Raises the newest policy version. Takes that depend on versions check the table again.
     pub(crate) fn raise_version(&mut self, policy_version: u64) {
         if policy_version > self.policy_version {
             self.policy_version = policy_version;

@@ -1,7 +1,8 @@
-//! Owners' records: opaque texts that came with puts, oldest first, until their owner forgets them.
+//! Owner records: opaque texts that came with puts. They are stored oldest first, until their owner forgets
+//! them.
 //!
 //! # Invariants
-//! Their bytes are counted, and puts with records are refused above a bound.
+//! Their bytes are counted, and a put with a record is refused if it would exceed the limit.
 
 use std::collections::VecDeque;
 
@@ -9,7 +10,7 @@ use super::Table;
 use crate::error::QueueError;
 use crate::invariants::{self, Violation};
 
-/// Maximum bytes of the records of a partition.
+/// The maximum size of the records of a partition, in bytes.
 const RECORDS_BYTES_MAX: usize = 256 << 20;
 
 /// The records of a table.
@@ -35,7 +36,7 @@ impl OwnerRecords {
         }
     }
 
-    /// Checks the count of the bytes: O(records).
+    /// Checks the count of bytes, in O(records).
     pub(super) fn check(&self) -> Result<(), Violation> {
         let bytes = self.kept.iter().map(String::len).sum();
         invariants::counts_agree("bytes of records", bytes, self.bytes)
@@ -43,7 +44,7 @@ impl OwnerRecords {
 }
 
 impl Table {
-    /// An error if a record of this many bytes exceeds the bound.
+    /// Returns an error if a record of this many bytes would exceed the limit.
     pub(super) fn check_record(&self, bytes: usize) -> Result<(), QueueError> {
         if self.records.has_room(bytes) {
             return Ok(());
@@ -63,7 +64,7 @@ impl Table {
         self.records.kept.iter()
     }
 
-    /// Forgets the oldest records.
+    /// Forgets the oldest `count` records.
     pub(crate) fn forget_records(&mut self, count: usize) {
         self.records.forget(count);
     }

@@ -1,16 +1,16 @@
-//! Samples: groups that are put by samples of several rows each, so that the number of their rows is known
-//! only when the last one has come.
+//! Samples: groups that count samples instead of rows. A sample may have several rows, so the number of rows
+//! of a group is known only when the last one has arrived.
 //!
-//! Such a group is **open** until as many samples as it was declared with are whole, or until a client closes
-//! it; no task can take it before. The name of a closed group is remembered, so that late rows are refused
-//! instead of beginning the group again. Only the latest names are remembered.
+//! Such a group is **open** until as many samples as its declared size are complete, or until a client closes
+//! it. Until then, no task can take it as a whole group. The name of a closed group is remembered, so that
+//! late rows are refused and do not begin the group again. Only the latest names are remembered.
 //!
-//! Two more kinds of names are remembered: those of groups that were put by rows in several puts, and those
-//! of groups that were **given up** because some of their rows left before all had come. Rows that are on
-//! their way into a group while it is given up are dropped.
+//! Two more kinds of names are remembered: groups that count rows and came in several puts, and groups that
+//! were **given up** because some of their rows left before all had arrived. If a group is given up while a
+//! put to it is in progress, the rows of the put are dropped.
 //!
 //! # Invariants
-//! Every group that is not closed is found by the moment of its opening, and every sample by its name.
+//! Every group that is not closed is indexed by the time of its opening, and every sample by its name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -19,14 +19,14 @@ use tokio::time::Instant;
 use crate::invariants::{self, Violation};
 use crate::record::{ClosedNames, SamplePart};
 
-/// Maximum number of closed groups whose names are remembered.
+/// The maximum number of remembered names of each kind.
 const CLOSED_MAX: usize = 65_536;
 
-/// The state of a group.
+/// The state of a group that counts samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Open,
-    /// It takes no more rows; that is not durable yet.
+    /// The group accepts no more rows, but its closing is not durable yet.
     Closing,
     Closed,
 }
@@ -34,7 +34,7 @@ enum State {
 /// The samples of a group.
 #[derive(Debug)]
 pub(crate) struct GroupSamples {
-    /// Whether each is whole.
+    /// The samples by name, and whether each is complete.
     whole: BTreeMap<String, bool>,
     state: State,
     opened: Instant,
@@ -49,7 +49,7 @@ impl GroupSamples {
         self.state == State::Closed
     }
 
-    /// Whether all rows of a sample have come.
+    /// Whether all rows of a sample have arrived.
     pub(super) fn is_whole(&self, uid: &str) -> bool {
         self.whole.get(uid) == Some(&true)
     }
@@ -62,12 +62,12 @@ impl GroupSamples {
         self.whole.keys()
     }
 
-    /// The samples, and whether each is whole.
+    /// The samples, and whether each is complete.
     pub(super) fn to_vec(&self) -> Vec<(String, bool)> {
         self.whole.iter().map(|(uid, is_whole)| (uid.clone(), *is_whole)).collect()
     }
 
-    /// Takes no more rows, until that is durable or undone; says whether the group was open.
+    /// Begins to close the group, until the closing is durable or undone. Returns whether the group was open.
     pub(super) fn begin_close(&mut self) -> bool {
         let is_open = self.is_open();
         if is_open {
@@ -83,7 +83,7 @@ impl GroupSamples {
     }
 }
 
-/// The latest names.
+/// The latest names of groups.
 #[derive(Debug, Default)]
 struct Names {
     names: HashSet<String>,
@@ -116,22 +116,23 @@ impl Names {
     }
 }
 
-/// All groups of a table that are put by samples, and the names of groups that take no more rows.
+/// All groups of a table that count samples, and the names of groups that accept no more rows.
 #[derive(Debug, Default)]
 pub(super) struct SampleIndex {
     /// The group of each existing sample.
     groups: HashMap<String, u64>,
-    /// Groups that are not closed, oldest first.
+    /// The groups that are not closed, oldest first.
     open: BTreeSet<(Instant, u64)>,
     closed: Names,
-    /// Groups that were put by rows.
+    /// The groups that count rows.
     closed_by_rows: Names,
-    /// Groups of both kinds that were given up.
+    /// The groups of both kinds that were given up.
     given_up: Names,
 }
 
 impl SampleIndex {
-    /// Begins a group. If its name was closed, it is a late part of the closed group, read from the journal.
+    /// Begins a group. If its name belongs to a closed group, it is a late part of that group, read from the
+    /// journal.
     pub(super) fn begin(&mut self, id: u64, name: &str) -> Box<GroupSamples> {
         let opened = Instant::now();
         let is_late = self.closed.contains(name);
@@ -142,7 +143,7 @@ impl SampleIndex {
         Box::new(GroupSamples { whole: BTreeMap::new(), state, opened })
     }
 
-    /// Notes that rows of a sample have come into a group.
+    /// Records that rows of a sample were added to a group.
     pub(super) fn add(&mut self, id: u64, samples: &mut GroupSamples, part: &SamplePart) {
         *samples.whole.entry(part.uid.clone()).or_default() |= part.is_last;
         self.groups.entry(part.uid.clone()).or_insert(id);
@@ -155,7 +156,7 @@ impl SampleIndex {
         self.closed.insert(name);
     }
 
-    /// Forgets a group that is gone.
+    /// Removes a group that is gone.
     pub(super) fn forget(&mut self, id: u64, samples: &GroupSamples) {
         self.open.remove(&(samples.opened, id));
         for uid in samples.uids() {
@@ -170,17 +171,17 @@ impl SampleIndex {
         self.groups.get(uid).copied()
     }
 
-    /// Groups that are not closed and were opened at `until` or before, oldest first.
+    /// The groups that are not closed and were opened at `until` or before, oldest first.
     pub(super) fn opened_until(&self, until: Instant) -> impl Iterator<Item = u64> {
         self.open.range(..=(until, u64::MAX)).map(|(_, id)| *id)
     }
 
-    /// Whether a group of this name was put by samples and closed.
+    /// Whether a group of this name counted samples and was closed.
     pub(super) fn is_closed_by_samples(&self, name: &str) -> bool {
         self.closed.contains(name)
     }
 
-    /// Whether a group that is put by rows comes late.
+    /// Whether a group of this name counted rows and was closed, or was given up.
     pub(super) fn is_closed(&self, name: &str) -> bool {
         self.closed_by_rows.contains(name) || self.given_up.contains(name)
     }
@@ -189,12 +190,12 @@ impl SampleIndex {
         self.given_up.contains(name)
     }
 
-    /// Remembers a group that was put by rows.
+    /// Remembers a closed group that counts rows.
     pub(super) fn remember_closed_by_rows(&mut self, name: &str) {
         self.closed_by_rows.insert(name);
     }
 
-    /// Remembers a group that was put by samples.
+    /// Remembers a closed group that counts samples.
     pub(super) fn remember_closed(&mut self, name: &str) {
         self.closed.insert(name);
     }
@@ -203,7 +204,7 @@ impl SampleIndex {
         self.given_up.insert(name);
     }
 
-    /// Forgets the names of groups that were put by rows, given-up ones included.
+    /// Forgets the names of groups that count rows, including those that were given up.
     pub(super) fn forget_closed_by_rows(&mut self) {
         self.closed_by_rows = Names::default();
         let given_up = std::mem::take(&mut self.given_up);
@@ -224,7 +225,7 @@ impl SampleIndex {
         names.given_up.iter().for_each(|name| self.given_up.insert(name));
     }
 
-    /// Checks the index. `groups` are the existing groups that are put by samples: O(samples).
+    /// Checks the index, in O(samples). `groups` are the existing groups that count samples.
     pub(super) fn check<'a>(
         &self,
         groups: impl Iterator<Item = (u64, &'a GroupSamples)>,

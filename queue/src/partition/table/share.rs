@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! Each rank of a team has a queue of leases, and each team has a rank that is served next. A lease is in at
-//! most one of these queues, and leaves it when every member has fetched it.
+//! most one of these queues, and leaves it when every member of the rank has fetched it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -15,7 +15,7 @@ use crate::invariants::Violation;
 use crate::partition::balance::balance;
 use crate::take::Share;
 
-/// Maximum number of teams without waiting shares that are remembered.
+/// The number of teams above which teams without waiting shares are forgotten.
 const TEAMS_MAX: usize = 64;
 
 /// Consumers that share batches.
@@ -33,12 +33,12 @@ impl Team {
     }
 }
 
-/// The shares of a team.
+/// The shares of a team that wait to be fetched.
 #[derive(Debug)]
 struct Waiting {
-    /// For each rank: leases that not every member has fetched.
+    /// For each rank, the leases that some members have not fetched.
     ranks: Vec<VecDeque<u64>>,
-    /// The rank that is served first where there are fewer shares than ranks.
+    /// The rank that gets the first share of the next batch. It matters if there are fewer shares than ranks.
     next: usize,
 }
 
@@ -47,7 +47,7 @@ struct Waiting {
 pub(super) struct Shares(HashMap<Team, Waiting>);
 
 impl Shares {
-    /// The oldest lease of a rank that this member has not fetched; it counts as fetched from now on.
+    /// Returns the oldest lease of a rank that this member has not fetched, and marks it as fetched.
     fn fetch(&mut self, task: usize, share: &Share, leases: &mut Leases) -> Option<u64> {
         let waiting = self.0.get_mut(&Team::new(task, share))?.ranks.get_mut(share.rank as usize)?;
         waiting.retain(|lease| leases.contains(*lease));
@@ -61,7 +61,8 @@ impl Shares {
         Some(id)
     }
 
-    /// The shares of a team. Teams without any are forgotten when there are too many.
+    /// Returns the shares of a team. Teams without waiting shares are forgotten when there are too many
+    /// teams.
     fn of_team(&mut self, team: Team, leases: &Leases) -> &mut Waiting {
         if self.0.len() >= TEAMS_MAX && !self.0.contains_key(&team) {
             let is_waited_for = |lease: &u64| leases.contains(*lease);
@@ -71,7 +72,7 @@ impl Shares {
         self.0.entry(team).or_insert_with(fresh)
     }
 
-    /// Every team has its ranks, and no lease waits twice.
+    /// Checks that every team has its ranks, and that no lease waits twice.
     pub(super) fn check(&self) -> Result<(), Violation> {
         let mut seen = HashSet::new();
         for (team, waiting) in &self.0 {
@@ -88,14 +89,14 @@ impl Shares {
 }
 
 impl Table {
-    /// The oldest share of a rank that this member has not fetched.
+    /// Returns the oldest share of a rank that this member has not fetched, and marks it as fetched.
     pub(crate) fn next_share(&mut self, task: usize, share: &Share) -> Option<(u64, Vec<RowHandle>)> {
         let id = self.shares.fetch(task, share, &mut self.leases)?;
         Some((id, self.leases.get(id)?.rows.clone()))
     }
 
-    /// Leases a batch as one share for each rank; says whether anything was leased. With equal counts the
-    /// groups that are over stay. Where there are fewer groups than ranks the ranks are served in turn.
+    /// Leases a batch as one share for each rank. Returns whether anything was leased. With equal counts,
+    /// surplus groups stay in the queue. If there are fewer groups than ranks, the ranks are served in turn.
     pub(crate) fn split(&mut self, task: usize, chosen: Chosen, share: &Share, expires: Instant) -> bool {
         let ranks = share.ranks as usize;
         let mut groups = chosen.groups;
@@ -105,7 +106,7 @@ impl Table {
         if groups.is_empty() {
             return false;
         }
-        // Without known lengths rows stand for tokens.
+        // If no row has tokens, groups are weighted by their number of rows.
         let mut weights: Vec<u64> = groups.iter().map(|(_, rows)| self.tokens_of(rows)).collect();
         if weights.iter().all(|weight| *weight == 0) {
             weights = groups.iter().map(|(_, rows)| rows.len() as u64).collect();
@@ -125,7 +126,7 @@ impl Table {
         for (turn, lease) in leases.into_iter().enumerate() {
             waiting.ranks[(first + turn) % ranks].push_back(lease);
         }
-        // The other ranks' shares are there.
+        // The shares of the other ranks are available now.
         self.ready[task].must_wake = true;
         true
     }

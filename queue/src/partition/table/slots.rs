@@ -1,30 +1,32 @@
-//! Slots: where rows are kept, and the handles that name them.
+//! Slots: the storage of rows, and the handles that name rows.
 //!
-//! A slot is used again in the order in which slots became free, and not before many of them are: so a slot's
-//! generation grows slowly however fast rows come and go. Before it comes to its end the slot is given up.
+//! Slots are reused in the order in which they became free, and only while many slots are free. A slot's
+//! generation therefore grows slowly, even if rows come and go fast. A slot is retired before its generation
+//! can overflow.
 //!
 //! # Invariants
-//! - A slot is free, reserved for a row whose put is not durable yet, or has a row; never two of these.
-//! - No two rows ever have the same handle.
+//! - Each slot is in one state: free, reserved for a row whose put is not durable yet, or filled with a row.
+//! - No two rows ever have equal handles.
 
 use std::collections::VecDeque;
 
 use super::{Row, RowHandle, Table};
 use crate::invariants::{self, Violation};
 
-/// Maximum generation of a slot.
+/// The generation at which a slot is retired.
 pub(crate) const GENERATION_MAX: u32 = u32::MAX - (1 << 16);
-/// Maximum number of rows of a partition, whatever its capacity.
+/// The maximum number of rows of a partition, whatever its capacity.
 pub(crate) const SLOTS_MAX: usize = 1 << 26;
-/// Number of free slots that wait before they are reused.
+/// The number of free slots that are kept back from reuse.
 pub(crate) const SLOTS_AT_REST: usize = if cfg!(test) { 4 } else { 16_384 };
 
 #[derive(Debug, Default)]
 struct Slot {
     generation: u32,
-    /// Whether it is reserved for a row whose put is not durable yet.
+    /// Whether the slot is reserved for a row whose put is not durable yet.
     is_reserved: bool,
-    /// `None` for free slots, and for reserved ones. Boxed, since a slot may outlive many rows.
+    /// The row, or `None` if the slot is free or reserved. The row is boxed, since a slot may outlive many
+    /// rows.
     row: Option<Box<Row>>,
 }
 
@@ -32,13 +34,13 @@ struct Slot {
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     slots: Vec<Slot>,
-    /// Slots without rows, in the order in which their rows left.
+    /// The free slots, in the order in which they became free.
     free: VecDeque<u32>,
-    /// Slots that became free since [`shrink`](Self::shrink) last counted.
+    /// The number of slots that became free since [`shrink`](Self::shrink) last counted.
     freed_since_look: usize,
-    /// New slots start at this generation.
+    /// The generation of new slots.
     generation_floor: u32,
-    /// Above every generation that this process gave out.
+    /// A number above every generation that this process has used.
     generation_above: u32,
 }
 
@@ -91,7 +93,7 @@ impl Slots {
         state.row = Some(row);
     }
 
-    /// Takes a row out and frees its slot; `None` if the row is gone.
+    /// Removes a row and frees its slot. Returns `None` if the row is gone.
     pub(super) fn take(&mut self, handle: RowHandle) -> Option<Box<Row>> {
         let state = self.slots.get_mut(handle.slot as usize)?;
         let row = if state.generation == handle.generation { state.row.take() } else { None }?;
@@ -99,7 +101,7 @@ impl Slots {
         Some(row)
     }
 
-    /// Retires what a handle named: no other row will have the handle.
+    /// Frees a slot and raises its generation, so that no other row gets the present handle.
     fn free(&mut self, slot: u32) {
         let state = &mut self.slots[slot as usize];
         state.is_reserved = false;
@@ -110,9 +112,10 @@ impl Slots {
         }
     }
 
-    /// Gives the free slots behind the last row back, once most slots are free and a quarter of all are
-    /// behind it. New ones begin above the generations that these had. `taken` slots are reserved or have
-    /// rows. The slots are counted once for every eighth of them that becomes free.
+    /// Removes the free slots after the last used one, if at least three quarters of all slots are free and a
+    /// quarter of all come after the last used one. New slots then begin with generations that the removed
+    /// slots never used. `taken` is the number of slots that are reserved or have rows. The slots are counted
+    /// each time an eighth of them has become free.
     pub(super) fn shrink(&mut self, taken: usize) {
         let all = self.slots.len();
         let is_time = self.freed_since_look * 8 >= all || taken == 0;
@@ -141,7 +144,7 @@ impl Slots {
         slot.is_some_and(|slot| slot.is_reserved && slot.generation == handle.generation)
     }
 
-    /// Makes the slots that a journal record names ready for its rows.
+    /// Prepares the slots of a journal record for its rows.
     fn reserve_for_replay(&mut self, rows: &[RowHandle]) {
         for row in rows {
             let needed = row.slot as usize + 1;
@@ -164,8 +167,8 @@ impl Slots {
         }
     }
 
-    /// Checks that `live` slots have rows, `reserved` ones are reserved, and the others are free or used up:
-    /// O(slots).
+    /// Checks that `live` slots have rows, that `reserved` slots are reserved, and that the others are free
+    /// or retired. O(slots).
     pub(super) fn check(&self, live: usize, reserved: usize) -> Result<(), Violation> {
         let (mut rows, mut waiting, mut used_up) = (0, 0, 0);
         for (number, slot) in self.slots.iter().enumerate() {
@@ -189,8 +192,8 @@ impl Slots {
 }
 
 impl Table {
-    /// Whether one of these rows is not visible yet although its put has returned, as puts without durability
-    /// do.
+    /// Whether one of these rows is not visible yet. Puts without durability return before their rows are
+    /// visible.
     pub(crate) fn are_on_their_way(&self, rows: &[RowHandle]) -> bool {
         rows.iter().any(|handle| self.slots.is_reserved(*handle))
     }
@@ -200,19 +203,19 @@ impl Table {
         self.slots.slots.get(slot as usize).is_some_and(|slot| slot.row.is_some())
     }
 
-    /// Makes room for the rows of a journal record, at the slots that it names.
+    /// Reserves the slots of a journal record for its rows.
     pub(crate) fn reserve_for_replay(&mut self, rows: &[RowHandle], kib: u32) {
         self.puts.reserve_for_replay(rows.len(), kib);
         self.slots.reserve_for_replay(rows);
     }
 
-    /// Retires handles from before the restart, except those of rows that still exist.
+    /// Retires the handles from before the restart, except those of existing rows.
     pub(crate) fn finish_replay(&mut self, generation_floor: u32) {
         self.fates.clear();
         self.slots.finish_replay(generation_floor);
     }
 
-    /// A generation above all that were given out.
+    /// A number above every generation that is in use or was used.
     pub(crate) fn generation_floor(&self) -> u32 {
         self.slots.generation_above.max(self.slots.generation_floor)
     }

@@ -1,7 +1,7 @@
-//! Tokens: which changes were made, by their clients' tokens, so that a repeated change is recognised.
+//! Tokens: the changes that were made, by their clients' tokens, so that repeated changes are recognised.
 //!
-//! Only repeated puts need their results: their rows are kept as runs, a few bytes per put. The remembered
-//! tokens are bounded in number and in bytes; the oldest go first.
+//! Only a repeated put needs its result. Its rows are stored as runs, which take a few bytes per put. The
+//! number and the size of remembered tokens are limited; the oldest are forgotten first.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use super::{Admission, Table};
 use crate::invariants::{self, Violation};
 use crate::row::Runs;
 
-/// Maximum number of remembered tokens.
+/// The maximum number of remembered tokens.
 const TOKENS_MAX: usize = 65_536;
-/// Maximum bytes of remembered tokens.
+/// The maximum size of the remembered tokens, in bytes.
 pub(super) const TOKEN_BYTES_MAX: usize = 16 << 20;
-/// Approximate bytes of a token besides its text and runs.
+/// The approximate bytes of a token besides its text and runs.
 const ENTRY_BYTES: usize = 96;
 
 /// The tokens of a table.
@@ -48,7 +48,7 @@ impl Tokens {
         }
     }
 
-    /// Checks the counts of what is remembered: O(tokens).
+    /// Checks the counts of remembered tokens, in O(tokens).
     pub(super) fn check(&self) -> Result<(), Violation> {
         invariants::counts_agree("tokens", self.made.len(), self.order.len())?;
         let bytes = self.made.iter().map(|(token, rows)| Self::bytes_of(token, rows)).sum();
@@ -57,7 +57,7 @@ impl Tokens {
 }
 
 impl Table {
-    /// Whether a change with this token was made before.
+    /// Whether a change with this token is new, in progress or already made.
     pub(crate) fn token_state(&self, token: Option<&str>) -> Admission {
         let Some(token) = token else { return Admission::Fresh };
         match self.tokens.made.get(token) {
@@ -67,12 +67,12 @@ impl Table {
         }
     }
 
-    /// A change with this token is about to be written.
+    /// Marks a change with this token as in progress.
     pub(crate) fn begin_token(&mut self, token: Option<&String>) {
         self.tokens.under_way.extend(token.cloned());
     }
 
-    /// It has come to an end; if rows are given, to a good one that made these.
+    /// Ends a change. If `rows` is given, the change succeeded and created these rows.
     pub(crate) fn end_token(&mut self, token: Option<String>, rows: Option<Runs>) {
         let Some(token) = token else { return };
         self.tokens.under_way.remove(&token);
@@ -81,7 +81,7 @@ impl Table {
         }
     }
 
-    /// Tokens and what they made, oldest first.
+    /// The remembered tokens and the rows that they created, oldest first.
     pub(crate) fn remembered(&self) -> Vec<(String, Runs)> {
         let rows_of = |token: &Arc<str>| Some((token.to_string(), self.tokens.made.get(token)?.clone()));
         self.tokens.order.iter().filter_map(rows_of).collect()

@@ -1,25 +1,25 @@
-//! Puts under way: what is set aside for puts that are not durable yet.
+//! Puts in progress: the reservations of puts that are not durable yet.
 //!
 //! # Invariants
-//! The rows that are counted are those of all groups, and a group is remembered only while rows of it are
-//! under way.
+//! The total number of rows is the sum over all groups. A group is present only while rows of it are in
+//! progress.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::invariants::{self, Violation};
 use crate::put::Put;
 
-/// Rows of one group that are under way.
+/// The puts in progress of one group.
 #[derive(Debug)]
 pub(super) struct GroupUnderWay {
-    /// The size that the group was declared with.
+    /// The size of the group as the puts declare it.
     pub(super) size: usize,
     pub(super) rows: usize,
-    /// Puts of each sample.
+    /// The number of puts of each sample.
     pub(super) samples: BTreeMap<String, usize>,
 }
 
-/// All puts of a table that are under way.
+/// All puts of a table that are in progress.
 #[derive(Debug, Default)]
 pub(super) struct PutsUnderWay {
     groups: HashMap<String, GroupUnderWay>,
@@ -28,7 +28,7 @@ pub(super) struct PutsUnderWay {
 }
 
 impl PutsUnderWay {
-    /// Rows that are under way; they count against the capacity.
+    /// The number of rows in progress. They count against the capacity.
     pub(super) fn rows(&self) -> usize {
         self.rows
     }
@@ -48,13 +48,13 @@ impl PutsUnderWay {
         }
     }
 
-    /// Counts the rows of a journal record, until they are published.
+    /// Counts the rows of a journal record until they are published.
     pub(super) fn reserve_for_replay(&mut self, rows: usize, kib: u32) {
         self.rows += rows;
         self.kib += kib;
     }
 
-    /// A put has ended, whether or not its rows have come.
+    /// Ends a put, whether it succeeded or failed.
     pub(super) fn end(&mut self, group: &str, rows: usize, kib: u32, sample: Option<&str>) {
         self.rows -= rows;
         self.kib -= kib;
@@ -69,7 +69,7 @@ impl PutsUnderWay {
         }
     }
 
-    /// The counts agree: O(groups under way).
+    /// Checks that the counts agree, in O(groups in progress).
     pub(super) fn check(&self) -> Result<(), Violation> {
         if let Some(group) = self.groups.iter().find(|(_, group)| group.rows == 0).map(|(name, _)| name) {
             return Err(Violation(format!("group={group} has no rows under way")));

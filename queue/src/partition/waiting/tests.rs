@@ -23,7 +23,7 @@ fn looks(partition: &Partition) -> u64 {
     partition.shared.looks.load(Ordering::Relaxed)
 }
 
-/// Takes that find nothing, each with what it is to the queue.
+/// Starts takes that find nothing, and lets each of them begin to wait.
 async fn waiting(partition: &Partition, takes: Vec<Take>) -> Vec<tokio::task::JoinHandle<()>> {
     let mut waiting = Vec::new();
     for take in takes {
@@ -77,7 +77,7 @@ async fn waiters_for_the_end_look_once_for_each_change() {
             let before = looks(&partition);
             partition.end_of_puts();
             settle().await;
-            // Others look for themselves.
+            // Other takes read the table too.
             for _ in 0..3 {
                 assert!(partition.take(&Take::groups("t", 1)).await.unwrap().is_none());
             }
@@ -118,7 +118,7 @@ async fn the_shares_of_a_batch_wake_the_ranks_that_wait_for_them() {
         let share = Some(Share::of(rank, 2));
         soon(Take { share, at_least, amount: Amount::Groups(4), ..Take::groups("t", 4) })
     };
-    // It waits for more than the other one does.
+    // This take needs more groups than the other one.
     let patient = share(1, 4);
     let mut waiting = Box::pin(partition.take(&patient));
     assert!(futures::poll!(&mut waiting).is_pending());

@@ -1,4 +1,4 @@
-//! Reading a segment file: chunks as they were written, with their checksums.
+//! Reading chunks from a segment file and checking their checksums.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -12,7 +12,7 @@ use crate::error::QueueError;
 use crate::mapped;
 use crate::store::{Chunk, ChunkLocation, Pinned, decode};
 
-/// A chunk that is at least so long is mapped; below that reading it costs less. Bytes.
+/// Chunks of at least this many bytes are mapped. Reading shorter ones costs less than mapping them.
 const MAPPED_BYTES_MIN: u64 = 64 << 10;
 
 pub(super) fn segment_path(dir: &Path, segment: u64) -> PathBuf {
@@ -24,7 +24,7 @@ pub(super) fn segment_number(path: &Path) -> Option<u64> {
     name.strip_prefix("segment-")?.strip_suffix(".arrow")?.parse().ok()
 }
 
-/// A segment that stays readable.
+/// An open segment file. It can be read even after it is deleted.
 #[derive(Debug)]
 pub(super) struct SegmentFile {
     path: PathBuf,
@@ -40,7 +40,7 @@ impl SegmentFile {
         }
     }
 
-    /// The bytes of a chunk as they were written. Blocks.
+    /// Reads the bytes of a chunk and checks them. Blocks.
     pub(super) fn read(&self, location: &ChunkLocation) -> Result<Buffer, QueueError> {
         let bytes = self.bytes(location).map_err(|error| unreadable(&self.path, location, error))?;
         if crc32fast::hash(&bytes) != location.checksum {
@@ -63,7 +63,7 @@ impl SegmentFile {
     }
 }
 
-/// A chunk whose segment is open.
+/// A chunk whose segment file is open.
 #[derive(Debug)]
 pub(super) struct PinnedChunk {
     pub(super) file: Arc<SegmentFile>,

@@ -9,15 +9,15 @@ use super::segment_file::segment_path;
 use crate::error::QueueError;
 use crate::store::{ALIGNMENT, Appender, ChunkId, ChunkLocation, Encoded, Note, SEGMENTS};
 
-/// Appends chunks; owned by the journal's writer.
+/// Appends chunks. The journal's writer owns it.
 #[derive(Debug)]
 pub(super) struct SegmentWriter {
     segment: u64,
     file: Option<File>,
     length: u64,
-    /// Whether the directory has a name in it that is not durable yet.
+    /// Whether the directory has an entry that is not durable yet.
     fresh: bool,
-    /// Why payload may have been lost.
+    /// The reason why payload may have been lost.
     failed: Option<QueueError>,
     store: Arc<DiskStore>,
 }
@@ -27,8 +27,8 @@ impl SegmentWriter {
         Self { segment: first, file: None, length: 0, fresh: false, failed: None, store }
     }
 
-    /// Where a chunk lies that has been written. After an error the segment is closed, so that half a chunk
-    /// is never followed by another.
+    /// Writes a chunk and returns its location. After a failed write the segment is closed, so that no chunk
+    /// follows a partial one.
     fn write(&mut self, rows: &Encoded) -> Result<ChunkLocation, QueueError> {
         if self.length > 0 && self.length + rows.len() > self.store.segment_bytes {
             self.roll();
@@ -37,7 +37,8 @@ impl SegmentWriter {
         let mut file = match self.file.take() {
             Some(file) => file,
             None => {
-                // Known before it exists: a search for strays must not take it for one.
+                // Register the segment before its file exists, so that a search for strays does not report
+                // it.
                 self.store.open(self.segment);
                 let created = OpenOptions::new().create_new(true).write(true).open(&path);
                 self.fresh = true;
@@ -49,7 +50,7 @@ impl SegmentWriter {
         let written = written.and_then(|()| rows.write_to(&file));
         self.file = Some(file);
         if let Err(error) = written {
-            // Half a chunk lies at the end: nothing is appended behind it.
+            // A partial chunk may lie at the end: append nothing behind it.
             self.roll();
             return Err(QueueError::io("write", &path)(error));
         }
@@ -74,8 +75,8 @@ impl SegmentWriter {
     }
 
     fn roll(&mut self) {
-        // What a closed segment holds must be durable before a record refers to it, and it is never synced
-        // later.
+        // Chunks in a closed segment must be durable before a record refers to them, and a closed segment is
+        // not synced again.
         if let Some(file) = self.file.take()
             && let Err(error) = file.sync_data()
         {
@@ -98,7 +99,7 @@ impl Appender for SegmentWriter {
         self.store.settle(chunk);
     }
 
-    /// Once it has failed the state of the disk is not known, so it never succeeds again.
+    /// After a failure the state of the disk is unknown, so every later call fails too.
     fn sync(&mut self) -> Result<(), QueueError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -108,7 +109,7 @@ impl Appender for SegmentWriter {
         synced
     }
 
-    /// Chunks of a closed segment that would give back more than it keeps; none if there is no such segment.
+    /// Returns the chunks of a sparse segment, or none if no segment is sparse.
     fn take_sparse(&mut self) -> Vec<ChunkId> {
         self.store.take_sparse().unwrap_or_default()
     }

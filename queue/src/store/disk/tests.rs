@@ -13,7 +13,7 @@ fn encoded() -> Encoded {
     Encoded::of(&Chunk::new(vec![batch]).unwrap()).unwrap()
 }
 
-/// Every chunk has a segment of its own, which goes when the chunk does, while others read and look around.
+/// Each chunk has its own segment, which is deleted with the chunk while another thread reads.
 #[test]
 fn a_chunk_that_goes_while_it_is_read_is_gone_and_nothing_is_missing() {
     const CHUNKS: u64 = 4_000;
