@@ -6,10 +6,10 @@ use parking_lot::Mutex;
 
 use super::*;
 
-/// Updates take so long.
+/// The duration of an update.
 const UPDATE: Duration = Duration::from_secs(10);
 
-/// Servers that take their time, and fail as often as they are told.
+/// A fleet whose updates take `UPDATE` and fail as often as the test asks for.
 #[derive(Default)]
 struct Fleet {
     applied: Mutex<Vec<u64>>,
@@ -56,7 +56,7 @@ impl ApplyVersion for Fleet {
     }
 }
 
-/// What the run was told, in order.
+/// The calls that the run received, in order.
 #[derive(Default)]
 struct Told(Mutex<Vec<(&'static str, u64)>>);
 
