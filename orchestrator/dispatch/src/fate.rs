@@ -5,7 +5,7 @@ use std::fmt;
 
 use parking_lot::Mutex;
 
-/// Names one dispatch over the whole run.
+/// The id of a dispatch, unique in the whole run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DispatchId(pub u64);
 
@@ -36,14 +36,14 @@ pub enum Fate {
     Failed(String),
 }
 
-/// Different reasons that are kept apart. Gates have a few dozen; more of them means a file that is no
+/// Maximum number of different reasons that are kept. Gates have a few dozen; a file with more is not a
 /// ledger.
 const REASONS_MAX: usize = 256;
 
 static REASONS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
-/// The one static copy of a filter's reason, for [`Fate::Filtered`]; "other" once there are too many
-/// different ones.
+/// The static copy of a filter's reason, for [`Fate::Filtered`]. A new reason becomes "other" once too many
+/// are kept.
 pub fn interned_reason(reason: &str) -> &'static str {
     let mut reasons = REASONS.lock();
     if let Some(known) = reasons.get(reason) {
@@ -52,7 +52,7 @@ pub fn interned_reason(reason: &str) -> &'static str {
     if reasons.len() >= REASONS_MAX {
         return "other";
     }
-    // The copy is never freed, which the bound makes affordable.
+    // The copy is never freed; the number of copies is bounded.
     let kept: &'static str = Box::leak(reason.to_owned().into_boxed_str());
     reasons.insert(kept);
     kept
