@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::announcement::check;
 use super::{AnnounceError, Announced, Announcement, PolicyMode};
 
-/// Number of versions whose times are kept; a run is never this many versions behind.
+/// Maximum number of versions whose times are kept. Times of older versions are dropped.
 const VERSIONS_KEPT: usize = 1024;
 
 /// The settings of a run's recipe for versions.
@@ -53,7 +53,7 @@ struct Times {
 pub struct VersionAge {
     /// Its number.
     pub version: u64,
-    /// How many versions newer the announced version is.
+    /// The number of versions by which the announced one is newer.
     pub versions_behind: u64,
     /// Time since it was announced.
     pub announced_for: Duration,
@@ -231,7 +231,7 @@ impl Versions {
         }
         let announced_at = Instant::now();
         self.times.push_back(Times { version: announcement.version, announced_at, served_at: None });
-        // A failure concerned an older version.
+        // An earlier failure was that of an older version.
         self.failure = None;
         self.latest = Some(Arc::new(announcement));
     }

@@ -46,9 +46,10 @@ pub enum Applied {
         /// The servers that do not have the version.
         missed: Vec<Missed>,
     },
-    /// No server was asked, because the announcement lacks what the method needs.
+    /// The update was refused: the announcement lacks data that the method needs, or another caller has
+    /// updated the servers.
     Refused {
-        /// What it lacks.
+        /// The reason.
         reason: String,
     },
     /// The updater has ended.
