@@ -20,19 +20,19 @@ impl fmt::Display for DispatchId {
 pub enum Fate {
     /// The group was handed on to the queue.
     Accepted,
-    /// The group is complete but teaches nothing; the gate's reason.
+    /// A gate rejected the complete group. The field is the gate's reason.
     Filtered(&'static str),
     /// The group is complete and valid, but older than the staleness bound.
     Stale,
-    /// The early stop (or an interrupt) ended it; its work is discarded.
+    /// The early stop or an interrupt ended it. Its work is discarded.
     Cancelled,
-    /// The early stop ended it; its prompt is dispatched again, with this dispatch as parent.
+    /// The early stop ended it. Its prompt is dispatched again, with this dispatch as parent.
     Requeued,
-    /// The early stop ended it; its next dispatch resumes from its tokens.
+    /// The early stop ended it. The next dispatch of its prompt resumes from its tokens.
     Carried,
-    /// The group is valid but beyond the target; it counts first in the next step.
+    /// The group is valid but beyond the target. It counts first in the next step.
     Held,
-    /// The group could not be completed; the reason.
+    /// The group could not be completed. The field is the reason.
     Failed(String),
 }
 

@@ -37,11 +37,11 @@ impl FinishReason {
 /// Where the time of a sample went.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spent {
-    /// Waiting for a permit.
+    /// Time spent waiting for a permit.
     pub permit: Duration,
-    /// On the engine, over all attempts, including the time in the engine's queue.
+    /// Time on the engine, over all attempts, including the engine's queue.
     pub engine: Duration,
-    /// In the scorer.
+    /// Time in the scorer.
     pub reward: Duration,
 }
 
@@ -63,7 +63,7 @@ pub struct PartialOutput {
 pub struct CarriedSample {
     /// Place in the group.
     pub index: u32,
-    /// The attempt whose seed the tokens were drawn with.
+    /// The number of the attempt, whose seed was used to draw the tokens.
     pub attempt: u32,
     /// Number of requests that generated the tokens.
     pub segments: u32,

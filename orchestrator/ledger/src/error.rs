@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rolldock_dispatch::DispatchId;
 use rolldock_dispatch::invariants::Violation;
 
-/// Errors of the ledger. After an error of the writer, every later call returns that error.
+/// An error of the ledger. After a failed write, the writer returns the same error for all later records.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LedgerError {
     /// The operating system reported an error.

@@ -14,7 +14,7 @@ use super::{DispatchRecord, LedgerError, LedgerState, LogEnd, Next, Record, read
 pub struct DispatchHistory {
     /// The record that was written when it was sent out.
     pub dispatch: DispatchRecord,
-    /// The step that its end counts for; `None` while it is in flight.
+    /// The step for which its end counts; `None` while it is in flight.
     pub ended_in: Option<u64>,
     /// The fate; `None` while the dispatch is in flight.
     pub fate: Option<Fate>,

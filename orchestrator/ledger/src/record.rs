@@ -24,7 +24,7 @@ pub struct RunRecord {
 /// The start of a life: a new process works on the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LifeRecord {
-    /// Counted from 1.
+    /// The number of the life, counted from 1.
     pub number: u32,
     /// The id of the process.
     pub pid: u32,
@@ -36,7 +36,7 @@ pub struct LifeRecord {
 /// step sent the dispatch out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepRecord {
-    /// Counted from 1.
+    /// The number of the step, counted from 1.
     pub step: u64,
     /// Groups that it must collect in all of its lives.
     pub target: u64,
@@ -68,7 +68,8 @@ pub struct DispatchRecord {
     pub first_attempt: u32,
     /// How often its number was sent back because it was too old.
     pub returns: u32,
-    /// For a new prompt: where the data continues after it, if the source of the data can tell.
+    /// The position in the data after a new prompt. It is `None` for a continued prompt, or if the source of
+    /// the data has no positions.
     pub drawn_to: Option<Position>,
 }
 
@@ -119,8 +120,8 @@ pub enum Record {
     Step(StepRecord),
     /// A group is sent out. The record is written before the group's first request is sent.
     Dispatch(DispatchRecord),
-    /// A dispatch gets a fate. If it was recorded as accepted but its rows never came to the queue, it gets
-    /// another fate from [`LedgerState::reconcile`](super::LedgerState::reconcile), and from no other call.
+    /// A dispatch gets a fate. Only [`LedgerState::reconcile`](super::LedgerState::reconcile) changes a fate
+    /// later: it requeues a dispatch that was recorded as accepted and whose rows never reached the queue.
     End {
         /// The dispatch.
         id: DispatchId,

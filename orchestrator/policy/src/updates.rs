@@ -46,8 +46,8 @@ pub enum Applied {
         /// The servers that do not have the version.
         missed: Vec<Missed>,
     },
-    /// The update was refused: the announcement lacks data that the method needs, or another caller has
-    /// updated the servers.
+    /// The update did not begin: the announcement lacks data that the method needs, or another caller has
+    /// announced a newer version to the updater.
     Refused {
         /// The reason.
         reason: String,
@@ -210,7 +210,7 @@ impl Updates {
     /// to the servers now. Returns the version that they have afterwards. If the update failed, this is the
     /// old version, and the next boundary tries again.
     ///
-    /// Cancel-safe: an update that has begun goes on.
+    /// Cancel-safe: an update that has begun continues.
     ///
     /// # Errors
     /// [`PolicyError::Ended`] if the driver has stopped.

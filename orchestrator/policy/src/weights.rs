@@ -1,4 +1,4 @@
-//! The load balancer's weight updater, as the driver sees it.
+//! Adapts the load balancer's weight updater to the driver.
 
 use std::sync::Arc;
 

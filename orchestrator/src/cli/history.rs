@@ -18,7 +18,7 @@ use queue::QueueSide;
 /// The part of the ledger that the user asks for.
 #[derive(Debug, Clone, Copy)]
 enum Question {
-    /// Totals, steps, conservation.
+    /// The whole run: totals, steps and conservation.
     Whole,
     Prompt(PromptUid),
     Row(u64),

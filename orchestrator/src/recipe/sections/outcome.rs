@@ -14,7 +14,8 @@ use tokio_util::task::TaskTracker;
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Filter {
-    /// Whether to drop groups that have no variance or that `gates` reject; otherwise every group is kept.
+    /// Whether groups without variance and groups that a gate rejects are dropped. If not, every group is
+    /// kept.
     pub enable: bool,
     /// The value that must vary within a group: `acc` or `reward`; with `none` variance does not matter.
     #[serde(with = "metric_or_none")]
