@@ -105,7 +105,7 @@ impl Reward {
         serde_json::from_value(options.into())
     }
 
-    /// The runner that scores in place of the scorer, if there is one. A job may take `deadline` with all of
+    /// The runner that scores in place of the scorer, if there is one. `deadline` limits a job with all of
     /// its attempts.
     pub fn external(&self, deadline: Duration) -> Option<ExternalConfig> {
         let external = ExternalConfig {
@@ -138,7 +138,8 @@ impl Reward {
     }
 }
 
-/// `[reward.guard]`. `timeouts.reward` limits a job with all its waits and attempts.
+/// `[reward.guard]`. `timeouts.reward` limits the time of a job with all of its attempts and the pauses
+/// between them, from the moment at which `concurrency` lets the job begin.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RewardGuard {
