@@ -1,31 +1,31 @@
-//! What a data set is made of and how it is drawn from.
+//! Configuration of a data set and of its draws.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// A data set: its files, and what becomes of their rows.
+/// Configuration of a data set: its files, and how their rows are used.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DatasetConfig {
-    /// `.jsonl` and `.parquet`, read one after the other.
+    /// JSONL files (`.jsonl`, `.ndjson`) and `.parquet` files, which are read in order.
     pub files: Vec<PathBuf>,
-    /// Where rows keep what; `None` recognises the known schemas.
+    /// The columns that are read. With `None` the known schemas are recognised.
     pub columns: Option<Columns>,
-    /// Maximum number of tokens of a prompt, chat template included.
+    /// Maximum number of tokens of a prompt, including the chat template.
     pub max_prompt_length: usize,
-    /// What happens to longer ones.
+    /// What happens to longer prompts.
     pub overlong_prompts: OverlongPrompts,
-    /// What happens to rows with the prompt and the answer of an earlier one.
+    /// What happens to rows with the prompt and the answer of an earlier row.
     pub duplicates: Duplicates,
     /// Whether every epoch has an order of its own.
     pub shuffle: bool,
     /// Seed of the order.
     pub seed: u64,
-    /// Passes over the data; `None` goes on for ever.
+    /// Number of passes over the data; unbounded if `None`.
     pub epochs: Option<u32>,
 }
 
-/// Which columns of a row are read, as dotted paths into the row.
+/// The columns of a row that are read, as dotted paths.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Columns {
@@ -33,16 +33,16 @@ pub struct Columns {
     pub prompt: String,
     /// The ground truth.
     pub answer: String,
-    /// Which scorer a routed reward uses.
+    /// The source of the row, by which a routed reward chooses its scorer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
 }
 
-/// What becomes of prompts above the length limit.
+/// What happens to prompts above the length limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OverlongPrompts {
-    /// They are left out and counted.
+    /// They are dropped and counted.
     #[default]
     Drop,
     /// Their first tokens are cut.
@@ -51,13 +51,13 @@ pub enum OverlongPrompts {
     Error,
 }
 
-/// What becomes of exact duplicates.
+/// What happens to exact duplicates.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Duplicates {
-    /// They are rows of their own.
+    /// Every duplicate is kept as a row of its own.
     #[default]
     Keep,
-    /// Only the first one stays.
+    /// Only the first of equal rows is kept.
     Drop,
 }

@@ -1,8 +1,8 @@
-//! Draws prompts from a data set: epoch after epoch, in an order that a seed fixes.
+//! Draws prompts from a data set, epoch after epoch, in an order that a seed determines.
 //!
-//! A cursor's state is a [`Position`]; the order of an epoch is a function of the seed and the epoch's
-//! number, so a checkpoint needs nothing else. Prompts are tokenised when they are drawn: a run that ends
-//! early never pays for the rest, and nothing is held but the order, four bytes a row.
+//! A cursor's state is a [`Position`]. The order of an epoch depends only on the seed and the epoch's number,
+//! so a checkpoint needs nothing else. Prompts are tokenised when they are drawn: a run that ends early does
+//! not tokenise the rest. In memory a cursor holds only the order, four bytes a row.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::shuffle::shuffled;
 use crate::spool::IdentifiedRows;
 use crate::{DataError, DataFields, DrawCounts, OverlongPrompts, Position, Prompt, PromptSource, TextCodec};
 
-/// In which order an epoch goes through the rows.
+/// The order in which an epoch goes through the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     /// The order of the files.
@@ -25,14 +25,14 @@ pub struct DatasetCursor {
     rows: Arc<IdentifiedRows>,
     codec: Arc<TextCodec>,
     order: Order,
-    /// The shuffled order and the epoch it belongs to; made when that epoch's first row is drawn.
+    /// The shuffled order and its epoch. It is computed when the epoch's first row is drawn.
     shuffled: Option<(u32, Vec<u32>)>,
     epochs: Option<u32>,
     tokens_max: usize,
     overlong: OverlongPrompts,
     position: Position,
     drawn: DrawCounts,
-    /// Rows in a row that were too long.
+    /// Number of consecutive rows that were too long.
     skipped_in_a_row: u64,
 }
 
@@ -58,7 +58,7 @@ impl DatasetCursor {
         }
     }
 
-    /// Continues at `position`, which [`PromptSource::position`] gave for the same data and seed.
+    /// Continues at `position`, which [`PromptSource::position`] returned for the same data and seed.
     pub fn seek(&mut self, position: Position) -> Result<(), DataError> {
         let rows = self.rows.spool.rows();
         if position.offset > rows {
@@ -69,14 +69,14 @@ impl DatasetCursor {
         Ok(())
     }
 
-    /// Rows that go by before the data is used up; `None` if it never is.
+    /// Number of rows until the data is used up; `None` if the epochs are unbounded.
     pub fn rows_left(&self) -> Option<u64> {
         let all = u64::from(self.epochs?).saturating_mul(self.rows.spool.rows());
         let gone = u64::from(self.position.epoch).saturating_mul(self.rows.spool.rows());
         Some(all.saturating_sub(gone.saturating_add(self.position.offset)))
     }
 
-    /// The row at the position, whose offset must be below the number of rows.
+    /// The row at the current position, whose offset must be below the number of rows.
     fn row(&mut self) -> u32 {
         let Position { epoch, offset } = self.position;
         let Order::Shuffled { seed } = self.order else { return offset as u32 };
@@ -89,7 +89,7 @@ impl DatasetCursor {
         row
     }
 
-    /// The prompt of `row`, or `None` if it is dropped for its length.
+    /// The prompt of `row`, or `None` if it is dropped because of its length.
     fn prepare(&mut self, row: u32) -> Result<Option<Prompt>, DataError> {
         let record = self.rows.spool.read(row as usize)?;
         let uid = self.rows.uids[row as usize];
@@ -127,8 +127,8 @@ impl DatasetCursor {
 impl PromptSource for DatasetCursor {
     fn next(&mut self) -> Result<Option<Prompt>, DataError> {
         let rows = self.rows.spool.rows();
-        // Bounded: every round hands out a prompt, fails, or skips a row, and a whole epoch of skips is an
-        // error.
+        // The loop is bounded: each round returns or skips a row, and an epoch in which all rows are skipped
+        // is an error.
         loop {
             if self.position.offset >= rows {
                 self.position = Position { epoch: self.position.epoch.saturating_add(1), offset: 0 };
@@ -158,7 +158,7 @@ impl PromptSource for DatasetCursor {
         if row >= rows {
             return Err(DataError::Position { epoch: visit, offset: row, rows });
         }
-        // It was counted when it was drawn.
+        // The prompt was already counted when it was drawn.
         let drawn = self.drawn;
         let prepared = self.prepare(row as u32);
         self.drawn = drawn;

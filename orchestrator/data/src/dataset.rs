@@ -1,7 +1,7 @@
-//! A data set: files read once, checked row by row, and kept on disk.
+//! A data set, whose files are read once, checked row by row, and kept on disk.
 //!
-//! Opening it is the one place where bad data is found: a run never meets a malformed row hours later. The
-//! length of a prompt depends on the tokenizer and is found when the prompt is drawn; see [`DatasetCursor`].
+//! All malformed rows are found when the data set is opened, and not hours later in a run. The length of a
+//! prompt depends on the tokenizer and is measured when the prompt is drawn; see [`DatasetCursor`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::schema::{Row, Schema};
 use crate::spool::{IdentifiedRows, SpoolWriter};
 use crate::{Columns, DataError, DatasetConfig, Duplicates, PromptContent, PromptUid, TextCodec};
 
-/// Maximum number of rows of a data set; an order of them takes four bytes a row.
+/// Maximum number of rows of a data set. The order of an epoch takes four bytes a row.
 const ROWS_MAX: u64 = u32::MAX as u64;
 
 /// Maximum number of sources that a report names.
@@ -27,7 +27,7 @@ const SOURCES_MAX: usize = 16;
 /// Number of prompts that are tokenised together when lengths are measured.
 const MEASURE_ROWS: usize = 1024;
 
-/// What was found in the files.
+/// Counts of the rows in the files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct DatasetReport {
     /// Rows that were read.
@@ -36,9 +36,9 @@ pub struct DatasetReport {
     pub rows: u64,
     /// Rows with the prompt and the answer of an earlier row.
     pub duplicates: u64,
-    /// Prompts that occur with several different answers; their rows all stay.
+    /// Prompts that occur with several different answers. All of their rows are kept.
     pub conflicting_prompts: u64,
-    /// Number of rows of each source, for the first sources that occur.
+    /// Number of rows of each source, for at most 16 sources: those that occur first.
     pub sources: BTreeMap<String, u64>,
     /// Bytes of the temporary file.
     pub spool_bytes: u64,
@@ -61,14 +61,14 @@ impl fmt::Display for DatasetReport {
     }
 }
 
-/// How long prompts are, in tokens.
+/// Lengths of prompts, in tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct PromptLengths {
     /// The length of the longest prompt.
     pub max: usize,
     /// The mean length over all rows.
     pub mean: f64,
-    /// Prompts above `max_prompt_length`.
+    /// Number of prompts above `max_prompt_length`.
     pub overlong: u64,
 }
 
@@ -109,7 +109,7 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Reads and checks every row. Blocks for as long as that takes: about a second per 100,000 rows.
+    /// Reads and checks every row. Blocks, for about a second per 100,000 rows.
     pub fn open(config: DatasetConfig) -> Result<Self, DataError> {
         let mut scan = Scan::new(config.duplicates)?;
         for file in &config.files {
@@ -123,7 +123,7 @@ impl Dataset {
         Ok(Self { config: Arc::new(config), rows: Arc::new(rows), report: Arc::new(report) })
     }
 
-    /// What was found in the files.
+    /// Counts of the rows in the files.
     pub fn report(&self) -> &DatasetReport {
         &self.report
     }
@@ -133,7 +133,7 @@ impl Dataset {
         self.rows.spool.rows()
     }
 
-    /// Draws prompts as configured, from the start of the first epoch.
+    /// A cursor that draws prompts as configured, from the start of the first epoch.
     pub fn cursor(&self, codec: Arc<TextCodec>) -> DatasetCursor {
         let order = match self.config.shuffle {
             true => Order::Shuffled { seed: self.config.seed },
@@ -142,7 +142,8 @@ impl Dataset {
         self.cursor_with(codec, order, self.config.epochs)
     }
 
-    /// Draws every prompt once in the files' order, whatever the configuration says about order and epochs.
+    /// A cursor that draws every prompt once in the order of the files. The configured order and number of
+    /// epochs are not used.
     pub fn pass(&self, codec: Arc<TextCodec>) -> DatasetCursor {
         self.cursor_with(codec, Order::Files, Some(1))
     }
@@ -152,7 +153,7 @@ impl Dataset {
         DatasetCursor::new(Arc::clone(&self.rows), codec, order, epochs, limit)
     }
 
-    /// Tokenises every prompt, on all cores, to tell how long they are.
+    /// Tokenises every prompt on all cores and returns the lengths. Blocks.
     pub fn measure(&self, codec: &TextCodec) -> Result<PromptLengths, DataError> {
         let rows = self.rows() as usize;
         let mut lengths = PromptLengths::default();
@@ -172,15 +173,15 @@ impl Dataset {
     }
 }
 
-/// The one pass over the files.
+/// The state of the pass over the files.
 struct Scan {
     duplicates: Duplicates,
     spool: SpoolWriter,
     uids: Vec<PromptUid>,
     report: DatasetReport,
-    /// How often a prompt with an answer was seen, by the hash of both.
+    /// How often each pair of prompt and answer was seen, by the hash of both.
     occurrences: HashMap<u128, u32>,
-    /// The first answer of a prompt, by hashes, and whether another came later.
+    /// By the hash of a prompt: the hash of it with its first answer, and whether another answer came later.
     answers: HashMap<u128, (u128, bool)>,
 }
 

@@ -1,4 +1,4 @@
-//! What can be wrong with a data set or a tokenizer.
+//! Errors of data sets and tokenizers.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::PromptUid;
 
-/// A row's place in its file, counted from 1 as editors do.
+/// A row's place in its file, counted from 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RowPlace {
     /// A line of a JSONL file.
@@ -24,7 +24,7 @@ impl fmt::Display for RowPlace {
     }
 }
 
-/// Errors of the data room.
+/// An error of a data set or a tokenizer.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     /// A file is missing or cannot be read.
@@ -32,10 +32,10 @@ pub enum DataError {
     Read {
         /// The file.
         file: PathBuf,
-        /// The operating system's words.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// A file that is not what its name says, or whose name says nothing.
+    /// A file does not have the format of its extension, or its extension is unknown.
     #[error("file={} is not a data set: {reason}", file.display())]
     Format {
         /// The file.
@@ -43,19 +43,19 @@ pub enum DataError {
         /// What was found and what was expected.
         reason: String,
     },
-    /// A row that cannot be used.
+    /// A row cannot be used.
     #[error("{place}: column={column}: expected {expected}, found {found}")]
     Row {
         /// File and line or row.
         place: RowPlace,
         /// Dotted path of the column; `*` for the row as a whole.
         column: String,
-        /// What should be there.
+        /// The expected value.
         expected: &'static str,
-        /// What is there.
+        /// The value that was found.
         found: String,
     },
-    /// None of the known schemas, and the recipe names no columns.
+    /// A row has none of the known schemas, and the recipe names no columns.
     #[error(
         "{place}: unknown schema with columns=[{columns}]; name its columns in the recipe: data.columns = {{ prompt = \
          \"...\", answer = \"...\" }}"
@@ -66,35 +66,35 @@ pub enum DataError {
         /// Its columns.
         columns: String,
     },
-    /// No rows at all.
+    /// The files have no rows.
     #[error("the data set is empty: no rows in files=[{files}]")]
     Empty {
-        /// What was read.
+        /// The files that were read.
         files: String,
     },
-    /// More rows than row numbers.
+    /// The data set has too many rows.
     #[error("the data set has more than rows_max={rows_max} rows")]
     TooManyRows {
-        /// The bound.
+        /// Maximum number of rows.
         rows_max: u64,
     },
-    /// The temporary file that holds the rows.
+    /// The temporary file for the rows cannot be written or read.
     #[error("cannot keep the rows in a temporary file below {}: {source}", folder.display())]
     Spool {
-        /// Where temporary files go.
+        /// The folder of temporary files.
         folder: PathBuf,
-        /// The operating system's words; a full disk, mostly.
+        /// The operating system's error; often the disk is full.
         source: io::Error,
     },
-    /// No such tokenizer on this machine.
+    /// This machine does not have the tokenizer.
     #[error("no tokenizer={name}: {reason}")]
     TokenizerMissing {
         /// The name in the recipe.
         name: String,
-        /// Where it was looked for, and what to do.
+        /// Where it was searched, and what the user can do.
         reason: String,
     },
-    /// A tokenizer or one of its files that cannot be used.
+    /// A tokenizer or one of its files cannot be used.
     #[error("bad tokenizer file={file}: {reason}")]
     Tokenizer {
         /// The file.
@@ -102,46 +102,46 @@ pub enum DataError {
         /// What is wrong.
         reason: String,
     },
-    /// A chat template that does not compile, or fails on a prompt.
+    /// A chat template does not compile, or fails on a prompt.
     #[error("chat template of {origin}: {reason}")]
     Template {
-        /// Where the template stands.
+        /// Where the template comes from.
         origin: String,
-        /// The template engine's words, with a line.
+        /// The template engine's message, with a line.
         reason: String,
     },
-    /// A text that the tokenizer refuses.
+    /// The tokenizer refuses a text.
     #[error("cannot tokenize: {reason}")]
     Encode {
-        /// The tokenizer's words.
+        /// The tokenizer's message.
         reason: String,
     },
-    /// A prompt that is too long, where the recipe asks for an error.
+    /// A prompt is too long, and the recipe makes this an error.
     #[error("prompt_uid={uid} row={row} has tokens={tokens}, more than data.max_prompt_length={tokens_max}")]
     Overlong {
         /// The prompt.
         uid: PromptUid,
-        /// Its index.
+        /// The index of its row.
         row: u64,
-        /// Its length.
+        /// Its length in tokens.
         tokens: usize,
-        /// The limit.
+        /// Maximum length in tokens.
         tokens_max: usize,
     },
-    /// Dropping the prompts that are too long leaves none.
+    /// Every prompt is too long.
     #[error("every one of rows={rows} has more tokens than data.max_prompt_length={tokens_max}")]
     AllOverlong {
         /// Rows of the data set.
         rows: u64,
-        /// The limit.
+        /// Maximum length in tokens.
         tokens_max: usize,
     },
-    /// A checkpoint's position that this data set does not have.
+    /// The data set does not have this position.
     #[error("no position epoch={epoch} offset={offset} in a data set of rows={rows}; is it the same data?")]
     Position {
-        /// The position's epoch.
+        /// The position's epoch, or the visit of a requested row.
         epoch: u32,
-        /// The position's offset.
+        /// The position's offset, or the index of a requested row.
         offset: u64,
         /// Rows of the data set.
         rows: u64,

@@ -1,18 +1,21 @@
-//! From files to prompts: data sets, tokenizers, chat templates, and the order in which prompts are drawn.
+//! Turns files into prompts: data sets, tokenizers, chat templates, and the order in which prompts are drawn.
 //!
-//! [`Dataset::open`] reads every row once, checks it and keeps it on disk; a [`DatasetCursor`] draws rows in
-//! a seeded order, tokenises them with a [`TextCodec`] and hands out [`Prompt`]s, behind [`PromptSource`].
+//! [`Dataset::open`] reads and checks every row once and keeps the rows on disk. A [`DatasetCursor`], which
+//! implements [`PromptSource`], draws rows in a seeded order, tokenises them with a [`TextCodec`] and returns
+//! [`Prompt`]s.
 //!
 //! # Invariants
-//! - A prompt's [`PromptUid`] is a pure function of what its row says and of the equal rows before it.
-//! - The same files, seed and position give the same prompts; nothing here asks the clock or a random source.
+//! - A prompt's [`PromptUid`] depends only on the contents of its row and on the number of equal rows before
+//!   it.
+//! - The same files, seed and position give the same prompts. No code here reads the clock or a source of
+//!   randomness.
 //! - Every epoch goes through every row exactly once.
-//! - Ground truths are strings from the file to the scorer.
-//! - Memory grows by at most 20 bytes a row while drawing (offset, identity, order) and by some 100 more
-//!   while the files are read; never by their text.
+//! - Ground truths stay strings on the way from the file to the scorer.
+//! - Memory grows by at most 20 bytes a row while prompts are drawn (offset, identity, order), and by about
+//!   100 more while the files are read. The text of rows is not kept in memory.
 //!
 //! # Deliberately absent
-//! Downloads, and filters on anything but length: a data set is prepared once, by tools made for that.
+//! Downloads, and filters other than the one on length: other tools prepare a data set once.
 
 mod codec;
 mod config;

@@ -1,4 +1,4 @@
-//! A prompt: what a row of a data set says, and what is sent to an engine of it.
+//! Prompts: the contents of data-set rows, in the form that is sent to an engine.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use xxhash_rust::xxh3::Xxh3;
 
 /// The identity of a row with `occurrence` equal rows before it.
 ///
-/// It is a hash of what the row says (source, messages, answer) and of how many equal rows stand before it,
-/// so it survives shuffling, re-ordered files and added columns. With 64 bits, two of two million different
-/// rows share one with a chance of one in ten million.
+/// It is a hash of source, messages, answer and the number of equal rows before this row. It therefore stays
+/// the same after shuffling, with files in another order, and with added columns. It has 64 bits: among two
+/// million different rows, the probability that any two share one is about one in ten million.
 pub(crate) fn row_uid(source: &str, prompt: &PromptContent, answer: &str, occurrence: u32) -> PromptUid {
     let mut hasher = Xxh3::new();
     update_text(&mut hasher, source);
@@ -21,9 +21,9 @@ pub(crate) fn row_uid(source: &str, prompt: &PromptContent, answer: &str, occurr
     PromptUid(hasher.digest())
 }
 
-/// One visit to a data-set row, ready to be sent.
+/// One visit to a data-set row, in the form that is sent to an engine.
 ///
-/// Cheap to clone: everything long is shared.
+/// Clones are cheap: they share ids and texts.
 #[derive(Debug, Clone)]
 pub struct Prompt {
     /// Identity of the row.
@@ -32,23 +32,24 @@ pub struct Prompt {
     pub row: u64,
     /// How many epochs came before this one.
     pub visit: u32,
-    /// Token ids as the engine gets them, chat template applied.
+    /// Token ids that the engine gets, with the chat template applied.
     pub ids: Arc<[u32]>,
-    /// The text that `ids` were made of, for people and for servers that take no ids.
+    /// The text of `ids`, for people and for servers that take no ids.
     pub text: Arc<str>,
-    /// The ground truth as the data set writes it; never a number, some do not fit 64 bits.
+    /// The ground truth as the data set writes it. It is never parsed as a number, because some do not fit 64
+    /// bits.
     pub answer: Arc<str>,
     /// Which data set the row belongs to, for example `openai/gsm8k`.
     pub source: Arc<str>,
-    /// In 0..=1 where the data set says so (`extra_info.difficulty`); only the simulated engine reads it.
+    /// The column `extra_info.difficulty`, if it is in 0..=1. Only the simulated engine reads it.
     pub difficulty: Option<f32>,
     /// The columns that have no meaning here.
     pub fields: DataFields,
 }
 
-/// A row's other columns: the text of one JSON object, which is exactly what the file said.
+/// A row's other columns, as the text of one JSON object. Values have exactly the text of the file.
 ///
-/// Text and not a tree, because a tree rounds numbers beyond 64 bits and nothing here reads it.
+/// It is text and not a tree, because a tree would round numbers beyond 64 bits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DataFields(Arc<str>);
 
@@ -62,8 +63,8 @@ impl DataFields {
         &self.0
     }
 
-    /// What reward functions of the field are given: the column `extra_info` where there is one, or else all
-    /// of them.
+    /// The value that common reward functions get as `extra_info`: the column `extra_info` if there is one,
+    /// or else all of these columns.
     pub fn extra_info(&self) -> serde_json::Value {
         let mut fields: serde_json::Value = serde_json::from_str(&self.0).unwrap_or_default();
         fields.get_mut("extra_info").map(serde_json::Value::take).unwrap_or(fields)
@@ -88,22 +89,22 @@ impl Serialize for DataFields {
 pub struct Message {
     /// `system`, `user` or `assistant`.
     pub role: String,
-    /// Text.
+    /// The text of the message.
     pub content: String,
 }
 
-/// A prompt as the data set holds it.
+/// A prompt in the form of the data set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum PromptContent {
-    /// Plain text; a chat template takes it as one message of the user.
+    /// Plain text. A chat template gets it as one message of the user.
     Text(String),
     /// A conversation.
     Messages(Vec<Message>),
 }
 
 impl PromptContent {
-    /// Feeds the prompt to a hash; different prompts feed different bytes.
+    /// Adds the prompt to a hash. Different prompts add different bytes.
     pub(crate) fn update(&self, hasher: &mut Xxh3) {
         match self {
             Self::Text(text) => {
@@ -121,7 +122,7 @@ impl PromptContent {
     }
 }
 
-/// Length first, so that no two sequences of texts feed the same bytes.
+/// Adds a text to a hash, with its length first. Different sequences of texts then add different bytes.
 pub(crate) fn update_text(hasher: &mut Xxh3, text: &str) {
     hasher.update(&(text.len() as u64).to_le_bytes());
     hasher.update(text.as_bytes());

@@ -1,7 +1,7 @@
 //! Reads the rows of a file one after the other, each as the text of one JSON object.
 //!
-//! Both formats meet here: a line of JSONL is such a text already, and a row of Parquet becomes one. So the
-//! code that checks the columns of a row and interprets them exists only once.
+//! A line of JSONL is such a text already, and a row of Parquet is converted to one. The code that checks and
+//! interprets columns is therefore the same for both formats.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -14,16 +14,15 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use crate::{DataError, RowPlace};
 
-/// The longest row that is read, in bytes. A longer row is an error, and a longer line of JSONL is not
-/// read to its end.
+/// Maximum bytes of a row. A longer row is an error; a longer line of JSONL is not read to its end.
 pub(super) const ROW_BYTES_MAX: u64 = 16 << 20;
 
-/// Parquet rows that are in memory at a time.
+/// Number of Parquet rows that are in memory at a time.
 const BATCH_ROWS: usize = 256;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Where a row stands, without owning the file's name.
+/// The place of a row, with a borrowed file name.
 #[derive(Clone, Copy)]
 pub(super) struct RowLocation<'a> {
     file: &'a Path,
@@ -150,7 +149,7 @@ fn for_each_parquet_row(
     Ok(())
 }
 
-/// Writes one line of JSON per row. Absent values are written as nulls, so that every row has every column.
+/// Writes one line of JSON per row. Absent values are written as nulls, so every row has every column.
 fn json_lines(batch: &RecordBatch) -> Result<String, String> {
     let mut writer = WriterBuilder::new().with_explicit_nulls(true).build::<_, LineDelimited>(Vec::new());
     writer.write(batch).map_err(|error| error.to_string())?;

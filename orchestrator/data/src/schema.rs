@@ -1,7 +1,7 @@
-//! What the columns of a row mean.
+//! The meaning of a row's columns.
 //!
-//! A file's schema is settled at its first row and holds for all of them. Values are picked out of the row's
-//! text and kept as the text says: a ground truth that is written as a number keeps its digits, however many.
+//! The first row of a file determines the schema of all its rows. Values keep the text that the row has for
+//! them: a ground truth that is written as a number keeps all of its digits.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,23 +18,23 @@ const PROMPTS: [&str; 3] = ["prompt", "question", "problem"];
 const ANSWERS: [&str; 3] = ["reward_model.ground_truth", "answer", "ground_truth"];
 const ANSWER_MARK: &str = "####";
 
-/// A row with its columns understood.
+/// A parsed row.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) prompt: PromptContent,
     pub(super) answer: String,
     pub(super) source: String,
     pub(super) difficulty: Option<f32>,
-    /// The columns without a meaning here, as one JSON object.
+    /// The other columns, as one JSON object.
     pub(super) fields: String,
 }
 
-/// Where a file's rows keep what.
+/// The columns in which a file's rows keep prompt, answer and source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Schema {
     prompt: String,
     answer: String,
-    /// The answer is what follows the last `####`, as in GSM8K.
+    /// Whether the answer is the text after the last `####`, as in GSM8K.
     answer_marked: bool,
     source: SourceOfRows,
 }
@@ -78,7 +78,7 @@ impl Schema {
         Ok(Self { prompt: prompt.to_owned(), answer: answer.to_owned(), answer_marked, source })
     }
 
-    /// Picks a row apart and checks every value that has a meaning.
+    /// Reads a row and checks every value that has a meaning.
     pub(super) fn read(&self, place: RowLocation<'_>, json: &str) -> Result<Row, DataError> {
         let object = parse_row(place, json)?;
         let prompt = read_prompt(place, &self.prompt, object.find(&self.prompt))?;
@@ -101,7 +101,7 @@ impl Schema {
         })
     }
 
-    /// The columns that are not wholly in the row's other parts.
+    /// The columns that are not completely contained in prompt, answer or source.
     fn other_fields(&self, object: &Object<'_>) -> String {
         let is_taken = |name: &str| {
             name == self.prompt
@@ -123,11 +123,11 @@ fn source_of(place: RowLocation<'_>, object: &Object<'_>, famous: Option<&str>) 
     SourceOfRows::All(famous.map_or_else(|| place.file_stem(), str::to_owned))
 }
 
-/// A JSON object whose values were not looked into.
+/// A JSON object whose values are not parsed.
 struct Object<'json>(Vec<(Cow<'json, str>, &'json RawValue)>);
 
 impl<'json> Object<'json> {
-    /// The value at a dotted path, or at a column whose name has the dots in it.
+    /// The value at a dotted path, or in a column whose name contains the dots.
     fn find(&self, path: &str) -> Option<&'json RawValue> {
         // The last of equal names wins, as in most readers of JSON.
         if let Some((_, value)) = self.0.iter().rfind(|(name, _)| name == path) {
@@ -195,7 +195,7 @@ fn read_prompt(
     Ok(content)
 }
 
-/// A string, or a number in the digits it is written with.
+/// Reads a string, or a number as the text in which it is written.
 fn read_text(place: RowLocation<'_>, column: &str, value: Option<&RawValue>) -> Result<String, DataError> {
     const EXPECTED: &str = "a string or a number";
     let Some(value) = value else { return Err(place.complain(column, EXPECTED, "nothing")) };
@@ -212,14 +212,14 @@ fn read_text(place: RowLocation<'_>, column: &str, value: Option<&RawValue>) -> 
     Ok(text)
 }
 
-/// GSM8K's final answer: without thousands separators, as its scorers expect it.
+/// GSM8K's final answer, without thousands separators, as its scorers expect it.
 fn answer_after_mark(solution: &str) -> Option<String> {
     let (_, answer) = solution.rsplit_once(ANSWER_MARK)?;
     let digits = answer.trim().replace(',', "");
     (!digits.is_empty()).then_some(digits)
 }
 
-/// The beginning of a value, for messages.
+/// The beginning of a value, for error messages.
 fn excerpt(value: &str) -> String {
     const CHARS_MAX: usize = 60;
     let mut text: String = value.chars().take(CHARS_MAX).collect();

@@ -1,13 +1,13 @@
 //! The order of an epoch.
 //!
-//! Written out here and not taken from a crate, because a checkpoint of last year must find the same order:
-//! the shuffles of random-number crates change between releases.
+//! The shuffle is implemented here and not taken from a crate, because old checkpoints need the same order,
+//! and the shuffles of random-number crates change between releases.
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The order of `rows` rows in epoch `epoch`: Fisher-Yates from the end, driven by splitmix64 whose state
-/// starts at the xxh3 hash of seed and epoch (little-endian). Every order is equally likely, up to the 64-bit
-/// state.
+/// The order of `rows` rows in epoch `epoch`. It is a Fisher-Yates shuffle from the end, driven by
+/// splitmix64, whose state starts at the xxh3 hash of seed and epoch (little-endian). Every order is equally
+/// likely, within the limits of a 64-bit state.
 pub(super) fn shuffled(rows: u32, seed: u64, epoch: u32) -> Vec<u32> {
     let mut key = [0; 12];
     key[..8].copy_from_slice(&seed.to_le_bytes());
@@ -34,8 +34,8 @@ impl SplitMix {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound` (> 0) without bias: Lemire, "Fast Random Integer Generation in an Interval",
-    /// 2019.
+    /// A number below `bound` (> 0) without bias, after Lemire, "Fast Random Integer Generation in an
+    /// Interval", 2019.
     fn below(&mut self, bound: u32) -> u32 {
         let threshold = bound.wrapping_neg() % bound;
         loop {

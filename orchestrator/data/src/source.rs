@@ -1,41 +1,42 @@
-//! Where the rollout gets its prompts from.
+//! The source of the rollout's prompts.
 
 use rolldock_dispatch::Position;
 use serde::Serialize;
 
 use crate::{DataError, Prompt};
 
-/// Where the rollout gets its prompts from.
+/// The source of the rollout's prompts.
 ///
-/// Draws block (they read and tokenise), so call them off the I/O threads.
+/// Draws block, because they read and tokenise. Do not call them on I/O threads.
 pub trait PromptSource: Send {
-    /// The next prompt, or `None` when the data is used up; it stays `None` then.
+    /// The next prompt, or `None` when the data is used up. All later calls return `None` too.
     fn next(&mut self) -> Result<Option<Prompt>, DataError>;
 
-    /// The prompt in a row as of a visit to it, wherever the draws are: for prompts that are issued again
-    /// after a restart. `None` where the source cannot look one up, or leaves it out for its length.
+    /// The prompt of a row in the given visit, whatever the position of the draws is. It is for prompts that
+    /// are sent out again after a restart. It is `None` if the source cannot look up rows, or if it drops the
+    /// prompt because of its length.
     fn fetch(&mut self, _row: u64, _visit: u32) -> Result<Option<Prompt>, DataError> {
         Ok(None)
     }
 
-    /// Where the next draw continues, for sources that can be resumed.
+    /// The position of the next draw; `None` if the source cannot be resumed.
     fn position(&self) -> Option<Position> {
         None
     }
 
-    /// How many rows were drawn and skipped so far, for sources that count.
+    /// How many rows were drawn and skipped so far; `None` if the source does not count.
     fn drawn(&self) -> Option<DrawCounts> {
         None
     }
 }
 
-/// What a source did so far.
+/// Counts of a source so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct DrawCounts {
-    /// Prompts handed out.
+    /// Prompts that were returned.
     pub prompts: u64,
-    /// Rows left out because they are too long.
+    /// Rows that were dropped because they are too long.
     pub overlong_dropped: u64,
-    /// Prompts that lost their first tokens.
+    /// Prompts that were cut to the maximum length.
     pub overlong_truncated: u64,
 }

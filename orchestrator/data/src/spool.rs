@@ -1,8 +1,8 @@
-//! The rows of a data set on disk, and what of them stays in memory: eight bytes a row.
+//! The rows of a data set on disk, with eight bytes a row in memory.
 //!
-//! Rows go into a temporary file without a name, which vanishes with the process however that ends. It is a
-//! copy on purpose: a data file that is edited during the run changes nothing, and both formats can be read
-//! at random.
+//! Rows go into a temporary file without a name, which disappears with the process, however the process ends.
+//! The copy is deliberate: an edit of a data file during the run has no effect, and rows of both formats can
+//! be read in any order.
 
 use std::env;
 use std::fs::File;
@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 use crate::schema::Row;
 use crate::{DataError, PromptContent, PromptUid};
 
-/// A row as it stands in the file.
+/// A row in the temporary file.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) prompt: PromptContent,
@@ -37,7 +37,7 @@ impl Record {
     }
 }
 
-/// Takes rows one by one.
+/// Writes rows one by one.
 pub(super) struct SpoolWriter {
     file: BufWriter<File>,
     /// Where each row ends.
@@ -67,7 +67,7 @@ impl SpoolWriter {
     }
 }
 
-/// Gives rows at random; shared by cursors.
+/// Reads rows in any order. Cursors share it.
 #[derive(Debug)]
 pub(super) struct Spool {
     file: File,
@@ -96,11 +96,11 @@ impl Spool {
     }
 }
 
-/// The rows of a data set with their identities. The cursors of a data set share one.
+/// The rows of a data set with their identities. All cursors of a data set share it.
 #[derive(Debug)]
 pub(super) struct IdentifiedRows {
     pub(super) spool: Spool,
-    /// One per row of the spool.
+    /// The identity of each row of the spool.
     pub(super) uids: Box<[PromptUid]>,
 }
 

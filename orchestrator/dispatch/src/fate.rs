@@ -5,7 +5,7 @@ use std::fmt;
 
 use parking_lot::Mutex;
 
-/// Names one dispatch over the whole run.
+/// The id of a dispatch, unique in the whole run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DispatchId(pub u64);
 
@@ -20,30 +20,30 @@ impl fmt::Display for DispatchId {
 pub enum Fate {
     /// The group was handed on to the queue.
     Accepted,
-    /// The group is complete but teaches nothing; the gate's reason.
+    /// A gate rejected the complete group. The field is the gate's reason.
     Filtered(&'static str),
     /// The group is complete and valid, but older than the staleness bound.
     Stale,
-    /// The early stop (or an interrupt) ended it; its work is discarded.
+    /// The early stop or an interrupt ended it. Its work is discarded.
     Cancelled,
-    /// The early stop ended it; its prompt is dispatched again, with this dispatch as parent.
+    /// The early stop ended it. Its prompt is dispatched again, with this dispatch as parent.
     Requeued,
-    /// The early stop ended it; its next dispatch resumes from its tokens.
+    /// The early stop ended it. The next dispatch of its prompt resumes from its tokens.
     Carried,
-    /// The group is valid but beyond the target; it counts first in the next step.
+    /// The group is valid but beyond the target. It counts first in the next step.
     Held,
-    /// The group could not be completed; the reason.
+    /// The group could not be completed. The field is the reason.
     Failed(String),
 }
 
-/// Different reasons that are kept apart. Gates have a few dozen; more of them means a file that is no
+/// Maximum number of different reasons that are kept. Gates have a few dozen; a file with more is not a
 /// ledger.
 const REASONS_MAX: usize = 256;
 
 static REASONS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
-/// The one static copy of a filter's reason, for [`Fate::Filtered`]; "other" once there are too many
-/// different ones.
+/// The static copy of a filter's reason, for [`Fate::Filtered`]. A new reason becomes "other" once too many
+/// are kept.
 pub fn interned_reason(reason: &str) -> &'static str {
     let mut reasons = REASONS.lock();
     if let Some(known) = reasons.get(reason) {
@@ -52,7 +52,7 @@ pub fn interned_reason(reason: &str) -> &'static str {
     if reasons.len() >= REASONS_MAX {
         return "other";
     }
-    // The copy is never freed, which the bound makes affordable.
+    // The copy is never freed; the number of copies is bounded.
     let kept: &'static str = Box::leak(reason.to_owned().into_boxed_str());
     reasons.insert(kept);
     kept

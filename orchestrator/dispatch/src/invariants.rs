@@ -1,13 +1,14 @@
-//! What must hold of dispatches at every moment.
+//! Conditions that hold for dispatches at every moment.
 
 use crate::Totals;
 
-/// A broken invariant, in words that name the numbers.
+/// A broken invariant, as a message that names the numbers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("broken invariant: {0}")]
 pub struct Violation(pub String);
 
-/// Conservation: every dispatch is in flight or has exactly one fate.
+/// Checks conservation: every dispatch is in flight or has exactly one fate. `open` is the number of
+/// dispatches in flight.
 ///
 /// # Errors
 /// A [`Violation`] that names the counts that do not add up.

@@ -5,7 +5,8 @@
 //! next dispatch of the prompt continues. [`Totals`] counts dispatches by fate.
 //!
 //! # Invariants
-//! [`invariants`] has them as functions, for `debug_assert!`, property tests and the fault simulation.
+//! The functions in [`invariants`] check the invariants, for `debug_assert!`, property tests and the fault
+//! simulation.
 //!
 //! # Deliberately absent
 //! This crate decides nothing: the rollout's board decides fates. It writes nothing: the ledger stores these

@@ -1,10 +1,10 @@
-//! Which prompt a dispatch is about.
+//! The prompt of a dispatch, and places in the data.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Identifies a data-set row for ever: a hash of what the row says, which the data set computes.
+/// A permanent id of a data-set row: a hash of its contents, which the data set computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PromptUid(pub u64);
@@ -15,12 +15,12 @@ impl fmt::Display for PromptUid {
     }
 }
 
-/// A place in an endless stream of epochs; what a checkpoint keeps of a data set.
+/// A place in an endless stream of epochs. A checkpoint stores it to continue a data set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Position {
-    /// Epochs that are over.
+    /// Number of epochs that are over.
     pub epoch: u32,
-    /// Rows of this epoch that were drawn, skipped ones included.
+    /// Number of rows of this epoch that were drawn, including skipped ones.
     pub offset: u64,
 }

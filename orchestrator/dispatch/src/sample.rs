@@ -1,9 +1,9 @@
 //! The tokens that a sample has so far, over all of its requests.
 //!
 //! A dispatch that is cut off keeps its finished samples and the tokens of the others. The next dispatch of
-//! the same number goes on from there, on any server: the prompt and the tokens so far are the new request's
-//! prompt, and the budget is what is left of it. So a group is cut off without losing its work, and long
-//! responses are not overtaken by short ones.
+//! the same number continues from them, on any server. Its prompt is the old prompt and the tokens so far,
+//! and its token limit is the part that is left. A group that is cut off loses no work, and short responses
+//! gain no advantage over long ones.
 //!
 //! # Invariants
 //! - A sample has one log-probability for each token (or none at all, from a server that gives none), and its
@@ -18,14 +18,14 @@ pub use version::{Stamp, VersionSpan};
 /// Why a sample ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FinishReason {
-    /// An end-of-sequence or stop token; it is the last of `response_ids`.
+    /// An end-of-sequence or stop token ended it; this token is the last one in `response_ids`.
     Stop,
-    /// The token limit.
+    /// The token limit ended it.
     Length,
 }
 
 impl FinishReason {
-    /// The engine's own word for it, as stored in the queue.
+    /// The engine's name of the reason, as stored in the queue.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Stop => "stop",
@@ -37,25 +37,24 @@ impl FinishReason {
 /// Where the time of a sample went.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spent {
-    /// Waiting for a permit.
+    /// Time spent waiting for a permit.
     pub permit: Duration,
-    /// On the engine, queueing there included; of all attempts.
+    /// Time on the engine, over all attempts, including the engine's queue.
     pub engine: Duration,
-    /// In the scorer.
+    /// Time in the scorer.
     pub reward: Duration,
 }
 
-/// What one request gave of one sample.
+/// The output of one request for one sample.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PartialOutput {
     /// Token ids so far.
     pub response_ids: Vec<u32>,
     /// Log-probability of each token of `response_ids`.
     pub logprobs: Vec<f32>,
-    /// Spans that cover all tokens, or none where they are unknown.
+    /// Spans that cover all tokens. It is empty if the versions are unknown.
     pub version_spans: Vec<VersionSpan>,
-    /// Why the sample ended, if it had before the others of its request were cut off: nothing is left to
-    /// generate of it.
+    /// Why the sample ended. It is `None` if the request was cut off before the sample ended.
     pub finish_reason: Option<FinishReason>,
 }
 
@@ -64,13 +63,13 @@ pub struct PartialOutput {
 pub struct CarriedSample {
     /// Place in the group.
     pub index: u32,
-    /// The attempt whose seed the tokens were drawn with.
+    /// The number of the attempt, whose seed was used to draw the tokens.
     pub attempt: u32,
-    /// Requests that the tokens came in.
+    /// Number of requests that generated the tokens.
     pub segments: u32,
     /// Token ids.
     pub response_ids: Vec<u32>,
-    /// One per token, or none.
+    /// One log-probability per token. It is empty if the server gives none.
     pub logprobs: Vec<f32>,
     /// Spans that cover all tokens.
     pub version_spans: Vec<VersionSpan>,
@@ -80,7 +79,7 @@ pub struct CarriedSample {
     pub policy_version_max: u64,
     /// Whether the engine reported all of the versions.
     pub versions_reported: bool,
-    /// Why it ended; absent if it goes on.
+    /// Why it ended; `None` if it is unfinished.
     pub finish_reason: Option<FinishReason>,
     /// Where its time went so far.
     pub spent: Spent,
@@ -109,9 +108,9 @@ impl CarriedSample {
         self.response_ids.len() as u32
     }
 
-    /// Adds what a request gave, and says whether it could be added. Tokens without log-probabilities cannot
-    /// be lined up with others that have them; so they are taken only as a first segment that is also the
-    /// last.
+    /// Adds the output of a request, and returns whether it could be added. Tokens without log-probabilities
+    /// cannot be joined to tokens that have them. They are taken only as the first segment of a sample, and
+    /// only if the sample ends with it.
     pub fn extend(&mut self, part: PartialOutput, stamp: Stamp) -> bool {
         let PartialOutput { response_ids, logprobs, version_spans, finish_reason } = part;
         let is_aligned = logprobs.len() == response_ids.len();
@@ -135,14 +134,14 @@ impl CarriedSample {
         true
     }
 
-    /// Adds a last segment that has no tokens: the response is what came before.
+    /// Adds a last segment without tokens. The response is that of the earlier segments.
     pub fn end_without_tokens(&mut self, finish_reason: FinishReason, stamp: Stamp) {
         self.cover(stamp, &[]);
         self.finish_reason = Some(finish_reason);
         self.segments += 1;
     }
 
-    /// Widens the sample's versions by those of a request.
+    /// Widens the sample's range of versions by those of a request.
     fn cover(&mut self, stamp: Stamp, spans: &[VersionSpan]) {
         let (oldest, newest) = stamp.range(spans);
         self.policy_version_min = self.policy_version_min.min(oldest);
@@ -150,7 +149,7 @@ impl CarriedSample {
     }
 }
 
-/// Adds a span of tokens from `offset` on; a span of the last one's version extends the last one.
+/// Adds a span, moved by `offset` tokens. If it has the version of the last span, the last span is extended.
 fn push_span(spans: &mut Vec<VersionSpan>, span: VersionSpan, offset: u32) {
     let VersionSpan { version, start, end } = span;
     let (start, end) = (start + offset, end + offset);

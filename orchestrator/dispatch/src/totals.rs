@@ -7,13 +7,13 @@ use crate::Fate;
 /// How a step ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepEnd {
-    /// The target was reached.
+    /// The step has as many accepted groups as its target.
     Reached,
-    /// Every allowed generation batch was used up before.
+    /// All allowed generation batches were used before the target was reached.
     OutOfBatches,
     /// The data set has no more prompts.
     OutOfPrompts,
-    /// The run was ended.
+    /// The run was interrupted.
     Interrupted,
 }
 
@@ -53,7 +53,7 @@ pub struct Totals {
     pub held: u64,
     /// Dispatches that ended [`Fate::Failed`].
     pub failed: u64,
-    /// `filtered`, by the gate's reason.
+    /// Filtered dispatches, by the gate's reason.
     pub filtered_by_reason: BTreeMap<&'static str, u64>,
 }
 

@@ -1,15 +1,15 @@
-//! Records as bytes: a kind, then its fields; integers as LEB128, texts with their length before them.
+//! Records as bytes: the kind, then the fields. Integers are LEB128, and a text has its length before it.
 
 use rolldock_dispatch::{DispatchId, Fate, Position, PromptUid, StepEnd, interned_reason};
 
 use super::{DispatchRecord, LifeRecord, Next, Record, RunRecord, StepEndRecord, StepRecord, TokensPlace};
 
-/// Maximum bytes of a text; a longer reason of a failure is cut.
+/// Maximum bytes of a text. A longer text is cut when it is written.
 const TEXT_BYTES_MAX: usize = 1024;
 /// Maximum number of dispatches that one record settles.
 pub(super) const SETTLED_MAX: usize = 4096;
 
-/// The error of bytes that are no record: what the reader expected.
+/// The error for bytes that are not a record: the value that the reader expected.
 pub(super) type Expected = &'static str;
 
 /// Appends values.
@@ -45,7 +45,7 @@ impl Encoder {
     }
 }
 
-/// Takes values from the front.
+/// Reads values from the front.
 #[derive(Debug)]
 pub(super) struct Decoder<'a>(pub(super) &'a [u8]);
 
@@ -159,7 +159,7 @@ fn encode_dispatch(dispatch: &DispatchRecord, into: &mut Encoder) {
     into.byte(4);
     into.number(dispatch.id.0);
     into.number(dispatch.number);
-    // 0 is none: a parent is older than its child, so its id is never the greatest integer.
+    // 0 stands for no parent. The addition cannot overflow, because a parent's id is below its child's.
     into.number(dispatch.parent.map_or(0, |parent| parent.0 + 1));
     into.0.extend_from_slice(&dispatch.prompt_uid.0.to_le_bytes());
     into.number(dispatch.row);
@@ -212,7 +212,7 @@ fn encode_next(next: &Next, into: &mut Encoder) {
     }
 }
 
-/// Takes one record.
+/// Reads one record.
 pub(super) fn decode(from: &mut Decoder<'_>) -> Result<Record, Expected> {
     match from.byte()? {
         1 => {
@@ -250,7 +250,7 @@ pub(super) fn decode(from: &mut Decoder<'_>) -> Result<Record, Expected> {
         8 => Ok(Record::Version { version: from.number()? }),
         9 => {
             let length = from.number()?;
-            // What a record has no room for is not there to be read either.
+            // A length that does not fit into `usize` is above the number of bytes that are left.
             let bytes = from.bytes(usize::try_from(length).unwrap_or(usize::MAX))?;
             let announcement = std::str::from_utf8(bytes).map_err(|_| "a text in UTF-8")?.into();
             Ok(Record::Weights { announcement })

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rolldock_dispatch::DispatchId;
 use rolldock_dispatch::invariants::Violation;
 
-/// Errors of the ledger. After an error of the writer, every later call returns that error.
+/// An error of the ledger. After a failed write, the writer returns the same error for all later records.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LedgerError {
     /// The operating system reported an error.
@@ -18,19 +18,19 @@ pub enum LedgerError {
         /// The system's message.
         reason: String,
     },
-    /// Another process works on the run.
+    /// Another process has the ledger open for writing.
     #[error("ledger file={file} is in use by another process")]
     InUse {
         /// The log.
         file: PathBuf,
     },
-    /// There is no ledger.
+    /// The directory has no ledger.
     #[error("dir={dir} holds no ledger; expected the directory of a run")]
     NoLedger {
         /// The directory.
         dir: PathBuf,
     },
-    /// Bytes that differ from what was written.
+    /// The file has other bytes than those that were written.
     #[error("file={file} is damaged at offset={offset}: {found}; expected {expected}")]
     Corrupt {
         /// The log, or a file of tokens.
@@ -42,14 +42,14 @@ pub enum LedgerError {
         /// What was expected.
         expected: &'static str,
     },
-    /// A record that contradicts the records before it: a defect of this program, or a ledger that another
-    /// program wrote.
+    /// A record contradicts the records before it. Either this program has a defect, or another program wrote
+    /// the ledger.
     #[error("the ledger contradicts itself: {0}")]
     Contradiction(String),
-    /// Counts do not add up.
+    /// The counts of dispatches do not add up.
     #[error(transparent)]
     Invariant(#[from] Violation),
-    /// A record in the queue that no run has put there.
+    /// The queue has a record that no run has written.
     #[error("the queue has a foreign record: {reason}; found {record:?}")]
     ForeignRecord {
         /// The record.
@@ -57,7 +57,8 @@ pub enum LedgerError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The queue has accepted a dispatch that the ledger never sent out, which only lost data can explain.
+    /// The queue has a group of a dispatch that is not in the ledger. Either data was lost, or the files
+    /// belong to two runs.
     #[error(
         "the queue holds a group of dispatch={dispatch}, which the ledger does not know; expected a ledger that was \
          written before its puts: the machine lost what queue.durability did not protect, or the files are of two runs"

@@ -16,7 +16,7 @@ pub(super) fn step(step: u64) -> Record {
     Record::Step(StepRecord { step, target: 4, policy_version: step })
 }
 
-/// A new prompt, whose row is its number.
+/// The first dispatch of a prompt, whose row equals its number.
 pub(super) fn dispatched(id: u64, number: u64, step: u64) -> DispatchRecord {
     DispatchRecord {
         id: DispatchId(id),
@@ -37,7 +37,7 @@ pub(super) fn dispatch(id: u64, number: u64, step: u64) -> Record {
     Record::Dispatch(dispatched(id, number, step))
 }
 
-/// The next dispatch of a prompt.
+/// A later dispatch of a prompt.
 pub(super) fn continued(id: u64, parent: u64, number: u64, step: u64) -> Record {
     let parent = Some(DispatchId(parent));
     Record::Dispatch(DispatchRecord { parent, drawn_to: None, ..dispatched(id, number, step) })

@@ -1,5 +1,5 @@
-//! The log as [frames](rolldock_frames): the body of a frame is records, one after the other, that are
-//! written together.
+//! The log as [frames](rolldock_frames). The body of a frame is a sequence of records that are written
+//! together.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -10,12 +10,12 @@ use rolldock_frames::{Format, ReadError, Reader};
 use super::codec::{Decoder, decode};
 use super::{LedgerError, Record};
 
-/// The log, inside a run's directory.
+/// The name of the log in a run's directory.
 pub const LEDGER_FILE: &str = "ledger.log";
 /// Maximum bytes of a frame's body.
 const BODY_BYTES_MAX: u32 = 16 << 20;
-/// How the log is framed. If more than two frames of the largest size follow damage, a crash during the last
-/// write cannot have caused it.
+/// The format of the log's frames. Damage with more than `tail_bytes_max` bytes after it cannot come from a
+/// crash during the last write.
 pub(super) const FORMAT: Format = Format {
     magic: b"ROLLDOCK-LEDGER-1\n",
     body_bytes_max: BODY_BYTES_MAX,
@@ -30,20 +30,20 @@ pub fn ledger_file(dir: &Path) -> PathBuf {
 /// The end of the sound part of a log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LogEnd {
-    /// Bytes of the sound part; 0 if not even the log's head is whole.
+    /// Bytes of the sound part; 0 if the head of the log is incomplete.
     pub sound_bytes: u64,
-    /// Bytes after it: the rest of an interrupted write, or a write in progress.
+    /// Bytes after the sound part. They come from an interrupted write or from a write in progress.
     pub torn_bytes: u64,
 }
 
-/// Calls `each` with every record of the log in `dir` and the offset of its frame; says where the sound part
-/// ends.
+/// Calls `each` with every record of the log in `dir` and the offset of its frame. Returns where the sound
+/// part ends.
 ///
-/// Blocks. It reads the present length of the file, so a run may append meanwhile.
+/// Blocks. It reads the file up to the length that it has at the start, so a run may append at the same time.
 ///
 /// # Errors
-/// [`LedgerError::NoLedger`], [`LedgerError::Corrupt`] for damage that is not the last write's, and the
-/// errors of `each`.
+/// [`LedgerError::NoLedger`] if there is no log, [`LedgerError::Corrupt`] for damage that the last write does
+/// not explain, [`LedgerError::Io`], and the errors of `each`.
 pub fn read_log(
     dir: &Path,
     mut each: impl FnMut(u64, Record) -> Result<(), LedgerError>,
@@ -65,7 +65,7 @@ pub fn read_log(
     Ok(LogEnd { sound_bytes: reader.sound_bytes(), torn_bytes: reader.torn_bytes() })
 }
 
-/// Why the log at `path` cannot be read.
+/// Converts an error of the frame reader to an error about the log at `path`.
 fn refusal(error: ReadError, path: &Path) -> LedgerError {
     let (offset, found, expected) = match error {
         ReadError::Io(error) => return LedgerError::io("read", path)(error),

@@ -1,6 +1,6 @@
-//! Answers to questions of people: what became of a prompt, and why a step is short.
+//! The history of dispatches, which shows what became of a prompt or why a step is short of groups.
 //!
-//! One pass reads the log, which may be that of a run in progress. Only the requested dispatches are kept.
+//! The log is read once, and only the requested dispatches are kept. The run may still be in progress.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,19 +12,19 @@ use super::{DispatchRecord, LedgerError, LedgerState, LogEnd, Next, Record, read
 /// A dispatch with its fate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DispatchHistory {
-    /// The record of the sending.
+    /// The record that was written when it was sent out.
     pub dispatch: DispatchRecord,
-    /// The step that its end counts for; `None` while it is in flight.
+    /// The step for which its end counts; `None` while it is in flight.
     pub ended_in: Option<u64>,
     /// The fate; `None` while the dispatch is in flight.
     pub fate: Option<Fate>,
-    /// What becomes of its prompt, once it has ended.
+    /// What becomes of its prompt; `None` while it is in flight.
     pub next: Option<Next>,
-    /// Whether it was recorded as accepted, but its rows never came to the queue.
+    /// Whether it was recorded as accepted, but its rows never reached the queue.
     pub is_taken_back: bool,
 }
 
-/// The answer to a question.
+/// The requested dispatches of a ledger, and its state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct History {
     /// The requested dispatches, oldest first.
@@ -36,8 +36,9 @@ pub struct History {
 }
 
 impl History {
-    /// Reads the ledger in `dir` and keeps the dispatches for which `is_asked_for` holds, each when it has
-    /// ended or is in flight at the end of the log. Blocks.
+    /// Reads the ledger in `dir` and keeps the dispatches for which `is_asked_for` returns true. Its second
+    /// argument is the step in which the dispatch ended, or `None` for a dispatch that is in flight at the
+    /// end of the log. Blocks.
     ///
     /// # Errors
     /// The errors of [`read_log`] and [`LedgerState::apply`].
@@ -81,7 +82,7 @@ impl History {
         Ok(Self { dispatches: found.into_values().collect(), state, end })
     }
 
-    /// The reasons why groups failed, each with its number of groups, the most frequent first.
+    /// The reasons for which groups failed, with the number of groups; the most frequent one is first.
     pub fn failures(&self) -> Vec<(&str, u64)> {
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
         for history in &self.dispatches {

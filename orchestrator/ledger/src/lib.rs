@@ -1,8 +1,8 @@
-//! The durable ledger of a run: a journal with one record per fate change, from which a run continues after
-//! any end.
+//! The durable ledger of a run: a journal with one record per fate change. A run continues from it after any
+//! kind of end.
 //!
 //! [`LedgerWriter`] appends to `ledger.log` in the run's directory. [`LedgerState`] is the fold of the
-//! records, and [`LedgerState::reconcile`] compares it with the queue after a restart and says where the run
+//! records. After a restart, [`LedgerState::reconcile`] compares it with the queue and returns where the run
 //! continues.
 //!
 //! ```text
@@ -13,26 +13,27 @@
 //! ```
 //!
 //! # Invariants
-//! - **The queue holds the fact of acceptance.** A dispatch's record is written (as far as the durability
-//!   says) before its put is submitted. So a dispatch that the ledger has open, or calls accepted, is
-//!   accepted if and only if the queue has its record; else its prompt is issued again, once, under the
-//!   number that it has.
-//! - The log is only ever appended to. What the last write left half done is cut off at open, with a note;
-//!   any other damage is refused with its file and place.
-//! - The writer folds what it writes: a record that contradicts those before it is refused before it is
-//!   written.
-//! - Tokens are written before the record that names them, and deleted after the record that lets them go.
-//! - A new dispatch names its prompt's place in the data. A prompt that was drawn and never dispatched is
-//!   drawn again.
+//! - **The queue decides whether a group is accepted.** The put of a group is submitted after the record of
+//!   its dispatch is as durable as the configuration asks for. A dispatch that is in flight or accepted in
+//!   the ledger is therefore accepted if and only if the queue has its record. Otherwise its prompt is sent
+//!   out again, once, under its old number.
+//! - The log is only appended to. An unfinished last write is cut off with a warning when the ledger is
+//!   opened. Any other damage is an error that names the file and the offset.
+//! - The writer applies each record to a state before it writes the record. It refuses a record that
+//!   contradicts earlier ones.
+//! - Tokens are written before the record that names them. They are deleted after the record that ends their
+//!   use.
+//! - The first dispatch of a prompt records the position in the data after it. A prompt that was drawn and
+//!   never dispatched is drawn again.
 //!
 //! # Bounded
-//! What waits for the writer, by number and bytes; open dispatches and waiting prompts by what runs; accepted
-//! dispatches by the records that the queue still keeps ([`Record::Settled`]). The log itself grows for as
-//! long as the run does, by some 40 bytes a record: its history is what it is for.
+//! Records that wait for the writer are bounded by number and bytes. The run bounds open dispatches and
+//! waiting prompts. Accepted dispatches are kept until they are settled ([`Record::Settled`]). The log itself
+//! keeps the whole history: it grows as long as the run lasts, by at most about 40 bytes for a dispatch.
 //!
 //! # Deliberately absent
-//! A snapshot of the state: a fold of a million records takes a second. The clock: the caller that begins a
-//! life says when.
+//! A snapshot of the state: a fold of a million records takes a second. A clock: the caller gives the times
+//! in the records.
 
 mod codec;
 mod error;

@@ -1,4 +1,4 @@
-//! The records of the ledger: one for each change of fate, and others that a restart needs.
+//! The records of the ledger: one for each change of a fate, and others that a restart needs.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use super::LedgerError;
 
-/// Version of the records; it stands in the first record of a run.
+/// Version of the record format. The first record of a run contains it.
 pub const FORMAT: u32 = 1;
 
 /// The first record of a ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunRecord {
-    /// Names the run through all of its lives; request ids start with it.
+    /// The id of the run, which all of its lives share. Request ids start with it.
     pub run_id: String,
     /// Unix seconds.
     pub started_s: u64,
@@ -21,22 +21,22 @@ pub struct RunRecord {
     pub format: u32,
 }
 
-/// A process works on the run.
+/// The start of a life: a new process works on the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LifeRecord {
-    /// Counted from 1.
+    /// The number of the life, counted from 1.
     pub number: u32,
-    /// The process.
+    /// The id of the process.
     pub pid: u32,
     /// Unix seconds.
     pub started_s: u64,
 }
 
-/// A step begins, or continues in another life. Every end that is recorded after it counts for this step,
-/// whichever step sent the dispatch out.
+/// A step begins, or continues in another life. Every later end of a dispatch counts for this step, whichever
+/// step sent the dispatch out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepRecord {
-    /// Counted from 1.
+    /// The number of the step, counted from 1.
     pub step: u64,
     /// Groups that it must collect in all of its lives.
     pub target: u64,
@@ -47,7 +47,7 @@ pub struct StepRecord {
 /// A group is sent out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DispatchRecord {
-    /// The dispatch; greater than all before it.
+    /// The id of the dispatch, greater than all earlier ids.
     pub id: DispatchId,
     /// Its place in dispatch order. A new prompt gets a number above all earlier ones; a continued prompt
     /// keeps its number.
@@ -68,7 +68,8 @@ pub struct DispatchRecord {
     pub first_attempt: u32,
     /// How often its number was sent back because it was too old.
     pub returns: u32,
-    /// For a new prompt: where the data continues after it, if the source of the data can tell.
+    /// The position in the data after a new prompt. It is `None` for a continued prompt, or if the source of
+    /// the data has no positions.
     pub drawn_to: Option<Position>,
 }
 
@@ -79,7 +80,7 @@ pub struct TokensPlace {
     pub file: u64,
     /// Where its block begins in the file.
     pub offset: u64,
-    /// Bytes of the body of its block.
+    /// Bytes in the body of its block.
     pub length: u32,
 }
 
@@ -88,7 +89,7 @@ pub struct TokensPlace {
 pub enum Next {
     /// It is not sent out again.
     Nothing,
-    /// It is sent out again as it was: with its first attempt, and with its tokens if it had any.
+    /// It is sent out again unchanged: with its first attempt, and with its tokens if it had any.
     Again,
     /// It is sent out again without tokens.
     Anew {
@@ -111,16 +112,16 @@ pub struct StepEndRecord {
 /// One record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
-    /// The first one.
+    /// The first record of the ledger.
     Run(RunRecord),
     /// See [`LifeRecord`].
     Life(LifeRecord),
     /// See [`StepRecord`].
     Step(StepRecord),
-    /// A group is sent out; written before the first byte of its requests leaves.
+    /// A group is sent out. The record is written before the group's first request is sent.
     Dispatch(DispatchRecord),
-    /// A dispatch gets a fate. If it was recorded as accepted but its rows never came to the queue, it gets
-    /// another fate from [`LedgerState::reconcile`](super::LedgerState::reconcile), and from no other call.
+    /// A dispatch gets a fate. Only [`LedgerState::reconcile`](super::LedgerState::reconcile) changes a fate
+    /// later: it requeues a dispatch that was recorded as accepted and whose rows never reached the queue.
     End {
         /// The dispatch.
         id: DispatchId,
@@ -129,8 +130,8 @@ pub enum Record {
         /// What becomes of its prompt.
         next: Next,
     },
-    /// Accepted dispatches stay accepted, whatever the queue reports about them from now on. This record must
-    /// be synced before the queue forgets their records.
+    /// Accepted dispatches are final, and later records of the queue do not change them. This record must be
+    /// synced before the queue may forget the records of these dispatches.
     Settled {
         /// The accepted dispatches.
         ids: Vec<DispatchId>,
@@ -142,7 +143,8 @@ pub enum Record {
         /// The version.
         version: u64,
     },
-    /// The weights that servers have from now on; written before the [version](Self::Version) of the weights.
+    /// The weights that servers have from now on. It is written before the [version](Self::Version) of the
+    /// weights.
     Weights {
         /// The announcement, as JSON.
         announcement: Arc<str>,
@@ -150,8 +152,8 @@ pub enum Record {
 }
 
 impl Record {
-    /// A dispatch ends with `fate`. A requeued, carried or held prompt is sent out again as it was; other
-    /// prompts are not sent out again.
+    /// The record of a dispatch that ends with `fate`. A requeued, carried or held prompt is sent out again
+    /// unchanged; other prompts are not sent out again.
     pub fn end(id: DispatchId, fate: Fate) -> Self {
         let next = match fate {
             Fate::Requeued | Fate::Carried | Fate::Held => Next::Again,
@@ -162,15 +164,15 @@ impl Record {
         Self::End { id, fate, next }
     }
 
-    /// A dispatch ends with `fate`, and its prompt is sent out again without its tokens.
+    /// The record of a dispatch that ends with `fate`, and whose prompt is sent out again without tokens.
     pub fn end_anew(id: DispatchId, fate: Fate, first_attempt: u32) -> Self {
         Self::End { id, fate, next: Next::Anew { first_attempt } }
     }
 }
 
-/// The owner's record of a put, which tells the queue which dispatch the rows belong to. A put is submitted
-/// after the record that its dispatch is accepted has been synced, so that the ledger also has the step that
-/// it counts for.
+/// The record that a put carries in the queue. It names the dispatch that the rows belong to. The put is
+/// submitted after the ledger has synced the record that the dispatch is accepted; the ledger then also has
+/// the step for which the dispatch counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueRecord {
@@ -178,14 +180,15 @@ pub struct QueueRecord {
     pub dispatch: u64,
     /// Its number.
     pub number: u64,
-    /// The step that it counts for.
+    /// The step for which it counts.
     pub step: u64,
-    /// The prompt, as [`PromptUid`] is printed: some JSON readers cannot represent numbers of 64 bits.
+    /// The prompt, in the form in which [`PromptUid`] is printed. It is a text because some JSON readers
+    /// cannot represent numbers of 64 bits.
     pub prompt_uid: String,
 }
 
 impl QueueRecord {
-    /// The record of a group that is put.
+    /// The record for the put of a group.
     pub fn new(dispatch: DispatchId, number: u64, step: u64, prompt_uid: PromptUid) -> Self {
         Self { dispatch: dispatch.0, number, step, prompt_uid: prompt_uid.to_string() }
     }
@@ -197,7 +200,7 @@ impl QueueRecord {
             .to_string()
     }
 
-    /// Reads what [`QueueRecord::to_json`] wrote.
+    /// Parses the output of [`QueueRecord::to_json`].
     pub fn parse(record: &str) -> Result<Self, LedgerError> {
         let foreign = |reason: String| LedgerError::ForeignRecord { record: record.to_owned(), reason };
         let parsed: Self = serde_json::from_str(record).map_err(|error| foreign(error.to_string()))?;

@@ -1,4 +1,4 @@
-//! The state of a run, as the fold of the records of its ledger.
+//! The state of a run, computed as the fold of the records in its ledger.
 
 mod reconcile;
 
@@ -33,7 +33,7 @@ pub struct QueuedPrompt {
     pub first_attempt: u32,
     /// How often it was sent back because it was too old.
     pub returns: u32,
-    /// The tokens that it has already; see [`read_carried`](super::read_carried).
+    /// The place of the tokens that it has so far, which [`read_carried`](super::read_carried) reads.
     pub tokens: Option<TokensPlace>,
 }
 
@@ -47,7 +47,8 @@ pub struct StepState {
     /// Dispatches by fate, over all lives of the run. A dispatch counts in the step in which it ends,
     /// whichever step sent it out.
     pub totals: Totals,
-    /// How the step ended; `None` while it continues, and again if an accepted group never came to the queue.
+    /// How the step ended; `None` while it continues. It is `None` again if one of its accepted groups never
+    /// reached the queue.
     pub end: Option<StepEnd>,
 }
 
@@ -59,7 +60,7 @@ struct Accepted {
     step: u64,
 }
 
-/// The state that the records so far add up to.
+/// The state after all records that were applied.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LedgerState {
     run: Option<RunRecord>,
@@ -70,7 +71,8 @@ pub struct LedgerState {
     current: u64,
     /// Dispatches in flight.
     open: BTreeMap<DispatchId, DispatchRecord>,
-    /// Dispatches that the ledger calls accepted; until they are settled, the queue decides.
+    /// Dispatches that are accepted in the ledger and not settled. After a restart the queue decides about
+    /// them.
     accepted: BTreeMap<DispatchId, Accepted>,
     /// Prompts that wait for their next dispatch, by number.
     queued: BTreeMap<u64, QueuedPrompt>,
@@ -99,7 +101,7 @@ impl LedgerState {
     /// Applies the next record.
     ///
     /// # Errors
-    /// [`LedgerError::Contradiction`] if the record contradicts those before it; then nothing is changed.
+    /// [`LedgerError::Contradiction`] if the record contradicts earlier ones. The state is then unchanged.
     pub fn apply(&mut self, record: &Record) -> Result<(), LedgerError> {
         if self.run.is_none() && !matches!(record, Record::Run(_)) {
             return Err(contradiction("the first record is not that of the run".to_owned()));
@@ -145,7 +147,7 @@ impl LedgerState {
         if step.step < last && begins_again.is_none_or(|earlier| earlier.end.is_some()) {
             return Err(contradiction(format!("step={} after step={last}", step.step)));
         }
-        // What is in flight belongs to the step in which it will end.
+        // Dispatches in flight move to the new step, because a dispatch counts in the step in which it ends.
         let in_flight = self.open.len() as u64;
         if let Some(left) = self.steps.get_mut(&self.current) {
             left.totals.dispatched -= in_flight;
@@ -225,7 +227,7 @@ impl LedgerState {
         Ok(())
     }
 
-    /// Handles an accepted group whose rows never came to the queue: its step lacks a group, and continues.
+    /// Requeues an accepted group whose rows never reached the queue. Its step lacks a group, and continues.
     fn take_back(&mut self, id: DispatchId, next: &Next) -> Result<(), LedgerError> {
         let Some(Accepted { dispatch, step }) = self.accepted.remove(&id) else { return Ok(()) };
         let counted = self.steps.get_mut(&step).map(|step| {
@@ -245,7 +247,7 @@ impl LedgerState {
         let number = dispatch.number;
         let mut first_attempt = dispatch.first_attempt;
         match next {
-            // An accepted group may yet turn out not to be in the queue.
+            // Its tokens are kept until it is settled, because the group may turn out not to be in the queue.
             Next::Nothing if *fate == Fate::Accepted => return,
             Next::Nothing => return self.let_go_of_tokens(number),
             Next::Again => {}
@@ -303,7 +305,7 @@ impl LedgerState {
         Ok(())
     }
 
-    /// Checks conservation, over the run and over every step.
+    /// Checks conservation over the run and over each step.
     pub fn check(&self) -> Result<(), LedgerError> {
         conservation(&self.totals, self.open.len())?;
         for (number, step) in &self.steps {
@@ -362,7 +364,7 @@ impl LedgerState {
         self.queued.values()
     }
 
-    /// Whether tokens in the file of this step are needed.
+    /// Whether the file of this step has tokens that are still needed.
     pub fn needs_tokens_of(&self, step: u64) -> bool {
         self.token_files.contains_key(&step)
     }
@@ -377,7 +379,8 @@ impl LedgerState {
         self.next_number
     }
 
-    /// The position after the last new prompt that was sent out, if the source of the data can tell.
+    /// The position in the data after the last new prompt that was sent out. It is `None` before the first
+    /// one, or if the source of the data has no positions.
     pub fn position(&self) -> Option<Position> {
         self.position
     }

@@ -1,11 +1,10 @@
-//! Tokens of groups that continue in a later dispatch: `tokens-<step>.bin`, one file per step.
+//! Tokens of groups that continue in a later dispatch. Each step has one file of them, `tokens-<step>.bin`.
 //!
 //! A group is one block: length and CRC-32 of its body, each 4 bytes little-endian, then the body. The log
-//! says where a block is, so a file is never read from its start, and what a crash leaves behind the last
-//! block is never read.
+//! names the place of each block. Bytes that a crash leaves behind the last block are therefore never read.
 //!
-//! A held group is stored in the same way, with all of its samples finished. It is graded again after a
-//! restart, because a reward is a function of the text, and scores would take more room than grading saves.
+//! A held group is stored in the same way, with all of its samples finished. Its scores are not stored: it is
+//! graded again after a restart, because a reward is a function of the text.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -19,25 +18,25 @@ use super::codec::{Decoder, Encoder, Expected};
 use super::{LedgerError, TokensPlace};
 
 const HEAD: usize = 8;
-/// Maximum number of samples of a group, and of version spans of a sample; a group of a run has fewer.
+/// Maximum number of samples of a group, and of version spans of a sample. Groups of a run have fewer.
 const SAMPLES_MAX: u64 = 1 << 16;
 const SPANS_MAX: u64 = 1 << 20;
 /// Maximum bytes of one group.
 const GROUP_BYTES_MAX: usize = 1 << 30;
 
-/// The samples of a group that is cut off or held.
+/// The samples of a group that was cut off or is held.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeptGroup {
     /// Its place in dispatch order.
     pub number: u64,
-    /// The dispatch that generated it; its next one names it as parent.
+    /// The dispatch that generated the samples. It is the parent of the next dispatch.
     pub parent: DispatchId,
-    /// The samples in order of their index; samples without tokens may be absent.
+    /// The samples, in order of their index. Samples without tokens may be absent.
     pub samples: Vec<CarriedSample>,
 }
 
 impl KeptGroup {
-    /// Whether these are all of `samples` samples, and all of them have ended: a held group.
+    /// Whether the group has all of its `samples` samples and all of them have ended, as in a held group.
     pub fn is_finished(&self, samples: usize) -> bool {
         self.samples.len() == samples && self.samples.iter().all(|sample| sample.finish_reason.is_some())
     }
@@ -134,7 +133,7 @@ fn decode_sample(from: &mut Decoder<'_>) -> Result<CarriedSample, Expected> {
     })
 }
 
-/// Values of four bytes, preceded by their number.
+/// Reads the number of values, then the values of four bytes each.
 fn words<'a>(from: &mut Decoder<'a>) -> Result<impl Iterator<Item = [u8; 4]> + 'a, Expected> {
     let count = usize::try_from(from.number()?).map_err(|_| "a number of tokens")?;
     let bytes = from.bytes(count.checked_mul(4).ok_or("a number of tokens")?)?;
@@ -153,7 +152,7 @@ fn step_of(name: &str) -> Option<u64> {
 /// Reads a group back. Blocks.
 ///
 /// # Errors
-/// [`LedgerError::Io`] if the file is gone, [`LedgerError::Corrupt`] if it has other contents.
+/// [`LedgerError::Io`] if the file is gone or too short, [`LedgerError::Corrupt`] if it has other contents.
 pub fn read_carried(dir: &Path, place: TokensPlace) -> Result<KeptGroup, LedgerError> {
     let path = tokens_file(dir, place.file);
     let corrupt = |found: &str, expected| LedgerError::Corrupt {
@@ -197,7 +196,7 @@ struct OpenFile {
     has_unsynced: bool,
 }
 
-/// The writing side.
+/// Writes and deletes the files of tokens.
 #[derive(Debug)]
 pub(super) struct TokenFiles {
     dir: PathBuf,
@@ -243,7 +242,7 @@ impl TokenFiles {
             let path = tokens_file(&self.dir, step);
             let opened = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
             let file = opened.map_err(LedgerError::io("open", &path))?;
-            // Behind whatever an earlier life has left.
+            // New blocks come after those of earlier lives.
             let length = file.metadata().map_err(LedgerError::io("read", &path))?.len();
             self.there.insert(step);
             self.open = Some(OpenFile { step, path, file, length, has_unsynced: false });
@@ -251,7 +250,7 @@ impl TokenFiles {
         self.open.as_mut().ok_or(LedgerError::Closed)
     }
 
-    /// Makes what was appended durable, the files' names included.
+    /// Syncs the appended blocks, and the directory with the files' names.
     pub(super) fn sync(&mut self) -> Result<(), LedgerError> {
         let Some(open) = self.open.as_mut().filter(|open| open.has_unsynced) else { return Ok(()) };
         open.file.sync_data().map_err(LedgerError::io("sync", &open.path))?;
@@ -261,8 +260,8 @@ impl TokenFiles {
         Ok(())
     }
 
-    /// Deletes the files of earlier steps to which nothing refers. A file that cannot be deleted only takes
-    /// room.
+    /// Deletes files of steps before `step` that are not in use. A file that cannot be deleted is logged and
+    /// stays.
     pub(super) fn delete_unused(&mut self, step: u64, is_used: impl Fn(u64) -> bool) {
         let unused: Vec<u64> = self.there.range(..step).copied().filter(|file| !is_used(*file)).collect();
         for file in unused {

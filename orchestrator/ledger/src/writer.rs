@@ -1,15 +1,15 @@
 //! The writer of the ledger.
 //!
-//! [`LedgerWriter::append`] is called under the board's lock: it puts a record behind those before it and
-//! returns. A thread takes whatever has gathered, writes it as one frame and, where that is asked for, syncs
-//! it: group commit. It is a thread of its own, and not a task, because a caller that has to wait for room
-//! must never wait for an executor that it blocks; the blocking pool is for short work.
+//! [`LedgerWriter::append`] is called under the board's lock: it queues a record and returns. A thread takes
+//! all queued records, writes them as one frame and, if configured, syncs the frame (group commit). It is a
+//! thread and not a task, because a caller that waits for room blocks its executor, and a task on that
+//! executor could then not run. The blocking pool is for short work.
 //!
 //! # Invariants
 //! - Records are written in the order of the calls.
-//! - Once a write has failed nothing is written and nothing is acknowledged any more; what is appended is
-//!   dropped.
-//! - What waits is bounded by number and bytes. A caller waits only when the disk is that far behind.
+//! - After a failed write, nothing more is written, and later records are dropped and never acknowledged.
+//! - Waiting records are bounded by number and bytes. A caller of `append` waits only when this bound is
+//!   reached.
 
 mod sink;
 
@@ -26,21 +26,22 @@ use super::{KeptGroup, LedgerError, LedgerState, Record};
 
 use sink::Sink;
 
-/// Maximum number of records that wait for the thread.
+/// Maximum number of records that wait for the writer's thread.
 const RECORDS_MAX: usize = 8192;
-/// Maximum bytes of tokens that wait for the thread; one group alone may have more.
+/// Maximum bytes of tokens that wait for the writer's thread. A single group may have more.
 const TOKENS_BYTES_MAX: usize = 256 << 20;
-/// How long records gather while no caller waits for them.
+/// How long the thread waits for more records while no caller waits for a sync.
 const GATHER: Duration = Duration::from_millis(20);
 
-/// How a ledger is written.
+/// Configuration of a writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LedgerConfig {
-    /// Whether a record survives the loss of power once [`LedgerWriter::sync`] has returned. Without it a
-    /// record survives the end of the process: a restart relies on the ledger to know more than the queue.
+    /// Whether a record survives a loss of power once [`LedgerWriter::sync`] has returned. Without it a
+    /// record survives only the end of the process. A restart fails if the queue has a dispatch that is not
+    /// in the ledger.
     pub fsync: bool,
-    /// Writes in the call that appends, without a thread: for virtual time, where a thread's own pace must
-    /// not show.
+    /// Whether records are written in the call that appends them, without a thread. Virtual time needs this,
+    /// because the speed of a thread would change the results.
     pub inline: bool,
 }
 
@@ -53,13 +54,13 @@ pub struct Sequence(u64);
 pub struct Opened {
     /// The writer.
     pub writer: LedgerWriter,
-    /// The state of the run; without a [run](LedgerState::run) if the ledger is new.
+    /// The state of the run. It has no [run](LedgerState::run) if the ledger is new.
     pub state: LedgerState,
-    /// Number of bytes of an unfinished last write, which were cut off.
+    /// Bytes of an unfinished last write that were cut off.
     pub torn_bytes: u64,
 }
 
-/// Appends records to the ledger. Clones write to one ledger, which ends with the last of them.
+/// Appends records to the ledger. Clones write to one ledger, which is closed with the last clone.
 ///
 /// ```
 /// use rolldock_dispatch::{DispatchId, Fate, PromptUid};
@@ -108,21 +109,21 @@ pub struct LedgerWriter {
 struct Inner {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// The file, if records are written in line.
+    /// The file, if records are written inline. It is `None` after the writer was closed.
     inline: Option<Mutex<Option<Sink>>>,
 }
 
 #[derive(Debug)]
 struct Shared {
     gathered: Mutex<Gathered>,
-    /// Wakes the thread: there is something to write, or a caller waits, or the writer is closed.
+    /// Wakes the thread when there are records to write, when a caller waits, or when the writer is closed.
     work: Condvar,
-    /// Wakes callers: the thread has taken what waited.
+    /// Wakes callers when the thread has taken the waiting records.
     room: Condvar,
     progress: watch::Sender<Written>,
 }
 
-/// What waits for the thread.
+/// The records that wait for the thread.
 #[derive(Debug, Default)]
 struct Gathered {
     items: Vec<Item>,
@@ -135,11 +136,11 @@ struct Gathered {
     has_failed: bool,
 }
 
-/// An entry that is to be written.
+/// A waiting record.
 #[derive(Debug)]
 enum Item {
     Record(Record),
-    /// An end that will name the place of the tokens.
+    /// The end of a dispatch, with tokens whose place the record will name.
     Carried {
         id: DispatchId,
         fate: Fate,
@@ -149,17 +150,17 @@ enum Item {
 
 #[derive(Debug, Clone, Default)]
 struct Written {
-    /// Records that are as durable as they have to be.
+    /// Number of records that are as durable as the configuration asks for.
     written: u64,
     failed: Option<LedgerError>,
 }
 
 impl LedgerWriter {
-    /// Opens the ledger of a run's directory, or makes one. Blocks: it reads what is there.
+    /// Opens the ledger in a run's directory, or creates one. Blocks while it reads the existing ledger.
     ///
     /// # Errors
-    /// [`LedgerError::InUse`] while another process writes to it; the errors of [`LedgerState::read`] and of
-    /// the system.
+    /// [`LedgerError::InUse`] while another process has it open, [`LedgerError::Io`], and the errors of
+    /// [`LedgerState::read`].
     pub fn open(dir: &Path, config: LedgerConfig) -> Result<Opened, LedgerError> {
         let (sink, state, torn_bytes) = Sink::open(dir, config.fsync)?;
         let shared = Arc::new(Shared {
@@ -182,13 +183,14 @@ impl LedgerWriter {
         Ok(Opened { writer: Self { inner }, state, torn_bytes })
     }
 
-    /// Appends a record. Cheap: the call neither encodes nor writes it, except in line.
+    /// Appends a record. The call is cheap: unless the writer is inline, it neither encodes nor writes the
+    /// record.
     pub fn append(&self, record: Record) -> Sequence {
         self.push(Item::Record(record))
     }
 
-    /// Ends a dispatch as carried or held and keeps its samples: written to the tokens of the step, and named
-    /// by the end's record.
+    /// Ends a dispatch as carried or held and keeps its samples. They are written to the step's file of
+    /// tokens, and the record of the end names their place.
     pub fn append_carried(&self, id: DispatchId, fate: Fate, group: Box<KeptGroup>) -> Sequence {
         self.push(Item::Carried { id, fate, group })
     }
@@ -207,10 +209,10 @@ impl LedgerWriter {
         sequence
     }
 
-    /// Waits until a record, and all before it, is as durable as the configuration asks for. Cancel-safe.
+    /// Waits until a record and all earlier ones are as durable as the configuration asks for. Cancel-safe.
     ///
     /// # Errors
-    /// The error of the write of this or of an earlier record; every later call returns it too.
+    /// The error of the write of this record or of an earlier one. Calls for later records return it too.
     pub async fn sync(&self, up_to: Sequence) -> Result<(), LedgerError> {
         let shared = &self.inner.shared;
         let mut progress = shared.progress.subscribe();
@@ -229,26 +231,25 @@ impl LedgerWriter {
         Err(reached.failed.clone().unwrap_or(LedgerError::Closed))
     }
 
-    /// Waits until everything that has been appended is as durable as the configuration asks for.
-    /// Cancel-safe.
+    /// Waits until all appended records are as durable as the configuration asks for. Cancel-safe.
     pub async fn sync_all(&self) -> Result<(), LedgerError> {
         let last = Sequence(self.inner.shared.gathered.lock().appended);
         self.sync(last).await
     }
 
-    /// The error that ended the writing, if there is one.
+    /// The error that stopped the writer, if there is one.
     pub fn error(&self) -> Option<LedgerError> {
         self.inner.shared.progress.borrow().failed.clone()
     }
 
-    /// Waits until a write has failed; without a failure it never returns. Cancel-safe.
+    /// Waits until a write fails or the writer is closed, and returns the error. Cancel-safe.
     pub async fn failed(&self) -> LedgerError {
         let mut progress = self.inner.shared.progress.subscribe();
         let failed = progress.wait_for(|progress| progress.failed.is_some()).await;
         failed.ok().and_then(|progress| progress.failed.clone()).unwrap_or(LedgerError::Closed)
     }
 
-    /// Writes what waits and ends the writer, for all clones. Blocks for as long as that takes.
+    /// Writes the waiting records and closes the writer for all clones. Blocks until this is done.
     ///
     /// # Errors
     /// The errors of [`LedgerWriter::sync`] for the last record.
@@ -276,7 +277,7 @@ impl Inner {
         }
         self.shared.end();
         if let Some(sink) = &self.inline {
-            // With it goes the lock on the file.
+            // This also releases the lock on the file.
             drop(sink.lock().take());
         }
     }
@@ -312,7 +313,7 @@ impl Shared {
 
     /// The loop of the thread.
     fn write(&self, mut sink: Sink) {
-        // However the thread ends, no caller may wait for it any longer.
+        // However the thread ends, this releases callers that wait for it.
         let _ended = Ended(self);
         while let Some((items, last)) = self.next_batch() {
             let written = sink.commit(items);
@@ -324,7 +325,7 @@ impl Shared {
         }
     }
 
-    /// Ends the writing: nothing is written any more, and every wait for it ends.
+    /// Stops the writer: nothing more is written, and every wait ends.
     fn end(&self) {
         let mut gathered = self.gathered.lock();
         gathered.has_failed = true;
@@ -347,7 +348,7 @@ impl Shared {
         });
     }
 
-    /// Waits for something to write; `None` when there will be nothing more.
+    /// Waits for records to write; `None` once the writer is closed and all records are taken.
     fn next_batch(&self) -> Option<(Vec<Item>, u64)> {
         let mut gathered = self.gathered.lock();
         while gathered.items.is_empty() {
@@ -375,7 +376,7 @@ impl Gathered {
         self.items.is_empty() || fits || self.is_closed || self.has_failed
     }
 
-    /// Whether no caller waits for the records that have gathered.
+    /// Whether the thread may wait for more records: no caller waits, and not many records have gathered.
     fn may_gather(&self, written: u64) -> bool {
         self.wanted <= written && !self.is_closed && !self.is_much()
     }

@@ -1,11 +1,11 @@
-//! What a trainer says of a new version, and why it may not be taken.
+//! Checks of announcements, and the reasons for which one is refused.
 
 use rolldock_loadbalancer::update::Announcement;
 
-/// Versions are signed integers of 64 bits in rows and journals.
+/// Rows and journals store versions as signed integers of 64 bits.
 const VERSION_MAX: u64 = i64::MAX as u64;
 
-/// What can be wrong with an announcement by itself.
+/// Checks an announcement without regard to earlier ones.
 pub(super) fn check(announcement: &Announcement) -> Result<(), AnnounceError> {
     let Announcement { version, ref label, .. } = *announcement;
     if version > VERSION_MAX {
@@ -23,44 +23,44 @@ pub fn version_of_label(label: &str) -> Option<u64> {
     label[digits_start..].parse().ok()
 }
 
-/// What became of an announcement.
+/// How an announcement was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Announced {
-    /// It is the newest now.
+    /// Its version is now the newest one.
     Taken,
-    /// It was taken before; if servers could not be updated to it, they will be tried again.
+    /// It was taken before. If no server could be updated to it, the update is tried again.
     Again,
 }
 
-/// Why an announcement is not taken.
+/// Why an announcement is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AnnounceError {
-    /// Versions rise.
+    /// The version is older than the newest one, or equals the version that the run began with.
     #[error("version={version} is not newer than announced={announced}")]
     NotNewer {
-        /// What was said.
+        /// The announced version.
         version: u64,
-        /// The newest that is known.
+        /// The newest version that was announced before.
         announced: u64,
     },
-    /// One number cannot stand for two sets of weights.
+    /// The version was announced before with other contents. One number cannot stand for two sets of weights.
     #[error("version={version} was announced before, with another label, path or payload")]
     Differs {
-        /// What was said, and is known.
+        /// The version of both announcements.
         version: u64,
     },
-    /// Servers report labels, and the version is read back from them.
+    /// The label does not end in the version. Servers report labels, and the version is read back from them.
     #[error("label={label:?} does not end in version={version}")]
     BadLabel {
-        /// What was said.
+        /// The announced label.
         label: String,
-        /// What it has to end in.
+        /// The version that it must end in.
         version: u64,
     },
-    /// Rows have no room for it.
+    /// The version is too large for a row.
     #[error("version={version} is above {VERSION_MAX}")]
     TooLarge {
-        /// What was said.
+        /// The announced version.
         version: u64,
     },
 }

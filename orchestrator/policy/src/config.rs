@@ -1,20 +1,20 @@
-//! What a recipe says of policy versions: when a new one may reach the servers, and how it gets there.
+//! The recipe's settings for policy versions: when a new version may reach the servers, and how they get it.
 
 use std::fmt;
 
 use rolldock_loadbalancer::update::Deadlines;
 use serde::{Deserialize, Serialize};
 
-/// How far generation runs ahead of training.
+/// How far generation may run ahead of training.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PolicyMode {
-    /// Not at all.
+    /// It never runs ahead.
     #[default]
     Sync,
-    /// One step.
+    /// It runs one step ahead.
     OneStepOff,
-    /// Generation runs ahead as far as the staleness bound allows.
+    /// It runs ahead as far as the staleness bound allows.
     FullyAsync,
 }
 
@@ -28,16 +28,16 @@ impl fmt::Display for PolicyMode {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UpdateMethod {
-    /// The trainer does it itself.
+    /// The trainer updates the servers itself.
     #[default]
     None,
-    /// They load them from a path.
+    /// Servers load the weights from a path.
     Reload,
-    /// They receive them from the trainer.
+    /// Servers receive the weights from the trainer.
     Transfer,
-    /// A program does it.
+    /// An external program updates the servers.
     Command,
-    /// A service does it.
+    /// An HTTP service updates the servers.
     Http,
 }
 
@@ -47,16 +47,16 @@ impl fmt::Display for UpdateMethod {
     }
 }
 
-/// What becomes of running requests while the weights change.
+/// What happens to running requests while the weights change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UpdatePause {
-    /// They are suspended, and continue with the new weights.
+    /// Requests are suspended, and continue with the new weights.
     #[default]
     Keep,
-    /// They end with what they have.
+    /// Requests end with the tokens that they have.
     Abort,
-    /// They are finished first.
+    /// The update waits until requests have ended.
     Wait,
     /// The servers are not paused.
     None,
@@ -68,13 +68,13 @@ impl fmt::Display for UpdatePause {
     }
 }
 
-/// How a new version is brought to the servers.
+/// How servers get a new version.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PolicyUpdate {
     /// `none`, `reload`, `transfer`, `command` or `http`.
     pub method: UpdateMethod,
-    /// `reload`: the method that `/collective_rpc` is asked for.
+    /// `reload`: the method that is called through `/collective_rpc`.
     pub rpc: String,
     /// `command`: the program and its arguments.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -82,13 +82,13 @@ pub struct PolicyUpdate {
     /// `http`: the URL that the announcement is posted to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// What becomes of running requests meanwhile: `keep`, `abort`, `wait` or `none`.
+    /// What happens to running requests during an update: `keep`, `abort`, `wait` or `none`.
     pub pause: UpdatePause,
-    /// Servers forget cached prefixes, which belong to the weights that they were computed with.
+    /// Whether servers drop their cached prefixes, which were computed with the old weights.
     pub reset_prefix_cache: bool,
-    /// Instead of that, requests of each version have a prompt cache of their own.
+    /// Whether requests of each version use a prompt cache of their own. Then no cache is reset.
     pub cache_salt: bool,
-    /// The longest that each phase may take over all servers, in seconds.
+    /// Maximum time of each phase over all servers, in seconds.
     pub timeouts: Deadlines,
 }
 
@@ -108,7 +108,7 @@ impl Default for PolicyUpdate {
 }
 
 impl PolicyUpdate {
-    /// Whether caches are reset: not where each version has its own.
+    /// Whether prefix caches are reset. They are not if each version has its own cache.
     pub fn resets_cache(&self) -> bool {
         self.reset_prefix_cache && !self.cache_salt
     }

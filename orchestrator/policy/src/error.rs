@@ -1,25 +1,25 @@
-//! Why versions do not come into a run.
+//! Errors of the sources and of the driver.
 
 use std::net::SocketAddr;
 
-/// What can go wrong around announcements; what can be wrong with one is an
+/// An error of a source or of the driver. An error of one announcement is an
 /// [`AnnounceError`](super::AnnounceError).
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
-    /// The address of `policy.listen` cannot be had.
+    /// The address of `policy.listen` cannot be bound.
     #[error("cannot listen for policy versions at address={address}: {reason}")]
     Listen {
-        /// The recipe's.
+        /// The value in the recipe.
         address: SocketAddr,
-        /// The operating system's words.
+        /// The operating system's error.
         reason: std::io::Error,
     },
-    /// The directory of `policy.watch` cannot be named in full, as servers need it.
+    /// The directory of `policy.watch` has no absolute path in UTF-8, which servers need.
     #[error("cannot resolve directory={directory}: {reason}")]
     Directory {
-        /// The recipe's.
+        /// The value in the recipe.
         directory: String,
-        /// The operating system's words.
+        /// The operating system's error.
         reason: std::io::Error,
     },
     /// The scope has ended, or the task that updates servers has died.

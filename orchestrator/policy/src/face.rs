@@ -1,4 +1,4 @@
-//! Versions over HTTP, for the trainer: on a port of its own, with a token.
+//! The HTTP interface for the trainer, on its own port and with an optional token.
 //!
 //! | call | what it does |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | `GET /v1/policy` | the version that servers have, the announced one, and what is being done about it |
 //! | `GET /v1/policy/wait?version=7&timeout_s=60` | answers when the servers have that version, or a later one |
 //!
-//! What is wrong is answered as `{"error": {"code": "...", "message": "...", ...}}`, with codes that stay.
+//! Errors are answered as `{"error": {"code": "...", "message": "...", ...}}`. The codes are stable.
 
 use std::io;
 use std::sync::Arc;
@@ -27,13 +27,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::{AnnounceError, Announced, Announcement, Updates};
 
-/// Bytes of an announcement. A payload describes weights; it does not carry them.
+/// Maximum bytes of an announcement. A payload describes weights; it does not contain them.
 const ANNOUNCEMENT_BYTES_MAX: usize = 4 << 20;
-/// How long the body of a request may take.
+/// Maximum time for the body of a request to arrive.
 const BODY_MAX: Duration = Duration::from_secs(30);
-/// How long a call waits for a version, if it does not say.
+/// Default of `timeout_s`, in seconds.
 const WAIT_DEFAULT_S: f64 = 60.0;
-/// Longer ones are cut by proxies and forgotten by their callers.
+/// Maximum of `timeout_s`, in seconds. Proxies cut off longer waits.
 const WAIT_MAX_S: f64 = 3600.0;
 
 struct Face {
@@ -46,7 +46,7 @@ struct Face {
 type Shared = State<Arc<Face>>;
 type Answer = Result<Response, Failure>;
 
-/// Answers at `listener` until `end`. Cancel-safe: calls that run are dropped.
+/// Answers requests at `listener` until `end`. Cancel-safe: running calls are dropped.
 pub(super) async fn serve(
     updates: Updates,
     token: Option<String>,
@@ -65,7 +65,7 @@ pub(super) async fn serve(
     axum::serve(listener, router).with_graceful_shutdown(end.cancelled_owned()).await
 }
 
-/// What is wrong with a call.
+/// The reason why a call fails.
 enum Failure {
     Unauthorized,
     Path,
@@ -156,7 +156,7 @@ async fn check_token(State(face): Shared, request: Request, next: Next) -> Respo
     if is_right { next.run(request).await } else { Failure::Unauthorized.into_response() }
 }
 
-/// Takes as long for a near miss as for a far one.
+/// Compares in a time that does not depend on where the first difference is.
 fn same(left: &[u8], right: &[u8]) -> bool {
     let different = left.iter().zip(right).fold(0, |different, (left, right)| different | (left ^ right));
     left.len() == right.len() && different == 0
@@ -169,7 +169,7 @@ async fn status(State(face): Shared) -> Response {
 async fn announce(State(face): Shared, body: Body) -> Answer {
     let reading = tokio::time::timeout(BODY_MAX, to_bytes(body, ANNOUNCEMENT_BYTES_MAX)).await;
     let bytes = reading.map_err(|_elapsed| Failure::Slow)?.map_err(|_too_long| Failure::TooLarge)?;
-    // An array would be read as its fields in order.
+    // serde would read an array as the fields in order.
     if bytes.trim_ascii_start().first().is_some_and(|first| *first != b'{') {
         return Err(Failure::Body("it is no object".to_owned()));
     }

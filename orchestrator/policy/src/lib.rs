@@ -1,4 +1,4 @@
-//! Policy versions: how new weights come into a run.
+//! Policy versions: how a run takes announcements of new weights and brings the weights to its servers.
 //!
 //! ```text
 //!  trainer --POST /v1/policy/announce--> face ----+
@@ -8,18 +8,20 @@
 //!                        GET /v1/policy/wait, display -+   +---> callers
 //! ```
 //!
-//! [`PolicyState`] knows which version is announced and which one the servers have. [`Announcements`] are the
-//! sources that tell it. [`Updates`] brings the newest one to the servers, through whatever implements
-//! [`ApplyVersion`], at the moment that the recipe's mode allows, and tells the run.
+//! [`PolicyState`] holds the announced version and the version that the servers have. [`Announcements`] opens
+//! the sources through which a trainer announces versions. [`Updates`] brings the newest announced version to
+//! the servers, through an implementation of [`ApplyVersion`], when the recipe's mode allows it. Then it
+//! notifies the run.
 //!
 //! # Invariants
-//! Versions rise; one number is one set of weights. The servers' version is published after some server has
-//! it, and never passes the announced one. Every wait of a caller ends at its own deadline or with the run.
+//! Versions only rise, and one number stands for one set of weights. A version is published once at least one
+//! server has it; the published version is never above the announced one. A client's wait ends at its own
+//! deadline or with the run.
 //!
 //! # Deliberately absent
-//! - Weights. An announcement says where they are or how they come; they go from trainer to server.
-//! - What becomes of work that is too old: the rollout decides that, from the versions that it reads here.
-//! - A queue of announcements. A run that is two versions behind needs the newest, not the one between.
+//! - Weights: an announcement only says where they are or how servers get them.
+//! - Decisions about work that is too old: the rollout makes them, from the versions that it reads here.
+//! - A queue of announcements: a run that is two versions behind needs only the newest one.
 
 mod announcement;
 mod config;

@@ -1,4 +1,4 @@
-//! Where announcements come from: an address, a directory, both or neither.
+//! The sources of announcements: an address, a directory, both or neither.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{PolicyError, Updates, face, watched};
 use rolldock_scope::Scope;
 
-/// Where a trainer announces versions, and what it has to present.
+/// Where a trainer announces versions, and the token that it must send.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SourcesConfig {
-    /// Where it is listened for them.
+    /// The address to listen on for announcements.
     pub listen: Option<SocketAddr>,
-    /// What has to be sent as `Authorization: Bearer ...`; nothing if absent.
+    /// The token that a client must send as `Authorization: Bearer ...`; without it no token is needed.
     pub token: Option<String>,
-    /// In which directory it is looked for them.
+    /// The directory that is searched for checkpoints.
     pub watch: Option<PathBuf>,
 }
 
@@ -28,12 +28,13 @@ pub struct Announcements {
 }
 
 impl Announcements {
-    /// Opens what the configuration names; what they hear goes to the state of `updates`.
+    /// Opens the sources that the configuration names. Their announcements go to the state of `updates`.
     ///
-    /// Cancel-safe: dropping it closes what is open.
+    /// Cancel-safe: dropping it closes the sources that are open.
     ///
     /// # Errors
-    /// Where the address is taken, or the directory has no name that servers could be told.
+    /// [`PolicyError::Listen`] if the address cannot be bound. [`PolicyError::Directory`] if the directory
+    /// has no absolute path in UTF-8.
     pub async fn open(config: SourcesConfig, updates: &Updates, scope: &Scope) -> Result<Self, PolicyError> {
         let mut tasks = Vec::new();
         let mut address = None;
@@ -65,13 +66,14 @@ impl Announcements {
         Ok(Self { address, _tasks: tasks })
     }
 
-    /// Where it is listened, once the system has chosen a port for 0.
+    /// The address that is listened on. If the configured port is 0, it has the port that the system chose.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 }
 
-/// Servers are other processes, in other directories, and are told in JSON.
+/// The absolute path of `directory`. Servers are other processes with other working directories, and they get
+/// the path in JSON, which needs UTF-8.
 fn in_full(directory: &Path) -> Result<PathBuf, PolicyError> {
     let cannot =
         |reason| PolicyError::Directory { directory: directory.to_string_lossy().into_owned(), reason };

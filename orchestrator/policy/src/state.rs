@@ -1,8 +1,8 @@
-//! Which version is announced, and which one the servers have.
+//! The announced version, and the version that the servers have.
 //!
 //! # Invariants
-//! Both only rise, and the servers' one never passes the announced one. There is one announcement for one
-//! number.
+//! Both versions only rise, and the servers' version is never above the announced one. Each number has one
+//! announcement.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,28 +14,28 @@ use tokio::time::Instant;
 use super::announcement::check;
 use super::{AnnounceError, Announced, Announcement, PolicyMode};
 
-/// Number of versions whose times are kept; a run is never this many versions behind.
+/// Maximum number of versions whose times are kept. Times of older versions are dropped.
 const VERSIONS_KEPT: usize = 1024;
 
-/// What a run's recipe says of versions.
+/// The settings of a run's recipe for versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PolicyTerms {
     /// When a new version may reach the servers.
     pub mode: PolicyMode,
-    /// Versions that a group may be behind when it counts.
+    /// Maximum number of versions that a group may be behind when it is counted.
     pub max_staleness: u64,
 }
 
 /// The versions at one moment.
 #[derive(Debug, Clone)]
 pub struct Versions {
-    /// The newest that is known; what staleness is counted from at the trainer's side.
+    /// The newest announced version. At the trainer's side, staleness is counted from it.
     pub announced: u64,
-    /// What the servers have, and new tokens are counted as.
+    /// The version that the servers have. New tokens are counted as tokens of this version.
     pub served: u64,
     /// The version that servers are being updated to.
     pub updating: Option<u64>,
-    /// Why no server has the announced version, after they have been tried.
+    /// Why no server has the announced version, if an update to it has failed.
     pub failure: Option<Arc<str>>,
     latest: Option<Arc<Announcement>>,
     times: VecDeque<Times>,
@@ -53,15 +53,15 @@ struct Times {
 pub struct VersionAge {
     /// Its number.
     pub version: u64,
-    /// Versions that have been announced after it.
+    /// The number of versions by which the announced one is newer.
     pub versions_behind: u64,
-    /// Since it was announced.
+    /// Time since it was announced.
     pub announced_for: Duration,
-    /// Since the servers have it; `None` where they never had.
+    /// Time since the servers got it; `None` if they never had it.
     pub served_for: Option<Duration>,
 }
 
-/// The run's policy versions. Clones are of the same ones; reading takes no more than a short lock.
+/// The run's policy versions. Clones share them. A read takes only a short lock.
 #[derive(Debug, Clone)]
 pub struct PolicyState {
     terms: PolicyTerms,
@@ -69,7 +69,7 @@ pub struct PolicyState {
 }
 
 impl PolicyState {
-    /// Servers that have `version` when the run begins.
+    /// The state of a new run, whose servers have `version`.
     pub fn new(terms: PolicyTerms, version: u64) -> Self {
         let now = Instant::now();
         let times = VecDeque::from([Times { version, announced_at: now, served_at: Some(now) }]);
@@ -84,19 +84,20 @@ impl PolicyState {
         Self { terms, versions: Arc::new(watch::Sender::new(versions)) }
     }
 
-    /// Servers that had the version of `last` when the run was left: saying it once more changes nothing.
+    /// The state of a run that continues, whose last announcement was `last`. Announcing it once more changes
+    /// nothing.
     pub fn resumed(terms: PolicyTerms, last: Announcement) -> Self {
         let state = Self::new(terms, last.version);
         state.versions.send_modify(|versions| versions.latest = Some(Arc::new(last)));
         state
     }
 
-    /// What the recipe says.
+    /// The recipe's settings.
     pub fn terms(&self) -> PolicyTerms {
         self.terms
     }
 
-    /// The newest version that is known.
+    /// The newest announced version.
     pub fn announced(&self) -> u64 {
         self.versions.borrow().announced
     }
@@ -106,7 +107,7 @@ impl PolicyState {
         self.versions.borrow().served
     }
 
-    /// Both, and what is being done about them.
+    /// Both versions, and the progress of the update.
     pub fn versions(&self) -> Versions {
         self.versions.borrow().clone()
     }
@@ -116,20 +117,20 @@ impl PolicyState {
         self.versions.borrow().latest.clone()
     }
 
-    /// Changes of them.
+    /// A receiver that is notified when the versions change.
     pub fn subscribe(&self) -> watch::Receiver<Versions> {
         self.versions.subscribe()
     }
 
-    /// Takes a version that is newer than all before; one that is known already, if nothing about it is
-    /// different.
+    /// Takes a version that is newer than all earlier ones. The newest one may be announced again, if nothing
+    /// about it differs.
     pub fn announce(&self, announcement: Announcement) -> Result<Announced, AnnounceError> {
         check(&announcement)?;
         let mut outcome = Ok(Announced::Taken);
         self.versions.send_if_modified(|versions| {
             outcome = versions.take(announcement);
             match outcome {
-                // The driver waits after a failure, and tries again.
+                // The driver may be waiting after a failure; this change makes it try again.
                 Ok(Announced::Again) => versions.failure.take().is_some(),
                 Ok(Announced::Taken) => true,
                 Err(_) => false,
@@ -138,8 +139,8 @@ impl PolicyState {
         outcome
     }
 
-    /// The version after the newest one, of which nothing else is known: for a trainer in this process that
-    /// leaves its servers as they are.
+    /// Announces the version after the newest one by its number alone, and returns the number. It is for a
+    /// trainer in this process that does not change the servers' weights.
     pub fn announce_next(&self) -> u64 {
         let mut next = 0;
         self.versions.send_modify(|versions| {
@@ -149,10 +150,10 @@ impl PolicyState {
         next
     }
 
-    /// Waits until the newest known version is `version` or later. Cancel-safe.
+    /// Waits until the newest announced version is `version` or later. Cancel-safe.
     pub async fn until_announced(&self, version: u64) {
         let mut versions = self.subscribe();
-        // It fails when the sender is gone, which `self` holds.
+        // The wait fails only without a sender, and `self` holds the sender.
         let _ = versions.wait_for(|versions| versions.announced >= version).await;
     }
 
@@ -162,7 +163,7 @@ impl PolicyState {
         let _ = versions.wait_for(|versions| versions.served >= version).await;
     }
 
-    /// How old the last versions are, the oldest first; no more than are kept.
+    /// How old the last versions are, the oldest first. Only the last versions are kept.
     pub fn ages(&self) -> Vec<VersionAge> {
         let now = Instant::now();
         let versions = self.versions.borrow();
@@ -175,7 +176,7 @@ impl PolicyState {
         versions.times.iter().map(age).collect()
     }
 
-    /// What the servers have yet to get: the newest announcement only.
+    /// The newest announcement, if the servers do not have its version yet.
     pub(super) fn pending(&self) -> Option<Arc<Announcement>> {
         let versions = self.versions.borrow();
         versions.latest.clone().filter(|latest| latest.version > versions.served)
@@ -188,7 +189,7 @@ impl PolicyState {
         });
     }
 
-    /// The servers have it.
+    /// Records that the servers have `version`.
     pub(super) fn end_update(&self, version: u64) {
         let now = Instant::now();
         self.versions.send_modify(|versions| {
@@ -200,8 +201,7 @@ impl PolicyState {
         });
     }
 
-    /// Notes that no server got the version. The failure of a version that is no longer the newest is not
-    /// kept.
+    /// Records that no server got `version`. The reason is kept only while `version` is the newest one.
     pub(super) fn fail_update(&self, version: u64, reason: &str) {
         self.versions.send_modify(|versions| {
             versions.updating = None;
@@ -231,7 +231,7 @@ impl Versions {
         }
         let announced_at = Instant::now();
         self.times.push_back(Times { version: announcement.version, announced_at, served_at: None });
-        // What failed was an older one.
+        // An earlier failure was that of an older version.
         self.failure = None;
         self.latest = Some(Arc::new(announcement));
     }

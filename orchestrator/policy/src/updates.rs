@@ -1,13 +1,13 @@
-//! The driver: brings the newest announced version to the servers, when the recipe's mode allows it.
+//! The driver, which brings the newest announced version to the servers when the recipe's mode allows it.
 //!
-//! One task owns the updating, so that a caller that goes away leaves no server half updated. In
-//! `fully_async` it updates as soon as there is a newer version; in the other modes only when the run says
-//! that it stands between two steps. While servers are updated, announcements go on being taken: of several
-//! the newest is next, the others are skipped.
+//! One task runs all updates, so a cancelled caller leaves no server half updated. In `fully_async` it
+//! updates as soon as there is a newer version. In the other modes it updates only when the run reports that
+//! it is between two steps. Announcements are also taken during an update: the newest of them is next, and
+//! the others are skipped.
 //!
 //! # Invariants
-//! A version is published when some server has it and not before; servers that missed it are out of rotation,
-//! which is the updater's affair. At most one update runs at a time.
+//! A version is published only when at least one server has it. The updater keeps servers that missed it out
+//! of rotation. At most one update runs at a time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{Announcement, PolicyError, PolicyMode, PolicyState, PolicyTerms};
 use rolldock_scope::Scope;
 
-/// After an update that no server has got, it is tried again; the pause doubles up to the longest one.
+/// The pause before an update that reached no server is tried again. It doubles up to the maximum.
 const RETRY_PAUSE_MIN: Duration = Duration::from_secs(1);
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60);
 
@@ -46,100 +46,103 @@ pub enum Applied {
         /// The servers that do not have the version.
         missed: Vec<Missed>,
     },
-    /// No server was asked, because the announcement lacks what the method needs.
+    /// The update did not begin: the announcement lacks data that the method needs, or another caller has
+    /// announced a newer version to the updater.
     Refused {
-        /// What it lacks.
+        /// The reason.
         reason: String,
     },
     /// The updater has ended.
     Ended,
 }
 
-/// How far an update is.
+/// The progress of an update.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UpdateProgress {
-    /// What is being done, while one runs.
+    /// The phase of the running update.
     pub phase: Option<String>,
     /// Servers that do not have the version that they should have.
     pub behind: Vec<String>,
 }
 
-/// What brings versions to servers.
+/// Brings versions to servers.
 pub trait ApplyVersion: Send + Sync + 'static {
-    /// Brings every server to a version. It ends by its own deadlines; dropping it may leave servers paused.
+    /// Brings every server to a version. It ends by its own deadlines. Dropping it may leave servers paused.
     fn apply<'a>(&'a self, announcement: &'a Announcement) -> BoxFuture<'a, Applied>;
 
-    /// Servers are to have these weights, or newer ones, before anything is generated: a run goes on, and the
-    /// servers' weights are not known. Asks no server.
+    /// Keeps servers from generating until they have these weights or newer ones. It is called when a run
+    /// continues, because the servers' weights are then unknown. It sends no request.
     fn require(&self, announcement: &Announcement) {
         let _ = announcement;
     }
 
-    /// Finds servers that an earlier life of this process left paused.
+    /// Resumes servers that an earlier process of the run left paused.
     fn recover(&self) -> BoxFuture<'_, ()> {
         future::ready(()).boxed()
     }
 
-    /// Brings servers that missed a version up to it later, until `end`.
+    /// Brings servers that missed a version up to date later, until `end`.
     fn keep_up(self: Arc<Self>, end: CancellationToken) -> BoxFuture<'static, ()> {
         drop(end);
         future::ready(()).boxed()
     }
 
-    /// What it is doing.
+    /// The progress of a running update.
     fn progress(&self) -> UpdateProgress {
         UpdateProgress::default()
     }
 }
 
-/// The run, as far as it has to know of versions.
+/// The part of a run that reacts to new versions.
 pub trait FollowVersion: Send + Sync + 'static {
-    /// Servers are about to be updated: what would be too old then can be cut off before.
+    /// Called before servers are updated to `version`. Work that would be too old afterwards can be cut off
+    /// here.
     fn before_update(&self, version: u64) -> BoxFuture<'_, ()> {
         let _ = version;
         future::ready(()).boxed()
     }
 
-    /// Servers have the version: what is dispatched from here on is of it.
+    /// Called when servers have the version. Every later dispatch belongs to it.
     fn publish<'a>(&'a self, announcement: &'a Announcement) -> BoxFuture<'a, ()>;
 }
 
-/// What is being done about versions.
+/// The state of the update to the newest version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UpdateState {
     /// The servers have the newest version.
     Idle,
-    /// They have not, and the step's end is waited for.
+    /// The newest version is announced, and its update has not begun. In `sync` and `one_step_off` the update
+    /// waits for the end of the step.
     Pending,
-    /// They are getting it.
+    /// The servers are being updated.
     Updating,
-    /// No server has got it; it will be tried again.
+    /// No server got the version. The update will be tried again.
     Failed,
 }
 
-/// The versions, and what is being done about them, as shown to clients.
+/// The versions and the state of the update, as shown to clients.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PolicyStatus {
-    /// What the servers have.
+    /// The version that the servers have.
     pub version: u64,
-    /// The newest that is known.
+    /// The newest announced version.
     pub announced: u64,
-    /// What is being done.
+    /// The state of the update.
     pub state: UpdateState,
-    /// What exactly, while servers are updated.
+    /// The phase of the update, while servers are updated.
     pub phase: Option<String>,
     /// Servers that are kept out until they have the version.
     pub behind: Vec<String>,
     /// Why no server has the announced version.
     pub failure: Option<String>,
-    /// The recipe's.
+    /// The recipe's mode.
     pub mode: PolicyMode,
-    /// The recipe's bound.
+    /// The recipe's staleness bound, in versions.
     pub max_staleness: u64,
 }
 
-/// The running driver. Clones are of the same one; it ends with its scope, or with the last clone.
+/// A handle of the running driver. The driver ends with its scope, or with the last clone of the handle.
 #[derive(Clone)]
 pub struct Updates {
     driver: Arc<Driver>,
@@ -154,10 +157,10 @@ struct Driver {
 }
 
 impl Updates {
-    /// Requires the weights that an earlier life announced last, sets free what it left paused, and begins to
-    /// drive.
+    /// Requires the weights of the last announcement, resumes servers that an earlier process left paused,
+    /// and starts the driver.
     ///
-    /// Cancel-safe: nothing has begun before that is done.
+    /// Cancel-safe: the driver starts only at the end of this call.
     pub async fn start(
         state: PolicyState,
         updater: Arc<dyn ApplyVersion>,
@@ -180,7 +183,7 @@ impl Updates {
         &self.driver.state
     }
 
-    /// What is being done about them.
+    /// The versions and the state of the update.
     pub fn status(&self) -> PolicyStatus {
         let versions = self.driver.state.versions();
         let PolicyTerms { mode, max_staleness } = self.driver.state.terms();
@@ -203,14 +206,14 @@ impl Updates {
         }
     }
 
-    /// The run stands between two steps: a pending version reaches the servers now, in the modes that wait
-    /// for this. Says which version they have then; if the update failed, that is still the old one, and the
-    /// next boundary tries again.
+    /// Reports that the run is between two steps. In `sync` and `one_step_off`, a pending version is brought
+    /// to the servers now. Returns the version that they have afterwards. If the update failed, this is the
+    /// old version, and the next boundary tries again.
     ///
-    /// Cancel-safe: an update that has begun goes on.
+    /// Cancel-safe: an update that has begun continues.
     ///
     /// # Errors
-    /// [`PolicyError::Ended`] where the weight updater has stopped.
+    /// [`PolicyError::Ended`] if the driver has stopped.
     pub async fn at_boundary(&self) -> Result<u64, PolicyError> {
         let state = &self.driver.state;
         if self.boundaries.is_closed() {
@@ -228,7 +231,7 @@ impl Updates {
 impl Driver {
     async fn drive(self: Arc<Self>, mut asked: mpsc::Receiver<oneshot::Sender<()>>, end: CancellationToken) {
         match self.state.terms().mode {
-            // The channel lives as long as the driver, so that its end is seen.
+            // `asked` is not used here, but stays open: `at_boundary` reports an error once it is closed.
             PolicyMode::FullyAsync => self.at_once(&end).await,
             PolicyMode::Sync | PolicyMode::OneStepOff => self.between_steps(&mut asked, &end).await,
         }
@@ -239,7 +242,7 @@ impl Driver {
             if let Some(pending) = self.state.pending() {
                 self.update(&pending).await;
             }
-            // The send fails where the caller has gone away.
+            // The send fails if the caller was cancelled.
             let _ = done.send(());
         }
     }
@@ -264,8 +267,8 @@ impl Driver {
         }
     }
 
-    /// Says whether the version is published. An update that has begun is ended by its own deadlines only:
-    /// cutting it off would leave servers paused.
+    /// Returns whether the version was published. An update that has begun ends only by its own deadlines,
+    /// because cutting it off would leave servers paused.
     async fn update(&self, announcement: &Announcement) -> bool {
         let version = announcement.version;
         let started_at = Instant::now();
@@ -298,8 +301,8 @@ impl Driver {
     }
 }
 
-/// The number of servers that have the version, or why there is none. A fleet without servers has nothing to
-/// get.
+/// The number of servers that have the version, or the reason why no server has it. For a fleet without
+/// servers it is 0.
 fn has_any_server(version: u64, updated: usize, missed: &[Missed]) -> Result<usize, String> {
     for Missed { server, reason } in missed {
         tracing::warn!(version, server, reason, "a server has missed the new weights and is kept out");

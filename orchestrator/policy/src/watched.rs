@@ -1,12 +1,12 @@
-//! Versions by files: a directory in which the trainer leaves checkpoints.
+//! Announces versions from a directory in which the trainer leaves checkpoints.
 //!
-//! A checkpoint is a directory whose name ends in its version's number, `step-7` say; it is announced when
-//! there is a file `READY` in it, which the trainer creates last. Its path is what is announced, its name is
-//! the label. The greatest number counts; those below are passed over, and whether old ones are removed is no
-//! matter.
+//! A checkpoint is a directory whose name ends in the number of its version, for example `step-7`. It is
+//! announced once it contains a file `READY`, which the trainer creates last. The announcement has the
+//! directory's path, and its name as the label. Of several checkpoints only the one with the greatest number
+//! is announced. The trainer may remove old ones.
 //!
 //! # Deliberately absent
-//! Notifications of the file system: checkpoints lie on network file systems, which do not send them.
+//! Notifications of the file system: checkpoints are often on network file systems, which do not send them.
 
 use std::fs;
 use std::io;
@@ -17,14 +17,14 @@ use super::announcement::check;
 use super::{Announcement, PolicyState, version_of_label};
 use rolldock_scope::Scope;
 
-/// The file that says that a checkpoint is whole.
+/// The file that marks a checkpoint as complete.
 const MARKER: &str = "READY";
-/// Between two looks.
+/// The time between two looks at the directory.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// A directory with more in it is not one of checkpoints.
+/// Maximum number of entries; a directory with more of them is not one of checkpoints.
 const ENTRIES_MAX: usize = 1 << 16;
 
-/// Announces what appears in `directory`, until the scope ends. What is there already counts too.
+/// Announces checkpoints in `directory` until the scope ends, including those that are there at the start.
 ///
 /// Cancel-safe.
 pub(super) async fn follow(directory: PathBuf, state: PolicyState, scope: Scope) {
@@ -52,13 +52,13 @@ fn announce(state: &PolicyState, announcement: Announcement) {
     let version = announcement.version;
     match state.announce(announcement) {
         Ok(_) => tracing::info!(version, "a checkpoint is ready"),
-        // A newer version was announced by another source since the look.
+        // Another source has announced a newer version since the look.
         Err(error) => tracing::debug!(%error, "a checkpoint is passed over"),
     }
 }
 
-/// The whole checkpoint with the greatest number above `above`; of two with the same number the first by
-/// name.
+/// The complete checkpoint with the greatest number above `above`. Of two with the same number, it is the
+/// first by name.
 fn newest_ready(directory: &Path, above: u64) -> io::Result<Option<Announcement>> {
     let mut candidates = Vec::new();
     for (count, entry) in fs::read_dir(directory)?.enumerate() {
@@ -75,7 +75,8 @@ fn newest_ready(directory: &Path, above: u64) -> io::Result<Option<Announcement>
     Ok(candidates.into_iter().find(is_ready))
 }
 
-/// `None` for a name that does not end in a number, or that no server could be told.
+/// The announcement of the checkpoint `name`. It is `None` if the name does not end in a valid version, or if
+/// the path is not UTF-8.
 fn announcement_of(directory: &Path, name: &str) -> Option<Announcement> {
     let announcement = Announcement {
         version: version_of_label(name)?,

@@ -1,4 +1,4 @@
-//! The load balancer's weight updater, as the driver sees it.
+//! Adapts the load balancer's weight updater to the driver.
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use super::{
 };
 use rolldock_scope::Scope;
 
-/// Brings versions to a fleet as a recipe says. Its work ends with the scope, which leaves no engine paused.
+/// Brings versions to a fleet in the way that a recipe configures. Its work ends with the scope and leaves no
+/// engine paused.
 #[derive(Debug)]
 pub struct FleetUpdater {
     updater: WeightUpdater,
@@ -39,7 +40,7 @@ impl FleetUpdater {
     }
 }
 
-/// From the recipe's words to the load balancer's.
+/// Converts a recipe's settings to the configuration of the load balancer's updater.
 pub fn update_config(update: &PolicyUpdate) -> UpdateConfig {
     UpdateConfig {
         method: match update.method {
@@ -102,7 +103,7 @@ impl ApplyVersion for FleetUpdater {
 
     fn recover(&self) -> BoxFuture<'_, ()> {
         async move {
-            // A run that pauses no engines resumes none: the trainer may have paused them.
+            // A run that pauses no engines must not resume any, because the trainer may have paused them.
             if !self.pauses {
                 return;
             }

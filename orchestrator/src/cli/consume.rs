@@ -33,7 +33,8 @@ async fn consume(queue: &dyn Queue, args: &ConsumeArgs) -> anyhow::Result<()> {
     let wait = Duration::from_secs(args.wait);
     let mut batches = 0;
     let mut rows = 0;
-    // Leases that are given back in the end; giving them back earlier would take the same rows again.
+    // Leases that are given back at the end. If they were given back earlier, the next take would return
+    // their rows again.
     let mut left = Vec::new();
     while batches < args.max_batches.unwrap_or(u64::MAX) {
         let deadline = (!wait.is_zero()).then(|| Instant::now() + wait);

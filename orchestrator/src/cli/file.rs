@@ -1,4 +1,4 @@
-//! Files that appear under their names only when they are whole.
+//! Files that get their names only when they are complete.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-/// A file that is written beside its name, and gets it when it is whole; one that is dropped before is
-/// deleted.
+/// A file that is written under another name and renamed when it is complete. If it is dropped before that,
+/// it is deleted.
 #[derive(Debug)]
 pub(in crate::cli) struct Unfinished {
     file: File,
@@ -23,19 +23,19 @@ impl Unfinished {
         Ok(Self { file, beside, name: name.to_owned(), is_whole: false })
     }
 
-    /// Where its bytes go; any number of these write one after the other.
+    /// A writer of the file. All writers share one position in the file; use one after the other.
     pub(in crate::cli) fn writer(&self) -> anyhow::Result<io::BufWriter<File>> {
         let file = self.file.try_clone();
         Ok(io::BufWriter::new(file.with_context(|| format!("cannot write {}", self.beside.display()))?))
     }
 
-    /// Throws away what was written.
+    /// Discards the bytes that were written.
     pub(in crate::cli) fn start_again(&self) -> anyhow::Result<()> {
         let emptied = self.file.set_len(0).and_then(|()| io::Seek::rewind(&mut &self.file));
         emptied.with_context(|| format!("cannot write {}", self.beside.display()))
     }
 
-    /// Gives it its name, once it is on the disk; says how long it is.
+    /// Syncs the file, renames it, and returns its length in bytes.
     pub(in crate::cli) fn finish(mut self) -> anyhow::Result<u64> {
         let named = self.file.sync_all().and_then(|()| std::fs::rename(&self.beside, &self.name));
         named.with_context(|| format!("cannot write {}", self.name.display()))?;
@@ -47,13 +47,13 @@ impl Unfinished {
 impl Drop for Unfinished {
     fn drop(&mut self) {
         if !self.is_whole {
-            // Where it cannot be removed, its name says what it is.
+            // If it cannot be removed, its extension `unfinished` shows that it is incomplete.
             let _ = std::fs::remove_file(&self.beside);
         }
     }
 }
 
-/// Standard output whose reader may leave early, as `head` does.
+/// Standard output for which a closed pipe is not an error. A reader such as `head` ends early.
 pub(in crate::cli) struct Pipe(pub(in crate::cli) io::Stdout);
 
 impl Write for Pipe {

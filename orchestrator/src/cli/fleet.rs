@@ -14,14 +14,14 @@ use super::args::{FleetArgs, FleetCommand};
 use crate::report::say;
 use crate::run::Endings;
 
-/// One answer of a watched fleet is waited for no longer.
+/// Maximum wait of one call for a change of the watched fleet.
 const WATCH: Duration = Duration::from_secs(20);
-/// Between two looks at a watched fleet, which changes with every request.
+/// The pause between two calls. A watched fleet changes with every request.
 const WATCH_PAUSE: Duration = Duration::from_millis(500);
-/// A call that waits for nothing is answered within this.
+/// Maximum time of a call, in addition to the wait that it asks for.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
-/// The admin side of a run or a proxy.
+/// A client of the admin address of a run or a proxy.
 struct Admin {
     client: Client,
     base: String,
@@ -113,7 +113,7 @@ pub(super) async fn run(args: FleetArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says the fleet whenever it looks different, until it is interrupted.
+/// Prints the fleet whenever its table changes, until an interrupt.
 async fn watch(admin: &Admin) -> anyhow::Result<()> {
     let watching = async {
         let mut last = String::new();
@@ -134,7 +134,7 @@ async fn watch(admin: &Admin) -> anyhow::Result<()> {
     }
 }
 
-/// A name as one part of a path: that of a server behind a gateway has slashes.
+/// A name encoded as one part of a path. The name of a server behind a gateway contains slashes.
 fn in_path(name: &str) -> String {
     url::form_urlencoded::byte_serialize(name.as_bytes()).collect()
 }

@@ -1,4 +1,4 @@
-//! What is made of the command line's own definition: shell completions and man pages.
+//! Shell completions and man pages, generated from the definition of the command line.
 
 use std::io::Write;
 
@@ -10,15 +10,15 @@ use crate::report::say;
 
 const NAME: &str = "rolldock";
 
-/// `rolldock completions`: writes them to standard output.
+/// `rolldock completions`: writes completions to standard output.
 pub(super) fn completions(args: &CompletionsArgs) {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), NAME, &mut script);
-    // A closed standard output is no reason to fail.
+    // A closed standard output is not an error.
     let _ = std::io::stdout().write_all(&script);
 }
 
-/// `rolldock man`: writes a page per command.
+/// `rolldock man`: writes a page for each command.
 pub(super) fn man(args: &ManArgs) -> anyhow::Result<()> {
     let cannot = || format!("cannot write man pages to {}", args.dir.display());
     std::fs::create_dir_all(&args.dir).with_context(cannot)?;

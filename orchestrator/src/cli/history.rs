@@ -1,4 +1,4 @@
-//! `rolldock ledger`: what became of the dispatches of a run.
+//! `rolldock ledger`: shows the history of a run's dispatches.
 
 mod json;
 mod queue;
@@ -15,10 +15,10 @@ use rolldock_ledger::{DispatchRecord, History};
 
 use queue::QueueSide;
 
-/// What is asked.
+/// The part of the ledger that the user asks for.
 #[derive(Debug, Clone, Copy)]
 enum Question {
-    /// Totals, steps, conservation.
+    /// The whole run: totals, steps and conservation.
     Whole,
     Prompt(PromptUid),
     Row(u64),
@@ -36,7 +36,7 @@ impl Question {
         Ok(row_or_step.unwrap_or(Self::Whole))
     }
 
-    /// Whether it is about a dispatch that has ended in a step, or is in flight.
+    /// Whether the answer includes `dispatch`, which has ended in the step `ended_in` or is in flight.
     fn asks_for(self, dispatch: &DispatchRecord, ended_in: Option<u64>) -> bool {
         match self {
             Self::Whole => false,

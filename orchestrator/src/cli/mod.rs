@@ -1,6 +1,7 @@
-//! The command line: what can be typed, and one module per command that does it.
+//! The command line: arguments, and one module for each command.
 //!
-//! Exit codes: 0 done, 1 failed, 2 wrong usage (options, recipe), 130 interrupted twice.
+//! Exit codes: 0 for success, 1 for a failure, 2 for wrong usage (options or recipe), 130 after a second
+//! interrupt.
 
 mod args;
 mod consume;
@@ -31,7 +32,7 @@ use crate::report::Progress;
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let runtime = match cli.command {
-        // What it passes on has threads of its own; beside them little is to be done.
+        // The proxy passes requests on in threads of its own, so one thread is enough for the rest.
         Command::Proxy(_) => Builder::new_current_thread().enable_all().build(),
         _ => Builder::new_multi_thread().enable_all().build(),
     };
@@ -75,15 +76,15 @@ async fn run_command(cli: Cli) -> ExitCode {
     }
 }
 
-/// Every running request has a connection of its own, and systems start processes with room for about a
-/// thousand: takes as many open files as the system allows.
+/// Raises the limit of open files to the maximum that the system allows. Every running request has its own
+/// connection, and the usual limit of a process is about a thousand.
 pub fn raise_open_files_limit() {
     let limit = getrlimit(Resource::Nofile);
-    // Without the right to do so the first refused connection says what is wrong.
+    // If this fails, the first refused connection reports the problem.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// Something on the command line that clap cannot see.
+/// A mistake on the command line that clap cannot detect.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(pub String);
@@ -93,7 +94,7 @@ fn install_logs(cli: &Cli, progress: &Progress) {
     let writer = progress.log_writer();
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_target(false).with_ansi(colours);
-    // Only a test that runs two commands in one process can have installed one before; it keeps the first.
+    // This fails only in a test that runs two commands in one process. The first subscriber stays.
     let _ = match cli.log_format {
         LogFormat::Text => logs.with_writer(move || writer.clone()).try_init(),
         LogFormat::Json => logs.json().with_writer(move || writer.clone()).try_init(),

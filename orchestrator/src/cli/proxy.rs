@@ -21,15 +21,15 @@ use crate::report::say;
 use crate::run::{Endings, ServingThreads, keep_metrics, of_members, serve_fleet, threads_default};
 use crate::scope::Scope;
 
-/// Control calls are small; one that takes longer says that something is wrong.
+/// Maximum time of a control call. The calls are small, so a longer time means a fault.
 const CONTROL_DEADLINE: Duration = Duration::from_secs(5);
-/// After Ctrl-C or SIGTERM requests that run are finished, for so long; a second one cuts them off.
+/// Maximum time for running requests to finish after Ctrl-C or SIGTERM. A second signal cuts them off.
 const DRAIN: Duration = Duration::from_secs(600);
 
-/// Months; a `Duration` takes it.
+/// The largest time that an option accepts, about four months.
 const SECONDS_MAX: Duration = Duration::from_secs(10_000_000);
 
-/// Every listed server may join: one that does not answer yet is probed until it does.
+/// Lets every listed server join. A server that does not answer yet is probed until it does.
 struct AnyServer;
 
 impl Enlist for AnyServer {
@@ -40,7 +40,7 @@ impl Enlist for AnyServer {
     fn dismiss(&self, _: &str) {}
 }
 
-/// Permits of a server, and how they are found out if they are.
+/// The permits of a server, and the configuration of the search for their number if it is "auto".
 fn loads(words: &str, engine: EngineDialect) -> Result<(u32, Option<AdaptiveConfig>), UsageError> {
     if words == "auto" {
         if engine == EngineDialect::Openai {
@@ -57,7 +57,7 @@ fn loads(words: &str, engine: EngineDialect) -> Result<(u32, Option<AdaptiveConf
     }
 }
 
-/// A time of which there has to be some.
+/// Parses the seconds of `option`, which must be above 0.
 fn seconds(option: &str, seconds: f64) -> Result<Duration, UsageError> {
     let duration = Duration::try_from_secs_f64(seconds).ok();
     let is_sound = |duration: &Duration| !duration.is_zero() && *duration <= SECONDS_MAX;
@@ -131,7 +131,8 @@ fn engine_control(args: &ProxyArgs) -> anyhow::Result<Arc<dyn EngineControl>> {
     })
 }
 
-/// Passes requests on, on threads of their own, until Ctrl-C or SIGTERM; a second one ends what still runs.
+/// Passes requests on, in separate threads, until Ctrl-C or SIGTERM. A second signal ends requests that still
+/// run.
 async fn pass_on(args: &ProxyArgs, balancer: &LoadBalancer, config: ProxyConfig) -> anyhow::Result<()> {
     let end = CancellationToken::new();
     let count = args.threads.unwrap_or_else(threads_default).max(1);

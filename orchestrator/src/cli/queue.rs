@@ -20,13 +20,14 @@ use crate::run::{Endings, ServingThreads, queue_folder, serve_queue_locally, ser
 use crate::scope::Scope;
 use crate::scope::blocking;
 
-/// How long answers that have begun may take to end.
+/// Maximum time for running answers to end.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Where a queue is served if no address is given.
+/// The address at which a queue is served by default.
 const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7070);
 
-/// An inspection is answered now or fails; a consumer outlives its server's restart.
+/// How long calls wait for a server that does not answer. An inspection fails at once; a consumer waits for a
+/// restart of its server.
 const LOOK_PATIENCE: Duration = Duration::ZERO;
 pub(super) const CONSUME_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -51,7 +52,7 @@ pub(super) async fn run(args: QueueArgs) -> anyhow::Result<()> {
     }
 }
 
-/// The server that `source` names, if it is no directory: `unix:PATH` on this host, or a URL.
+/// The server that `source` names: `unix:PATH` on this host, or a URL. `None` if `source` is a directory.
 pub(super) fn remote(
     source: &str,
     token: Option<&str>,
@@ -68,7 +69,8 @@ pub(super) fn remote(
     Ok(Some(Box::new(RemoteQueue::new(config)?)))
 }
 
-/// The server over HTTP that `source` names, if it is no directory: what operators ask goes no other way.
+/// The HTTP server that `source` names; `None` if `source` is a directory. Operators' calls need HTTP, so
+/// `unix:PATH` is an error.
 fn server(source: &str, token: Option<&str>) -> anyhow::Result<Option<RemoteQueue>> {
     if source.starts_with("unix:") {
         let reason = format!("found {source}; expected a directory or an http URL: a server's --listen");
@@ -116,7 +118,7 @@ fn service(token: Option<String>, body_bytes_max: Option<usize>) -> ServiceConfi
     ServiceConfig { token, body_bytes_max: body_bytes_max.unwrap_or(default.body_bytes_max) }
 }
 
-/// Serves until a signal asks for the end; then what is on its way becomes durable.
+/// Serves until a signal requests the end. Then running calls end and their rows become durable.
 async fn until_terminated(
     queue: TransferQueue,
     threads: Option<ServingThreads>,

@@ -1,8 +1,8 @@
-//! `rolldock reward`: the reward room at the command line, over files of JSON lines.
+//! `rolldock reward`: the reward crate at the command line, for files of JSON lines.
 //!
-//! Rows are read, changed and written one at a time (a thousand, where a process or server outside is asked),
-//! so a file may be longer than memory. What a row has besides the keys that are read stays as it was. A row
-//! that is wrong ends the command with its line, and the output is then not there.
+//! Rows are read, changed and written one at a time, or 1,024 at a time for a scorer outside of this process.
+//! A file may therefore be larger than memory. Other keys of a row stay as they are. A wrong row ends the
+//! command with an error that names its line, and no output file is written.
 
 mod advantage;
 mod opinion;
@@ -16,7 +16,7 @@ use crate::report::say;
 use crate::scope::blocking;
 
 pub(super) async fn run(args: RewardArgs) -> anyhow::Result<()> {
-    // Files and processor work, and nothing else runs here.
+    // The command reads files and computes, and nothing else runs in this process.
     blocking("reward command", move || match args.command {
         RewardCommand::Score(args) => score::run(&args),
         RewardCommand::Advantage(args) => advantage::run(&args),
@@ -24,7 +24,7 @@ pub(super) async fn run(args: RewardArgs) -> anyhow::Result<()> {
     .await?
 }
 
-/// Rows that go to standard output stay alone there.
+/// Prints the summary to standard output, or to standard error if the rows go to standard output.
 fn summarise(output: Option<&Path>, summary: &str) {
     match output {
         Some(_) => say(summary),

@@ -10,7 +10,7 @@ use crate::run::{RECIPE_FILE, Run, default_out, queue_folder};
 use crate::scope::Scope;
 use rolldock_ledger::ledger_file;
 
-/// Runs of one recipe that are kept side by side; a further one is refused until some are removed.
+/// Maximum number of directories for runs of one recipe. A further run is an error until some are removed.
 const OUTS_MAX: u32 = 10_000;
 
 pub(super) async fn run(args: RunArgs, progress: &Progress) -> anyhow::Result<()> {
@@ -41,7 +41,7 @@ pub(super) async fn run(args: RunArgs, progress: &Progress) -> anyhow::Result<()
     Ok(())
 }
 
-/// What was named, or else the recipe that the run was left with.
+/// The named recipe, or else the recipe in the directory of the resumed run.
 fn recipe_file(named: Option<PathBuf>, resume: Option<&Path>) -> anyhow::Result<PathBuf> {
     if let Some(file) = named {
         return Ok(file);
@@ -58,10 +58,10 @@ fn is_run(out: &Path) -> bool {
     ledger_file(out).exists()
 }
 
-/// A run continues with its own recipe, or with a changed one whose changes keep its data valid.
+/// Checks that the run in `out` may continue with `recipe`. It may if all changes keep the run's data valid.
 fn check_changes(out: &Path, recipe: &Recipe) -> anyhow::Result<()> {
     let file = out.join(RECIPE_FILE);
-    // A run that was ended before it had written it has done nothing yet.
+    // A run without a recipe file ended before it sent out any prompts.
     if !file.exists() {
         return Ok(());
     }
@@ -89,7 +89,8 @@ fn check_changes(out: &Path, recipe: &Recipe) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A named directory is that of a run, or must be free; unnamed ones are numbered.
+/// The directory of the run. A named directory must have a run with a ledger, or no run. Without a name it is
+/// the first free one of the default directory and its numbered variants.
 fn choose_out(asked: Option<PathBuf>, recipe: &Path) -> anyhow::Result<PathBuf> {
     let holds_run = |out: &Path| out.join(RECIPE_FILE).exists() || queue_folder(out).exists();
     if let Some(out) = asked {

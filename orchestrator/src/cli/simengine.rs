@@ -65,9 +65,9 @@ pub(super) async fn serve(args: SimengineArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The answers to every prompt of the data.
+/// The answers to all prompts of the data.
 fn learn(args: &SimengineArgs, codec: TextCodec) -> anyhow::Result<GrowingKey> {
-    // The scorer of the answers is not known here.
+    // The scorer that will grade the answers is not known here.
     let key = GrowingKey::for_scorer("any");
     if args.data.is_empty() {
         return Ok(key);

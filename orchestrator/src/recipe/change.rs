@@ -1,13 +1,13 @@
-//! What a run may continue with: a changed recipe, judged key by key.
+//! Decides whether a run may continue with a changed recipe, key by key.
 //!
-//! A run that is resumed has rows in its queue, prompts that wait, and tokens that are kept. A key whose
-//! change leaves all of them what they are is allowed; one that changes what comes from here on is allowed
-//! with a warning that says so; one that would make them something else is refused. Every key of a resolved
-//! recipe has its verdict in one table, and a key that is not in it is refused, so that a new key cannot be
-//! left unjudged.
+//! A resumed run has rows in its queue, waiting prompts and kept tokens. A change that affects none of them
+//! is allowed. A change that makes later groups differ from earlier ones is allowed with a warning. A change
+//! that would make the existing rows, prompts or tokens invalid is refused. A table has the verdict of every
+//! key of a resolved recipe. A change of a key that is not in the table is refused, which enforces an entry
+//! for each new key.
 //!
 //! # Deliberately absent
-//! Secrets: they are never written with a resolved recipe, and may change at any time.
+//! Secrets: a resolved recipe does not contain them, and they may change at any time.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,30 +16,30 @@ use toml::{Table, Value};
 
 use super::Recipe;
 
-/// Characters of a value that are shown.
+/// Maximum number of characters of a value that are shown.
 const SHOWN_MAX: usize = 120;
 
-/// What a changed key means for a run that continues.
+/// The effect of a changed key on a run that continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing that is there depends on it.
+    /// Nothing that exists depends on the key.
     Allowed,
-    /// What comes from here on is not what came before; how.
+    /// Later groups differ from earlier ones. The text says how.
     Warned(&'static str),
-    /// What is there would mean something else; how.
+    /// Existing data would become invalid. The text says how.
     Refused(&'static str),
 }
 
-/// One key that is not as it was.
+/// A key whose value has changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// Dotted.
+    /// The dotted key.
     pub key: String,
     /// The old value as TOML; `None` if the key was absent.
     pub old: Option<String>,
     /// The new value as TOML; `None` if the key is absent.
     pub new: Option<String>,
-    /// What it means.
+    /// The effect of the change.
     pub verdict: Verdict,
 }
 
@@ -63,10 +63,10 @@ fn shown(value: Option<&str>) -> String {
     value.chars().take(SHOWN_MAX).chain("...".chars()).collect()
 }
 
-/// Every key that is not the same in both recipes, in order of the keys.
+/// The keys that differ between both recipes, in order.
 ///
 /// # Errors
-/// Where TOML has no way to write a value, as [`Recipe::to_toml`].
+/// The errors of [`Recipe::to_toml`].
 pub fn changes(old: &Recipe, new: &Recipe) -> Result<Vec<Change>, toml::ser::Error> {
     let (old_leaves, new_leaves) = (leaves(old)?, leaves(new)?);
     let mut keys: Vec<&String> = old_leaves.keys().chain(new_leaves.keys()).collect();
@@ -93,7 +93,7 @@ fn gather(table: &Table, prefix: &str, found: &mut BTreeMap<String, Value>) {
         let key = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
         match value {
             Value::Table(inner) => gather(inner, &key, found),
-            // A list of one and the one alone are two ways to write the same.
+            // A list of one text equals the text alone.
             Value::Array(items) if let [only @ Value::String(_)] = items.as_slice() => {
                 found.insert(key, only.clone());
             }
@@ -104,13 +104,14 @@ fn gather(table: &Table, prefix: &str, found: &mut BTreeMap<String, Value>) {
     }
 }
 
-/// The verdict on `key`: that of its own line, or else of the longest `prefix.*` that it is under.
+/// The verdict on `key`, from the entry of the key itself, or else from the longest `prefix.*` that covers
+/// it.
 fn verdict_of(key: &str) -> Option<Verdict> {
     let covers = |pattern: &str| match pattern.strip_suffix(".*") {
         None => key == pattern,
         Some(prefix) => key == prefix || key.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('.')),
     };
-    // A line of its own beats what it is under.
+    // An entry of the key itself has precedence over one with a prefix.
     let strength = |pattern: &str| (!pattern.ends_with(".*"), pattern.len());
     let lines = VERDICTS.iter().flat_map(|(patterns, verdict)| patterns.iter().map(move |p| (*p, *verdict)));
     lines.filter(|(pattern, _)| covers(pattern)).max_by_key(|(pattern, _)| strength(pattern)).map(|(_, v)| v)
@@ -129,7 +130,7 @@ const COLLECTED: &str = "steps are collected differently from here on, beginning
 const MEASURED: &str = "figures of validations do not compare with those before";
 const SIMULATED: &str = "the simulated servers answer differently from here on";
 
-/// A key, or all keys under one (`prefix.*`), with its verdict.
+/// Keys with their verdicts. `prefix.*` stands for all keys below `prefix`.
 const VERDICTS: &[(&[&str], Verdict)] = &[
     (
         &["model.name"],

@@ -1,12 +1,12 @@
-//! Values that are out of range, or right one by one and wrong together.
+//! Checks of single values and of combinations of values.
 //!
-//! Everything is looked at before anything is reported, so that a recipe is mended in one go. What parses but
-//! has no code behind it yet is refused here, by name: a key that is read and ignored would be a lie.
+//! All mistakes are reported together, so an author can mend the recipe at once. A value that parses but is
+//! not implemented yet is refused here by name and not ignored.
 //!
 //! # Invariants
-//! A recipe that passes cannot wait for itself: no request needs more permits than a server has, no step
-//! needs more groups than it may draw, and no put waits for room that no consumer will make. Numbers that
-//! size memory or become a `Duration` are bounded.
+//! A recipe that passes these checks cannot block itself: no request needs more permits than a server has, no
+//! step needs more groups than it may draw, and no put waits for room that no consumer frees. Numbers that
+//! determine an amount of memory or become a `Duration` are bounded.
 
 mod fleet;
 mod policy;
@@ -19,7 +19,7 @@ use super::{Files, Recipe, RecipeError};
 use crate::engine::SamplingParams;
 use crate::rollout::{Launch, RequestShape};
 
-// Larger numbers than these are slips of the finger, and some would be allocated at once.
+// Larger numbers are typing mistakes, and for some of them memory would be allocated at once.
 const WORKERS_MAX: usize = 4096;
 const PROMPTS_PER_WORKER_MAX: usize = 1 << 16;
 const SAMPLES_PER_PROMPT_MAX: usize = 1 << 12;
@@ -27,7 +27,7 @@ const BATCH_GROUPS_MAX: usize = 1 << 20;
 const GEN_BATCHES_MAX: usize = 1 << 16;
 const TOKENS_MAX: usize = 1 << 24;
 const ATTEMPTS_MAX: usize = 100;
-/// Months; a `Duration` takes it.
+/// About four months, which fits into a `Duration`.
 const SECONDS_MAX: f64 = 1e7;
 
 struct Checks<'a> {
@@ -44,7 +44,7 @@ impl Checks<'_> {
     }
 }
 
-/// All complaints at once.
+/// Runs all checks and returns all complaints.
 pub(super) fn check(recipe: &Recipe, layers: &Layers) -> Result<(), RecipeError> {
     let mut checks = Checks { layers, complaints: Vec::new() };
     fleet::check(recipe, &mut checks);
@@ -118,7 +118,7 @@ fn check_sampling(sampling: &SamplingParams, key: &str, checks: &mut Checks<'_>)
     });
 }
 
-/// Greedy samples of one prompt are one sample, several times.
+/// Checks uses of temperature 0, at which all samples of a prompt are equal.
 fn check_greedy(recipe: &Recipe, checks: &mut Checks<'_>) {
     let rollout = &recipe.rollout;
     let grouped = rollout.request == RequestShape::Group;

@@ -1,30 +1,30 @@
-//! The recipe's words that no room below knows.
+//! Values of recipe keys that no other module defines.
 
 use serde::{Deserialize, Serialize};
 
-/// How the embedded fleet is reached.
+/// How requests reach the simulated fleet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transport {
-    /// By function calls.
+    /// Requests are function calls.
     #[default]
     InProcess,
     /// The servers listen on loopback sockets.
     Http,
 }
 
-/// What a step short of its target does to the run.
+/// What happens when a step ends short of its target.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnShort {
-    /// It is reported and the run goes on.
+    /// It is reported, and the run continues.
     #[default]
     Short,
     /// The run ends with an error.
     Error,
 }
 
-/// How rewards become advantages: the published estimators by name.
+/// The published estimators of advantages from rewards.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AdvantageEstimator {
@@ -33,9 +33,9 @@ pub enum AdvantageEstimator {
     Grpo,
     /// Relative to the group's mean.
     GrpoNoStd,
-    /// Relative to the group's mean; the trainer's loss must not divide by lengths either.
+    /// Relative to the group's mean, as in `GrpoNoStd`. The trainer's loss must not divide by lengths.
     DrGrpo,
-    /// Relative to the mean of the others.
+    /// Relative to the mean of the group's other samples.
     Rloo,
     /// Relative to the group's mean, in units of the batch's standard deviation.
     ReinforcePlusPlusBaseline,

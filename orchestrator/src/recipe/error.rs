@@ -1,24 +1,24 @@
-//! Complaints about a recipe, shown with the line they are about.
+//! Errors of recipes. A complaint is shown with the line of the recipe that it is about.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// One thing that is wrong.
+/// A mistake in a recipe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Complaint {
-    /// A file, or the option that was given.
+    /// The file or the command-line option with the mistake.
     pub source: String,
-    /// Counted from 1; `None` where nothing was written, such as a missing key.
+    /// The line, counted from 1; `None` if there is no line, for example for a missing key.
     pub line: Option<usize>,
-    /// Counted from 1.
+    /// The column, counted from 1.
     pub column: usize,
-    /// The line itself.
+    /// The text of the line.
     pub text: String,
-    /// Length of the part that is wrong, characters.
+    /// Length of the wrong part, in characters.
     pub length: usize,
     /// The dotted key.
     pub key: String,
-    /// What is wrong and what was expected.
+    /// The mistake, and the value that was expected.
     pub message: String,
 }
 
@@ -42,15 +42,17 @@ impl fmt::Display for Complaint {
 /// Why a recipe cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RecipeError {
-    /// The recipe itself cannot be read; a base that cannot is a complaint about the line that names it.
+    /// The recipe itself cannot be read. For a `base` that cannot be read, the error is a complaint about the
+    /// line that names it.
     #[error("cannot read recipe file={path}: {reason}")]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// The operating system's words, or what is wrong with its bytes.
+        /// The operating system's error, or the reason why its bytes are not a recipe.
         reason: String,
     },
-    /// Not TOML, a bad `base`, unknown keys, wrong types, or values that do not go together.
+    /// The recipe is not TOML, has a bad `base`, unknown keys, wrong types, bad values, or values that
+    /// contradict each other.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n\n"))]
     Wrong(Vec<Complaint>),
 }

@@ -1,8 +1,7 @@
-//! Layers of a recipe, and where each value was written.
+//! The layers of a recipe, with the place of each value.
 //!
-//! Every layer keeps its text and the spans of its keys beside its values. The values of all layers are
-//! merged and read by serde once; what is wrong with a key is then shown in the strongest layer that writes
-//! it.
+//! Each layer keeps its text, its values and the spans of its keys. The values of all layers are merged and
+//! read by serde once. A mistake in a key is then shown in the strongest layer that sets the key.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -13,12 +12,12 @@ use toml_edit::{Document, Item};
 
 use super::{Complaint, LoadOptions, RecipeError};
 
-/// A `base` chain longer than this is a mistake.
+/// Maximum number of bases in a chain. A longer chain is a mistake.
 const BASES_MAX: usize = 16;
-/// A recipe larger than this is some other file, a data set perhaps.
+/// Maximum bytes of a recipe. A larger file is something else, for example a data set.
 const RECIPE_BYTES_MAX: u64 = 1 << 20;
 
-/// One text that sets keys.
+/// One text that sets keys: a file or an option.
 struct Layer {
     source: String,
     /// The folder of the file; `None` for keys from the command line.
@@ -54,7 +53,8 @@ impl Layers {
         Ok(Self { layers, name: path.display().to_string() })
     }
 
-    /// The folder of the file whose value for `key` counts; `None` where it was typed on the command line.
+    /// The folder of the file that sets the used value of `key`; `None` if the command line or no layer sets
+    /// it.
     pub(super) fn folder_of(&self, key: &[&str]) -> Option<&Path> {
         let (first, rest) = key.split_first()?;
         let writes = |layer: &Layer| {
@@ -64,7 +64,7 @@ impl Layers {
         self.layers.iter().rev().find(|layer| writes(layer).is_some())?.folder.as_deref()
     }
 
-    /// Merges the layers and reads the whole.
+    /// Merges the layers and deserialises the result.
     pub(super) fn resolve<T: DeserializeOwned>(&self) -> Result<T, RecipeError> {
         let mut merged = Table::new();
         for layer in &self.layers {
@@ -82,9 +82,10 @@ impl Layers {
         })
     }
 
-    /// A complaint about `key`, placed where its strongest layer writes it.
+    /// A complaint about `key`, at its place in the strongest layer that sets it.
     pub(super) fn complain(&self, key: &[String], message: String) -> Complaint {
-        // A key of a table that is written short, as its main key alone, stands where the table does.
+        // A table can be written as the value of its main key alone. Its keys then have the place of that
+        // value.
         for length in (2.min(key.len())..=key.len()).rev() {
             let written = &key[..length];
             for layer in self.layers.iter().rev() {
@@ -141,7 +142,7 @@ fn path_beside(layer: &Layer, name: &str) -> PathBuf {
     layer.folder.as_deref().unwrap_or(Path::new("")).join(name)
 }
 
-/// The path by which two spellings of one existing file are equal.
+/// A path that is equal for all spellings of one existing file.
 fn identity(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
@@ -181,7 +182,7 @@ impl Layer {
                 message: message.to_owned(),
             }])
         };
-        // A second line could set keys that a complaint about the first line does not show.
+        // Only one line is allowed: a complaint could not show keys that a second line sets.
         if set.contains(['\n', '\r']) {
             return Err(wrong("expected one line, key=value"));
         }
@@ -193,7 +194,7 @@ impl Layer {
         if Document::parse(as_toml.clone()).is_ok() {
             return Self::parse(source, None, as_toml);
         }
-        // A bare word: the shell has eaten the quotes, or the user never typed them.
+        // The value is a word without quotes. The shell may have removed them.
         Self::parse(source, None, format!("{} = {}", key.trim(), Value::from(value.trim())))
     }
 
@@ -215,7 +216,7 @@ impl Layer {
         Ok(Self { source, folder, text, spans, values })
     }
 
-    /// Bytes of the value (or of the key alone, where that is what is wrong).
+    /// The byte range of the value, or of the key if `key_alone` is set.
     fn locate(&self, key: &[String], key_alone: bool) -> Option<std::ops::Range<usize>> {
         let mut item: &Item = self.spans.as_item();
         let mut key_span = None;
@@ -257,7 +258,7 @@ fn place(text: &str, offset: usize) -> (usize, usize, String) {
     let line = before.matches('\n').count() + 1;
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
     let column = before[line_start..].chars().count() + 1;
-    // One character for one character, so that the carets stay below what they mean.
+    // Each character is replaced by exactly one, which keeps the carets below the right characters.
     let printable = |character: char| match character {
         '\t' => ' ',
         other if other.is_control() => char::REPLACEMENT_CHARACTER,
@@ -292,7 +293,7 @@ fn quoted_after(message: &str, start: &str) -> Option<String> {
     Some(rest.split_once('`')?.0.to_owned())
 }
 
-/// Adds the nearest of the names that serde lists.
+/// Adds to the message the most similar one of the names that serde lists.
 fn with_suggestion(message: &str) -> String {
     let Some((head, expected)) = message.split_once("expected ") else { return message.to_owned() };
     let Some(wrong) = quoted_after(head, "`") else { return message.to_owned() };
@@ -304,7 +305,7 @@ fn with_suggestion(message: &str) -> String {
     }
 }
 
-/// Levenshtein's.
+/// The Levenshtein distance.
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.chars().count()).collect();
     for (i, from) in a.chars().enumerate() {
@@ -319,7 +320,7 @@ fn distance(a: &str, b: &str) -> usize {
     row[row.len() - 1]
 }
 
-/// The parser names types of Rust; an author of recipes need not know them.
+/// Replaces names of Rust types in a parser's message with plain words.
 fn in_plain_words(message: &str) -> String {
     let Some((found, expected)) = message.rsplit_once("expected ") else { return message.to_owned() };
     let words = match expected {

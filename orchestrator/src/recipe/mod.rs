@@ -1,19 +1,19 @@
 //! Recipes: TOML files that name a data set, a fleet, a reward and a queue.
 //!
-//! [`Recipe::load`] reads layers (the `base` chain, the file, `--set`, `--endpoint`; later ones win), merges
-//! them, and checks the whole. Every complaint says where the value was written: file, line, key, and what
-//! was expected.
+//! [`Recipe::load`] reads layers, merges them, and checks the result. The layers are the `base` chain, the
+//! file, `--set` and `--endpoint`; later ones have precedence. Each complaint names the file, the line and
+//! the key of the value, and the value that was expected.
 //!
 //! # Paths
-//! A relative data file, tokenizer or chat template is looked for beside the file that names it (a `base` may
-//! live elsewhere), then beside the recipe, then in the current directory. What `--set` names is typed in a
-//! shell, so there the current directory comes first. The first that exists counts; a name found nowhere
-//! stays as written, for it may be a hub id, and its reader complains. `run.out` and `policy.watch` are
-//! relative to the current directory.
+//! A relative path of a data file, a fleet file, a tokenizer or a chat template is resolved in the folder of
+//! the file that names it (which may be a `base`), then in the recipe's folder, then in the current
+//! directory. For a value of `--set`, the current directory is first. The first path that exists is used. A
+//! name that is not found stays as it is, because it may be a hub id; the code that opens it reports the
+//! error. `run.out` and `policy.watch` are relative to the current directory.
 //!
 //! # Deliberately absent
-//! Whether files, tokenizer and servers exist is not checked here: a recipe can be read and printed on a
-//! machine that has none of them.
+//! Checks that files, tokenizer and servers exist: a recipe can be read and printed on a machine without
+//! them.
 
 mod change;
 mod checks;
@@ -35,12 +35,12 @@ pub use sections::{
 
 use layers::Layers;
 
-/// What the command line adds to a recipe.
+/// The settings that the command line adds to a recipe.
 #[derive(Debug, Clone, Default)]
 pub struct LoadOptions {
-    /// `key=value`, each as one line of TOML; a value that is no TOML counts as a string.
+    /// `key=value`, each as one line of TOML. A value that is not valid TOML is read as a string.
     pub set: Vec<String>,
-    /// Replace `fleet.endpoints`, and the simulated fleet.
+    /// URLs that replace `fleet.endpoints` and the simulated fleet.
     pub endpoints: Vec<String>,
 }
 
@@ -48,8 +48,8 @@ impl Recipe {
     /// Reads, merges and checks a recipe.
     ///
     /// # Errors
-    /// [`RecipeError::Unreadable`] where `path` itself cannot be read; else [`RecipeError::Wrong`] with
-    /// everything that could be found wrong, each at its place.
+    /// [`RecipeError::Unreadable`] if `path` itself cannot be read. Otherwise [`RecipeError::Wrong`] with all
+    /// mistakes that were found, each with its place.
     pub fn load(path: &Path, options: &LoadOptions) -> Result<Self, RecipeError> {
         let layers = Layers::read(path, options)?;
         let mut recipe: Self = layers.resolve()?;
@@ -58,10 +58,11 @@ impl Recipe {
         Ok(recipe)
     }
 
-    /// The resolved recipe as TOML, defaults filled in, secrets left out. It loads again to the same recipe.
+    /// The resolved recipe as TOML, with defaults and without secrets. Except for the secrets, it loads as
+    /// the same recipe.
     ///
     /// # Errors
-    /// Where TOML has no way to write a value: a path that is not UTF-8, an integer above `i64::MAX`.
+    /// If TOML cannot represent a value: a path that is not UTF-8, or an integer above `i64::MAX`.
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
         toml::to_string_pretty(self)
     }

@@ -1,4 +1,4 @@
-//! What a person sees: a live line while a step runs, a table when it ends.
+//! Output for people: a live line while a step runs, and a table when it ends.
 
 mod progress;
 mod table;
@@ -6,7 +6,7 @@ mod table;
 pub use progress::{LogWriter, Progress};
 pub use table::{step_table, validation_line};
 
-/// Prints a text for people on standard output. A closed standard output is no reason to fail.
+/// Prints a text on standard output. A closed standard output is not an error.
 pub fn say(text: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stdout(), "{text}");

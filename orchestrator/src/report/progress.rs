@@ -1,4 +1,4 @@
-//! The live line. Drawn on standard error and only on a terminal; logs are printed above it.
+//! The live line. It is drawn on standard error, and only on a terminal. Logs are printed above it.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,19 +12,19 @@ use tokio_util::sync::CancellationToken;
 
 use crate::rollout::{Counts, Hold, Phase, RolloutView};
 
-/// How often the line is redrawn: often enough to look alive, rarely enough to cost nothing.
+/// The time between two updates of the line.
 const REDRAW: Duration = Duration::from_millis(250);
 
-/// Owns the terminal's last line; clones share it.
+/// A handle of the terminal's last line, which clones share.
 #[derive(Clone, Debug)]
 pub struct Progress {
     bars: MultiProgress,
-    /// What is logged is kept there too, once a run has a directory.
+    /// The file to which logs are also written, once a run has a directory.
     log: Arc<Mutex<Option<File>>>,
 }
 
 impl Progress {
-    /// A display; `visible = false` draws nothing.
+    /// Creates a display. With `visible = false` it draws nothing.
     pub fn new(visible: bool) -> Self {
         let target = if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         Self { bars: MultiProgress::with_draw_target(target), log: Arc::default() }
@@ -33,7 +33,7 @@ impl Progress {
     /// Shows a step until `done` is cancelled. Cancel-safe.
     pub async fn follow(&self, step: u64, view: RolloutView, done: CancellationToken) {
         let bar = self.bars.add(ProgressBar::new(0));
-        // The template is a constant; an error in it leaves the default style.
+        // The template is a constant. If it had an error, the default style would be used.
         if let Ok(style) = ProgressStyle::with_template("{prefix} [{bar:28}] {pos}/{len} valid  {msg}") {
             bar.set_style(style.progress_chars("=> "));
         }
@@ -65,20 +65,19 @@ impl Progress {
         bar.finish_and_clear();
     }
 
-    /// Keeps what is logged from here on in a file too, behind what earlier lives of the run have logged.
-    /// Blocks.
+    /// Also appends all later logs to `file`. It keeps the logs of earlier lives of the run. Blocks.
     pub fn keep_log(&self, file: &Path) -> io::Result<()> {
         *self.log.lock() = Some(OpenOptions::new().create(true).append(true).open(file)?);
         Ok(())
     }
 
-    /// A writer for logs that keeps the live line below them.
+    /// A writer for logs, which are printed above the live line.
     pub fn log_writer(&self) -> LogWriter {
         LogWriter { bars: self.bars.clone(), log: Arc::clone(&self.log) }
     }
 }
 
-/// Why nothing new is sent out, if that is so.
+/// The reason why no new groups are sent out, or an empty text.
 fn hold_words(counts: Counts) -> &'static str {
     match counts.hold {
         None => "",
@@ -96,7 +95,7 @@ pub struct LogWriter {
 
 impl io::Write for LogWriter {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-        // A full disk is no reason to be silent on the terminal.
+        // An error of the file, for example a full disk, must not suppress logs on the terminal.
         let _ = self.log.lock().as_mut().map(|log| log.write_all(text));
         self.bars.suspend(|| io::stderr().write_all(text))?;
         Ok(text.len())

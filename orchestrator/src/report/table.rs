@@ -7,7 +7,7 @@ use rolldock_dispatch::StepEnd;
 
 use crate::rollout::StepMetrics;
 
-/// Servers listed one by one; a larger fleet is summarised.
+/// Maximum number of servers that are listed one by one. A larger fleet is summarised.
 const SERVERS_LISTED_MAX: usize = 16;
 
 fn share(part: u64, whole: u64) -> String {
@@ -17,7 +17,7 @@ fn share(part: u64, whole: u64) -> String {
     format!("{:.1} %", 100.0 * part as f64 / whole as f64)
 }
 
-/// 1234567 as "1,234,567".
+/// Formats a number with separators: 1234567 as "1,234,567".
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -43,7 +43,7 @@ fn ending(end: StepEnd) -> &'static str {
     }
 }
 
-/// What a step did, for a terminal.
+/// Formats the results of a step as a table for a terminal.
 pub fn step_table(metrics: &StepMetrics) -> String {
     let mut table = Table::new();
     table.load_style(presets::UTF8_BORDERS_ONLY);
@@ -191,7 +191,8 @@ fn server_lines(metrics: &StepMetrics) -> String {
     or_dash(&lines.join("\n")).to_owned()
 }
 
-/// One line for a validation: mean accuracy over all samples, and the share of prompts with a right one.
+/// One line for a validation: the mean accuracy over all samples, and the share of prompts with a right
+/// sample.
 pub fn validation_line(step: u64, samples_per_prompt: u32, accs: &[Vec<f32>]) -> String {
     let samples: Vec<f32> = accs.iter().flatten().copied().collect();
     let mean = samples.iter().sum::<f32>() / samples.len().max(1) as f32;

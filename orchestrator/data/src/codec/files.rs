@@ -1,7 +1,7 @@
-//! Finds a tokenizer's files: built in, in a folder, or in the hub's local cache.
+//! Finds a tokenizer's files, which are built in, in a folder, or in the hub's local cache.
 //!
 //! Deliberately absent: downloading. A run must not depend on a server of the hub, and the hub's own tool
-//! knows about tokens, mirrors and resuming.
+//! handles tokens, mirrors and resuming.
 
 use std::env;
 use std::fs;
@@ -16,21 +16,21 @@ use crate::DataError;
 const BUILTIN_TOKENIZER: &str = include_str!("../../../../data/tokenizer/tokenizer.json");
 const BUILTIN_CONFIG: &str = include_str!("../../../../data/tokenizer/tokenizer_config.json");
 
-/// The texts of the files that make a tokenizer.
+/// The contents of a tokenizer's files.
 pub(super) struct TokenizerFiles {
-    /// For messages: the folder, or `builtin`.
+    /// The folder or `builtin`, for messages.
     pub(super) origin: String,
     /// `tokenizer.json`.
     pub(super) tokenizer: String,
-    /// `tokenizer_config.json`, as far as we read it.
+    /// The keys of `tokenizer_config.json` that are used.
     pub(super) config: TokenizerConfig,
-    /// `chat_template.jinja`; it wins over the one in the configuration.
+    /// `chat_template.jinja`. It has precedence over the template in the configuration.
     pub(super) template: Option<String>,
     /// `eos_token_id` of `generation_config.json`.
     pub(super) generation_eos_ids: Vec<u32>,
 }
 
-/// The keys of `tokenizer_config.json` that matter here; the others are many and change.
+/// The keys of `tokenizer_config.json` that are used here. Other keys are ignored.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct TokenizerConfig {
     #[serde(default)]
@@ -45,7 +45,7 @@ pub(super) struct TokenizerConfig {
     pub(super) chat_template: Option<ConfiguredTemplate>,
 }
 
-/// Older files write a special token as an object.
+/// A special token. Older files write it as an object.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum SpecialToken {
@@ -61,7 +61,7 @@ impl SpecialToken {
     }
 }
 
-/// One template, or several with names of which `default` is meant.
+/// One template, or several with names, of which `default` is used.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum ConfiguredTemplate {
@@ -87,7 +87,7 @@ impl ConfiguredTemplate {
 }
 
 impl TokenizerFiles {
-    /// Reads what `name` stands for: `builtin`, a folder, a `tokenizer.json` or a hub id.
+    /// Reads the files of `name`, which is `builtin`, a folder, a `tokenizer.json` or a hub id.
     pub(super) fn locate(name: &str) -> Result<Self, DataError> {
         if name == "builtin" {
             return Ok(Self {
@@ -134,7 +134,7 @@ impl TokenizerFiles {
     }
 }
 
-/// The text of a file that may be absent.
+/// Reads a text file; `None` if it does not exist.
 pub(super) fn read_text(file: &Path) -> Result<Option<String>, DataError> {
     match fs::read_to_string(file) {
         Ok(text) => Ok(Some(text)),
@@ -148,7 +148,7 @@ fn parse<'json, T: Deserialize<'json>>(file: &str, text: &'json str) -> Result<T
         .map_err(|error| DataError::Tokenizer { file: file.to_owned(), reason: error.to_string() })
 }
 
-/// One id or a list of them.
+/// The ids of `eos_token_id`, which is one id or a list.
 fn eos_token_ids(generation_config: &Value) -> Vec<u32> {
     let to_id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
     match &generation_config["eos_token_id"] {
@@ -157,7 +157,7 @@ fn eos_token_ids(generation_config: &Value) -> Vec<u32> {
     }
 }
 
-/// The folder of a hub id's files, as the hub's own library lays them out.
+/// The folder of a hub id's files, in the cache layout of the hub's own library.
 fn cached_snapshot(name: &str) -> Result<PathBuf, DataError> {
     let missing = |reason: String| DataError::TokenizerMissing { name: name.to_owned(), reason };
     if !is_hub_id(name) {
@@ -183,7 +183,7 @@ fn cached_snapshot(name: &str) -> Result<PathBuf, DataError> {
     }
 }
 
-/// `organisation/name` or `name`, with the hub's characters.
+/// Whether `name` has the form `organisation/name` or `name` and only characters that the hub allows.
 fn is_hub_id(name: &str) -> bool {
     let is_part = |part: &str| {
         !part.is_empty()

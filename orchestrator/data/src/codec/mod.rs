@@ -1,12 +1,13 @@
-//! Text to token ids and back, as the model's servers do it.
+//! Converts text to token ids and back, in the way that the model's servers do it.
 //!
-//! Ids are what the rollout works with; text is for people and rewards. Nothing here ever encodes a text that
-//! was decoded from a response, since that gives other ids.
+//! The rollout works with ids; text is for people and rewards. A text that was decoded from a response is
+//! never encoded again, because this can give other ids.
 //!
 //! # Invariants
-//! - [`TextCodec::decode_tail`] gives the end of what [`TextCodec::decode`] gives, character by character.
-//! - A prompt's ids do not depend on the clock, nor on truncation or padding that a tokenizer's file asks
-//!   for.
+//! - [`TextCodec::decode_tail`] returns exactly the last characters of the text that [`TextCodec::decode`]
+//!   returns.
+//! - A prompt's ids do not depend on the clock, or on settings for truncation and padding in a tokenizer's
+//!   file.
 
 use std::path::{Path, PathBuf};
 
@@ -19,30 +20,30 @@ use crate::{DataError, Message, PromptContent};
 use files::{SpecialToken, TokenizerConfig, TokenizerFiles};
 use template::{ChatTemplate, TemplateTokens};
 
-/// Characters that a cut in the middle of one can spoil at the start of a tail: a UTF-8 character has at most
-/// three bytes after its first, and each becomes a character of its own.
+/// Maximum number of wrong characters at the start of a tail that begins within a character. A UTF-8
+/// character has at most three bytes after its first, and each of them becomes a character of its own.
 const SPOILT_CHARS_MAX: usize = 3;
 
-/// What [`TextCodec::open`] needs to know.
+/// Configuration for [`TextCodec::open`].
 #[derive(Debug, Clone)]
 pub struct CodecConfig {
-    /// A folder, a `tokenizer.json`, a hub id that is in the local cache, or `builtin`.
+    /// A folder, a `tokenizer.json`, a hub id in the local cache, or `builtin`.
     pub tokenizer: String,
-    /// Which chat template prompts go through.
+    /// The chat template for prompts.
     pub chat_template: TemplateChoice,
-    /// What templates that print the date are told, in seconds since 1970; they fail without it.
+    /// The time that templates with a date print, in seconds since 1970. Without it such a template fails.
     pub unix_seconds: Option<i64>,
 }
 
 /// Where the chat template comes from.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum TemplateChoice {
-    /// The tokenizer's own; where it has none, prompts go raw.
+    /// The tokenizer's own template. If it has none, prompts stay raw.
     #[default]
     Auto,
-    /// Prompts go raw: their messages' contents, joined by line feeds.
+    /// No template: a prompt is the contents of its messages, joined by line feeds.
     Raw,
-    /// A Jinja file.
+    /// A template in a Jinja file.
     File(PathBuf),
 }
 
@@ -60,13 +61,13 @@ impl From<&str> for TemplateChoice {
 /// A prompt as text and as ids.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodedPrompt {
-    /// What was encoded.
+    /// The text that was encoded.
     pub text: String,
     /// Its token ids.
     pub ids: Vec<u32>,
 }
 
-/// A tokenizer with its chat template. Shared by threads; every method takes `&self`.
+/// A tokenizer with its chat template. Threads can share it: every method takes `&self`.
 pub struct TextCodec {
     tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
@@ -89,7 +90,7 @@ impl std::fmt::Debug for TextCodec {
 }
 
 impl TextCodec {
-    /// Reads a tokenizer and its chat template. Blocks; a large one takes about a second.
+    /// Reads a tokenizer and its chat template. Blocks, for about a second if the tokenizer is large.
     pub fn open(config: &CodecConfig) -> Result<Self, DataError> {
         let mut files = TokenizerFiles::locate(&config.tokenizer)?;
         let tokenizer = load(&files)?;
@@ -120,7 +121,7 @@ impl TextCodec {
         })
     }
 
-    /// The embedded tokenizer with its own template: about 3,400 tokens, digits one by one.
+    /// The embedded tokenizer with its own template. It has about 3,400 tokens, and each digit is a token.
     pub fn builtin() -> Result<Self, DataError> {
         Self::open(&CodecConfig {
             tokenizer: "builtin".to_owned(),
@@ -129,32 +130,33 @@ impl TextCodec {
         })
     }
 
-    /// Where the tokenizer came from: a folder or `builtin`.
+    /// Where the tokenizer was read from: a folder or `builtin`.
     pub fn origin(&self) -> &str {
         &self.origin
     }
 
-    /// Whether prompts go through a chat template.
+    /// Whether there is a chat template.
     pub fn has_template(&self) -> bool {
         self.template.is_some()
     }
 
-    /// One more than the largest id; a server whose vocabulary is smaller runs another model.
+    /// The largest id plus one. A server with a smaller vocabulary runs another model.
     pub fn vocab_size(&self) -> u32 {
         self.vocab_size
     }
 
-    /// Ids that end a response: the tokenizer's and those of `generation_config.json`, ascending.
+    /// Ids that end a response, in ascending order: the tokenizer's and those of `generation_config.json`.
     pub fn eos_ids(&self) -> &[u32] {
         &self.eos_ids
     }
 
-    /// Ids of a text as it stands: nothing is put before or after it.
+    /// The ids of a text, without special tokens before or after it.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
         self.encode_with(text, false)
     }
 
-    /// The text for a conversation: through the template, or the raw contents joined by line feeds.
+    /// The text of a conversation, from the template. Without a template it is the contents joined by line
+    /// feeds.
     pub fn render(&self, messages: &[Message]) -> Result<String, DataError> {
         let Some(template) = &self.template else {
             let contents: Vec<&str> = messages.iter().map(|message| message.content.as_str()).collect();
@@ -163,17 +165,16 @@ impl TextCodec {
         template.render(messages)
     }
 
-    /// A prompt in the form that the engine gets.
+    /// Encodes a prompt in the form that the engine gets.
     ///
-    /// A template writes the special tokens itself; to a raw prompt the tokenizer adds its own, as servers
-    /// do.
+    /// A template writes special tokens itself. To a raw prompt the tokenizer adds its own, as servers do.
     pub fn encode_prompt(&self, content: &PromptContent) -> Result<EncodedPrompt, DataError> {
         let text = self.prompt_text(content)?;
         let ids = self.encode_with(&text, self.template.is_none())?;
         Ok(EncodedPrompt { text, ids })
     }
 
-    /// Lengths in tokens of many prompts, in their order, on all cores.
+    /// The lengths of prompts in tokens, in the order of `contents`. It uses all cores.
     pub fn prompt_lengths(&self, contents: &[PromptContent]) -> Result<Vec<usize>, DataError> {
         let texts: Vec<String> =
             contents.iter().map(|content| self.prompt_text(content)).collect::<Result<_, _>>()?;
@@ -181,8 +182,8 @@ impl TextCodec {
         Ok(encodings.iter().map(|encoding| encoding.get_ids().len()).collect())
     }
 
-    /// The text of a response, special tokens left out; unknown ids and broken characters become what the
-    /// tokenizer makes of them, never an error.
+    /// The text of a response without special tokens. Unknown ids and broken characters are never an error;
+    /// the tokenizer decides how they appear.
     pub fn decode(&self, ids: &[u32]) -> String {
         self.decode_with(ids, true)
     }
@@ -194,8 +195,9 @@ impl TextCodec {
 
     /// The last `code_points` characters of [`decode`](Self::decode), or all of a shorter text.
     ///
-    /// Decodes only as many tokens from the end as that takes. It rests on a byte-level decoder, for which
-    /// the text of a suffix is, but for its first characters, a suffix of the text; others decode everything.
+    /// With a byte-level decoder, the text of the last tokens is the end of the whole text, except for its
+    /// first characters. Only as many tokens are decoded as are needed. With other decoders all tokens are
+    /// decoded.
     pub fn decode_tail(&self, ids: &[u32], code_points: usize) -> String {
         let mut tokens = if self.byte_level { code_points / 2 + 16 } else { ids.len() };
         loop {
@@ -229,8 +231,8 @@ impl TextCodec {
         match self.tokenizer.decode(ids, skip_special_tokens) {
             Ok(text) => text,
             Err(error) => {
-                // None of the library's decoders fails; the tokens as they stand are still better than
-                // nothing.
+                // No decoder of the library is known to fail. If one does, the names of the tokens are still
+                // useful.
                 tracing::warn!(%error, tokens = ids.len(), "the tokenizer cannot decode a response");
                 ids.iter().filter_map(|id| self.tokenizer.id_to_token(*id)).collect()
             }
@@ -244,7 +246,7 @@ fn load(files: &TokenizerFiles) -> Result<Tokenizer, DataError> {
         reason: error.to_string(),
     };
     let mut tokenizer = Tokenizer::from_bytes(files.tokenizer.as_bytes()).map_err(bad)?;
-    // Some files carry the settings of their last training run, which would cut or fill every prompt.
+    // Some files contain settings for truncation and padding, which would change every prompt.
     tokenizer.with_truncation(None).map_err(bad)?;
     tokenizer.with_padding(None);
     Ok(tokenizer)
@@ -276,7 +278,7 @@ fn refusal(error: tokenizers::Error) -> DataError {
     DataError::Encode { reason: error.to_string() }
 }
 
-/// Where the last `code_points` characters of `text` begin, in bytes.
+/// The byte offset at which the last `code_points` characters of `text` begin.
 fn tail_start(text: &str, code_points: usize) -> usize {
     let Some(before) = code_points.checked_sub(1) else { return text.len() };
     text.char_indices().rev().nth(before).map_or(0, |(start, _)| start)

@@ -1,9 +1,9 @@
-//! Chat templates: Jinja as the transformers library sets it up, so that a model's own template gives the
-//! prompt that its servers would make of the same messages.
+//! Chat templates, in Jinja as the transformers library configures it. A model's own template then gives the
+//! same prompt as on its servers.
 //!
-//! Differences from Python are closed one by one: methods of Python's strings and dictionaries, `tojson`
+//! This module adds features of the Python version: methods of Python's strings and dictionaries, `tojson`
 //! without HTML escapes, `raise_exception`, `strftime_now`, and `{% generation %}` blocks, which only mark
-//! tokens. Deliberately absent: tools and documents; no data set here has them.
+//! tokens. Deliberately absent: tools and documents, which no data set here has.
 
 use std::fmt::Write;
 
@@ -16,7 +16,7 @@ use crate::{DataError, Message};
 
 const NAME: &str = "chat";
 
-/// Special tokens that templates ask for; empty where a tokenizer has none.
+/// Special tokens that templates use. A token that the tokenizer does not have is empty.
 #[derive(Debug, Default, Clone)]
 pub(super) struct TemplateTokens {
     pub(super) bos: String,
@@ -33,7 +33,8 @@ pub(super) struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Compiles `source`. `unix_seconds` is what `strftime_now` tells; without it such a template fails.
+    /// Compiles `source`. `strftime_now` formats `unix_seconds`; without it a template that calls
+    /// `strftime_now` fails when it is rendered.
     pub(super) fn compile(
         origin: String,
         source: &str,
@@ -44,7 +45,7 @@ impl ChatTemplate {
         Ok(Self { environment, origin, tokens })
     }
 
-    /// The prompt for `messages`, up to where the assistant begins to speak.
+    /// The prompt for `messages`, up to the point where the assistant's response begins.
     pub(super) fn render(&self, messages: &[Message]) -> Result<String, DataError> {
         let turns: Vec<Value> = messages
             .iter()
@@ -82,7 +83,7 @@ fn complaint(origin: &str, error: &Error) -> DataError {
     DataError::Template { origin: origin.to_owned(), reason: format!("{error:#}") }
 }
 
-/// Today, as the caller tells it: a template that reads the clock by itself would make runs irreproducible.
+/// Formats the given time. The clock is not read, because runs must be reproducible.
 fn format_time(unix_seconds: Option<i64>, format: &str) -> Result<String, Error> {
     let refuse = |reason: &str| Error::new(ErrorKind::InvalidOperation, reason.to_owned());
     let time = unix_seconds
@@ -93,7 +94,8 @@ fn format_time(unix_seconds: Option<i64>, format: &str) -> Result<String, Error>
     Ok(text)
 }
 
-/// `json.dumps(value, ensure_ascii=False)`: the built-in filter with its HTML escapes undone.
+/// Formats JSON like `json.dumps(value, ensure_ascii=False)`: it undoes the HTML escapes of the built-in
+/// filter.
 fn to_python_json(value: &Value, indent: Option<Value>, options: Kwargs) -> Result<Value, Error> {
     let json = minijinja::filters::tojson(value, indent, options)?;
     Ok(Value::from(without_html_escapes(json.as_str().unwrap_or_default())))
@@ -111,8 +113,8 @@ fn without_html_escapes(json: &str) -> String {
             rest = &escaped[code.len()..];
             continue;
         }
-        // The character after a backslash is copied with it, so that an escaped backslash escapes nothing
-        // else.
+        // The character after a backslash is copied too. An escaped backslash therefore does not start
+        // another escape.
         let length = escaped.chars().next().map_or(0, char::len_utf8);
         text.push('\\');
         text.push_str(&escaped[..length]);
@@ -122,8 +124,7 @@ fn without_html_escapes(json: &str) -> String {
     text
 }
 
-/// Turns `{% generation %} ... {% endgeneration %}` into a block that is always taken; dashes stay as they
-/// are.
+/// Turns `{% generation %} ... {% endgeneration %}` into a block that is always rendered, and keeps dashes.
 fn without_generation_tags(source: &str) -> String {
     let mut text = String::with_capacity(source.len());
     let mut rest = source;

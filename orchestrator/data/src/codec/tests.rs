@@ -13,7 +13,7 @@ fn builtin() -> &'static TextCodec {
     CODEC.get_or_init(|| TextCodec::builtin().unwrap())
 }
 
-/// Qwen3's tokenizer and captures of a server that runs it; absent outside our workplace.
+/// Qwen3's tokenizer and captures of a server that runs Qwen3. `None` if the folder `shared` is absent.
 fn qwen3() -> Option<(&'static TextCodec, PathBuf)> {
     static CODEC: OnceLock<TextCodec> = OnceLock::new();
     let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/vllm");
@@ -33,7 +33,7 @@ fn user(content: &str) -> Message {
     Message { role: "user".to_owned(), content: content.to_owned() }
 }
 
-/// The end of the whole text, which `decode_tail` must find without decoding it.
+/// The expected result of `decode_tail`: the end of the whole decoded text.
 fn tail_of_all(codec: &TextCodec, ids: &[u32], code_points: usize) -> String {
     let letters: Vec<char> = codec.decode(ids).chars().collect();
     letters[letters.len().saturating_sub(code_points)..].iter().collect()
@@ -181,7 +181,7 @@ fn qwen3_has_its_own_template_and_end() {
 #[test]
 fn a_tail_survives_a_cut_in_the_middle_of_a_character() {
     let codec = builtin();
-    // No merge covers these, so every byte is a token and most cuts fall inside a character.
+    // No merge covers these characters. Every byte is a token, and most cuts are within a character.
     let ids = codec.encode("答案是𝟜𝟚。").unwrap();
     assert!(ids.len() > 15);
     for code_points in 0..8 {
@@ -214,7 +214,7 @@ proptest! {
         prop_assert_eq!(codec.decode_tail(&ids, code_points), tail_of_all(codec, &ids, code_points));
     }
 
-    /// Only bytes, so that most of them are broken characters.
+    /// All ids are single bytes, and most sequences of them are broken characters.
     #[test]
     fn a_tail_of_broken_text_is_the_end_of_it(
         ids in prop::collection::vec(3_u32..259, 0..300),

@@ -13,7 +13,7 @@ fn codec() -> Arc<TextCodec> {
     Arc::clone(CODEC.get_or_init(|| Arc::new(TextCodec::builtin().unwrap())))
 }
 
-/// Row `i` of `lengths` has so many digits and the answer `i`.
+/// A data set whose row `i` has a prompt of `lengths[i]` digits and the answer `i`.
 fn dataset(lengths: &[usize], change: impl FnOnce(&mut DatasetConfig)) -> Dataset {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("rows.jsonl");
@@ -148,7 +148,7 @@ fn a_position_is_json() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Wherever a run is cut, what follows is what would have followed.
+    /// Wherever a run is cut off, the resumed cursor draws the rows that the first one would have drawn.
     #[test]
     fn a_resumed_cursor_goes_on_as_the_first_would(
         lengths in prop::collection::vec(1_usize..30, 1..40),

@@ -28,7 +28,7 @@ fn open_lines(lines: &str, duplicates: Duplicates) -> Result<Dataset, DataError>
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("some.jsonl");
     fs::write(&file, lines).unwrap();
-    // The folder goes here: a data set does not need its files once it is open.
+    // The folder is deleted here: an open data set does not need its files.
     Dataset::open(DatasetConfig { duplicates, ..config(&[file]) })
 }
 
@@ -228,7 +228,8 @@ fn dapo_math_17k_has_the_known_facts() {
     let report = dataset.report();
     eprintln!("{report}; {} spool bytes", report.spool_bytes);
     assert_eq!((report.rows, report.conflicting_prompts), (17_917, 11));
-    // 17,290 distinct prompts; of the 627 further rows, 11 have another answer than the first.
+    // There are 17,290 distinct prompts. Of the 627 other rows, 11 have another answer than the first row of
+    // the prompt.
     assert_eq!(report.duplicates, 627 - 11);
     let drawn = prompts(&dataset);
     let beyond_64_bits = drawn.iter().filter(|prompt| prompt.answer.parse::<i64>().is_err());

@@ -14,7 +14,7 @@ fn messages(pairs: &[(&str, &str)]) -> PromptContent {
 
 #[test]
 fn an_identity_never_changes() {
-    // Ledgers and checkpoints on disk hold these: a change here orphans them.
+    // Existing ledgers and checkpoints contain such ids. They are useless if the ids change.
     assert_eq!(row_uid("math", &text("1 + 1"), "2", 0).to_string(), "fb705fb53a5beaa8");
     assert_eq!(row_uid("math", &messages(&[("user", "1 + 1")]), "2", 0).to_string(), "67d9b2ac35f707ff");
 }

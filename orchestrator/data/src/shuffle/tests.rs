@@ -4,7 +4,7 @@ use super::shuffled;
 
 #[test]
 fn the_order_of_a_seed_and_epoch_never_changes() {
-    // Checkpoints rest on these; an independent model in Python gives the same.
+    // Checkpoints depend on these orders. An independent implementation in Python gives the same ones.
     assert_eq!(shuffled(8, 42, 0), [5, 6, 0, 3, 4, 1, 2, 7]);
     assert_eq!(shuffled(8, 42, 1), [7, 2, 6, 1, 5, 3, 0, 4]);
 }
@@ -15,7 +15,7 @@ fn every_row_comes_first_equally_often() {
     for epoch in 0..5_000 {
         firsts[shuffled(5, 7, epoch)[0] as usize] += 1;
     }
-    // 1,000 expected of each, standard deviation 28.
+    // Each count has an expected value of 1,000 and a standard deviation of 28.
     assert!(firsts.iter().all(|count| (860..1140).contains(count)), "{firsts:?}");
 }
 

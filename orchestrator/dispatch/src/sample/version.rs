@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-/// A run of tokens that one weight version generated: `start..end` in `response_ids`.
+/// The tokens `start..end` of `response_ids`, which one weight version generated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VersionSpan {
     /// The engine's label, as set by `/update_weight_version` ("default" until then).
@@ -21,18 +21,18 @@ impl VersionSpan {
     }
 }
 
-/// What the client knows of a request's version, which may have changed while the request ran.
+/// The client's policy version at the start and at the end of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     /// The version when the request was sent.
     pub sent: u64,
-    /// The version when the answer was there.
+    /// The version when the answer arrived.
     pub now: u64,
 }
 
 impl Stamp {
-    /// Oldest and newest version of a request whose answer reported `spans`. The client's versions stand in
-    /// where the engine reported none, or where a label carries no number (engines start as "default").
+    /// Oldest and newest version of a request whose answer reported `spans`. The client's versions are used
+    /// if the engine reported no spans, and for a label without a number (engines start with "default").
     pub(super) fn range(self, spans: &[VersionSpan]) -> (u64, u64) {
         let client = (self.sent, self.now);
         let of_span = |span: &VersionSpan| span.number().map_or(client, |version| (version, version));
@@ -40,8 +40,8 @@ impl Stamp {
         spans.iter().map(of_span).reduce(join).unwrap_or(client)
     }
 
-    /// The spans of `tokens` tokens: the engine's, or one span with the version at which the client sent the
-    /// request.
+    /// The spans of `tokens` tokens. If the engine reported none, it is one span with the version at which
+    /// the client sent the request.
     pub(super) fn spans(self, reported: Vec<VersionSpan>, tokens: u32) -> Vec<VersionSpan> {
         if !reported.is_empty() {
             return reported;

@@ -81,7 +81,7 @@ fn every_kind_of_record_comes_back() {
     assert_eq!(end, LogEnd { sound_bytes: bytes.len() as u64, torn_bytes: 0 });
 }
 
-/// A ledger as it lies on disks: the bytes must not change.
+/// A ledger in the format that existing files have: these bytes must not change.
 const LEDGER: &[u8] = b"ROLLDOCK-LEDGER-1\n\
     \x09\x00\x00\x00\x2d\x49\xf8\x0c\x70\x22\xad\x82\
     \x08\xac\x02\x05\xa0\x8d\x06\x00\x00";

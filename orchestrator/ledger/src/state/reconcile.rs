@@ -1,4 +1,4 @@
-//! Compares ledger and queue after a restart, and decides where the run continues.
+//! Compares the ledger with the queue after a restart, and decides where the run continues.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,21 +18,21 @@ pub struct OpenStep {
     pub target: u64,
     /// Number of its accepted groups, which are in the queue.
     pub accepted: u64,
-    /// Its dispatches so far, by fate; none is in flight.
+    /// Its dispatches so far, by fate. None is in flight.
     pub totals: Totals,
 }
 
 /// Where a run continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resumption {
-    /// Records that must be appended and synced before anything else. Then the queue may forget all of its
-    /// records.
+    /// Records that must be appended and synced before anything else. After that the queue may forget all of
+    /// its records.
     pub records: Vec<Record>,
     /// Prompts that are sent out before any new one, in dispatch order.
     pub queued: Vec<QueuedPrompt>,
-    /// Steps that lack groups, in order: steps that were not ended, the last step if an interrupt ended it,
-    /// and steps with a group that was recorded as accepted and is not in the queue. A
-    /// [`StepRecord`](crate::StepRecord) with its number continues each of them.
+    /// Steps that lack groups, in order. These are steps that have not ended, the last step if an interrupt
+    /// ended it, and steps with a group that was recorded as accepted and is not in the queue. A
+    /// [`StepRecord`](crate::StepRecord) with the number of a step continues it.
     pub open_steps: Vec<OpenStep>,
     /// The last step that has begun; 0 before the first one.
     pub last_step: u64,
@@ -44,21 +44,23 @@ pub struct Resumption {
     pub next_dispatch: DispatchId,
     /// The number of the next new prompt.
     pub next_number: u64,
-    /// Where the data continues; `None` before the first dispatch, or if the source of the data cannot tell.
+    /// Where the data continues; `None` before the first dispatch, or if the source of the data has no
+    /// positions.
     pub position: Option<Position>,
-    /// Dispatches of the run by fate; none is in flight.
+    /// Dispatches of the run by fate. None is in flight.
     pub run_totals: Totals,
     /// The number of the process that continues the run.
     pub life: u32,
 }
 
 impl LedgerState {
-    /// Decides by the queue's records what the ledger left open, applies the decision as further records, and
-    /// returns where the run continues. A second call, with or without a crash in between, decides nothing
-    /// more.
+    /// Decides the fate of open and accepted dispatches from the queue's records, applies the decisions as
+    /// further records, and returns where the run continues. Once the returned records are in the ledger,
+    /// another call decides nothing more, also after a crash.
     ///
     /// # Errors
-    /// [`LedgerError::UnknownDispatch`] and [`LedgerError::QueueDiffers`]: such a run cannot continue.
+    /// [`LedgerError::UnknownDispatch`] and [`LedgerError::QueueDiffers`] if ledger and queue do not belong
+    /// together. Such a run cannot continue.
     pub fn reconcile(&mut self, queue: &[QueueRecord]) -> Result<Resumption, LedgerError> {
         let in_queue = self.compare(queue)?;
         let mut records = Vec::new();
@@ -109,7 +111,7 @@ impl LedgerState {
         }
     }
 
-    /// The dispatches that the queue has, after a check that they agree with the ledger.
+    /// Checks that the queue's records agree with the ledger, and returns the dispatches that they name.
     fn compare(&self, queue: &[QueueRecord]) -> Result<BTreeSet<DispatchId>, LedgerError> {
         let running: BTreeMap<u64, DispatchId> =
             self.open.values().map(|dispatch| (dispatch.number, dispatch.id)).collect();
@@ -132,7 +134,8 @@ impl LedgerState {
                     return differs(what);
                 }
             } else if self.queued.contains_key(&number) || running.contains_key(&number) {
-                // Settled long ago, or else accepted by the queue alone.
+                // The ledger has this dispatch neither in flight nor as accepted. If it is settled, its
+                // number neither waits nor is in flight.
                 return differs(format!("the queue has it, and number={number} is still to be accepted"));
             }
             there.insert(id);

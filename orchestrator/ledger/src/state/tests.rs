@@ -102,7 +102,7 @@ fn open_and_accepted_are_what_the_queue_says() {
         accepted(1),
         Record::StepEnd(StepEndRecord { step: 1, end: StepEnd::Reached }),
     ]);
-    // Of the accepted ones the queue has 0, and of those in flight 2.
+    // The queue has dispatch 0 of the accepted ones, and dispatch 2 of those in flight.
     let resumed = state.reconcile(&[in_queue(0, 0), in_queue(2, 2)]).unwrap();
     let settled = Record::Settled { ids: vec![DispatchId(0), DispatchId(2)] };
     let requeued = |id| Record::end(DispatchId(id), Fate::Requeued);
@@ -187,7 +187,7 @@ fn a_dispatch_counts_for_the_step_in_which_it_ends() {
     state.check().unwrap();
     assert!(state.clone().apply(&fixture::step(1)).is_err(), "the first step has ended");
 
-    // The group of the first step is not in the queue: both steps go on, one after the other.
+    // The group of the first step is not in the queue. Both steps continue, one after the other.
     let resumed = state.reconcile(&[in_queue(1, 1)]).unwrap();
     let lacking: Vec<_> = resumed.open_steps.iter().map(|step| (step.step, step.accepted)).collect();
     assert_eq!(lacking, [(1, 0), (2, 1)]);

@@ -1,4 +1,4 @@
-//! The files behind the writer.
+//! The files that the writer writes.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::FileExt;
@@ -10,24 +10,25 @@ use crate::frame::FORMAT;
 use crate::tokens::TokenFiles;
 use crate::{LedgerError, LedgerState, LogEnd, Next, Record, ledger_file};
 
-/// Writes batches; each is there whole or not at all.
+/// Writes batches of records. A batch is in the log completely or not at all.
 #[derive(Debug)]
 pub(super) struct Sink {
     path: PathBuf,
-    /// Locked for as long as it is open; the system releases it when the process dies.
+    /// The log, which is locked while it is open. The system releases the lock when the process ends.
     file: File,
     length: u64,
     tokens: TokenFiles,
     is_synced: bool,
-    /// What has been written: what comes next has to follow from it.
+    /// The state after all written records. The next record must not contradict it.
     state: LedgerState,
-    /// The step whose file gets tokens.
+    /// The step to whose file tokens are written.
     step: u64,
     failed: Option<LedgerError>,
 }
 
 impl Sink {
-    /// Opens or makes the log, cuts off what the last write left half done, and says what is there.
+    /// Opens or creates the log and cuts off an unfinished last write. Returns the sink, the state and the
+    /// number of bytes that were cut off.
     pub(super) fn open(dir: &Path, fsync: bool) -> Result<(Self, LedgerState, u64), LedgerError> {
         std::fs::create_dir_all(dir).map_err(LedgerError::io("make", dir))?;
         let path = ledger_file(dir);
@@ -66,7 +67,7 @@ impl Sink {
         Ok((sink, state, torn_bytes))
     }
 
-    /// Writes a batch. An error stays.
+    /// Writes a batch. After an error, every later call returns this error.
     pub(super) fn commit(&mut self, items: Vec<Item>) -> Result<(), LedgerError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -94,7 +95,7 @@ impl Sink {
             LedgerError::Io { action: "write", file: self.path.clone(), reason }
         })?;
         if self.is_synced {
-            // First: the log never names tokens that are not there.
+            // Tokens are synced before the log, which must never name tokens that are not there.
             self.tokens.sync()?;
         }
         let sound = self.length;
@@ -102,7 +103,8 @@ impl Sink {
         if self.is_synced
             && let Err(error) = self.sync()
         {
-            // What the disk holds now is unknown. A record that is not acknowledged must not come back.
+            // It is unknown what the disk holds now. A record that is not acknowledged must not be read
+            // later.
             let _ = self.file.set_len(sound);
             return Err(error);
         }
@@ -111,7 +113,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Writes the tokens of a group that goes on, so that its record can name their place.
+    /// Writes the tokens of a group that continues, and returns the record that names their place.
     fn record_of(&mut self, item: Item) -> Result<Record, LedgerError> {
         match item {
             Item::Record(record) => Ok(record),
@@ -122,10 +124,10 @@ impl Sink {
         }
     }
 
-    /// Appends whole or not at all: half a frame would hide everything after it.
+    /// Appends all of `bytes` or none of them, because half a frame would hide all later frames.
     fn append(&mut self, bytes: &[u8]) -> Result<(), LedgerError> {
         if let Err(error) = self.file.write_all_at(bytes, self.length) {
-            // Where even this fails, the next open cuts it off.
+            // If this fails too, the next open cuts off the rest of the frame.
             let _ = self.file.set_len(self.length);
             return Err(LedgerError::io("write", &self.path)(error));
         }

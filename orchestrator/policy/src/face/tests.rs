@@ -11,7 +11,7 @@ use crate::{
 };
 use rolldock_scope::Scope;
 
-/// Servers that have everything at once, but for one that is behind.
+/// A fleet that is updated at once, except for one server that stays behind.
 struct Fleet;
 
 impl ApplyVersion for Fleet {
@@ -41,7 +41,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// In a mode that updates when the test says so.
+    /// The mode updates servers only when the test calls `at_boundary`.
     async fn new(token: Option<&str>) -> Self {
         let scope = Scope::new();
         let terms = PolicyTerms { mode: PolicyMode::OneStepOff, max_staleness: 2 };

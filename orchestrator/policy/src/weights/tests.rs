@@ -28,7 +28,7 @@ struct Rig {
     updates: Updates,
 }
 
-/// Servers of this process; the first one was left paused by a process that is gone.
+/// Servers in this process. The first one was left paused by an earlier process.
 async fn rig(mode: PolicyMode, update: &PolicyUpdate) -> Rig {
     rig_of(PolicyState::new(PolicyTerms { mode, max_staleness: 1 }, 0), update).await
 }
@@ -104,7 +104,7 @@ async fn a_transfer_without_its_payload_is_refused_before_anything_is_paused() {
     assert!(status.failure.unwrap().contains("payload"));
 }
 
-/// The servers that take no permits in a run that continues with version 3, at its beginning.
+/// The number of servers that take no permits at the start of a run that continues with version 3.
 async fn held_on_resume(method: UpdateMethod, path: Option<&str>) -> usize {
     let update = PolicyUpdate { method, ..PolicyUpdate::default() };
     let last = Announcement { path: path.map(str::to_owned), ..Announcement::new(3) };

@@ -1,4 +1,4 @@
-//! Two examples or more for each command, as its help shows them. A test parses each.
+//! The examples in each command's help, at least two. A test parses each of them.
 
 macro_rules! examples {
     ($($line:literal),+ $(,)?) => { concat!("Examples:", $("\n  ", $line),+) };

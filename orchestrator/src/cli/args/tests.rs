@@ -31,7 +31,7 @@ fn clear_needs_a_partition() {
     assert!(matches!(args.command, QueueCommand::Clear(args) if args.remove && !args.dry_run));
 }
 
-/// A command with all of its own: its name and its help's last part.
+/// Collects the names of a command and all its subcommands, with the last part of their help.
 fn helps(command: &clap::Command, name: &str, found: &mut Vec<(String, String)>) {
     let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     found.push((name.to_owned(), help));
@@ -49,7 +49,7 @@ fn each_command_has_two_examples_or_more_and_each_parses() {
         let examples: Vec<&str> = help.lines().filter_map(|line| line.strip_prefix("  ")).collect();
         assert!(examples.len() >= 2, "{name} has {} examples", examples.len());
         for example in examples {
-            // What follows three spaces explains it.
+            // An explanation follows after three spaces.
             let line = example.split("   ").next().unwrap();
             assert!(line.starts_with(&name), "{name}: {line}");
             Cli::try_parse_from(line.split(' ')).unwrap_or_else(|error| panic!("{line}: {error}"));

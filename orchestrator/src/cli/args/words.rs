@@ -1,11 +1,11 @@
-//! Options that are one of a few words. The type that an option has lies in a leaf crate, which also reads
-//! the words; here each word has its help text.
+//! Options whose value is one of a few words. Another crate defines an option's type and parses its words;
+//! this module has the help text of each word.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use serde::de::value::{Error as WordError, StrDeserializer};
 use serde::de::{DeserializeOwned, IntoDeserializer};
 
-/// A word and what it means.
+/// A word and its help text.
 pub(super) type Word = (&'static str, &'static str);
 
 /// `--policy`: [`rolldock_loadbalancer::Policy`].

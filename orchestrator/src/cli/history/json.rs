@@ -1,4 +1,4 @@
-//! A ledger for machines.
+//! The answer as JSON.
 
 use rolldock_dispatch::{Fate, StepEnd, Totals};
 use serde_json::{Value, json};
@@ -111,7 +111,7 @@ fn dispatch(history: &DispatchHistory) -> Value {
     })
 }
 
-/// A fate's name, and its reason where it has one.
+/// The name of a fate, and its reason if it has one.
 pub(super) fn words_of(fate: &Fate) -> (&'static str, Option<&str>) {
     match fate {
         Fate::Accepted => ("accepted", None),

@@ -1,4 +1,4 @@
-//! What the queue of the same run says.
+//! The state of the run's queue.
 
 use std::path::Path;
 
@@ -6,19 +6,19 @@ use rolldock_queue::{QueueError, QueueInspection, TransferQueue};
 
 use crate::run::queue_folder;
 
-/// The queue's side, or why it cannot be read.
+/// The state of the queue, or the reason why it cannot be read.
 pub(super) struct QueueSide {
     pub(super) found: Result<Found, QueueError>,
 }
 
 pub(super) struct Found {
     pub(super) inspection: QueueInspection,
-    /// Accepted groups that the queue still remembers by their dispatch.
+    /// Number of accepted groups whose records the queue still keeps.
     pub(super) records: usize,
 }
 
 impl QueueSide {
-    /// Blocks. Changes nothing; the queue's owner may be at work.
+    /// Reads the queue and changes nothing. The run may be in progress. Blocks.
     pub(super) fn read(dir: &Path) -> Self {
         let found = TransferQueue::open_read_only(&queue_folder(dir)).map(|queue| {
             let records = queue.partitions().iter().map(|partition| partition.records().len()).sum();

@@ -1,4 +1,4 @@
-//! A ledger for people.
+//! The answer as text for people.
 
 use comfy_table::{Table, presets};
 use rolldock_dispatch::{Fate, StepEnd, Totals};
@@ -8,9 +8,9 @@ use super::json::words_of;
 use super::queue::QueueSide;
 use rolldock_ledger::{DispatchHistory, History, LedgerError, LedgerState, Next, QueuedPrompt, StepState};
 
-/// Steps that are listed; JSON has all.
+/// Maximum number of steps that are listed. JSON has all of them.
 const STEPS_LISTED_MAX: usize = 40;
-/// Reasons of failures that are listed.
+/// Maximum number of reasons of failures that are listed.
 const FAILURES_LISTED_MAX: usize = 16;
 
 pub(super) fn answer(

@@ -30,7 +30,7 @@ pub(super) async fn export(args: ExportArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The number of rows, where it is known.
+/// Exports the rows and returns their number, which is `None` for a server.
 async fn export_to(
     args: &ExportArgs,
     format: ExportFormat,

@@ -15,7 +15,7 @@ use crate::report::say;
 use crate::run::queue_folder;
 use crate::scope::blocking;
 
-/// Readings of a directory in which another process is freeing rows.
+/// Maximum number of attempts to read a directory in which another process frees rows.
 const ATTEMPTS: usize = 4;
 
 fn server_of(queue: &SourceArgs) -> anyhow::Result<Option<RemoteQueue>> {
@@ -43,7 +43,7 @@ async fn snapshot_dir(
     loop {
         let written = open(dir).await?.snapshot(partition, file.writer()?).await;
         match written {
-            // Its owner has freed a segment since the journal was read.
+            // The queue's owner has freed a segment after the journal was read.
             Err(QueueError::Corrupt { .. }) if attempt < ATTEMPTS => attempt += 1,
             written => return Ok(written?),
         }
@@ -73,7 +73,7 @@ async fn restore_dir(target: &Path, source: std::io::BufReader<File>) -> anyhow:
     let restored = queue.restore(source).await;
     close(queue).await?;
     if let (Err(_), Some(made)) = (&restored, made) {
-        // Nothing was there before, and nothing is there now.
+        // Remove the directory that was created for the failed restore.
         std::fs::remove_dir_all(&made).with_context(|| format!("cannot remove {}", made.display()))?;
     }
     Ok(restored?)
@@ -119,7 +119,7 @@ pub(super) async fn clear(args: ClearArgs) -> anyhow::Result<()> {
     }
 }
 
-/// What frees rows.
+/// The queue on which rows are freed.
 enum Changer<'a> {
     Server(&'a RemoteQueue),
     Directory(&'a TransferQueue),

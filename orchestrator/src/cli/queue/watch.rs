@@ -9,9 +9,9 @@ use crate::cli::UsageError;
 use crate::cli::args::WatchArgs;
 use crate::report::say;
 
-/// One look waits no longer than this for a change.
+/// Maximum wait of one call for a change.
 const WAIT: Duration = Duration::from_secs(15);
-/// The directory of another process gives no notice of changes: it is read again.
+/// How often a directory is read again. It does not report changes by another process.
 const READ_EVERY: Duration = Duration::from_secs(1);
 
 pub(super) async fn watch(args: WatchArgs) -> anyhow::Result<()> {
@@ -30,7 +30,7 @@ pub(super) async fn watch(args: WatchArgs) -> anyhow::Result<()> {
             }
         };
         let lost = fates(&stats);
-        // They are told once, and are no numbers.
+        // A server reports fates only once, so they must not count as a change.
         let stats = PartitionStats { fates: Vec::new(), fates_missed: false, ..stats };
         if last.as_ref() != Some(&stats) {
             say(&line(&stats));
@@ -47,7 +47,7 @@ pub(super) async fn watch(args: WatchArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Groups that were not simply consumed.
+/// One line for each reported group with a fate other than acked.
 fn fates(stats: &PartitionStats) -> Vec<String> {
     let told = stats.fates.iter().filter(|fate| fate.fate != Disposition::Acked);
     let told = told.map(|fate| format!("  group {}: {} rows {}", fate.group, fate.rows, fate.fate.as_str()));

@@ -9,7 +9,7 @@ use super::rows::{self, Row};
 use crate::cli::UsageError;
 use crate::cli::args::AdvantageArgs;
 
-/// The reference's, of GRPO.
+/// The epsilon of GRPO's reference implementation.
 const GRPO_EPSILON: f32 = 1e-6;
 
 pub(super) fn run(args: &AdvantageArgs) -> anyhow::Result<()> {
@@ -65,7 +65,8 @@ fn estimator(row: &Row, args: &AdvantageArgs, usual: Estimator) -> Result<Estima
     of_name(name, epsilon.or(args.epsilon)).map_err(|error| error.to_string())
 }
 
-/// Tokens of the responses, where a row has them: a run weighs by them what it whitens over a batch.
+/// The number of tokens of each response, if the row has them. They are the weights of rewards in statistics
+/// over a batch.
 fn lengths(row: &Row, rewards: &[f32]) -> Result<Option<Vec<u32>>, String> {
     let lengths: Option<Vec<u32>> = rows::optional(row, "lengths", "a list with each response's tokens")?;
     match &lengths {
@@ -76,7 +77,7 @@ fn lengths(row: &Row, rewards: &[f32]) -> Result<Option<Vec<u32>>, String> {
     }
 }
 
-/// With the epsilon of runs where none is given.
+/// The estimator called `name`. Without an `epsilon` it has the epsilon of runs.
 fn of_name(name: &str, epsilon: Option<f32>) -> Result<Estimator, RewardError> {
     match epsilon {
         Some(epsilon) => Estimator::from_name(name, epsilon),
@@ -85,7 +86,7 @@ fn of_name(name: &str, epsilon: Option<f32>) -> Result<Estimator, RewardError> {
     }
 }
 
-/// The groups: positions of rows by the group's name, in order of names.
+/// The positions of rewards by the name of their group, in order of names.
 fn groups(row: &Row, rewards: &[f32]) -> Result<BTreeMap<String, Vec<usize>>, String> {
     let names: Vec<Value> = rows::value(row, "group", "a list with a group's name for each reward")?;
     if names.len() != rewards.len() {

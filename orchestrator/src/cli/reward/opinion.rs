@@ -1,4 +1,4 @@
-//! What scores rows: a scorer of this process, or one outside, both named and set as a recipe does it.
+//! Scores rows with a scorer in this process or outside of it. Names and settings are those of recipes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,20 +15,22 @@ use super::rows::{Row, json};
 use crate::cli::UsageError;
 use crate::scope::Scope;
 
-/// The scorers outside of this process: keys of a recipe's `[reward]`.
+/// The scorers outside of this process, which are keys of a recipe's `[reward]`.
 const OUTSIDE: [&str; 5] = ["python", "command", "http", "judge", "code"];
-/// Rows about which an outside scorer is asked at a time; the guard's `concurrency` bounds those under way.
+/// Number of rows that are passed to an outside scorer at a time. The guard's `concurrency` bounds its
+/// running jobs.
 const OUTSIDE_ROWS_MAX: usize = 1024;
 
-/// A scorer of this process or one outside.
+/// A scorer in this process or outside of it.
 pub(super) enum Opinion {
     Inside(Arc<dyn Scorer>),
     Outside(Arc<dyn RewardRunner>),
 }
 
 impl Opinion {
-    /// The scorer called `name` with its `settings`; an error names the flag (of the name, of a setting) that
-    /// is wrong. What runs outside ends with `scope`. Blocks until it is known whether that can be used.
+    /// Opens the scorer called `name` with its `settings`. An error names the wrong flag: the one of the name
+    /// or the one of a setting. An outside scorer ends with `scope`. Blocks until an outside scorer has been
+    /// checked.
     pub(super) fn open(
         name: &str,
         settings: &[String],
@@ -52,7 +54,7 @@ impl Opinion {
         }
         match ScorerConfig::from_name(name) {
             Ok(_) => {}
-            // Perhaps they are there.
+            // The settings may contain the options that are missing.
             Err(RewardError::NeedsOptions { .. }) if !settings.is_empty() => {}
             Err(error) => {
                 let outside = OUTSIDE.join(", ");
@@ -65,7 +67,7 @@ impl Opinion {
         Ok(Self::Inside(scorer))
     }
 
-    /// Rows that are worth being asked about together.
+    /// Number of rows that should be scored together.
     pub(super) fn rows_max(&self) -> usize {
         match self {
             Self::Inside(_) => 1,
@@ -73,7 +75,8 @@ impl Opinion {
         }
     }
 
-    /// The scores of jobs, in their order, or the place of one that has none, and why. Blocks.
+    /// The scores of jobs, in their order. The error is the index of a job without a score, and the reason.
+    /// Blocks.
     pub(super) fn score(&self, jobs: &[RewardJob]) -> Result<Vec<Score>, (usize, String)> {
         let named = |at: usize| move |error: RewardError| (at, error.to_string());
         match self {
@@ -109,7 +112,8 @@ fn inside(name: &str, settings: &[(&str, &str)]) -> Result<ScorerConfig, serde_j
     parse(&config)
 }
 
-/// A scorer outside; keys of the guard are those that a recipe has beside the runner's.
+/// The configuration of an outside scorer. Settings with a key of the guard go to the guard, others to the
+/// runner.
 fn outside(name: &str, settings: &[(&str, &str)]) -> Result<ExternalConfig, serde_json::Error> {
     let guard_keys = match json(ExternalConfig::default()) {
         Value::Object(keys) => keys.into_iter().map(|(key, _)| key).collect(),
@@ -131,8 +135,8 @@ fn outside(name: &str, settings: &[(&str, &str)]) -> Result<ExternalConfig, serd
     parse(&guard, &asked)
 }
 
-/// A value is what it looks like, unless the option is a text: `variant=2026` and `strict_box=true` are both
-/// right, and `schema={"type":"object"}` is no text.
+/// Sets a value, which is read as JSON if the option accepts the result, and as a text otherwise.
+/// `variant=2026` sets a text, `strict_box=true` a boolean, and `schema={"type":"object"}` an object.
 fn set(config: &mut Row, key: &str, value: &str, fits: impl Fn(&Row) -> bool) {
     if let Ok(found) = serde_json::from_str::<Value>(value) {
         config.insert(key.to_owned(), found);
@@ -143,7 +147,7 @@ fn set(config: &mut Row, key: &str, value: &str, fits: impl Fn(&Row) -> bool) {
     config.insert(key.to_owned(), Value::String(value.to_owned()));
 }
 
-/// Other errors are not about the type of one value.
+/// Whether the value has the right type. Errors of other kinds are not about its type.
 fn is_of_its_type<T>(parsed: &Result<T, serde_json::Error>) -> bool {
     !parsed.as_ref().is_err_and(|error| error.to_string().contains("invalid type"))
 }

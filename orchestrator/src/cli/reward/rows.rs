@@ -1,4 +1,4 @@
-//! JSON lines in, JSON lines out.
+//! Reads and writes JSON lines.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -11,13 +11,13 @@ use serde_json::{Map, Value};
 
 use crate::cli::file::{Pipe, Unfinished};
 
-/// The longest line; bytes.
+/// Maximum bytes of a line.
 const LINE_BYTES_MAX: u64 = 256 << 20;
 
-/// A row as it was read; its keys keep their order.
+/// A row. Its keys keep their order.
 pub(super) type Row = Map<String, Value>;
 
-/// What is wrong with a row.
+/// An error of a row.
 #[derive(Debug, thiserror::Error)]
 #[error("{file}:{line}: {reason}")]
 pub(super) struct RowError {
@@ -26,10 +26,10 @@ pub(super) struct RowError {
     reason: String,
 }
 
-/// A row and its line number.
+/// A row with its line number.
 pub(super) type Numbered = (u64, Row);
 
-/// Has `change` called on each row of `input`, with its line number, and writes what it leaves.
+/// Calls `change` with each row of `input` and its line number, and writes the changed rows.
 pub(super) fn each(
     input: &Path,
     output: Option<&Path>,
@@ -40,7 +40,7 @@ pub(super) fn each(
     })
 }
 
-/// Changes up to `rows_max` rows at a time; an error names the line of its row.
+/// Changes up to `rows_max` rows at a time. An error of `change` names the line of its row.
 pub(super) fn each_batch(
     input: &Path,
     output: Option<&Path>,
@@ -110,7 +110,7 @@ impl Input {
     }
 }
 
-/// The value of a key, or what was expected there.
+/// The value of a key, or a message that names what was expected.
 pub(super) fn value<T: DeserializeOwned>(row: &Row, key: &str, expected: &str) -> Result<T, String> {
     optional(row, key, expected)?.ok_or_else(|| format!("{key}: expected {expected}, found nothing"))
 }
@@ -130,7 +130,7 @@ pub(super) fn optional<T: DeserializeOwned>(
     }
 }
 
-/// A number that JSON can hold, or null.
+/// A value as JSON; null if JSON cannot represent it.
 pub(super) fn json(value: impl Serialize) -> Value {
     serde_json::to_value(value).unwrap_or(Value::Null)
 }

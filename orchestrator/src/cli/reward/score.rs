@@ -12,13 +12,13 @@ use super::rows::{self, Numbered, Row};
 use crate::cli::args::ScoreArgs;
 use crate::scope::Scope;
 
-/// Longest part of an answer that is shown.
+/// Maximum number of characters of an answer that are shown.
 const SHOWN_CHARS_MAX: usize = 60;
 
-/// How long worker processes may take to end.
+/// Maximum time for worker processes to end.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
-/// What a file came to.
+/// The sums over a file.
 #[derive(Debug, Default)]
 struct Totals {
     rows: u64,
@@ -46,7 +46,7 @@ impl Totals {
     }
 }
 
-/// A second opinion.
+/// The second scorer, and its differences from the first one.
 struct Against {
     opinion: Opinion,
     totals: Totals,
@@ -133,7 +133,7 @@ fn job(row: &Row) -> Result<RewardJob, String> {
     })
 }
 
-/// Truths are texts; numbers are taken for what they are written as.
+/// The ground truth of a row. A number is converted to text.
 fn ground_truth(row: &Row) -> Result<String, String> {
     match row.get("ground_truth") {
         Some(Value::Number(number)) => Ok(number.to_string()),
@@ -157,7 +157,7 @@ fn add_to(row: &mut Row, score: &Score) {
     }
 }
 
-/// Right or wrong, and why where the scorer says so.
+/// The accuracy of a score, with the scorer's reason if there is one.
 fn said(score: &Score) -> String {
     match &score.reason {
         Some(reason) => format!("{} ({})", score.acc, reason.as_str()),

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Has every table that a recipe can have.
+/// A recipe with every table that a recipe can have.
 const FULL: &str = r#"
 [model]
 name = "m"
@@ -37,7 +37,7 @@ fn changed(replace: &str, by: &str) -> Vec<Change> {
     changes(&recipe(FULL), &recipe(&FULL.replace(replace, by))).unwrap()
 }
 
-/// The keys that serde knows in a table of a recipe; none where it takes any.
+/// The keys that serde accepts in a table of a recipe. The list is empty if the table accepts any key.
 fn fields_of(full: &Table, path: &[String]) -> Vec<String> {
     let mut probed = full.clone();
     let mut table = &mut probed;

@@ -1,4 +1,4 @@
-//! The keys of servers, their permits, and the fleet that is simulated.
+//! Checks of `[fleet]`: servers, permits, and the simulated fleet.
 
 use rolldock_loadbalancer::AdaptiveConfig;
 
@@ -6,7 +6,7 @@ use super::{Checks, at_least_one, counted, within};
 use crate::recipe::{MaxLoads, Recipe, Simulated, Transport};
 use crate::rollout::RequestShape;
 
-/// More would only be a slip: the simulation runs in one process.
+/// Maximum number of simulated servers, which all run in one process.
 const SERVERS_MAX: usize = 1024;
 
 pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
@@ -113,7 +113,8 @@ fn check_adaptive(adaptive: &AdaptiveConfig, checks: &mut Checks<'_>) {
     });
 }
 
-/// A request takes all of its permits at once or none, so one that is heavier than a server waits for ever.
+/// Checks that the largest request fits. A request takes all of its permits at once, so a request with more
+/// samples than the limit would wait for ever.
 fn check_permits(loads: u32, key: &str, recipe: &Recipe, checks: &mut Checks<'_>) {
     let grouped = recipe.rollout.request == RequestShape::Group;
     let weight = if grouped { recipe.rollout.samples_per_prompt } else { 1 };

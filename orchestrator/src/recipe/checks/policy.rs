@@ -1,12 +1,13 @@
-//! The keys of policy versions: where they are announced, and how servers get the weights.
+//! Checks of `[policy]`: where versions are announced, and how servers get the weights.
 
 use super::Checks;
 use crate::policy::{PolicyMode, PolicyUpdate, UpdateMethod};
 use crate::recipe::Recipe;
 
-/// A bound that is further off than this is none; it is multiplied by the groups of a step.
+/// Maximum of `max_staleness` and `steps_per_version`. A larger bound is not useful; the number is multiplied
+/// by the groups of a step.
 const STALENESS_MAX: u64 = 1 << 20;
-/// What asks servers gives up after an hour anyway.
+/// Maximum of each timeout. Calls to servers end after an hour in any case.
 const SECONDS_MAX: f64 = 3600.0;
 
 pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
@@ -42,7 +43,7 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     check_timeouts(&policy.update, checks);
 }
 
-/// Each method has its key, and no key is there for nothing.
+/// Checks that the method has the keys that it needs, and no keys of other methods.
 fn check_method(update: &PolicyUpdate, checks: &mut Checks<'_>) {
     let method = update.method;
     let only_for = |other: &str| format!("it is for method = \"{other}\"; found method = \"{method}\"");

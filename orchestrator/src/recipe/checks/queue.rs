@@ -1,4 +1,4 @@
-//! The keys of the queue and of the consumer inside a run.
+//! Checks of `[queue]` and `[queue.consumer]`.
 
 use rolldock_queue::OnFull;
 
@@ -24,7 +24,8 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     }
 }
 
-/// Without a consumer nothing is freed before the run has ended, unless others take it.
+/// Checks the capacity without a consumer in the run. Rows are then freed during the run only if other
+/// processes take them.
 fn check_room_for_all(recipe: &Recipe, checks: &mut Checks<'_>) {
     let queue = &recipe.queue;
     let group_rows = recipe.rollout.samples_per_prompt as usize;

@@ -1,4 +1,4 @@
-//! The reward's and the filter's keys. What they may be is the reward room's to say: it is asked.
+//! Checks of `[reward]` and `[filter]`. The reward crate decides which values are valid.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
             .to_owned()
     });
     if let Some(external) = external {
-        // Built and thrown away: nothing begins before the first job.
+        // The runner is built only for its errors. It starts nothing before its first job.
         let built = external.build(TaskTracker::new(), CancellationToken::new());
         if let Err(error) = built {
             checks.require(false, &key_of(&error), || words_of(&error));
@@ -56,8 +56,8 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     }
     counted(reward.places, GRADINGS_MAX, "reward.places", checks);
     let Some(overlong) = &reward.overlong else { return };
-    // A buffer beyond the limit is no mistake in a short trial of a long recipe: `Run::describe` says what it
-    // does.
+    // A buffer as long as `max_response_length` or longer is allowed for short trials of a long recipe.
+    // `Run::describe` explains its effect.
     counted(overlong.buffer_length as usize, TOKENS_MAX, "reward.overlong.buffer_length", checks);
     let factor = overlong.penalty_factor;
     checks.require(is_finite_in_32_bits(factor) && factor >= 0.0, "reward.overlong.penalty_factor", || {
@@ -65,7 +65,7 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     });
 }
 
-/// What is wrong with a key that is named beside it.
+/// The message of an error without the key, which the complaint names.
 fn words_of(error: &RewardError) -> String {
     match error {
         RewardError::Misconfigured { expected, found, .. } => format!("expected {expected}, found {found}"),
@@ -90,7 +90,7 @@ fn check_scorer(reward: &Reward, checks: &mut Checks<'_>) {
     }
 }
 
-/// A word that the reward room knows: its own list is the one that is asked.
+/// Checks that the reward crate's type `T` has a value called `word`.
 fn require_word<'de, T: Deserialize<'de>>(word: &'de str, key: &str, checks: &mut Checks<'_>) {
     let reader: StrDeserializer<'de, WordError> = word.into_deserializer();
     if let Err(error) = T::deserialize(reader) {

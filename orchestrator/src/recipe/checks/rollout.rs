@@ -1,13 +1,13 @@
-//! The keys of work that is cut off, and of the bias guard.
+//! Checks of the keys for work that is cut off, and of the bias guard.
 
 use super::{Checks, SECONDS_MAX};
 use crate::recipe::Recipe;
 use crate::rollout::{OnStop, RequestShape};
 
-/// A response in more pieces than that is mostly requests.
+/// Maximum of `segments_max`. With more requests a response would consist of very short pieces.
 const SEGMENTS_MAX: u32 = 4096;
 
-/// Seconds that a group needs to hand over what its engine has given.
+/// Seconds that a group needs to return the tokens from its engine.
 const HAND_OVER: f64 = 1.0;
 
 pub(super) fn check_cut_off(recipe: &Recipe, checks: &mut Checks<'_>) {
@@ -23,7 +23,7 @@ pub(super) fn check_cut_off(recipe: &Recipe, checks: &mut Checks<'_>) {
     checks.require(carry.grace > 0.0 && carry.grace <= SECONDS_MAX, "rollout.carry.grace", || {
         format!("expected seconds, above 0 and at most {SECONDS_MAX}, found {}", carry.grace)
     });
-    // A request that is aborted at the end of a step hands nothing over.
+    // A request that is aborted at the end of the drain returns no tokens.
     let drain = recipe.timeouts.drain;
     let hands_over = rollout.on_stop != OnStop::Carry || carry.grace + HAND_OVER <= drain;
     checks.require(hands_over, "rollout.carry.grace", || {

@@ -1,4 +1,4 @@
-//! What goes in: the model, the data, and the fleet that generates.
+//! The inputs of a run: the model, the data, and the fleet that generates.
 
 use std::path::PathBuf;
 
@@ -25,30 +25,31 @@ pub struct Model {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Data {
-    /// .parquet or .jsonl, one or a list.
+    /// One .parquet or .jsonl file, or a list of files.
     pub train: Files,
-    /// The files of `[validation]`, one or a list.
+    /// One file for `[validation]`, or a list of files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation: Option<Files>,
-    /// Where a row keeps what; guessed for the DAPO, GSM8K and MATH schemas.
+    /// The columns that are read. They are recognised for the DAPO, GSM8K and MATH schemas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub columns: Option<Columns>,
-    /// Tokens of a prompt, chat template included.
+    /// Maximum number of tokens of a prompt, including the chat template.
     #[serde(default = "default_prompt_length")]
     pub max_prompt_length: usize,
-    /// What happens to longer ones.
+    /// What happens to longer prompts.
     #[serde(default)]
     pub overlong_prompts: OverlongPrompts,
-    /// What happens to rows with the same prompt and answer.
+    /// What happens to rows with the prompt and the answer of an earlier row.
     #[serde(default)]
     pub duplicates: Duplicates,
-    /// A new order every epoch, from `seed`.
+    /// Whether each epoch has a new order, which `seed` determines.
     #[serde(default = "yes")]
     pub shuffle: bool,
-    /// Seed of the order, apart from `run.seed`: the same data order under other draws.
+    /// Seed of the order. It is separate from `run.seed`: samples can be drawn differently in the same order
+    /// of the data.
     #[serde(default = "default_seed")]
     pub seed: u64,
-    /// Passes over the data; unbounded if absent.
+    /// Number of passes over the data; unbounded if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epochs: Option<u32>,
 }
@@ -57,14 +58,14 @@ pub struct Data {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(untagged, expecting = "a file name or a list of file names")]
 pub enum Files {
-    /// One.
+    /// One file.
     One(PathBuf),
-    /// Read one after the other.
+    /// Several files, which are read in order.
     Several(Vec<PathBuf>),
 }
 
 impl Files {
-    /// All of them, in order.
+    /// All files, in order.
     pub fn paths(&self) -> &[PathBuf] {
         match self {
             Self::One(path) => std::slice::from_ref(path),
@@ -87,40 +88,43 @@ pub struct Fleet {
     /// Base URLs of OpenAI-compatible servers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<String>,
-    /// Samples running on one server at a time: its permits.
+    /// Maximum number of samples that run on one server at a time: its permits.
     #[serde(default)]
     pub max_loads_per_server: MaxLoads,
-    /// Which server the next permit is on.
+    /// How the server of the next permit is chosen.
     #[serde(default)]
     pub policy: Policy,
-    /// Sent as a bearer token. A secret: read, but never written with the resolved recipe.
+    /// The bearer token for the servers. It is a secret: the resolved recipe does not contain it.
     #[serde(default, skip_serializing)]
     pub api_key: Option<String>,
-    /// How the number is found where `max_loads_per_server` is "auto".
+    /// How the number of permits is found if `max_loads_per_server` is "auto".
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adaptive: Option<AdaptiveConfig>,
-    /// Samples running on all servers together; no bound but theirs if absent.
+    /// Maximum number of samples that run on all servers together. If absent, only the servers' own limits
+    /// apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_loads_total: Option<u32>,
-    /// Tokens that the samples on one server are expected to take together; no bound if absent.
+    /// Maximum number of tokens that the samples on one server are expected to take together; unbounded if
+    /// absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens_per_server: Option<u32>,
-    /// How a server has to show that it lives.
+    /// How a server is probed to show that it is alive.
     #[serde(default)]
     pub probe: Probe,
-    /// A file that lists the servers of the fleet, read again while the run runs; relative to the recipe.
+    /// A file that lists the servers of the fleet, relative to the recipe. It is read again during the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
-    /// Address for `rolldock fleet`.
+    /// The address to listen on for `rolldock fleet`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admin: Option<String>,
-    /// What `rolldock fleet` has to send. A secret: read, but never written with the resolved recipe.
+    /// The bearer token that `rolldock fleet` must send. It is a secret: the resolved recipe does not contain
+    /// it.
     #[serde(default, skip_serializing)]
     pub admin_token: Option<String>,
     /// Seconds between health probes.
     #[serde(default = "default_probe_interval")]
     pub probe_interval: f64,
-    /// The embedded fleet.
+    /// The simulated fleet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub simulated: Option<Simulated>,
 }
@@ -129,9 +133,9 @@ pub struct Fleet {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(untagged, expecting = "a number of samples, or \"auto\"")]
 pub enum MaxLoads {
-    /// So many.
+    /// A fixed number of samples.
     Fixed(u32),
-    /// "auto".
+    /// A name; only "auto" is valid.
     Named(String),
 }
 
@@ -141,21 +145,21 @@ impl Default for MaxLoads {
     }
 }
 
-/// `[fleet.simulated]`: servers of our own that pretend, in this process.
+/// `[fleet.simulated]`: simulated servers in this process.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Simulated {
-    /// How many.
+    /// Number of servers.
     pub servers: usize,
     /// Seed of lengths and answers.
     pub seed: u64,
     /// Real seconds that a simulated second takes.
     pub time_scale: f64,
-    /// Sequences that a server decodes at once.
+    /// Maximum number of sequences that a server decodes at once.
     pub max_num_seqs: u32,
     /// Relative speed of each server, in order; servers beyond the list run at 1.0.
     pub speeds: Vec<f64>,
-    /// Mean response length, tokens.
+    /// Mean response length, in tokens.
     pub mean_response_length: f64,
     /// `in_process`, or `http` over loopback sockets.
     pub transport: Transport,

@@ -1,7 +1,8 @@
-//! The recipe's keys. Each struct is a table of the TOML file; each field's comment is its documentation.
+//! The keys of a recipe. Each struct is a table of the TOML file, and the comment of a field documents the
+//! key.
 //!
-//! Defaults are the published run's values where it has one. Keys without a sensible default (which model,
-//! which data, how many samples) are required, so that a forgotten line is an error and not a silent choice.
+//! Defaults are the values of the published run, where it has them. Keys without a sensible default (model,
+//! data, number of samples) are required: a forgotten line is an error.
 
 mod input;
 mod outcome;
@@ -23,11 +24,11 @@ pub(in crate::recipe) use reward::key_of;
 pub use reward::{OverlongShaping, Reward, RewardGuard};
 pub use rollout::{Carry, Rollout, Timeouts, Validation, ValidationPriority};
 
-/// A whole recipe, resolved.
+/// A complete, resolved recipe.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
-    /// Which model the servers run, and how text becomes tokens.
+    /// The model that the servers run, and its tokenizer.
     pub model: Model,
     /// Prompts and their answers.
     pub data: Data,
@@ -38,19 +39,19 @@ pub struct Recipe {
     /// Deadlines, in seconds.
     #[serde(default)]
     pub timeouts: Timeouts,
-    /// Measures the policy on other prompts every few steps.
+    /// Measurements of the policy on other prompts every few steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation: Option<Validation>,
-    /// What a response is worth.
+    /// How responses are scored.
     #[serde(default)]
     pub reward: Reward,
-    /// Which groups teach nothing.
+    /// Which groups are dropped because they teach nothing.
     #[serde(default)]
     pub filter: Filter,
     /// How far generation may run ahead of training.
     #[serde(default)]
     pub policy: Policy,
-    /// Where accepted groups go.
+    /// The queue for accepted groups.
     #[serde(default)]
     pub queue: Queue,
     /// Length and seed of the run.
@@ -59,7 +60,7 @@ pub struct Recipe {
     /// Named bounds on memory.
     #[serde(default)]
     pub limits: Limits,
-    /// Passed through to the trainer untouched.
+    /// Settings for the trainer, which are passed on unchanged.
     #[serde(default, skip_serializing_if = "toml::Table::is_empty")]
     pub trainer: toml::Table,
 }
@@ -68,16 +69,17 @@ pub struct Recipe {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Run {
-    /// Steps; until the data or the user ends it if absent.
+    /// Number of steps. If absent, the run continues until the data ends or the user stops it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
-    /// Seed of every sample's draw and of every tie between servers.
+    /// Seed of the samples' draws and of choices between equal servers.
     pub seed: u64,
-    /// What a step short of its target does to the run.
+    /// What happens when a step ends short of its target.
     pub on_short: OnShort,
-    /// What happens when nothing has happened for `timeouts.silence`.
+    /// What happens after `timeouts.silence` without progress.
     pub on_silence: OnSilence,
-    /// Where the run keeps its queue and report; `runs/<recipe>` beside the current directory if absent.
+    /// The directory of the run's ledger, queue and recipe. If absent, it is `runs/<recipe>` in the current
+    /// directory, with a number if that already has a run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub out: Option<PathBuf>,
 }
@@ -92,11 +94,11 @@ impl Default for Run {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Bytes of one response body.
+    /// Maximum bytes of one response body.
     pub body_bytes_max: u64,
-    /// Ended dispatches that the ledger keeps in memory.
+    /// Maximum number of ended dispatches that are kept in memory.
     pub ledger_entries_max: usize,
-    /// Requests that wait for a permit.
+    /// Maximum number of requests that wait for a permit.
     pub waiting_max: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What comes out: the filter, and the queue that groups go to.
+//! The outputs of a run: the filter, and the queue for accepted groups.
 
 use std::net::SocketAddr;
 
@@ -14,18 +14,20 @@ use tokio_util::task::TaskTracker;
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Filter {
-    /// Whether to drop groups that have no variance or that `gates` reject; otherwise every group is kept.
+    /// Whether groups without variance and groups that a gate rejects are dropped. If not, every group is
+    /// kept.
     pub enable: bool,
     /// The value that must vary within a group: `acc` or `reward`; with `none` variance does not matter.
     #[serde(with = "metric_or_none")]
     pub metric: Option<FilterMetric>,
-    /// Further gates, all of which must agree. A gate with the rule `variance` replaces that of `metric`.
+    /// Further gates, all of which a group must pass. A gate with the rule `variance` replaces the one of
+    /// `metric`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gates: Vec<GateConfig>,
-    /// Gates outside of this process, which are asked about groups that all other gates let pass.
+    /// Gates outside of this process. They are asked about groups that pass all other gates.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub outside: Vec<OutsideGate>,
-    /// Names of gates that yield when the step would end short of its target.
+    /// Names of gates whose rejected groups are kept when the step would end short of its target.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub keep_if_short: Vec<String>,
 }
@@ -43,7 +45,8 @@ impl Default for Filter {
 }
 
 impl Filter {
-    /// The gates that a group has to pass. Tasks of `tracker` ask those outside until `token` is cancelled.
+    /// The gates that a group must pass. Tasks of `tracker` ask gates outside of this process until `token`
+    /// is cancelled.
     pub fn gates(&self, tracker: &TaskTracker, token: &CancellationToken) -> Result<Gates, RewardError> {
         if !self.enable {
             return Ok(Gates::default());
@@ -69,7 +72,7 @@ impl Filter {
     }
 }
 
-/// The filter's metric as a recipe writes it: the reward's word, or `none`.
+/// The filter's metric in a recipe: a name of the reward crate, or `none`.
 mod metric_or_none {
     use rolldock_reward::FilterMetric;
     use serde::de::value::{Error as WordError, StrDeserializer};
@@ -108,7 +111,7 @@ mod metric_or_none {
 pub struct OutsideGate {
     /// The gate's name in counters.
     pub name: String,
-    /// What is asked, and how: the keys of a reward from outside and of its guard in one table.
+    /// The runner that is asked: the keys of an external reward and of its guard in one table.
     pub ask: ExternalConfig,
 }
 
@@ -120,19 +123,20 @@ pub struct Queue {
     pub partition: String,
     /// The tasks that must ack a row before it is freed.
     pub tasks: Vec<String>,
-    /// What an acknowledged put survives.
+    /// The failures that an acknowledged put survives.
     pub durability: Durability,
-    /// Rows (samples) that the partition holds, taken but not acked ones included.
+    /// Maximum number of rows (samples) in the partition, including rows that are taken and not acked.
     pub capacity_rows: usize,
-    /// What a put does when there is no room.
+    /// What a put does when the partition is full.
     pub on_full: OnFull,
-    /// Serves other processes at this address.
+    /// The address at which other processes are served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<String>,
-    /// The bearer token that those processes have to send.
+    /// The bearer token that those processes must send. It is a secret: the resolved recipe does not contain
+    /// it.
     #[serde(skip_serializing)]
     pub token: Option<String>,
-    /// Takes and acks in this process, in a trainer's place.
+    /// A consumer in this process that takes and acks groups in place of a trainer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub consumer: Option<Consumer>,
 }
@@ -153,7 +157,7 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// The address at which the queue is served, once the recipe has been checked.
+    /// The address at which the queue is served. It is `None` if absent or, in an unchecked recipe, invalid.
     pub fn address(&self) -> Option<SocketAddr> {
         self.listen.as_deref().and_then(|listen| listen.parse().ok())
     }
@@ -165,15 +169,15 @@ impl Queue {
 pub struct Consumer {
     /// The task for which it takes.
     pub task: String,
-    /// Groups in a batch.
+    /// Number of groups in a batch.
     pub take_groups: usize,
-    /// Number of last steps whose rows are left in the queue.
+    /// Number of last steps whose rows stay in the queue.
     #[serde(default)]
     pub keep_last_steps: u64,
-    /// Seconds that each batch is "trained" on before it is acked.
+    /// Seconds for which the consumer simulates training on a batch before it acks the batch.
     #[serde(default)]
     pub train_s: f64,
-    /// Announces the next policy version after each batch.
+    /// Whether the next policy version is announced after each batch.
     #[serde(default)]
     pub announces: bool,
 }

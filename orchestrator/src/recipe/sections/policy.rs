@@ -1,4 +1,4 @@
-//! How far generation may run ahead of training, and how new weights come into the run.
+//! How far generation may run ahead of training, and how servers get new weights.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,27 +15,27 @@ use crate::rollout::OnStale;
 pub struct Policy {
     /// `sync`, `one_step_off` or `fully_async`.
     pub mode: PolicyMode,
-    /// Versions that a group may be behind when it counts.
+    /// Maximum number of versions that a group may be behind when it is counted.
     pub max_staleness: u64,
-    /// Dispatches no more than the trainer can take within the bound, so that nothing becomes too old.
+    /// Whether dispatches are limited to the number that the trainer can take before they become too old.
     pub pacing: bool,
-    /// What becomes of work that is too old all the same.
+    /// What happens to work that still becomes too old.
     pub on_stale: OnStale,
-    /// The version at which the trainer takes the first step.
+    /// The version at which the trainer takes the groups of the first step.
     pub first_version: u64,
-    /// Steps that the trainer trains on before it announces the next version.
+    /// Number of steps that the trainer trains on before it announces the next version.
     pub steps_per_version: u64,
-    /// Address at which the trainer announces versions.
+    /// The address to listen on for announcements of versions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<String>,
-    /// What it has to send as a bearer token. A secret: read, but never written with the resolved recipe.
+    /// The bearer token that the trainer must send. It is a secret: the resolved recipe does not contain it.
     #[serde(skip_serializing)]
     pub token: Option<String>,
-    /// A directory in which the trainer announces versions by marker files; relative to the current
+    /// A directory in which the trainer announces versions by marker files, relative to the current
     /// directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watch: Option<PathBuf>,
-    /// How servers get the weights.
+    /// How servers get new weights.
     pub update: PolicyUpdate,
 }
 
@@ -57,14 +57,14 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Where versions are announced, once the recipe has been checked.
+    /// The address for announcements of versions. It is `None` if absent or, in an unchecked recipe, invalid.
     pub fn address(&self) -> Option<SocketAddr> {
         self.listen.as_deref().and_then(|listen| listen.parse().ok())
     }
 }
 
 impl Recipe {
-    /// Whether policy versions can be announced. Where they cannot, the version stays 0 and nothing becomes
+    /// Whether policy versions can be announced. If not, the version does not change and nothing becomes
     /// stale.
     pub fn is_announced_to(&self) -> bool {
         let consumer_announces = self.queue.consumer.as_ref().is_some_and(|consumer| consumer.announces);

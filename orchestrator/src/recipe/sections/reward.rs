@@ -1,4 +1,4 @@
-//! How a response is scored, and what becomes of its score.
+//! How responses are scored, and how scores become advantages.
 
 use std::time::Duration;
 
@@ -15,47 +15,47 @@ use crate::recipe::AdvantageEstimator;
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Reward {
-    /// Scores in this process: "math_dapo", "gsm8k", "math", "routed" by `data_source`, "math_equiv",
+    /// The scorer in this process: "math_dapo", "gsm8k", "math", "routed" by `data_source`, "math_equiv",
     /// "choice", "exact_match", "regex", "json_schema", "format", "length", "repetition", or a "rubric" of
     /// several.
     pub scorer: String,
-    /// Which published `math_dapo`: "2025", or "2026" with the boxed fallback.
+    /// The published variant of `math_dapo`: "2025", or "2026" with the boxed fallback.
     pub variant: String,
-    /// `math_dapo` only: only the last `\boxed{}` counts.
+    /// For `math_dapo`: whether only the last `\boxed{}` counts.
     pub strict_box: bool,
-    /// Which published `gsm8k`: "strict" or "flexible".
+    /// The published method of `gsm8k`: "strict" or "flexible".
     pub method: String,
-    /// What other scorers need to know, by their own names.
+    /// Options of other scorers, under the scorers' own names.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub options: Map<String, Value>,
-    /// A Python function scores instead: "module:function", called as `(data_source, solution_str,
-    /// ground_truth, extra_info)`.
+    /// A Python function that scores in place of the scorer: "module:function", called as `(data_source,
+    /// solution_str, ground_truth, extra_info)`.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "short_or_table")]
     pub python: Option<PythonConfig>,
-    /// A command that speaks JSON lines scores instead.
+    /// A command that scores in place of the scorer. It reads and writes JSON lines.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "short_or_table")]
     pub command: Option<CommandConfig>,
-    /// A reward server scores instead.
+    /// A reward server that scores in place of the scorer.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "short_or_table")]
     pub http: Option<HttpConfig>,
-    /// A language model judges instead.
+    /// A language model that judges responses in place of the scorer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub judge: Option<JudgeConfig>,
-    /// Responses are programs, and run against the row's tests in a sandbox.
+    /// Runs responses as programs against the row's tests in a sandbox, in place of the scorer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeConfig>,
-    /// What protects a step from a scorer outside of this process.
+    /// Limits that protect a step from a scorer outside of this process.
     pub guard: RewardGuard,
-    /// Soft punishment of long answers.
+    /// A soft penalty for long responses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overlong: Option<OverlongShaping>,
-    /// Samples that were cut off at `rollout.max_response_length` teach nothing: their `response_mask` is 0.
+    /// Whether samples that end at `rollout.max_response_length` are masked: their `response_mask` is 0.
     pub mask_truncated: bool,
-    /// What becomes of rewards before the advantages are computed.
+    /// How rewards change before the advantages are computed.
     pub shaping: Shaping,
-    /// Gradings at a time.
+    /// Maximum number of gradings at a time.
     pub places: usize,
-    /// From rewards to advantages.
+    /// How rewards become advantages.
     pub advantage: AdvantageEstimator,
 }
 
@@ -83,8 +83,7 @@ impl Default for Reward {
 }
 
 impl Reward {
-    /// The scorer with its options. The options of every scorer that a routed reward may end up with are its
-    /// options too.
+    /// The scorer with its options. A routed reward has the options of all scorers that it can choose.
     pub fn scorer_config(&self) -> Result<ScorerConfig, serde_json::Error> {
         let mut options = self.options.clone();
         let known: &[(&str, Value)] = match self.scorer.as_str() {
@@ -106,7 +105,8 @@ impl Reward {
         serde_json::from_value(options.into())
     }
 
-    /// The runner that scores in place of the scorer; one of its jobs has `deadline` for everything.
+    /// The runner that scores in place of the scorer, if there is one. `deadline` limits a job with all of
+    /// its attempts.
     pub fn external(&self, deadline: Duration) -> Option<ExternalConfig> {
         let external = ExternalConfig {
             python: self.python.clone(),
@@ -125,7 +125,7 @@ impl Reward {
         external.has_runner().then_some(external)
     }
 
-    /// The name of what scores, for people.
+    /// The name of the scorer or runner, for people.
     pub fn scored_by(&self) -> String {
         let named = [
             self.python.as_ref().map(|python| format!("Python {}", python.function)),
@@ -138,23 +138,25 @@ impl Reward {
     }
 }
 
-/// `[reward.guard]`. The limit of a job with all its waits and attempts is `timeouts.reward`.
+/// `[reward.guard]`. `timeouts.reward` limits the time of a job with all of its attempts and the pauses
+/// between them, from the moment at which `concurrency` lets the job begin.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RewardGuard {
-    /// Jobs at a time; where absent, as many as there are workers, or 64 for a server.
+    /// Maximum number of jobs at a time. If absent, it is the runner's number of workers, or 64 for a server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<usize>,
-    /// Attempts a second; no limit when absent.
+    /// Maximum number of attempts per second; unbounded if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_second: Option<f64>,
-    /// Attempts after the first, for errors that may pass.
+    /// Number of further attempts after a temporary error.
     pub retries: u32,
-    /// The limit of one attempt, seconds.
+    /// Maximum time of one attempt, in seconds.
     pub attempt_s: f64,
-    /// Number of scores that are kept by content; with 0 equal jobs are scored again.
+    /// Number of scores that are cached by the content of the job. With 0, equal jobs are scored again.
     pub cache_entries: usize,
-    /// What becomes of a sample without a score: "fail_sample", `{ score = 0.0 }`, or "stop" of the run.
+    /// What happens to a sample without a score: "fail_sample", `{ score = 0.0 }`, or "stop", which ends the
+    /// run.
     pub on_failure: OnFailure,
 }
 
@@ -170,13 +172,13 @@ impl Default for RewardGuard {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct OverlongShaping {
-    /// Tokens before the limit in which the penalty grows.
+    /// Number of tokens before the limit over which the penalty grows.
     pub buffer_length: u32,
     /// The penalty at the limit.
     pub penalty_factor: f64,
 }
 
-/// Under which key of the recipe a setting of an external reward stands.
+/// The recipe key of the setting of an external reward that `error` is about.
 pub(in crate::recipe) fn key_of(error: &RewardError) -> String {
     match error {
         RewardError::Misconfigured { key: "reward", .. } => "reward".to_owned(),

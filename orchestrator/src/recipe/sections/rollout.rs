@@ -1,4 +1,4 @@
-//! How a step is collected, how long anything may take, and how the policy is measured on the way.
+//! How a step is collected, the deadlines, and the validation of the policy.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,42 +9,42 @@ use crate::rollout::{BiasGuard, EarlyStop, Launch, OnStop, RequestShape};
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rollout {
-    /// Agent-loop workers.
+    /// Number of agent-loop workers.
     #[serde(default = "default_workers")]
     pub workers: usize,
-    /// Groups that a worker keeps running.
+    /// Number of groups that a worker keeps running.
     #[serde(default = "default_concurrent_prompts")]
     pub max_concurrent_prompts: usize,
-    /// Samples of a group.
+    /// Number of samples of a group.
     pub samples_per_prompt: u32,
-    /// Groups a step must collect (`expected_prompt_num`).
+    /// Number of groups that a step must collect (`expected_prompt_num`).
     pub train_batch_size: usize,
-    /// Prompts drawn at a time.
+    /// Number of prompts in a generation batch, which are drawn together.
     pub gen_batch_size: usize,
-    /// Generation batches that a step may use.
+    /// Maximum number of generation batches of a step.
     #[serde(default = "one")]
     pub max_gen_batches: usize,
-    /// Tokens of a response; also what `reward.overlong` counts back from.
+    /// Maximum number of tokens of a response. The buffer of `reward.overlong` ends at this length.
     pub max_response_length: u32,
-    /// `batch`, or `on_demand`: as many as the measured accept rate asks for.
+    /// When prompts are sent out: `batch`, or `on_demand` for as many as the measured accept rate requires.
     #[serde(default)]
     pub launch: Launch,
-    /// One request per sample, or one per group.
+    /// Whether a request generates one sample or a whole group.
     #[serde(default)]
     pub request: RequestShape,
-    /// Tries at a sample that was lost, the first included.
+    /// Maximum number of attempts at a sample, including the first.
     #[serde(default = "default_attempts")]
     pub sample_attempts_max: u32,
     /// When a step ends.
     #[serde(default)]
     pub early_stop: EarlyStop,
-    /// What happens to what is still running then.
+    /// What happens to groups that are still running when the step ends.
     #[serde(default)]
     pub on_stop: OnStop,
-    /// How far what is cut off goes on from its tokens.
+    /// How samples that are cut off continue from their tokens.
     #[serde(default)]
     pub carry: Carry,
-    /// Watches that early stopping does not prefer short answers; off if absent.
+    /// A guard against a preference of early stopping for short answers; off if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bias_guard: Option<BiasGuard>,
     /// How tokens are drawn.
@@ -58,10 +58,9 @@ pub struct Rollout {
 pub struct Carry {
     /// Maximum number of requests for one response; a response that was cut off more often starts again.
     pub segments_max: u32,
-    /// Has engines report tokens as they come, so that even a dead server costs only those since the last
-    /// chunk.
+    /// Whether engines stream tokens. If a server dies, only the tokens after the last chunk are lost.
     pub stream: bool,
-    /// Seconds in which an engine has to hand over what it has.
+    /// Maximum seconds in which an engine must return the tokens of a sample that is cut off.
     pub grace: f64,
 }
 
@@ -75,21 +74,22 @@ impl Default for Carry {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Timeouts {
-    /// Opening a connection.
+    /// Maximum time to open a connection.
     pub connect: f64,
-    /// A server that owes answers and generates nothing for so long is dead.
+    /// A server that has requests and generates no token for this time counts as dead.
     pub stall: f64,
-    /// A sample with all of its attempts.
+    /// Maximum time of a sample with all of its attempts.
     pub sample: f64,
-    /// One wait for a permit.
+    /// Maximum wait for a permit.
     pub permit: f64,
-    /// One grading.
+    /// Maximum time of one grading.
     pub reward: f64,
-    /// One group's wait for room in the queue.
+    /// Maximum wait of a group for room in the queue.
     pub queue_put: f64,
-    /// Cut-off work at the end of a step must be gone after this.
+    /// Maximum time in which work that is cut off at the end of a step must end.
     pub drain: f64,
-    /// A warning names what is waited for when no group has ended for so long.
+    /// After this time without progress, a report names what the run waits for, and `run.on_silence` is
+    /// applied.
     pub silence: f64,
 }
 
@@ -114,22 +114,22 @@ impl Default for Timeouts {
 pub struct Validation {
     /// Number of steps from one validation to the next.
     pub every_steps: u64,
-    /// Samples of a validation prompt.
+    /// Number of samples of a validation prompt.
     pub samples_per_prompt: u32,
     /// How tokens are drawn.
     #[serde(default)]
     pub sampling: SamplingParams,
-    /// When its groups get permits that training waits for too.
+    /// The priority of its groups when training also waits for permits.
     #[serde(default)]
     pub priority: ValidationPriority,
 }
 
-/// `validation.priority`: where validation stands among the requests that wait for a permit. A group that has
-/// begun goes before all that have not.
+/// `validation.priority`: the priority of validation among the requests that wait for a permit. A group that
+/// has begun has precedence over all groups that have not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ValidationPriority {
-    /// Behind all training.
+    /// After all training.
     #[default]
     Last,
     /// The priority of a new training group.

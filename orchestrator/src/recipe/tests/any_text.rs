@@ -1,4 +1,4 @@
-//! No text makes reading a recipe panic.
+//! Reading a recipe never panics, whatever its text is.
 
 use std::fs;
 
@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A recipe of ours with one of its values replaced: what still loads must also print, and print the same
-/// again. Texts are compared, because a NaN that is passed through to the trainer equals nothing.
+/// Loads one of our recipes with one value replaced. If it loads, its printed form must load and print again
+/// as the same text. Texts are compared, because a NaN in the trainer's settings does not equal itself.
 fn load_altered(name: &str, line_at: usize, value: &str) {
     let text = fs::read_to_string(recipes().join(name)).unwrap();
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();

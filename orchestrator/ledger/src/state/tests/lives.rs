@@ -1,4 +1,4 @@
-//! A run of several lives, each killed somewhere: whatever happens, the next one continues as it must.
+//! A run of several lives, each of which is killed at a random place. The next life must continue correctly.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,24 +9,25 @@ use crate::codec::{Encoder, encode};
 use crate::frame::FORMAT;
 use crate::{DispatchRecord, TokensPlace, ledger_file};
 
-/// What a crash leaves.
+/// The files that survive a crash.
 struct World {
     log: Vec<u8>,
-    /// What the queue has, in order of the puts.
+    /// The records in the queue, in order of the puts.
     queue: Vec<QueueRecord>,
-    /// What it had and has forgotten.
+    /// The records that the queue has forgotten.
     forgotten: Vec<QueueRecord>,
 }
 
-/// A life: what the process holds besides.
+/// A life: the files, and the state of the process in memory.
 struct Life {
     world: World,
     state: LedgerState,
     /// Where the frame of each dispatch ends.
     ends_at: BTreeMap<DispatchId, usize>,
-    /// Accepted, for which step, and not yet put.
+    /// Accepted dispatches that are not put yet, with the step for which they count.
     due: Vec<(DispatchRecord, u64)>,
-    /// Where the log has to be whole because the queue has forgotten records on the strength of it.
+    /// The log must survive up to this length, because the queue has forgotten records that were settled in
+    /// it.
     settled_at: usize,
 }
 
@@ -93,7 +94,7 @@ impl Life {
         self.world.queue.push(QueueRecord::new(id, number, step, prompt_uid));
     }
 
-    /// What was put is settled, and then the queue forgets its oldest records.
+    /// Settles the dispatches that were put. Then the queue forgets its oldest records.
     fn settle(&mut self) {
         let there: BTreeSet<u64> = self.world.queue.iter().map(|record| record.dispatch).collect();
         let ids: Vec<DispatchId> =
@@ -107,12 +108,12 @@ impl Life {
         self.world.forgotten.extend(oldest);
     }
 
-    /// Killed: the last puts are lost as far as nothing stands on them, and the log is cut behind what the
-    /// rest stands on.
+    /// Kills the process. The last puts are lost unless they are settled. The log is cut at a random place
+    /// after the records that the queue's records depend on.
     fn crash(self, lost_puts: u8, cut: u16) -> World {
         let mut world = self.world;
         for _ in 0..lost_puts % 4 {
-            // What is settled had been acknowledged.
+            // The put of a settled dispatch was acknowledged, so it cannot be lost.
             let is_lost =
                 |record: &QueueRecord| self.state.accepted.contains_key(&DispatchId(record.dispatch));
             if world.queue.last().is_some_and(is_lost) {
@@ -142,7 +143,7 @@ fn read(dir: &std::path::Path, log: &[u8]) -> (LedgerState, Vec<Record>, u64) {
     (state, records, end.sound_bytes)
 }
 
-/// What must be of every number, from the records and the queue alone.
+/// The unfinished numbers and the last position in the data, computed from the records and the queue alone.
 fn expected(records: &[Record], accepted: &BTreeSet<u64>) -> (BTreeSet<u64>, Option<u64>) {
     let mut number_of = BTreeMap::new();
     let mut unfinished = BTreeSet::new();
@@ -203,7 +204,7 @@ fn resume(world: World, dir: &std::path::Path, crash_at: u8) -> Life {
     let resumed = state.reconcile(&life.world.queue).unwrap();
     check(&life.world, &records, &state, &resumed);
 
-    // A process that dies while it resumes, and the one after it.
+    // The first process dies while it resumes, and a second one resumes.
     let written = crash_at as usize % (resumed.records.len() + 1);
     for record in &resumed.records[..written] {
         life.append(record.clone());
@@ -220,7 +221,7 @@ fn resume(world: World, dir: &std::path::Path, crash_at: u8) -> Life {
     }
     let third = life.state.clone().reconcile(&life.world.queue).unwrap();
     assert_eq!(third.records, [], "nothing is left to decide");
-    // Now the queue may forget all of it.
+    // Now the queue may forget all of its records.
     life.settled_at = life.world.log.len();
     if crash_at.is_multiple_of(2) {
         let all = std::mem::take(&mut life.world.queue);
