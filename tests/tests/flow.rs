@@ -1,4 +1,4 @@
-//! Runs flows of steps, in which each step begins without waiting for the end of the one before it.
+//! Runs flows of steps. Groups that are in flight when a step ends count for the next step.
 //!
 //! The servers suffer random simulated faults. A trainer takes whole steps, trains for a while and
 //! announces versions. The servers are paused for each version. Every seed is one run in virtual time, and
