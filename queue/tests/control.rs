@@ -275,7 +275,7 @@ async fn many_waiting_takers_are_woken_one_for_each_group() {
         groups.extend(lease.groups().to_vec());
         lease.ack().await.unwrap();
     }
-    // A take that is dropped passes its wake-up on to another one.
+    // A take that is dropped passes its wake-up on to another take.
     waiting.abort_all();
     while waiting.join_next().await.is_some() {}
     let (first, second) = (Take::groups("train", 1).until(far()), Take::groups("train", 1).until(far()));

@@ -174,7 +174,7 @@ async fn a_declared_order_is_that_of_takes_that_do_not_say() {
     assert_eq!(first(Sampler::Fifo).await, ["low"]);
 }
 
-/// The rows of several small puts are combined in shared chunks, as are the rows of a restored snapshot.
+/// The rows of several small puts share chunks, and so do the rows of a restored snapshot.
 #[tokio::test]
 async fn a_late_part_is_refused_also_where_the_parts_of_its_group_lay_together() {
     let queue = in_memory();

@@ -23,13 +23,13 @@ unsafe impl GlobalAlloc for Counting {
         let held = HELD_BYTES.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
         HELD_BYTES_MAX.fetch_max(held, Ordering::Relaxed);
         ALLOCATED_BYTES.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         HELD_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -56,8 +56,8 @@ async fn memory_follows_what_is_live() {
     tokens_of_rows_that_are_gone_keep_next_to_nothing().await;
 }
 
-/// The number of bytes that may be held beyond one and a half times the live bytes. The documentation
-/// promises a bound of 64 MiB.
+/// The number of bytes that may be held beyond one and a half times the live bytes. The queue's own limit for
+/// payload is 16 MiB.
 const WASTE_BYTES_MAX: usize = 24 << 20;
 
 /// Short rows and one row of a mebibyte.

@@ -269,8 +269,8 @@ async fn a_unit_in_anothers_place_does_not_answer_for_it() {
     let client = controller.client();
     client.declare(spec()).await.unwrap();
     client.put("train", Put::group("a", batch(0, 4)), None).await.unwrap();
-    // A unit with another name at this address means a restart that lost all rows. The controller notices it
-    // at once.
+    // Another unit at the same address means that the first one has restarted and lost all rows. The
+    // controller notices it at once, without waiting for a silence.
     announce(&controller, &unit, "second").await;
     let seen = stats(&client).await;
     assert_eq!((seen.rows, seen.dispositions.lost), (0, 4));
@@ -319,7 +319,7 @@ async fn rows_in_memory_that_died_while_the_controller_was_away_are_lost_and_not
 #[tokio::test]
 async fn what_a_unit_may_forget_is_forgotten_whatever_else_is_gone_already() {
     let controller = served(None).await;
-    // The rows never get old enough for the unit to ask the controller about them.
+    // The rows stay too young for the unit to ask the controller about them.
     let unit = Server::unit_with(&controller, None, Duration::from_secs(600)).await;
     let client = controller.client();
     until_live(&client, 1).await;

@@ -22,7 +22,7 @@ type Server = Arc<Mutex<HashMap<String, Vec<u8>>>>;
 /// The client of a key-value server.
 struct KeyValue {
     server: Server,
-    /// The key of each chunk that the queue keeps.
+    /// The key of each chunk that the queue has decided to keep.
     keys: Mutex<HashMap<ChunkId, String>>,
     /// The key of each chunk that was put and is not kept yet.
     put: Mutex<HashMap<ChunkId, String>>,

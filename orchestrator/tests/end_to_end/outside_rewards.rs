@@ -21,7 +21,7 @@ use crate::support::{Ended, Rolldock, root, wait_for};
 
 const GROUPS: usize = 8;
 const SAMPLES: usize = 4;
-/// The time limit of a step. A step takes far less, even on a busy machine, unless it hangs.
+/// The time limit of a run. A run takes far less, even on a busy machine, unless it hangs.
 const IN_TIME: Duration = Duration::from_secs(90);
 
 /// A run of one step on simulated servers, whose rows stay in the queue. `DIR` in the reward part of the

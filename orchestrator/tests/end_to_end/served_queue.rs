@@ -74,7 +74,7 @@ fn serve(dir: &TempDir, address: &str) -> Running {
 /// they were put; `train` waits for a column that is written later.
 const TASKS: [(&str, &[&str]); 2] = [("ref", &[]), ("train", &["reward"])];
 
-/// The results that clients got from a queue whose server is killed several times.
+/// The answers that clients got from a queue whose server is killed several times.
 #[derive(Default)]
 struct Known {
     /// Ids of rows whose put was acknowledged. `written` has those whose column was acknowledged.

@@ -46,8 +46,8 @@ async fn damaged_words_end_their_own_connection_and_the_server_lives() {
     let asks = asks(&rows);
     let mut damage = Damage::new("socket");
     while damage.goes_on() {
-        // One connection carries some calls. Most of them are damaged in the frame, the words or the bytes
-        // that follow.
+        // One connection carries up to three calls. Most of them are damaged in the frame, the words or the
+        // bytes that follow.
         let mut bytes = Vec::new();
         for id in 1..=damage.rng.random_range(1..4) {
             let (ask, tail) = &asks[damage.rng.random_range(0..asks.len())];

@@ -50,7 +50,7 @@ async fn a_client_that_goes_away_leaves_nothing_behind() {
     until("a dropped lease gives its rows back", || partition.stats().leases == 0).await;
     assert_eq!(read, large(1, 200));
     drop(read);
-    // Regions of the dead client are not lent again, but their rows can be taken.
+    // The region that was lent to the dead client is not lent again. Its leased rows can be taken.
     for _ in 0..2 {
         let lease = take(&keeper).await;
         assert_eq!(lease.concat().unwrap(), large(1, 200));

@@ -322,7 +322,7 @@ impl<'a> World<'a> {
                 }
             }
             Op::Complete { which } => {
-                // The queue may forget a group whose rows are all gone, so only other groups are continued.
+                // The queue may forget a group that has no rows left, so only groups with rows are completed.
                 let resident = |at: &usize| self.model.rows.iter().any(|row| row.group == *at);
                 let open =
                     |at: &usize| self.model.groups[*at].put < self.model.groups[*at].size && resident(at);

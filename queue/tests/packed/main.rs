@@ -143,7 +143,7 @@ enum Op {
         rows: u8,
         named: bool,
     },
-    /// Writes a column of every row whose place is a multiple of `every`.
+    /// Writes a column of every `every`th row, with one call or with one call for each row.
     Columns {
         every: usize,
         singly: bool,

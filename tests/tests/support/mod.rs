@@ -63,8 +63,8 @@ impl Grader for LastToken {
     }
 }
 
-/// Random gates: the published filter, which is sometimes off, and sometimes a gate on length. A short step
-/// may sometimes ignore the gate on length.
+/// Draws gates: the published filter, which is sometimes off, and sometimes a gate on length. In some draws a
+/// short step may ignore the gate on length.
 fn random_gates(rng: &mut StdRng) -> Gates {
     let filter = GroupFilter { enable: rng.random_bool(0.8), metric: FilterMetric::Acc };
     let mut config = GatesConfig::from(filter);

@@ -156,7 +156,7 @@ async fn a_server_is_always_busy() {
     }
 }
 
-/// A reward and gate that never answers.
+/// A runner of rewards and gates that never answers.
 struct Silent;
 
 impl RewardRunner for Silent {

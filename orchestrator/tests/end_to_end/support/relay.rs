@@ -1,5 +1,5 @@
-//! A relay in front of a server that keeps all requests and answers. Tests compare the rows of a run with
-//! the answers of the engine.
+//! A relay in front of a server. It keeps all requests and answers, so tests can compare the rows of a run
+//! with the answers of the engine.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
