@@ -22,7 +22,7 @@ BASE = "5cf4ca0"
 BOARD = "orchestrator/src/rollout/board.rs"
 PARTS = ["base", "head", "size", "rates"]
 TESTS = ["test", "--workspace", "--no-run", "--locked"]
-# The first command of the README, without the run.
+# The compilation of the first command in the README.
 FIRST = {"base": ["build", "--release", "--locked"], "head": ["build", "--locked"]}
 RATIOS_AT_MOST = {"first command": 0.35, "both commands of the README": 0.5, "tests after touching board.rs": 0.6}
 SIZE_MB_AT_MOST = 40
@@ -87,7 +87,7 @@ class Clone:
         """Work per CPU second in `rolldock-bench client`: more is better."""
         self.call(["cargo", "build", "--locked", "--profile", profile, "-p", "rolldock", "-p", "rolldock-bench"])
         found = self.target / f"client-{folder}.json"
-        # Bars of the bench are no matter here: a build with little optimisation need not hold them.
+        # The exit code is ignored, because a build with little optimisation may miss the bench targets.
         bench = [self.target / folder / "rolldock-bench", "client", "--quick", "--json", found]
         subprocess.run(bench, cwd=self.folder, env=self.environment, stdout=subprocess.DEVNULL)
         figures = json.loads(found.read_text())["figures"]

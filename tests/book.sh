@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the book with mdBook; a warning is an error. `cargo test -p rolldock-tests --test book` checks links and
-# quotations. Uses the mdbook of the PATH, or installs a prebuilt one of a fixed version and hash into a folder of its own.
+# Builds the book with mdBook and treats warnings as errors. `cargo test -p rolldock-tests --test book` checks
+# links and quotations. Uses the mdbook in the PATH, or installs a prebuilt one with a fixed version and hash
+# into a separate folder.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 environment=${ROLLDOCK_BOOK_ENV:-$HOME/.cache/rolldock-book}

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Checks licences, banned crates and sources of all dependencies with cargo-deny. Uses the cargo-deny of the PATH, or installs a
-# prebuilt one of a fixed version and hash into a folder of its own.
-# usage: tests/deny.sh [CHECK...]   (`tests/deny.sh advisories` needs the network: it fetches the database of advisories)
+# Checks licences, banned crates and sources of all dependencies with cargo-deny. Uses the cargo-deny in the
+# PATH, or installs a prebuilt one with a fixed version and hash into a separate folder.
+# usage: tests/deny.sh [CHECK...]
+# `tests/deny.sh advisories` needs the network, because it fetches the database of advisories.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 environment=${ROLLDOCK_DENY_ENV:-$HOME/.cache/rolldock-deny}
@@ -16,6 +17,6 @@ fi
 if [[ $# -gt 0 ]]; then
   exec "$deny" --log-level error check "$@"
 fi
-# All crates have been fetched by then, or are fetched now.
+# Fetches missing crates, because the check below runs offline.
 cargo fetch --locked --quiet
 exec "$deny" --log-level error --offline check bans licenses sources

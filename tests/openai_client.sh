@@ -1,13 +1,13 @@
 #!/bin/sh
-# Tests the proxy with the openai package and curl, in front of two simulated servers. Installs openai into a folder of its
-# own.
+# Tests the proxy in front of two simulated servers, with the openai package and curl. Installs openai into a
+# separate folder.
 set -eu
 cd "$(dirname "$0")/.."
 python=${ROLLDOCK_OPENAI_ENV:-$HOME/.cache/rolldock-openai}
 [ -x "$python/bin/python" ] || python3 -m venv "$python"
 "$python/bin/pip" install --quiet --disable-pip-version-check "openai==3.54.0"
 
-# A caller that has built the binary names it.
+# A caller that has already built the binary sets ROLLDOCK_BINARY.
 rolldock=${ROLLDOCK_BINARY:-}
 if [ -z "$rolldock" ]; then
     cargo build --workspace --quiet --bin rolldock
@@ -18,7 +18,8 @@ logs=$(mktemp -d)
 servers=$!
 proxy=
 trap 'kill $servers $proxy 2>/dev/null || true; rm -rf "$logs"' EXIT
-# Waits until a process has printed enough lines that contain the given words, and prints the first words of these lines.
+# Waits for at most about 10 s until a process has printed enough lines with the given words. Prints the first
+# word of each of these lines.
 said() {
     for _ in $(seq 100); do
         [ "$(grep -c "$2" "$logs/$1")" -ge "$3" ] && break

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Tests a served queue with pyarrow: produces and consumes rows. Installs pyarrow into a folder of its own.
+# Tests a served queue from Python: produces and consumes rows. Installs pyarrow into a separate folder.
 set -eu
 cd "$(dirname "$0")/.."
 python=${ROLLDOCK_PYTHON_ENV:-$HOME/.cache/rolldock-python}
 [ -x "$python/bin/python" ] || python3 -m venv "$python"
 "$python/bin/pip" install --quiet --disable-pip-version-check "pyarrow==26.0.1"
 
-# A caller that has built the binary names it.
+# A caller that has already built the binary sets ROLLDOCK_BINARY.
 rolldock=${ROLLDOCK_BINARY:-}
 if [ -z "$rolldock" ]; then
     cargo build --workspace --quiet --bin rolldock

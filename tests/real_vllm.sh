@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs vLLM for CPU and runs the test that starts two servers with a tiny random model, uses them, ends them in every
-# way there is, and gives them new versions. Prints that it is skipped where the folder with the installer is not beside
-# the checkout.
-# usage: tests/real_vllm.sh [PORT]   (PORT and PORT + 1 are used; 18101 by default)
+# Installs vLLM for CPU, and runs the tests with two real servers that have a tiny random model. The tests use
+# the servers, pause, stop and kill them, and give them new versions. Prints a note and skips the tests if the
+# folder with the installer is not beside the checkout.
+# usage: tests/real_vllm.sh [PORT]   (uses PORT, which is 18101 by default, and PORT + 1)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 vllm=../shared/vllm

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from math_verify import parse, verify
 
-# The releases whose `math_dapo` are our variants 2025 and 2026; the other two scorers are the same in both.
+# The releases of verl whose `math_dapo` are our variants 2025 and 2026. The other two scorers are equal in
+# both releases.
 RELEASES = {"2025": "0.9.0", "2026": "0.9.1"}
 
 
@@ -88,7 +89,8 @@ def read(parsed: list) -> str:
 
 
 def main() -> None:
-    # The scorers print what goes wrong: that becomes the log, and the answers keep a copy of standard output.
+    # The scorers print errors to standard output. It is redirected to standard error, which is the log, and
+    # the answers go to a copy of the original standard output.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     peer = Peer(Path(sys.argv[2]))

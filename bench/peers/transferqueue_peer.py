@@ -23,11 +23,12 @@ import time
 
 import psutil
 
-# The client otherwise asks for 8 threads and, on a smaller machine, logs a warning within every timed call.
+# By default the client asks for 8 threads. On a smaller machine it then logs a warning in every timed call.
 os.environ.setdefault("TQ_NUM_THREADS", str(min(8, psutil.cpu_count(logical=False) or 1)))
-# Loopback only, as for ours; Ray's name for it means the systems where that is the default.
+# Ray listens on loopback only, like our server. The variable has its name from the systems where this is the
+# default.
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-# Ray otherwise writes a token of its own into the home folder.
+# Without these variables, Ray writes its own token into the home folder.
 os.environ["RAY_AUTH_MODE"] = "token"
 os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -170,7 +171,8 @@ def read(commands: queue.SimpleQueue) -> None:
 
 
 def serve(commands: queue.SimpleQueue, answers, temporary: str) -> None:
-    # Each of the queue's processes asks Ray for a processor, and would wait for ever on a machine with two.
+    # Each process of the queue asks Ray for one processor. On a machine with two processors they would wait
+    # for ever, so Ray gets a fixed number.
     ray.init(
         address="local",
         num_cpus=STORAGE_UNITS + 1,
@@ -201,7 +203,8 @@ def serve(commands: queue.SimpleQueue, answers, temporary: str) -> None:
 
 
 def main() -> None:
-    # Ray and its children write to standard output too: it becomes the log, and the answers keep a copy of their own.
+    # Ray and its children also write to standard output. It is redirected to standard error, which is the
+    # log, and the answers go to a copy of the original standard output.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     commands = queue.SimpleQueue()

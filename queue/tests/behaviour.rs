@@ -1,4 +1,5 @@
-//! Faults of other queues, by name, on the queue in memory.
+//! Checks that the queue in memory does not have the faults of other queues. The names of the tests name the
+//! faults.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -97,7 +98,7 @@ async fn a_stale_handle_is_never_another_rows_bytes() {
     let queue = partition(spec(2)).await;
     let old = queue.put(Put::group("g", ids(0, 2)), None).await.unwrap();
     queue.take(&Take::groups("train", 1)).await.unwrap().unwrap().ack().await.unwrap();
-    // Slots are used again in turn, and not soon.
+    // Slots are reused in turn, so a slot is reused only after many others.
     for _ in 0..20_000 {
         let new = queue.put(Put::group("h", ids(5, 2)), None).await.unwrap();
         if new.iter().any(|row| row.slot == old[0].slot) {
@@ -231,10 +232,10 @@ async fn asking_for_a_batch_costs_what_it_takes_and_not_what_is_there() {
             queue.take(&Take::groups("train", 8)).await.unwrap().unwrap().nack().await.unwrap();
             times.push(started.elapsed());
         }
-        // Whatever else the machine does only adds to it.
+        // Other work of the machine only adds time, so the minimum is the best estimate.
         times.into_iter().min().unwrap()
     };
     let (few, many) = (fastest(16).await, fastest(50_000).await);
-    // A walk over all rows takes 50 microseconds at a nanosecond for each.
+    // A scan of all rows would take 50 microseconds, at one nanosecond per row.
     assert!(many < few * 2 + Duration::from_micros(15), "{few:?} among 16 rows, {many:?} among 50,000");
 }

@@ -1,5 +1,5 @@
-//! What a caller may ask for is bounded before anything is made for it, and what is taken in can be read
-//! back.
+//! The queue checks the limits of a request before it allocates anything for it, and it can read back
+//! everything that it accepts.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -78,7 +78,7 @@ async fn a_share_of_more_consumers_than_there_can_be_is_refused() {
     );
 }
 
-/// A batch that says how many rows it has, and has nothing else.
+/// A batch that has a number of rows but no data.
 fn claimed(rows: usize) -> RecordBatch {
     let nothing: ArrayRef = Arc::new(NullArray::new(rows));
     RecordBatch::try_from_iter([("nothing", nothing)]).unwrap()
@@ -131,7 +131,7 @@ async fn a_partition_of_any_capacity_takes_rows_back_also_after_a_restart() {
 async fn a_restore_takes_what_the_queue_itself_wrote_after_any_number_of_uses_of_its_slots() {
     let queue = in_memory();
     let partition = queue.declare(PartitionSpec::new("train", ["train"], 8)).await.unwrap();
-    // More rows over time than may rest: slots above the capacity are in use.
+    // So many rows come and go that slots above the capacity are in use.
     for round in 0..5_000 {
         let rows = partition.put(Put::group(round.to_string(), rows(0, 4, 1)), None).await.unwrap();
         partition.clear(&rows).await.unwrap();
@@ -247,7 +247,7 @@ async fn no_rank_starves_while_others_take_what_comes() {
     for rank in 0..4 {
         assert_eq!(partition.take(&take(rank)).await.unwrap().unwrap().rows().len(), 1, "rank={rank}");
     }
-    // A take of fewer groups than ranks gives them their turns.
+    // If a take has fewer groups than there are ranks, the ranks get groups in turn.
     let narrow = |rank| Take { share: Some(Share::of(rank, 4)), ..Take::groups("train", 1) };
     for group in 4..12 {
         partition.put(Put::group(group.to_string(), rows(0, 1, 4)), None).await.unwrap();
@@ -324,7 +324,7 @@ async fn what_becomes_stale_while_a_take_waits_is_dropped() {
         },
         announcing
     );
-    // What was fresh when it was given back may have been taken before.
+    // The take may have leased the old group between its nack and the announcement that made it stale.
     assert!(dropped == 2 || lease.groups() == ["old", "old"], "dropped={dropped} {:?}", lease.groups());
 }
 

@@ -1,5 +1,5 @@
-//! The contract over HTTP: every call of `openapi.json` is made, and every body that goes over the wire is as
-//! it says.
+//! The contract over HTTP: makes every call of `openapi.json`, and checks that all requests and answers match
+//! it.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[path = "support/contract.rs"]
@@ -139,7 +139,7 @@ async fn units(client: &RemoteQueue) {
         assert!(Instant::now() < give_up, "it does not announce itself");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // What it knew of units is old by then.
+    // After this time the client asks for the units again.
     tokio::time::sleep(Duration::from_millis(2_100)).await;
     client.declare(PartitionSpec::new("away", ["train"], 100)).await.unwrap();
     let put = Put { record: Some("words".to_owned()), ..Put::group("g", batch(0, 3)) };
@@ -149,7 +149,7 @@ async fn units(client: &RemoteQueue) {
     let lease = client.take("away", &Take::groups("train", 1)).await.unwrap().unwrap();
     assert_eq!(lease.concat().unwrap().num_columns(), 3);
     lease.ack().await.unwrap();
-    // By then the unit has asked about what no table knows.
+    // The unit removes the orphan after it has asked the controller about it.
     let blobs = unit.partition("_blobs").unwrap();
     blobs.put(Put::group("orphan", batch(0, 1)), None).await.unwrap();
     while blobs.stats().rows > 0 {
@@ -174,7 +174,7 @@ async fn every_call_of_the_contract_is_made_and_every_body_is_as_it_says() {
     puts_and_takes(&client).await;
     maintenance(&client).await;
     units(&client).await;
-    // What only a client does that cannot reach a unit.
+    // Only a client that cannot reach a unit makes this call.
     let suspect = raw.post(format!("{url}/v1/units/u/suspect")).send().await.unwrap();
     assert_eq!(suspect.status(), 200);
 

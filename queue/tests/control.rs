@@ -1,5 +1,4 @@
-//! What a partition is asked and told besides its rows: keys, tags, capacities, versions, new beginnings,
-//! changes.
+//! Tests of a partition beyond puts and takes: keys, tags, capacities, versions, resets and watches.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -66,7 +65,7 @@ async fn a_key_names_one_row_at_a_time_and_survives_a_restart() {
     assert_eq!((found[0].row, found[1].row), (rows[1], rows[0]));
     assert_eq!((&found[0].tags, &found[1].tags), (&json!({ "of": "a1" }), &json!("changed")));
     assert!(matches!(partition.find(&["b0".to_owned()]), Err(QueueError::UnknownKey { .. })));
-    // A take of the rows gets both; a key is free when its row is gone.
+    // A take returns keys and tags. A key can be used again when its row is gone.
     let lease = partition.take(&Take::groups("train", 1)).await.unwrap().unwrap();
     assert_eq!(lease.keys(), [Some("a0".to_owned()), Some("a1".to_owned())]);
     assert_eq!(lease.tags()[1], json!({ "of": "a1" }));
@@ -84,7 +83,7 @@ async fn a_capacity_in_bytes_blocks_and_is_given_back() {
     assert!(matches!(never, Err(QueueError::TooManyBytes { .. })), "{never:?}");
     let full = partition.put(Put::group("b", texts(5 << 10, 1)), soon()).await;
     assert!(matches!(full, Err(QueueError::Deadline { .. })), "{full:?}");
-    // Columns count, and never wait.
+    // Columns count against the capacity, but writing them never waits for room.
     partition.write_columns(&rows, texts_named("more", 2000, 3)).await.unwrap();
     assert_eq!(partition.stats().payload_bytes, 12 << 10);
     partition.clear(&rows[..1]).await.unwrap();
@@ -178,7 +177,7 @@ async fn given_rows_are_waited_for_and_never_consumed_by_asking() {
     let held = partition.take(&Take::only("train", vec![rows[1]])).await.unwrap().unwrap();
     let both = Take::only("train", vec![rows[2], rows[1]]);
     assert!(partition.take(&both).await.unwrap().is_none());
-    // Dropped while it waits: nothing is marked.
+    // A take that is dropped while it waits leases nothing.
     let waiting =
         tokio::time::timeout(Duration::from_millis(5), partition.take(&both.clone().until(far()))).await;
     assert!(waiting.is_err());
@@ -204,7 +203,7 @@ fn far() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-/// Chooses groups with few tokens, from the newest on.
+/// Chooses this number of groups, the newest first.
 struct Newest(usize);
 
 impl GroupSampler for Newest {
@@ -230,7 +229,7 @@ async fn a_users_sampler_chooses_and_its_mistakes_are_errors() {
     }
     let wrong = partition.take_by(&take, &Wrong).await.unwrap_err();
     assert!(matches!(wrong, QueueError::BadRequest { .. }), "{wrong}");
-    // It waits for what it would choose.
+    // The take waits until the sampler can choose enough groups.
     let at_least = Take { at_least: 2, ..Take::groups("train", 2) }.until(far());
     let (lease, _) = tokio::join!(partition.take_by(&at_least, &Newest(2)), async {
         tokio::task::yield_now().await;
@@ -276,7 +275,7 @@ async fn many_waiting_takers_are_woken_one_for_each_group() {
         groups.extend(lease.groups().to_vec());
         lease.ack().await.unwrap();
     }
-    // A taker that goes away hands its call on.
+    // A take that is dropped passes its wake-up on to another take.
     waiting.abort_all();
     while waiting.join_next().await.is_some() {}
     let (first, second) = (Take::groups("train", 1).until(far()), Take::groups("train", 1).until(far()));

@@ -1,4 +1,5 @@
-//! Clients that read and write storage units themselves: the controller sees what rows are, and never them.
+//! Clients that read and write storage units directly. The controller knows the rows but never gets their
+//! payload.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[path = "support/served_units.rs"]
@@ -13,7 +14,7 @@ use rolldock_queue::{PartitionSpec, Put, Queue, QueueError, RowHandle, ServiceCo
 
 use support::{BLOBS, Server, batch, names, served, served_with, spec, stats, until, until_live};
 
-/// Rows of some kilobytes, with two tokens each.
+/// Rows of about 3 KB, with two tokens each.
 fn wide(rows: usize) -> RecordBatch {
     let text: ArrayRef =
         Arc::new(arrow_array::StringArray::from_iter_values((0..rows).map(|_| "x".repeat(3000))));
@@ -24,7 +25,7 @@ fn wide(rows: usize) -> RecordBatch {
 
 #[tokio::test]
 async fn clients_read_and_write_units_and_the_controller_sees_no_payload() {
-    // More than a kilobyte would not get through the controller.
+    // The controller refuses bodies of more than 1.5 KB.
     let config = ServiceConfig { body_bytes_max: 1_500, ..ServiceConfig::default() };
     let controller = served_with(None, config).await;
     let units = [Server::unit(&controller, None).await, Server::unit(&controller, None).await];
@@ -48,7 +49,7 @@ async fn clients_read_and_write_units_and_the_controller_sees_no_payload() {
     let again = Put { token: Some("t".to_owned()), ..Put::group("once", wide(10)) };
     let rows = client.put("train", again.clone(), None).await.unwrap();
     assert_eq!(client.put("train", again, None).await.unwrap(), rows);
-    // Rows by their handles too, whole and some of their columns.
+    // Rows can also be read by their handles, with all of their columns or with some.
     let found = client.get("train", &rows, None).await.unwrap();
     assert_eq!(found.iter().map(RecordBatch::num_rows).sum::<usize>(), 10);
     assert_eq!(found[0].columns(), wide(10).columns());
@@ -61,7 +62,7 @@ async fn clients_read_and_write_units_and_the_controller_sees_no_payload() {
 #[tokio::test]
 async fn a_put_that_is_refused_or_waits_for_room_leaves_nothing_on_a_unit() {
     let controller = served(None).await;
-    // Far from the age at which the unit would remove what no table knows.
+    // The unit removes unknown rows only at an age that this test does not reach.
     let unit = Server::unit_with(&controller, None, Duration::from_secs(600)).await;
     let client = controller.client();
     until_live(&client, 1).await;
@@ -78,7 +79,7 @@ async fn a_put_that_is_refused_or_waits_for_room_leaves_nothing_on_a_unit() {
     let doubled = Put { keys: vec!["k".to_owned(), "k".to_owned()], ..Put::group("c", batch(0, 2)) };
     assert!(client.put("train", doubled, None).await.is_err());
     assert_eq!(held.stats().rows, 4);
-    // Waiting, it has its rows there, once; and they are the ones that are taken.
+    // A put that waits has its rows on the unit exactly once, and these rows are taken later.
     let waiting = put(20_000);
     let acking = async {
         until(async || held.stats().rows == 6).await;
@@ -123,7 +124,7 @@ async fn a_put_that_waited_for_room_while_its_unit_died_is_put_elsewhere() {
     let waiting = client.put("train", Put::group("b", batch(4, 4)), Some(Duration::from_secs(20)));
     let dying = async {
         until(async || held.stats().rows == 8).await;
-        // The rows of `a` are lost with it, which makes room for `b`.
+        // The rows of `a` are lost with the unit, which makes room for `b`.
         unit.die().await;
     };
     let (rows, ()) = tokio::join!(waiting, dying);
@@ -134,7 +135,7 @@ async fn a_put_that_waited_for_room_while_its_unit_died_is_put_elsewhere() {
     assert_eq!(lease.concat().unwrap(), batch(4, 4));
 }
 
-/// A controller through which no more than some kilobytes get, and two units.
+/// A controller that refuses bodies of more than 16 KB, and two units.
 async fn narrow() -> (Server, [Server; 2]) {
     let config = ServiceConfig { body_bytes_max: 16_000, ..ServiceConfig::default() };
     let controller = served_with(None, config).await;
@@ -147,7 +148,7 @@ fn rows_on(units: &[Server]) -> Vec<usize> {
     units.iter().map(|unit| unit.queue.partition(BLOBS).unwrap().stats().rows).collect()
 }
 
-/// Texts of some kilobytes, each with its number before it.
+/// Texts of about 3 KB, each of which begins with its number.
 fn long_texts(rows: usize) -> RecordBatch {
     let texts = (0..rows).map(|row| format!("{row}:{}", "y".repeat(3000)));
     let texts: ArrayRef = Arc::new(arrow_array::StringArray::from_iter_values(texts));
@@ -171,17 +172,17 @@ async fn columns_go_to_the_units_of_their_rows_and_not_through_the_controller() 
     let rows = put_groups(&client, 16).await;
     let before = rows_on(&units);
     assert!(before.iter().all(|rows| *rows > 0), "{before:?}");
-    // In an order of their own: groups come apart and together again.
+    // The order of the rows separates the rows of a group.
     let mixed: Vec<RowHandle> =
         rows.iter().step_by(2).chain(rows.iter().skip(1).step_by(2)).copied().collect();
     client.write_columns("train", &mixed, long_texts(32)).await.unwrap();
     assert_eq!(controller.queue.inspect().payload_bytes, 0);
-    // Where the rows lie: a unit's death takes no more groups than it must.
+    // Columns are stored on the units of their rows, so the death of a unit affects no other groups.
     assert_eq!(rows_on(&units), before.iter().map(|rows| rows * 2).collect::<Vec<_>>());
     let found = client.get("train", &mixed, Some(&["text".to_owned()])).await.unwrap();
     let found = arrow_select::concat::concat_batches(&found[0].schema(), &found).unwrap();
     assert_eq!(found, long_texts(32));
-    // The table knows them as any others.
+    // The table treats them like other columns.
     let again = client.write_columns("train", &rows[..1], long_texts(1)).await;
     assert_eq!(again, Err(QueueError::ColumnExists { column: "text".to_owned() }));
     until(async || rows_on(&units) == before.iter().map(|rows| rows * 2).collect::<Vec<_>>()).await;
@@ -194,7 +195,7 @@ async fn columns_go_to_the_units_of_their_rows_and_not_through_the_controller() 
 #[tokio::test]
 async fn columns_that_are_refused_leave_nothing_on_a_unit() {
     let controller = served(None).await;
-    // Far from the age at which the unit would remove what no table knows.
+    // The unit removes unknown rows only at an age that this test does not reach.
     let unit = Server::unit_with(&controller, None, Duration::from_secs(600)).await;
     let client = controller.client();
     until_live(&client, 1).await;
@@ -220,12 +221,12 @@ async fn columns_go_on_through_the_controller_when_their_unit_has_gone() {
     let client = controller.client();
     client.declare(spec()).await.unwrap();
     let rows = put_groups(&client, 8).await;
-    // The client believes for a while that both are there.
+    // For a while the client assumes that both units are alive.
     second.die().await;
     let written = client.write_columns("train", &rows, names(16)).await;
     let on_first = first.queue.partition(BLOBS).unwrap();
     match written {
-        // Noticed by then: the dead one's groups are gone.
+        // The death was noticed before the write, so the groups of the dead unit are gone.
         Err(QueueError::StaleHandle { .. }) => {}
         written => {
             written.unwrap();
@@ -280,6 +281,6 @@ async fn rows_that_a_client_says_lie_on_a_unit_are_checked_as_any_others() {
     assert!(error["reason"].as_str().unwrap().contains("expected columns of rows=2"), "{error}");
     assert_eq!(refused("columns/placed", columns(&rows[..1], "x")).await["code"], "unknown_unit");
     assert_eq!(stats(&controller.client()).await.columns.len(), 2);
-    // Nothing of it is left set aside.
+    // The refused calls reserved nothing, so columns of these rows can still be written.
     controller.queue.partition("train").unwrap().write_columns(&rows, long_texts(2)).await.unwrap();
 }

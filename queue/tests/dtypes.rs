@@ -1,5 +1,5 @@
-//! Every type that trainers have: what comes out is what went in, in memory, on disk, over HTTP and after a
-//! snapshot.
+//! Checks that values of every type that trainers use come back unchanged: in memory, from disk, over HTTP
+//! and after a snapshot.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;
@@ -28,7 +28,8 @@ fn ragged(values: ArrayRef) -> ArrayRef {
     Arc::new(ListArray::new(item, offsets, values, Some(NullBuffer::from(vec![true, true, false, true]))))
 }
 
-/// Six values of each fixed-width type; four of them are rows, all of them are items of a ragged column.
+/// Six values of each fixed-width type. Four of them become rows of a column, and all of them become items of
+/// a ragged column.
 fn numbers() -> Vec<(&'static str, ArrayRef)> {
     vec![
         ("bool", Arc::new(BooleanArray::from(vec![true, false, true, true, false, false]))),
@@ -114,7 +115,7 @@ fn spec() -> PartitionSpec {
     PartitionSpec::new("train", ["train", "again"], 64)
 }
 
-/// Rows of the middle and all of them, compared with what was put.
+/// Takes and gets the rows, and compares them with the rows that were put.
 async fn compare(queue: &dyn Queue) {
     for task in ["train", "again"] {
         let expected = batch();
@@ -198,7 +199,7 @@ async fn a_column_keeps_its_type_whatever_the_width_and_the_tag() {
         let refused = partition.put(put, None).await.unwrap_err();
         assert!(matches!(&refused, QueueError::WrongType { column, .. } if column == name), "{refused}");
     }
-    // Equal bytes under another tag are another type.
+    // Columns with equal storage and different metadata have different types.
     let halves: ArrayRef = Arc::new(FixedSizeBinaryArray::try_from_iter([[0_u8, 1]].into_iter()).unwrap());
     let field = Field::new("bf16", halves.data_type().clone(), true);
     for metadata in [HashMap::new(), extension("rolldock.dtype", "float8x2")] {

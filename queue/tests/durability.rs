@@ -1,5 +1,5 @@
-//! What a queue has after it was reopened, after its journal was cut anywhere, after bytes were corrupted,
-//! and after a long life.
+//! Checks the content of a queue after it was reopened, after its journal was cut at any place, after bytes
+//! were corrupted, and after long use.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -116,7 +116,7 @@ async fn a_journal_cut_anywhere_opens_to_a_prefix_of_what_happened() {
         assert_eq!(rows, expected, "cut={cut}");
         assert_eq!(rows.len() % 2, 0, "a put is whole or not there; cut={cut}");
         seen.insert((rows.len(), acked));
-        // The cut does not hide the records that are written behind it now.
+        // Records that are written after the cut can be read.
         partition.put(Put::group("new", batch(100, 1)), None).await.unwrap();
         queue.close();
         drop((partition, queue));
@@ -192,7 +192,7 @@ async fn a_long_life_leaves_no_history() {
             }
         }
     }
-    // The first row of this group goes, the second stays, and the third is put after the restart.
+    // The first row of this group is cleared, the second stays, and the third is put after the restart.
     let two = partition.put(Put { group_size: 3, ..Put::group("open", batch(900, 2)) }, None).await.unwrap();
     partition.clear(&two[..1]).await.unwrap();
     queue.close();
@@ -226,15 +226,15 @@ async fn a_few_rows_that_stay_keep_no_other_rows_bytes() {
             passing.take(&Take::groups(task, 1)).await.unwrap().unwrap().ack().await.unwrap();
         }
         if group % 8 == 0 {
-            // Six of the eight rows of each put go, and two stay.
+            // Six of the eight rows of each put are cleared, and two stay.
             let rows = staying.put(Put::group(format!("s{group}"), batch(group, 8)), None).await.unwrap();
             staying.clear(&rows[..6]).await.unwrap();
             kept.extend_from_slice(&rows[6..]);
         }
     }
     let bytes = || segment_bytes(dir.path());
-    // A chunk of two such rows has about 1 KiB, and 50 of them stay. Segments that are not worth emptying may
-    // take twice that, and the open segment comes on top.
+    // A chunk of two such rows has about 1 KiB, and 50 chunks stay. Segments that are not worth emptying may
+    // take twice as much, and the open segment is extra.
     assert!(bytes() < 120 << 10, "{} bytes for {} rows", bytes(), kept.len());
     let expected: Vec<i32> = (0..400).step_by(8).flat_map(|group| [group + 6, group + 7]).collect();
     let found = |batches: Vec<RecordBatch>| -> Vec<i32> {
@@ -279,14 +279,14 @@ async fn rows_that_go_before_and_after_a_restart_are_counted_together() {
     }
     queue.close();
     drop((partition, queue));
-    // The journal has been rewritten since then, and says nothing of the rows that are gone.
+    // The journal has been rewritten, and no longer has records of the removed rows.
     let queue = open_with(dir.path(), config);
     let partition = queue.partition("p").unwrap();
     for rows in &puts {
         partition.clear(&rows[3..5]).await.unwrap();
     }
     for _ in 0..100 {
-        // The journal's writer empties at most one segment at each turn.
+        // The writer of the journal empties at most one segment per turn.
         partition.announce(partition.stats().policy_version + 1).await.unwrap();
     }
     let live = PUTS as u64 * 3 * 1024;

@@ -1,8 +1,8 @@
-//! Directories that an earlier build wrote open as they were.
+//! Opens directories that an earlier build wrote, and checks that all of their rows are there.
 //!
-//! `fixtures/format-3` was written by the build before stores had notes: `furnished` is a queue with a bit of
-//! everything that was killed, `controller` and `unit` are a controller whose rows lie on a unit, and
-//! `expected.json` says what that build saw in them.
+//! `fixtures/format-3` was written by the last build whose stores had no notes. `furnished` is a killed queue
+//! with rows in many states. `controller` and `unit` are a controller and the unit that has its rows.
+//! `expected.json` has the content that the earlier build read from them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[path = "support/served_units.rs"]
@@ -38,7 +38,7 @@ fn open(dir: &Path) -> TransferQueue {
     TransferQueue::open(config).unwrap()
 }
 
-/// What a user sees of a queue: its counts, and each task's rows with their groups, versions and values.
+/// The counts of a queue, and the rows of each task with their handles, groups, versions and values.
 async fn all_that_is_seen(queue: &TransferQueue) -> serde_json::Value {
     let mut rows = serde_json::Map::new();
     for partition in queue.partitions() {
@@ -52,7 +52,7 @@ async fn all_that_is_seen(queue: &TransferQueue) -> serde_json::Value {
         }
     }
     let mut inspection = serde_json::to_value(queue.inspect()).unwrap();
-    // The units' addresses differ from run to run.
+    // The addresses of the units differ in every run.
     inspection["units"] = serde_json::Value::Null;
     serde_json::json!({ "inspection": inspection, "rows": rows })
 }
@@ -66,7 +66,7 @@ async fn a_directory_of_an_earlier_build_opens_with_all_that_it_holds() {
     let dir = tempfile::tempdir().unwrap();
     copy(&fixture().join("furnished"), dir.path());
     let expected = expected();
-    // The second time its journal is what this build has made of it.
+    // The second time the queue has a journal that this build has written.
     for _ in 0..2 {
         let queue = open(dir.path());
         assert_eq!(all_that_is_seen(&queue).await["rows"], expected["furnished"]["rows"]);
@@ -80,7 +80,7 @@ async fn a_directory_of_an_earlier_build_opens_with_all_that_it_holds() {
     }
     let queue = open(dir.path());
     let partition = queue.partition("train").unwrap();
-    // Enough that the journal is rewritten, and segments are emptied.
+    // After so many puts the journal has been rewritten and segments have been emptied.
     for round in 0..40 {
         let rows = partition.put(Put::group(format!("new {round}"), support::rows(0, 4, 8)), None).await;
         partition.clear(&rows.unwrap()).await.unwrap();
@@ -108,7 +108,8 @@ async fn rows_that_an_earlier_build_put_on_a_unit_are_there_when_it_is() {
     drop(unit);
 }
 
-/// Writes the fixture again, where `ROLLDOCK_FIXTURE` says: to be run with the build whose format it shows.
+/// Writes the fixture into the folder that `ROLLDOCK_FIXTURE` names. Run it with a build that has the format
+/// of the fixture.
 #[tokio::test]
 #[ignore = "writes a fixture"]
 async fn write_the_fixture() {
@@ -117,7 +118,7 @@ async fn write_the_fixture() {
     let queue = open(&dir.path().join("furnished"));
     furnish(&queue).await;
     let furnished = all_that_is_seen(&queue).await;
-    // As kill -9 leaves it: the writer has written all that was acknowledged.
+    // The queue is copied while it is open, as a kill leaves it. All acknowledged changes are on disk.
     copy(&dir.path().join("furnished"), &to.join("furnished"));
 
     let controller = served(Some(&dir.path().join("controller"))).await;

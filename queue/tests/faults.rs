@@ -1,4 +1,4 @@
-//! What must not happen to a durable queue: each test is a fault that would lose, double or hide rows.
+//! Faults that must not happen in a durable queue. Each test covers one that would lose, double or hide rows.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -51,7 +51,7 @@ async fn drain(partition: &Partition) -> Vec<String> {
     taken
 }
 
-/// The quickstart's own course: consume all but the last step, close, open again, consume the rest.
+/// The sequence of the quickstart: consume all steps but the last, close, open again, and consume the rest.
 #[tokio::test]
 async fn rows_put_after_an_ack_survive_a_reopening() {
     let dir = tempfile::tempdir().unwrap();
@@ -125,7 +125,7 @@ async fn a_flipped_bit_before_the_last_record_is_an_error_and_never_a_shorter_qu
     let sound = written_journal(dir.path()).await;
     let journal = dir.path().join("journal.log");
     let mut silent = Vec::new();
-    // Half of the journal: the put of the first group at least lies behind it.
+    // Only the first half is damaged, so at least one record lies behind the damage.
     for at in 0..sound.len() / 2 {
         let mut damaged = sound.clone();
         damaged[at] ^= 0x40;
@@ -268,7 +268,7 @@ async fn clearing_part_of_a_put_gives_its_memory_back() {
     assert!(left < full / 2, "of {full} bytes {left} stay for 64 of 2048 rows");
 }
 
-/// A segment that is closed while the records of its chunks are on their way is not an empty one.
+/// A segment must not count as empty if it is closed before the records of its chunks are written.
 #[tokio::test]
 async fn puts_that_are_made_durable_together_and_fill_segments_all_keep_their_payload() {
     let dir = tempfile::tempdir().unwrap();

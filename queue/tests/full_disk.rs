@@ -1,7 +1,8 @@
-//! A disk that takes no more: a clear error, never a wrong row, and everything again once there is room.
+//! Tests a full disk: the queue returns a clear error and never a wrong row, and works again when there is
+//! room.
 //!
-//! The limit of a process on the length of its files stands for the disk: a write beyond it fails as one on a
-//! full disk does, half done.
+//! A limit on the size of the process's files simulates the disk. A write beyond the limit fails after a part
+//! of the data, as on a full disk.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -17,9 +18,9 @@ use rolldock_queue::{
 };
 use support::rows;
 
-/// Where the child finds its queue.
+/// The environment variable that tells the child the directory of the queue.
 const DIR: &str = "ROLLDOCK_TEST_FULL_DISK_DIR";
-/// Maximum size of every file in KiB.
+/// The maximum size of a file, in blocks of `ulimit -f` (512 or 1024 bytes).
 const LIMIT_KIB: usize = 256;
 
 fn open(dir: &Path) -> TransferQueue {
@@ -38,7 +39,7 @@ async fn all_ids(partition: &Partition) -> Vec<i64> {
     ids
 }
 
-/// Runs with the limit; says what was acknowledged.
+/// Runs in a process with the limit, and writes the acknowledged ids into a file.
 #[tokio::test]
 #[ignore = "the child of the test below"]
 async fn puts_on_a_full_disk() {
@@ -49,12 +50,12 @@ async fn puts_on_a_full_disk() {
         let Err(QueueError::Io { reason, .. }) = &outcome else { panic!("{outcome:?}") };
         assert!(reason.contains("File too large"), "{reason}");
     };
-    // Payload that does not fit leaves nothing behind, and smaller payload fits.
+    // A payload that does not fit leaves nothing behind, so smaller ones still fit.
     full(partition.put(Put::group("huge", rows(1_000_000, 64, 2048)), None).await);
     let mut acknowledged = Vec::new();
     let mut failures = 0;
     for number in 0..20_000_i64 {
-        // Long names fill the journal faster than the segments are filled.
+        // Because of the long names, the journal fills faster than the segments.
         let group = format!("{number:0>64}");
         let put = Put { token: Some(format!("{number:0>512}")), ..Put::group(group, rows(number, 1, 4)) };
         match partition.put(put, None).await {
@@ -76,7 +77,7 @@ async fn puts_on_a_full_disk() {
     assert_eq!(all_ids(&partition).await, acknowledged);
     let words: Vec<String> = acknowledged.iter().map(i64::to_string).collect();
     std::fs::write(Path::new(&dir).join("acknowledged"), words.join(" ")).unwrap();
-    // No end in good order: what was acknowledged is there without one.
+    // The queue is not closed, because acknowledged rows must survive without a close.
     std::mem::forget((partition, queue));
 }
 
@@ -88,8 +89,8 @@ async fn a_full_disk_is_a_clear_error_and_never_a_wrong_row_and_passes() {
         queue.declare(PartitionSpec::new("train", ["train"], 65_536)).await.unwrap();
         queue.close();
     }
-    // The shell counts in blocks of 512 or 1024 bytes; the signal that goes with the limit is ignored, as a
-    // full disk has none.
+    // The shell counts blocks of 512 or 1024 bytes. The signal for the limit is ignored, because a full disk
+    // sends no signal.
     let script =
         format!("trap '' XFSZ; ulimit -f {LIMIT_KIB} && exec \"$0\" --exact puts_on_a_full_disk --ignored");
     let child = Command::new("sh")

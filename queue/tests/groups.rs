@@ -1,4 +1,4 @@
-//! Groups are whole or not given out, whatever is lost of them and however late their rows come.
+//! A take of groups gets only whole groups, even if rows are lost or put late.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -28,7 +28,7 @@ async fn taken(partition: &Partition) -> Vec<(String, usize)> {
     groups
 }
 
-/// Flips a byte in the middle of every chunk's payload that lies in the newest segment.
+/// Inverts the byte at offset `at` of the first segment.
 fn damage(dir: &Path, at: usize) {
     let segment = dir.join("segment-00000000.arrow");
     let mut bytes = std::fs::read(&segment).unwrap();
@@ -68,7 +68,7 @@ async fn the_rest_of_a_group_that_was_given_up_is_refused_also_after_a_restart_a
     let restored = in_memory();
     restore(&restored, &bytes).await.unwrap();
     refused(restored.partition("train").unwrap().put(late(), None).await);
-    // A group of its own may have the name.
+    // A complete new group may have the same name.
     partition.put(part("a", 0, 4, 4), None).await.unwrap();
     assert_eq!(taken(&partition).await, [("a".to_owned(), 4)]);
     queue.close();
@@ -78,7 +78,7 @@ async fn the_rest_of_a_group_that_was_given_up_is_refused_also_after_a_restart_a
     assert_eq!(taken(&partition).await, [("a".to_owned(), 4)]);
     partition.take(&Take::groups("train", 1)).await.unwrap().unwrap().ack().await.unwrap();
     refused(partition.put(late(), None).await);
-    // A new beginning is one for all names.
+    // After the partition is cleared, all names can be used again.
     partition.clear_all().await.unwrap();
     partition.put(late(), None).await.unwrap();
     assert_eq!(partition.stats().groups, 1);
@@ -90,13 +90,13 @@ async fn rows_on_their_way_into_a_group_that_is_given_up_are_gone_with_it() {
     let queue = on_disk(dir.path());
     let partition = declared(&queue).await;
     let half = partition.put(part("a", 0, 2, 4), None).await.unwrap();
-    // Cleared while the other half is encoded.
+    // The first half is cleared while the other half is encoded.
     let (late, cleared) = tokio::join!(partition.put(part("a", 2, 2, 4), None), partition.clear(&half));
     cleared.unwrap();
     let rows = partition.stats().rows;
     match late {
         Err(QueueError::GroupClosed { .. }) => assert_eq!(rows, 0),
-        // It was there before.
+        // The put was complete before the clear.
         late => assert_eq!((late.is_ok(), rows), (true, 2)),
     }
     let groups = partition.stats().groups;
@@ -122,7 +122,7 @@ async fn late_rows_of_a_complete_group_and_other_sizes_make_no_group() {
     let late = partition.put(part("a", 4, 1, 4), None).await;
     assert!(matches!(late, Err(QueueError::GroupClosed { .. })), "{late:?}");
     assert_eq!((partition.stats().rows, partition.stats().groups), (0, 0));
-    // Whole groups may have any name.
+    // A whole group may have any name.
     for _ in 0..2 {
         partition.put(part("a", 0, 4, 4), None).await.unwrap();
     }
@@ -174,7 +174,7 @@ async fn a_declared_order_is_that_of_takes_that_do_not_say() {
     assert_eq!(first(Sampler::Fifo).await, ["low"]);
 }
 
-/// Rows of several small puts come to lie together, and those of a restored snapshot do.
+/// The rows of several small puts share chunks, and so do the rows of a restored snapshot.
 #[tokio::test]
 async fn a_late_part_is_refused_also_where_the_parts_of_its_group_lay_together() {
     let queue = in_memory();

@@ -1,4 +1,4 @@
-//! Freed rows give their memory back: counted at the allocator, which knows what is really held.
+//! Checks that freed rows give their memory back. An allocator that counts measures the memory in use.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(unsafe_code, reason = "an allocator that counts is an unsafe trait; it only passes on and adds up")]
 
@@ -17,19 +17,19 @@ static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
 static HELD_BYTES_MAX: AtomicUsize = AtomicUsize::new(0);
 static ALLOCATED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call goes to the system's allocator unchanged; the counters are atomic.
+// SAFETY: every call is passed unchanged to the system's allocator, and the counters are atomic.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let held = HELD_BYTES.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
         HELD_BYTES_MAX.fetch_max(held, Ordering::Relaxed);
         ALLOCATED_BYTES.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         HELD_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -46,7 +46,7 @@ fn batch(first: i64, rows: i64) -> RecordBatch {
     RecordBatch::try_from_iter([("id", id), ("tokens", tokens)]).unwrap()
 }
 
-/// One test, since the counters are of the whole process.
+/// All checks are in one test, because the counters measure the whole process.
 #[tokio::test]
 async fn memory_follows_what_is_live() {
     freed_rows_free_their_memory_and_a_take_copies_no_payload().await;
@@ -56,10 +56,11 @@ async fn memory_follows_what_is_live() {
     tokens_of_rows_that_are_gone_keep_next_to_nothing().await;
 }
 
-/// What may be kept beyond one and a half times what is live; bytes. The bound that users are told is 64 MiB.
+/// The number of bytes that may be held beyond one and a half times the live bytes. The queue's own limit for
+/// payload is 16 MiB.
 const WASTE_BYTES_MAX: usize = 24 << 20;
 
-/// One row of a mebibyte among short ones.
+/// Short rows and one row of a mebibyte.
 fn ragged(rows: usize) -> RecordBatch {
     let long = (1 << 20) / 4;
     let tokens = (0..rows).map(|row| Some((0..if row == 7 { long } else { 16 }).map(Some)));
@@ -90,7 +91,7 @@ async fn what_is_kept_is_at_most_one_and_a_half_times_what_is_live() {
             gone.extend(handles.into_iter().enumerate().filter(|(at, _)| !stays(*at)).map(|(_, row)| row));
         }
         let full = HELD_BYTES.load(Ordering::Relaxed) - before;
-        // Some at a time, from every put.
+        // The rows are cleared in several calls.
         let (first, second) = gone.split_at(gone.len() / 3);
         partition.clear(first).await.unwrap();
         for some in second.chunks(1000) {
@@ -105,7 +106,7 @@ async fn what_is_kept_is_at_most_one_and_a_half_times_what_is_live() {
     }
 }
 
-/// A chunk takes about two kilobytes beside its rows, a group and a row half a kilobyte.
+/// A chunk takes about two kilobytes besides its rows. A group and a row take half a kilobyte.
 async fn rows_that_come_one_by_one_keep_little_beside_themselves() {
     let (rows, tokens) = (32_000_i64, 256);
     let queue = TransferQueue::open(QueueConfig::default()).unwrap();
@@ -164,7 +165,7 @@ async fn a_partition_on_disk_serves_in_bounded_memory() {
     let most = HELD_BYTES_MAX.load(Ordering::Relaxed) - before;
     assert!(most < 16 * put_bytes, "{puts} puts of {put_bytes} bytes held {most}");
 
-    // What is read is mapped: it is allocated neither while it is read nor while it is held.
+    // Rows are read from mapped files, so neither reading nor holding them allocates memory for them.
     queue.close();
     drop((partition, queue));
     let queue = TransferQueue::open(config).unwrap();
@@ -176,7 +177,7 @@ async fn a_partition_on_disk_serves_in_bounded_memory() {
     assert!(ids.copied().eq(0..puts * put_rows));
     let most = HELD_BYTES_MAX.load(Ordering::Relaxed) - before;
     assert!(most < 2 * put_bytes, "taking {puts} puts of {put_bytes} bytes held {most}");
-    // The segments are deleted under the rows, which stay.
+    // The ack deletes the segments, and the rows stay readable.
     lease.ack().await.unwrap();
 }
 
@@ -186,7 +187,7 @@ async fn freed_rows_free_their_memory_and_a_take_copies_no_payload() {
     let put_rows = 512;
     let row_bytes = TOKENS as usize * 4;
 
-    // Rows that are a cut of a larger batch do not keep it.
+    // Rows that are a slice of a larger batch do not keep that batch in memory.
     let before = HELD_BYTES.load(Ordering::Relaxed);
     let large = batch(0, put_rows);
     partition.put(Put::group("cut", large.slice(0, 4)), None).await.unwrap();
@@ -194,7 +195,7 @@ async fn freed_rows_free_their_memory_and_a_take_copies_no_payload() {
     let held = HELD_BYTES.load(Ordering::Relaxed) - before;
     assert!(held < 16 * row_bytes, "4 rows of {row_bytes} bytes hold {held}");
 
-    // A take of whole chunks allocates names and pointers only.
+    // A take of whole chunks allocates only names and pointers.
     for group in 0..8 {
         partition
             .put(Put::group(format!("g{group}"), batch(group * put_rows, put_rows)), None)
@@ -209,7 +210,7 @@ async fn freed_rows_free_their_memory_and_a_take_copies_no_payload() {
     assert!(took < rows.len() * 256, "a take of {} rows of {row_bytes} bytes allocated {took}", rows.len());
     drop(lease);
 
-    // Every eighth row stays: what is held follows what is live, not what was put together.
+    // Every eighth row stays. The held memory must depend on the live rows, not on the size of the puts.
     let gone: Vec<RowHandle> =
         rows.iter().enumerate().filter(|(at, _)| at % 8 != 0).map(|(_, row)| *row).collect();
     partition.clear(&gone).await.unwrap();

@@ -1,4 +1,4 @@
-//! The end of a partition.
+//! Tests of the removal of a partition.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;

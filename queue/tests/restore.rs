@@ -1,4 +1,4 @@
-//! Restoring: whole or not at all, whatever the snapshot is and whenever the process dies.
+//! A snapshot is restored completely or not at all, even if it is damaged or the process dies meanwhile.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -16,7 +16,7 @@ async fn a_snapshot_that_is_cut_or_damaged_anywhere_restores_nothing() {
     let put = Put { token: Some("t".to_owned()), ..Put::group("a", rows(0, 4, 8)) };
     let handles = partition.put(put, None).await.unwrap();
     partition.write_columns(&handles, advantages(4)).await.unwrap();
-    // Rows of several puts lie in one payload.
+    // In the snapshot, the rows of several puts share one payload.
     for group in 0..3 {
         let single =
             Put { token: Some(format!("t{group}")), ..Put::group(group.to_string(), rows(4 + group, 1, 8)) };
@@ -53,7 +53,7 @@ async fn a_snapshot_that_is_cut_or_damaged_anywhere_restores_nothing() {
     }
 }
 
-/// Gives the first bytes, then does something, then gives the rest.
+/// A reader that returns the first bytes, then calls a function, and then returns the rest.
 struct Interrupted<F> {
     bytes: Cursor<Vec<u8>>,
     at: u64,
@@ -83,7 +83,7 @@ async fn a_death_in_the_middle_of_a_restoration_leaves_nothing() {
     queue.declare(PartitionSpec::new("mine", ["train"], 8)).await.unwrap();
     let before = queue.inspect();
     for percent in [10, 50, 99] {
-        // The directory as it is at that moment is what a killed process would leave.
+        // A process that is killed at this moment leaves these files.
         let copy = tempfile::tempdir().unwrap();
         let (from, to) = (dir.path().to_owned(), copy.path().to_owned());
         let then = move || {
@@ -105,7 +105,7 @@ async fn a_death_in_the_middle_of_a_restoration_leaves_nothing() {
         assert_eq!(survivor.inspect().partitions.len(), 3);
     }
     assert!(queue.verify().await.unwrap().is_sound());
-    // While a partition is restored no other one can get its name.
+    // While a partition is restored, no other partition can get its name.
     let declaring = queue.clone();
     let runtime = tokio::runtime::Handle::current();
     let then = move || {
@@ -153,7 +153,7 @@ async fn a_restored_queue_survives_rewriting_its_journal() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Frames whose checksums are right, with anything in them.
+    /// Frames with right checksums and with random content.
     #[test]
     fn records_that_were_made_up_are_an_error_or_a_sound_queue(
         edits in prop::collection::vec((any::<prop::sample::Index>(), 0_usize..6, any::<u32>()), 1..4)
@@ -180,7 +180,7 @@ proptest! {
     }
 }
 
-/// Frames of a snapshot, each with what stands behind it, and what stands before all of them.
+/// The first line of a snapshot, and its frames. Each frame has its records and the payload that follows.
 fn frames(sound: &[u8]) -> (&[u8], Vec<(String, Vec<u8>)>) {
     let (magic, mut rest) = sound.split_at(sound.iter().position(|byte| *byte == b'\n').unwrap() + 1);
     let mut frames: Vec<(String, Vec<u8>)> = Vec::new();
@@ -198,7 +198,7 @@ fn frames(sound: &[u8]) -> (&[u8], Vec<(String, Vec<u8>)>) {
     (magic, frames)
 }
 
-/// A snapshot of these frames, whose checksums are right.
+/// Assembles a snapshot of frames, with right checksums.
 fn assembled(magic: &[u8], frames: Vec<(String, Vec<u8>)>) -> Vec<u8> {
     let mut assembled = magic.to_vec();
     for (body, payload) in frames {
@@ -213,7 +213,7 @@ fn assembled(magic: &[u8], frames: Vec<(String, Vec<u8>)>) -> Vec<u8> {
     assembled
 }
 
-/// Changes numbers in the records of a snapshot and makes its checksums right again.
+/// Removes, repeats or changes frames of a snapshot, and corrects its checksums.
 fn forge(sound: &[u8], edits: &[(prop::sample::Index, usize, u32)]) -> Vec<u8> {
     let (magic, mut frames) = frames(sound);
     for (index, kind, number) in edits {
@@ -255,7 +255,7 @@ async fn each_row_of_a_payload_belongs_to_one_record_of_one_partition() {
     }
     let sound = snapshot(&source, None).await;
     let (magic, sound) = frames(&sound);
-    // A declaration, three puts and their payload, of each; and the end.
+    // Each partition has a frame for its declaration and one for its three puts. The last frame is the end.
     assert_eq!(sound.len(), 5);
     let put = sound[1].0.lines().next().unwrap().to_owned() + "\n";
     let later = put.replace("[[0,0,1]]", "[[9,0,1]]").replace("\"group\":\"0\"", "\"group\":\"9\"");

@@ -1,4 +1,4 @@
-//! Snapshots: one moment of a queue, as large as what is live, and back again.
+//! A snapshot shows a queue at one moment, is about as large as the live rows, and can be restored.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -40,7 +40,7 @@ async fn from_memory_to_disk_and_back_everything_is_as_it_was() {
     let third = in_memory();
     restore(&third, &again).await.unwrap();
     assert_same(&first, &third, "train").await;
-    // Tokens are remembered, the open group goes on, and the room is what is left.
+    // Tokens are still known, the open group can be completed, and the free room is right.
     for queue in [&second, &third] {
         let partition = queue.partition("train").unwrap();
         let rows_before = partition.stats().rows;
@@ -73,7 +73,7 @@ async fn one_partition_is_a_snapshot_too_and_is_not_restored_over_another() {
     assert_eq!(queue.inspect().partitions, before.partitions);
     let unknown = queue.snapshot(Some("missing"), Vec::new()).await;
     assert!(matches!(unknown, Err(QueueError::UnknownPartition { .. })));
-    // One that is there keeps the others of the snapshot out too.
+    // If one partition of the snapshot exists already, none of them is restored.
     let all = snapshot(&queue, None).await;
     queue.remove("train").await.unwrap();
     assert!(matches!(restore(&queue, &all).await, Err(QueueError::PartitionExists { .. })));
@@ -94,7 +94,7 @@ async fn a_checkpoint_writes_what_is_live_and_no_more() {
             for _ in 0..860 {
                 partition.take(&Take::groups("train", 1)).await.unwrap().unwrap().ack().await.unwrap();
             }
-            // Of the next eighty groups half of the rows, of each.
+            // Half of the rows of each of the next 80 groups are cleared.
             for group in 0..80 {
                 let lease = partition.take(&Take::rows("train", 8)).await.unwrap().unwrap();
                 let at = |parity: usize| move |(at, _): &(usize, &RowHandle)| (at + group) % 2 == parity;
@@ -103,7 +103,7 @@ async fn a_checkpoint_writes_what_is_live_and_no_more() {
                 let kept: Vec<RowHandle> = rows().filter(at(1)).map(|(_, row)| *row).collect();
                 lease.nack().await.unwrap();
                 partition.clear(&gone).await.unwrap();
-                // What is left of the group is held, so that the next one is looked at.
+                // The rest of the group stays leased, so the next take gets rows of the next group.
                 let lease = partition.take(&Take::rows("train", 4)).await.unwrap().unwrap();
                 assert_eq!(lease.rows(), kept);
                 std::mem::forget(lease);
@@ -122,7 +122,7 @@ async fn a_checkpoint_writes_what_is_live_and_no_more() {
     }
 }
 
-/// Puts, columns and acks go on; every snapshot is a moment between two of them.
+/// Takes snapshots during puts and acks. Every snapshot must show a moment between two of them.
 async fn under_traffic(queue: TransferQueue) {
     let partition = queue.declare(PartitionSpec::new("train", ["train"], 65_536)).await.unwrap();
     let acknowledged = Arc::new(Mutex::new((0_i64, 0_i64)));
@@ -163,7 +163,8 @@ async fn under_traffic(queue: TransferQueue) {
             let (first, last) = (*groups.keys().next().unwrap_or(&0), *groups.keys().last().unwrap_or(&-1));
             assert_eq!(groups.len() as i64, last - first + 1, "nothing is missing in between");
             if !groups.is_empty() {
-                // What was acknowledged before is in it, and at most one more is on its way afterwards.
+                // The snapshot has all puts and acks that were acknowledged before it began, and at most one
+                // that was not yet acknowledged when it ended.
                 assert!(before.0 <= last + 1 && last <= after.0, "{before:?} {last} {after:?}");
                 assert!(before.1 <= first && first <= after.1 + 1, "{before:?} {first} {after:?}");
                 assert_eq!(copied.stats().dispositions.acked, first as u64 * 4);

@@ -1,4 +1,4 @@
-//! The stores of a queue do what every store must.
+//! Checks that the queue's own stores conform to the rules for stores.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ struct Segments {
 
 impl Subject for Segments {
     fn open(&self) -> Arc<dyn Store> {
-        // So small that segments are closed, emptied and deleted.
+        // Segments are small, so the test closes, empties and deletes some of them.
         segments(&self.dir, 4 << 10)
     }
 }

@@ -1,4 +1,4 @@
-//! What takers can ask for: orders, token budgets, freshness, and batches that ranks share.
+//! Options of takes: orders, token budgets, freshness, and batches that ranks share.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -90,7 +90,7 @@ async fn a_token_budget_ends_before_the_group_that_would_exceed_it() {
     for (group, lengths) in [("a", &[9, 9][..]), ("b", &[4]), ("c", &[94]), ("d", &[1])] {
         put(&partition, group, 0, 0, lengths).await;
     }
-    // Prompt and response are counted: 20, 5, 95 and 2.
+    // Tokens of prompt and response count, so the groups have 20, 5, 95 and 2 tokens.
     assert_eq!(order(&partition, Take::tokens("train", 25)).await, ["a", "b"]);
     assert_eq!(order(&partition, Take::tokens("train", 119)).await, ["a", "b"]);
     assert_eq!(order(&partition, Take::tokens("train", 120)).await, ["a", "b", "c"]);
@@ -169,7 +169,7 @@ async fn ranks_share_batches_evenly_and_disjointly() {
     }
     let mut seen = BTreeSet::new();
     for batch in 0..2 {
-        // The ranks come in any order.
+        // The ranks may take in any order.
         let mut leases = Vec::new();
         for rank in [2, 0, 3, 1] {
             leases.push(partition.take(&share(rank, 4)).await.unwrap().unwrap());
@@ -259,7 +259,7 @@ async fn an_unsound_share_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// By takes of any kind in any order, no row is consumed twice and none is lost.
+    /// With takes of any kind in any order, no row is consumed twice and no row is lost.
     #[test]
     fn every_row_is_taken_once_by_any_mixture_of_takes(
         versions in prop::collection::vec((0_u64..4, -2_i64..3, 1_usize..4), 1..30),

@@ -1,4 +1,4 @@
-//! Storage units: rows on other machines, and what their death and return mean.
+//! Storage units keep rows on other machines. The tests check the effects of their death and return.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[path = "support/served_units.rs"]
@@ -32,7 +32,7 @@ async fn rows_lie_on_units_and_the_controller_has_none() {
     assert_eq!(on(&first) + on(&second), 160);
     assert!(on(&first) > 40 && on(&second) > 40, "{} and {}", on(&first), on(&second));
 
-    // Columns that come later lie there too.
+    // Columns that are written later are stored on the units, too.
     client.write_columns("train", &handles[..4], names(4)).await.unwrap();
     let lease = client.take("train", &Take::groups("train", 40)).await.unwrap().unwrap();
     let ids: Vec<i64> = lease
@@ -53,7 +53,7 @@ async fn rows_lie_on_units_and_the_controller_has_none() {
     lease.ack().await.unwrap();
     let rest = client.take("train", &Take::groups("train", 40)).await.unwrap().unwrap();
     rest.ack().await.unwrap();
-    // What is consumed is forgotten there.
+    // The units remove rows that were consumed.
     until(async || on(&first) + on(&second) == 0).await;
 }
 
@@ -80,7 +80,7 @@ async fn a_dead_unit_hands_out_nothing_and_its_rows_are_there_again_when_it_is_b
     let lease = client.take("train", &Take::groups("train", 30)).await.unwrap().unwrap();
     assert_eq!(lease.rows().len(), in_memory);
     lease.nack().await.unwrap();
-    // New rows go to the unit that is left.
+    // New rows go to the remaining unit.
     client.put("train", Put::group("late", batch(0, 4)), None).await.unwrap();
 
     let back = Server::unit(&controller, Some(dir.path().to_owned())).await;
@@ -89,7 +89,7 @@ async fn a_dead_unit_hands_out_nothing_and_its_rows_are_there_again_when_it_is_b
     assert_eq!(lease.rows().len(), 124);
     lease.nack().await.unwrap();
 
-    // What was only in memory is lost at once, group by group, and says so.
+    // The rows that were only in memory are lost, and the counts report them as lost.
     memory.die().await;
     until(async || stats(&client).await.dispositions.lost == in_memory as u64 + 4).await;
     let left = stats(&client).await;
@@ -109,14 +109,14 @@ async fn a_dead_unit_is_noticed_by_the_client_that_asks_for_its_rows() {
     }
     let left = second.queue.partition(BLOBS).unwrap().stats().rows;
     first.die().await;
-    // At once, long before its silence is noticed.
+    // The client notices the death at once, long before the controller does.
     let mut taken = 0;
     while let Some(lease) = client.take("train", &Take::groups("train", 1)).await.unwrap() {
         taken += lease.rows().len();
         lease.ack().await.unwrap();
     }
     assert_eq!(taken, left);
-    // And puts go elsewhere.
+    // Puts go to the other unit.
     for group in 20..30 {
         client.put("train", Put::group(format!("g{group}"), batch(group * 4, 4)), None).await.unwrap();
     }
@@ -165,8 +165,8 @@ async fn blobs_that_no_table_knows_are_removed_and_drained_units_are_emptied() {
     let name = client.units().await.unwrap()[0].card.unit.clone();
     client.drain_unit(&name).await.unwrap();
     client.put("train", Put::group("here", batch(4, 4)), None).await.unwrap();
-    // There is no other unit: the controller keeps all of it. What the client had put there before it heard
-    // is removed.
+    // There is no other unit, so the controller keeps all rows. Rows that the client sent to the unit before
+    // it learned of the draining are removed.
     assert!(controller.queue.inspect().payload_bytes > 0);
     until(async || orphans.stats().rows == 0).await;
     assert_eq!(client.units().await.unwrap()[0].status, UnitStatus::Draining);
@@ -199,7 +199,7 @@ async fn a_drained_units_rows_move_to_others_and_it_may_leave() {
     until_live(&client, 2).await;
     client.drain_unit(&name).await.unwrap();
 
-    // A client that takes meanwhile gets whole rows, wherever they lie.
+    // A client that takes during the draining gets whole rows from either unit.
     let mut ids = Vec::new();
     let mut take = async |groups| {
         let lease = client.take("train", &Take::groups("train", groups)).await.unwrap().unwrap();
@@ -227,7 +227,7 @@ async fn a_drained_units_rows_move_to_others_and_it_may_leave() {
     until(async || left.stats().rows == 0).await;
 }
 
-/// Announces a unit by hand: after that it says nothing of its own accord.
+/// Announces a unit to the controller once. The unit sends nothing to the controller by itself.
 async fn announce(controller: &Server, unit: &Server, name: &str) {
     let card = serde_json::json!({
         "unit": name, "url": format!("http://{}", unit.address), "is_durable": false,
@@ -252,7 +252,7 @@ async fn a_unit_that_says_nothing_but_answers_keeps_its_rows() {
     client.declare(spec()).await.unwrap();
     client.put("train", Put::group("a", batch(0, 4)), None).await.unwrap();
     assert_eq!(unit.queue.partition(BLOBS).unwrap().stats().rows, 4);
-    // Long past its silence: the network may have blinked, or the controller have stood still.
+    // The unit has been silent for long, as after a short network failure or a pause of the controller.
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert_eq!(client.units().await.unwrap()[0].status, UnitStatus::Live);
     let seen = stats(&client).await;
@@ -269,8 +269,8 @@ async fn a_unit_in_anothers_place_does_not_answer_for_it() {
     let client = controller.client();
     client.declare(spec()).await.unwrap();
     client.put("train", Put::group("a", batch(0, 4)), None).await.unwrap();
-    // A unit at this address again, after a restart that lost everything: noticed at once, and not by its
-    // silence.
+    // Another unit at the same address means that the first one has restarted and lost all rows. The
+    // controller notices it at once, without waiting for a silence.
     announce(&controller, &unit, "second").await;
     let seen = stats(&client).await;
     assert_eq!((seen.rows, seen.dispositions.lost), (0, 4));
@@ -290,7 +290,7 @@ async fn rows_in_memory_that_died_while_the_controller_was_away_are_lost_and_not
     let first = client.units().await.unwrap()[0].card.unit.clone();
     client.drain_unit(&first).await.unwrap();
     announce(&controller, &living, "living").await;
-    // What was on the first has moved; the second group stays on the one that lives.
+    // The rows of the first unit have moved to the unit that stays alive.
     until(async || living.queue.partition(BLOBS).unwrap().stats().rows == 4).await;
     client.forget_unit(&first).await.unwrap();
     dying.die().await;
@@ -319,7 +319,7 @@ async fn rows_in_memory_that_died_while_the_controller_was_away_are_lost_and_not
 #[tokio::test]
 async fn what_a_unit_may_forget_is_forgotten_whatever_else_is_gone_already() {
     let controller = served(None).await;
-    // Far from the age at which it would ask.
+    // The rows stay too young for the unit to ask the controller about them.
     let unit = Server::unit_with(&controller, None, Duration::from_secs(600)).await;
     let client = controller.client();
     until_live(&client, 1).await;
@@ -327,7 +327,8 @@ async fn what_a_unit_may_forget_is_forgotten_whatever_else_is_gone_already() {
     for group in 0..10 {
         client.put("train", Put::group(format!("g{group}"), batch(group * 4, 4)), None).await.unwrap();
     }
-    // As after a clear whose answer was lost, or a controller that was restarted and reads of it again.
+    // Some rows are already gone, as after a clear whose answer was lost, or after a restart of the
+    // controller, which then clears them again.
     let held = unit.queue.partition(BLOBS).unwrap();
     let one = held.take(&Take::rows("controller", 3)).await.unwrap().unwrap();
     held.clear(one.rows()).await.unwrap();
@@ -345,7 +346,7 @@ async fn a_unit_asks_again_about_blobs_that_a_controller_knew() {
     client.declare(spec()).await.unwrap();
     client.put("train", Put::group("a", batch(0, 4)), None).await.unwrap();
     let held = unit.queue.partition(BLOBS).unwrap();
-    // It has asked, and was told that they are known.
+    // By then the unit has asked about its rows, and the controller has answered that it knows them.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(held.stats().rows, 4);
     let address = controller.address;

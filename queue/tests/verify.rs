@@ -1,4 +1,4 @@
-//! Verifying finds what is broken, names it, and takes nothing sound for broken.
+//! `verify` finds and names damage, and reports no damage in a sound queue.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
@@ -25,7 +25,8 @@ fn open(dir: &Path, segment_bytes: u64) -> TransferQueue {
     TransferQueue::open(config).unwrap()
 }
 
-/// Ten puts in a segment each, of which the first is acked.
+/// A queue with ten puts in separate segments. Every third put has a column that was written later, and the
+/// first put is acked.
 async fn filled(dir: &Path) -> TransferQueue {
     let queue = open(dir, 1);
     let partition = queue.declare(PartitionSpec::new("train", ["train"], 64)).await.unwrap();

@@ -1,5 +1,5 @@
-//! Clients that wait cost a connection each, and no processor time. Alone in its file: it measures its whole
-//! process.
+//! A client that waits costs one connection and no processor time. This test is alone in its file, because it
+//! measures the whole process.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 const CLIENTS: usize = 2_000;
 
-/// Seconds of processor time that this process has used.
+/// The processor time that this process has used, in seconds.
 fn processor() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
@@ -26,7 +26,7 @@ fn processor() -> f64 {
     ticks / rustix::param::clock_ticks_per_second() as f64
 }
 
-/// Both ends of every connection are here.
+/// Raises the limit of open files, because both ends of each connection are in this process.
 fn allow_files() {
     let limit = getrlimit(Resource::Nofile);
     let needed = CLIENTS as u64 * 2 + 200;
@@ -56,12 +56,12 @@ async fn two_thousand_clients_that_wait_cost_no_processor_time() {
             }))
         })
         .collect();
-    // All of them wait at the server after that.
+    // After this time all clients wait at the server.
     tokio::time::sleep(Duration::from_secs(5)).await;
     let before = processor();
     tokio::time::sleep(Duration::from_secs(2)).await;
     let used = processor() - before;
-    // Of one core; both sides are in it.
+    // This is at most 5 % of one core, for the server and all clients together.
     assert!(used < 0.1, "{used} s of processor time in 2 s");
     let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(0..CLIENTS as i64));
     let rows = RecordBatch::try_from_iter([("id", ids)]).unwrap();

@@ -1,4 +1,4 @@
-//! Watching a partition: which client holds which rows, and what became of each group.
+//! Tests of watching a partition: which client holds which rows, and the fate of each group.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -28,7 +28,7 @@ async fn put(partition: &Partition, group: &str, rows: i32) {
     partition.put(Put::group(group, batch), None).await.unwrap();
 }
 
-/// Groups and what became of them, after a revision.
+/// The groups that ended after a revision, with their numbers of rows and their fates.
 async fn fates(partition: &Partition, revision: u64) -> Vec<(String, usize, Disposition)> {
     let stats = partition.stats_after(revision, Instant::now()).await;
     assert!(!stats.fates_missed);

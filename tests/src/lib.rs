@@ -1,4 +1,4 @@
-//! Tests that span crates. The tests are in `tests/`; here is what they share.
+//! Helpers for the tests that span crates. The tests themselves are in `tests/`.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,8 @@ pub fn workspace_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The folder of real data beside the checkout; says so and gives `None` where there is none.
+/// Returns `path` inside `shared/`, the folder of real data beside the checkout. Prints a note and returns
+/// `None` if it does not exist.
 pub fn shared(path: &str) -> Option<PathBuf> {
     let found = workspace_root().join("../shared").join(path);
     if found.exists() {

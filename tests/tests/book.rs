@@ -1,9 +1,9 @@
 //! Checks the documentation: every page is in the summary, every link and anchor resolves, every test that a
 //! table names exists, and code that a page quotes from the repository equals its source.
 //!
-//! A quotation is a fenced block after a line `<!-- copy: PATH -->`, or `<!-- copy: PATH#NAME -->` for the
-//! lines between `ANCHOR: NAME` and `ANCHOR_END: NAME` in the source.
-//! `ROLLDOCK_BOOK_WRITE=1 cargo test -p rolldock-tests --test book` brings the quotations up to date.
+//! A quotation is a fenced block that follows a line `<!-- copy: PATH -->`. With `<!-- copy: PATH#NAME -->`
+//! it quotes only the lines between `ANCHOR: NAME` and `ANCHOR_END: NAME` in the source.
+//! `ROLLDOCK_BOOK_WRITE=1 cargo test -p rolldock-tests --test book` updates the quotations.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use rolldock_tests::workspace_root;
 
 const PAGES: &str = "docs/src";
 const SUMMARY: &str = "docs/src/SUMMARY.md";
-/// Documents outside the book whose links are checked, too.
+/// Documents besides the pages whose links and quotations are checked.
 const OTHERS: [&str; 6] =
     ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "data/README.md", SUMMARY];
 const COPY: &str = "<!-- copy: ";
@@ -61,7 +61,7 @@ fn links(line: &str) -> Vec<String> {
     pieces.filter_map(|piece| piece.split_once(')')).map(|(target, _)| target.to_owned()).collect()
 }
 
-/// The anchors of the headings in a document, as mdBook and the repository's browser make them.
+/// The anchors of the headings in a document, as mdBook and the repository's web view generate them.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     let mut anchors = BTreeSet::new();
@@ -80,7 +80,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     anchors
 }
 
-/// What is wrong with a link in `document`, if anything.
+/// Describes the fault of a link in `document`. Returns `None` if the link is right.
 fn fault(document: &Path, target: &str) -> Option<String> {
     if target.contains("://") || target.starts_with("mailto:") {
         return None;
@@ -100,7 +100,7 @@ fn fault(document: &Path, target: &str) -> Option<String> {
     (!anchors(&text).contains(anchor)).then(|| format!("{target}: the page has no such heading"))
 }
 
-/// The text that a quotation of `source` must have.
+/// The text of a quotation of `source`, which is `PATH` or `PATH#NAME`.
 fn quoted(source: &str) -> String {
     let (path, name) = source.split_once('#').map_or((source, None), |(path, name)| (path, Some(name)));
     let text = read(Path::new(path));
@@ -114,7 +114,7 @@ fn quoted(source: &str) -> String {
     lines.iter().map(|line| format!("{}\n", line.get(indent..).unwrap_or_default())).collect()
 }
 
-/// The document with all of its quotations as they should be.
+/// The text of a document with its quotations replaced by the current text of their sources.
 fn with_quotations(document: &Path) -> String {
     let text = read(document);
     let mut lines = text.lines();
@@ -153,7 +153,7 @@ fn every_link_leads_to_a_file_and_a_heading() {
     assert!(faults.is_empty(), "broken links:\n{}", faults.join("\n"));
 }
 
-/// The sources of the workspace, as one text for each top-level folder.
+/// All Rust sources of the workspace except those in `bench/`, as one text.
 fn sources() -> String {
     let mut folders: Vec<PathBuf> =
         ["loadbalancer", "orchestrator", "queue", "reward", "simengine", "tests"].map(PathBuf::from).to_vec();

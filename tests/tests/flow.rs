@@ -1,9 +1,10 @@
-//! Flows of steps without a cut between them. The fleet has every simulated fault; a trainer takes whole
-//! steps, trains for a while and announces versions; servers are paused for each version. Every seed is one
-//! run in virtual time, and a failure prints the seed that repeats it.
+//! Runs flows of steps. Groups that are in flight when a step ends count for the next step.
 //!
-//! `ROLLDOCK_FLOW_RUNS` sets how many runs there are (400 by default), `ROLLDOCK_FLOW_SEED` runs one seed
-//! only.
+//! The servers suffer random simulated faults. A trainer takes whole steps, trains for a while and
+//! announces versions. The servers are paused for each version. Every seed is one run in virtual time, and
+//! a failure prints the seed that repeats it.
+//!
+//! `ROLLDOCK_FLOW_RUNS` sets the number of runs (400 by default). `ROLLDOCK_FLOW_SEED` runs one seed only.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -27,23 +28,23 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 const RUNS: u64 = 400;
-/// With at least this many runs, the test asserts that each kind of event has happened in one of them.
+/// With at least this many runs, the test asserts that each kind of event happened at least once.
 const RUNS_TELLING: u64 = 200;
-/// The watchdog, in runs that have one, acts after this time without progress.
+/// The time without progress after which the watchdog acts, in runs that have a watchdog.
 const SILENCE: Duration = Duration::from_secs(10);
-/// A run that takes longer, in virtual time, hangs.
+/// The longest virtual time of a run. A run that takes longer counts as hanging.
 const LIMIT: Duration = Duration::from_secs(6 * 3_600);
 
-/// How a run is driven.
+/// The settings of one run.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     rule: Staleness,
     target: usize,
-    /// Last steps of the flows that follow each other.
+    /// The numbers of the last steps of the two flows, which run one after the other.
     lasts: [u64; 2],
-    /// Longest training of a step, seconds.
+    /// The longest training time of a step, in seconds.
     training_s_max: f64,
-    /// Longest put of a group, milliseconds.
+    /// The longest time to put a group, in milliseconds.
     put_ms_max: u64,
     pause: PauseMode,
     /// Whether the watchdog gives up groups when there is no progress.
@@ -51,7 +52,7 @@ struct Plan {
 }
 
 impl Plan {
-    /// Draws a plan, and sets the recipe of the world to match it.
+    /// Draws a plan, and changes the configuration of the world to match it.
     fn draw(world: &mut World) -> Self {
         let rng = &mut world.rng;
         let on_stale = pick(
@@ -99,12 +100,13 @@ impl Plan {
         self.lasts[1]
     }
 
-    /// The number of groups that the trainer may lag behind.
+    /// The largest number of groups that the rollout may be ahead of the trainer.
     fn ahead_max(&self) -> usize {
         self.target * (self.rule.max as usize + 1)
     }
 
-    /// Whether no group can become too old, because groups are trained on in the order of their dispatch.
+    /// Whether no group can become too old, because dispatch is paced and groups are handed on in the
+    /// order of their dispatch.
     fn never_discards(&self, early_stop: EarlyStop) -> bool {
         self.rule.pacing && early_stop.keeps_dispatch_order()
     }
@@ -117,13 +119,13 @@ struct Claim {
     groups: Vec<Group>,
 }
 
-/// Takes whole steps, trains, and has the servers updated.
+/// Takes whole steps, trains on them, and updates the servers.
 struct Trainer<'a> {
     plan: Plan,
     rng: StdRng,
     engine: SimulatedEngine,
     control: RolloutControl,
-    /// The version with which servers label the tokens that they generate from here on.
+    /// The version with which servers label the tokens that they generate from now on.
     label: &'a Cell<u64>,
 }
 
@@ -146,7 +148,7 @@ impl Trainer<'_> {
         claims
     }
 
-    /// Loads the next weights on all servers while they are paused.
+    /// Pauses all servers, gives them the label of the next version, resumes them, and announces it.
     async fn update(&mut self) {
         for server in self.engine.servers() {
             server.pause(self.plan.pause).await;
@@ -191,7 +193,7 @@ impl Putter {
                 }
             }
         }
-        // The end of a flow's last step is told by its return.
+        // The last step of a flow has no `Handed::StepEnd`: its end is the return of `generate_flow`.
         self.end_step();
     }
 
@@ -342,7 +344,7 @@ async fn run(seed: u64) -> (Vec<(u64, u64, u64)>, Tally) {
                 () = tokio::time::sleep_until(give_up) => panic!("the run hangs: {}; {plan:?}", looking.look(LIMIT)),
                 () = tokio::time::sleep(disturbance) => {
                     world.disturb();
-                    // A restarted server gets the weights of the others.
+                    // A restarted server gets the version of the others.
                     label_all(&world.engine, label.get());
                 }
             }
@@ -394,7 +396,7 @@ fn the_same_seed_gives_the_same_flow() {
     }
 }
 
-/// Steps that have ended are not collected again when a flow is dropped half way.
+/// A flow that is dropped in the middle of a step does not repeat the steps that ended before.
 #[tokio::test(start_paused = true)]
 async fn a_dropped_flow_is_followed_by_the_step_after_it() {
     let world = World::calm(2, 64);

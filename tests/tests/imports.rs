@@ -1,8 +1,9 @@
-//! Which crates may import which.
+//! Checks which crates and modules import which others.
 //!
-//! The rule is one per top-level folder: a crate imports crates of its own folder, and of the folders that
-//! its folder may import. Cargo itself refuses circles between crates. Two rules are about modules: in
-//! `rolldock` only some modules know recipes, and in `rolldock-queue` the core does not know the edges.
+//! Each top-level folder has one rule. A crate may import crates of its own folder, and crates of the
+//! folders that the rule names. Cargo itself refuses circles between crates. Two more rules are about
+//! modules: in `rolldock` only some modules import recipes, and in `rolldock-queue` the core does not import
+//! the edges.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +15,7 @@ use syn::{Item, ItemUse, UseTree};
 
 const LEAVES: [&str; 4] = ["loadbalancer", "queue", "reward", "simengine"];
 
-/// Our top-level folders with crates, and the other folders whose crates each may use.
+/// Maps each top-level folder that has crates to the other folders whose crates it may import.
 fn allowed() -> BTreeMap<&'static str, Vec<&'static str>> {
     let all: Vec<&str> = LEAVES.into_iter().chain(["orchestrator"]).collect();
     let mut rules: BTreeMap<&str, Vec<&str>> = LEAVES.into_iter().map(|leaf| (leaf, Vec::new())).collect();
@@ -24,7 +25,7 @@ fn allowed() -> BTreeMap<&'static str, Vec<&'static str>> {
     rules
 }
 
-/// The top-level folder that a crate lies in.
+/// The top-level folder of a crate.
 fn folder(package: &Package) -> &str {
     let root = rolldock_tests::workspace_root().canonicalize().unwrap();
     let path = package.manifest_path.as_std_path().strip_prefix(root).unwrap();
@@ -62,7 +63,7 @@ fn crates_import_only_what_the_architecture_allows() {
     }
 }
 
-/// The modules of `rolldock` that recipes are put together and run by. All others are made of no recipe.
+/// The modules of `rolldock` that may import recipes. All others must not.
 const ABOVE_RECIPES: [&str; 3] = ["cli", "recipe", "run"];
 
 #[test]
@@ -87,10 +88,10 @@ fn what_lies_below_a_run_knows_no_recipe() {
     }
 }
 
-/// The module of `rolldock-queue` whose children are the queue's edges.
+/// The module of `rolldock-queue` that contains the edges.
 const EDGES: &str = "edges";
 
-/// The paths that an import names.
+/// Appends the paths that an import names to `paths`.
 fn paths_of(tree: &UseTree, before: &[String], paths: &mut Vec<Vec<String>>) {
     let with = |name: &syn::Ident| [before, &[name.to_string()]].concat();
     match tree {
@@ -102,7 +103,8 @@ fn paths_of(tree: &UseTree, before: &[String], paths: &mut Vec<Vec<String>>) {
     }
 }
 
-/// What a file says of the edges: of their module, or of what the crate's root has of them.
+/// Collects the paths in a file that lead to the edges, either through their module or through a name that
+/// the root of the crate re-exports from it.
 struct OfEdges<'a> {
     at_the_root: &'a BTreeSet<String>,
     found: Vec<String>,
@@ -132,7 +134,7 @@ impl<'ast> Visit<'ast> for OfEdges<'_> {
     }
 }
 
-/// What the root of a crate offers from its edges.
+/// The names that the root of a crate re-exports from its edges.
 fn offered_from_edges(root: &syn::File) -> BTreeSet<String> {
     let mut paths = Vec::new();
     for item in &root.items {
@@ -150,7 +152,7 @@ fn says_of_edges(text: &str, at_the_root: &BTreeSet<String>) -> Vec<String> {
     looking.found
 }
 
-/// The sources below a folder, without those below `except`.
+/// Appends the source files below `folder` to `found`, without those below `except`.
 fn sources(folder: &Path, except: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

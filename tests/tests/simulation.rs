@@ -1,9 +1,9 @@
-//! Whole steps on a simulated fleet in virtual time, with servers that die, stall, slow down, refuse and lie,
-//! and with steps that are dropped half way. Every seed is a run of its own; a failure prints the seed that
-//! repeats it.
+//! Runs whole steps on a simulated fleet in virtual time.
 //!
-//! `ROLLDOCK_SIM_STEPS` sets how many steps are run (2,000 by default), `ROLLDOCK_SIM_SEED` runs one seed
-//! only.
+//! Servers die, stall, slow down, refuse requests and report false states, and some steps are dropped before
+//! they end. Every seed is one run, and a failure prints the seed that repeats it.
+//!
+//! `ROLLDOCK_SIM_STEPS` sets the number of steps (2,000 by default). `ROLLDOCK_SIM_SEED` runs one seed only.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -42,7 +42,7 @@ async fn run(mut world: World, steps: usize) -> Vec<(u64, u64)> {
         };
         let Some(output) = collected else {
             assert!(patience < 3600.0, "a step hangs: {:?}", world.config);
-            // The dropped step's tasks are gone once they have been polled.
+            // The tasks of a dropped step end when they are polled next.
             tokio::time::sleep(Duration::from_millis(100)).await;
             world.check_between_steps(&manager);
             continue;
@@ -97,7 +97,7 @@ fn the_same_seed_gives_the_same_run() {
     }
 }
 
-/// On a silent fleet no group ends, so only the taking of prompts itself can ask for more of them.
+/// No group ends on a silent fleet, so the workers must be filled without waiting for the end of a group.
 #[tokio::test(start_paused = true)]
 async fn workers_are_filled_before_anything_has_ended() {
     let mut world = World::random(1);

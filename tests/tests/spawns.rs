@@ -1,9 +1,9 @@
-//! Tasks are started in one place per crate, and each has a name.
+//! Checks that every task has a name.
 //!
-//! In the sources of the orchestrator and the leaves every call of `spawn` and its variants has to give a
-//! name, as `Scope::spawn` and the leaves' `tasks` modules ask for, unless its file is listed here with the
-//! reason. Processes (a `spawn` without arguments) and threads of a builder that was given a name are not
-//! tasks.
+//! In the sources of the orchestrator and the leaf crates, every call of `spawn` and its variants must pass
+//! a name, as `Scope::spawn` and the `tasks` modules of the leaf crates require. A file may be exempt if it
+//! is listed here with the reason. The rule does not apply to processes (a `spawn` without arguments) and to
+//! threads whose builder was given a name.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use syn::{Attribute, Expr, ExprCall, ExprLit, ExprMethodCall, ItemMod, Lit, Toke
 const SPAWNS: [&str; 6] =
     ["spawn", "spawn_blocking", "spawn_blocking_on", "spawn_detached", "spawn_local", "spawn_on"];
 
-/// Ends of paths of files that start tasks without a name, and why they may.
+/// The files that may start tasks without a name: the end of the path, and the reason.
 const WITHOUT_NAME: &[(&str, &str)] = &[
     ("scope/src/lib.rs", "the place of the orchestrator that spawns"),
     ("tasks.rs", "the place of a leaf that spawns"),
@@ -27,7 +27,7 @@ const WITHOUT_NAME: &[(&str, &str)] = &[
 
 #[derive(Default)]
 struct Spawns {
-    /// The called names.
+    /// The names of the functions that were called without a task name.
     unnamed: Vec<String>,
 }
 
@@ -35,7 +35,7 @@ fn gives_name(arguments: &Punctuated<Expr, Token![,]>) -> bool {
     arguments.iter().any(|argument| matches!(argument, Expr::Lit(ExprLit { lit: Lit::Str(_), .. })))
 }
 
-/// Whether a chain of calls names what it builds.
+/// Whether a chain of method calls contains a call of `name`.
 fn is_named_builder(receiver: &Expr) -> bool {
     match receiver {
         Expr::MethodCall(call) => call.method == "name" || is_named_builder(&call.receiver),
@@ -84,7 +84,7 @@ fn unnamed(text: &str) -> Vec<String> {
     spawns.unnamed
 }
 
-/// The sources below a folder, without tests and what was built.
+/// Appends the source files below `folder` to `found`, without tests, examples and build outputs.
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

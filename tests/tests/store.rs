@@ -1,5 +1,5 @@
-//! A store that is none of the queue's own, written against the public seam alone: a map of bytes, as a
-//! server of keys and values has it.
+//! Tests a store that is not part of the queue's crate. It uses only the public API of the queue, and keeps
+//! its chunks in a map of bytes that stands for a key-value server.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;
@@ -16,15 +16,15 @@ use rolldock_queue::store::{
 
 const NAME: &str = "key-value";
 
-/// What outlives the process.
+/// The values of the key-value server, which outlive the queue.
 type Server = Arc<Mutex<HashMap<String, Vec<u8>>>>;
 
-/// The client of a server of keys and values.
+/// The client of a key-value server.
 struct KeyValue {
     server: Server,
-    /// The key of each chunk that the queue knows.
+    /// The key of each chunk that the queue has decided to keep.
     keys: Mutex<HashMap<ChunkId, String>>,
-    /// Chunks that were put and are not kept yet.
+    /// The key of each chunk that was put and is not kept yet.
     put: Mutex<HashMap<ChunkId, String>>,
 }
 
@@ -50,7 +50,7 @@ impl Store for KeyValue {
         async move {
             let mut stored = Vec::with_capacity(chunks.len());
             for NewChunk { chunk, rows, .. } in chunks {
-                // A chunk's number may be given again after a restart, a key never is.
+                // The queue may use the number of a chunk again after a restart, so keys have a random part.
                 let key = format!("chunk-{}-{:016x}", chunk.0, rand::random::<u64>());
                 let bytes = Encoded::of(&rows)?.into_buffer().to_vec();
                 self.server.lock().insert(key.clone(), bytes);
@@ -113,6 +113,6 @@ async fn a_store_of_another_crate_conforms() {
     let journals = tempfile::tempdir().unwrap();
     let server = Server::default();
     conforms(&Subjected { server: Arc::clone(&server) }, journals.path()).await.unwrap();
-    // What the queue has freed is gone there too.
+    // The server has deleted the values that the queue freed.
     assert!(server.lock().len() < 300, "{} values are left", server.lock().len());
 }

@@ -1,4 +1,4 @@
-//! The binary as a person meets it: exit codes, messages, and what is on disk afterwards.
+//! Tests of the command line: exit codes, messages, and the files that a command leaves.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use crate::support::{Rolldock, Simengine, recipe, root, wait_for};
 
-/// A run that takes a second: two simulated servers, small data, short answers.
+/// Settings for a run that takes about a second: small batches and short answers.
 const SMALL: [&str; 9] = [
     "fleet.simulated.time_scale=0.002",
     "fleet.simulated.mean_response_length=40",
@@ -25,7 +25,7 @@ fn small_run(out: &Path, steps: &str) -> Rolldock {
     SMALL.iter().fold(run, |run, set| run.set(set))
 }
 
-/// What a recipe for a real model becomes on our own data and tokenizer.
+/// Settings that replace the data and the tokenizer of a recipe for a real model by our own.
 const OUR_DATA: [&str; 3] = [
     "model.tokenizer=builtin",
     "data.validation=../data/arithmetic/validation.jsonl",
@@ -109,7 +109,7 @@ fn every_recipe_runs_on_a_simulated_fleet_and_small_data() {
         if !path.ends_with("quickstart.toml") {
             run = OUR_DATA.iter().fold(run, |run, set| run.set(set)).set("fleet.endpoints=[]");
         }
-        // One batch that the filter leaves something of.
+        // The filter accepts some of the groups of 20 batches.
         let done = run.set("rollout.max_gen_batches=20").set("queue.capacity_rows=64").succeeds().stdout;
         assert!(done.contains("done: 1 steps; "), "{}: {done}", path.display());
         assert!(!done.contains("; 0 groups accepted"), "{}: {done}", path.display());
@@ -175,7 +175,7 @@ fn a_directory_that_holds_a_run_goes_on_with_it() {
     assert!(out.join("run.log").exists(), "what is logged is kept");
     let nothing = Rolldock::new(&["run", "--resume"]).arg(dir.path()).fails(2);
     assert!(nothing.stderr.contains("expected the directory of a run"), "{}", nothing.stderr);
-    // What an older version left has rows, and nothing that says what became of the rest.
+    // A run of an older version has rows, but no ledger with the fates of the other groups.
     fs::remove_file(out.join("ledger.log")).unwrap();
     let refused = small_run(&out, "3").fails(2);
     assert!(refused.stderr.contains("holds a run without a ledger"), "{}", refused.stderr);

@@ -1,4 +1,4 @@
-//! `rolldock ledger` as a person meets it, on ledgers that the library wrote.
+//! Tests of `rolldock ledger`, on ledgers that the library wrote.
 
 use std::path::Path;
 
@@ -32,7 +32,8 @@ fn end(id: u64, fate: Fate) -> Record {
     Record::end(DispatchId(id), fate)
 }
 
-/// One step that is short: of six dispatches two were accepted, and one goes on.
+/// A step that has not reached its target: of seven dispatches two were accepted, four ended otherwise, and
+/// one is still open.
 fn short_step(dir: &Path) -> LedgerWriter {
     let config = LedgerConfig { fsync: true, inline: true };
     let writer = LedgerWriter::open(dir, config).unwrap().writer;

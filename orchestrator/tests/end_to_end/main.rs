@@ -1,5 +1,5 @@
-//! Tests of the binary as a process: its commands, its runs, and the servers that it starts. They are one
-//! test binary, so that a change of the library is linked once.
+//! Tests of the binary as a process: its commands, its runs, and the servers that it starts. All of them are
+//! in one test binary, so a changed library is linked only once.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod cli;

@@ -1,5 +1,5 @@
-//! Rewards from outside that hang, lie, raise, leak and die, in the middle of real runs: the step ends in
-//! time, every group has its fate, and no question is asked after the run has ended.
+//! Runs whose rewards come from outside the process and hang, answer nonsense, raise, leak or die. The step
+//! ends in time, every group has a fate, and no question to a scorer is open after the run has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -21,10 +21,11 @@ use crate::support::{Ended, Rolldock, root, wait_for};
 
 const GROUPS: usize = 8;
 const SAMPLES: usize = 4;
-/// Far above what such a step takes on a busy machine, far below what hangs.
+/// The time limit of a run. A run takes far less, even on a busy machine, unless it hangs.
 const IN_TIME: Duration = Duration::from_secs(90);
 
-/// A step over simulated servers, whose rows stay in the queue. `DIR` in its recipe is a folder of its own.
+/// A run of one step on simulated servers, whose rows stay in the queue. `DIR` in the reward part of the
+/// recipe stands for the folder of the step.
 struct Step {
     dir: TempDir,
 }
@@ -66,7 +67,7 @@ impl Step {
         Self { dir }
     }
 
-    /// The step with a line of its recipe changed.
+    /// Replaces the text `line` of the recipe by `changed`.
     fn with(self, line: &str, changed: &str) -> Self {
         let path = self.dir.path().join("recipe.toml");
         let recipe = std::fs::read_to_string(&path).unwrap();
@@ -101,14 +102,14 @@ impl Step {
         ended
     }
 
-    /// Rows of the queue.
+    /// The rows in the queue.
     fn rows_of_any_groups(&self) -> Vec<Value> {
         let exported =
             Rolldock::new(&["queue", "export", "--format", "jsonl"]).arg(self.out()).succeeds().stdout;
         exported.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// Rows of the queue: whole groups.
+    /// The rows in the queue. Checks that all groups are whole.
     fn rows(&self) -> Vec<Value> {
         let rows = self.rows_of_any_groups();
         let groups: BTreeSet<&str> = rows.iter().map(|row| row["prompt_uid"].as_str().unwrap()).collect();
@@ -117,7 +118,7 @@ impl Step {
     }
 }
 
-/// Groups of a fate, in the run's last line.
+/// The number of groups with a fate: the number before `word` in the line that begins with `done:`.
 fn fate(ended: &Ended, word: &str) -> usize {
     let line = ended.stdout.lines().find(|line| line.starts_with("done:")).unwrap();
     let before = line.split(word).next().unwrap().trim_end();
@@ -132,7 +133,7 @@ fn has_python() -> bool {
     has
 }
 
-/// The questions that a scorer was asked: how many came, and how many of them wait for their answer.
+/// The number of questions that arrived at a scorer, and the number of those that wait for an answer.
 #[derive(Clone, Default)]
 struct Asked {
     all: Arc<AtomicUsize>,
@@ -155,7 +156,7 @@ impl Drop for Waiting {
     }
 }
 
-/// A reward server and a judge, each good for something and bad for something else.
+/// A server with a reward that answers nonsense and a judge that sometimes hangs.
 struct Outside {
     url: String,
     asked: Asked,
@@ -187,7 +188,7 @@ async fn nonsense(State(asked): State<Asked>) -> &'static str {
     "<html>502 Bad Gateway</html>"
 }
 
-/// Hangs where the right answer is even; otherwise its verdict is as good as a coin.
+/// Hangs if the right answer is even. Otherwise the verdict is the parity of the sum of the response's bytes.
 async fn judge(State(asked): State<Asked>, Json(question): Json<Value>) -> Json<Value> {
     let _waiting = Waiting::enter(&asked);
     let text = question["messages"][0]["content"].as_str().unwrap();
@@ -382,7 +383,7 @@ fn gates_filter_by_name_and_yield_to_a_step_that_would_be_short() {
     assert!(ended.stdout.contains("target reached"), "{}", ended.stdout);
 }
 
-/// Raises for about one response in three, whatever the group.
+/// Raises for about one response in three, in all groups.
 const RAISES_AT_TIMES: &str = r#"
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     if sum(map(ord, solution_str)) % 3 == 0:

@@ -1,4 +1,4 @@
-//! The proxy and the fleet's commands as processes, before simulated servers.
+//! Tests of the proxy and the commands for its fleet as processes, with simulated servers.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,7 +12,8 @@ use tokio_util::task::TaskTracker;
 use crate::support::answers::comparable;
 use crate::support::{Rolldock, Running, Simengine, recipe, shared, wait_for};
 
-/// What follows `words` in the output of a process, up to the next space.
+/// Waits for `words` in the output of a process, and returns the text after them up to the next space,
+/// comma or line end.
 fn after(words: &str, process: &Running) -> String {
     wait_for(words, || process.stdout_so_far().contains(words));
     let text = process.stdout_so_far();
@@ -31,7 +32,7 @@ impl Proxy {
         Self::of(Rolldock::new(&["proxy"]), flags)
     }
 
-    /// One that may have no more files open.
+    /// Starts a proxy that may open at most `files_max` files.
     fn with_files(files_max: u32, flags: &[&str]) -> Self {
         Self::of(Rolldock::with_files(files_max, &["proxy"]), flags)
     }
@@ -56,7 +57,7 @@ fn client() -> reqwest::Client {
     reqwest::Client::builder().no_proxy().build().unwrap()
 }
 
-/// A request for so many tokens.
+/// A request for exactly `tokens` tokens.
 fn asking(client: &reqwest::Client, proxy: &Proxy, tokens: u32) -> reqwest::RequestBuilder {
     let body = serde_json::json!({
         "model": "simulated",
@@ -68,7 +69,8 @@ fn asking(client: &reqwest::Client, proxy: &Proxy, tokens: u32) -> reqwest::Requ
     client.post(format!("{}/v1/completions", proxy.url)).json(&body)
 }
 
-/// Sends a recorded request; status, content type and body. What the engine draws goes by the request's id.
+/// Sends a recorded request, and returns status, content type and body. A request without an id gets `id`,
+/// because the tokens that the engine draws depend on the id.
 async fn replay(client: &reqwest::Client, base: &str, id: &str, recorded: &Value) -> (u16, String, String) {
     let request = &recorded["request"];
     let method: reqwest::Method = request["method"].as_str().unwrap().parse().unwrap();
@@ -105,16 +107,17 @@ fn recorded_cases(folder: &Path) -> Vec<(String, Value)> {
     cases
 }
 
-/// What is the proxy's own answer, for all of its servers.
+/// Paths that the proxy answers itself, for all of its servers.
 const OWN: [&str; 3] = ["/health", "/ping", "/metrics"];
-/// What is no client's business: reads are not there, and calls are refused.
+/// Paths that the proxy hides from clients: it answers 404.
 const HIDDEN: [&str; 4] = ["/is_paused", "/load", "/openapi.json", "/server_info?config_format=json"];
+/// Control paths, which the proxy refuses with 403.
 const CONTROL: [&str; 2] = ["/pause?mode=keep", "/resume"];
 
 #[tokio::test]
 async fn recorded_requests_get_the_same_answers_through_the_proxy() {
     let Some(folder) = shared("vllm/captures") else { return };
-    // Two of a kind, so that both have the same prefixes in their caches.
+    // Two equal servers get the same requests, so their caches have the same prefixes.
     let engine = || Simengine::start(&["--model", "tiny-qwen3", "--time-scale", "0.001"]);
     let (direct, behind) = (engine(), engine());
     let proxy = Proxy::start(&["--endpoint", &behind.url]);
@@ -133,7 +136,7 @@ async fn recorded_requests_get_the_same_answers_through_the_proxy() {
         }
         let direct = replay(&client, &direct.url, &name, &case).await;
         assert_eq!((direct.0, &direct.1), (proxied.0, &proxied.1), "{name}");
-        // So many samples are refused before an engine sees them.
+        // The proxy itself refuses a request for too many samples, with a text of its own.
         if name != "err_n_too_large" {
             assert_eq!(comparable(&direct.2), comparable(&proxied.2), "{name}");
         }
@@ -164,7 +167,7 @@ async fn a_fleet_is_changed_while_requests_run() {
     let stranger = Rolldock::new(&["fleet", "list", "--admin", &proxy.admin]).fails(1).stderr;
     assert!(stranger.contains("expected the admin token"), "{stranger}");
 
-    // A request on the first, which is in no hurry.
+    // A long request runs on the first server.
     let client = client();
     let ask = |max_tokens| asking(&client, &proxy, max_tokens).send();
     proxy.fleet(&["pause", &second]).succeeds();
@@ -239,7 +242,7 @@ async fn a_proxy_with_too_many_connections_holds_it_against_no_server() {
         clients.push(TcpStream::connect(&address).await.unwrap());
     }
     wait_for("complaint", || proxy.process.stderr_so_far().contains("cannot take a connection"));
-    // Its monitor looks at the fleet every second, and has no descriptor for that either.
+    // The monitor checks the fleet every second, and has no file descriptor left for it either.
     tokio::time::sleep(Duration::from_millis(3_500)).await;
     let body = "{\"model\":\"simulated\",\"prompt\":[1,2],\"max_tokens\":1}";
     let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";

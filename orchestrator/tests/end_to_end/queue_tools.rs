@@ -1,4 +1,4 @@
-//! The tools for a queue as an operator meets them, on a directory and on a server.
+//! Tests of the commands for a queue, on a directory and on a server.
 
 use std::fs;
 use std::path::Path;

@@ -1,6 +1,6 @@
-//! Runs that are killed with -9 at random moments, again and again, and go on.
+//! Runs that are killed with SIGKILL at random moments, several times, and resumed.
 //!
-//! `ROLLDOCK_KILL_ROUNDS` sets how many kills there are (25 by default).
+//! `ROLLDOCK_KILL_ROUNDS` sets the number of kills (25 by default).
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,9 +14,10 @@ use crate::support::{Ended, Rolldock, pause_for, recipe, wait_for};
 const STEPS: u64 = 5;
 const GROUPS: u64 = 6;
 const SAMPLES: u64 = 4;
-/// A life is ended after so long at the most; a whole run takes about twice that.
+/// The longest time until a process is killed, in milliseconds. A whole run takes about twice as long.
 const LIFE_MS_MAX: u64 = 1_500;
-/// Lives of a run that is not killed any more must be enough for it; a run needs one.
+/// A run that needs this many processes counts as endless. One process is enough for a run that is not
+/// killed.
 const LIVES_MAX: u32 = 64;
 
 const SMALL: [&str; 11] = [
@@ -33,7 +34,7 @@ const SMALL: [&str; 11] = [
     "queue.durability=os",
 ];
 
-/// How a run is driven, and whether its rows stay where they are.
+/// The settings of a run, and whether all of its rows stay in the queue.
 const MODES: [(&[&str], bool); 4] = [
     (&["rollout.on_stop=requeue"], true),
     (&["rollout.on_stop=carry"], true),
@@ -54,19 +55,19 @@ fn life(out: &Path, mode: usize) -> Rolldock {
     let run = Rolldock::new(&["run", "--out"]).arg(out).arg(recipe("quickstart.toml"));
     let run = SMALL.iter().fold(run, |run, set| run.set(set));
     let (settings, keeps) = MODES[mode];
-    // The recipe's own consumer frees rows that are to be counted here.
+    // The consumer of the recipe would free rows that `check_end` counts.
     let run =
         if keeps { run.set("queue.consumer={task=\"train\",take_groups=1,keep_last_steps=5}") } else { run };
     settings.iter().fold(run, |run, set| run.set(set))
 }
 
-/// What must hold of a run at any moment at which no process works on it.
+/// Checks the ledger of a run that no process works on. Returns `None` if the run has no record yet.
 fn check(out: &Path) -> Option<LedgerState> {
     if !out.join("ledger.log").exists() {
         return None;
     }
     let (state, _) = LedgerState::read(out).unwrap();
-    // A run that was killed before its first record has nothing to tell.
+    // A run that was killed before its first record has nothing to check.
     state.run()?;
     Rolldock::new(&["ledger"]).arg(out).succeeds();
     Some(state)
@@ -94,7 +95,7 @@ fn check_end(out: &Path, mode: usize, last: &Ended) {
     assert_eq!(seen.len() as u64, STEPS * GROUPS * SAMPLES, "nothing is lost");
 }
 
-/// Numbers without order that are the same every time.
+/// A generator of pseudo-random numbers that are the same in every test run.
 struct Moments(u64);
 
 impl Moments {
@@ -123,7 +124,7 @@ fn a_run_that_is_killed_at_any_moment_loses_nothing_and_doubles_nothing() {
             assert!(lives < LIVES_MAX, "the run does not come to its end: mode={mode}");
             let mut running = life(&out, mode).start();
             let moment = Duration::from_millis(moments.next(LIFE_MS_MAX));
-            // After a few lives it is let go on, so that every run ends.
+            // After six processes the run is no longer killed, so every run ends.
             if lives <= 6 && kills < rounds {
                 pause_for(moment);
                 if !running.has_ended() {
@@ -142,7 +143,7 @@ fn a_run_that_is_killed_at_any_moment_loses_nothing_and_doubles_nothing() {
     eprintln!("{kills} kills in {runs} runs");
 }
 
-/// Servers that were restarted meanwhile know nothing of what those of an earlier life were given.
+/// Restarted servers do not have the weights that an earlier process of the run gave to its servers.
 #[test]
 fn a_run_that_goes_on_gives_its_servers_the_last_weights_again() {
     let dir = TempDir::new().unwrap();

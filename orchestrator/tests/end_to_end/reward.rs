@@ -1,4 +1,4 @@
-//! `rolldock reward` over files.
+//! Tests of `rolldock reward` on files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ fn reward(command: &str, file: &Path, flags: &[&str]) -> Rolldock {
     flags.iter().fold(Rolldock::new(&["reward", command]).arg(file), Rolldock::arg)
 }
 
-/// Rows of a shared file of expected results; `None`, with a note, if the file is absent.
+/// The rows of a shared file of expected results. Prints a note and returns `None` if the file is absent.
 fn vectors(name: &str) -> Option<Vec<Value>> {
     Some(lines(&fs::read_to_string(shared(&format!("vectors/{name}"))?).unwrap()))
 }
@@ -151,7 +151,7 @@ fn each_estimator_has_its_epsilon_and_lengths_are_weights() {
     let file = write(&dir, "rows.jsonl", &[tiny, weighed]);
     let found = lines(&reward("advantage", &file, &[]).succeeds().stdout);
     let second = |row: &Value| row["advantage"][1].as_f64().unwrap();
-    // (5e-5 - 0) / sqrt(5e-9 + 1e-8)
+    // The expected value is (5e-5 - 0) / sqrt(5e-9 + 1e-8).
     assert!((second(&found[0]) - 0.408).abs() < 1e-3, "{}", found[0]);
     assert!(second(&found[1]) < second(&found[0]), "the mean lies nearer to the longer one: {}", found[1]);
     let file = write(&dir, "uneven.jsonl", &[uneven]);

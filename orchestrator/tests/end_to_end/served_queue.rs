@@ -1,4 +1,5 @@
-//! The queue's server as a process: a trainer beside a run, and what kill -9 leaves.
+//! Tests of the queue's server as a process: a trainer beside a run, and a server that is killed with
+//! SIGKILL.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::{Rolldock, Running, recipe, wait_for};
 
-/// The published recipe on a simulated fleet and our own data, with room for one step's rows.
+/// Settings for the published recipe with a simulated fleet, our own data, and room for the rows of one step.
 const SMALL: [&str; 13] = [
     "fleet.endpoints=[]",
     "fleet.simulated.time_scale=0.002",
@@ -35,7 +36,7 @@ const SMALL: [&str; 13] = [
     "queue.token=secret",
 ];
 
-/// The URL at the end of the first line that has `words`.
+/// Waits for a line with `words`, and returns the URL after them.
 fn url_after(words: &str, process: &Running) -> String {
     wait_for(words, || process.stdout_so_far().contains(words));
     let text = process.stdout_so_far();
@@ -69,19 +70,19 @@ fn serve(dir: &TempDir, address: &str) -> Running {
     Rolldock::new(&["queue", "serve", "--listen", address, "--dir"]).arg(dir.path()).start()
 }
 
-/// Tasks of the queue that dies, each with the columns that it needs: one goes on with what was put, the
-/// other waits for what is written later.
+/// The tasks of the queue whose server is killed, each with the columns that it needs. `ref` takes rows as
+/// they were put; `train` waits for a column that is written later.
 const TASKS: [(&str, &[&str]); 2] = [("ref", &[]), ("train", &["reward"])];
 
-/// What clients know of a queue that dies again and again.
+/// The answers that clients got from a queue whose server is killed several times.
 #[derive(Default)]
 struct Known {
-    /// Ids whose put, and whose column, was acknowledged.
+    /// Ids of rows whose put was acknowledged. `written` has those whose column was acknowledged.
     put: BTreeSet<i64>,
     written: BTreeSet<i64>,
-    /// For each task: how often each id's ack was acknowledged.
+    /// For each task, how often the ack of each id succeeded.
     acked: [BTreeMap<i64, u32>; 2],
-    /// Ids whose ack was refused or never answered: consumed or given again.
+    /// Ids whose ack was refused or never answered. The queue may have consumed them or may lease them again.
     unsure: BTreeSet<i64>,
     given_after_ack: Vec<i64>,
     /// Ids that came with another row's reward.
@@ -101,7 +102,7 @@ fn reward(id: i64) -> i64 {
     id * 3 + 1
 }
 
-/// Puts groups of two rows, and adds a column to each.
+/// Puts groups of two rows, and then writes a column to each, until `stop` is cancelled.
 async fn produce(queue: &RemoteQueue, known: &Mutex<Known>, first: i64, stop: &CancellationToken) {
     let mut id = first;
     while !stop.is_cancelled() {
@@ -116,7 +117,7 @@ async fn produce(queue: &RemoteQueue, known: &Mutex<Known>, first: i64, stop: &C
     }
 }
 
-/// Consumes as one of the tasks until the puts have stopped and nothing is left.
+/// Takes and acks groups as one of the tasks, until the puts have stopped and no rows are left.
 async fn consume(queue: &RemoteQueue, known: &Mutex<Known>, task: usize, stop: &CancellationToken) {
     loop {
         let stopped = stop.is_cancelled();
@@ -124,7 +125,7 @@ async fn consume(queue: &RemoteQueue, known: &Mutex<Known>, task: usize, stop: &
         let lease = match queue.take("train", &take).await {
             Ok(Some(lease)) => lease,
             Err(QueueError::Deadline { .. }) if stopped => return,
-            // The server was away all the time that the take had.
+            // The server was away, or had no rows, until the deadline of the take.
             Err(QueueError::Deadline { .. } | QueueError::Unreachable { .. }) => continue,
             other => panic!("{other:?}"),
         };
@@ -155,7 +156,7 @@ fn check(known: &Known, rounds: u32) {
     assert_eq!(known.put, known.written, "columns that were not written");
     assert_eq!(known.given_after_ack, Vec::<i64>::new(), "given again after an acknowledged ack");
     assert_eq!(known.mixed, Vec::<i64>::new(), "another row's column");
-    // Leases outlive the server: to a durable client its death is nothing but time.
+    // Leases survive the death of the server, so its clients only have to wait.
     assert_eq!(known.unsure, BTreeSet::new(), "acks that were refused");
     for (acked, (task, _)) in known.acked.iter().zip(TASKS) {
         assert!(acked.values().all(|count| *count == 1), "{task}: a lease was honoured twice");
@@ -174,7 +175,7 @@ async fn kill_9_of_the_server_loses_and_doubles_nothing() {
     let address = format!("127.0.0.1:{port}");
     let client = || RemoteQueue::new(RemoteConfig::new(format!("http://{address}"))).unwrap();
     let server = Mutex::new(Some(serve(&dir, &address)));
-    // Leases end soon, so that what a dead server's clients held comes back within the test.
+    // Leases are short, so rows whose lease was lost with a dead server come back within the test.
     let tasks = TASKS.map(|(name, columns)| TaskSpec {
         name: name.to_owned(),
         columns: columns.iter().map(|column| (*column).to_owned()).collect(),
@@ -206,7 +207,8 @@ async fn kill_9_of_the_server_loses_and_doubles_nothing() {
     let consuming = consumers.iter().enumerate();
     let consuming = consuming.map(|(number, queue)| consume(queue, &known, number % 2, &stop));
     tokio::join!(killing, join_all(producing), join_all(consuming));
-    // Rows that consumers gave back at the end, and later rows of leases that no consumer knows of.
+    // The first call consumes the rows that consumers gave back at the end. The second one consumes the rows
+    // of leases that no consumer received, which end in the meantime.
     let rest = async || {
         tokio::join!(consume(&consumers[0], &known, 0, &stop), consume(&consumers[1], &known, 1, &stop));
     };

@@ -1,10 +1,10 @@
-//! What a run does when it is asked to end.
+//! Tests of runs that end by a signal.
 
 use tempfile::TempDir;
 
 use crate::support::{Rolldock, Running, recipe, wait_for};
 
-/// More steps than the run could finish during the test.
+/// Settings for small and slow steps: a run of 1000 steps does not end during the test.
 const SETTINGS: [&str; 8] = [
     "fleet.simulated.time_scale=0.05",
     "fleet.simulated.mean_response_length=40",
@@ -16,7 +16,7 @@ const SETTINGS: [&str; 8] = [
     "queue.capacity_rows=32",
 ];
 
-/// The signal of a supervisor and that of a terminal end a run alike: in order, and so that it can go on.
+/// SIGTERM and Ctrl-C have the same effect: the run ends in order and can be resumed.
 #[test]
 fn a_run_that_is_asked_to_end_ends_in_order_and_can_go_on() {
     for (name, ask) in [("SIGTERM", Running::terminate as fn(&Running)), ("Ctrl-C", Running::interrupt)] {
@@ -36,7 +36,7 @@ fn a_run_that_is_asked_to_end_ends_in_order_and_can_go_on() {
         let said = ended.stdout.lines().find(|line| line.contains("interrupted after")).unwrap_or_default();
         assert!(said.contains(" groups accepted"), "{name}: {}", ended.stdout);
         let steps = said.split("interrupted after ").nth(1).unwrap().split(' ').next().unwrap();
-        // It goes on where it was, and is told of nothing that was left half done.
+        // The resumed run has already done all of its steps.
         let on = run(steps).succeeds();
         assert!(on.stdout.contains("the run goes on: "), "{name}: {}", on.stdout);
         assert!(on.stdout.contains(&format!("done: {steps} steps; ")), "{name}: {}", on.stdout);

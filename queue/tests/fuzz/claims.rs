@@ -1,4 +1,4 @@
-//! Streams that claim more than they bring.
+//! Streams that claim to have more content than they have.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ fn column(name: &str, column: ArrayRef) -> RecordBatch {
     RecordBatch::try_from_iter_with_nullable([(name, column, true)]).unwrap()
 }
 
-/// Rows that claim more than they bring: numbers without bytes, depths without end.
+/// Streams with huge numbers of rows without bytes, and streams with values or types that are nested deeply.
 fn claims() -> Vec<(&'static str, Vec<u8>)> {
     let mut nested: ArrayRef = Arc::new(Int64Array::from(vec![1]));
     for _ in 0..200 {

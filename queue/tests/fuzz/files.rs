@@ -1,4 +1,4 @@
-//! Damaged files of a queue: journal, segments, leases, snapshots.
+//! Damaged files of a queue: the journal, segments, leases and snapshots.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use rolldock_queue::{QueueConfig, Take, TransferQueue};
 
 use super::{Damage, fill, open, served};
 
-/// Checks that every row that the queue gives out was put.
+/// Checks that every row that can be taken was put.
 async fn check_rows(queue: &TransferQueue) {
     for partition in queue.partitions() {
         let Ok(Some(lease)) = partition.take(&Take::rows("a", 64)).await else { continue };
@@ -27,7 +27,7 @@ async fn check_rows(queue: &TransferQueue) {
     }
 }
 
-/// Damages one file of a directory again and again, and opens what is left.
+/// Opens a directory many times, each time with different damage to one of its files.
 async fn open_damaged(what: &'static str, file: &str, prepare: impl AsyncFn(&TransferQueue)) {
     let dir = tempfile::tempdir().unwrap();
     let queue = open(dir.path());

@@ -43,7 +43,7 @@ async fn damaged_requests_are_refused_and_the_server_lives() {
         }
     }
     assert!(!served.is_finished());
-    // Other bytes may be sound rows; whatever they are, reading them is safe.
+    // Damaged bytes may still be valid rows, and reading these rows must be safe.
     for partition in queue.partitions() {
         if let Ok(Some(lease)) = partition.take(&Take::rows("a", 64)).await {
             assert!(lease.batches().iter().all(|batch| format!("{batch:?}").len() > 10));

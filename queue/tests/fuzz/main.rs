@@ -1,9 +1,9 @@
-//! Damaged bytes at every door: the journal, the file of leases, snapshots, HTTP bodies, the socket of this
-//! host. What comes in is rows that were put, or an error; never a panic, never a row that was not put, never
-//! a server that is gone.
+//! Sends damaged bytes to every input of the queue: its files, snapshots, HTTP bodies and the local socket.
+//! The result must be rows that were put, or an error. A panic, a row that was not put, and the end of a
+//! server are failures.
 //!
-//! Each door gets a few seconds (`ROLLDOCK_FUZZ_SECONDS` asks for more). The damage is drawn from a seed,
-//! which a failure prints; `ROLLDOCK_FUZZ_SEED` runs it again.
+//! Each input is tested for a few seconds, and `ROLLDOCK_FUZZ_SECONDS` sets another time. The damage is drawn
+//! from a seed, which a failure prints. `ROLLDOCK_FUZZ_SEED` repeats a run.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod claims;
@@ -33,7 +33,7 @@ fn seconds() -> Duration {
     Duration::from_secs_f64(asked.unwrap_or(2.0))
 }
 
-/// Random damage, and the seed that makes it again.
+/// A source of random damage for one input.
 struct Damage {
     rng: SmallRng,
     until: Instant,
@@ -58,7 +58,7 @@ impl Damage {
         goes_on
     }
 
-    /// Flips, cuts, doubles, inserts, overwrites.
+    /// Returns damaged bytes: flips, replaces, cuts, removes, doubles or overwrites some of them.
     fn of(&mut self, sound: &[u8]) -> Vec<u8> {
         let mut bytes = sound.to_vec();
         for _ in 0..self.rng.random_range(1..4) {
@@ -115,8 +115,8 @@ async fn served(queue: TransferQueue) -> (String, AbortOnDropHandle<std::io::Res
     (url, AbortOnDropHandle::new(TaskTracker::new().spawn(serving)))
 }
 
-/// Arrow's reader panics on lengths that lead out of a message. That is caught and is an error; its words
-/// would fill the log.
+/// Hides the panics of Arrow in the log. Arrow's reader panics on lengths beyond the end of a message. The
+/// queue catches these panics and returns an error.
 fn pass_over_arrows_panics() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -132,7 +132,7 @@ fn stream_of(batch: &RecordBatch) -> Vec<u8> {
     writer.into_inner().unwrap()
 }
 
-/// A frame of the socket's: lengths, words, and what comes behind them.
+/// A frame of the socket: the two lengths, the words, and the bytes that follow them.
 fn framed(words: &str, tail: &[u8]) -> Vec<u8> {
     let mut frame = (words.len() as u32).to_le_bytes().to_vec();
     frame.extend_from_slice(&(tail.len() as u32).to_le_bytes());
@@ -141,10 +141,11 @@ fn framed(words: &str, tail: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Everything that the server says to these bytes, until it has nothing more to say or closes the connection.
+/// Sends bytes to the server, and returns its answer. The answer ends after 20 ms without data or when the
+/// connection is closed.
 async fn say(socket: &Path, bytes: &[u8]) -> String {
     let mut peer = UnixStream::connect(socket).await.unwrap();
-    // It may be closed before all is written.
+    // The server may close the connection before all bytes are written.
     let _ = peer.write_all(bytes).await;
     let mut said = Vec::new();
     let mut piece = vec![0; 1 << 16];

@@ -1,11 +1,11 @@
-//! Damaged frames on the socket of a host.
+//! Damaged frames on the local socket.
 
 use rand::RngExt;
 use rolldock_queue::{QueueConfig, TransferQueue};
 
 use super::{Damage, batch, fill, framed, pass_over_arrows_panics, say, served_here, stream_of};
 
-/// Sound calls of a client of this host, with what comes behind them.
+/// Valid calls of a local client, each with the bytes that follow it.
 fn asks(rows: &[u8]) -> Vec<(String, Vec<u8>)> {
     let handle = r#"{"slot":0,"generation":0}"#;
     let lease = r#"{"partition":"p","life":1,"lease":1,"member":0,"take":3}"#;
@@ -46,8 +46,8 @@ async fn damaged_words_end_their_own_connection_and_the_server_lives() {
     let asks = asks(&rows);
     let mut damage = Damage::new("socket");
     while damage.goes_on() {
-        // Some calls on one connection; one of them is damaged, in its frame, its words or what comes behind
-        // them.
+        // One connection carries up to three calls. Most of them are damaged in the frame, the words or the
+        // bytes that follow.
         let mut bytes = Vec::new();
         for id in 1..=damage.rng.random_range(1..4) {
             let (ask, tail) = &asks[damage.rng.random_range(0..asks.len())];

@@ -1,4 +1,4 @@
-//! Clients that come, wait and go, and the server that they wait for.
+//! Tests of connections: clients that wait or go away, and servers that do not answer.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -27,7 +27,7 @@ async fn a_client_that_goes_away_leaves_nothing_behind() {
     let partition = served.queue.partition("train").unwrap();
     assert_eq!(partition.stats().leases, 1);
 
-    // Rows that are read keep the connection; a process that dies has no such rows any more.
+    // Rows that a client still reads keep its connection open. A process that dies reads no rows any more.
     let mut dead = UnixStream::connect(&served.path).await.unwrap();
     let words = br#"{"Call":{"id":1,"ask":{"Room":{"bytes":5000000}}}}"#;
     let taking =
@@ -50,7 +50,7 @@ async fn a_client_that_goes_away_leaves_nothing_behind() {
     until("a dropped lease gives its rows back", || partition.stats().leases == 0).await;
     assert_eq!(read, large(1, 200));
     drop(read);
-    // What the dead client had is not lent again; the rows in it are given all the same.
+    // The region that was lent to the dead client is not lent again. Its leased rows can be taken.
     for _ in 0..2 {
         let lease = take(&keeper).await;
         assert_eq!(lease.concat().unwrap(), large(1, 200));
@@ -76,7 +76,7 @@ async fn garbage_closes_its_own_connection_only() {
         let mut peer = UnixStream::connect(&served.path).await.unwrap();
         peer.write_all(&bytes).await.unwrap();
         peer.shutdown().await.unwrap();
-        // The hello, and the end.
+        // The server sends its hello and then closes the connection.
         peer.read_to_end(&mut Vec::new()).await.ok();
         client.put("train", Put::group("a", batch(0, 1)), soon()).await.unwrap();
         take(&client).await.ack().await.unwrap();
@@ -173,7 +173,7 @@ async fn deadlines_hold_whatever_the_server_does() {
         assert!(matches!(seen, Err(QueueError::Unreachable { .. })), "{seen:?}");
         assert!(started.elapsed() < Duration::from_secs(11), "{:?}", started.elapsed());
     };
-    // It takes connections, and says nothing.
+    // The server accepts connections but never answers.
     check().await;
     drop(listener);
     check().await;
@@ -187,7 +187,7 @@ async fn one_live_server_has_the_socket() {
     let config = LocalServiceConfig::default();
     let second = LocalListener::bind(&served.path, config.clone());
     assert!(matches!(second, Err(QueueError::InUse { .. })), "{second:?}");
-    // What a dead server left is replaced; a file that is no socket is never removed.
+    // The socket of a dead server is replaced. A file that is not a socket is never removed.
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("stale.sock");
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());

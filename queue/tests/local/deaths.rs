@@ -1,4 +1,4 @@
-//! Clients and servers in processes of their own, which are killed; and a measurement against such a server.
+//! Clients and servers that run in other processes and are killed, and a measurement with such a server.
 
 use rolldock_queue::{
     LocalConfig, LocalListener, LocalQueue, LocalServiceConfig, PartitionSpec, Put, Queue, QueueConfig,
@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{large, serve_in, served, take, until};
 
-/// The other side of the tests below, in a process of its own; it ends when it is killed.
+/// The client or server that the tests below start in another process. It ends when it is killed.
 #[tokio::test]
 #[ignore = "started by the tests that kill it"]
 async fn victim() {
@@ -27,7 +27,7 @@ async fn victim() {
     }
 }
 
-/// Killed with -9 when dropped.
+/// A process that is killed with SIGKILL when this is dropped.
 struct Victim(std::process::Child);
 
 impl Victim {
@@ -90,7 +90,7 @@ async fn a_killed_server_leaves_what_was_taken_and_its_socket_to_the_next() {
     assert_eq!(take(&client).await.concat().unwrap(), large(5, 200));
 }
 
-/// `cargo test --profile dist -p rolldock-queue --test local -- --ignored --nocapture speed`
+/// Run it with `cargo test --profile dist -p rolldock-queue --test local -- --ignored --nocapture speed`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement"]
 async fn speed() {
@@ -99,7 +99,7 @@ async fn speed() {
     let _server = Victim::start("server", &path);
     let client = LocalQueue::new(LocalConfig::new(&path)).unwrap();
     client.declare(PartitionSpec::new("train", ["train"], 1 << 16)).await.unwrap();
-    // 29 MB.
+    // The batch has 29 MB.
     let batch = large(1, 2450);
     let from = vec![1_u8; 29_400_000];
     let mut into = vec![2_u8; 29_400_000];

@@ -1,5 +1,5 @@
-//! The queue through shared memory: the same trait, the same errors, nothing copied by sockets, nothing left
-//! behind.
+//! Tests of the queue over shared memory. It has the trait and the errors of the other queues. No rows are
+//! copied through sockets, and no memory is left behind.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod connections;
@@ -60,7 +60,7 @@ impl Served {
     }
 }
 
-/// Waits for what happens soon, on the other side of a socket.
+/// Waits until the other side of a socket has brought about a condition.
 async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let give_up = Instant::now() + Duration::from_secs(10);
     while !holds() {
@@ -69,7 +69,7 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Rows of about 12 KB.
+/// Rows of about 12 KB each.
 fn large(seed: i64, rows: usize) -> RecordBatch {
     let list = |values: ArrayRef| -> ArrayRef {
         let item = Arc::new(Field::new_list_field(values.data_type().clone(), false));

@@ -1,4 +1,4 @@
-//! What lies in regions: rows are not copied, not written over, and give their memory back.
+//! Rows in shared regions are not copied and not overwritten, and they give their memory back.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ async fn large_rows_stay_in_the_region_that_they_were_put_in() {
     assert_eq!(served.regions.stats(), stats, "a take of it needs no other");
     lease.nack().await.unwrap();
 
-    // Cuts, projections, and columns that came later.
+    // Takes get parts of the rows, some of the columns, and a column that was written later.
     let advantage = Float32Array::from_iter_values((0..400).map(|row| row as f32));
     let advantage = RecordBatch::try_from_iter([("advantage", Arc::new(advantage) as _)]).unwrap();
     client.write_columns("train", &handles, advantage).await.unwrap();
@@ -38,7 +38,7 @@ async fn large_rows_stay_in_the_region_that_they_were_put_in() {
         assert_eq!(rows.num_columns(), 3);
         let kept = lease.batches()[0].clone();
         lease.ack().await.unwrap();
-        // Rows that are still read keep what they lie in, whatever becomes of the queue's.
+        // Rows that a client still holds keep their region after the queue has removed them.
         assert_eq!(kept.column(1), &batch.column(0).slice(first, 100));
     }
     until("the region is idle", || served.regions.stats().in_use == 0).await;
@@ -92,7 +92,7 @@ async fn a_damaged_stream_in_a_region_changes_nothing() {
     client.put("train", Put::group("a", large(5, 200)), None).await.unwrap();
     take(&client).await.ack().await.unwrap();
     until("the region is idle", || served.regions.stats().in_use == 0).await;
-    // A region that holds zeros, an earlier stream that is cut, lengths beyond it, and loans that are none.
+    // The calls name a region without a valid stream, lengths beyond its end, and a loan that does not exist.
     let mut peer = UnixStream::connect(&served.path).await.unwrap();
     let room = br#"{"Call":{"id":1,"ask":{"Room":{"bytes":1000}}}}"#;
     peer.write_all(&framed(room)).await.unwrap();
@@ -106,8 +106,8 @@ async fn a_damaged_stream_in_a_region_changes_nothing() {
     }
     let mut answers = String::new();
     while answers.matches("Refusal").count() < 7 {
-        // Not `read`: a read that ends where descriptors begin is short, and that is no sign of there being
-        // no more.
+        // `read` does not work here: a read that is short because file descriptors follow does not mean that
+        // no data is left.
         let mut some = vec![0; 4096];
         match peer.try_read(&mut some) {
             Ok(count) => {
@@ -149,11 +149,11 @@ async fn memory_stays_bounded_over_many_rounds() {
     }
     assert!(most <= 40 << 20, "{most}");
     until("nothing is in use", || served.regions.stats().in_use == 0).await;
-    // A client that gets no new rows keeps no mapping of regions that are gone.
+    // A client unmaps removed regions even if it gets no new rows.
     until("clients have forgotten", || mapped() <= 3 * 16).await;
 }
 
-/// Mappings of regions in this process.
+/// The number of regions that are mapped in this process.
 fn mapped() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().filter(|line| line.contains("rolldock-rows")).count()

@@ -1,4 +1,4 @@
-//! Clients of one queue, all of them at once.
+//! Several clients use one queue at the same time.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::rows::{checked_ids, payload};
 use crate::world::{open, restored};
 use crate::{CAPACITY_ROWS, CLIENTS};
 
-/// What happened to each id that clients of one queue put, all of them at once.
+/// The ids of the rows that clients put, consumed and cleared.
 #[derive(Debug, Default)]
 struct Fates {
     put: BTreeSet<i64>,
@@ -29,7 +29,7 @@ async fn produce(partition: Partition, producer: i64, fates: Arc<parking_lot::Mu
         let token = Some(format!("{producer}/{number}"));
         let keys = ids.iter().map(|id| format!("k{id}")).collect();
         let put = Put { token, keys, ..Put::group(format!("{producer}/{number}"), payload(&ids)) };
-        // A repetition whose first answer was not waited for.
+        // The put is repeated before the first one has been answered.
         let again = partition.put(put.clone(), None);
         let (handles, repeated) = tokio::join!(partition.put(put, None), again);
         let handles = handles.unwrap();
@@ -44,7 +44,7 @@ async fn produce(partition: Partition, producer: i64, fates: Arc<parking_lot::Mu
     }
 }
 
-/// Acks some leases, gives others back, and lets go of the rest.
+/// Acks some leases, nacks others, and drops the rest.
 async fn consume(partition: Partition, consumer: usize, fates: Arc<parking_lot::Mutex<Fates>>) {
     for turn in consumer.. {
         let until = tokio::time::Instant::now() + Duration::from_secs(60);
@@ -66,7 +66,7 @@ async fn consume(partition: Partition, consumer: usize, fates: Arc<parking_lot::
     }
 }
 
-/// Clients at once, with snapshots meanwhile: nothing is lost, and nothing is consumed twice.
+/// Clients work at the same time, while snapshots are taken. No row is lost, and no row is consumed twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_at_once_account_for_every_row() {
     for root in [None, Some(tempfile::tempdir().unwrap())] {
@@ -98,7 +98,8 @@ async fn clients_at_once_account_for_every_row() {
             consumer.unwrap();
         }
         let fates = std::mem::take(&mut *fates.lock());
-        // A row that was leased when it was cleared may be acked too: then it counts once, as cleared.
+        // A row that was leased when it was cleared may be acked, too. Then the queue counts it only as
+        // cleared.
         let accounted: BTreeSet<i64> = fates.consumed.union(&fates.cleared).copied().collect();
         assert_eq!(accounted, fates.put);
         let stats = partition.stats();

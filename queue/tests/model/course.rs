@@ -1,4 +1,4 @@
-//! What is done to the queue, at random.
+//! Random operations on the queue.
 
 use proptest::prelude::*;
 use rolldock_queue::Sampler;
@@ -7,7 +7,7 @@ use crate::{CLIENTS, OPERATIONS_MIN};
 
 #[derive(Debug, Clone)]
 pub(crate) enum Op {
-    /// A new group of `size` rows, of which the first `now` are put.
+    /// Begins a group of `size` rows, and puts its first `now` rows.
     Put {
         size: usize,
         now: usize,
@@ -16,22 +16,22 @@ pub(crate) enum Op {
         keyed: bool,
         with_token: bool,
     },
-    /// The last put that had a token once more, whatever became of its rows.
+    /// Repeats the last put that had a token. Its rows may be gone by then.
     Repeat,
-    /// Other tags for some rows.
+    /// Sets tags of some rows.
     Tags {
         which: usize,
         rows: usize,
     },
-    /// A task is reset.
+    /// Resets a task.
     Reset {
         task: usize,
     },
-    /// One row more for an unfinished group.
+    /// Puts one more row of an unfinished group.
     Complete {
         which: usize,
     },
-    /// The second column for some rows.
+    /// Writes the column `extra` of some rows.
     Extra {
         which: usize,
         rows: usize,
@@ -57,17 +57,17 @@ pub(crate) enum Op {
         which: usize,
         rows: usize,
     },
-    /// A client goes away with what it holds.
+    /// Drops all leases of a client.
     Leave {
         client: usize,
     },
-    /// A snapshot begins, and some of it is read; or the rest of the one that has begun, and what it holds is
-    /// restored elsewhere.
+    /// Begins a snapshot and reads its first pieces. If one has begun already, reads the rest of it instead,
+    /// and restores it into another queue.
     Snapshot {
         pieces: usize,
     },
     Reopen,
-    /// The process dies: what is on disk at this moment is all that is left.
+    /// The process dies. Only the files on disk at this moment are left.
     Crash,
 }
 
@@ -102,7 +102,7 @@ pub(crate) fn operations() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, OPERATIONS_MIN..OPERATIONS_MIN + 41)
 }
 
-/// Random draws are the index's own test.
+/// All samplers except the random one, which the index's own tests cover.
 pub(crate) fn samplers() -> impl Strategy<Value = Sampler> {
     prop_oneof![
         2 => Just(Sampler::Declared),

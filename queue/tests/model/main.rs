@@ -1,9 +1,8 @@
-//! Random operations against a reference model that is too simple to be wrong: a list of rows, searched from
-//! the front.
+//! Compares the queue with a very simple reference model, a list of rows that is searched from the front.
 //!
-//! The queue must agree with it on every answer, on which rows a take gives and in which order, on every byte
-//! of their payload, and on what is left, in memory and on disk, with leases that expire and processes that
-//! come and go.
+//! Both get the same random operations. The queue must agree with the model on every answer, on the rows of a
+//! take and their order, on every byte of their payload, and on the rows that are left. The queue is in
+//! memory or on disk, leases expire, and processes die and restart.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod clients;
@@ -23,9 +22,9 @@ use world::World;
 
 const CAPACITY_ROWS: usize = 48;
 const LEASE_MS: u64 = 1_000;
-/// Consumers; each holds leases of its own.
+/// The number of consumers. Each of them holds its own leases.
 const CLIENTS: usize = 3;
-/// Minimum number of operations of a case.
+/// The smallest number of operations of a case.
 const OPERATIONS_MIN: usize = 100;
 const CASES_IN_MEMORY: u32 = 800;
 const CASES_ON_DISK: u32 = 220;
@@ -45,8 +44,7 @@ fn run(operations: Vec<Op>, dir: Option<&Path>) {
     });
 }
 
-/// Checks this many random courses; `ROLLDOCK_QUEUE_CASES` asks for another number. Says how many operations
-/// they had.
+/// Checks `cases` random lists of operations. `ROLLDOCK_QUEUE_CASES` sets another number of cases.
 fn check(cases: u32, root: impl Fn() -> Option<tempfile::TempDir>) {
     let asked = std::env::var("ROLLDOCK_QUEUE_CASES").ok().and_then(|cases| cases.parse().ok());
     let cases = asked.unwrap_or(cases);

@@ -1,4 +1,4 @@
-//! The model: a list of rows, searched from the front.
+//! The reference model: a list of rows that is searched from the front.
 
 use std::cmp::Reverse;
 
@@ -27,18 +27,18 @@ pub(crate) struct ModelRow {
 pub(crate) struct ModelGroup {
     pub(crate) size: usize,
     pub(crate) put: usize,
-    /// The greatest of its puts.
+    /// The greatest priority of its puts.
     pub(crate) priority: i64,
-    /// The oldest of its puts.
+    /// The oldest version of its puts.
     pub(crate) policy_version: u64,
 }
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Model {
     pub(crate) groups: Vec<ModelGroup>,
-    /// In order of their groups, then of their puts.
+    /// All rows, ordered by their groups and then by their puts.
     pub(crate) rows: Vec<ModelRow>,
-    /// Handles that must never work again.
+    /// Handles of removed rows, which must be refused.
     pub(crate) gone: Vec<RowHandle>,
     pub(crate) next_id: i64,
 }
@@ -48,7 +48,7 @@ impl Model {
         row.states[task] == State::Free && (task == 0 || row.extra)
     }
 
-    /// Groups in the order in which a take looks at them.
+    /// Groups in the order in which a take considers them.
     pub(crate) fn order(&self, take: &Take) -> Vec<usize> {
         let fresh = |group: &usize| self.groups[*group].policy_version >= take.min_policy_version;
         let mut order: Vec<usize> = (0..self.groups.len()).filter(fresh).collect();

@@ -1,4 +1,4 @@
-//! The rows that are put, each of whose bytes follows from its number.
+//! The rows that are put. The bytes of a row depend only on its id.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(crate) fn payload(ids: &[i64]) -> RecordBatch {
     RecordBatch::try_from_iter([("id", id), ("tokens", tokens)]).unwrap()
 }
 
-/// What a put is besides its rows.
+/// A put without rows, for the defaults of its other fields.
 pub(crate) fn bare() -> Put {
     Put::group("", payload(&[]))
 }
@@ -24,7 +24,7 @@ pub(crate) fn extra(ids: &[i64]) -> RecordBatch {
     RecordBatch::try_from_iter([("extra", extra)]).unwrap()
 }
 
-/// Ids of a lease's rows, every byte of whose payload was compared.
+/// The ids of the rows of a lease. Checks every byte of their payload.
 pub(crate) fn checked_ids(lease: &Lease) -> Vec<i64> {
     let mut ids = Vec::new();
     for batch in lease.batches() {

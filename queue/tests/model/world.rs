@@ -1,4 +1,4 @@
-//! The queue and the model beside each other.
+//! Applies each operation to the queue and to the model, and compares the two.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,29 +14,30 @@ use crate::rows::{bare, checked_ids, extra, payload};
 use crate::{CAPACITY_ROWS, CLIENTS, LEASE_MS, TASKS};
 
 pub(crate) struct World<'a> {
-    /// Where directories are made.
+    /// The folder for the directories of the queue; `None` for a queue in memory.
     root: Option<&'a Path>,
-    /// Processes so far that died.
+    /// The number of processes that have died so far.
     deaths: usize,
     queue: TransferQueue,
     partition: Partition,
-    /// With the client that holds each.
+    /// The open leases, each with the client that holds it.
     leases: Vec<(usize, Lease)>,
     takes: usize,
     tokens: usize,
-    /// The last put that had a token.
+    /// The last put that had a token, with its handles.
     tokened: Option<(Put, Vec<RowHandle>)>,
-    /// One that has begun: what was read of it, and what it was then. It holds the directory.
+    /// The snapshot that has begun, the bytes that were read of it, and the model at its beginning. It keeps
+    /// the directory of the queue locked.
     snapshot: Option<(Snapshot, Vec<u8>, Model)>,
     model: Model,
 }
 
-/// The directory of the process after this many deaths.
+/// The directory of the queue after `deaths` deaths.
 fn dir(root: Option<&Path>, deaths: usize) -> Option<PathBuf> {
     root.map(|root| root.join(deaths.to_string()))
 }
 
-/// Names and lengths of the files of a directory.
+/// Names and lengths of the files in a directory.
 fn files(dir: &Path) -> std::io::Result<Vec<(std::ffi::OsString, u64)>> {
     let mut files = Vec::new();
     for file in std::fs::read_dir(dir)? {
@@ -47,7 +48,8 @@ fn files(dir: &Path) -> std::io::Result<Vec<(std::ffi::OsString, u64)>> {
     Ok(files)
 }
 
-/// Copies a directory in which a writer may be tidying up: again until nothing has changed meanwhile.
+/// Copies a directory whose files a writer may still change. Repeats the copy until no file has changed
+/// during it.
 fn copy_at_one_moment(from: &Path, to: &Path) {
     let copy = || {
         let before = files(from)?;
@@ -72,7 +74,7 @@ pub(crate) fn open(dir: Option<PathBuf>) -> TransferQueue {
     TransferQueue::open(config).unwrap()
 }
 
-/// A queue in memory with what a snapshot holds.
+/// Restores a snapshot into a queue in memory.
 pub(crate) async fn restored(snapshot: Vec<u8>) -> TransferQueue {
     let queue = open(None);
     queue.restore(std::io::Cursor::new(snapshot)).await.unwrap();
@@ -101,8 +103,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Puts rows of a group; what `put` is of them is as it says, but for keys, which are made here where it
-    /// has any.
+    /// Puts rows of a group with the settings of `put`. If `put` has keys, each row gets a new key instead.
     async fn put(&mut self, group: usize, rows: usize, put: Put) {
         let ids: Vec<i64> = (0..rows as i64).map(|at| self.model.next_id + at).collect();
         let group_size = self.model.groups[group].size;
@@ -244,14 +245,15 @@ impl<'a> World<'a> {
         self.snapshot = Some((begun, read, self.model.clone()));
     }
 
-    /// What is left is sound.
+    /// Checks that the queue is sound at the end.
     pub(crate) async fn end(mut self) {
         self.end_snapshot().await;
         let report = self.queue.verify().await.unwrap();
         assert!(report.is_sound(), "{report:?}");
     }
 
-    /// A snapshot is the queue as it was when it began, but rows that were leased then are not consumed.
+    /// Reads the rest of a snapshot, and compares it with the model at its beginning. Rows that were leased
+    /// at that time are free in the snapshot.
     async fn end_snapshot(&mut self) {
         let Some((mut begun, mut bytes, model)) = self.snapshot.take() else { return };
         while let Some(piece) = begun.next_piece().unwrap() {
@@ -271,7 +273,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Another process takes over: what was leased is given again.
+    /// Closes the queue and opens it again, as another process does. Leased rows are free afterwards.
     fn reopen(&mut self) {
         if self.root.is_none() {
             return;
@@ -281,7 +283,7 @@ impl<'a> World<'a> {
         self.start();
     }
 
-    /// Another process takes over what was on disk when this one died.
+    /// Opens a copy of the current files, as another process does after this one has died.
     fn crash(&mut self) {
         let Some(from) = dir(self.root, self.deaths) else { return };
         self.deaths += 1;
@@ -297,7 +299,7 @@ impl<'a> World<'a> {
     }
 
     fn start(&mut self) {
-        // The directory's lock goes with the last handle.
+        // The directory is unlocked when the last handle is dropped.
         let spec = self.partition.spec();
         self.queue = open(None);
         self.partition = futures::executor::block_on(self.queue.declare(spec)).unwrap();
@@ -320,8 +322,7 @@ impl<'a> World<'a> {
                 }
             }
             Op::Complete { which } => {
-                // Nothing is promised for later rows of a group all of whose rows are gone: the queue may
-                // forget it.
+                // The queue may forget a group that has no rows left, so only groups with rows are completed.
                 let resident = |at: &usize| self.model.rows.iter().any(|row| row.group == *at);
                 let open =
                     |at: &usize| self.model.groups[*at].put < self.model.groups[*at].size && resident(at);

@@ -1,4 +1,4 @@
-//! Copies of rows that lay together give their memory and their disk back.
+//! Rows that share a payload in a restored copy give their memory and their disk space back.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use rolldock_queue::{Durability, Put, QueueConfig, RowHandle, TransferQueue};
 use super::support::{in_memory, on_disk, restore, rows, snapshot};
 use super::{Words, put_singly, row_bytes};
 
-/// Token counts of rows, of which every fiftieth is large.
+/// The number of tokens of a row. One row in fifty is large.
 fn ragged(row: i64) -> i32 {
     if row % 50 == 7 { 12_500 } else { 16 }
 }
@@ -25,7 +25,7 @@ async fn a_copy_gives_back_the_memory_of_rows_that_lay_together() {
     let mut live: u64 = (0..ROWS).map(|row| row_bytes(ragged(row)) as u64).sum();
     let held = copy.inspect().payload_bytes;
     assert!(held * 10 <= live * 11, "{held} bytes for {live}");
-    // The long rows, then most of the others, some of each chunk at a time.
+    // First the long rows are cleared, then most of the others. Each turn clears some rows of each chunk.
     type Goes = fn(i64) -> bool;
     let turns: [Goes; 3] = [|row| ragged(row) > 16, |row| row % 3 == 0, |row| row % 16 > 0];
     let mut gone = vec![false; ROWS as usize];
@@ -38,7 +38,7 @@ async fn a_copy_gives_back_the_memory_of_rows_that_lay_together() {
         going.iter().for_each(|row| gone[*row as usize] = true);
         live -= going.iter().map(|row| row_bytes(ragged(*row)) as u64).sum::<u64>();
         let held = copy.inspect().payload_bytes;
-        // Below the waste that any partition may have a chunk is halved, and no more.
+        // As long as the waste of the partition is small, a chunk may keep up to twice its live bytes.
         assert!(held <= live * 2 + 8192, "{held} bytes for {live}");
         assert!(copy.verify().await.unwrap().is_sound());
     }
@@ -73,7 +73,7 @@ async fn a_copy_gives_back_the_disk_of_rows_that_lay_together_also_after_a_resta
     restore(&copy, &snapshot(&queue, None).await).await.unwrap();
     let all = ROWS as u64 * row_bytes(253) as u64;
     assert!(segment_bytes(dir.path()) * 10 <= all * 11);
-    // What the process leaves that is killed now.
+    // This is a copy of the files that a process leaves if it is killed now.
     let killed = tempfile::tempdir().unwrap();
     for entry in std::fs::read_dir(dir.path()).unwrap() {
         let entry = entry.unwrap();
@@ -93,12 +93,12 @@ async fn a_copy_gives_back_the_disk_of_rows_that_lay_together_also_after_a_resta
     let live = left.len() as u64 * row_bytes(253) as u64;
     for turn in 0.. {
         let held = segment_bytes(dir.path());
-        // The newest segment is open.
+        // The newest segment is still open, and may have 512 KiB.
         if held <= live * 2 + (512 << 10) {
             break;
         }
         assert!(turn < 200, "{held} bytes for {live}");
-        // Rows move with the next write.
+        // Rows are moved out of old segments at the next write.
         let put = partition.put(Put::group("more", rows(0, 1, 4)), None).await.unwrap();
         partition.clear(&put).await.unwrap();
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -117,7 +117,7 @@ async fn assert_same_handles(queue: &TransferQueue, copy: &TransferQueue, handle
     assert_eq!(rows_at(queue, handles).await, rows_at(copy, handles).await);
     let report = copy.verify().await.unwrap();
     assert!(report.is_sound(), "{report:?}");
-    // What rows have together is looked at once.
+    // Many rows share a chunk, and each chunk is verified once.
     assert!(report.chunks * 16 < report.rows, "{report:?}");
 }
 

@@ -1,4 +1,5 @@
-//! Snapshots of rows that were put one by one: as large as what is live, and back again as they were.
+//! A snapshot of rows that were put one by one is about as large as the live rows, and restores them
+//! unchanged.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod handles;
@@ -16,19 +17,19 @@ use serde_json::json;
 
 use support::{Seen, advantages, all_of, assert_same, in_memory, on_disk, restore, rows, snapshot, spec};
 
-/// Size of a row with this many tokens: a number, the offset of its list, and the list.
+/// The size of a row with this many tokens, in bytes: a number, the offset of its list, and the list.
 fn row_bytes(tokens: i32) -> usize {
     8 + 4 + 4 * tokens as usize
 }
 
-/// What a producer says of each row beside the row.
+/// Whether a producer gives each put a long random group name, token and key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Words {
     None,
     Named,
 }
 
-/// Words that do not compress, as uuids are.
+/// A text that does not compress, like a UUID.
 fn random(seed: i64) -> String {
     let mixed = u128::from(seed.unsigned_abs().wrapping_mul(0x9e37_79b9_7f4a_7c15)).pow(2) ^ 0x5bd1_e995;
     format!("{:032x}", mixed.wrapping_mul(0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645))
@@ -54,7 +55,7 @@ async fn put_singly(
     (partition, handles)
 }
 
-/// How many times the live bytes a snapshot takes.
+/// The size of a snapshot, divided by the live bytes.
 async fn overhead(queue: &TransferQueue, live_bytes: usize) -> f64 {
     snapshot(queue, None).await.len() as f64 / live_bytes as f64
 }
@@ -72,7 +73,7 @@ async fn rows_that_were_put_singly_take_at_most_a_tenth_more_than_they_are() {
             let found = overhead(&queue, live).await;
             println!("rows of {} bytes, {words:?}: {found:.3}", row_bytes(tokens));
             assert!(found <= bound, "rows of {} bytes, {words:?}: {found:.3}", row_bytes(tokens));
-            // Columns of single rows.
+            // A column is written for each row by a separate call.
             for row in &handles {
                 partition.write_columns(&[*row], advantages(1)).await.unwrap();
             }
@@ -83,7 +84,7 @@ async fn rows_that_were_put_singly_take_at_most_a_tenth_more_than_they_are() {
                 "rows of {} bytes, {words:?}, with columns: {found:.3}",
                 row_bytes(tokens)
             );
-            // A copy's snapshot is no larger.
+            // The snapshot of a copy is no larger.
             let copy = in_memory();
             restore(&copy, &snapshot(&queue, None).await).await.unwrap();
             let again = overhead(&copy, live + ROWS as usize * 4).await;
@@ -116,7 +117,7 @@ async fn large_puts_among_single_rows_of_many_schemas_take_no_more() {
     }
 }
 
-/// Rows of one of several schemas: other columns, or the same ones in other types of rows.
+/// Rows of one of three schemas, which differ in their columns and in the types of their texts.
 fn rows_of(schema: u8, first: i64, count: i64) -> RecordBatch {
     let rows = rows(first, count, 1 + (first % 7) as i32);
     if schema == 0 {
@@ -134,7 +135,7 @@ fn rows_of(schema: u8, first: i64, count: i64) -> RecordBatch {
 
 #[derive(Debug, Clone)]
 enum Op {
-    /// Groups of rows of a schema, each in puts of this many rows.
+    /// Puts groups of `size` rows of a schema, in puts of at most `rows` rows.
     Put {
         schema: u8,
         groups: u8,
@@ -142,7 +143,7 @@ enum Op {
         rows: u8,
         named: bool,
     },
-    /// To every so manyth row.
+    /// Writes a column of every `every`th row, with one call or with one call for each row.
     Columns {
         every: usize,
         singly: bool,
@@ -170,7 +171,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..12)
 }
 
-/// Puts rows, and says how many have been put.
+/// Applies an operation, and adds the number of its put rows to `put_so_far`.
 async fn apply(partition: &Partition, op: &Op, put_so_far: &mut i64) {
     let all = Take::rows("train", 4096);
     match op {
@@ -198,7 +199,7 @@ async fn apply(partition: &Partition, op: &Op, put_so_far: &mut i64) {
                     partition.put(put, None).await.unwrap();
                     *put_so_far += count;
                     there += count;
-                    // Some groups stay open.
+                    // Every fifth group gets one put only, so some groups stay open.
                     if group % 5 == 4 {
                         break;
                     }
@@ -230,7 +231,7 @@ async fn apply(partition: &Partition, op: &Op, put_so_far: &mut i64) {
     }
 }
 
-/// A snapshot has the types of what is live: a row of each.
+/// Puts a row of each schema, because a snapshot has only the types of live rows.
 async fn put_all_columns(partition: &Partition, put_so_far: &mut i64) {
     for schema in 0..3 {
         let put = Put::group(format!("last {put_so_far}"), rows_of(schema, *put_so_far, 1));
@@ -240,7 +241,7 @@ async fn put_all_columns(partition: &Partition, put_so_far: &mut i64) {
     }
 }
 
-/// All that is different about rows beside what [`assert_same`] sees.
+/// The keys and tags of the rows, which [`assert_same`] does not compare.
 fn names(queue: &TransferQueue) -> Vec<KeyedRow> {
     queue.partition("train").unwrap().keyed_rows()
 }
@@ -277,7 +278,7 @@ proptest! {
                 let second = on_disk(&copied.path().join(if first.durability() == Durability::None { "a" } else { "b" }));
                 restore(&second, &snapshot(&first, None).await).await.unwrap();
                 assert_copied(&first, &second).await;
-                // The copies go on as the queue does.
+                // The copies behave like the queue under further operations.
                 let third = in_memory();
                 restore(&third, &snapshot(&second, None).await).await.unwrap();
                 for queue in [&first, &second, &third] {
@@ -298,7 +299,7 @@ proptest! {
     }
 }
 
-/// Handles apart, which new rows of a copy have others of.
+/// Compares all rows except their handles, because new rows of a copy have different handles.
 async fn assert_same_rows(left: &TransferQueue, right: &TransferQueue) {
     let bare = |queue: &TransferQueue| {
         let queue = queue.clone();

@@ -1,4 +1,4 @@
-//! Calls that have to fail, and the codes that they are refused with.
+//! Calls that have to fail, and the error codes with which they are refused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,11 +33,11 @@ fn attempt_take(queue: &dyn Queue, take: Take) -> BoxFuture<'_, Result<(), Queue
     async move { queue.take("p", &take).await.map(drop) }.boxed()
 }
 
-/// What is wrong, the code that the call is refused with, and the call.
+/// The fault of a call, the code with which it is refused, and the call itself.
 type Case = (&'static str, &'static str, Attempt);
 
-/// Calls with the codes that they are refused with. The partition `p` has one group of two rows and room for
-/// six more; `there` is one of them.
+/// All cases. The partition `p` has one group of two rows and room for six more. Each call gets the handle of
+/// one of the two rows.
 pub(super) fn cases() -> Vec<Case> {
     put_cases().into_iter().chain(other_cases()).collect()
 }

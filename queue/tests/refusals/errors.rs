@@ -1,4 +1,4 @@
-//! Every error has a code, which is documented.
+//! Checks that every error has a documented code.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use rolldock_queue::QueueError;
 
 use super::code;
 
-/// One of each. A new variant does not compile until it is here.
+/// One error of each variant. A new variant does not compile until it is listed here.
 fn all_errors() -> Vec<QueueError> {
     let text = || "x".to_owned();
     let all = vec![
@@ -104,7 +104,7 @@ fn all_errors() -> Vec<QueueError> {
     all
 }
 
-/// Codes with their HTTP statuses, in the table of the operators' page.
+/// The codes and their HTTP statuses, from the table in `docs/src/queue-operations.md`.
 fn documented() -> BTreeMap<String, String> {
     let page = include_str!("../../../docs/src/queue-operations.md");
     let (_, section) = page.split_once("## Errors").unwrap();

@@ -1,4 +1,5 @@
-//! Bad input through every door: each a typed error with its stable code, and the queue as it was.
+//! Sends bad requests through every interface of the queue. Each of them must fail with a typed error and
+//! its stable code, and must leave the queue unchanged.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod cases;
@@ -23,10 +24,10 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 const BODY_BYTES_MAX: usize = 100_000;
 
-/// Cases of requests with bodies, which calls within the process do not have.
+/// Cases that only apply to requests with bodies, not to calls within the process.
 const WIRE_ONLY: [&str; 2] = ["a body that is too long", "a column of the wire's"];
 
-/// One queue behind three doors.
+/// One queue with three interfaces: calls in this process, HTTP and the local socket.
 struct Doors {
     queue: TransferQueue,
     url: String,
@@ -133,7 +134,7 @@ fn code(error: &QueueError) -> String {
     serde_json::to_value(error).unwrap()["code"].as_str().unwrap().to_owned()
 }
 
-/// What clients see of a queue, but for the counts of its changes.
+/// The statistics of a queue without the revision, which every change increases.
 fn state(queue: &TransferQueue) -> String {
     let stats = queue.partitions().into_iter().map(|partition| {
         let mut stats = partition.stats();
@@ -197,7 +198,7 @@ async fn rows_that_are_cut_are_refused_through_every_door() {
         assert!(answers.is_empty() || !answers.contains("Answer"), "{length}: {answers}");
         assert_eq!(doors.queue.partition("p").unwrap().stats().rows, 0);
     }
-    // A body that breaks off, while the client listens on.
+    // The body ends before its declared length, and the client waits for the answer.
     let mut broken = TcpStream::connect(doors.url.strip_prefix("http://").unwrap()).await.unwrap();
     let head = b"POST /v1/partitions/p/rows?group=a HTTP/1.1\r\nhost: q\r\ncontent-length: 5000\r\n\r\nabc";
     broken.write_all(head).await.unwrap();

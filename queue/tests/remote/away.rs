@@ -1,4 +1,4 @@
-//! Servers that start late, restart, end, or say nothing.
+//! Servers that start late, restart, end, or do not answer.
 
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ async fn a_clients_lease_outlives_its_server() {
     first.stop().await;
 
     let served = serve_at(open(), TcpListener::bind(address).await.unwrap(), ServiceConfig::default());
-    // Held rows are not given to others; what was given back is.
+    // Other clients get the rows that were given back, but not the leased ones.
     let others = served.client().take("train", &Take::groups("train", 9)).await.unwrap().unwrap();
     assert_eq!(others.groups(), ["c", "c", "d", "d"]);
     held.renew().await.unwrap();
@@ -113,7 +113,7 @@ async fn a_dead_controller_hangs_no_client() {
     assert!(matches!(put, Err(QueueError::Unreachable { .. })), "{put:?}");
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
 
-    // The whole of its patience, and no more.
+    // The client waits for its whole patience and not longer.
     let patience = Duration::from_secs(2);
     let patient = RemoteQueue::new(RemoteConfig { patience, ..client_config }).unwrap();
     let started = Instant::now();
@@ -137,7 +137,7 @@ async fn a_server_that_takes_connections_and_says_nothing_hangs_no_client() {
     assert!(matches!(status, Err(QueueError::Unreachable { .. })), "{status:?}");
 }
 
-/// How long a call took, with an error of a server that is away.
+/// Checks that a call fails because the server is unreachable, and returns how long it took.
 async fn unanswered<T: std::fmt::Debug>(call: impl Future<Output = Result<T, QueueError>>) -> Duration {
     let started = Instant::now();
     let outcome = call.await;
@@ -145,7 +145,7 @@ async fn unanswered<T: std::fmt::Debug>(call: impl Future<Output = Result<T, Que
     started.elapsed()
 }
 
-/// Calls with deadlines of 100 ms, of a client with patience for 30 s.
+/// Checks calls with deadlines of 100 ms, made by a client that has a patience of 30 s.
 async fn deadlines_hold(client: &RemoteQueue) {
     let wait = Duration::from_millis(100);
     let take = Take::groups("train", 1).until(Instant::now() + wait);
@@ -162,7 +162,7 @@ async fn deadlines_hold_whatever_the_server_does() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client =
         RemoteQueue::new(RemoteConfig::new(format!("http://{}", listener.local_addr().unwrap()))).unwrap();
-    // It takes connections, and says nothing.
+    // The server accepts connections but never answers.
     deadlines_hold(&client).await;
     drop(listener);
     deadlines_hold(&client).await;

@@ -10,7 +10,7 @@ use super::{served, spec};
 #[tokio::test]
 async fn a_snapshot_goes_over_http_both_ways() {
     let source = served(ServiceConfig::default()).await;
-    // A snapshot may be far larger than a body that is held in memory.
+    // A snapshot may be far larger than the limit for bodies that the server reads into memory.
     let target = served(ServiceConfig { body_bytes_max: 1_000, ..ServiceConfig::default() }).await;
     let (from, to) = (source.client(), target.client());
     from.declare(PartitionSpec::new("train", ["train"], 4_096)).await.unwrap();
@@ -47,7 +47,7 @@ async fn a_snapshot_goes_over_http_both_ways() {
     let unknown = from.snapshot(Some("missing"), &mut Vec::new()).await;
     assert!(matches!(unknown, Err(QueueError::UnknownPartition { .. })));
 
-    // A connection that is lost in the middle restores nothing.
+    // A restore whose connection is lost restores nothing.
     let mut broken = TcpStream::connect(target.address).await.unwrap();
     let head = format!("POST /v1/restore HTTP/1.1\r\nhost: q\r\ncontent-length: {}\r\n\r\n", bytes.len());
     broken.write_all(head.as_bytes()).await.unwrap();

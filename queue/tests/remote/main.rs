@@ -1,4 +1,5 @@
-//! The queue over HTTP: the same trait, the same errors, and nothing lost with a connection.
+//! Tests of the queue over HTTP. It has the trait and the errors of the other queues, and no rows are lost
+//! with a connection.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod away;
@@ -106,7 +107,7 @@ async fn a_dropped_lease_and_a_client_that_goes_away_give_their_rows_back() {
     client.close().await;
     assert_eq!(served.queue.partition("train").unwrap().stats().tasks[0].ready_groups, 1);
 
-    // A waiting take whose client is gone takes nothing.
+    // A waiting take leases nothing after its client has gone.
     let partition = served.queue.partition("train").unwrap();
     partition.take(&Take::groups("train", 1)).await.unwrap().unwrap().ack().await.unwrap();
     let mut gone = TcpStream::connect(served.address).await.unwrap();

@@ -1,4 +1,4 @@
-//! Requests as they are on the wire: codes, tokens, paths, lengths.
+//! HTTP requests in detail: error codes, tokens, paths and lengths.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ async fn bad_requests_have_codes_and_change_nothing() {
         assert_eq!(words["error"]["code"].as_str().unwrap_or_default(), code, "{path}: {words}");
         assert_eq!(served.queue.partition("train").unwrap().stats().rows, 0);
     }
-    // A body that breaks off.
+    // The body ends before its declared length.
     let mut broken = TcpStream::connect(served.address).await.unwrap();
     broken
         .write_all(
@@ -95,7 +95,7 @@ async fn the_openapi_document_has_the_paths_that_are_served() {
             assert_eq!(is_served, methods.get(method).is_some(), "{method} {path}: {status}");
         }
     }
-    // Every reference is to something.
+    // Every reference has a target.
     let text = document.to_string();
     for reference in text.split("\"$ref\":\"#/components/schemas/").skip(1) {
         let name = reference.split('"').next().unwrap();
@@ -122,7 +122,7 @@ async fn records_may_be_of_any_length() {
     let lease = client.take("train", &Take::groups("train", 1)).await.unwrap().unwrap();
     assert_eq!(lease.concat().unwrap(), batch(0, 2), "the rows know nothing of it");
 
-    // What is no request is not tried again.
+    // A request that cannot be sent is not retried.
     let started = Instant::now();
     let refused = client.put("train", Put::group("g".repeat(100_000), batch(0, 1)), soon()).await;
     assert!(matches!(refused, Err(QueueError::BadRequest { .. })), "{refused:?}");

@@ -1,5 +1,5 @@
-//! `openapi.json` against what goes over the wire: a proxy that looks at every body, and the little of JSON
-//! Schema that the document uses. Fields that the document does not have are an error as much as fields of
+//! Checks requests and answers against `openapi.json`. A proxy checks every body with the small part of JSON
+//! Schema that the document uses. A field that the document does not have is an error, as is a field of
 //! another type.
 
 use std::collections::BTreeSet;
@@ -30,7 +30,7 @@ fn is_a(value: &Value, kind: &str) -> bool {
     }
 }
 
-/// What of `value` is not as `schema` says.
+/// The differences between `value` and `schema`.
 fn differences(document: &Value, schema: &Value, value: &Value, at: &str) -> Vec<String> {
     if let Some(reference) = schema["$ref"].as_str() {
         let target = document.pointer(reference.strip_prefix('#').unwrap()).unwrap();
@@ -98,18 +98,18 @@ fn differences_of_items(document: &Value, schema: &Value, items: &[Value], at: &
     found
 }
 
-/// Everything that went through, held against the document.
+/// The document, the calls that were made, and the problems that were found.
 pub(crate) struct Contract {
     document: Value,
     target: String,
     client: reqwest::Client,
-    /// Calls that were made, as the document names them.
+    /// The calls that were made, as method and path template of the document.
     pub(crate) seen: Mutex<BTreeSet<String>>,
     pub(crate) problems: Mutex<Vec<String>>,
 }
 
 impl Contract {
-    /// Every call of the document.
+    /// All calls of the document.
     pub(crate) fn calls(&self) -> BTreeSet<String> {
         let paths = self.document["paths"].as_object().unwrap();
         let calls = paths.iter().flat_map(|(path, methods)| {
@@ -118,7 +118,8 @@ impl Contract {
         calls.collect()
     }
 
-    /// The document's path that names a call, the one with the fewest parameters first.
+    /// The call and its operation in the document. If several path templates fit, this is the one with the
+    /// fewest parameters.
     fn operation(&self, method: &Method, path: &str) -> Option<(String, &Value)> {
         let paths = self.document["paths"].as_object().unwrap();
         let fits = |template: &&String| {
@@ -216,7 +217,7 @@ fn is_of_the_connection(name: &str) -> bool {
     ["connection", "content-length", "transfer-encoding", "date"].contains(&name)
 }
 
-/// A proxy before the server at `target`; its address.
+/// Starts a proxy in front of the server at `target`. Returns its records, its URL and its task.
 pub(crate) async fn proxy(
     target: &str,
     document: &str,

@@ -1,4 +1,4 @@
-//! Queues with a bit of everything, and what a user sees of them.
+//! Queues for tests, and comparisons of what a user can see of them.
 #![allow(dead_code, reason = "every test file uses its own part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -45,7 +45,7 @@ pub(crate) fn spec(name: &str, capacity: usize) -> PartitionSpec {
     spec
 }
 
-/// Where a snapshot goes in a test.
+/// A buffer to which a snapshot is written.
 #[derive(Clone, Default)]
 pub(crate) struct Bytes(Arc<Mutex<Vec<u8>>>);
 
@@ -68,10 +68,10 @@ pub(crate) async fn restore(queue: &TransferQueue, bytes: &[u8]) -> Result<(), Q
     queue.restore(Cursor::new(bytes.to_vec())).await.map(drop)
 }
 
-/// A row as a consumer sees it: handle, group, version and values.
+/// A row as a consumer sees it: its handle, group, version and values.
 pub(crate) type Seen = (RowHandle, String, u64, RecordBatch);
 
-/// What a task can take, in the order of `sampler`; nothing is consumed.
+/// The rows that a task can take, in the order of `sampler`. They are nacked afterwards.
 pub(crate) async fn seen(partition: &Partition, task: &str, sampler: Sampler) -> Vec<Seen> {
     let mut seen = Vec::new();
     let mut held = Vec::new();
@@ -92,7 +92,7 @@ pub(crate) async fn seen(partition: &Partition, task: &str, sampler: Sampler) ->
     seen
 }
 
-/// All that a queue's user can see of a partition.
+/// All rows of a partition, as each task sees them with each sampler.
 pub(crate) async fn all_of(queue: &TransferQueue, name: &str) -> Vec<Vec<Seen>> {
     let partition = queue.partition(name).unwrap();
     let mut all = Vec::new();
@@ -114,8 +114,8 @@ pub(crate) async fn assert_same(left: &TransferQueue, right: &TransferQueue, nam
     assert!(one.is_sound() && other.is_sound(), "{one:?} {other:?}");
 }
 
-/// A queue with a bit of everything: groups whole, open, half acked, half cleared, leased; columns of many
-/// groups; priorities, versions, tokens, records; and a second partition.
+/// Fills a queue with rows in many states: groups that are whole, open, partly acked or cleared; columns that
+/// span groups; priorities, versions, tokens and records; and a second partition.
 pub(crate) async fn furnish(queue: &TransferQueue) -> Vec<RowHandle> {
     let partition = queue.declare(spec("train", 4096)).await.unwrap();
     let mut handles = Vec::new();

@@ -1,4 +1,4 @@
-//! A controller and its storage units, each a server of its own.
+//! A controller and its storage units, each of which is its own server.
 #![allow(dead_code, reason = "every test file uses its own part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -18,10 +18,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-/// The partition in which a unit keeps all rows.
+/// The partition in which a unit keeps all of its rows.
 pub(crate) const BLOBS: &str = "_blobs";
 
-/// A served queue; dropping it is its death.
+/// A served queue. The server ends when this is dropped.
 pub(crate) struct Server {
     pub(crate) queue: TransferQueue,
     pub(crate) address: SocketAddr,
@@ -66,7 +66,7 @@ impl Server {
         unit
     }
 
-    /// Goes without a word; its directory is free afterwards.
+    /// Ends the server. Its directory can be opened again afterwards.
     pub(crate) async fn die(self) {
         self.end.cancel();
         for task in self.tasks {

@@ -1,4 +1,4 @@
-//! What every queue does for a client that knows only the trait.
+//! Checks that every queue passes when it is used only through the `Queue` trait.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(crate) fn soon() -> Option<Duration> {
     Some(Duration::from_secs(10))
 }
 
-/// A producer and a consumer that know nothing but the trait.
+/// Uses a queue as a producer and a consumer, only through the trait.
 pub(crate) async fn tour(queue: &dyn Queue) {
     let tasks =
         ["train", "score"].map(|name| TaskSpec { name: name.to_owned(), columns: Vec::new() }).to_vec();

@@ -1,10 +1,10 @@
-//! Chores of developers: `cargo xtask check` is the short check before a commit.
+//! Chores for developers. `cargo xtask check` is the short check before a commit; `.ci/run` is the long one.
 //!
-//! It has no dependencies, so that it is there within seconds. `.ci/run` is the long check.
+//! It has no dependencies, so it compiles within seconds.
 
 use std::process::{Command, ExitCode};
 
-/// A chore is some calls of cargo, each with its arguments.
+/// A named sequence of cargo calls.
 struct Chore {
     name: &'static str,
     about: &'static str,
@@ -39,7 +39,7 @@ const CHORES: [Chore; 1] = [Chore {
     ],
 }];
 
-/// Calls cargo; whether it succeeded.
+/// Runs cargo with `arguments`, and returns whether it succeeded.
 fn call(arguments: &[&str]) -> bool {
     eprintln!("== cargo {}", arguments.join(" "));
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

@@ -1,23 +1,23 @@
-//! Circles among siblings.
+//! Finds sibling modules that import each other in circles.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::tree::Tree;
 
-/// Siblings each of which reaches all the others.
+/// A set of sibling modules in which each module reaches all others by imports.
 #[derive(Debug)]
 pub(crate) struct Circle {
     /// The path of their parent; empty for the root.
     pub(crate) parent: String,
     pub(crate) members: Vec<String>,
-    /// Which module names which path of which other module: from, to, path.
+    /// Each path of one member that leads into another: the naming module, the named module, the path.
     pub(crate) arrows: Vec<(String, String, String)>,
 }
 
-/// Arrows between the children of one parent, with what each is made of.
+/// The arrows between the children of one parent: from, to, and the paths as in `Circle::arrows`.
 type Arrows = BTreeMap<String, BTreeMap<String, Vec<(String, String, String)>>>;
 
-/// All circles of a tree, parent by parent.
+/// Returns all circles of a tree, ordered by their parents.
 pub(crate) fn circles(tree: &Tree) -> Vec<Circle> {
     let mut levels: BTreeMap<String, Arrows> = BTreeMap::new();
     for (from, module) in tree.modules.iter().enumerate() {

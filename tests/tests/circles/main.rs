@@ -1,9 +1,10 @@
-//! Modules that import each other in circles cannot be read, tested or moved one at a time.
+//! Checks that no sibling modules import each other in circles, because such modules cannot be read, tested
+//! or moved one at a time.
 //!
-//! For each crate of the workspace the test builds the module tree, resolves every path in it to the module
-//! that defines what the path names, and draws an arrow between the two. Siblings that reach each other both
-//! ways are a circle, at whichever level of the tree they lie. A child that uses items of its parent is no
-//! circle, and neither is a parent that uses its children: together they are one idea.
+//! For each crate of the workspace the test builds the module tree. It resolves every path in a module to
+//! the module that defines the named item, and draws an arrow from the first module to the second. Siblings
+//! that reach each other in both directions are a circle, at any level of the tree. Arrows between a parent
+//! and its children do not count.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod cycles;
@@ -18,8 +19,8 @@ use cargo_metadata::MetadataCommand;
 use cycles::{Circle, circles};
 use tree::Tree;
 
-/// Parents whose children are known to import each other in a circle, by crate and path of the parent. An
-/// entry needs its reason in ARCHITECTURE.md.
+/// The known circles, each as the crate and the path of the parent. ARCHITECTURE.md must give the reason for
+/// each entry.
 const KNOWN: &[(&str, &str)] = &[];
 
 fn describe(crate_name: &str, circle: &Circle) -> String {
@@ -61,7 +62,7 @@ fn no_siblings_import_each_other_in_circles() {
     assert!(unknown.is_empty(), "circles of imports:\n{unknown}");
 }
 
-/// A tree of sources that stand in the text: file name to content.
+/// Builds a tree from pairs of file name and content.
 fn tree_of(sources: &[(&str, &str)]) -> Tree {
     let sources: BTreeMap<&str, &str> = sources.iter().copied().collect();
     Tree::of_sources(Path::new("src/lib.rs"), &|path| {

@@ -1,11 +1,11 @@
-//! From a path to the module that defines what it names.
+//! Resolves a path to the module that defines the named item.
 
 use crate::tree::{ModuleId, Names, Tree};
 
-/// Imports that lead to imports end somewhere; a tree that is being edited may have some that do not.
+/// The longest chain of imports that is followed. A tree that is being edited may have an endless chain.
 const DEPTH_MAX: usize = 32;
 
-/// What a path leads to.
+/// The target of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Found {
     Module(ModuleId),
@@ -14,8 +14,8 @@ enum Found {
 }
 
 impl Tree {
-    /// The module that defines what `path`, written in module `from`, names; `None` for what is not of this
-    /// crate.
+    /// Returns the module that defines the item that `path` names when it is written in module `from`.
+    /// Returns `None` if the item is not part of this crate.
     pub(crate) fn definer(&self, from: ModuleId, path: &[String]) -> Option<ModuleId> {
         self.follow(from, path, 0).map(|found| match found {
             Found::Module(id) | Found::ItemOf(id) => id,
@@ -37,15 +37,15 @@ impl Tree {
             let Found::Module(id) = found else { return Some(found) };
             found = match name.as_str() {
                 "super" => Found::Module(self.modules[id].parent?),
-                // What cannot be followed further belongs to what was found last.
+                // A name that cannot be resolved counts as an item of the last module that was found.
                 name => self.name_in(id, name, &[], depth).unwrap_or(Found::ItemOf(id)),
             };
         }
         Some(found)
     }
 
-    /// What `name` is in the scope of a module. `path` is what is being resolved: an import does not explain
-    /// itself.
+    /// Resolves `name` in the scope of a module. `path` is the path that is being resolved. An import of
+    /// exactly this path is ignored, because it would lead back to itself.
     fn name_in(&self, id: ModuleId, name: &str, path: &[String], depth: usize) -> Option<Found> {
         let module = &self.modules[id];
         if let Some(child) = module.children.get(name) {
@@ -67,7 +67,7 @@ impl Tree {
         through_globs.next()
     }
 
-    /// All arrows of a module: to which module, and by which path.
+    /// Returns the arrows that begin at a module, each as the target module and the path that leads to it.
     pub(crate) fn arrows(&self, from: ModuleId) -> Vec<(ModuleId, &Names)> {
         let paths = self.modules[from].paths.iter();
         let ends = paths.filter_map(|path| self.definer(from, path).map(|to| (to, path)));

@@ -1,4 +1,4 @@
-//! The module tree of a crate: what each module defines, imports and names.
+//! The module tree of a crate, with the names that each module defines, imports and uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,45 +8,45 @@ use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, UseTree};
 
-/// A path as it is written, one name after the other.
+/// The segments of a path as written.
 pub(crate) type Names = Vec<String>;
 
 /// Index of a module in [`Tree::modules`].
 pub(crate) type ModuleId = usize;
 
-/// A module, without what is compiled for tests only.
+/// A module, without the items that are compiled for tests only.
 #[derive(Debug, Default)]
 pub(crate) struct Module {
-    /// Its place in the tree; empty for the root.
+    /// Its path from the root, which is empty for the root itself.
     pub(crate) path: Names,
     pub(crate) parent: Option<ModuleId>,
     pub(crate) children: BTreeMap<String, ModuleId>,
-    /// Names of the items that it defines, other than modules.
+    /// Names of the items that it defines, except modules.
     pub(crate) items: BTreeSet<String>,
-    /// What `use` brings into its scope, by the name that it has here.
+    /// The paths that `use` brings into its scope, by their names in this module.
     pub(crate) imports: BTreeMap<String, Names>,
-    /// Modules whose names are all brought into its scope.
+    /// The modules that it imports with a glob.
     pub(crate) globs: Vec<Names>,
     /// All paths in its code.
     pub(crate) paths: BTreeSet<Names>,
 }
 
-/// A crate's modules; the first is the root.
+/// The modules of a crate. The first is the root.
 #[derive(Debug)]
 pub(crate) struct Tree {
     pub(crate) modules: Vec<Module>,
 }
 
-/// Gives the text of a file, `None` where there is no such file.
+/// Returns the text of a file, or `None` if the file cannot be read.
 type Read<'a> = &'a dyn Fn(&Path) -> Option<String>;
 
 impl Tree {
-    /// The tree below a crate's root file.
+    /// Builds the tree below the root file of a crate.
     pub(crate) fn of_file(root: &Path) -> anyhow::Result<Self> {
         Self::of_sources(root, &|path| std::fs::read_to_string(path).ok())
     }
 
-    /// The tree below a root file, with files from `read`.
+    /// Builds the tree below a root file. `read` provides the files.
     pub(crate) fn of_sources(root: &Path, read: Read<'_>) -> anyhow::Result<Self> {
         let text = read(root).with_context(|| format!("{} cannot be read", root.display()))?;
         let file = syn::parse_file(&text).with_context(|| format!("{} does not parse", root.display()))?;
@@ -56,7 +56,8 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Reads the items of a module whose children's files lie in `folder`.
+    /// Adds the items of module `id` and of its children to the tree. The files of the children are in
+    /// `folder`.
     fn fill(&mut self, id: ModuleId, items: &[Item], folder: &Path, read: Read<'_>) -> anyhow::Result<()> {
         for item in items {
             if is_for_tests(attributes(item)) {
@@ -149,7 +150,7 @@ fn defined(item: &Item) -> Option<String> {
     Some(name.to_string())
 }
 
-/// Collects what one module imports and names.
+/// Collects the imports and the paths of one module.
 struct Collector<'a> {
     module: &'a mut Module,
 }
@@ -180,7 +181,8 @@ impl Collector<'_> {
         }
     }
 
-    /// Paths in the arguments of a macro, which are tokens only.
+    /// Collects the paths in the arguments of a macro. The arguments are not parsed, so it searches their
+    /// tokens.
     fn tokens(&mut self, tokens: TokenStream) {
         let mut path = Names::new();
         let mut colons = 0;

@@ -1,4 +1,4 @@
-//! Servers that report a false state, and requests that are dropped half way.
+//! Servers that report a false state, and requests that are dropped before they end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,23 +15,23 @@ use rolldock_loadbalancer::{ControlError, EngineControl, EngineLoad, ServerRef};
 
 /// The longest time after which a request is dropped.
 const DROPPED_BY: Duration = Duration::from_secs(3);
-/// The time after which a control call without an answer fails.
+/// The time that the health check of a server with `Lie::Slow` takes.
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// A false report of a server.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Lie {
-    /// Its token counter stands still.
+    /// Its token counter stays at zero.
     CountStands,
     /// Its token counter rises, whether or not it generates.
     CountRises,
-    /// Its token counter restarts at each scrape.
+    /// Its token counter falls at each scrape.
     CountFalls,
     /// It reports a full KV cache.
     CacheFull,
     /// It reports another preemption at each scrape.
     Preempts,
-    /// It reports a negative cache usage, and more requests than there are.
+    /// It reports a cache usage that is not a number, and the largest possible numbers of requests.
     Nonsense,
     /// It reports that it is paused.
     Paused,
@@ -39,7 +39,7 @@ pub(crate) enum Lie {
     Ill,
     /// Its health check and its probe succeed.
     Well,
-    /// Its probe fails: it generates no token.
+    /// Its probe fails, as if it generated no token.
     ProvesNothing,
     /// It serves no metrics.
     NoMetrics,
@@ -64,10 +64,10 @@ impl Lie {
     ];
 }
 
-/// A fleet's control that reports false states for some servers.
+/// A control of the fleet that reports false states for some servers.
 pub(crate) struct Lying {
     engine: SimulatedEngine,
-    /// How often each false report was given.
+    /// The false report of each server, and how often its load was asked for since the report began.
     lies: Mutex<BTreeMap<String, (Lie, u64)>>,
 }
 
@@ -80,7 +80,7 @@ impl Lying {
         self.lies.lock().insert(server.to_owned(), (lie, 0));
     }
 
-    /// Reports the true state from now on.
+    /// Reports the true state of all servers from now on.
     pub(crate) fn stop(&self) {
         self.lies.lock().clear();
     }
@@ -89,7 +89,8 @@ impl Lying {
         self.lies.lock().get(&*server.name).map(|(lie, _)| *lie)
     }
 
-    /// How often the server was asked since it began to report a false state.
+    /// Counts a request for the server's load, and returns their number since it began to report a false
+    /// state. Returns 0 for a server that reports its true state.
     fn asked(&self, server: &ServerRef) -> u64 {
         let mut lies = self.lies.lock();
         lies.get_mut(&*server.name).map_or(0, |(_, asked)| {
@@ -150,14 +151,15 @@ impl EngineControl for Lying {
     }
 }
 
-/// An engine that drops some requests half way.
+/// An engine that drops some requests before they end.
 pub(crate) struct Dropping {
     pub(crate) engine: SimulatedEngine,
     pub(crate) share: f64,
 }
 
 impl Dropping {
-    /// When this request is dropped, if at all; a pure function of the seed.
+    /// The time after which this request is dropped, or `None` if it is not dropped. It depends only on the
+    /// request's id and on `share`.
     fn lost_after(&self, request_id: &str) -> Option<Duration> {
         let seed =
             request_id.bytes().fold(0_u64, |seed, byte| seed.wrapping_mul(257).wrapping_add(byte.into()));

@@ -1,5 +1,5 @@
-//! A small simulated fleet in virtual time, random or calm, with prompts and a reward whose answers are
-//! known.
+//! A small simulated fleet in virtual time, either random or calm, with prompts and a reward for which the
+//! right answers are known.
 #![allow(dead_code, reason = "every test file uses its own part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -32,7 +32,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use lies::{Dropping, Lie, Lying};
 
-/// Right and wrong responses end in these; neither is filler.
+/// The token before the end token in a right and in a wrong response. Other tokens of a response have
+/// neither id.
 const RIGHT: u32 = 7;
 const WRONG: u32 = 8;
 const EOS: u32 = 0;
@@ -62,7 +63,8 @@ impl Grader for LastToken {
     }
 }
 
-/// The published filter: sometimes off, sometimes with a gate on length that a short step may ignore.
+/// Draws gates: the published filter, which is sometimes off, and sometimes a gate on length. In some draws a
+/// short step may ignore the gate on length.
 fn random_gates(rng: &mut StdRng) -> Gates {
     let filter = GroupFilter { enable: rng.random_bool(0.8), metric: FilterMetric::Acc };
     let mut config = GatesConfig::from(filter);
@@ -77,13 +79,13 @@ fn random_gates(rng: &mut StdRng) -> Gates {
     Gates::new(&config).unwrap()
 }
 
-/// Prompts that spell their numbers.
+/// A source of prompts whose token ids encode their row numbers.
 struct Numbered {
     next: u64,
     end: u64,
 }
 
-/// A feed of the prompts below `end`, drawn inline.
+/// A feed of the prompts with row numbers below `end`, which are drawn inline.
 pub(crate) fn prompts(end: u64) -> PromptFeed {
     PromptFeed::inline(Box::new(Numbered { next: 0, end }))
 }
@@ -112,7 +114,7 @@ impl PromptSource for Numbered {
 fn random_config(seed: u64, samples_per_prompt: u32, rng: &mut StdRng) -> RolloutConfig {
     let on_stop = pick(rng, &[OnStop::Discard, OnStop::Requeue, OnStop::Carry]);
     let request = match on_stop {
-        // Samples are resumed one by one.
+        // Only a request for a single sample can be carried over and resumed.
         OnStop::Carry => RequestShape::Sample,
         _ => pick(rng, &[RequestShape::Sample, RequestShape::Sample, RequestShape::Group]),
     };
@@ -158,18 +160,18 @@ fn random_monitor(capacity: u32, rng: &mut StdRng) -> MonitorConfig {
     }
 }
 
-/// A fleet, and what is rolled out on it.
+/// A fleet, and the configuration of the rollout that uses it.
 pub(crate) struct World {
     pub(crate) rng: StdRng,
     pub(crate) config: RolloutConfig,
     pub(crate) engine: SimulatedEngine,
     pub(crate) balancer: LoadBalancer,
-    /// Permits of each server.
+    /// The number of permits of each server.
     pub(crate) capacity: u32,
     pub(crate) monitor: MonitorConfig,
-    /// False reports of servers.
+    /// The control through which the monitor sees the servers; it can report false states.
     pub(crate) lying: Arc<Lying>,
-    /// Share of requests that are dropped half way.
+    /// The share of requests that are dropped before they end.
     pub(crate) dropped_share: f64,
     pub(crate) grading: Grading,
     pub(crate) workload: Arc<Workload>,
@@ -180,7 +182,7 @@ pub(crate) fn pick<T: Copy>(rng: &mut StdRng, choices: &[T]) -> T {
     choices[rng.random_range(0..choices.len())]
 }
 
-/// Runs on a paused clock: time passes when nothing else can happen.
+/// Runs a future on a paused clock, which advances only when all tasks are idle.
 pub(crate) fn in_virtual_time<T>(work: impl Future<Output = T>) -> T {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
@@ -237,7 +239,7 @@ fn plain_config(seed: u64) -> RolloutConfig {
 }
 
 impl World {
-    /// Equal servers named `s0`, `s1` and so on, each with `capacity` places, and the plainest recipe.
+    /// Equal servers named `s0`, `s1` and so on, each with `capacity` permits, and `plain_config`.
     pub(crate) fn calm(servers: usize, capacity: u32) -> Self {
         let (scope, workload) = (Scope::new(), start_workload(0));
         let server = |number: usize| {
@@ -262,7 +264,7 @@ impl World {
         }
     }
 
-    /// A random fleet with a random recipe.
+    /// A random fleet with a random configuration.
     pub(crate) fn random(seed: u64) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let (scope, workload) = (Scope::new(), start_workload(seed));
@@ -316,14 +318,14 @@ impl World {
         AgentLoopManager::new(self.config.clone(), parts, self.scope.clone())
     }
 
-    /// Watches the fleet's health for as long as the returned guard lives.
+    /// Monitors the health of the fleet until the returned guard is dropped.
     pub(crate) fn start_monitor(&self) -> AbortOnDropHandle<()> {
         let control = Arc::clone(&self.lying);
         let monitor = Monitor::new(self.balancer.clone(), control, self.monitor.clone());
         self.scope.spawn("server monitor", monitor.run(self.scope.token().clone()))
     }
 
-    /// Applies random faults to the fleet.
+    /// Makes one random change: a fault, a change of the fleet, a false report, or the repair of everything.
     pub(crate) fn disturb(&mut self) {
         let names: Vec<String> = self.engine.servers().map(|server| server.config().name.clone()).collect();
         let name = &names[self.rng.random_range(0..names.len())];
@@ -356,8 +358,8 @@ impl World {
         }
     }
 
-    /// Changes the fleet at random: servers leave, join, are drained or paused, change their capacity, or get
-    /// a false load.
+    /// Adds the server if it is absent. Otherwise removes, drains or pauses it, changes its capacity, or
+    /// reports a false load for it.
     fn disturb_membership(&mut self, name: &str) {
         let Some(id) = self.balancer.find(name) else {
             self.balancer.add(ServerSpec::unreached(name, self.capacity)).unwrap();
@@ -376,7 +378,7 @@ impl World {
         done.unwrap();
     }
 
-    /// Checks that each sample equals its draw, wherever and whenever it ran.
+    /// Checks that each sample equals the draw of the workload, which depends on neither server nor time.
     pub(crate) fn check_samples(&self, group: &Group) {
         assert_eq!(group.samples.len() as u32, self.config.samples_per_prompt);
         for sample in &group.samples {
@@ -407,7 +409,8 @@ impl World {
     }
 }
 
-/// Where every span has a version, checks that the versions rise and match the range that the sample reports.
+/// Checks that the versions of the spans never fall and match the range that the sample reports. Checks
+/// nothing if a span has no version.
 fn check_versions(sample: &Sample) {
     let numbers: Option<Vec<u64>> = sample.version_spans.iter().map(|span| span.number()).collect();
     let Some(numbers) = numbers else { return };

@@ -1,4 +1,4 @@
-//! Groups that the watchdog gives up, so that they begin again elsewhere.
+//! The watchdog gives up groups on silent servers, and they are dispatched again.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use rolldock_simengine::{Fault, SimServer};
 use super::support::{World, prompts};
 use super::{Acting, SILENCE};
 
-/// With one group at a time, so that every dispatch that the watchdog gives up can be counted.
+/// A world that runs one group at a time, so every dispatch that the watchdog gives up can be counted.
 fn one_at_a_time(servers: usize) -> World {
     let mut world = World::calm(servers, 4);
     world.config.max_concurrent_prompts = 1;
@@ -30,7 +30,8 @@ async fn what_is_given_up_ends_when_the_server_recovers() {
     let end = acting.step(OnSilence::CancelAndRequeue, 1, recovering).await;
     let totals = acting.manager.run_totals();
     assert_eq!((end, totals.accepted, totals.failed), (StepEnd::Reached, 1, 0), "{totals:?}");
-    // Two dispatches of number 0 are given up, and the third one continues once the server is healthy again.
+    // The watchdog gives up the first two dispatches of group 0. The third one continues when the server
+    // is healthy again.
     assert!((1..=3).contains(&totals.requeued), "{totals:?}");
     assert_eq!(totals.dispatched, totals.accepted + totals.filtered + totals.requeued + totals.cancelled);
 }
@@ -45,7 +46,7 @@ async fn what_is_given_up_ends_elsewhere() {
     let mut acting = Acting::new(world);
     let moving = async {
         tokio::time::sleep(SILENCE / 2).await;
-        // The group on the silent server stays there, and no other group is sent to that server.
+        // The group on the silent server stays there, and the server gets no further group.
         balancer.set_draining(ids[0]).unwrap();
         balancer.set_paused(ids[1], false).unwrap();
     };
@@ -71,7 +72,7 @@ async fn what_is_given_up_too_often_fails() {
     assert_eq!(acting.manager.last_failure().as_deref(), Some("given up times=4"));
 }
 
-/// Of two groups on a silent server, one holds all permits and the other waits for them. Giving up the
+/// One of two groups holds all permits of a silent server, and the other waits for them. Giving up the
 /// waiting group would not help.
 #[tokio::test(start_paused = true)]
 async fn who_has_the_places_is_given_up_not_who_waits_for_them() {
@@ -106,7 +107,7 @@ async fn who_has_the_places_is_given_up_not_who_waits_for_them() {
         said = giving_up.run() => panic!("{said}"),
         ended = manager.generate(&feed, 2) => panic!("{ended:?}"),
     };
-    // Dispatch 2 continues 0, and 3 continues 1.
+    // Dispatch 2 repeats the group of dispatch 0, and dispatch 3 that of dispatch 1.
     assert_eq!(given_up, [DispatchId(0), DispatchId(1), DispatchId(2)]);
     world.engine.servers().for_each(SimServer::heal);
     world.scope.close(Duration::from_secs(1)).await;

@@ -1,4 +1,4 @@
-//! Log messages, kept for the tests.
+//! Keeps log messages for the tests.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -9,12 +9,12 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 thread_local! {
-    /// Log messages of the thread of a test.
+    /// The log messages of this thread, which runs one test.
     pub(crate) static SAID: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Keeps log messages by thread. It is installed once for the whole process, before the first message,
-/// because `tracing` caches for each call site whether any subscriber is interested.
+/// A subscriber that keeps log messages by thread. It is installed once for the whole process, before the
+/// first message, because `tracing` caches for each call site whether any subscriber is interested.
 pub(crate) struct Log;
 
 impl Log {

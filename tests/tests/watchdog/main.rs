@@ -1,4 +1,4 @@
-//! Provokes every wait that the watchdog knows, and checks what the watchdog says and does.
+//! Provokes every wait that the watchdog can report, and checks what it reports and does.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod giving_up;
@@ -31,7 +31,7 @@ use tokio::time::Instant;
 
 /// The time without progress after which the watchdog acts.
 const SILENCE: Duration = Duration::from_secs(20);
-/// The watchdog looks several times within [`SILENCE`], so it is late by at most one interval.
+/// The longest delay of the watchdog beyond [`SILENCE`], because it checks at intervals.
 const LATE: Duration = Duration::from_secs(3);
 /// The number of groups of a step.
 const TARGET: usize = 4;
@@ -52,7 +52,8 @@ async fn stopped(world: &World, manager: &mut AgentLoopManager) -> Silence {
     said
 }
 
-/// Runs a flow of steps until its watchdog stops it; `take` receives the groups.
+/// Runs a flow of steps until its watchdog stops it, and returns the report of the watchdog. `take` receives
+/// the groups.
 async fn flow_stopped<Taking: Future<Output = ()>>(
     world: &World,
     manager: &mut AgentLoopManager,
@@ -71,7 +72,7 @@ async fn flow_stopped<Taking: Future<Output = ()>>(
     said
 }
 
-/// Checks the expected words of a report, and the parts that all reports share.
+/// Checks that a report contains `words`, and checks the parts that all reports share.
 fn assert_says(said: &Silence, phase: Phase, words: &[&str]) {
     let text = said.to_string();
     let cause = said.cause.as_ref().unwrap_or_else(|| panic!("no cause: {text}"));
@@ -112,7 +113,7 @@ async fn a_server_does_not_answer() {
         let mut world = World::calm(2, 64);
         world.config.carry.stream = stream;
         let stalling = async {
-            // By then some tokens have arrived, but no group is complete.
+            // At this time some tokens have arrived, but no group is complete.
             tokio::time::sleep(Duration::from_millis(80)).await;
             world.engine.servers().for_each(|server| server.inject(Fault::Stall));
             future::pending::<Silence>().await
@@ -155,7 +156,7 @@ async fn a_server_is_always_busy() {
     }
 }
 
-/// A gate that never answers.
+/// A runner of rewards and gates that never answers.
 struct Silent;
 
 impl RewardRunner for Silent {
@@ -291,7 +292,7 @@ impl ApplyVersion for Hanging {
     }
 }
 
-/// A run that enters the wait for an update.
+/// A follower of versions that registers the wait for an update with the watchdog.
 struct Following {
     control: RolloutControl,
     updating: parking_lot::Mutex<Option<InWait>>,
@@ -325,7 +326,7 @@ async fn an_update_does_not_end() {
     assert_says(&said, Phase::Update, &[" version=1)", "; also phase=trainer "]);
 }
 
-/// The fleet, the manager and a step that the watchdog acts on.
+/// A fleet and its manager, for steps on which the watchdog acts.
 struct Acting {
     world: World,
     manager: AgentLoopManager,
@@ -337,7 +338,7 @@ impl Acting {
         Self { manager: world.manager(), world }
     }
 
-    /// A step with the watchdog beside it; `meanwhile` may do something to the fleet.
+    /// Runs a step and its watchdog. `meanwhile` runs beside them and may change the fleet.
     async fn step(
         &mut self,
         action: OnSilence,

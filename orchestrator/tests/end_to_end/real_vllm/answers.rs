@@ -1,7 +1,7 @@
-//! The main job against real vLLM servers, as a user would run it.
+//! A run and the proxy with real vLLM servers.
 //!
-//! One of them was started with `--enable-scale-out`, one without. Their model is tiny and random, so no
-//! answer is right: the filter is off and every group counts.
+//! One server was started with `--enable-scale-out`, the other without. Their model is tiny and random, so
+//! no answer is right. Therefore the filter is off and every group is accepted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,8 @@ use crate::support::answers::comparable;
 use crate::support::vllm::{Vllm, metric, running_on};
 use crate::support::{Rolldock, recipe, shared, wait_for, wait_within};
 
-/// Tokens of a response at most; nearly all responses have as many, since the model is random.
+/// The largest number of tokens of a response. Nearly all responses have this length, because the model is
+/// random.
 const LENGTH_MAX: usize = 64;
 
 pub(super) fn a_run_over_two_servers_speaks_both_dialects_and_frees_them_when_it_stops(
@@ -53,7 +54,7 @@ pub(super) fn a_run_over_two_servers_speaks_both_dialects_and_frees_them_when_it
     );
     assert!(ended.stdout.contains("done: 2 steps; 12 groups accepted of 24"), "{}", ended.stdout);
 
-    // Six of twelve groups were enough: the others were cancelled on the engines, not only here.
+    // A step needs six of its twelve groups. The others have to be cancelled on the engines, too.
     let cancelled: u64 = cancelled_groups(&ended.stdout);
     assert!(cancelled > 0, "{}", ended.stdout);
     for url in &urls {
@@ -76,7 +77,7 @@ pub(super) fn a_run_over_two_servers_speaks_both_dialects_and_frees_them_when_it
     }
 }
 
-/// From "(0 filtered, ..., 12 cancelled, ...)" of the summary.
+/// The number of cancelled groups, from "(0 filtered, ..., 12 cancelled, ...)" in the summary.
 fn cancelled_groups(stdout: &str) -> u64 {
     let summary = stdout.lines().find(|line| line.starts_with("done: ")).unwrap();
     let words: Vec<&str> = summary.split([' ', ',', '(', ')']).collect();
@@ -84,7 +85,8 @@ fn cancelled_groups(stdout: &str) -> u64 {
     words[at - 1].parse().unwrap()
 }
 
-/// What a stream says in all, choice by choice: how many tokens come with an event is the engine's mood.
+/// The whole text and the finish reason of each choice of a stream. Single events cannot be compared,
+/// because the number of tokens in an event varies.
 fn streamed(text: &str) -> Vec<Value> {
     let mut choices: BTreeMap<u64, (String, Value)> = BTreeMap::new();
     for event in comparable(text) {
@@ -101,7 +103,8 @@ fn streamed(text: &str) -> Vec<Value> {
     choices.into_values().map(|(text, finish)| json!([text, finish])).collect()
 }
 
-/// Greedy or seeded, alone on the server and sent one after the other: whatever differs is the proxy's doing.
+/// The requests are greedy or seeded, and are sent one after the other to a server without other requests.
+/// So only the proxy can cause a difference.
 #[tokio::main]
 pub(super) async fn a_server_says_the_same_through_the_proxy(server: &Vllm) {
     let direct = server.url.as_str();
@@ -144,7 +147,7 @@ pub(super) async fn a_server_says_the_same_through_the_proxy(server: &Vllm) {
             let text = answer.text().await.unwrap();
             (status, if text.starts_with("data: ") { streamed(&text) } else { comparable(&text) })
         };
-        // Once for the prefix cache, which answers tell of.
+        // The first request fills the prefix cache, whose use the answers report.
         ask(direct).await;
         let said = ask(direct).await;
         assert_eq!(said, ask(&proxied).await, "{path} {body}");

@@ -1,7 +1,7 @@
 //! Real vLLM servers that are paused, killed, stopped and broken in the middle of a step.
 //!
-//! The model is tiny and random, so the filter is off;
-//! every prompt that is drawn has to be accepted, since a server's death may cost attempts but no group.
+//! The model is tiny and random, so the filter is off. Every prompt that is drawn has to be accepted,
+//! because the death of a server may cost attempts but no group.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,13 +16,15 @@ use crate::support::{Ended, Rolldock, Running, pause_for, recipe, shared, wait_f
 
 const GROUPS: usize = 4;
 const SAMPLES: usize = 4;
-/// Tokens of a response: enough for some seconds of generation, in whose middle something happens to a server.
+/// The largest number of tokens of a response. A generation then takes some seconds, so a server can fail in
+/// its middle.
 const LENGTH_MAX: u32 = 112;
 const STALL: Duration = Duration::from_secs(5);
-/// A look a second, two failures in a row, and a machine with more to do than it can.
+/// The longest time until a dead server is noticed. The monitor checks once a second and waits for two
+/// failures in a row. The rest is for a busy machine.
 const NOTICED: Duration = Duration::from_secs(4);
 
-/// A run over servers of which something is about to happen to one.
+/// A run on two servers, one of which is going to be paused or to fail.
 struct Step {
     process: Running,
     out: PathBuf,
@@ -65,13 +67,13 @@ impl Step {
             .any(|line| line.contains("server is dead") && line.contains(host))
     }
 
-    /// Waits until `server` is found dead; how long that took.
+    /// Waits until the run has found `server` dead, and returns the time since `since`.
     fn time_to_lose(&self, server: &Vllm, since: Instant) -> Duration {
         wait_for("word of the server's death", || self.has_lost(server));
         since.elapsed()
     }
 
-    /// The step ends, with every prompt that it drew.
+    /// Waits for the end of the run, and checks that every group of `steps` steps is whole.
     fn ends_whole(mut self, steps: usize) -> (Ended, Vec<serde_json::Value>) {
         wait_within(GENERATED, "end of the run", || self.process.has_ended());
         let ended = self.process.wait();
@@ -81,7 +83,7 @@ impl Step {
     }
 }
 
-/// Rows of a run that accepted `groups` groups: each sample of each there once.
+/// The rows of a run. Checks that there are `groups` groups, and that each has every sample exactly once.
 fn whole_groups(out: &Path, groups: usize) -> Vec<serde_json::Value> {
     let exported = Rolldock::new(&["queue", "export", "--format", "jsonl"]).arg(out).succeeds().stdout;
     let rows: Vec<serde_json::Value> =
@@ -150,7 +152,8 @@ pub(super) fn a_server_after_sigterm_is_found_by_the_stall_rule(first: &Vllm, se
     assert!(new_attempts(&rows) > 0, "what ran on it was begun anew");
 }
 
-/// The HTTP server outlives its engine for some seconds and answers every request with an error.
+/// The HTTP server runs for some seconds after the death of its engine, and answers every request with an
+/// error.
 pub(super) fn an_engine_that_breaks_costs_attempts_only(first: &Vllm, second: &Vllm) {
     let step = Step::start(1, [first, second]);
     let since = Instant::now();

@@ -1,8 +1,9 @@
-//! New policy versions for real vLLM servers in the middle of generations, and what is cut off and goes on.
+//! New policy versions for real vLLM servers in the middle of generations, and samples that are interrupted
+//! and resumed.
 //!
-//! The model is tiny and random, and stays what it is: an update changes what its weights are called, which
-//! is what the engine stamps each token with. What rows say is compared with what the engine said, token by
-//! token, as a relay between the two has kept it.
+//! The model is tiny and random, and its weights never change. An update only changes their version label,
+//! which the engine reports for each token. A relay between run and server keeps the answers of the engine.
+//! The tests compare the rows with these answers, token by token.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
@@ -21,14 +22,15 @@ use crate::support::{Rolldock, Running, pause_for, recipe, shared, wait_for, wai
 const GROUPS: usize = 2;
 const SAMPLES: usize = 4;
 const LENGTH: usize = 192;
-/// Tokens of a step, as the random model hardly ever ends by itself.
+/// The number of tokens of a step. The random model hardly ever ends a response by itself.
 const STEP_TOKENS: usize = GROUPS * SAMPLES * LENGTH;
-/// Seconds for which an update leaves servers paused, so that something can happen to them.
+/// The time for which an update leaves servers paused, in seconds. A test kills a process during this time.
 const PAUSED_S: u32 = 5;
-/// The model draws from some 150,000 tokens with hardly any preference: one in 50 of them ends a response.
+/// The number of tokens that end a response. The model draws nearly uniformly from about 150,000 tokens, so
+/// one drawn token in 50 ends a response.
 const STOPS: u32 = 3_000;
 
-/// A run over servers, to which versions are announced.
+/// A run to which the test announces versions.
 struct Run {
     process: Running,
     policy: String,
@@ -67,7 +69,7 @@ impl Run {
         assert!(announced.is_some(), "{}", self.process.stderr_so_far());
     }
 
-    /// Waits until servers have the version.
+    /// Waits until the run reports that its servers have the version.
     fn serves(&self, version: u64) {
         wait_for("version on the servers", || {
             get_json(&self.policy, "/v1/policy").is_some_and(|status| status["version"] == version)
@@ -83,7 +85,8 @@ impl Run {
         wait_within(GENERATED, "more steps", || self.steps() >= until);
     }
 
-    /// The run ends well; its rows, which are those of the groups that it has accepted.
+    /// Waits for the end of the run, and checks that it succeeded. Returns its rows, which are exactly those
+    /// of the accepted groups.
     fn ends_whole(mut self) -> Vec<Value> {
         wait_within(GENERATED, "end of the run", || self.process.has_ended());
         let ended = self.process.wait();
@@ -93,14 +96,14 @@ impl Run {
     }
 }
 
-/// From "done: 2 steps; 12 groups accepted of 24 dispatched (...)".
+/// The number of accepted groups, from "done: 2 steps; 12 groups accepted of 24 dispatched (...)".
 fn accepted_groups(stdout: &str) -> usize {
     let words: Vec<&str> = stdout.split_whitespace().collect();
     let at = words.windows(3).position(|words| words == ["groups", "accepted", "of"]);
     words[at.unwrap_or_else(|| panic!("{stdout}")) - 1].parse().unwrap()
 }
 
-/// Rows of a run that accepted `groups` groups: each sample of each there once.
+/// The rows of a run. Checks that there are `groups` groups, and that each has every sample exactly once.
 fn whole_groups(out: &Path, groups: usize) -> Vec<Value> {
     let exported = Rolldock::new(&["queue", "export", "--format", "jsonl"]).arg(out).succeeds().stdout;
     let rows: Vec<Value> = exported.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -119,9 +122,9 @@ fn whole_groups(out: &Path, groups: usize) -> Vec<Value> {
     rows
 }
 
-/// A row is what the engine answered to the requests that it came in: each went on where the one before it
-/// had ended, with what was left of the budget. Says how many there were, and which versions its tokens are
-/// of.
+/// Checks that a row equals the answers of the engine to the requests for its sample. Each request must
+/// continue where the one before it ended, with the rest of the token budget. Returns the number of requests
+/// and the version of each token.
 fn follow(row: &Value, exchanges: &[Exchange]) -> (u64, Vec<String>) {
     let (prompt_ids, response_ids) = (numbers(&row["prompt_ids"]), numbers(&row["response_ids"]));
     let mut so_far = 0;
@@ -149,14 +152,14 @@ fn follow(row: &Value, exchanges: &[Exchange]) -> (u64, Vec<String>) {
     assert_eq!(row["version_source"], "engine");
     let finish_reason = finish_reasons.pop().unwrap();
     assert!(finish_reasons.iter().all(|reason| *reason == "abort"), "{finish_reasons:?}");
-    // Aborted at its last token, it had ended all the same.
+    // A sample that was aborted at its last token has ended by its length.
     let expected = if response_ids.len() == LENGTH { "length" } else { finish_reason };
     assert_eq!(row["finish_reason"], expected, "after {} tokens", response_ids.len());
     (finish_reasons.len() as u64 + 1, versions)
 }
 
-/// What rows say of themselves, against the engines' answers; the segments of each, and the versions of its
-/// tokens.
+/// Checks rows against the answers of the engines. Returns the number of segments and the versions of each
+/// row.
 fn follow_all(rows: &[Value], relays: &[Relay]) -> Vec<(u64, BTreeSet<u64>)> {
     let exchanges: Vec<Exchange> = relays.iter().flat_map(Relay::exchanges).collect();
     let check = |row: &Value| {
@@ -174,7 +177,7 @@ fn generated_by(servers: &[&Vllm]) -> f64 {
     servers.iter().map(|server| metric(&server.url, "vllm:generation_tokens_total")).sum()
 }
 
-/// Names the servers' weights as those of servers whose weights were never changed.
+/// Waits until the servers are idle, and labels their weights as version 0.
 fn begin_anew(servers: &[&Vllm]) {
     for server in servers {
         wait_for("idle engine", || running_on(&server.url) == 0.0);
@@ -193,7 +196,7 @@ pub(super) fn what_is_cut_off_at_the_end_of_a_step_goes_on_in_the_next(servers: 
     let relays: Vec<Relay> = servers.iter().map(|server| Relay::before(&server.url)).collect();
     let relayed: Vec<String> = relays.iter().map(|relay| relay.url.clone()).collect();
     let stops: Vec<String> = (0..STOPS).map(|id| id.to_string()).collect();
-    // Responses of very different lengths: whenever a step ends, some group is in its middle.
+    // The lengths of responses vary, so some group is unfinished whenever a step ends.
     let settings = [
         "rollout.on_stop=carry",
         &format!("rollout.max_concurrent_prompts={}", GROUPS + 1),
@@ -215,7 +218,8 @@ pub(super) fn what_is_cut_off_at_the_end_of_a_step_goes_on_in_the_next(servers: 
     assert!(followed.iter().any(goes_on), "some sample was cut off in its middle: {followed:?}");
 }
 
-/// Announces two versions while tokens are generated; the run's rows, as the engine's answers have them.
+/// Announces two versions while tokens are generated. Returns the number of segments and the versions of each
+/// row.
 fn two_versions_in_the_middle(servers: &[&Vllm], pause: &str) -> Vec<(u64, BTreeSet<u64>)> {
     begin_anew(servers);
     let dir = TempDir::new().unwrap();
@@ -257,7 +261,7 @@ pub(super) fn requests_that_are_aborted_go_on_from_their_tokens(servers: &[&Vllm
     );
 }
 
-/// Settings with which an update leaves servers paused for a while.
+/// Settings with which an update leaves servers paused for `PAUSED_S` seconds.
 fn slow_update() -> [String; 4] {
     [
         "policy.mode=fully_async".to_owned(),
@@ -290,7 +294,7 @@ pub(super) fn servers_that_a_dead_run_left_paused_go_on(servers: &[&Vllm]) {
         wait_for("engine that goes on", || !is_paused(&server.url));
     }
     assert!(run.process.stdout_so_far().contains("the run goes on: "), "{}", run.process.stdout_so_far());
-    // The trainer repeats the announcement, which was not confirmed.
+    // The first announcement was not confirmed, so the trainer repeats it.
     run.announce(1);
     run.serves(1);
     let rows = run.ends_whole();
@@ -325,7 +329,7 @@ pub(super) fn a_server_that_dies_while_it_is_paused_is_done_without_until_it_is_
     let mut of_first = BTreeMap::new();
     for row in &rows {
         let versions = versions_of_tokens(&row["version_spans"], numbers(&row["response_ids"]).len());
-        // A process that has just begun calls its weights "default".
+        // A server that has just started labels its weights "default". No row may have this label.
         assert!(versions.iter().all(|version| version == "0" || version == "1"), "{row}");
         let is_of_first = row["server"].as_str().unwrap().contains(&first.url[7..]);
         let of_it = if is_of_first { versions } else { Vec::new() };

@@ -1,7 +1,9 @@
-//! Real vLLM servers: the main job on them, steps in whose middle they fail, and steps with new versions.
+//! Tests with real vLLM servers: a run, the proxy, steps during which a server fails, and steps with new
+//! versions.
 //!
-//! `tests/real_vllm.sh` installs vLLM and names the script that starts a server. A server takes up to 90 s to
-//! start, so all parts use one pair of servers, in an order that needs few restarts.
+//! `tests/real_vllm.sh` installs vLLM, sets `ROLLDOCK_VLLM_START` to the script that starts a server, and
+//! runs these tests. A server takes up to 90 s to start, so all parts use one pair of servers, in an order
+//! that needs few restarts.
 
 mod answers;
 mod faults;
@@ -16,9 +18,9 @@ use tokio::time::Instant;
 use crate::support::shared;
 use crate::support::vllm::Vllm;
 
-/// With this flag a server takes and gives token ids; without it clients use `/v1/completions`.
+/// With this flag a server takes and returns token ids. Without it, clients use `/v1/completions`.
 const SCALE_OUT: [&str; 1] = ["--enable-scale-out"];
-/// The longest time for a few steps on a busy machine: 100 tokens a second were seen on two cores.
+/// The longest time for a few steps on a busy machine. Two cores generated about 100 tokens per second.
 const GENERATED: Duration = Duration::from_secs(600);
 
 #[test]
@@ -64,7 +66,7 @@ fn real_servers_answer_fail_and_change_their_versions() {
     part("engine fault", || faults::an_engine_that_breaks_costs_attempts_only(&first, &second));
 }
 
-/// Runs one part and says how long it took.
+/// Runs one part and prints how long it took.
 fn part(name: &str, run: impl FnOnce()) {
     let since = Instant::now();
     run();

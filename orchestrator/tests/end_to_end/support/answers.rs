@@ -1,8 +1,8 @@
-//! Answers of engines, made so that two of them can be compared.
+//! Brings answers of engines into a form in which they can be compared.
 
 use serde_json::Value;
 
-/// Ids that the engine makes up, and times, are another's in every answer.
+/// Removes the ids that the engine generates, and the times, which differ in every answer.
 fn without_what_differs(value: &mut Value) {
     match value {
         Value::Object(object) => {
@@ -18,7 +18,7 @@ fn without_what_differs(value: &mut Value) {
     }
 }
 
-/// A body that can be compared: a JSON text, or the events of a stream.
+/// The comparable form of a body: one value for a JSON text, or one for each event of a stream.
 pub(crate) fn comparable(text: &str) -> Vec<Value> {
     let one = |text: &str| match serde_json::from_str(text) {
         Ok(mut value) => {

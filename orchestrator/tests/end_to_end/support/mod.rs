@@ -1,4 +1,4 @@
-//! Runs the binary under test, and simulated servers for it.
+//! Runs the binary under test and simulated servers.
 
 pub(crate) mod answers;
 pub(crate) mod relay;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_rolldock");
-/// Nothing in these tests takes longer on a busy machine.
+/// The longest time that a test waits for a condition.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// The root of the workspace.
@@ -22,12 +22,13 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
 }
 
-/// A recipe of ours.
+/// The path of a recipe in `recipes/`.
 pub(crate) fn recipe(name: &str) -> PathBuf {
     root().join("recipes").join(name)
 }
 
-/// Something in the folder of real data beside the checkout; says so where there is none.
+/// Returns `path` inside `shared/`, the folder of real data beside the checkout. Prints a note and returns
+/// `None` if it does not exist.
 pub(crate) fn shared(path: &str) -> Option<PathBuf> {
     let found = root().join("../shared").join(path);
     if found.exists() {
@@ -37,12 +38,12 @@ pub(crate) fn shared(path: &str) -> Option<PathBuf> {
     None
 }
 
-/// Waits until `holds`, and gives up with the name of what was waited for.
+/// Waits until `holds` returns true. Panics with the name `what` after `PATIENCE`.
 pub(crate) fn wait_for(what: &str, holds: impl FnMut() -> bool) {
     wait_within(PATIENCE, what, holds);
 }
 
-/// Waits until `holds` for at most a given time, and gives up with the name of what was waited for.
+/// Waits until `holds` returns true. Panics with the name `what` after the time `patience`.
 pub(crate) fn wait_within(patience: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     let pause = Duration::from_millis(20);
     for _ in 0..patience.as_millis() / pause.as_millis() {
@@ -59,7 +60,7 @@ pub(crate) fn pause_for(pause: Duration) {
     std::thread::sleep(pause);
 }
 
-/// What a command left.
+/// The exit code and the output of a command that has ended.
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
@@ -89,7 +90,7 @@ impl Rolldock {
         self
     }
 
-    /// `--set key=value`
+    /// Adds `--set key=value`.
     pub(crate) fn set(self, setting: &str) -> Self {
         self.arg("--set").arg(setting)
     }
@@ -98,7 +99,7 @@ impl Rolldock {
         self.fails(0)
     }
 
-    /// Ends with this exit code, and without a panic.
+    /// Runs the command, and checks that it ends with this exit code and without a panic.
     pub(crate) fn fails(mut self, code: i32) -> Ended {
         let output = self.0.output().unwrap();
         let ended = Ended {
@@ -118,7 +119,8 @@ impl Rolldock {
         Running { child, stdout, stderr }
     }
 
-    /// Runs with a file system of 256 KiB mounted at `disk`; `None` where that is not allowed.
+    /// Runs the command with a file system of 256 KiB mounted at `disk`. Returns `None` if this user may not
+    /// mount one.
     pub(crate) fn on_small_disk(self, disk: &Path) -> Option<Ended> {
         std::fs::create_dir_all(disk).unwrap();
         let mounted = "mount -t tmpfs -o size=256k none \"$0\" || exit 77; exec \"$@\"";
@@ -150,7 +152,7 @@ fn gather(pipe: impl Read + Send + 'static) -> Gathered {
     (text, reading)
 }
 
-/// A command that runs; killed when dropped.
+/// A running command, which is killed when this is dropped.
 pub(crate) struct Running {
     child: Child,
     stdout: Gathered,
@@ -166,25 +168,24 @@ impl Running {
         self.stderr.0.lock().clone()
     }
 
-    /// What Ctrl-C does.
+    /// Sends SIGINT, as Ctrl-C does.
     pub(crate) fn interrupt(&self) {
         let sent = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status().unwrap();
         assert!(sent.success());
     }
 
-    /// What a supervisor does.
+    /// Sends SIGTERM, as a supervisor does.
     pub(crate) fn terminate(&self) {
         let sent = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
         assert!(sent.success());
     }
 
-    /// What the out-of-memory killer does.
+    /// Sends SIGKILL, as the out-of-memory killer does.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Whether it has ended.
     pub(crate) fn has_ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }
@@ -202,13 +203,13 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// `rolldock simengine` on a port of its own.
+/// A process of `rolldock simengine` on a free port.
 pub(crate) struct Simengine {
     pub(crate) url: String,
     _process: Running,

@@ -1,5 +1,5 @@
-//! A relay before a server that keeps what passes: what the engine itself has said of the tokens that a run
-//! made rows of.
+//! A relay in front of a server. It keeps all requests and answers, so tests can compare the rows of a run
+//! with the answers of the engine.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 const GENERATE: &str = "POST /inference/v1/generate ";
 
-/// The bytes of one connection.
+/// The bytes that passed on one connection, in both directions.
 #[derive(Default)]
 struct Passed {
     asked: Vec<u8>,
@@ -19,13 +19,13 @@ struct Passed {
 
 type Conversations = Arc<Mutex<Vec<Arc<Mutex<Passed>>>>>;
 
-/// See the module's documentation. Its thread ends with the test.
+/// A relay in front of one server. Its thread runs until the process ends.
 pub(crate) struct Relay {
     pub(crate) url: String,
     conversations: Conversations,
 }
 
-/// One sample's request to an engine, and the answer.
+/// A request for a sample and the answer of the engine.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub(crate) prompt_ids: Vec<u64>,
@@ -38,7 +38,7 @@ pub(crate) struct Exchange {
 }
 
 impl Relay {
-    /// Listens on a port of its own, for the server at `url`.
+    /// Starts a relay on a free port for the server at `url`.
     pub(crate) fn before(url: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let own_url = format!("http://{}", listener.local_addr().unwrap());
@@ -47,7 +47,7 @@ impl Relay {
         let kept = Arc::clone(&conversations);
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
-                // If no server listens, the client finds its connection closed.
+                // If no server listens, the connection of the client is closed.
                 let Ok(server) = TcpStream::connect(&host) else { continue };
                 let passed = Arc::default();
                 kept.lock().push(Arc::clone(&passed));
@@ -57,14 +57,15 @@ impl Relay {
         Self { url: own_url, conversations }
     }
 
-    /// What the engine was asked for and has answered until now, in no order.
+    /// All requests for tokens that the engine has answered so far, in no particular order.
     pub(crate) fn exchanges(&self) -> Vec<Exchange> {
         let conversations = self.conversations.lock();
         conversations.iter().flat_map(|passed| exchanges(&passed.lock())).collect()
     }
 }
 
-/// Copies in both directions, each in a thread, until one side closes: then the other learns of it at once.
+/// Copies in both directions, each in its own thread, until one side closes. Then both connections are
+/// closed at once.
 fn pass(client: TcpStream, server: TcpStream, passed: &Arc<Mutex<Passed>>) {
     let (from_client, from_server) = (client.try_clone().unwrap(), server.try_clone().unwrap());
     let (asked, answered) = (Arc::clone(passed), Arc::clone(passed));
@@ -80,11 +81,11 @@ fn copy(mut from: TcpStream, mut to: TcpStream, mut keep: impl FnMut(&[u8])) {
             break;
         }
     }
-    // Either may be closed already.
+    // Each of them may be closed already.
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }
 
-/// The answered requests for tokens of a connection, on which one follows the other.
+/// The answered requests for tokens of one connection, in their order.
 fn exchanges(passed: &Passed) -> Vec<Exchange> {
     let (asked, answered) = (messages(&passed.asked), messages(&passed.answered));
     let mut exchanges = Vec::new();
@@ -117,7 +118,7 @@ pub(crate) fn numbers(list: &Value) -> Vec<u64> {
     list.as_array().unwrap().iter().map(|number| number.as_u64().unwrap()).collect()
 }
 
-/// The version of each token, of spans that have to cover all of them, in order.
+/// The version of each token. Checks that the spans cover all tokens in order.
 pub(crate) fn versions_of_tokens(spans: &Value, tokens: usize) -> Vec<String> {
     let mut versions = Vec::new();
     for span in spans.as_array().unwrap() {
@@ -130,7 +131,7 @@ pub(crate) fn versions_of_tokens(spans: &Value, tokens: usize) -> Vec<String> {
     versions
 }
 
-/// The whole messages of one direction: heads and bodies.
+/// The complete messages of one direction, each as head and body.
 fn messages(mut bytes: &[u8]) -> Vec<(&str, &[u8])> {
     let mut found = Vec::new();
     while let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {

@@ -1,4 +1,4 @@
-//! Real vLLM servers: asking them, and starting and ending them.
+//! Starts, stops and queries real vLLM servers.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -12,15 +12,15 @@ use serde_json::Value;
 
 use super::wait_for;
 
-/// Longest wait for an answer; a test that asks for something that takes longer asks again.
+/// The longest wait for data of an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// What a server answers, head and body; `None` if it does not answer.
+/// Returns head and body of a server's answer, or `None` if it does not answer.
 fn ask(url: &str, request: &str) -> Option<String> {
     tell(url, request, "")
 }
 
-/// What a server answers to a request with a JSON body.
+/// Sends a request with a JSON body. Returns head and body of the answer, or `None` if there is none.
 fn tell(url: &str, request: &str, body: &str) -> Option<String> {
     let host = url.trim_start_matches("http://");
     let mut stream = TcpStream::connect(host).ok()?;
@@ -33,30 +33,30 @@ fn tell(url: &str, request: &str, body: &str) -> Option<String> {
     Some(answer)
 }
 
-/// The sum of a gauge's or counter's series on a server; zero if the server does not answer.
+/// The sum of all series of a gauge or counter of a server. It is zero if the server does not answer.
 pub(crate) fn metric(url: &str, name: &str) -> f64 {
     let text = ask(url, "GET /metrics").unwrap_or_default();
     let of_name = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
     text.lines().filter(of_name).map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
 }
 
-/// Requests that a server's engine is decoding.
+/// The number of requests that the engine of a server is running.
 pub(crate) fn running_on(url: &str) -> f64 {
     metric(url, "vllm:num_requests_running")
 }
 
-/// A call of the development mode, which has to be answered with 200.
+/// Calls a path of the server's development mode, and checks that the answer is 200.
 pub(crate) fn post(url: &str, path: &str) {
     let answer = ask(url, &format!("POST {path}")).unwrap_or_default();
     assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer:?}");
 }
 
-/// The JSON of an answer with 200 or 202; `None` for another answer or none.
+/// The JSON of an answer with status 200 or 202. `None` if there is another answer or none.
 pub(crate) fn get_json(url: &str, path: &str) -> Option<Value> {
     body_of(&ask(url, &format!("GET {path}"))?)
 }
 
-/// The JSON of the answer to a body that is posted.
+/// Posts a JSON body. The result is as in `get_json`.
 pub(crate) fn post_json(url: &str, path: &str, body: &Value) -> Option<Value> {
     body_of(&tell(url, &format!("POST {path}"), &body.to_string())?)
 }
@@ -67,12 +67,12 @@ fn body_of(answer: &str) -> Option<Value> {
     is_well.then(|| serde_json::from_str(body).unwrap())
 }
 
-/// Whether a server's engine stands still; one that does not answer does not.
+/// Whether the engine of a server is paused. It is `false` if the server does not answer.
 pub(crate) fn is_paused(url: &str) -> bool {
     get_json(url, "/is_paused").is_some_and(|answer| answer["is_paused"] == true)
 }
 
-/// A server in a process group of its own: its engine is a process beside it.
+/// A server in its own process group, which contains the process of its engine, too.
 pub(crate) struct Vllm {
     pub(crate) url: String,
     script: PathBuf,
@@ -81,7 +81,7 @@ pub(crate) struct Vllm {
 }
 
 impl Vllm {
-    /// Starts a server at `port` and does not wait for it.
+    /// Starts a server on `port`, and does not wait until it is healthy.
     pub(crate) fn start(script: &Path, logs: &Path, port: u16, flags: &[&str]) -> Self {
         let log = logs.join(port.to_string());
         let process = launch(script, &log, port, flags);
@@ -89,7 +89,7 @@ impl Vllm {
     }
 
     pub(crate) fn wait_until_healthy(&self) {
-        // Some 25 s on a quiet machine.
+        // A start takes about 25 s on an idle machine.
         for _ in 0..2 {
             let healthy = || ask(&self.url, "GET /health").is_some_and(|answer| answer.contains(" 200 "));
             let found = std::panic::catch_unwind(|| wait_for("healthy server", healthy));
@@ -100,26 +100,26 @@ impl Vllm {
         panic!("{} did not start: {}", self.url, std::fs::read_to_string(&self.log).unwrap());
     }
 
-    /// What the out-of-memory killer does, to engine and all.
+    /// Sends SIGKILL to the server and its engine, as the out-of-memory killer does.
     pub(crate) fn kill(&mut self) {
         self.signal_group("KILL");
         self.process.wait().unwrap();
     }
 
-    /// What an orchestrator of containers does: the server's own process gets SIGTERM.
+    /// Sends SIGTERM to the server's own process, as a container orchestrator does.
     pub(crate) fn terminate(&self) {
         let sent = Command::new("kill").args(["-TERM", &self.process.id().to_string()]).status();
         assert!(sent.unwrap().success());
     }
 
-    /// What a fault of the engine does: its process ends, and the HTTP server before it is still there.
+    /// Kills only the process of the engine, as a fault of the engine does. The HTTP server still runs.
     pub(crate) fn kill_engine(&self) {
         let group = self.process.id().to_string();
         let sent = Command::new("pkill").args(["-KILL", "-g", &group, "-f", "VLLM::EngineCore"]).status();
         assert!(sent.unwrap().success(), "no process of an engine in group {group}");
     }
 
-    /// Starts it again at its port, after its end.
+    /// Kills the server if it still runs, and starts it again on its port.
     pub(crate) fn restart(&mut self, flags: &[&str]) {
         self.kill_if_alive();
         let port = self.url.rsplit(':').next().unwrap().parse().unwrap();
@@ -128,14 +128,14 @@ impl Vllm {
 
     fn signal_group(&self, signal: &str) {
         let group = format!("-{}", self.process.id());
-        // It may have ended.
+        // The process may have ended already.
         let _ =
             Command::new("kill").args([&format!("-{signal}"), "--", &group]).stderr(Stdio::null()).status();
     }
 
     fn kill_if_alive(&mut self) {
         self.signal_group("KILL");
-        // It may have been waited for.
+        // `kill` may have waited for the process already.
         let _ = self.process.wait();
     }
 }
