@@ -2,23 +2,23 @@
 //! or by unit tests of the code in a response.
 //!
 //! A [`RewardRunner`] scores one job. [`ExternalConfig::build`] makes the runner that a recipe configures and
-//! wraps it in a guard (`guarded.rs`), which bounds concurrency, rate, attempts and time. A runner that
-//! hangs, answers nonsense or dies therefore costs samples and never the step.
+//! wraps it in a guard (`guarded.rs`), which bounds concurrency, rate, attempts and time. So a runner that
+//! hangs, answers nonsense or dies can fail samples, but cannot block a step.
 //!
 //! # Invariants
 //! - Dropping a runner's future cancels its work: the connection is closed, or the busy worker process is
 //!   killed with its process group.
-//! - A job that a guard has admitted ends within its deadline, in a score or in an error.
+//! - A job that a guard has admitted ends within its deadline, with a score or an error.
 //! - Answers, queues, restarts, retries, processes and the cache are bounded by named constants or by
 //!   settings.
-//! - A score that leaves this module is finite in 32 bits and its `acc` is a share; see
+//! - A score that leaves this module is finite in 32 bits, and its `acc` is between 0 and 1; see
 //!   [`crate::invariants::score_is_sound`].
 //!
 //! # Deliberately absent
 //! There is no TLS, because the binary has none. Reward functions and commands run without a sandbox, because
 //! they are the user's own code; only the code that a model has written runs in one (`sandbox.rs`). There are
-//! no metrics, because callers count fates. Virtual time is not supported: real sockets and processes do not
-//! wait for a paused clock.
+//! no metrics, because callers count the fates of samples. Virtual time is not supported: real sockets and
+//! processes do not wait for a paused clock.
 
 mod answer;
 mod code;
