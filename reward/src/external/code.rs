@@ -21,7 +21,7 @@
 //!
 //! # Deliberately absent
 //! Only Python is supported. Assertions are not secret: they run in the candidate's interpreter, where it can
-//! find them. Comparison allows no tolerance for fractions and none for the order of lines.
+//! find them. The comparison has no tolerance for rounded numbers and none for the order of lines.
 
 mod candidate;
 mod cases;

@@ -60,22 +60,22 @@ pub struct RewardJob {
     pub response: Arc<str>,
     /// The right answer.
     pub ground_truth: Arc<str>,
-    /// Where the row comes from.
+    /// The name of the row's data source.
     pub data_source: Arc<str>,
-    /// The prompt as the model saw it.
+    /// The prompt that the model was given.
     pub prompt: Arc<str>,
     /// The row's other fields; null when there are none.
     pub extra: Arc<Value>,
 }
 
 impl RewardJob {
-    /// A hash of all fields: equal jobs have equal hashes, and different jobs differ up to collisions of 128
-    /// bits.
+    /// A hash of all fields: equal jobs have equal hashes, and different jobs have different ones, apart from
+    /// collisions of 128 bits.
     pub fn content_hash(&self) -> u128 {
         let extra = self.extra.to_string();
         let mut hasher = Xxh3Default::new();
         for text in [&self.response, &self.ground_truth, &self.data_source, &self.prompt, extra.as_str()] {
-            // The length comes first; otherwise different splits of one text would hash alike.
+            // The length comes first; otherwise different splits of one text would have equal hashes.
             hasher.update(&(text.len() as u64).to_le_bytes());
             hasher.update(text.as_bytes());
         }
@@ -90,8 +90,8 @@ pub trait RewardRunner: Send + Sync + 'static {
     /// Cancel-safe: dropping the future cancels the work of this job only.
     fn score<'a>(&'a self, job: &'a RewardJob) -> BoxFuture<'a, Result<Score, RewardError>>;
 
-    /// Checks, without a job, that jobs can be scored. A run calls it before its first step; this also starts
-    /// workers that take long to start. The only time limit is the runner's own limit for a start.
+    /// Checks, without a job, that jobs can be scored. A run calls this before its first step. Workers that
+    /// take long to start are started by it. The only time limit is the runner's own limit for a start.
     ///
     /// Cancel-safe.
     fn check(&self) -> BoxFuture<'_, Result<(), RewardError>> {

@@ -10,7 +10,7 @@
 //! | numbers | `\frac12`, `1/2`, `0.5`, `.50`, `5e-1`, `5\times10^{-1}`; `1\frac12` and `3/2`; `0.\overline{3}` and `1/3` | `1/3` and `0.33` |
 //! | thousands | `1,000`, `1{,}000`, `1\,000`, `1 000`, `1000`; inside brackets and sets, a comma separates elements | `(1,000)` and `1000`; `3{,}14` and `314` |
 //! | percent | `50\%`, `50 percent`, `0.5`; also `50` | `50\%` and `0.5\%`; `50\%` and `5` |
-//! | units | `5\text{ cm}`, `5 cm`, `5`; `\$5`, `5 dollars`, `5`; `60 mph`, `60`; `30^\circ` and `30`; convertible units are converted exactly: `100 cm` and `1\text{ m}`, `50` cents and `\$0.50` | two known units that differ, `5 cm` and `5 m`; a single letter is a unit in `\text{}` only |
+//! | units | `5\text{ cm}`, `5 cm`, `5`; `\$5`, `5 dollars`, `5`; `60 mph`, `60`; `30^\circ` and `30`; convertible units are converted exactly: `100 cm` and `1\text{ m}`, `50` cents and `\$0.50` | two known units that differ, `5 cm` and `5 m`; a single letter is a unit only in `\text{}` or after a slash |
 //! | counted things | unknown words after a number are ignored: `5 apples`, `5` | a word that is a number: `5 million` and `5` |
 //! | constants | `\pi`, `e`, `i`; `\sqrt{8}` and `2\sqrt2`; `\sqrt[3]{-8}` and `-2`; `\log` is `\ln`, `\lg` has base 10, `\log_2` has base 2 | `\pi` and `3.14` |
 //! | expressions | the values are compared at every sample point where both are real; if there are too few such points, the points where they are complex count too; variables are real, of both signs: `(x+1)^2` and `x^2+2x+1`, `\sin^2 x` and `1-\cos^2 x` | `x` and `X`; `x+1` and `x-1`; `\sqrt{x^2}` and `x` |
