@@ -53,7 +53,7 @@ pub use python::PythonConfig;
 pub use sandbox::SandboxChoice;
 pub use short_form::{ShortForm, short_or_table};
 
-/// One response that an external reward scores. Cheap to clone.
+/// One response that an external reward scores. It is cheap to clone.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RewardJob {
     /// The whole response.
