@@ -160,7 +160,7 @@ pub enum RewardError {
         /// What the job waited for last.
         waiting_for: &'static str,
     },
-    /// The attempts and pauses of a job exceeded the deadline, which counts from the job's turn.
+    /// The attempts and pauses of a job exceeded the deadline, which counts from the job's first attempt.
     #[error("no score within deadline_s={}: the job waited for {waiting_for}; {last_error}", after.as_secs_f64())]
     Deadline {
         /// The limit.

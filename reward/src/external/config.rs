@@ -59,8 +59,8 @@ pub struct ExternalConfig {
     /// of the deadline, `deadline_s / (retries + 1)`, so that an attempt that hangs leaves time for the
     /// others. For `code`, whose tests have limits of their own, 0 means the whole deadline.
     pub attempt_s: f64,
-    /// The time limit of a job with all its attempts and pauses, in seconds. It counts from the moment at
-    /// which the guard admits the job.
+    /// The time limit of a job with all its attempts and pauses, in seconds. It counts from the job's first
+    /// attempt.
     pub deadline_s: f64,
     /// The number of scores that the cache keeps, by the content of their jobs; with 0, equal jobs are scored
     /// again.

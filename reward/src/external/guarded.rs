@@ -47,7 +47,7 @@ const RETRY_PAUSE_FIRST: Duration = Duration::from_millis(100);
 /// The longest pause after doubling.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// A waiting job fails after this many deadlines in which no job was answered. A job that has made its first
+/// A waiting job fails after this many deadlines in which no job was answered. A job that has begun its first
 /// attempt is answered within one deadline, or never.
 const PATIENCE_DEADLINES: u32 = 2;
 

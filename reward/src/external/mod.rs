@@ -8,7 +8,7 @@
 //! # Invariants
 //! - Dropping a runner's future cancels its work: the connection is closed, or the busy worker process is
 //!   killed with its process group.
-//! - A job that a guard has admitted ends within its deadline, with a score or an error.
+//! - A job that has begun its first attempt ends within its deadline, with a score or an error.
 //! - Answers, queues, restarts, retries, processes and the cache are bounded by named constants or by
 //!   settings.
 //! - A score that leaves this module is finite in 32 bits, and its `acc` is between 0 and 1; see
