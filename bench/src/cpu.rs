@@ -12,7 +12,7 @@ pub(crate) fn own() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// CPU time of a running child so far, in the kernel's ticks (10 ms on Linux).
+/// CPU time of a running child so far. Its resolution is the kernel's tick (10 ms on Linux).
 pub(crate) fn of(child: &Child) -> anyhow::Result<Duration> {
     let path = format!("/proc/{}/stat", child.id());
     let stat = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;

@@ -38,7 +38,7 @@ const PROMPT_TOKENS: usize = 512;
 const MAX_RESPONSE: u32 = 4096;
 /// Number of blocks of a cache that half of the permits fill.
 const SMALL_CACHE: u32 = 2_500;
-/// Time after which a lost server is noticed.
+/// The time after which the monitor notices a stalled server.
 const STALL: Duration = Duration::from_secs(5);
 
 /// The fault of a fleet.
@@ -47,9 +47,9 @@ enum Shape {
     Equal,
     /// Two of eight servers run at half speed.
     TwoSlow,
-    /// One server dies in the middle.
+    /// One server dies during the batch.
     OneDies,
-    /// One server accepts every request and answers none from the middle on.
+    /// One server stalls during the batch: it accepts every request and answers none.
     OneStalls,
     /// The caches are so small that they fill up.
     FullCache,

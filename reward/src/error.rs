@@ -17,7 +17,7 @@ pub enum ErrorClass {
     Cancelled,
 }
 
-/// Errors of this crate. `what` names a runner as its configuration does.
+/// Errors of this crate. In the errors of external rewards, `what` names the runner.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RewardError {
     /// The routed scorer has no scorer for the row's source.

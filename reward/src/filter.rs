@@ -24,7 +24,7 @@ pub enum FilterReason {
     AllRight,
     /// Every sample is wrong.
     AllWrong,
-    /// All accuracies are equal, and neither 0 nor 1.
+    /// All accuracies are equal, but neither 0 nor 1.
     EqualAccs,
     /// All rewards are equal.
     EqualRewards,

@@ -1,8 +1,8 @@
 //! Reward shaping: changes rewards between the scorer and the advantage.
 //!
-//! A reward is clipped as soon as it is known, so gates and logs show the value that the trainer gets. The
-//! rewards of a group are normalised after the group has passed its gates, because a gate on variance needs
-//! the original values.
+//! A reward is clipped as soon as it is known, so gates and logs get the clipped value. The rewards of a
+//! group are normalised after the group has passed its gates, because a gate on variance needs the original
+//! values.
 
 use serde::{Deserialize, Serialize};
 

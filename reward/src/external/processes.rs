@@ -312,8 +312,8 @@ impl Pool {
         }
     }
 
-    /// Makes a worker idle. A worker that has reached its number of answers, has printed more than answers,
-    /// or returns after the end of the pool is dropped instead.
+    /// Makes a worker idle. A worker that has reached its number of answers, has printed anything besides
+    /// answers, or returns after the end of the pool is dropped instead.
     fn give_back(&self, worker: Worker) {
         let is_spent = self.spec.jobs_per_worker.is_some_and(|most| worker.answers() >= most.get());
         if is_spent || !worker.is_quiet() {

@@ -158,7 +158,8 @@ fn rewritten(answer: &str) -> String {
     text
 }
 
-/// Removes commas between digits, and white space at both ends.
+/// Removes the commas of a text that has only digits and commas. From other texts it removes white space at
+/// both ends.
 fn finished(text: &str) -> String {
     let mut digits = text.chars().filter(|c| *c != ',').peekable();
     if digits.peek().is_some() && digits.all(is_digit) {
@@ -177,7 +178,7 @@ fn boxed_in(end: &str) -> Option<&str> {
 }
 
 impl MathDapo {
-    /// Whether the answer is right, and the answer.
+    /// Returns whether the answer is right, and the answer.
     fn judged(&self, end: &str, truth: &str) -> (bool, Option<String>) {
         let as_text = |boxed: &str| (boxed == truth, Some(boxed.to_owned()));
         if self.strict_box {

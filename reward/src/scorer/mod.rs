@@ -104,7 +104,7 @@ pub enum ScorerConfig {
         /// "2025" or "2026".
         #[serde(default)]
         variant: Variant,
-        /// Only the last `\boxed{}` counts, as text.
+        /// Whether only the last `\boxed{}` counts, compared as text.
         #[serde(default)]
         strict_box: bool,
     },
@@ -152,7 +152,7 @@ const NAMES: &str = "math_dapo, gsm8k, math, math_equiv, routed, choice, exact_m
                      repetition, rubric";
 
 impl ScorerConfig {
-    /// The scorer `name` with its default options; an error where the scorer has options without defaults.
+    /// The scorer `name` with its default options. A scorer that has options without defaults is an error.
     pub fn from_name(name: &str) -> Result<Self, RewardError> {
         match name {
             "math_dapo" => Ok(Self::MathDapo { variant: Variant::default(), strict_box: false }),

@@ -2,9 +2,9 @@
 //!
 //! | shape | tests |
 //! |---|---|
-//! | `{"inputs": [..], "outputs": [..]}` | programs: standard input and output, one pair a test |
-//! | the shape above with `"fn_name"` | calls: a list of arguments, or a text of one JSON value a line, and the result |
-//! | `[{"input": .., "output": .., "testtype": ..}, ..]` | either, by `testtype`: `stdin`, or `functional` with `metadata.func_name` |
+//! | `{"inputs": [..], "outputs": [..]}` | programs: standard input and output, one pair per test |
+//! | the shape above with `"fn_name"` | calls: a list of arguments, or a text with one JSON value per line, and the result |
+//! | `[{"input": .., "output": .., "testtype": ..}, ..]` | programs or calls, by `testtype`: `stdin`, or `functional` with `metadata.func_name` |
 //! | `{"functional": ".."}` | one test: Python that runs after the candidate and fails by an exception |
 //! | `["assert ..", ..]` | one test each if all begin with `assert`; otherwise one test of all lines |
 //! | text with an `assert` in it | one test |
