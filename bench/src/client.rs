@@ -1,4 +1,4 @@
-//! `client`: what a request costs on our side of the socket, while it runs and when it has finished.
+//! `client`: the cost of a request in this process, while it runs and after it has finished.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ const PROMPT_TOKENS: usize = 256;
 const SERVERS: usize = 4;
 const RUNNING: usize = 1024;
 
-/// Tasks that the requests are spread over, like a run's workers.
+/// Number of tasks that share the requests, like a run's workers.
 const WORKERS: usize = 8;
 const BODY_BYTES_MAX: usize = 64 << 20;
 
@@ -81,7 +81,7 @@ fn request(number: u64) -> GenerateRequest {
     }
 }
 
-/// Servers are named by their index.
+/// Connects to the servers, whose names are their indices.
 async fn connect(urls: &[String], scope: &Scope) -> anyhow::Result<HttpEngine> {
     let config = HttpConfig {
         model: MODEL.to_owned(),
@@ -97,7 +97,8 @@ async fn connect(urls: &[String], scope: &Scope) -> anyhow::Result<HttpEngine> {
     Ok(engine)
 }
 
-/// Bytes of a recorded answer that one core reads in a second, with our reader and into a JSON tree.
+/// The bytes of a recorded answer that one core reads per second, with our reader and with serde_json into a
+/// tree.
 async fn parsing(url: &str, quick: bool) -> anyhow::Result<Vec<Figure>> {
     let request = request(0);
     let http = reqwest::Client::new();
@@ -220,7 +221,7 @@ fn manager(urls: &[String], engine: HttpEngine, scope: &Scope) -> anyhow::Result
     Ok(AgentLoopManager::new(config, parts, scope.clone()))
 }
 
-/// Memory of finished groups, beside the bytes of their columns.
+/// Memory per sample of finished groups, compared with the bytes of their columns.
 async fn memory_per_finished_sample(urls: &[String]) -> anyhow::Result<Figure> {
     let scope = Scope::new();
     let mut manager = manager(urls, connect(urls, &scope).await?, &scope)?;
@@ -242,7 +243,7 @@ async fn memory_per_finished_sample(urls: &[String]) -> anyhow::Result<Figure> {
     Ok(Figure::new(name, held, "bytes").against(columns).bar(Bar::RatioAtMost(allowed)))
 }
 
-/// Memory of a running sample while its server is silent.
+/// Memory per running sample while the servers are silent.
 async fn memory_per_running_sample(urls: &[String]) -> anyhow::Result<Figure> {
     let scope = Scope::new();
     let engine = connect(urls, &scope).await?;
@@ -258,7 +259,7 @@ async fn memory_per_running_sample(urls: &[String]) -> anyhow::Result<Figure> {
         anyhow::ensure!(Instant::now() < deadline, "only {} requests are on the engines", on_engine());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    // By then the last requests have been written.
+    // After this time the last requests have been written.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let held = held_bytes().saturating_sub(before) as f64 / RUNNING as f64;
     drop(generating);
@@ -267,7 +268,7 @@ async fn memory_per_running_sample(urls: &[String]) -> anyhow::Result<Figure> {
     Ok(Figure::new(name, held, "bytes").bar(Bar::AtMost(16.0 * 1024.0)))
 }
 
-/// CPU time of `rolldock run` with 4,000 open requests that are not answered.
+/// CPU time of `rolldock run` while 4,000 requests are open and not answered.
 async fn waiting_run(urls: &[String], quick: bool) -> anyhow::Result<Figure> {
     let binary = std::env::current_exe()?.with_file_name("rolldock");
     anyhow::ensure!(
@@ -310,7 +311,8 @@ async fn waiting_run(urls: &[String], quick: bool) -> anyhow::Result<Figure> {
     Ok(Figure::new(name, measured?, "of a core").bar(Bar::AtMost(0.02)))
 }
 
-/// Waits until the child has so many open files. Every running request has a connection of its own.
+/// Waits until the child has at least `connections` open files, because every running request has its own
+/// connection.
 async fn wait_for_connections(child: &Child, connections: usize) -> anyhow::Result<()> {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {

@@ -1,4 +1,4 @@
-//! The system's allocator with a count of the allocated bytes, so that memory is counted and not estimated.
+//! The system's allocator with a counter of the allocated bytes, so memory is counted and not estimated.
 #![allow(unsafe_code, reason = "GlobalAlloc is an unsafe trait; this one forwards calls and adds up")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes that are allocated now, without the allocator's own overhead.
+/// The number of bytes that are allocated now, without the allocator's own overhead.
 pub(crate) fn held_bytes() -> usize {
     HELD_BYTES.load(Ordering::Relaxed)
 }

@@ -1,4 +1,4 @@
-//! CPU time, which does not depend on the machine's other load.
+//! CPU time, which hardly depends on the machine's other load.
 
 use std::process::Child;
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 use anyhow::Context;
 use rustix::time::{ClockId, clock_gettime};
 
-/// CPU time of this process so far, all threads.
+/// CPU time of all threads of this process so far.
 pub(crate) fn own() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// CPU time of a running child so far, in the kernel's ticks (10 ms on Linux).
+/// CPU time of a running child so far. Its resolution is the kernel's tick (10 ms on Linux).
 pub(crate) fn of(child: &Child) -> anyhow::Result<Duration> {
     let path = format!("/proc/{}/stat", child.id());
     let stat = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;

@@ -6,18 +6,18 @@ use anyhow::Context;
 use comfy_table::{Table, presets};
 use serde::Serialize;
 
-/// The condition on a figure for the run to succeed.
+/// The condition that a figure must meet for the run to succeed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Bar {
-    /// `ours` at most this.
+    /// `ours` is at most this.
     AtMost(f64),
-    /// `ours` at least this.
+    /// `ours` is at least this.
     AtLeast(f64),
-    /// `ours` at least this and at most that.
+    /// `ours` is from the first to the second value.
     Within(f64, f64),
-    /// `ours / peer` at most this.
+    /// `ours / peer` is at most this.
     RatioAtMost(f64),
-    /// `ours / peer` at least this.
+    /// `ours / peer` is at least this.
     RatioAtLeast(f64),
 }
 
@@ -49,10 +49,10 @@ impl Bar {
 pub(crate) struct Figure {
     figure: String,
     ours: f64,
-    /// The figure that it is compared with, measured in the same run.
+    /// The figure that `ours` is compared with, measured in the same run.
     peer: Option<f64>,
     unit: String,
-    /// `ours / peer`
+    /// The ratio `ours / peer`.
     ratio: Option<f64>,
     bar: Option<String>,
     holds: Option<bool>,
@@ -70,13 +70,13 @@ impl Figure {
         Self { peer: Some(peer), ratio: Some(self.ours / peer), ..self }
     }
 
-    /// Compares the figure with a peer's, and adds the peer to its name.
+    /// Compares the figure with that of a peer, and adds the peer's name to the name of the figure.
     pub(crate) fn against_named(self, name: &str, peer: f64) -> Self {
         let figure = format!("{} (peer: {name})", self.figure);
         Self { figure, ..self }.against(peer)
     }
 
-    /// Sets the figure's bar. Has to be called last.
+    /// Sets the figure's bar. This must be called after [`Figure::against`].
     pub(crate) fn bar(self, bar: Bar) -> Self {
         let holds = bar.holds(self.ours, self.ratio);
         Self { bar: Some(bar.words()), holds: Some(holds), ..self }
@@ -123,7 +123,7 @@ impl Report {
     }
 }
 
-/// Three significant digits, or all digits of a large number.
+/// Formats a number with about three significant digits, or with all digits before the point if it is large.
 fn short(value: f64) -> String {
     let magnitude = value.abs();
     match magnitude {

@@ -1,7 +1,8 @@
-//! `fleet`: the cost of choosing a server, and how each policy copes with a fleet that has a fault.
+//! `fleet`: the cost of choosing a server, and how each policy handles a fleet with a fault.
 //!
-//! The policies get equal requests on equal simulated servers in virtual time. Measured are the time of a
-//! batch over the least time in which the fleet could decode it, and how evenly the batch was spread.
+//! The policies get equal requests on equal simulated servers in virtual time. Two figures are measured: the
+//! time of a batch divided by the least time in which the fleet could decode it, and how evenly the batch was
+//! spread.
 
 mod echo;
 mod race;
@@ -27,30 +28,30 @@ use crate::workload::{EOS, EveryPrompt, Numbered, answers};
 const SEED: u64 = 42;
 const SERVERS: usize = 8;
 const PERMITS: u32 = 64;
-/// Running samples: half of the places, so that a policy can choose.
+/// Number of running samples: half of the fleet's places, so that a policy can choose.
 const AT_ONCE: usize = SERVERS * PERMITS as usize / 2;
 /// When the fault begins, as a share of the least time that the batch could take.
 const FAULT_AT: f64 = 1.0 / 3.0;
-/// Samples of one prompt.
+/// Number of samples of one prompt.
 const GROUP: u64 = 8;
 const PROMPT_TOKENS: usize = 512;
 const MAX_RESPONSE: u32 = 4096;
-/// Blocks of a cache that is filled by half of the permits.
+/// Number of blocks of a cache that half of the permits fill.
 const SMALL_CACHE: u32 = 2_500;
-/// Time after which a lost server is noticed.
+/// The time after which the monitor notices a stalled server.
 const STALL: Duration = Duration::from_secs(5);
 
 /// The fault of a fleet.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Shape {
     Equal,
-    /// Two of eight servers at half speed.
+    /// Two of eight servers run at half speed.
     TwoSlow,
-    /// One server dies in the middle.
+    /// One server dies during the batch.
     OneDies,
-    /// One server accepts every request and answers none from the middle on.
+    /// One server stalls during the batch: it accepts every request and answers none.
     OneStalls,
-    /// The caches are so small that they are full.
+    /// The caches are so small that they fill up.
     FullCache,
 }
 
@@ -109,12 +110,12 @@ fn word(policy: Policy) -> String {
     serde_json::to_value(policy).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-/// Servers to choose from.
+/// Number of servers to choose from.
 const FLEET: usize = 1024;
-/// Requests that wait on a saturated fleet.
+/// Number of requests that wait on a saturated fleet.
 const WAITING: usize = 1_000;
 
-/// The time to choose among 1,024 servers, to grant a permit and to return it: on a half full fleet, with and
+/// The time to choose among 1,024 servers, to grant a permit and to return it: on a half-full fleet with and
 /// without groups, and on a full fleet with waiting requests.
 fn picks(quick: bool) -> anyhow::Result<Vec<Figure>> {
     let rounds = if quick { 21 } else { 101 };
@@ -163,7 +164,8 @@ async fn pick(rounds: usize, group_of: impl Fn(u64) -> Option<u64>) -> anyhow::R
     Ok(median(each))
 }
 
-/// Each returned permit serves the first waiting request, and another request begins to wait.
+/// Measures a full fleet: each returned permit goes to the first waiting request, and another request begins
+/// to wait.
 async fn pick_when_full(rounds: usize) -> anyhow::Result<f64> {
     const RETURNS: usize = 1_000;
     let balancer = large_fleet()?;
@@ -216,7 +218,8 @@ fn start(shape: Shape, workload: &Arc<Workload>, scope: &Scope) -> anyhow::Resul
         .collect()
 }
 
-/// Time of a batch over the least possible time, and how unevenly it was spread.
+/// The time of a batch divided by the least possible time, and the samples of the busiest server divided by
+/// those of the idlest.
 async fn batch(shape: Shape, policy: Policy, samples: u64) -> anyhow::Result<(f64, f64)> {
     let scope = Scope::new();
     let workload = Arc::new(Workload::new(WorkloadConfig {
@@ -269,7 +272,7 @@ async fn batch(shape: Shape, policy: Policy, samples: u64) -> anyhow::Result<(f6
     Ok((elapsed / bound, most as f64 / least.max(1) as f64))
 }
 
-/// Runs one sample, which begins again when its server is lost.
+/// Runs one sample, which starts again on another server when its server is lost.
 async fn sample(
     balancer: &LoadBalancer,
     engine: &SimulatedEngine,
@@ -330,7 +333,7 @@ fn bound(shape: Shape, workload: &Workload, samples: u64) -> f64 {
     let whole = (0..samples).map(seconds).sum::<f64>() / speed;
     match shape.fault() {
         None => whole,
-        // From then on the fleet has one server less.
+        // After the fault the fleet has one server less.
         Some(_) => {
             let after = SERVERS as f64 / (SERVERS as f64 - 1.0);
             whole / (FAULT_AT + (1.0 - FAULT_AT) / after)

@@ -1,10 +1,10 @@
-//! `lifecycle`: the whole life of a batch in virtual time, with a simulated fleet, the rollout in each mode,
-//! a queue, and a trainer that takes batches, trains for a while and announces versions.
+//! `lifecycle`: the whole life of a batch in virtual time. There are a simulated fleet, the rollout in each
+//! mode, a queue, and a trainer that takes batches, trains for a while and announces versions.
 //!
-//! Training takes half as long as a synchronous rollout. The saturation bound is measured: the rate at which
-//! the fleet decodes when there is always another prompt, and the tokens that a step needs, filtered groups
-//! included. The trainer claims batches from the queue, and the staleness that the queue reports is compared
-//! with the bound at every claim.
+//! Training takes half as long as a synchronous rollout. The saturation bound of a step is its number of
+//! tokens, filtered groups included, divided by the measured rate at which the fleet decodes when there is
+//! always another prompt. The trainer claims batches from the queue, and the staleness that the queue reports
+//! is compared with the bound at every claim.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,17 +31,17 @@ use crate::rollout::{
 };
 use crate::workload::{LastToken, Numbered};
 
-/// Number of steps, and of the first ones that do not count.
+/// Number of steps; the first [`WARM_UP`] steps do not count.
 const STEPS: u64 = 24;
 const WARM_UP: u64 = 4;
-/// Groups that a worker keeps running: more than there are places for, so that no place is empty while the
-/// last sample of a group runs.
+/// Number of groups that a worker runs at a time. They have more samples than the fleet has places, so that
+/// no place is empty while the last sample of a group runs.
 const CONCURRENT_PROMPTS: usize = 32;
-/// Time of training over the time of a synchronous rollout.
+/// The time of training divided by the time of a synchronous rollout.
 const TRAINING_SHARE: f64 = 0.5;
 const FLEET: FleetShape = FleetShape { servers: 8, mixed: false };
 const TASK: &str = "train";
-/// Longest wait for a claim, in virtual time.
+/// The longest wait for a claim, in virtual time.
 const CLAIM_LIMIT: Duration = Duration::from_secs(360_000);
 
 /// The configuration of a run.
@@ -85,18 +85,18 @@ const FULLY_ASYNC_1: Plan =
 
 /// The results of a run without its warm-up.
 struct Outcome {
-    /// Mean time from claim to claim, seconds.
+    /// Mean time from claim to claim, in seconds.
     step_s: f64,
-    /// Mean time of a step's rollout in seconds; absent if steps overlap.
+    /// Mean time of a step's rollout in seconds; `None` if steps overlap.
     rollout_s: Option<f64>,
     /// Claimed groups of all steps by their staleness.
     ages: BTreeMap<u64, u64>,
-    /// Mean length of the claimed groups over that of the valid groups in data order.
+    /// Mean length of the accepted samples, divided by that of the valid groups' samples in data order.
     bias: f64,
     stale: u64,
 }
 
-/// A run under way.
+/// A run in progress.
 struct World {
     engine: SimulatedEngine,
     manager: AgentLoopManager,
@@ -181,7 +181,7 @@ impl World {
 
 /// Seconds of a step on a fleet that is always full.
 async fn saturated(reference: &Reference) -> anyhow::Result<f64> {
-    // No group is held back, since no finished group waits for a claim.
+    // With this bound, staleness never holds a group back.
     let endless = Plan { max_staleness: 1 << 20, ..FULLY_ASYNC };
     let World { engine, mut manager, control, prompts, scope, .. } = World::new(endless, false).await?;
     let generated = || engine.servers().map(|server| server.stats().generation_tokens_total).sum::<u64>();
@@ -255,7 +255,7 @@ async fn run(plan: Plan, training: Duration, reference: &Reference) -> anyhow::R
     })
 }
 
-/// Puts groups as they are accepted, one row each, since only their order and versions matter here.
+/// Puts each accepted group as one row, because only the order and the versions of groups matter here.
 async fn put_all(
     mut handed: mpsc::UnboundedReceiver<Handed>,
     partition: &Partition,
@@ -280,7 +280,7 @@ fn row(group: &Group) -> anyhow::Result<Put> {
     Ok(Put { policy_version: group.policy_version_min(), ..Put::group(group.number.to_string(), batch) })
 }
 
-/// The trainer: takes batches, trains, announces versions.
+/// A trainer that takes batches, trains and announces versions.
 struct Trainer<'a> {
     plan: Plan,
     training: Duration,
@@ -315,7 +315,7 @@ impl Trainer<'_> {
         Ok(claims)
     }
 
-    /// Announces new weights to all servers at once.
+    /// Updates the weights of all servers at once, and announces the version.
     async fn update(&self, version: u64) -> anyhow::Result<()> {
         for server in self.engine.servers() {
             server.pause(self.plan.pause).await;

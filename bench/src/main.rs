@@ -1,9 +1,8 @@
-//! `rolldock-bench` measures the figures that the documentation claims.
+//! `rolldock-bench` measures the figures that the documentation reports.
 //!
 //! Each part of the project has a sub-command, which prints a Markdown table; `--json FILE` also writes the
 //! figures as JSON. If the bar of a figure does not hold, the exit code is 1. Machines differ and are noisy,
-//! so that figures are counts (bytes, virtual seconds), CPU times or ratios within one run wherever that is
-//! possible.
+//! so figures are counts (bytes, virtual seconds), CPU times or ratios within one run where possible.
 #![allow(clippy::print_stdout, reason = "a command-line program prints its results")]
 
 mod client;

@@ -1,4 +1,4 @@
-//! Peers in Python: an environment that is set up once, and a script that answers lines of JSON.
+//! Runs peers in Python: sets up an environment once, and starts a script that answers lines of JSON.
 //!
 //! The first argument of a script is its folder. When it is ready, the script reports the versions of the
 //! packages that it measures. It answers every line of its standard input with a line on its standard output,
@@ -21,19 +21,19 @@ use tempfile::TempDir;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Instant;
 
-/// Longest time for an answer, including the start on a loaded machine.
+/// The longest time for an answer, including the start on a loaded machine.
 const ANSWER_WAIT: Duration = Duration::from_secs(180);
-/// Longest time for a script to end by itself.
+/// The longest time for a script to end by itself.
 const END_WAIT: Duration = Duration::from_secs(30);
 
 /// A script and the processes that it starts. All of them end when this value is dropped.
 pub(crate) struct Script {
     name: &'static str,
     child: Child,
-    /// Closed to end the script.
+    /// The script's standard input, which is closed to end the script.
     commands: Option<ChildStdin>,
     answers: Receiver<String>,
-    /// Holds the script's log and its files.
+    /// The folder of the script's log and other files.
     folder: TempDir,
 }
 
@@ -83,7 +83,7 @@ impl Script {
         let wait = || self.answers.recv_timeout(ANSWER_WAIT);
         let answer = match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
             Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(wait),
-            // This thread only waits for the script.
+            // Blocking is harmless here, because this thread only waits for the script.
             _ => wait(),
         };
         let name = self.name;
@@ -115,7 +115,8 @@ impl Drop for Script {
         // The script's output ends when the script ends.
         let deadline = Instant::now() + END_WAIT;
         while self.answers.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_ok() {}
-        // Before the script is waited for, because until then no other process can get its number.
+        // The group is killed before the script is waited for, because until then no other process can get
+        // the script's id.
         let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         // The group may have no processes left.
         let _ = group.map(|group| kill_process_group(group, Signal::KILL));
@@ -127,7 +128,7 @@ fn log(folder: &Path) -> PathBuf {
     folder.join("log")
 }
 
-/// The lines of an output, until it ends.
+/// The lines of an output, read by a thread until the output ends.
 fn lines(output: impl BufRead + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
@@ -149,11 +150,11 @@ fn end(text: &[u8]) -> String {
 
 /// A virtual environment of one peer.
 pub(crate) struct Environment {
-    /// The pinned packages. A change of this sets the environment up again.
+    /// The pinned packages. When they change, the environment is set up again.
     pub(crate) packages: &'static str,
     /// The environment variable that may name the folder.
     pub(crate) variable: &'static str,
-    /// The folder in the user's cache if the variable is not set.
+    /// The folder in the user's cache that is used if the variable is not set.
     pub(crate) folder: &'static str,
 }
 
@@ -164,7 +165,7 @@ impl Environment {
         install: impl FnOnce(&Installation) -> anyhow::Result<()>,
     ) -> anyhow::Result<PathBuf> {
         let folder = self.folder()?;
-        // Written last, so that an interrupted set-up begins again.
+        // This file is written last, so that an interrupted set-up starts again.
         let installed = folder.join("rolldock-peer.txt");
         if std::fs::read_to_string(&installed).is_ok_and(|packages| packages == self.packages) {
             return Ok(folder);
@@ -193,14 +194,14 @@ pub(crate) struct Installation {
 }
 
 impl Installation {
-    /// `pip install` of this environment.
+    /// The command `pip install` of this environment.
     pub(crate) fn pip(&self) -> Command {
         let mut command = Command::new(python(&self.folder));
         command.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
         command
     }
 
-    /// Runs a command to its end and prints its duration. An error has the end of the command's output.
+    /// Runs a command to its end and prints its duration. An error contains the end of the command's output.
     pub(crate) fn step(&self, what: &str, command: &mut Command) -> anyhow::Result<()> {
         let started = Instant::now();
         let place = self.folder.display();

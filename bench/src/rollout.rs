@@ -1,7 +1,8 @@
-//! `rollout`: step time against the best possible for the work as drawn, and the bias of the accepted data.
+//! `rollout`: the step time compared with the best possible time for the drawn work, and the bias of the
+//! accepted data.
 //!
-//! All runs are in virtual time. The work is drawn by a pure function of the seed, so that the bounds and the
-//! unbiased reference are computed from the draws themselves and not from the samples that ran.
+//! All runs are in virtual time. The work is drawn by a pure function of the seed, so the bounds and the
+//! unbiased reference are computed from the draws and not from the samples that ran.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +31,7 @@ const SAMPLES: u32 = 16;
 const MAX_RESPONSE: u32 = 8192;
 pub(crate) const PROMPT_TOKENS: usize = 128;
 pub(crate) const PERMITS: u32 = 256;
-/// Number of steps: the definition of the bias needs at least this many.
+/// Number of steps; the bias is defined over at least this many.
 const STEPS: usize = 20;
 const STEPS_QUICK: usize = 4;
 
@@ -73,7 +74,8 @@ impl Mode {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FleetShape {
     pub(crate) servers: usize,
-    /// Half of the servers at full speed, a quarter each at 0.6 and 0.4 of it.
+    /// Whether the speeds differ: half of the servers run at full speed, a quarter at 0.6 and a quarter at
+    /// 0.4 of it.
     pub(crate) mixed: bool,
 }
 
@@ -94,13 +96,13 @@ impl FleetShape {
 
 /// The results of a run, relative to the bounds.
 struct Outcome {
-    /// Time over the sum of the steps' FIFO bounds.
+    /// The time divided by the sum of the steps' FIFO bounds.
     over_fifo_bound: f64,
-    /// Time over the saturation bound of all steps.
+    /// The time divided by the saturation bound of all steps.
     over_saturation_bound: f64,
     length_bias: f64,
     acc_bias: f64,
-    /// Cut-off tokens over tokens of finished samples.
+    /// The share of generated tokens that belong to no finished sample.
     wasted: f64,
 }
 
@@ -140,7 +142,7 @@ fn figures_of(shape: FleetShape, mode: Mode, outcome: &Outcome, off: f64) -> Vec
     vec![
         Figure::new(name("step time / FIFO bound"), outcome.over_fifo_bound, "x").against(off),
         Figure::new(name("run time / saturation bound"), outcome.over_saturation_bound, "x"),
-        // A decision in dispatch order cannot be biased.
+        // Decisions in dispatch order cannot be biased.
         if mode == Mode::First { bias } else { bias.bar(Bar::Within(0.99, 1.01)) },
         Figure::new(name("accept-rate bias"), outcome.acc_bias, "x"),
         Figure::new(name("wasted tokens / tokens"), outcome.wasted, "x"),
@@ -254,7 +256,7 @@ async fn collect(shape: FleetShape, mode: Mode, steps: usize) -> anyhow::Result<
     })
 }
 
-/// Lengths and correctness of samples.
+/// The sums of samples, tokens and right answers, for the mean length and accuracy.
 #[derive(Debug, Default)]
 pub(crate) struct Lengths {
     samples: f64,
@@ -278,15 +280,15 @@ impl Lengths {
     }
 }
 
-/// Results of the draws alone: the valid groups in data order at first attempt, and the least time in which
-/// the fleet could finish them.
+/// The results of the draws alone: the valid groups in data order at their first attempt, and the least time
+/// in which the fleet could finish them.
 pub(crate) struct Reference {
     pub(crate) valid: Lengths,
     /// Response tokens of all groups up to the last valid one, filtered ones included.
     pub(crate) tokens: u64,
-    /// Sum of the steps' bounds, in seconds.
+    /// The sum of the steps' bounds, in seconds.
     fifo_bounds: f64,
-    /// Bound of all steps together, in seconds.
+    /// The bound of all steps together, in seconds.
     saturation_bound: f64,
 }
 
@@ -322,7 +324,7 @@ impl Reference {
     }
 }
 
-/// Length and correctness of a prompt's samples at their first attempt.
+/// The length and the correctness of each of a prompt's samples at the first attempt.
 fn draw_group(workload: &Workload, prompt: &Prompt) -> Vec<(u32, bool)> {
     let first_seed = sample_seed(SEED, prompt.uid.0, prompt.visit, 0);
     let draw = |index: u32| {
@@ -332,8 +334,9 @@ fn draw_group(workload: &Workload, prompt: &Prompt) -> Vec<(u32, bool)> {
     (0..SAMPLES).map(draw).collect()
 }
 
-/// Seconds of a server at speed 1 that a sample needs when it decodes in a batch of `batch`: its share of
-/// each step's fixed cost, and its own. Prefill is left out, so it is a lower bound.
+/// The seconds that a sample needs on a server of speed 1 in a batch of `batch` samples: its share of the
+/// fixed cost of each decoding step, and its own cost. The result is a lower bound, because prefill is left
+/// out.
 fn seconds_of(server: &ServerConfig, tokens: u32, batch: f64) -> f64 {
     let tokens = f64::from(tokens);
     let per_token = server.decode_base_ns as f64 / batch + server.decode_ns_per_seq as f64;
@@ -341,7 +344,7 @@ fn seconds_of(server: &ServerConfig, tokens: u32, batch: f64) -> f64 {
     (tokens * per_token + cache_tokens * server.decode_ns_per_kv_token as f64) * 1e-9
 }
 
-/// CPU of 16 servers in real time while 4,000 requests run on them.
+/// The CPU time of 16 simulated servers in real time while 4,000 requests run on them.
 fn simulated_fleet(quick: bool) -> anyhow::Result<Figure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
@@ -369,7 +372,7 @@ fn simulated_fleet(quick: bool) -> anyhow::Result<Figure> {
         }));
         let window = Duration::from_secs(if quick { 5 } else { 20 });
         let watching = async {
-            // Everything is admitted after the first second.
+            // All requests are admitted after the first second.
             tokio::time::sleep(Duration::from_secs(1)).await;
             let (cpu_before, started) = (cpu::own(), Instant::now());
             tokio::time::sleep(window).await;

@@ -1,4 +1,4 @@
-//! Simulated servers in a process of their own, so that their cost does not count as the client's.
+//! Runs simulated servers in a separate process, so that their cost does not count as the client's.
 
 use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
@@ -39,7 +39,7 @@ pub(crate) struct ServeArgs {
 /// The model's name.
 pub(crate) const MODEL: &str = "bench";
 
-/// Serves until standard input ends, which happens when the parent is gone.
+/// Serves until standard input ends, which happens at the latest when the parent process ends.
 pub(crate) fn serve(args: &ServeArgs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -80,7 +80,7 @@ async fn start(args: &ServeArgs, scope: &Scope) -> anyhow::Result<Vec<String>> {
             name: format!("s{number}"),
             model: MODEL.to_owned(),
             max_num_seqs: args.max_num_seqs,
-            // The cache holds every sequence at its full length, since preemption is not measured here.
+            // The cache can hold every sequence at its full length, because preemption is not measured here.
             kv_blocks: args.max_num_seqs * (args.tokens / 16 + 128) + 4096,
             time_scale: args.time_scale,
             ..ServerConfig::default()
@@ -131,7 +131,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // The process may have ended.
+        // An error only means that the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! Prompts, answers and servers for measurements. They are derived from a seed, without files.
+//! Prompts and answers for measurements. They need no files.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ impl AnswerKey for EveryPrompt {
     }
 }
 
-/// Scores by the token before the end, which [`EveryPrompt`] determines.
+/// Scores a response by its token before the last, which the answers of [`EveryPrompt`] determine.
 pub(crate) struct LastToken;
 
 impl Grader for LastToken {
@@ -44,7 +44,7 @@ impl Numbered {
         Self { next: 0, tokens }
     }
 
-    /// The prompt of an index in the data.
+    /// The prompt with the index `row` in the data.
     pub(crate) fn prompt(&self, row: u64) -> Prompt {
         let digits = (0..4).map(|place| 100 + (row >> (8 * place) & 0xff) as u32);
         Prompt {
@@ -68,7 +68,7 @@ impl PromptSource for Numbered {
     }
 }
 
-/// Bytes of a group's own columns: token ids, log-probabilities and version spans.
+/// The number of bytes of a group's own columns: token ids and log-probabilities.
 pub(crate) fn column_bytes(group: &Group) -> usize {
     let prompt = size_of_val::<[u32]>(&group.prompt.ids);
     let of_sample = |sample: &rolldock::rollout::Sample| {

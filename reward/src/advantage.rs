@@ -1,8 +1,8 @@
 //! Advantages relative to the group: how much better a sample is than the other samples of its group.
 //!
-//! Every estimator here is outcome-level: each token of a sample has the advantage of the sample. Trainers
-//! accumulate rewards in 32 bits, and so does [`Advantage::of_group`]; where the reference is known, the
-//! results are equal to the bit. [`Advantage::of_group_f64`] is the plain formula, for analysis.
+//! Every estimator here is outcome-level: each token of a sample has the advantage of the sample.
+//! [`Advantage::of_group`] rounds to 32 bits where trainers do; if a reference implementation is known, the
+//! results are bit-identical. [`Advantage::of_group_f64`] is the plain formula, for analysis.
 //!
 //! An [`Advantage`] needs only its group; an [`Estimator`] is an [`Advantage`] or needs the whole batch.
 //!
@@ -40,10 +40,11 @@ impl Advantage {
     /// The advantage of Dr. GRPO (Liu et al. 2025, "Understanding R1-Zero-Like Training", section 3.2), which
     /// is [`Advantage::GrpoNoStd`]. The method also changes the loss: the trainer must divide the sum of a
     /// batch's token losses by a constant (the number of samples times the most tokens of a response) and
-    /// never by a response's own length, or long wrong answers are punished less than short ones.
+    /// never by a response's own length, because long wrong answers would then be punished less than short
+    /// ones.
     pub const DR_GRPO: Self = Self::GrpoNoStd;
 
-    /// One advantage per reward, in 32-bit arithmetic as the reference has it. A single sample keeps its
+    /// One advantage per reward, rounded to 32 bits where the reference does so. A single sample keeps its
     /// reward: its mean counts as 0 and its deviation as 1.
     pub fn of_group(self, rewards: &[f32]) -> Vec<f32> {
         let wide: Vec<f64> = rewards.iter().map(|reward| f64::from(*reward)).collect();
@@ -93,7 +94,8 @@ impl Moments {
     }
 }
 
-/// The decimal that was written: 1e-6, and not 9.99999997e-7, which is the value of its 32 bits.
+/// The decimal that was configured: 1e-6, and not 9.99999997e-7, which is the exact value of the 32-bit
+/// float.
 fn shortest_decimal(epsilon: f32) -> f64 {
     epsilon.to_string().parse().unwrap_or(f64::from(epsilon))
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 pub enum ErrorClass {
     /// A later attempt may succeed.
     Retryable,
-    /// The other side is overloaded; a later attempt at a lower rate may succeed.
+    /// The server is overloaded; a later attempt at a lower rate may succeed.
     Backpressure,
     /// The input or the configuration is wrong.
     Client,
@@ -17,10 +17,10 @@ pub enum ErrorClass {
     Cancelled,
 }
 
-/// Errors of this crate. `what` names a runner as its configuration does.
+/// Errors of this crate. In the errors of external rewards, `what` names the runner.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RewardError {
-    /// The routed scorer does not know where a row comes from.
+    /// The routed scorer has no scorer for the row's source.
     #[error("no scorer for data_source={data_source:?}; expected one of: {known}")]
     UnknownSource {
         /// The row's source.
@@ -28,14 +28,14 @@ pub enum RewardError {
         /// The sources that have a scorer.
         known: &'static str,
     },
-    /// verl has a scorer for the row's source, and this crate has no exact counterpart of it.
+    /// Verl has a scorer for the row's source, but this crate has no exact counterpart of it.
     #[error("no exact scorer for data_source={data_source:?}, which verl scores by {verl}: {instead}")]
     SourceElsewhere {
         /// The row's source.
         data_source: String,
         /// Verl's scorer.
         verl: &'static str,
-        /// What to configure.
+        /// What to configure instead.
         instead: &'static str,
     },
     /// A configuration has a name that this crate does not know.
@@ -96,25 +96,26 @@ pub enum RewardError {
         /// The beginning of the answer.
         quote: String,
     },
-    /// An answer holds no score that can be read.
+    /// An answer is invalid: for example, it has no readable score or is too long.
     #[error("{what}: {reason}; it said {quote:?}")]
     Nonsense {
         /// The runner.
         what: String,
         /// What was expected of the answer.
         reason: String,
-        /// The beginning of the answer, or its end where the score stands at the end.
+        /// The beginning of the answer, its end if a judge wrote it, or the violation if the score is
+        /// unsound.
         quote: String,
     },
-    /// The reward function ran and failed.
+    /// A reward function or a sandbox failed.
     #[error("{what} failed: {reason}")]
     Raised {
         /// The runner.
         what: String,
-        /// The function's own error message.
+        /// The error message.
         reason: String,
     },
-    /// A command or a function does not exist or cannot be started; later attempts cannot succeed either.
+    /// A command, a function or a sandbox does not exist or cannot be started. Later attempts would fail too.
     #[error("{what} cannot be started: {reason}")]
     Unloadable {
         /// The runner.
@@ -122,17 +123,18 @@ pub enum RewardError {
         /// The reason of the failed start.
         reason: String,
     },
-    /// Two workers died while they scored the same job, or a worker did not start in time.
+    /// Two workers died while they scored the same job, a worker did not start in time, or the process of a
+    /// sandbox ended before its candidate began.
     #[error("{what}: the worker died, {how}; stderr: {stderr:?}")]
     WorkerDied {
         /// The runner.
         what: String,
         /// The exit status or signal of the worker.
         how: String,
-        /// The end of what the worker wrote to standard error.
+        /// The end of the worker's standard error.
         stderr: String,
     },
-    /// Workers died one after the other without an answer; the next start is delayed.
+    /// Several workers in a row died without an answer. Jobs are refused until the next start is allowed.
     #[error("{what}: deaths={deaths} in a row without an answer, the last one {how}; stderr: {stderr:?}")]
     WorkersKeepDying {
         /// The runner.
@@ -141,7 +143,7 @@ pub enum RewardError {
         deaths: u32,
         /// The exit status or signal of the last worker.
         how: String,
-        /// The end of what the last worker wrote to standard error.
+        /// The end of the last worker's standard error.
         stderr: String,
     },
     /// One attempt exceeded its time limit.
@@ -150,7 +152,7 @@ pub enum RewardError {
         /// The limit.
         after: Duration,
     },
-    /// A job waited for its turn while the runner answered no job at all.
+    /// A job waited for its turn, and the runner answered no job during that time.
     #[error("no job was answered for {} s: this one waited for {waiting_for}", after.as_secs_f64())]
     NoTurn {
         /// The time without an answer.
@@ -158,14 +160,14 @@ pub enum RewardError {
         /// What the job waited for last.
         waiting_for: &'static str,
     },
-    /// The attempts and pauses of a job exceeded the deadline, which counts from the job's turn.
+    /// The attempts and pauses of a job exceeded the deadline, which counts from the job's first attempt.
     #[error("no score within deadline_s={}: the job waited for {waiting_for}; {last_error}", after.as_secs_f64())]
     Deadline {
         /// The limit.
         after: Duration,
         /// What the job waited for last.
         waiting_for: &'static str,
-        /// The error of the previous attempt, if there was one.
+        /// How the previous attempt failed, or that no attempt had failed.
         last_error: String,
     },
     /// The runner was closed before the job had a score.
@@ -210,7 +212,7 @@ impl RewardError {
                 STATUS_TIMEOUT | 500.. => ErrorClass::Retryable,
                 _ => ErrorClass::Client,
             },
-            // These do not show that the input is wrong, and another attempt would most likely fail alike.
+            // The input may be right, but another attempt would probably fail too.
             Self::Nonsense { .. }
             | Self::Raised { .. }
             | Self::WorkerDied { .. }
@@ -222,7 +224,7 @@ impl RewardError {
         }
     }
 
-    /// The pause that the other side asked for before the next attempt, if any.
+    /// The pause that the server asked for before the next attempt, if any.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused { retry_after, .. } => *retry_after,

@@ -1,8 +1,8 @@
-//! Groups without variance: every sample is as good as every other, so their advantages are all zero and the
-//! group teaches nothing (dynamic sampling of DAPO, Yu et al. 2025, section 3.2).
+//! Filters groups without variance (dynamic sampling of DAPO, Yu et al. 2025, section 3.2). All samples of
+//! such a group are equally good, so all advantages are zero and the group teaches nothing.
 //!
-//! Two published rules differ on a single sample only: see [`varies`] and [`kept_by_deviation`]. Values are
-//! compared exactly, without a tolerance, as both rules do.
+//! There are two published rules, [`varies`] and [`kept_by_deviation`], which differ only for a group of one
+//! sample. Values are compared exactly, without a tolerance, as both rules do.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,7 @@ pub enum FilterReason {
     AllRight,
     /// Every sample is wrong.
     AllWrong,
-    /// All accuracies are equal, and neither 0 nor 1.
+    /// All accuracies are equal, but neither 0 nor 1.
     EqualAccs,
     /// All rewards are equal.
     EqualRewards,
@@ -45,7 +45,7 @@ impl FilterReason {
     }
 }
 
-/// The filter of the async recipe: a group is valid when its values are not all exactly equal.
+/// The filter of the asynchronous recipe: a group passes when its values are not all exactly equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GroupFilter {
@@ -85,12 +85,14 @@ impl GroupFilter {
     }
 }
 
-/// The rule of the asynchronous recipe: the values are not all exactly equal. A single sample does not vary.
+/// Whether values pass the rule of the asynchronous recipe: the values are not all exactly equal. A single
+/// sample does not vary.
 pub fn varies(values: &[f32]) -> bool {
     values.windows(2).any(|pair| pair[0] != pair[1])
 }
 
-/// The rule of the synchronous recipe: the standard deviation is above zero, or there is a single sample.
+/// Whether values pass the rule of the synchronous recipe: the standard deviation is above zero, or there is
+/// a single sample.
 pub fn kept_by_deviation(values: &[f32]) -> bool {
     values.len() == 1 || varies(values)
 }

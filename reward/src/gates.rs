@@ -2,19 +2,20 @@
 //! passes and rejects.
 //!
 //! [`crate::GroupFilter`] is the filter of the published recipe; the `variance` gate without a tolerance
-//! decides exactly like it.
+//! makes the same decisions.
 //!
-//! Every gate checks every group, even when another gate has rejected the group already. So the counters do
-//! not depend on the order of the gates, and a rejection can say whether all the gates that reject the group
-//! would yield. The gates named in [`KeepIfShort`] yield when a step runs out of prompts: a group that only
-//! such gates reject has [`Rejection::yields`] set, and the caller may accept it after all.
+//! Every gate except the outside gates checks every group, even when another gate has rejected the group
+//! already. So the counters do not depend on the order of the gates, and a rejection can say whether all the
+//! gates that reject the group would yield. The gates named in [`KeepIfShort`] yield when a step runs out of
+//! prompts: a group that only such gates reject has [`Rejection::yields`] set, and the caller may accept it
+//! after all.
 //!
 //! # Invariants
-//! - The verdict is a pure function of the group and the gates.
-//! - For each gate, seen = passed + rejected, and kept <= rejected; counters never wait.
+//! - Outside gates aside, the verdict is a pure function of the group and the gates.
+//! - For each gate, seen = passed + rejected, and kept <= rejected. Counting never waits.
 //!
 //! # Deliberately absent
-//! Gates do not decide that a step is short, because the caller knows its prompts and its target.
+//! Gates do not decide that a step is short, because only the caller knows its prompts and its target.
 
 mod outside;
 mod rule;
@@ -76,7 +77,8 @@ pub trait Gate: Send + Sync + 'static {
 /// A rejected group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rejection {
-    /// The gate's name: the first, in the order of the list, that does not yield; or else the first.
+    /// The name of the first gate, in the order of the list, that rejects the group and does not yield; if
+    /// all of them yield, of the first that rejects it.
     pub gate: Arc<str>,
     /// The name of the reason; see [`Refusal::reason`].
     pub reason: &'static str,
@@ -88,8 +90,8 @@ pub struct Rejection {
 }
 
 impl Rejection {
-    /// What is said of a group inside and then outside ([`Gates::ask`]): the first rejection that does not
-    /// yield, or else the first.
+    /// Combines the result of [`Gates::check`] and then that of [`Gates::ask`]: the first rejection that does
+    /// not yield, or else the first rejection.
     pub fn of_both(inside: Result<(), Self>, outside: Result<(), Self>) -> Result<(), Self> {
         match (inside, outside) {
             (Err(inside), Err(outside)) if inside.yields && !outside.yields => Err(outside),
@@ -186,7 +188,7 @@ impl Counted {
     }
 
     fn counts(&self) -> GateCounts {
-        // It is read before the rejections, which it must not exceed.
+        // `kept` is read before `rejected`, so it cannot exceed `rejected`.
         let kept = self.kept.load(Ordering::Acquire);
         let (passed, rejected) = (self.passed.load(Ordering::Relaxed), self.rejected.load(Ordering::Relaxed));
         GateCounts { name: Arc::clone(&self.name), seen: passed + rejected, passed, rejected, kept }
@@ -237,7 +239,8 @@ impl Gates {
         }
     }
 
-    /// The valid samples that a group needs by its `min_samples` gates; such a group may lack the others.
+    /// The number of valid samples that the `min_samples` gates demand of a group, whose other samples may
+    /// have failed; `None` without such a gate.
     pub fn samples_min(&self) -> Option<usize> {
         self.samples_min
     }
@@ -295,8 +298,8 @@ impl Gates {
         }
     }
 
-    /// What every gate has counted so far, in the order of the list, those outside last. Of a group that is
-    /// checked meanwhile some gates may have been counted already.
+    /// The counters of all gates in the order of the list, with the outside gates last. If a group is checked
+    /// at the same time, only some gates may have counted it.
     pub fn counts(&self) -> Vec<GateCounts> {
         self.all().map(Counted::counts).collect()
     }

@@ -9,7 +9,7 @@ use crate::Score;
 pub struct Violation(pub String);
 
 /// Whether a number stays finite in 32 bits, the width in which trainers keep rewards: 1e39 becomes infinite,
-/// and makes every advantage of its group NaN.
+/// which makes every advantage of its group NaN.
 pub fn is_finite_in_32_bits(number: f64) -> bool {
     (number as f32).is_finite()
 }

@@ -4,10 +4,9 @@
 //! [`Gates`] decide whether a group is accepted. [`Shaping`] and [`Estimator`] turn the rewards of a group
 //! into advantages. Rewards that another process computes are in [`external`].
 //!
-//! Scorers give the result of the field's reference implementations, quirks included: a model that was
-//! trained against the reference must not see another reward because the code is in another language. Where
-//! Python treats text differently from Rust (code points, white space, digits), this crate follows Python;
-//! see [`python_text`].
+//! A scorer with a published reference implementation returns the reference's results, quirks included: a
+//! model that was trained with the reference must get the same rewards here. Where Python treats text
+//! differently from Rust (code points, white space, digits), this crate follows Python; see [`python_text`].
 //!
 //! ```
 //! use rolldock_reward::{ScoreInput, ScorerConfig};
@@ -26,12 +25,13 @@
 //! ```
 //!
 //! # Invariants
-//! - Scoring is total and deterministic: every text has a score, which is always the same, and the time to
-//!   compute it is linear in the part of the text that counts.
-//! - Nothing in this crate waits, locks or does I/O, except [`external`], which states its own invariants.
+//! - Scoring is total and deterministic: every text gets a score, and equal texts get equal scores. The time
+//!   is linear in the part of the text that counts.
+//! - Only [`external`], and the outside gates that call it, wait, lock or do I/O. [`external`] states its own
+//!   invariants.
 //!
 //! # Deliberately absent
-//! This crate does not decide when to score: callers own the threads and the order of samples.
+//! This crate does not decide when to score: callers choose the threads and the order of samples.
 
 pub mod advantage;
 pub mod external;

@@ -1,17 +1,17 @@
 //! Soft overlong punishment (DAPO, Yu et al. 2025, section 3.4).
 //!
-//! A response that is cut off at the token limit scores like a wrong one, however good it was, which adds
-//! noise to the reward. A penalty that grows over a buffer before the limit gives the model a direction
-//! instead.
+//! A response that is cut off at the token limit scores like a wrong one, even if it was good up to there,
+//! which adds noise to the reward. A penalty that grows over a buffer before the limit teaches the model to
+//! stop earlier.
 
 use crate::invariants;
 
-/// The penalty grows linearly over the last `buffer_length` tokens before the limit.
+/// A penalty that grows linearly over the last `buffer_length` tokens before the limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Overlong {
     /// The token limit of a response.
     pub max_response_length: u32,
-    /// The tokens before the limit over which the penalty grows; 0 means no penalty.
+    /// The number of tokens before the limit over which the penalty grows; 0 means no penalty.
     pub buffer_length: u32,
     /// The penalty at the limit, 0 or more.
     pub penalty_factor: f64,

@@ -1,29 +1,30 @@
-//! A reference of the clipped policy loss, against which trainers can check their own: PPO's clip with
-//! separate bounds (clip-higher, DAPO) and the dual clip for negative advantages (Ye et al. 2020).
+//! A reference implementation of the clipped policy loss, with which trainers can check their own. It has
+//! PPO's clip with separate bounds (clip-higher, DAPO) and the dual clip for negative advantages (Ye et al.
+//! 2020).
 
 /// How the losses of tokens are aggregated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Aggregation {
-    /// Mean over all tokens of the batch.
+    /// The mean over all tokens of the batch.
     TokenMean,
-    /// Sum over a sequence's tokens, mean over sequences.
+    /// The mean over sequences of the sum over a sequence's tokens.
     SeqMeanTokenSum,
-    /// Mean over a sequence's tokens, mean over sequences.
+    /// The mean over sequences of the mean over a sequence's tokens.
     SeqMeanTokenMean,
 }
 
-/// Bounds of the probability ratio.
+/// The bounds of the probability ratio.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Clip {
     /// `1 - low` is the lower bound.
     pub low: f64,
     /// `1 + high` is the upper bound.
     pub high: f64,
-    /// Upper bound of the ratio's weight for negative advantages.
+    /// The upper bound of the ratio for negative advantages (dual clip).
     pub c: f64,
 }
 
-/// One sequence; all lists have the same length, one entry per token.
+/// One sequence. All lists have one entry per token.
 #[derive(Debug, Clone, Copy)]
 pub struct Sequence<'a> {
     /// Log-probabilities under the policy that generated the tokens.
@@ -48,18 +49,18 @@ impl Sequence<'_> {
 pub struct PolicyLoss {
     /// The loss, which is minimised.
     pub loss: f64,
-    /// Share of tokens at the ratio's bounds.
+    /// The share of tokens whose loss a bound of the ratio has changed.
     pub clip_fraction: f64,
-    /// Share of tokens at the dual clip.
+    /// The share of tokens whose loss the dual clip has changed.
     pub clip_fraction_lower: f64,
-    /// Mean of `old_log_prob - log_prob`.
+    /// The mean of `old_log_prob - log_prob` over tokens, where each difference is limited to 20 in size.
     pub kl: f64,
 }
 
 /// The bound at which the reference clamps log ratios.
 const LOG_RATIO_MAX: f64 = 20.0;
 
-/// The loss over a batch; sequences whose lists differ in length end at the shortest.
+/// The loss over a batch. A sequence whose lists differ in length ends with the shortest list.
 pub fn policy_loss(batch: &[Sequence<'_>], clip: Clip, aggregation: Aggregation) -> PolicyLoss {
     let (mut tokens, mut clipped, mut clipped_lower, mut kl) = (0.0, 0.0, 0.0, 0.0);
     let (mut loss_sum, mut sequence_losses) = (0.0, Vec::with_capacity(batch.len()));

@@ -1,7 +1,8 @@
 //! Python's treatment of text, which the reference scorers rely on.
 //!
 //! `str.isdigit` also holds for superscripts, circled and full-width digits; `str.isspace` and the regular
-//! expression `\s` also hold for the four separators U+001C to U+001F. Ranges as of Unicode 14, Python 3.11.
+//! expression `\s` also hold for the four separators U+001C to U+001F. The ranges are those of Unicode 14 in
+//! Python 3.11.
 
 /// Whether Python's `str.isspace` holds for the character, and its `\s` matches it.
 pub fn is_space(c: char) -> bool {
@@ -21,7 +22,7 @@ pub fn strip(text: &str) -> &str {
 /// Python's `text[-count:]`: the last `count` code points.
 pub fn tail(text: &str, count: usize) -> &str {
     let Some(last) = count.checked_sub(1) else { return "" };
-    // Of ASCII, a code point is a byte.
+    // In ASCII text, each code point is one byte.
     let Some(start) = text.len().checked_sub(count) else { return text };
     if let Some(end) = text.get(start..).filter(|end| end.is_ascii()) {
         return end;

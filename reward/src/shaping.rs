@@ -1,21 +1,21 @@
-//! Reward shaping: the changes of a reward between the scorer and the advantage.
+//! Reward shaping: changes rewards between the scorer and the advantage.
 //!
-//! A reward is clipped as soon as it is known, so gates and logs show the value that the trainer gets. The
-//! rewards of a group are normalised after the group has passed its gates, because a gate on variance needs
-//! the original values.
+//! A reward is clipped as soon as it is known, so gates and logs get the clipped value. The rewards of a
+//! group are normalised after the group has passed its gates, because a gate on variance needs the original
+//! values.
 
 use serde::{Deserialize, Serialize};
 
 use crate::RewardError;
 
-/// Keeps the quotient finite where the rewards of a group are equal.
+/// Keeps the quotient finite if the rewards of a group are equal.
 const EPSILON: f32 = 1e-6;
 
 /// The configuration of reward shaping; it changes nothing by default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Shaping {
-    /// The smallest and the largest reward; the overlong penalty is added before.
+    /// The smallest and the largest reward; the overlong penalty is added before clipping.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip: Option<[f32; 2]>,
     /// How the rewards of a group are normalised.
@@ -29,7 +29,7 @@ pub enum Normalise {
     /// Rewards stay as they are.
     #[default]
     Off,
-    /// `(r - min) / (max - min)`; 0 where all are equal.
+    /// `(r - min) / (max - min)`; 0 if all rewards are equal.
     MinMax,
     /// `(r - mean) / (std + 1e-6)`, with the unbiased deviation; a single reward becomes 0.
     MeanStd,

@@ -1,6 +1,6 @@
-//! The one place of this crate that starts tasks. Each has a name, which the log says when the task panics.
+//! Starts all tasks of this crate. Each task has a name, which is logged when the task panics.
 //!
-//! Tasks are spawned on the tracker that the crate was handed, so that its owner can wait for them.
+//! Tasks are spawned on the tracker that the crate's user passes in, so that the user can wait for them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -41,7 +41,7 @@ where
     tracker.spawn_blocking(move || named_blocking(name, work))
 }
 
-/// Says which task panicked, and lets the panic go on to the task's owner.
+/// Logs the name of a task that panics, and then resumes the panic.
 async fn named<F: Future>(name: &'static str, task: F) -> F::Output {
     match AssertUnwindSafe(task).catch_unwind().await {
         Ok(output) => output,
@@ -52,7 +52,7 @@ async fn named<F: Future>(name: &'static str, task: F) -> F::Output {
     }
 }
 
-/// Says which work panicked, and lets the panic go on to the work's owner.
+/// Logs the name of blocking work that panics, and then resumes the panic.
 fn named_blocking<T>(name: &'static str, work: impl FnOnce() -> T) -> T {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(output) => output,

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Time for which a backend polls after a request before it sleeps.
+/// How long a backend polls after a request before it sleeps.
 const AWAKE: Duration = Duration::from_millis(5);
 const ANSWER: &str = "{\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":1,\"model\":\"echo\",\"choices\":[{\"index\":0,\"text\":\"hello\",\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":8,\"completion_tokens\":1,\"total_tokens\":9}}";
 
-/// Runs two backends that answer every request at once, for ever, in a process of its own: `rolldock-bench
-/// echo`.
+/// Runs two backends that answer every request at once. This never ends; it runs in a process of its own,
+/// `rolldock-bench echo`.
 pub(crate) fn echo() -> anyhow::Result<()> {
     keep_to_core(1)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -35,14 +35,14 @@ pub(crate) fn echo() -> anyhow::Result<()> {
     })
 }
 
-/// When a backend got its last request.
+/// The time at which a backend answered its last request.
 #[derive(Default)]
 struct Asked {
     at: parking_lot::Mutex<Option<Instant>>,
     now: tokio::sync::Notify,
 }
 
-/// Polls for the next event without sleeping, for a while.
+/// Keeps the thread awake for [`AWAKE`] after each request.
 async fn stay_awake(asked: Arc<Asked>) {
     loop {
         let is_recent = asked.at.lock().is_some_and(|at| at.elapsed() < AWAKE);
@@ -77,7 +77,7 @@ async fn answer_all(mut stream: tokio::net::TcpStream, asked: Arc<Asked>) {
     }
 }
 
-/// Length of the message at the beginning of the bytes, once it is complete.
+/// The length of the message at the beginning of the bytes; `None` while it is incomplete.
 pub(super) fn request_length(bytes: &[u8]) -> Option<usize> {
     let head = memchr::memmem::find(bytes, b"\r\n\r\n")? + 4;
     let text = std::str::from_utf8(&bytes[..head]).ok()?.to_ascii_lowercase();

@@ -1,10 +1,11 @@
-//! The proxy beside other routers, each in front of two backends that answer at once.
+//! Compares the proxy with other routers, each in front of two backends that answer at once.
 //!
 //! Every round measures each router, in a new order, and the backends directly. The overhead of a router is
-//! its median time minus theirs in the same round. Ratios are also taken within a round, and their interval
-//! is Student's over the rounds. Client and backends are pinned to a core each, since in a fleet they never
-//! share one. They poll instead of sleeping, since the time to wake a sleeping core of a virtual machine
-//! differs five-fold from one minute to the next. The routers are not pinned.
+//! its median time minus the median time of the backends in the same round. Ratios are also computed per
+//! round, with Student's confidence interval over the rounds. The client and the backends are each pinned to
+//! a core, because in a fleet they never share one. They poll instead of sleeping, because the time to wake a
+//! sleeping core of a virtual machine can change five-fold from one minute to the next. The routers are not
+//! pinned.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,7 +19,8 @@ use tokio::time::Instant;
 use super::echo::{keep_to_core, request_length};
 use crate::figures::{Bar, Figure};
 
-/// A router's package, and the arguments of its launcher before the servers' addresses.
+/// For each router: its package, its version, and the arguments of its launcher before the servers'
+/// addresses.
 const PEERS: [(&str, &str, &[&str]); 3] = [
     ("vllm-router", "0.1.17", &["--policy", "round_robin"]),
     ("sglang-router", "0.3.2", &["launch", "--policy", "round_robin"]),
@@ -26,21 +28,21 @@ const PEERS: [(&str, &str, &[&str]); 3] = [
 ];
 const ROUNDS: usize = 25;
 const ROUNDS_QUICK: usize = 9;
-/// Requests of a round, one after the other.
+/// Number of sequential requests in a round.
 const ALONE: usize = 400;
-/// Concurrent requests of a round.
+/// Number of concurrent requests in a round.
 const TOGETHER: usize = 64;
 const WINDOW: Duration = Duration::from_secs(1);
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 const START_WAIT: Duration = Duration::from_secs(60);
 const BODY: &str = "{\"model\":\"echo\",\"prompt\":\"two and two is\",\"max_tokens\":16,\"temperature\":1.0}";
 
-/// A process that is killed when this is dropped.
+/// A process that is killed when this value is dropped.
 struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The process may have ended.
+        // An error only means that the process has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -65,7 +67,7 @@ impl Process {
     }
 }
 
-/// A router, or the backend itself, that requests are sent to.
+/// A target of the requests: a router, or the backend itself.
 struct Runner {
     name: String,
     address: SocketAddr,
@@ -90,7 +92,7 @@ fn request(address: SocketAddr) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Sends a request and reads its answer, whose head has the length. A stream that does not block is polled.
+/// Sends a request and reads the whole answer. A non-blocking stream is polled.
 fn ask(stream: &mut TcpStream, request: &[u8], buffer: &mut Vec<u8>) -> anyhow::Result<()> {
     stream.write_all(request)?;
     buffer.clear();
@@ -121,7 +123,7 @@ fn is_whole(answer: &[u8]) -> bool {
     request_length(answer).is_some_and(|length| answer.len() >= length)
 }
 
-/// Sorted times of requests one after the other, microseconds.
+/// The sorted times of sequential requests, in microseconds.
 fn alone(address: SocketAddr) -> anyhow::Result<Vec<f64>> {
     let asking = std::thread::spawn(move || {
         keep_to_core(0)?;
@@ -147,7 +149,7 @@ fn one_after_the_other(address: SocketAddr) -> anyhow::Result<Vec<f64>> {
     Ok(times)
 }
 
-/// Requests a second with many concurrent ones.
+/// The number of requests per second with [`TOGETHER`] concurrent requests.
 fn together(address: SocketAddr) -> anyhow::Result<f64> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -201,7 +203,7 @@ fn start_ours(backends: &[SocketAddr]) -> anyhow::Result<Runner> {
     Ok(Runner::new("rolldock proxy", address, Some(process)))
 }
 
-/// The folder with the installed peers; installs them unless an earlier run has.
+/// The folder with the peers, which are installed if they are missing.
 fn install() -> anyhow::Result<PathBuf> {
     let folder = match std::env::var_os("ROLLDOCK_ROUTERS_ENV") {
         Some(folder) => PathBuf::from(folder),
@@ -257,7 +259,7 @@ fn median(values: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Geometric mean of ratios, and the ends of its interval of 95 %.
+/// The geometric mean of ratios, and the ends of its 95 % confidence interval.
 fn interval(ratios: &[f64]) -> (f64, f64, f64) {
     let logs: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
     let count = logs.len() as f64;
@@ -267,8 +269,8 @@ fn interval(ratios: &[f64]) -> (f64, f64, f64) {
     (mean.exp(), (mean - half).exp(), (mean + half).exp())
 }
 
-/// Student's t for a two-sided interval of 95 %: the normal quantile and the first terms of its expansion,
-/// exact to 1 % from six degrees of freedom on.
+/// Student's t for a two-sided interval of 95 %, computed from the normal quantile and the first terms of its
+/// expansion. It is exact to 1 % from six degrees of freedom on.
 fn student(freedom: f64) -> f64 {
     const NORMAL: f64 = 1.959_964;
     let cubic = (NORMAL.powi(3) + NORMAL) / 4.0;
@@ -276,7 +278,7 @@ fn student(freedom: f64) -> f64 {
     NORMAL + cubic / freedom + quintic / freedom.powi(2)
 }
 
-/// Measures our proxy and, with `with_peers`, the other routers, round by round.
+/// Measures Rolldock's proxy and, with `with_peers`, the other routers, round by round.
 pub(super) fn measure(quick: bool, with_peers: bool) -> anyhow::Result<Vec<Figure>> {
     let (_echo, backends) = start_echo()?;
     let mut runners = vec![Runner::new("the backend itself", backends[0], None), start_ours(&backends)?];

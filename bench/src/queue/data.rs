@@ -1,4 +1,5 @@
-//! The rows that are moved. `bench/peers/transferqueue_peer.py` creates equal ones for the peer.
+//! The rows that the measurements put and take. `bench/peers/transferqueue_peer.py` creates equal rows for
+//! the peer.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use arrow_schema::Field;
 pub(super) const LARGE_ROWS: usize = 512;
 pub(super) const PROMPT_TOKENS: usize = 1024;
 pub(super) const RESPONSE_TOKENS: usize = 4096;
-/// Rows of about 1 KB.
+/// The payload of a row of about 1 KB.
 pub(super) const SMALL_BYTES: usize = 1016;
 
 fn list(values: ArrayRef, rows: usize) -> ArrayRef {
@@ -18,7 +19,7 @@ fn list(values: ArrayRef, rows: usize) -> ArrayRef {
     Arc::new(ListArray::new(item, OffsetBuffer::from_lengths(lengths), values, None))
 }
 
-/// 512 rows of a training batch: 29 MB.
+/// The rows of a training batch: 512 rows of 29 MB in total.
 pub(super) fn large() -> anyhow::Result<RecordBatch> {
     let ids = |tokens: usize| -> ArrayRef {
         let values = ScalarBuffer::from_iter((0..(LARGE_ROWS * tokens) as i64).map(|id| id % 150_000));

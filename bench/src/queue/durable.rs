@@ -1,5 +1,5 @@
-//! Rows on disk: puts that survive a crash of the machine, and the memory of a partition that is larger than
-//! it should need.
+//! Measures rows on disk: puts that survive a crash of the machine, and the memory that a large partition
+//! needs.
 
 use std::time::Duration;
 
@@ -13,18 +13,18 @@ use super::server::Server;
 use crate::figures::{Bar, Figure};
 
 const CLIENTS: usize = 64;
-/// Bound on the memory, for a partition of any size.
+/// The bound on the memory in MB, for a partition of any size.
 const MEMORY_MB_MAX: f64 = 512.0;
 
-/// The folder lies beside the sources, because a folder for temporary files may be in memory.
+/// Creates a folder in `target`, because the system's folder for temporary files may be in memory.
 fn directory() -> anyhow::Result<tempfile::TempDir> {
     let target = concat!(env!("CARGO_MANIFEST_DIR"), "/../target");
     std::fs::create_dir_all(target)?;
     Ok(tempfile::tempdir_in(target)?)
 }
 
-/// Memory of a server, apart from the file system's cache, while it is filled and read; with a tenth of the
-/// rows if `quick`.
+/// The memory of a server, without the file system's cache, while it is filled and read. With `quick` there
+/// are only a tenth of the rows.
 pub(super) async fn large(quick: bool) -> anyhow::Result<Vec<Figure>> {
     let dir = directory()?;
     let server = Server::start(Some(dir.path()))?;

@@ -1,4 +1,5 @@
-//! A training batch of 29 MB: the rates of putting and taking it, and the memory of many of them.
+//! Measures a training batch of 29 MB: the rates of putting and taking it, and the memory of many such
+//! batches.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -87,7 +88,8 @@ fn loopback(bytes: usize) -> anyhow::Result<f64> {
     Ok(read as f64 / started.elapsed().as_secs_f64())
 }
 
-/// Memory of rows that no task takes, in a fresh server: one that has freed rows would have kept some memory.
+/// The memory of rows that no task takes. The server is a fresh one, because a server that has freed rows may
+/// keep some memory.
 async fn resident(quick: bool, batch: &RecordBatch) -> anyhow::Result<Figure> {
     let server = Server::start(None)?;
     let client = server.declared("train", 1 << 20).await?;

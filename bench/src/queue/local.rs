@@ -1,5 +1,5 @@
-//! The queue within a host: the rate through shared memory beside the machine's rate of copying; and within a
-//! process, where no bytes are copied.
+//! Measures the queue within a host: the rate through shared memory, compared with the machine's rate of
+//! copying. It also measures the queue within a process, where no bytes are copied.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use super::server::Process;
 use crate::counting;
 use crate::figures::{Bar, Figure};
 
-/// Warm-up rounds: the first ones touch fresh pages.
+/// Number of warm-up rounds; the first rounds touch fresh pages.
 const WARM_UP: usize = 3;
 
 /// A server that is reached through a Unix socket.
@@ -49,7 +49,7 @@ fn sum<'a>(batches: impl IntoIterator<Item = &'a RecordBatch>) -> i64 {
     tokens.flat_map(|tokens| tokens.values().iter()).fold(0, |sum, token| sum.wrapping_add(*token))
 }
 
-/// Gigabytes per second of one part of a round.
+/// The speeds of the parts of each round, in gigabytes per second.
 #[derive(Default)]
 struct Speeds {
     copies: Vec<f64>,
@@ -125,7 +125,7 @@ fn report(speeds: &Speeds, bytes: f64) -> Vec<Figure> {
     ]
 }
 
-/// A take in the same process: bytes that are allocated while the lease holds the rows.
+/// The bytes that a take in the same process allocates and keeps while the lease exists.
 async fn embedded(batch: &RecordBatch) -> anyhow::Result<Figure> {
     let queue = TransferQueue::open(QueueConfig::default())?;
     let partition = queue.declare(PartitionSpec::new("train", ["train"], 1 << 20)).await?;

@@ -1,8 +1,8 @@
 //! `queue`: throughput of a served queue, latency of small takes, and memory of rows.
 //!
-//! The server is a process of its own, reached over loopback, as by a trainer on the same machine. Each round
-//! also measures the machine's plain loopback and, with `--peer`, the Python package `transferqueue`, so that
-//! changes of the machine's load affect all of them alike.
+//! The server is a separate process that is reached over loopback, as by a trainer on the same machine. The
+//! rounds of a figure also measure what it is compared with, such as a plain loopback socket and, with
+//! `--peer`, the Python package `transferqueue`. So changes of the machine's load affect all of them alike.
 //!
 //! Each measurement has a file ([`large`], [`small`], [`waiting`], [`local`], [`durable`], [`snapshot`]).
 //! They share the server ([`server`]), the rows ([`data`]), the rounds ([`rounds`]) and the peer ([`peer`]).
@@ -28,7 +28,8 @@ pub(crate) fn measure(quick: bool, with_peer: bool) -> anyhow::Result<Vec<Figure
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let scope = Scope::new();
-        // In a task, like a trainer's loader, since the thread that blocks on a future does not drive I/O.
+        // The figures run in a task, like a trainer's loader, because the thread that blocks on a future does
+        // not drive I/O.
         scope.spawn("figures", figures(quick, with_peer)).await?
     })
 }
@@ -50,14 +51,15 @@ async fn figures(quick: bool, with_peer: bool) -> anyhow::Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Runs on a thread of its own, like a trainer's loader, which sleeps in the kernel's wait for I/O.
+/// Runs `work` on a runtime with one thread, which sleeps in the kernel's wait for I/O, like a trainer's
+/// loader.
 fn on_one_thread<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::task::block_in_place(|| {
         tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
     })
 }
 
-/// Memory of an empty server.
+/// The memory of an empty server.
 fn idle(peer: Option<&mut Peer>) -> anyhow::Result<Vec<Figure>> {
     let megabytes = Server::start(None)?.resident()? / 1e6;
     let figure = Figure::new("a server without rows: resident memory", megabytes, "MB");

@@ -1,5 +1,4 @@
-//! The peer: the Python package `transferqueue`, which runs on Ray, in an environment and processes of its
-//! own.
+//! The peer: the Python package `transferqueue`, which runs on Ray. It has its own environment and processes.
 //!
 //! The script `bench/peers/transferqueue_peer.py` has the measurements. One process serves the whole run and
 //! gets a line of JSON in each round. Without `--peer` none of this is needed.
@@ -19,12 +18,12 @@ const SCRIPT: &str = include_str!("../../peers/transferqueue_peer.py");
 /// The index of PyTorch's CPU-only packages. The package for Linux on PyPI includes CUDA.
 const CPU_WHEELS: &str = "https://download.pytorch.org/whl/cpu";
 
-/// Memory of the peer's processes before they hold rows, in bytes.
+/// The memory of the peer's processes before they hold rows, in bytes.
 #[derive(Debug, Deserialize)]
 pub(super) struct Memory {
-    /// Sum of the processes' resident memory.
+    /// The sum of the processes' resident memory.
     pub(super) resident: f64,
-    /// Sum of the processes' memory with shared pages counted once.
+    /// The sum of the processes' memory, with shared pages counted once.
     pub(super) proportional: f64,
     /// A line of text about each process.
     processes: Vec<String>,
@@ -36,7 +35,7 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Installs the peer unless it is installed, and starts it.
+    /// Installs the peer if it is missing, and starts it.
     pub(super) fn start() -> anyhow::Result<Self> {
         let folder = ENVIRONMENT.ready(install)?;
         eprintln!("peer: starting {NAME} with a controller and two storage units");
@@ -44,7 +43,7 @@ impl Peer {
         Ok(Self { script })
     }
 
-    /// Memory of the controller, the storage units and Ray's own processes, without the client.
+    /// The memory of the controller, the storage units and Ray's own processes, without the client.
     pub(super) fn memory(&mut self) -> anyhow::Result<Memory> {
         let memory: Memory = self.script.ask(&json!({"do": "memory"}))?;
         for process in &memory.processes {
@@ -53,19 +52,19 @@ impl Peer {
         Ok(memory)
     }
 
-    /// One put and one take of the large batch.
+    /// Measures one put and one take of the large batch.
     pub(super) fn large(&mut self) -> anyhow::Result<Round> {
         self.script.ask(&json!({
             "do": "large", "rows": LARGE_ROWS, "prompt_tokens": PROMPT_TOKENS, "response_tokens": RESPONSE_TOKENS,
         }))
     }
 
-    /// Times of a number of puts and then of takes of some rows of 1 KB each.
+    /// Measures `calls` puts and then `calls` takes of `rows` rows of 1 KB each.
     pub(super) fn small(&mut self, rows: usize, calls: usize) -> anyhow::Result<Round> {
         self.script.ask(&json!({"do": "small", "rows": rows, "payload_bytes": SMALL_BYTES, "calls": calls}))
     }
 
-    /// Seconds of each of a number of takes of one column of the same rows.
+    /// The seconds of each of `calls` takes of one column of such rows.
     pub(super) fn small_takes(&mut self, rows: usize, calls: usize) -> anyhow::Result<Vec<f64>> {
         #[derive(Deserialize)]
         struct Takes {

@@ -1,20 +1,20 @@
-//! Rounds and their medians. The machine is noisy, so that every figure is measured several times.
+//! Rounds and their medians. The machine is noisy, so every figure is measured several times.
 
 use serde::Deserialize;
 
-/// Number of rounds, after one more that warms up.
+/// The number of rounds that count; callers may add rounds that warm up.
 pub(super) fn rounds(quick: bool) -> usize {
     if quick { 10 } else { 30 }
 }
 
-/// Seconds that a round's puts and its takes took.
+/// The seconds that the puts and the takes of a round took.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(super) struct Round {
     pub(super) put: f64,
     pub(super) take: f64,
 }
 
-/// Rows or bytes that were put and taken per second in each round.
+/// The amounts (rows or gigabytes) that were put and taken per second in each round.
 #[derive(Debug, Default)]
 pub(super) struct Rates {
     puts: Vec<f64>,

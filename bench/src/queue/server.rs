@@ -1,4 +1,4 @@
-//! A served queue in a process of its own.
+//! A queue that a separate process serves.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::Context;
 use rolldock_queue::{PartitionSpec, Queue, RemoteConfig, RemoteQueue};
 
-/// A process of `rolldock queue serve`, which is killed when this is dropped.
+/// A process of `rolldock queue serve`, which is killed when this value is dropped.
 pub(super) struct Process(Child);
 
 impl Process {
@@ -28,7 +28,7 @@ impl Process {
         Ok((process, line))
     }
 
-    /// A line of the kernel's memory statistics, `VmRSS` for example, in bytes.
+    /// An entry of the kernel's memory statistics, such as `VmRSS`, in bytes.
     pub(super) fn memory(&self, what: &str) -> anyhow::Result<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':'));
@@ -48,7 +48,7 @@ impl Process {
     /// CPU time of all threads of the server so far, in seconds.
     pub(super) fn processor(&self) -> anyhow::Result<f64> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
-        // The name may have spaces; behind it the 12th and 13th fields are ticks, in user mode and in the
+        // The name may have spaces. Behind it, the 12th and 13th fields are the ticks in user mode and in the
         // kernel.
         let (_, fields) = stat.rsplit_once(") ").context("no name")?;
         let ticks = |place: usize| fields.split(' ').nth(place).and_then(|ticks| ticks.parse::<f64>().ok());
@@ -59,7 +59,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The process may have ended.
+        // An error only means that the process has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -72,7 +72,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts a server with its rows in memory, or in the directory.
+    /// Starts a server that keeps its rows in `dir`, or in memory without one.
     pub(super) fn start(dir: Option<&Path>) -> anyhow::Result<Self> {
         let mut arguments = vec![OsStr::new("--listen"), OsStr::new("127.0.0.1:0")];
         if let Some(dir) = dir {
@@ -88,7 +88,7 @@ impl Server {
         Ok(RemoteQueue::new(RemoteConfig::new(&self.url))?)
     }
 
-    /// A client, and a partition with the task `train`.
+    /// Declares a partition with the task `train`, and returns a client.
     pub(super) async fn declared(&self, name: &str, capacity_rows: usize) -> anyhow::Result<RemoteQueue> {
         let client = self.client()?;
         client.declare(PartitionSpec::new(name, ["train"], capacity_rows)).await?;
@@ -105,7 +105,7 @@ impl Server {
         self.process.sockets()
     }
 
-    /// Resident memory, bytes.
+    /// Resident memory, in bytes.
     pub(super) fn resident(&self) -> anyhow::Result<f64> {
         self.process.memory("VmRSS")
     }

@@ -1,4 +1,4 @@
-//! Rows of 1 KB: the cost of calls when the bytes do not matter, and the memory of such rows.
+//! Measures rows of 1 KB: the cost of calls whose bytes hardly matter, and the memory of such rows.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -16,11 +16,11 @@ use crate::figures::{Bar, Figure};
 
 /// Rows per call, and calls per round.
 const BATCHES: [(usize, usize); 3] = [(1, 50), (16, 30), (512, 10)];
-/// The rows of a small take.
+/// Number of rows of a small take.
 const TAKEN_ROWS: usize = 16;
-/// Concurrent puts where their latency is not measured.
+/// Number of concurrent puts where their latency is not measured.
 const PUTS_AT_ONCE: usize = 32;
-/// Small takes of the peer per round, fewer since they are slow.
+/// Number of small takes of the peer per round, which is smaller because they are slow.
 const PEER_TAKES: usize = 20;
 
 pub(super) async fn rows(quick: bool, mut peer: Option<&mut Peer>) -> anyhow::Result<Vec<Figure>> {
@@ -70,7 +70,7 @@ async fn puts_and_takes(client: &RemoteQueue, rows: usize, calls: usize) -> anyh
     Ok(Round { put, take: started.elapsed().as_secs_f64() })
 }
 
-/// Memory of rows that were put one by one, a group each.
+/// The memory of rows that were put one by one, each in its own group.
 pub(super) async fn single_rows(quick: bool) -> anyhow::Result<Figure> {
     let rows: usize = if quick { 20_000 } else { 200_000 };
     let server = Server::start(None)?;
@@ -86,7 +86,7 @@ pub(super) async fn single_rows(quick: bool) -> anyhow::Result<Figure> {
     Ok(Figure::new(name, held, "MB").against(payload))
 }
 
-/// Median time of a take of 16 rows of one column, microseconds.
+/// The median time of a take of 16 rows of one column, in microseconds.
 async fn take(client: &RemoteQueue, quick: bool) -> anyhow::Result<f64> {
     let take = Take { columns: Some(vec!["reward".to_owned()]), ..Take::groups("train", 1) };
     let mut times = Vec::new();
@@ -100,8 +100,8 @@ async fn take(client: &RemoteQueue, quick: bool) -> anyhow::Result<f64> {
     Ok(median(&times))
 }
 
-/// Median time of a byte to another thread and back over loopback, in microseconds: the present cost of
-/// waking a thread, which varies several-fold with the state of the machine.
+/// The median time of a byte to another thread and back over loopback, in microseconds. It shows the current
+/// cost of waking a thread, which varies several-fold with the state of the machine.
 fn round_trip() -> anyhow::Result<f64> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
@@ -128,8 +128,8 @@ fn round_trip() -> anyhow::Result<f64> {
     Ok(median(&times))
 }
 
-/// Latency of small takes on an otherwise idle machine. Waking a sleeping thread is most of it, so that the
-/// cost of that is measured beside it.
+/// The latency of small takes on an otherwise idle machine. Most of it is the time to wake a sleeping thread,
+/// so this time is measured too.
 pub(super) async fn quiet_take(quick: bool) -> anyhow::Result<Vec<Figure>> {
     let server = Server::start(None)?;
     let client = server.declared("train", 1 << 10).await?;
@@ -163,7 +163,7 @@ pub(super) async fn takes(quick: bool, mut peer: Option<&mut Peer>) -> anyhow::R
     }
     let held = (full.resident()? - before) / 1e6;
     let payload = (resident_rows * data::payload_bytes(&batch) / TAKEN_ROWS) as f64 / 1e6;
-    // In turn, so that changes of the machine's load affect all alike.
+    // The measurements take turns, so changes of the machine's load affect all of them alike.
     let (mut alone, mut among, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds(quick) {
         if let Some(peer) = peer.as_mut() {

@@ -1,4 +1,4 @@
-//! The cost of a snapshot for takes at the same time.
+//! Measures how a snapshot delays takes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use tokio::time::Instant;
 
 use crate::figures::{Bar, Figure};
 
-/// Longest wait of a take in milliseconds, for any size of the queue: a slice of rows, or another thread's
-/// turn.
+/// The longest allowed time of a take in milliseconds, for a queue of any size. A take may wait for a slice
+/// of rows or for another thread.
 const LONGEST_MS: f64 = 100.0;
 
 /// The time of the longest take until `is_over`, in milliseconds, and the number of takes.
@@ -25,13 +25,13 @@ async fn longest(partition: &Partition, is_over: impl Fn() -> bool) -> anyhow::R
         longest = longest.max(started.elapsed().as_secs_f64() * 1e3);
         count += 1;
         lease.nack().await?;
-        // The loop never waits: without this the snapshot's task would not get its turn.
+        // The loop never waits, so without this call the snapshot's task would not run.
         tokio::task::yield_now().await;
     }
     Ok((longest, count))
 }
 
-/// Measures takes during a snapshot of the worst case: each row has a put, a group and a record of its own.
+/// Measures takes during a snapshot of the worst case: each row has its own put, group and record.
 pub(super) async fn longest_take(quick: bool) -> anyhow::Result<Vec<Figure>> {
     let rows = if quick { 100_000 } else { 1_000_000 };
     let queue = TransferQueue::open(QueueConfig::default())?;
@@ -41,7 +41,7 @@ pub(super) async fn longest_take(quick: bool) -> anyhow::Result<Vec<Figure>> {
     for group in 0..rows {
         partition.put(Put::group(format!("group {group}"), row.clone()), None).await?;
     }
-    // The first take sets up what takes of single rows need.
+    // The first take creates the structures that takes of single rows need.
     partition.take(&Take::rows("train", 1)).await?.context("nothing to take")?.nack().await?;
     let until = Instant::now() + Duration::from_secs(1);
     let (alone, _) = longest(&partition, || Instant::now() >= until).await?;

@@ -1,4 +1,4 @@
-//! The cost of clients that wait for rows, which should be a connection each.
+//! Measures the cost of clients that wait for rows, which should be only a connection each.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use super::server::Server;
 use crate::figures::{Bar, Figure};
 
 const CLIENTS: usize = 2_000;
-/// Time over which the waiting clients are measured.
+/// The time over which the waiting clients are measured.
 const WINDOW: Duration = Duration::from_secs(2);
-/// Time for all clients to connect.
+/// The longest time for all clients to connect.
 const ARRIVAL: Duration = Duration::from_secs(60);
-/// Open files of either process beyond the connections.
+/// Number of open files of either process besides the connections.
 const FILES: u64 = 500;
 
 /// Raises the limit of open files, which the server's process inherits.
@@ -31,7 +31,7 @@ fn allow_files() -> anyhow::Result<()> {
     setrlimit(Resource::Nofile, raised).with_context(|| format!("{needed} open files are not allowed"))
 }
 
-/// CPU time of a server with 2,000 clients in a waiting take; then all of them get a row.
+/// The CPU time of a server while 2,000 clients wait in a take; afterwards all of them get a row.
 pub(super) async fn takes() -> anyhow::Result<Figure> {
     allow_files()?;
     let server = Server::start(None)?;
@@ -53,7 +53,7 @@ pub(super) async fn takes() -> anyhow::Result<Figure> {
         anyhow::ensure!(Instant::now() < arrived_by, "not all of {CLIENTS} clients are there");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    // By then the server has received the last requests.
+    // After this time the server has received the last requests.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let before = server.processor()?;
     tokio::time::sleep(WINDOW).await;

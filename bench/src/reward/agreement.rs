@@ -1,8 +1,8 @@
-//! Whether the verdicts of `math_equiv` are right, and whether `math-verify` agrees.
+//! Measures whether the verdicts of `math_equiv` are right, and whether `math-verify` agrees.
 //!
-//! Every distinct answer of the data sets is compared with itself, with another spelling of itself, and with
-//! an answer of another value ([`pairs`]), so that the right verdict on each pair is known in advance. Where
-//! the two differ one of them is wrong, and [`cause`] must explain why; a difference that it cannot explain
+//! Every distinct answer of the data sets is compared with itself, with other spellings of itself, and with
+//! answers of other values ([`pairs`]), so the right verdict on each pair is known in advance. Where the two
+//! scorers differ, one of them is wrong, and [`cause`] must explain why; a difference without an explanation
 //! fails the run.
 
 mod cause;
@@ -18,7 +18,7 @@ use crate::figures::{Bar, Figure};
 use cause::Cause;
 use pairs::{Pair, pairs_of};
 
-/// Pairs that the peer gets in one line.
+/// Number of pairs that the peer gets in one line.
 const BATCH: usize = 200;
 
 /// A pair with both verdicts.
@@ -34,7 +34,7 @@ impl Judged {
         self.ours.is_equal == self.pair.kind.keeps()
     }
 
-    /// `None` without a peer.
+    /// Whether the peer's verdict is right; true without a peer.
     fn is_theirs_right(&self) -> bool {
         self.theirs.as_ref().is_none_or(|said| said.equal == self.pair.kind.keeps())
     }
@@ -67,7 +67,7 @@ fn judge(quick: bool, mut peer: Option<&mut Peer>) -> anyhow::Result<Vec<Judged>
     Ok(judged)
 }
 
-/// Prints the tables; the figures sum them up.
+/// Prints the tables, and returns figures that sum them up.
 pub(super) fn figures(quick: bool, peer: Option<&mut Peer>) -> anyhow::Result<Vec<Figure>> {
     let with_peer = peer.is_some();
     let judged = judge(quick, peer)?;

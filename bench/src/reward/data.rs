@@ -1,4 +1,4 @@
-//! Real answers: those of GSM8K, DAPO-Math-17k and MATH-500, and all that an AIME can have.
+//! Real answers: those of GSM8K, DAPO-Math-17k and MATH-500, and all possible answers of an AIME.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -17,7 +17,8 @@ pub(super) struct Row {
     pub(super) answer: String,
 }
 
-/// The folder of the data sets. They are not part of the project; `data/README.md` says where they come from.
+/// The path of a data set's file. The data sets are not part of the project; `data/README.md` says where they
+/// come from.
 fn path(name: &str) -> anyhow::Result<PathBuf> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data").join(name);
     anyhow::ensure!(
@@ -57,7 +58,7 @@ pub(super) fn math_500() -> anyhow::Result<Vec<Row>> {
     })
 }
 
-/// DAPO's problems, since it has no solutions.
+/// DAPO's problems, because the data set has no solutions.
 pub(super) fn dapo() -> anyhow::Result<Vec<Row>> {
     let file = path("dapo_math_17k.svs.parquet")?;
     let mut rows = Vec::new();

@@ -1,7 +1,8 @@
 //! Differential fuzzing: hostile texts go to our scorers and to verl's, and all verdicts must be equal.
 //!
-//! Compared are score, accuracy and extracted answer of `math_dapo` in both variants, with and without the
-//! strict box, and of `gsm8k` with both methods; the score of `math`; and the normal form of the truth.
+//! The comparison covers the score, the accuracy and the extracted answer of `math_dapo` (both variants, with
+//! and without the strict box) and of `gsm8k` (both methods). It also covers the score of `math` and the
+//! normal form of the truth.
 
 use std::time::Duration;
 
@@ -15,9 +16,9 @@ use super::peer::{Peer, REFERENCE};
 use super::texts::{Case, Texts};
 use crate::figures::{Bar, Figure};
 
-/// Texts that the peer gets in one line.
+/// Number of texts that the peer gets in one line.
 const BATCH: u64 = 500;
-/// Differing cases that are printed.
+/// Maximum number of differing cases that are printed.
 const PRINTED_MAX: usize = 20;
 
 /// Our verdicts, in the shape of `verdicts` in `bench/peers/reward_peer.py`.
@@ -38,7 +39,7 @@ fn verdicts((response, truth): &Case) -> anyhow::Result<Value> {
     Ok(Value::Object(found))
 }
 
-/// The names on which two verdicts differ, with both.
+/// The scorers whose verdicts differ, each with both verdicts.
 fn differences(ours: &Value, theirs: &Value) -> Vec<Value> {
     let names = ours.as_object().into_iter().flat_map(Map::keys);
     names
@@ -47,14 +48,15 @@ fn differences(ours: &Value, theirs: &Value) -> Vec<Value> {
         .collect()
 }
 
-/// Compares until the time is over, at least one batch. Differing cases go to standard error.
+/// Compares at least one batch of texts, and more until the time is over. Differing cases are printed to
+/// standard error.
 pub(super) fn figures(seed: u64, lasts: Duration, peer: &mut Peer) -> anyhow::Result<Vec<Figure>> {
     let rows = data::gsm8k()?.into_iter().map(|row| {
         let text = format!("{}#### {}", row.text, row.answer);
         (text, row.answer)
     });
     let latex = data::math_500()?.into_iter().map(|row| (row.text, row.answer));
-    // GSM8K has many times as many rows.
+    // GSM8K has many times as many rows as MATH-500.
     let texts = Texts::new(seed, rows.step_by(16).chain(latex));
     let end = Instant::now() + lasts;
     let (mut compared, mut differing, mut right) = (0, 0, 0);

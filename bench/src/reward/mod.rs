@@ -1,9 +1,9 @@
 //! `reward`: the cost of a score, and whether our scorers agree with others.
 //!
-//! Without a peer: the speed of `math_dapo` ([`speed`]), the time of every scorer on the worst megabyte
-//! ([`nasty`]), and how often `math_equiv` is right where the right verdict is known ([`agreement`]). With
-//! `--peer`, in the same rounds: verl's scorers in Python, which ours must agree with on any text ([`fuzz`]),
-//! and the library `math-verify`.
+//! Without a peer it measures the speed of `math_dapo` ([`speed`]), the time of every scorer on the worst
+//! megabyte ([`nasty`]), and how often `math_equiv` is right on pairs whose right verdict is known
+//! ([`agreement`]). With `--peer` it also measures verl's scorers in Python, which ours must agree with on
+//! any text ([`fuzz`]), and the library `math-verify`.
 
 mod agreement;
 mod data;
@@ -20,7 +20,7 @@ use clap::Args;
 use crate::figures::Figure;
 use peer::Peer;
 
-/// Default number of seconds of fuzzing.
+/// The default number of seconds of fuzzing.
 const FUZZ_S: u64 = 20;
 const QUICK_FUZZ_S: u64 = 5;
 

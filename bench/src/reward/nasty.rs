@@ -1,9 +1,8 @@
-//! The time of a score on the worst megabyte: repetitions of the patterns that a scorer looks for, alone and
-//! in the place of the answer.
+//! Measures the time of a score on the worst megabyte. The texts repeat the patterns that a scorer looks for,
+//! alone and in the place of the answer.
 //!
-//! A score must not take longer than a user would notice, for any output of a model. Only CPU time counts,
-//! and a slow score is measured twice and the faster time taken, so that the machine's other load does not
-//! count.
+//! No output of a model may lead to a score that takes a noticeable time. Only CPU time counts. A slow score
+//! is measured twice and the faster time counts, so that the machine's other load has little effect.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -15,13 +14,13 @@ use super::texts::PIECES;
 use crate::cpu;
 use crate::figures::{Bar, Figure};
 
-/// Bytes of a text.
+/// Number of bytes of a text.
 const BYTES: usize = 1 << 20;
 const QUICK_STEP: usize = 8;
-/// Milliseconds that a score may take.
+/// The largest number of milliseconds that a score may take.
 const MOST_MS: f64 = 50.0;
 
-/// Patterns that nest, multiply or grow, besides those that the scorers look for.
+/// Patterns that nest, multiply or grow, in addition to [`PIECES`].
 const GROWING: &[&str] = &[
     "(",
     "[",
@@ -95,7 +94,7 @@ fn texts(piece: &str) -> [String; 4] {
     [
         format!("\\boxed{{{many}}}"),
         format!("Answer: {half}\n#### {half}"),
-        // The longest answer that is parsed and not only compared as text.
+        // An answer that is just short enough to be parsed.
         format!("{many} so \\boxed{{{long}}}"),
         many,
     ]

@@ -1,8 +1,8 @@
-//! The peers: verl's scorers, which ours reproduce exactly, and `math-verify`, which compares by value like
-//! `math_equiv`.
+//! The peers: verl's scorers, which ours reproduce exactly, and `math-verify`, which compares answers by
+//! value like `math_equiv`.
 //!
 //! The script `bench/peers/reward_peer.py` has the questions. Two releases of verl are installed for their
-//! two versions of `math_dapo`. Only three of their files are ever loaded, so that their dependencies are not
+//! two versions of `math_dapo`. Only three of their files are loaded, so their dependencies are not
 //! installed.
 
 use std::path::Path;
@@ -24,7 +24,7 @@ const ENVIRONMENT: Environment = Environment {
 const RELEASES: [&str; 2] = ["0.9.0", "0.9.1"];
 const SCRIPT: &str = include_str!("../../peers/reward_peer.py");
 
-/// Seconds of processor time, and how many responses were right.
+/// The seconds of CPU time of a round, and how many responses were right.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(super) struct Round {
     pub(super) seconds: f64,
@@ -45,13 +45,13 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Installs the peers unless they are installed, and starts them.
+    /// Installs the peers if they are missing, and starts them.
     pub(super) fn start() -> anyhow::Result<Self> {
         let folder = ENVIRONMENT.ready(install)?;
         Ok(Self { script: Script::start("the scorers in Python", &python(&folder), SCRIPT, &[&folder])? })
     }
 
-    /// Reads the responses that the rounds score.
+    /// Lets the peer read the responses that the rounds score; returns their number.
     pub(super) fn load(&mut self, file: &Path) -> anyhow::Result<usize> {
         #[derive(Deserialize)]
         struct Loaded {

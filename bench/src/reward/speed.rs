@@ -1,8 +1,9 @@
-//! The cost of a `math_dapo` score, beside the reference and beside the response's end alone.
+//! Measures the cost of a `math_dapo` score, compared with the reference, and with a score of the response's
+//! end alone.
 //!
 //! The responses are short and made of real texts: the end of a GSM8K solution or of a DAPO problem, followed
-//! by an answer, in turn the right one and another row's. Both sides score these texts in turn, each on one
-//! thread. Only CPU time counts, so that the machine's other load cancels out.
+//! by an answer, alternately the right one and that of another row. Both sides score these texts in turn,
+//! each on one thread. Only CPU time counts, so the machine's other load has little effect.
 
 use std::hint::black_box;
 use std::io::{BufWriter, Write};
@@ -17,18 +18,18 @@ use super::peer::Peer;
 use crate::cpu;
 use crate::figures::{Bar, Figure};
 
-/// Code points of a response before its answer. The response stays below the 300 code points that are
-/// searched, so that all of it counts.
+/// Number of code points of a response before its answer. The response stays below the 300 code points that
+/// are searched, so that all of it counts.
 const TEXT: usize = 240;
-/// Code points of a long response: 16k tokens of four.
+/// Number of code points of a long response: 16k tokens of four code points each.
 const LONG: usize = 16 * 1024 * 4;
 const LONG_RESPONSES: usize = 256;
-/// Code points that `math_dapo` looks at.
+/// Number of code points that `math_dapo` reads.
 const END: usize = 300;
-/// Repetitions of our scores per round, so that the clock's grain does not matter.
+/// Number of repetitions of our scores per round, so that the resolution of the clock does not matter.
 const REPEATS: usize = 10;
 const LONG_REPEATS: usize = 400;
-/// Each variant, and the release of verl that has it.
+/// The variants with their names, and the releases of verl that have them.
 const VARIANTS: [(Variant, &str, &str); 2] =
     [(Variant::V2025, "2025", "verl 0.9.0"), (Variant::V2026, "2026", "verl 0.9.1")];
 
@@ -47,7 +48,7 @@ fn responses() -> anyhow::Result<Vec<Response>> {
     Ok(all.collect())
 }
 
-/// Some of the responses, with the texts of all others before their own.
+/// Some of the responses, each preceded by the texts of other responses.
 fn long_responses(short: &[Response]) -> Vec<Response> {
     let filler: String = short.iter().map(|it| it.response.as_str()).take(LONG / TEXT * 2).collect();
     let filler = tail(&filler, LONG);
@@ -117,7 +118,7 @@ fn rates(quick: bool, short: &[Response], mut peer: Option<&mut Peer>) -> anyhow
             }
             ours[index].push((short.len() * REPEATS) as f64 / seconds);
             if number == 0 {
-                // The first round warmed up.
+                // The first round only warms up.
                 ours[index].clear();
                 theirs[index].clear();
             }
@@ -137,8 +138,8 @@ fn rates(quick: bool, short: &[Response], mut peer: Option<&mut Peer>) -> anyhow
     Ok(figures)
 }
 
-/// Both kinds end in equal bytes, so that only the length differs. The bar allows a tenth more for the clock.
-/// A cost that depends on the length could not hide in that, since the response is 200 times as long as its
+/// Compares long responses with their ends alone, so only the length differs. The bar allows a tenth more for
+/// noise. A cost that depends on the length would exceed it, because the response is 200 times as long as its
 /// end.
 fn long_figure(quick: bool, short: &[Response]) -> anyhow::Result<Figure> {
     let long = long_responses(short);

@@ -1,7 +1,8 @@
-//! Hostile texts, drawn from a seed: responses that a scorer in Python and one in Rust may read differently.
+//! Draws hostile texts from a seed: responses that a scorer in Python and one in Rust may read differently.
 //!
-//! A text consists of patterns that the references look for, of pieces of real solutions, and of characters
-//! on which Python and Rust could differ; or it is a real solution with a few changes.
+//! A text consists of pieces, or of a real solution with a few changes, or of both. The pieces are patterns
+//! that the references look for, parts of real solutions, and characters that Python and Rust could treat
+//! differently.
 
 use rand::RngExt;
 use rand::SeedableRng;
@@ -9,7 +10,7 @@ use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
 use rolldock_reward::python_text::{DIGITS, SPACES, tail};
 
-/// Patterns that the scorers look for, whole and in halves.
+/// Patterns that the scorers look for, whole or in parts.
 pub(super) const PIECES: &[&str] = &[
     "Answer:",
     "answer :",
@@ -115,7 +116,7 @@ pub(super) const PIECES: &[&str] = &[
     "\u{2212}",
 ];
 
-/// Words that `math_dapo` removes. Some pieces have one word inside another, so that the outer word appears
+/// Words that `math_dapo` removes. Some pieces insert one word into another, so that the outer word appears
 /// only when the inner one is removed.
 const WORDS: &[&str] = &[
     "square",
@@ -148,7 +149,7 @@ const WORDS: &[&str] = &[
 /// A response and a ground truth.
 pub(super) type Case = (String, String);
 
-/// Draws texts. A case depends on the seed, its number and the rows only, so it is equal on every machine.
+/// Draws texts. A case depends only on the seed, its number and the rows, so it is equal on every machine.
 pub(super) struct Texts {
     seed: u64,
     solutions: Vec<String>,
@@ -213,7 +214,7 @@ impl Texts {
         }
     }
 
-    /// A real solution's end with some pieces put in, taken out, doubled or cut off.
+    /// The end of a real solution in which some parts are removed or doubled and some pieces are inserted.
     fn mutated(&self, random: &mut ChaCha8Rng) -> String {
         let solution = chosen(&self.solutions, random);
         let mut text: Vec<char> = tail(&solution, random.random_range(1..=400)).chars().collect();
@@ -247,7 +248,7 @@ fn character(random: &mut ChaCha8Rng) -> char {
         4 => random.random_range(0..0x3000),
         _ => random.random_range(0..0x11_0000),
     };
-    // A surrogate is not a `char`, so a string in Rust, and thus a response, cannot contain one.
+    // A surrogate is not a `char`, so a response, which is a Rust string, cannot contain one.
     char::from_u32(code).unwrap_or('\u{fffd}')
 }
 

@@ -1,20 +1,20 @@
-//! Estimators by name, over a whole batch, with advantages for tokens.
+//! Estimators by name, for whole batches, and the advantages of tokens.
 
 use crate::{Advantage, RewardError};
 
 const NAMES: &str = "grpo, grpo_no_std, dr_grpo, rloo, reinforce_plus_plus_baseline";
 
-/// How a batch of groups becomes advantages.
+/// How the rewards of a batch of groups become advantages.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Estimator {
     /// Each group is estimated on its own.
     PerGroup(Advantage),
-    /// REINFORCE++ with a group baseline (Hu et al. 2025, "REINFORCE++", arXiv 2501.03262):
-    /// `a = r - mean(group)` and then `(a - mean(batch)) / sqrt(var(batch) + epsilon)`, with the unbiased
-    /// variance. The group takes the prompt's difficulty away and the batch sets the scale, so easy groups
-    /// are not amplified as in GRPO.
+    /// REINFORCE++ with a group baseline (Hu et al. 2025, "REINFORCE++", arXiv 2501.03262): `a = r -
+    /// mean(group)` and then `(a - mean(batch)) / sqrt(var(batch) + epsilon)`, with the unbiased variance.
+    /// The mean of the group removes the difficulty of the prompt, and the batch sets the scale, so easy
+    /// groups are not amplified as in GRPO.
     ReinforcePlusPlusBaseline {
-        /// Added to the variance, as verl does; 1e-8 there.
+        /// Added to the variance as in verl, where it is 1e-8.
         epsilon: f32,
     },
 }
@@ -23,8 +23,8 @@ impl Estimator {
     /// REINFORCE++ with the reference's epsilon.
     pub const REINFORCE_PLUS_PLUS_BASELINE: Self = Self::ReinforcePlusPlusBaseline { epsilon: 1e-8 };
 
-    /// The estimator of a name: `grpo`, `grpo_no_std`, `dr_grpo`, `rloo` or `reinforce_plus_plus_baseline`.
-    /// `epsilon` is for those that divide, 0 or more.
+    /// The estimator with a name: `grpo`, `grpo_no_std`, `dr_grpo`, `rloo` or `reinforce_plus_plus_baseline`.
+    /// `epsilon`, 0 or more, is used by the estimators that divide.
     pub fn from_name(name: &str, epsilon: f32) -> Result<Self, RewardError> {
         if !(epsilon.is_finite() && epsilon >= 0.0) {
             return Err(RewardError::invalid("epsilon", epsilon, "expected a number, 0 or more"));
@@ -39,8 +39,8 @@ impl Estimator {
         }
     }
 
-    /// The estimator of a single group, whose [`Advantage::of_group`] may be called as soon as the group
-    /// ends; `None` when the batch is needed.
+    /// The estimator for a single group, which can be used as soon as the group ends
+    /// ([`Advantage::of_group`]); `None` if the estimator needs the whole batch.
     pub fn per_group(self) -> Option<Advantage> {
         match self {
             Self::PerGroup(advantage) => Some(advantage),
@@ -53,8 +53,8 @@ impl Estimator {
         self.of_weighted_batch(groups, |_, _| 1.0)
     }
 
-    /// One advantage per reward, where the moments of the batch weight each sample by its tokens, as verl
-    /// whitens. `lengths` has one count per reward; a sample without a count has weight 0.
+    /// One advantage per reward. The mean and the variance of the batch weight each sample by its tokens, as
+    /// verl does. `lengths` has one count per reward; a sample without a count has weight 0.
     pub fn of_batch_by_tokens(self, groups: &[&[f32]], lengths: &[&[u32]]) -> Vec<Vec<f32>> {
         self.of_weighted_batch(groups, |group, sample| {
             let length = lengths.get(group).and_then(|of_group| of_group.get(sample));
@@ -73,8 +73,8 @@ impl Estimator {
     }
 }
 
-/// Scales all values to mean 0 and deviation 1, in 64-bit arithmetic that is rounded once. With a total
-/// weight of at most 1 there is no deviation, and only the mean is subtracted; equal values become 0.
+/// Scales all values to mean 0 and deviation 1, in 64-bit arithmetic with one rounding at the end. With a
+/// total weight of at most 1 there is no deviation, so only the mean is subtracted. Equal values become 0.
 fn whitened(values: Vec<Vec<f32>>, epsilon: f64, weight: impl Fn(usize, usize) -> f64) -> Vec<Vec<f32>> {
     let weighted_sum = |term: &dyn Fn(f64) -> f64| -> f64 {
         let groups = values.iter().enumerate();
@@ -96,8 +96,8 @@ fn whitened(values: Vec<Vec<f32>>, epsilon: f64, weight: impl Fn(usize, usize) -
     values.iter().map(|of_group| of_group.iter().map(white).collect()).collect()
 }
 
-/// Expands a sample's advantage to its tokens: tokens that the policy generated, where the mask is not 0, get
-/// the advantage, and all others (tool output, padding) get 0.
+/// Expands a sample's advantage to its tokens: tokens that the policy generated (the mask is not 0) get the
+/// advantage, and all others (tool output, padding) get 0.
 pub fn expand(advantage: f32, response_mask: &[u8]) -> Vec<f32> {
     response_mask.iter().map(|mask| if *mask == 0 { 0.0 } else { advantage }).collect()
 }

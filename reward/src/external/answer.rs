@@ -1,10 +1,10 @@
-//! The wire format of a job, and the reading of an answer as a score.
+//! Writes a job as a question, and reads an answer as a score.
 //!
 //! A question is `{"id", "data_source", "solution_str", "ground_truth", "extra_info", "prompt"}`, with the
 //! names of verl's `compute_score`. An answer is a number, a bool, `{"score": x}` with optional `"acc"` (0 to
 //! 1, or a bool), `"pred"` and `"parts"` (numbers by name, like those of a rubric), or `{"error": "why"}`;
-//! other keys are ignored. Where an answer has no `acc`, it is the score if that is from 0 to 1, and
-//! otherwise 1 for a positive score and 0 for others.
+//! other keys are ignored. If an answer has no `acc`, its `acc` is the score if this is from 0 to 1;
+//! otherwise it is 1 for a positive score and 0 for a negative one.
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,8 @@ use crate::{Parts, RewardError, Score};
 
 /// Maximum number of characters of an answer that an error quotes.
 pub(super) const QUOTE_CHARS_MAX: usize = 200;
-/// Maximum number of characters of a prediction that are kept; it is shown to people and never scored again.
+/// Maximum number of characters that are kept of a prediction or of an error message. They are shown to
+/// people and never scored.
 const PRED_CHARS_MAX: usize = 1000;
 /// Maximum number of bytes of a code point in UTF-8.
 const CHAR_BYTES_MAX: usize = 4;
@@ -89,7 +90,7 @@ fn parts_of(parts: Option<&Value>) -> Option<Parts> {
     parts.iter().map(read).collect()
 }
 
-/// The error of an answer without a score; `reason` says what was expected.
+/// The error of an invalid answer; `reason` says what was expected.
 pub(super) fn nonsense(what: &str, reason: String, bytes: &[u8]) -> RewardError {
     RewardError::Nonsense { what: what.to_owned(), reason, quote: quote(bytes) }
 }

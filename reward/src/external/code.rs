@@ -8,20 +8,20 @@
 //! pass when all of them have run. Functions and assertions run with common names of the standard library
 //! imported, and with a `__name__` other than `__main__`.
 //!
-//! The score is 1 when all tests pass and 0 otherwise, and the first failure ends the job; with `continuous`
-//! it is the share of tests that pass. `acc` is 1 when all tests pass and 0 otherwise; `pred` names the first
-//! failure.
+//! The score is 1 when all tests pass and 0 otherwise, and the first failure ends the job. With `continuous`,
+//! the other tests run too, and the score is the share of tests that pass. `acc` is 1 when all tests pass and
+//! 0 otherwise; `pred` names the first failure.
 //!
 //! # Invariants
-//! - Every failure of a candidate is a score of 0. Only a failure before the candidate begins, which the
-//!   harness reports in its first line of output, is an error.
+//! - A failure of a candidate is never an error: the test counts as failed. Only a failure before the
+//!   candidate begins is an error. The first line that the harness prints shows that the candidate begins.
 //! - Expected outputs and results never enter the sandbox. A candidate does not pass by printing what it was
 //!   given, by exiting early with 0, or by ending the harness: a check passes only when the harness returns
 //!   the random number of this run.
 //!
 //! # Deliberately absent
 //! Only Python is supported. Assertions are not secret: they run in the candidate's interpreter, where it can
-//! find them. Comparison allows no tolerance for fractions and none for the order of lines.
+//! find them. The comparison has no tolerance for rounded numbers and none for the order of lines.
 
 mod candidate;
 mod cases;
@@ -229,7 +229,8 @@ fn no_turn(ended: &Ended) -> RewardError {
     RewardError::WorkerDied { what: WHAT.into(), how, stderr: ended.stderr.clone() }
 }
 
-/// The result of a test by the end of its run. `said` is standard output after the harness's first line.
+/// The result of a test, from the way its run ended. `said` is standard output after the harness's first
+/// line.
 fn verdict(case: &Case, ended: &Ended, said: &[u8], seal: &str) -> Verdict {
     match ended.how {
         How::TimedOut | How::Signalled(SIGXCPU) => return Verdict::TimedOut,
@@ -250,7 +251,7 @@ fn verdict(case: &Case, ended: &Ended, said: &[u8], seal: &str) -> Verdict {
     if is_right { Verdict::Passed } else { Verdict::Wrong }
 }
 
-/// The result of a test that exited with a status other than 0, by the last line of the traceback.
+/// The result of a test that exited with a status other than 0, from the last line of the traceback.
 fn crash(case: &Case, code: i32, stderr: &str) -> Verdict {
     let last = stderr.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     let name = last.split(':').next().unwrap_or_default();
@@ -284,8 +285,8 @@ fn same_text(printed: &[u8], expected: &str) -> bool {
     }
 }
 
-/// Draws unpredictable numbers, by which a harness proves that a check has run. No score depends on their
-/// values.
+/// Draws unpredictable numbers. The harness returns one to prove that a check has run. No score depends on
+/// their values.
 #[derive(Default)]
 struct Seals {
     state: RandomState,

@@ -1,4 +1,5 @@
-//! A reward that a command computes, by the JSON lines that [`super::processes`] describes.
+//! A reward that a command computes. The command reads and writes the JSON lines that [`super::processes`]
+//! describes.
 //!
 //! The words of the command are its program and arguments; they are not passed to a shell.
 
@@ -20,7 +21,7 @@ use crate::RewardError;
 pub struct CommandConfig {
     /// The program and its arguments.
     pub words: Vec<String>,
-    /// Its working directory; that of this process when absent.
+    /// The command's working directory; by default that of this process.
     #[serde(default)]
     pub directory: Option<PathBuf>,
     /// Variables that are added to the environment.
@@ -29,10 +30,10 @@ pub struct CommandConfig {
     /// The number of processes.
     #[serde(default = "settings::workers")]
     pub workers: usize,
-    /// The number of answers after which a worker is replaced.
+    /// A worker is replaced after this many answers.
     #[serde(default)]
     pub jobs_per_worker: Option<NonZeroU64>,
-    /// The address space of a worker, in MiB.
+    /// Maximum address space of a worker, in MiB.
     #[serde(default)]
     pub memory_mb: Option<u64>,
     /// Whether a worker prints `{"ready": true}` before it takes jobs.
@@ -76,7 +77,7 @@ impl CommandConfig {
     }
 }
 
-/// The pool that runs a command. `start` limits the handshake, where the command has one.
+/// The pool that runs a command. `start` is the time limit of the handshake, if the command has one.
 fn pool_spec(config: &CommandConfig, start: Duration) -> PoolSpec {
     let program = config.words.first().map_or("", String::as_str);
     PoolSpec {

@@ -38,30 +38,32 @@ pub struct ExternalConfig {
     /// A Python function.
     #[serde(deserialize_with = "short_or_table")]
     pub python: Option<PythonConfig>,
-    /// A command that speaks JSON lines.
+    /// A command that reads and writes JSON lines.
     #[serde(deserialize_with = "short_or_table")]
     pub command: Option<CommandConfig>,
     /// A reward server.
     #[serde(deserialize_with = "short_or_table")]
     pub http: Option<HttpConfig>,
-    /// A language model that judges.
+    /// A language model that judges responses.
     pub judge: Option<JudgeConfig>,
     /// Unit tests of the code in a response.
     pub code: Option<CodeConfig>,
-    /// Jobs at a time; where absent, as many as there are workers, or 64 for a server.
+    /// Maximum number of jobs at a time; by default the number of workers, or 64 for a server.
     pub concurrency: Option<usize>,
-    /// Attempts a second; no limit when absent. Each job of a batch counts as one.
+    /// Maximum number of attempts per second; no limit when absent. Each job of a batch counts as one.
     pub per_second: Option<f64>,
-    /// Attempts after the first one, for errors that a later attempt may not meet.
+    /// Maximum number of attempts after the first one. Only errors that may be temporary lead to another
+    /// attempt.
     pub retries: u32,
     /// The time limit of one attempt, in seconds; it includes the wait for a worker. 0 means an equal share
     /// of the deadline, `deadline_s / (retries + 1)`, so that an attempt that hangs leaves time for the
     /// others. For `code`, whose tests have limits of their own, 0 means the whole deadline.
     pub attempt_s: f64,
-    /// The time limit of a job with all its attempts and pauses, in seconds. It counts from the moment at
-    /// which the guard admits the job.
+    /// The time limit of a job with all its attempts and pauses, in seconds. It counts from the job's first
+    /// attempt.
     pub deadline_s: f64,
-    /// The number of scores that the cache keeps, by the content of their jobs; 0 scores equal jobs again.
+    /// The number of scores that the cache keeps, by the content of their jobs; with 0, equal jobs are scored
+    /// again.
     pub cache_entries: usize,
     /// What happens to a job that has no score.
     pub on_failure: OnFailure,

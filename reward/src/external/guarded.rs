@@ -1,22 +1,23 @@
 //! The guard around a runner: it bounds concurrency, rate, attempts and time, and decides what a failure
 //! means.
 //!
-//! A job passes three stages. First the cache: equal jobs share one score, and a job waits for an equal job
-//! that is already being scored. Then one of `concurrency` permits. Then its attempts, each of which waits
-//! for the rate limit and calls the runner under the attempt's time limit. Only errors of the classes
-//! `Retryable` and `Backpressure` are tried again, after a pause that doubles each time, or after the pause
-//! that the server asked for. At the end [`OnFailure`] is applied.
+//! A job passes three stages. The first is the cache: equal jobs share one score, and a job waits for an
+//! equal job that is already being scored. In the second stage, the job waits for one of `concurrency`
+//! permits. The third is its attempts, each of which waits for the rate limit and calls the runner under the
+//! attempt's time limit. Only errors of the classes `Retryable` and `Backpressure` are tried again, after a
+//! pause that doubles each time, or after the pause that the server asked for. Finally, [`OnFailure`] is
+//! applied to a failure.
 //!
-//! The deadline counts from the moment at which the job has its permit and may ask, so a burst of jobs does
-//! not time out in the queue. A job without a permit keeps waiting as long as other jobs are answered. It
-//! fails when no job was answered for [`PATIENCE_DEADLINES`] deadlines. Both errors name what the job waited
-//! for.
+//! The deadline counts from the first attempt, after the waits for the permit and the rate limit, so a burst
+//! of jobs does not time out in the queue. A job before its first attempt keeps waiting as long as other jobs
+//! are answered. It fails when no job was answered for [`PATIENCE_DEADLINES`] deadlines. Both errors name
+//! what the job waited for.
 //!
 //! # Invariants
-//! - A job with a permit ends within `deadline`. A job without one ends when answers stop. Both end at once
-//!   when the token is cancelled.
+//! - A job ends within `deadline` of its first attempt. A job before its first attempt ends when answers
+//!   stop. Both end at once when the token is cancelled.
 //! - At most `concurrency` jobs are with the runner. A job keeps its permit during pauses, so a server in
-//!   trouble gets fewer questions and not more.
+//!   trouble gets fewer requests, not more.
 //! - Failures are never cached. When a job is dropped, an equal job that waits takes over.
 //!
 //! # Deliberately absent
@@ -43,11 +44,11 @@ use rate::RateLimit;
 
 /// The pause before the second attempt.
 const RETRY_PAUSE_FIRST: Duration = Duration::from_millis(100);
-/// The longest pause that doubling leads to.
+/// The longest pause after doubling.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// A waiting job fails after this many deadlines in which no job was answered. A job with a permit is
-/// answered within one deadline, or never.
+/// A waiting job fails after this many deadlines in which no job was answered. A job that has begun its first
+/// attempt is answered within one deadline, or never.
 const PATIENCE_DEADLINES: u32 = 2;
 
 /// What happens to a job that has no score.
@@ -83,17 +84,17 @@ impl OnFailure {
 /// The settings of [`Guarded`].
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Guard {
-    /// Jobs with the runner at a time, at least 1.
+    /// Maximum number of jobs that are with the runner at a time; at least 1.
     pub concurrency: usize,
-    /// Attempts a second; no limit when absent.
+    /// Maximum number of attempts per second; no limit when absent.
     pub per_second: Option<f64>,
-    /// Attempts after the first one.
+    /// Maximum number of attempts after the first one.
     pub retries: u32,
     /// The time limit of one attempt.
     pub attempt: Duration,
-    /// The time limit of a job with all its attempts and pauses, from its permit on.
+    /// The time limit of a job with all its attempts and pauses, from its first attempt on.
     pub deadline: Duration,
-    /// The number of scores that the cache keeps; 0 scores every job again.
+    /// The number of scores that the cache keeps; with 0, every job is scored again.
     pub cache_entries: usize,
     /// What happens to a job that has no score.
     pub on_failure: OnFailure,
@@ -106,7 +107,7 @@ pub(crate) struct Guarded {
     places: Semaphore,
     rate: Option<RateLimit>,
     cache: Option<Cache>,
-    /// When a job was answered last.
+    /// The time of the last answer.
     answered_at: Mutex<Option<Instant>>,
     token: CancellationToken,
 }
@@ -135,7 +136,7 @@ impl Guarded {
         }
     }
 
-    /// Ends when a job has waited too long for a permit; never ends for a job that has had one. Cancel-safe.
+    /// Ends when a job has waited too long for its first attempt; never ends after that attempt. Cancel-safe.
     async fn out_of_patience(&self, progress: &Progress) -> RewardError {
         let asked_at = Instant::now();
         let patience = self.guard.deadline.saturating_mul(PATIENCE_DEADLINES);
@@ -246,7 +247,7 @@ impl RewardRunner for Guarded {
     }
 }
 
-/// The stage that a job has reached, for the error at its deadline.
+/// The stage that a job has reached, for its error messages.
 #[derive(Default)]
 struct Progress(Mutex<Stage>);
 
@@ -266,7 +267,8 @@ impl Progress {
         self.0.lock().has_turn = true;
     }
 
-    /// The error of a job that has no permit yet; `None` where it has one.
+    /// The error of a job that has waited too long for its first attempt; `None` after that attempt has
+    /// begun.
     fn no_turn(&self, after: Duration) -> Option<RewardError> {
         let stage = self.0.lock();
         (!stage.has_turn).then_some(RewardError::NoTurn { after, waiting_for: stage.waiting_for })

@@ -12,7 +12,7 @@
 //!   configured server.
 //!
 //! # Deliberately absent
-//! Requests have no time limits of their own; the guard has them.
+//! Requests have no time limits of their own; the guard limits their time.
 
 mod batch;
 
@@ -159,7 +159,7 @@ impl Endpoint {
             return if is_cut { Err(too_long()) } else { Ok(bytes) };
         }
         let retry_after = retry_after(&response);
-        // The body of a refusal is for people only, so it may fail to arrive.
+        // The body of a refusal is for people only, so an error while it is read is ignored.
         let words =
             self.read(response, REFUSAL_BYTES_MAX).await.map_or_else(|_| Vec::new(), |(bytes, _)| bytes);
         Err(RewardError::Refused {
@@ -170,7 +170,7 @@ impl Endpoint {
         })
     }
 
-    /// Reads at most `most` bytes of a body; the flag says whether there were more.
+    /// Reads at most `most` bytes of a body; the flag says whether the body has more.
     async fn read(&self, mut response: Response, most: usize) -> Result<(Vec<u8>, bool), RewardError> {
         let mut bytes = Vec::new();
         while let Some(piece) = response.chunk().await.map_err(|error| self.unreachable(&error))? {

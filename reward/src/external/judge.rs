@@ -1,8 +1,9 @@
-//! A reward that a language model decides (LLM as a judge), over the chat completions of the OpenAI protocol.
+//! A reward from a language model that judges responses (LLM as a judge), by chat completions of the OpenAI
+//! protocol.
 //!
-//! Templates make the messages from a job. A regular expression with one group reads the judge's answer; its
-//! last match counts, because judges reason before they decide. The text of the group is a word with a
-//! configured score, or a number in a range that is scaled to 0..1.
+//! Templates turn a job into messages. A regular expression with one group reads the judge's answer; its last
+//! match counts, because judges reason before they decide. The text of the group is a word with a configured
+//! score, or a number in a range that is scaled to 0..1.
 //!
 //! A verdict that cannot be read is [`RewardError::Nonsense`], of class `Fault`. It is not tried again,
 //! because a judge tends to repeat its answer; `on_failure` decides what happens to the sample.

@@ -2,23 +2,23 @@
 //! or by unit tests of the code in a response.
 //!
 //! A [`RewardRunner`] scores one job. [`ExternalConfig::build`] makes the runner that a recipe configures and
-//! wraps it in a guard (`guarded.rs`), which bounds concurrency, rate, attempts and time. A runner that
-//! hangs, answers nonsense or dies therefore costs samples and never the step.
+//! wraps it in a guard (`guarded.rs`), which bounds concurrency, rate, attempts and time. So a runner that
+//! hangs, answers nonsense or dies can fail samples, but cannot block a step.
 //!
 //! # Invariants
 //! - Dropping a runner's future cancels its work: the connection is closed, or the busy worker process is
 //!   killed with its process group.
-//! - A job that a guard has admitted ends within its deadline, in a score or in an error.
+//! - A job that has begun its first attempt ends within its deadline, with a score or an error.
 //! - Answers, queues, restarts, retries, processes and the cache are bounded by named constants or by
 //!   settings.
-//! - A score that leaves this module is finite in 32 bits and its `acc` is a share; see
+//! - A score that leaves this module is finite in 32 bits, and its `acc` is between 0 and 1; see
 //!   [`crate::invariants::score_is_sound`].
 //!
 //! # Deliberately absent
 //! There is no TLS, because the binary has none. Reward functions and commands run without a sandbox, because
 //! they are the user's own code; only the code that a model has written runs in one (`sandbox.rs`). There are
-//! no metrics, because callers count fates. Virtual time is not supported: real sockets and processes do not
-//! wait for a paused clock.
+//! no metrics, because callers count the fates of samples. Virtual time is not supported: real sockets and
+//! processes do not wait for a paused clock.
 
 mod answer;
 mod code;
@@ -53,29 +53,29 @@ pub use python::PythonConfig;
 pub use sandbox::SandboxChoice;
 pub use short_form::{ShortForm, short_or_table};
 
-/// One response that an external reward scores. Cheap to clone.
+/// One response that an external reward scores. It is cheap to clone.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RewardJob {
     /// The whole response.
     pub response: Arc<str>,
     /// The right answer.
     pub ground_truth: Arc<str>,
-    /// Where the row comes from.
+    /// The name of the row's data source.
     pub data_source: Arc<str>,
-    /// The prompt as the model saw it.
+    /// The prompt that the model was given.
     pub prompt: Arc<str>,
     /// The row's other fields; null when there are none.
     pub extra: Arc<Value>,
 }
 
 impl RewardJob {
-    /// A hash of all fields: equal jobs have equal hashes, and different jobs differ up to collisions of 128
-    /// bits.
+    /// A hash of all fields: equal jobs have equal hashes, and different jobs have different ones, apart from
+    /// collisions of 128 bits.
     pub fn content_hash(&self) -> u128 {
         let extra = self.extra.to_string();
         let mut hasher = Xxh3Default::new();
         for text in [&self.response, &self.ground_truth, &self.data_source, &self.prompt, extra.as_str()] {
-            // The length comes first; otherwise different splits of one text would hash alike.
+            // The length comes first; otherwise different splits of one text would have equal hashes.
             hasher.update(&(text.len() as u64).to_le_bytes());
             hasher.update(text.as_bytes());
         }
@@ -90,8 +90,8 @@ pub trait RewardRunner: Send + Sync + 'static {
     /// Cancel-safe: dropping the future cancels the work of this job only.
     fn score<'a>(&'a self, job: &'a RewardJob) -> BoxFuture<'a, Result<Score, RewardError>>;
 
-    /// Checks, without a job, that jobs can be scored. A run calls it before its first step; this also starts
-    /// workers that take long to start. The only time limit is the runner's own limit for a start.
+    /// Checks, without a job, that jobs can be scored. A run calls this before its first step. Workers that
+    /// take long to start are started by it. The only time limit is the runner's own limit for a start.
     ///
     /// Cancel-safe.
     fn check(&self) -> BoxFuture<'_, Result<(), RewardError>> {

@@ -1,32 +1,33 @@
-//! A pool of worker processes that speak JSON lines.
+//! A pool of worker processes that read and write JSON lines.
 //!
 //! # The protocol
-//! A worker reads one question a line from its standard input and writes one answer a line to its standard
-//! output, one job at a time, in UTF-8. A question is `{"id": 7, "data_source": "..", "solution_str": "..",
-//! "ground_truth": "..", "extra_info": .., "prompt": ".."}`. An answer is a number or a bool, or `{"id": 7,
-//! "score": x, "acc": y, "pred": "z"}` where only `score` is required, or `{"id": 7, "error": "why"}`, after
-//! which the worker continues. Empty lines are skipped. Errors quote the last lines of standard error. With a
-//! handshake, a worker first prints `{"ready": true}`, or `{"fatal": "why"}` when no worker could ever score.
-//! A worker should exit at the end of its input.
+//! A worker reads one question per line from its standard input and writes one answer per line to its
+//! standard output, in UTF-8. It scores one job at a time. A question is `{"id": 7, "data_source": "..",
+//! "solution_str": "..", "ground_truth": "..", "extra_info": .., "prompt": ".."}`. An answer is a number or a
+//! bool, or `{"id": 7, "score": x, "acc": y, "pred": "z"}` where only `score` is required, or `{"id": 7,
+//! "error": "why"}`, after which the worker continues. Empty lines are skipped. Errors quote the last lines
+//! of standard error. With a handshake, a worker first prints `{"ready": true}`, or `{"fatal": "why"}` when
+//! no worker could ever score. A worker should exit at the end of its input.
 //!
 //! # How it works
 //! A slot is the right to one process; there are `workers` slots. A job waits for an idle worker or for a
-//! free slot, whichever comes first. A task of its own starts a worker and puts it into the idle queue, so a
-//! slow start survives the job that asked for it. A busy worker belongs to its job: when the job is dropped
-//! the worker is dropped too, because its answer would be read as that of the next job.
+//! free slot, whichever comes first. A separate task starts each worker and puts it into the idle queue, so a
+//! start continues even when the job that requested it is dropped. A busy worker belongs to its job: when the
+//! job is dropped, the worker is dropped too, because its late answer would be read as the answer to the next
+//! job.
 //!
 //! # Invariants
-//! - At most `workers` processes of the pool live at a time, each in a process group of its own with the
-//!   processes that it has started. A slot is free again only after its process was killed and waited for.
-//! - At most two workers get the same job. Doubling pauses separate starts in a row without an answer, and
-//!   after [`DEATHS_IN_A_ROW_MAX`] deaths (or two for each worker, if that is more) jobs are refused, except
-//!   for one start at a time.
-//! - When the pool is dropped or its token is cancelled, every process group is killed; the tracker waits for
-//!   that.
+//! - At most `workers` worker processes run at a time. Each has its own process group, which contains the
+//!   processes that it starts. A slot is free again only after its process was killed and waited for.
+//! - At most two workers get the same job. After each death in a row without an answer, the pause before the
+//!   next start doubles. After [`DEATHS_IN_A_ROW_MAX`] such deaths (or two per worker, if that is more) jobs
+//!   are refused, and only one start at a time tests whether workers survive again.
+//! - When the pool is dropped or its token is cancelled, every process group is killed. The tracker has tasks
+//!   that wait for these processes to end.
 //!
 //! # Deliberately absent
-//! A worker scores one job at a time. Memory limits exist on Linux only. Processes that have left their group
-//! are not searched for.
+//! No worker scores several jobs at a time. Memory limits exist on Linux only. Processes that have left their
+//! group are not searched for.
 
 mod worker;
 
@@ -50,15 +51,15 @@ use crate::tasks;
 use crate::{RewardError, Score};
 use worker::{Death, Ended, LINE_BYTES_MAX, StartError, Worker};
 
-/// The deaths in a row without an answer after which jobs are refused.
+/// Jobs are refused after this many deaths in a row without an answer, or two per worker if that is more.
 const DEATHS_IN_A_ROW_MAX: u32 = 8;
-/// The workers that get a job before it fails.
+/// Maximum number of workers that get the same job before it fails.
 const WORKERS_PER_JOB_MAX: usize = 2;
 /// The pause before the start that follows the first death.
 const START_PAUSE_FIRST: Duration = Duration::from_millis(20);
 /// The longest pause before a start.
 const START_PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Maximum number of doublings of the pause; the longest pause is reached before.
+/// Maximum number of doublings of the pause; the longest pause is reached earlier.
 const DOUBLINGS_MAX: u32 = 16;
 
 /// The settings of a pool.
@@ -68,17 +69,18 @@ pub(crate) struct PoolSpec {
     pub what: String,
     /// The program and its arguments.
     pub words: Vec<String>,
-    /// The working directory; that of this process when absent.
+    /// The working directory; by default that of this process.
     pub directory: Option<PathBuf>,
     /// Variables that are added to this process's environment.
     pub env: BTreeMap<String, String>,
     /// The number of processes, at least 1.
     pub workers: usize,
-    /// The time limit of a start with a handshake; workers have no handshake when absent.
+    /// The time limit of a start with a handshake; when absent, workers have no handshake.
     pub handshake: Option<Duration>,
-    /// The number of answers after which a worker is replaced, against leaks.
+    /// A worker is replaced after this many answers, which limits leaks.
     pub jobs_per_worker: Option<NonZeroU64>,
-    /// The address space of a worker (`RLIMIT_AS`), in bytes; set right after its start. Linux only.
+    /// Maximum address space of a worker (`RLIMIT_AS`), in bytes. It is set right after the start, on Linux
+    /// only.
     pub memory_bytes: Option<u64>,
 }
 
@@ -107,7 +109,7 @@ struct Health {
     unloadable: Option<RewardError>,
 }
 
-/// What a waiting job found.
+/// What a waiting job has found.
 enum Found {
     Idle(Box<Worker>),
     Slot(OwnedSemaphorePermit),
@@ -116,10 +118,11 @@ enum Found {
     Closed,
 }
 
-/// The meaning of an answer line for the worker that wrote it.
+/// An answer line after it was read.
 enum Line {
     Answer(Result<Score, RewardError>),
-    /// The line answers another question, so the next lines of this worker cannot be assigned to their jobs.
+    /// The line is not JSON or answers another question, so the next lines of this worker cannot be assigned
+    /// to their jobs.
     OutOfStep(RewardError),
 }
 
@@ -259,7 +262,7 @@ impl Pool {
         }
     }
 
-    /// Starts a worker in a task. The receiver gets an error only; a worker that starts goes to the idle
+    /// Starts a worker in a task. The receiver gets only an error; a worker that has started goes to the idle
     /// queue.
     fn start(self: &Arc<Self>, slot: OwnedSemaphorePermit) -> oneshot::Receiver<RewardError> {
         if !self.is_watched.swap(true, Ordering::Relaxed) {
@@ -279,7 +282,7 @@ impl Pool {
             };
             match started {
                 Ok(worker) => pool.give_back(worker),
-                // Sending fails only when the job was dropped; the next job meets the error itself.
+                // Sending fails only when the job was dropped; the next job will meet the error itself.
                 Err(error) => drop(failed.send(error)),
             }
         });
@@ -309,8 +312,8 @@ impl Pool {
         }
     }
 
-    /// Makes a worker idle. A worker that has reached its number of answers, has printed more than answers,
-    /// or returns after the end of the pool is dropped instead.
+    /// Makes a worker idle. A worker that has reached its number of answers, has printed anything besides
+    /// answers, or returns after the end of the pool is dropped instead.
     fn give_back(&self, worker: Worker) {
         let is_spent = self.spec.jobs_per_worker.is_some_and(|most| worker.answers() >= most.get());
         if is_spent || !worker.is_quiet() {

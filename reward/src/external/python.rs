@@ -37,7 +37,8 @@ pub struct PythonConfig {
     /// The Python interpreter to run.
     #[serde(default = "settings::interpreter")]
     pub interpreter: String,
-    /// Its working directory, where Python looks for modules first; that of this process when absent.
+    /// The interpreter's working directory, where Python looks for modules first; by default that of this
+    /// process.
     #[serde(default)]
     pub directory: Option<PathBuf>,
     /// Directories that precede those of `PYTHONPATH`.
@@ -49,13 +50,13 @@ pub struct PythonConfig {
     /// The number of processes.
     #[serde(default = "settings::workers")]
     pub workers: usize,
-    /// The number of answers after which a worker is replaced.
+    /// A worker is replaced after this many answers.
     #[serde(default)]
     pub jobs_per_worker: Option<NonZeroU64>,
-    /// The address space of a worker, in MiB.
+    /// Maximum address space of a worker, in MiB.
     #[serde(default)]
     pub memory_mb: Option<u64>,
-    /// The time limit of a start with its imports, in seconds.
+    /// The time limit of a start, imports included, in seconds.
     #[serde(default = "settings::start_s")]
     pub start_s: f64,
 }
@@ -100,7 +101,8 @@ impl PythonConfig {
     }
 }
 
-/// The pool that runs a function. `start` limits the import; `inherited_path` is this process's `PYTHONPATH`.
+/// The pool that runs a function. `start` is the time limit of a start; `inherited_path` is this process's
+/// `PYTHONPATH`.
 fn pool_spec(config: &PythonConfig, start: Duration, inherited_path: Option<&str>) -> PoolSpec {
     let words = [&config.interpreter, "-u", "-c", WORKER, &config.function].map(str::to_owned);
     let mut env = config.env.clone();

@@ -1,32 +1,32 @@
 //! Runs untrusted Python programs in processes that can harm neither this process nor the host.
 //!
-//! There are three levels of isolation. [`Sandbox::find`] runs a trial of each on the host and takes the
-//! strongest that works.
+//! There are three levels of isolation. [`Sandbox::find`] tries them on the host, strongest first, and takes
+//! the first whose trial succeeds.
 //!
 //! | | `bubblewrap`, `namespaces` | `limits` |
 //! |---|---|---|
-//! | time | all processes are killed at the deadline | likewise, but a process that hides from an unprivileged caller may stay |
+//! | time | all processes are killed at the deadline | likewise, but a process that hides from an unprivileged caller may survive |
 //! | memory, processor, open files | limits of each process | limits of each process |
-//! | processes | a limit for each candidate | with a user of its own likewise; else a limit for all of the caller's user |
+//! | processes | a limit for each candidate | a limit for each candidate that has its own user; otherwise a limit for all processes of the caller's user |
 //! | output | the process is killed at the limit | the process is killed at the limit |
-//! | files | it reads the system's and its own, and writes to memory of a limited size | whatever its user may |
-//! | network | none | all |
+//! | files | a candidate reads the system's files and its own, and writes to memory of a limited size | all that its user may access |
+//! | network | none | unrestricted |
 //! | environment | a few fixed variables | a few fixed variables |
 //!
-//! A caller that is `root` gives every candidate a user of its own that owns no files (`users.rs`). Other
-//! callers run candidates as their own user, in user namespaces where the host has them.
+//! If this process runs as `root`, every candidate gets a user of its own that owns no files (`users.rs`).
+//! Otherwise candidates run as the user of this process, in user namespaces where the host supports them.
 //!
 //! # Invariants
 //! - Dropping a run kills it; its directory and its permit are released only after its processes are gone.
-//! - A level is used only after a successful trial; `auto` alone falls back to a weaker one, and logs a
-//!   warning.
+//! - A level is used only after a successful trial. Only `auto` falls back to a weaker level; it logs a
+//!   warning when that level is `limits`.
 //! - The failure of a candidate is never an error; the failure of a sandbox always is.
 //!
 //! # Deliberately absent
 //! There are no control groups: memory is limited for each process, so a candidate can use `processes` times
-//! the limit. System calls are not filtered, so a vulnerability of the kernel is one of the sandbox. Only
-//! Linux is supported. A process that has changed its session, environment and directory is not found where
-//! the candidate has neither a namespace nor a user of its own.
+//! the limit. System calls are not filtered, so a vulnerability of the kernel is also a vulnerability of the
+//! sandbox. Only Linux is supported. If a candidate has neither a namespace nor a user of its own, a process
+//! that has changed its session, environment and directory is not found.
 
 mod command_line;
 mod interpreter;
@@ -59,7 +59,7 @@ use users::Users;
 pub(super) use place::Place;
 pub(super) use process::{Ended, How};
 
-/// The `PATH` on which the commands of the sandbox are looked for.
+/// The `PATH` in which the commands of the sandbox are searched.
 const TOOLS_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// The name of the sandbox in errors.
 const WHAT: &str = "sandbox";
@@ -76,7 +76,7 @@ const COUNTED_APART_SINCE: (u32, u32) = (5, 14);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SandboxChoice {
-    /// The first of the others that works on this host; the run logs a warning where that is `limits`.
+    /// The first of the following that works on this host; a warning is logged if that is `limits`.
     #[default]
     Auto,
     /// Namespaces made by the command `bwrap`.
@@ -90,15 +90,15 @@ pub enum SandboxChoice {
 /// The limits of one run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limits {
-    /// Wall-clock time, from its first output on.
+    /// Wall-clock time, counted from the first output.
     pub(super) time: Duration,
-    /// The address space of each process.
+    /// The address space of each process, in bytes.
     pub(super) memory_bytes: u64,
-    /// Standard output and standard error together.
+    /// Bytes of standard output and standard error together.
     pub(super) output_bytes: usize,
     /// Processes and threads at a time.
     pub(super) processes: usize,
-    /// Bytes of a file; in namespaces the bytes of all files.
+    /// Bytes of a file; in namespaces, the bytes of all files in one of the writable directories.
     pub(super) file_bytes: u64,
 }
 
@@ -223,9 +223,9 @@ impl Sandbox {
         self.cage.program()
     }
 
-    /// Runs the interpreter with `-c` and `arguments` until it ends, until its time is over, which counts
-    /// from its first output, or until `end`; then cleans up. Errors are failures of the sandbox itself.
-    /// Cancel-safe: a dropped run is killed and cleaned up.
+    /// Runs the interpreter with `-c` and `arguments` and then cleans up. The run ends when the interpreter
+    /// exits, when its time (counted from its first output) is over, or at `end`. Errors are failures of the
+    /// sandbox itself. Cancel-safe: a dropped run is killed and cleaned up.
     pub(super) async fn run(
         &self,
         place: &Place,
@@ -267,8 +267,7 @@ impl Sandbox {
         run.finish(input, times, output_bytes).await.map_err(broken)
     }
 
-    /// How the remaining processes of a candidate are recognised; `None` where ending the namespace ends them
-    /// all.
+    /// How the remaining processes of a candidate are recognised; `None` if they all end with the namespace.
     fn mark(&self, place: &Place, mark: &str) -> Option<Mark> {
         match (place.user(), self.cage.level) {
             (Some(user), _) => Some(Mark::User(user)),
@@ -327,8 +326,8 @@ impl Level {
     }
 }
 
-/// The variants to try, strongest first: a level, and whether candidates are kept from making user
-/// namespaces. Old hosts cannot do the latter, and neither can `bwrap` for `root`.
+/// The variants to try, strongest first: a level, and whether candidates are prevented from creating user
+/// namespaces. Old hosts cannot prevent that, and neither can `bwrap` when it runs as `root`.
 fn strongest_first(choice: SandboxChoice, is_privileged: bool) -> Vec<(Level, bool)> {
     let mut all = vec![
         (Level::Bubblewrap, true),
@@ -354,7 +353,7 @@ fn is_privileged() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Checks that the trial ran apart from the host.
+/// Checks that the trial was isolated from the host.
 fn apart(sight: &Sight) -> Result<(), String> {
     if sight.sees {
         return Err("it can read the host's files".to_owned());

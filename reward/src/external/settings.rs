@@ -47,7 +47,8 @@ pub(super) fn count(key: &'static str, value: usize, most: usize) -> Result<usiz
     Err(RewardError::Misconfigured { key, expected: "a number of at least 1", found })
 }
 
-/// The value of the environment variable `name`; `None` where the recipe names none.
+/// The value of the environment variable `name`; `None` if the recipe names no variable. A variable that is
+/// unset or empty is an error.
 pub(super) fn api_key(key: &'static str, name: Option<&str>) -> Result<Option<String>, RewardError> {
     let Some(name) = name else { return Ok(None) };
     match std::env::var(name) {
@@ -60,7 +61,7 @@ pub(super) fn api_key(key: &'static str, name: Option<&str>) -> Result<Option<St
     }
 }
 
-/// Checks a memory limit; only Linux has one.
+/// Checks a memory limit, which only Linux supports.
 pub(super) fn check_memory(key: &'static str, memory_mb: Option<u64>) -> Result<(), RewardError> {
     let Some(memory_mb) = memory_mb else { return Ok(()) };
     if memory_mb == 0 || !cfg!(target_os = "linux") {

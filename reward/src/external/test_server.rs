@@ -1,4 +1,4 @@
-//! A server for tests, on a real socket, whose answers the test decides.
+//! A server for tests, on a real socket. The test decides its answers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,11 +14,11 @@ use tokio_util::task::TaskTracker;
 use super::RewardJob;
 
 pub(super) enum Reply {
-    /// Status, further header lines, body.
+    /// An answer: the status, further header lines and the body.
     Say(u16, &'static str, Vec<u8>),
     /// The server never answers, and counts when the client disconnects.
     Hang,
-    /// The connection is closed without a word.
+    /// The connection is closed without an answer.
     Close,
 }
 
@@ -31,7 +31,7 @@ impl Reply {
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) requests: AtomicUsize,
-    /// Clients that disconnected from a request without an answer.
+    /// The number of clients that disconnected from a request without an answer.
     pub(super) left: AtomicUsize,
 }
 

@@ -1,12 +1,13 @@
-//! Outside gates: gates that another process decides, asked by the protocols of [`crate::external`].
+//! Outside gates: another process decides whether a group passes. It is asked by a protocol of
+//! [`crate::external`].
 //!
-//! The question is that of an external reward, but about a group: `solution_str` is empty, and `extra_info`
-//! is `{"rewards": [..], "accs": [..], "truncated": [..], "tokens": [..], "row": the data set's}`. A positive
-//! score lets the group pass.
+//! The question has the form of an external reward's question, but is about a group: `solution_str` is empty,
+//! and `extra_info` is `{"rewards": [..], "accs": [..], "truncated": [..], "tokens": [..], "row": ..}`, where
+//! `row` has the other fields of the data set's row. A positive score lets the group pass.
 //!
 //! An outside gate costs more than all other gates together. So it is asked only about groups that may still
-//! be accepted: those that all gates before it pass, and those that only yielding gates reject, because it
-//! may reject them for good.
+//! be accepted: groups that all gates before it pass, and groups that only yielding gates reject. The latter
+//! are asked about because an outside gate may reject them for good.
 
 use std::sync::Arc;
 
@@ -29,9 +30,9 @@ pub(super) struct Outside {
 pub struct GateRow {
     /// The right answer.
     pub ground_truth: Arc<str>,
-    /// Where the row comes from.
+    /// The name of the row's data source.
     pub data_source: Arc<str>,
-    /// The prompt as the model saw it.
+    /// The prompt that the model was given.
     pub prompt: Arc<str>,
     /// The row's other fields.
     pub row: Value,
@@ -62,8 +63,8 @@ impl Gates {
     }
 
     /// Asks the outside gates about a group. The result is the rejection by the first gate that does not
-    /// yield, or else by the first that does. [`Rejection::of_both`] combines it with the result of
-    /// [`Self::check`]. An error comes from a runner whose `on_failure` has been applied already.
+    /// yield, or else by the first gate that does. [`Rejection::of_both`] combines it with the result of
+    /// [`Self::check`]. An error is that of a runner, after its `on_failure` was applied.
     ///
     /// Cancel-safe: dropping the future cancels the question.
     pub async fn ask(

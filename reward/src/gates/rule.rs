@@ -9,13 +9,13 @@ use crate::{FilterMetric, GroupFilter, RewardError};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "gate", rename_all = "snake_case", deny_unknown_fields)]
 pub enum GateRule {
-    /// The largest and the smallest value must differ by more than `tolerance`. With 0 the rule decides like
-    /// [`crate::GroupFilter`], with its reasons. It measures the difference.
+    /// The largest and the smallest value must differ by more than `tolerance`. With 0 the rule makes the
+    /// decisions of [`crate::GroupFilter`], with its reasons. The measured value is the difference.
     Variance {
         /// The values whose variance counts.
         #[serde(default)]
         metric: FilterMetric,
-        /// 0 or more.
+        /// The tolerance, 0 or more.
         #[serde(default)]
         tolerance: f64,
     },
@@ -31,14 +31,14 @@ pub enum GateRule {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         max: Option<f64>,
     },
-    /// The group must have at least this many valid samples.
+    /// The group must have a minimum number of valid samples.
     MinSamples {
-        /// 1 or more.
+        /// The number of samples, 1 or more.
         samples: usize,
     },
-    /// At most this share of the responses is cut off at the token limit.
+    /// At most a given share of the responses may be cut off at the token limit.
     Truncated {
-        /// From 0 to 1.
+        /// The largest share that passes, from 0 to 1.
         share_max: f64,
     },
     /// The mean length of responses, in tokens, must lie in a range.
@@ -115,13 +115,13 @@ fn values<'a>(metric: FilterMetric, group: &GroupView<'a>) -> &'a [f32] {
     }
 }
 
-/// Not a number for an empty list.
+/// The mean; NaN for an empty list.
 fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     let count = values.len() as f64;
     values.sum::<f64>() / count
 }
 
-/// The largest less the smallest; 0 for an empty list and for infinities that are all the same.
+/// The largest value less the smallest; 0 for an empty list and for equal infinities.
 fn spread(values: &[f32]) -> f64 {
     let wide = || values.iter().map(|value| f64::from(*value));
     let (least, most) = (wide().fold(f64::INFINITY, f64::min), wide().fold(f64::NEG_INFINITY, f64::max));

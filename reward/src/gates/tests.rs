@@ -12,7 +12,7 @@ fn one(rule: serde_json::Value) -> Gates {
     gates(json!({"gates": [rule]}))
 }
 
-/// A group whose rewards are its accs, with nothing cut off and a token per sample.
+/// Checks a group whose rewards equal its accs, with no truncated sample and one token per sample.
 fn check(gates: &Gates, accs: &[f32]) -> Result<(), Rejection> {
     let (truncated, tokens) = (vec![false; accs.len()], vec![1; accs.len()]);
     gates.check(&GroupView { accs, rewards: accs, truncated: &truncated, tokens: &tokens })

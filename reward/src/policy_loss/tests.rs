@@ -16,10 +16,10 @@ fn assert_near(got: f64, wanted: f64) {
 #[test]
 fn each_bound_holds_on_its_side_only() {
     assert_near(of_token(1.0, 2.0).loss, -2.0);
-    // A good token gains nothing above 1.28, and is not held back below 0.8.
+    // For a positive advantage, the ratio is clipped above 1.28 and not below 0.8.
     assert_near(of_token(1.5, 1.0).loss, -1.28);
     assert_near(of_token(0.5, 1.0).loss, -0.5);
-    // A bad one gains nothing below 0.8, hurts above 1.28, and at most ten times.
+    // For a negative advantage, the ratio is clipped below 0.8 and not above 1.28, but counts as at most 10.
     assert_near(of_token(0.5, -1.0).loss, 0.8);
     assert_near(of_token(1.5, -1.0).loss, 1.5);
     assert_near(of_token(50.0, -1.0).loss, 10.0);
@@ -33,7 +33,7 @@ fn clipped_tokens_are_counted_where_they_are_clipped() {
     assert_near(of_token(50.0, 1.0).clip_fraction_lower, 0.0);
 }
 
-/// A token of loss -1, then two of loss -3 and one that does not count.
+/// A sequence with a token of loss -1, and one with two tokens of loss -3 and a masked token.
 fn two_sequences(aggregation: Aggregation) -> f64 {
     let even = [0.0; 3];
     let short = Sequence { old_log_prob: &even[..1], log_prob: &even[..1], advantages: &[1.0], mask: &[1.0] };

@@ -6,9 +6,9 @@
 //! because a model that corrects itself does so later in the response. Letters are A to J in either case;
 //! other contents such as `\boxed{42}` are skipped.
 //!
-//! A small letter that words follow ("the answer is a prime") is an article and not a choice, and an I ("my
-//! answer is: I chose B") is a pronoun. With a bracket or another mark after the letter ("the answer is a) a
-//! prime"), or with "option" or "choice" before it, it is a choice.
+//! A lower-case letter before a word ("the answer is a prime") is not a choice but an article, and an I
+//! before a word ("my answer is: I chose B") is a pronoun. A letter with a bracket or another mark after it
+//! ("the answer is a) a prime"), or with "option" or "choice" before it, is a choice.
 //!
 //! # Deliberately absent
 //! The text of an option does not count in place of its letter, because the row does not map texts to
@@ -27,7 +27,7 @@ use crate::python_text::{is_space, strip};
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Choice;
 
-/// A word of one letter in upper case.
+/// The upper-case letter that is also a word.
 const PRONOUN: char = 'I';
 
 /// Characters that may surround a letter.
@@ -50,7 +50,7 @@ static STATED: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(pattern).expect("a constant pattern compiles")
 });
 
-/// The letter that `text` is, in upper case.
+/// The letter in upper case, if `text` is one letter from A to J.
 fn letter_of(text: &str) -> Option<char> {
     let mut chars = text.chars();
     let letter = chars.next()?.to_ascii_uppercase();
@@ -67,7 +67,7 @@ fn last_boxed(response: &str) -> Option<(usize, char)> {
     Some((letter.start(), letter_of(letter.as_str())?))
 }
 
-/// Whether a letter before `rest` is the article or the pronoun of a sentence that goes on.
+/// Whether the sentence continues in `rest`, so that the letter before it is an article or a pronoun.
 fn goes_on(rest: &str) -> bool {
     rest.trim_start_matches([' ', '\t']).starts_with(char::is_alphanumeric)
 }
@@ -78,7 +78,7 @@ fn last_stated(response: &str) -> Option<(usize, char)> {
         let rest = &response[letter.end()..];
         let may_be_word = captures.get(1).is_none()
             && letter.as_str().starts_with(|c: char| c.is_ascii_lowercase() || c == PRONOUN);
-        // The boundary of the pattern knows ASCII only; here "É" after a letter makes it a word.
+        // The word boundary of the pattern is ASCII only; this check also finds words such as "AÉ".
         let is_word = rest.starts_with(char::is_alphanumeric);
         let is_article = may_be_word && goes_on(rest);
         (!is_word && !is_article).then(|| letter_of(letter.as_str()).map(|found| (letter.start(), found)))?

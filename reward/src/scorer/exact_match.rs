@@ -17,8 +17,8 @@ pub struct ExactMatch {
     pub ignore_white_space: bool,
     /// Compares without ASCII punctuation, which is Python's `string.punctuation`.
     pub ignore_punctuation: bool,
-    /// The marker whose last occurrence the answer follows; a response without it has no answer. `None` takes
-    /// the whole response.
+    /// The answer is the text after the last occurrence of this marker; a response without the marker has no
+    /// answer. With `None`, the answer is the whole response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
 }

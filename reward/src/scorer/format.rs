@@ -1,5 +1,5 @@
-//! `format`: checks that a response follows a sequence of tags, such as `<think>...</think>` and then an
-//! answer (DeepSeek-R1, Guo et al. 2025, section 2.2.2).
+//! `format`: checks that a response is a sequence of tags, such as `<think>...</think>` and then an answer
+//! (DeepSeek-R1, Guo et al. 2025, section 2.2.2).
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ pub const TAG_BYTES_MAX: usize = 64;
 /// with only white space before and between them, and with an answer that is not empty; otherwise 0. `pred`
 /// is the answer.
 ///
-/// The default is one `<think>...</think>` and then a text.
+/// The default is `<think>...</think>` and then a text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Format {
@@ -26,7 +26,7 @@ pub struct Format {
     /// only white space may follow.
     pub trailing_answer: bool,
     /// Whether the prompt ends with the opening of the first tag, as some chat templates do; the response
-    /// must not repeat it.
+    /// must not repeat this opening.
     pub opened_by_prompt: bool,
 }
 

@@ -6,10 +6,10 @@ use super::{Score, ScoreInput, Scorer};
 use crate::RewardError;
 use crate::python_text::tail;
 
-/// The code points at the end of a response that are read.
+/// The number of code points at the end of a response that are read.
 const TAIL: usize = 300;
 
-/// The number that counts.
+/// Selects the number of a response that counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Gsm8kMethod {
@@ -23,11 +23,11 @@ pub enum Gsm8kMethod {
 /// Compares the number with the ground truth as text; scores 1 or 0.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Gsm8k {
-    /// The number that counts.
+    /// Selects the number of a response that counts.
     pub method: Gsm8kMethod,
 }
 
-/// The longest run of `[0-9.,]+`, with a minus before it, at the start of `text`.
+/// The longest run of `[0-9.,]+`, with an optional minus before it, at the start of `text`.
 fn number_at(text: &str) -> Option<&str> {
     let sign = usize::from(text.starts_with('-'));
     let digits = text[sign..].bytes().take_while(|byte| matches!(byte, b'0'..=b'9' | b'.' | b',')).count();
@@ -40,7 +40,8 @@ impl Gsm8k {
         let end = tail(response, TAIL);
         match self.method {
             Gsm8kMethod::Strict => {
-                // The search runs from the right: the first marker that a number follows is the last one.
+                // The search runs from the right, so the first result is the last marker with a number behind
+                // it.
                 let mut found = end
                     .rmatch_indices("#### ")
                     .filter_map(|(at, marker)| number_at(&end[at + marker.len()..]));

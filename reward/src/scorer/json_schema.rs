@@ -1,16 +1,16 @@
 //! `json_schema`: checks that the response is JSON that a schema accepts.
 //!
-//! The document is the text after the last "```json", up to the closing fence; without such a fence it is the
-//! whole response. The schema comes from the configuration, or else from the row's ground truth.
+//! The document is the text after the last "```json", up to the closing fence. Without such a fence it is the
+//! whole response. The schema comes from the configuration or, without one, from the row's ground truth.
 //!
-//! The keywords are a subset of JSON Schema 2020-12; [`schema`] lists them. Another keyword is an error: if
+//! The keywords are a subset of JSON Schema 2020-12; [`schema`] lists them. Any other keyword is an error. If
 //! it were ignored, documents that the schema forbids would be rewarded.
 //!
 //! # Deliberately absent
 //! Formats, conditions (`if`) and references to other documents are not supported. No validation library is
-//! used: a check must end in bounded time for every document that a model writes, and recursive references in
-//! branches double the time with every level of the document. The available libraries have no budget of steps
-//! against that.
+//! used: a check must end in bounded time for every document that a model writes, but recursive references in
+//! branches can double the time with every level of the document. The available libraries do not limit the
+//! steps of a check.
 
 mod schema;
 

@@ -6,7 +6,7 @@
 //!
 //! # Deliberately absent
 //! There is no lower bound: an empty response has the full score here, and other parts of a rubric must score
-//! it. Lengths are not counted in tokens, because a scorer gets text; [`crate::Overlong`] counts tokens.
+//! it. A scorer sees only text, so it does not count tokens; [`crate::Overlong`] does.
 
 use std::f64::consts::PI;
 
@@ -26,14 +26,15 @@ pub enum Ramp {
     Cosine,
 }
 
-/// Scores 1 up to `target`, 0 from `max` on, and a ramp between them; `acc` equals the score.
+/// Scores 1 up to `target` and 0 from `max` on; between them the score falls on a ramp. `acc` equals the
+/// score.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Length {
     /// Maximum number of code points that have the full score.
     pub target: usize,
-    /// The fewest code points that score 0. Where it equals `target`, a response of that length has the full
-    /// score.
+    /// The smallest number of code points that scores 0. If it equals `target`, a response of that length has
+    /// the full score.
     pub max: usize,
     /// The shape of the falling score.
     #[serde(default)]

@@ -26,7 +26,7 @@ fn first_char(text: &str) -> Result<(char, &str), Exception> {
     Ok((first, &text[first.len_utf8()..]))
 }
 
-/// `\frac12` as `\frac{1}{2}`.
+/// Rewrites `\frac12` as `\frac{1}{2}`.
 fn brace_fractions(text: &str) -> Result<String, Exception> {
     let mut parts = text.split("\\frac");
     let mut result = parts.next().unwrap_or("").to_owned();
@@ -37,7 +37,7 @@ fn brace_fractions(text: &str) -> Result<String, Exception> {
             result.push_str(part);
             continue;
         }
-        // Where a single character follows, the reference returns the whole text unchanged.
+        // If only one character follows, the reference returns the whole text unchanged.
         let Ok((denominator, rest)) = first_char(rest) else { return Ok(text.to_owned()) };
         result.extend(['{', numerator, '}']);
         if denominator == '{' {
@@ -50,7 +50,7 @@ fn brace_fractions(text: &str) -> Result<String, Exception> {
     Ok(result)
 }
 
-/// `\sqrt2` as `\sqrt{2}`.
+/// Rewrites `\sqrt2` as `\sqrt{2}`.
 fn brace_roots(text: &str) -> Result<String, Exception> {
     let mut parts = text.split("\\sqrt");
     let mut result = parts.next().unwrap_or("").to_owned();
@@ -83,7 +83,7 @@ fn is_canonical_integer(text: &str) -> bool {
     }
 }
 
-/// `1/2` as `\frac{1}{2}`, for integers.
+/// Rewrites `1/2` as `\frac{1}{2}`, for integers.
 fn slash_to_fraction(text: String) -> String {
     match text.split_once('/') {
         Some((a, b)) if is_canonical_integer(a) && is_canonical_integer(b) => format!("\\frac{{{a}}}{{{b}}}"),

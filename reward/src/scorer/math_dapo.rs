@@ -11,9 +11,9 @@ use super::{Score, ScoreInput, Scorer};
 use crate::RewardError;
 use crate::python_text::{is_digit, strip, tail};
 
-/// The code points at the end of a response that are read.
+/// The number of code points at the end of a response that are read.
 const TAIL: usize = 300;
-/// The last code points in which a box is looked for.
+/// The number of code points at the end in which a box is searched.
 const BOX_TAIL: usize = 100;
 const INVALID: &str = "[INVALID]";
 
@@ -21,7 +21,7 @@ const INVALID: &str = "[INVALID]";
 struct Rule {
     from: &'static str,
     to: &'static str,
-    /// See [`characters`].
+    /// The [`characters`] of `from`.
     needs: u128,
 }
 
@@ -46,7 +46,7 @@ const fn removed(word: &'static str) -> Rule {
     replaced(word, "")
 }
 
-/// Every rule and every scanner needs one of these characters; a plain number has none.
+/// Every rule and every scanner needs one of these characters. A plain number contains none of them.
 const REWRITABLE: u128 = characters("abcdefghijklmnopqrstuvwxyz \\${\"");
 
 /// Replaced in this order.
@@ -115,7 +115,8 @@ pub enum Variant {
     #[default]
     #[serde(rename = "2025")]
     V2025,
-    /// In a response without "Answer:", the last `\boxed{}` of the last 100 code points counts, as text.
+    /// In a response without "Answer:", the last `\boxed{}` in the last 100 code points counts, compared as
+    /// text.
     #[serde(rename = "2026")]
     V2026,
 }
@@ -125,7 +126,7 @@ pub enum Variant {
 pub struct MathDapo {
     /// The version of the scorer.
     pub variant: Variant,
-    /// Compares the last `\boxed{}` of the last 100 code points, as text.
+    /// Whether only the last `\boxed{}` in the last 100 code points counts, compared as text.
     pub strict_box: bool,
 }
 
@@ -157,7 +158,8 @@ fn rewritten(answer: &str) -> String {
     text
 }
 
-/// Removes commas between digits, and white space at both ends.
+/// Removes the commas of a text that has only digits and commas. From other texts it removes white space at
+/// both ends.
 fn finished(text: &str) -> String {
     let mut digits = text.chars().filter(|c| *c != ',').peekable();
     if digits.peek().is_some() && digits.all(is_digit) {
@@ -166,7 +168,7 @@ fn finished(text: &str) -> String {
     strip(text).to_owned()
 }
 
-/// The text after the last "Answer:", in normal form; [`INVALID`] where there is none.
+/// The text after the last "Answer:", in normal form; [`INVALID`] if there is none.
 fn answer_in(end: &str) -> String {
     normalize(marker::last_answer(end).unwrap_or(INVALID))
 }
@@ -176,15 +178,15 @@ fn boxed_in(end: &str) -> Option<&str> {
 }
 
 impl MathDapo {
-    /// Whether the answer is right, and the answer.
+    /// Returns whether the answer is right, and the answer.
     fn judged(&self, end: &str, truth: &str) -> (bool, Option<String>) {
         let as_text = |boxed: &str| (boxed == truth, Some(boxed.to_owned()));
         if self.strict_box {
             return boxed_in(end).map_or((false, None), as_text);
         }
         let pred = answer_in(end);
-        // The reference tests for this word and not for a missing answer, so it also falls back for a model
-        // that answers "[INVALID]". The text of the box is then compared as it is, not in normal form.
+        // The reference tests for this word and not for a missing answer, so the box also counts if a model
+        // answers "[INVALID]". The text of the box is compared as it is, not in normal form.
         if self.variant == Variant::V2026
             && pred == INVALID
             && let Some(boxed) = boxed_in(end)

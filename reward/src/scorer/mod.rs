@@ -1,4 +1,4 @@
-//! Scorers: of verifiable answers, of the form of a response, and weighted sums of these.
+//! Scorers of verifiable answers, scorers of the form of a response, and weighted sums of scorers.
 
 mod boxed;
 mod choice;
@@ -48,19 +48,19 @@ pub struct ScoreInput<'a> {
     pub response: &'a str,
     /// The right answer.
     pub ground_truth: &'a str,
-    /// Where the row comes from.
+    /// The name of the row's data source.
     pub data_source: &'a str,
     /// The row's other fields.
     pub extra: Option<&'a serde_json::Value>,
 }
 
-/// The unweighted scores of a rubric's parts by name; each is a column of its own.
+/// The unweighted scores of a rubric's parts by name; each has a column of its own.
 pub type Parts = BTreeMap<Arc<str>, f64>;
 
 /// The score of a response.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Score {
-    /// The reward before shaping; its range is the scorer's.
+    /// The reward before shaping; its range depends on the scorer.
     pub score: f64,
     /// 1 for a right answer and 0 for a wrong one; for scorers of form, the degree to which the form is kept.
     pub acc: f64,
@@ -69,7 +69,8 @@ pub struct Score {
     /// The scores of a [`Rubric`]'s parts; empty for other scorers.
     #[serde(default, skip_serializing_if = "Parts::is_empty")]
     pub parts: Parts,
-    /// The reason of the verdict, from [`MathEquiv`], also as the part of a rubric that decides its `acc`.
+    /// The reason of the verdict of [`MathEquiv`]. A rubric has the reason of the part that decides its
+    /// `acc`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
 }
@@ -86,8 +87,8 @@ pub trait Scorer: Send + Sync + 'static {
     /// The name of the scorer in recipes.
     fn name(&self) -> &'static str;
 
-    /// The number of code points at the end of a response that decide its score; `None` when all do. Callers
-    /// may leave the rest undecoded.
+    /// The number of code points at the end of a response that decide its score; `None` when all of them do.
+    /// Callers may leave the rest undecoded.
     fn tail_code_points(&self) -> Option<usize>;
 
     /// Scores a response. An error is due to the row, never to the response.
@@ -103,7 +104,7 @@ pub enum ScorerConfig {
         /// "2025" or "2026".
         #[serde(default)]
         variant: Variant,
-        /// Only the last `\boxed{}` counts, as text.
+        /// Whether only the last `\boxed{}` counts, compared as text.
         #[serde(default)]
         strict_box: bool,
     },
@@ -122,10 +123,10 @@ pub enum ScorerConfig {
         /// The method for rows that go to [`Gsm8k`].
         #[serde(default)]
         method: Gsm8kMethod,
-        /// Of the rows that go to [`MathDapo`].
+        /// The variant for rows that go to [`MathDapo`].
         #[serde(default)]
         variant: Variant,
-        /// Of the rows that go to [`MathDapo`].
+        /// `strict_box` for rows that go to [`MathDapo`].
         #[serde(default)]
         strict_box: bool,
     },
@@ -151,7 +152,7 @@ const NAMES: &str = "math_dapo, gsm8k, math, math_equiv, routed, choice, exact_m
                      repetition, rubric";
 
 impl ScorerConfig {
-    /// The scorer `name` with its default options; an error where the scorer has options without defaults.
+    /// The scorer `name` with its default options. A scorer that has options without defaults is an error.
     pub fn from_name(name: &str) -> Result<Self, RewardError> {
         match name {
             "math_dapo" => Ok(Self::MathDapo { variant: Variant::default(), strict_box: false }),

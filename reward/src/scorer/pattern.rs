@@ -1,4 +1,4 @@
-//! `regex`: checks that a pattern matches in the response, or that the text it matches is the ground truth.
+//! `regex`: checks that a pattern matches in the response, or that the matched text equals the ground truth.
 //!
 //! Patterns have the syntax of the `regex` crate: no look-around and no back-references, so every search
 //! takes time linear in the text. Only the first match counts, because finding all of them can take quadratic
@@ -11,9 +11,9 @@ use super::{Score, ScoreInput, Scorer};
 use crate::RewardError;
 use crate::python_text::strip;
 
-/// Bytes of the longest pattern.
+/// Maximum number of bytes of a pattern.
 pub const PATTERN_BYTES_MAX: usize = 4096;
-/// Maximum number of bytes of a compiled pattern, which also bound the time per code point.
+/// Maximum number of bytes of a compiled pattern; this also bounds the time per code point.
 pub const COMPILED_BYTES_MAX: usize = 1 << 20;
 
 /// The options of [`Pattern`].
@@ -52,7 +52,7 @@ pub(super) fn compile(pattern: &str) -> Result<Regex, RewardError> {
 }
 
 impl Pattern {
-    /// Compiles the pattern; an error names it and the reason.
+    /// Compiles the pattern; an error names the pattern and the reason.
     pub fn new(config: &PatternConfig) -> Result<Self, RewardError> {
         let regex = compile(&config.pattern)?;
         let groups = regex.captures_len();

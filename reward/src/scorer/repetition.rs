@@ -1,8 +1,8 @@
 //! `repetition`: a penalty for repeated n-grams
 //! (in the manner of Yeo et al. 2025, "Demystifying Long Chain-of-Thought Reasoning").
 //!
-//! The share of repeated n-grams is `1 - distinct / all`; the penalty is that share times the factor. N-grams
-//! are compared whole and not by hashes that may collide, so the result is exact.
+//! The share of repeated n-grams is `1 - distinct / all`, and the penalty is this share times the factor. The
+//! result is exact, because n-grams are compared as a whole and not by hashes, which may collide.
 
 use std::collections::{HashMap, HashSet};
 
@@ -26,8 +26,8 @@ pub enum RepetitionUnit {
     CodePoints,
 }
 
-/// Scores from 0, when no n-gram occurs twice, down towards `-factor`; `acc` is the share of distinct
-/// n-grams.
+/// Scores 0 when no n-gram occurs twice, and down to almost `-factor` for more repetitions; `acc` is the
+/// share of distinct n-grams.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Repetition {
@@ -35,7 +35,7 @@ pub struct Repetition {
     pub n: usize,
     /// The unit of an n-gram.
     pub unit: RepetitionUnit,
-    /// The penalty of a text in which everything is repeated, from 0 to [`WEIGHT_MAX`].
+    /// The penalty that a text approaches when all of its n-grams are equal, from 0 to [`WEIGHT_MAX`].
     pub factor: f64,
 }
 
@@ -45,7 +45,7 @@ impl Default for Repetition {
     }
 }
 
-/// Words as numbers: equal words have equal numbers.
+/// Numbers the words of a text: equal words get equal numbers.
 fn numbered_words(text: &str) -> Vec<u32> {
     let mut numbers: HashMap<&str, u32> = HashMap::new();
     let words = text.split(is_space).filter(|word| !word.is_empty());
@@ -98,7 +98,7 @@ impl Scorer for Repetition {
 
     fn score(&self, input: &ScoreInput<'_>) -> Result<Score, RewardError> {
         let share = self.share(input.response);
-        // A subtraction and not a negation, so that no penalty is 0 and not -0.
+        // A negation would turn a penalty of 0 into -0.
         Ok(Score { score: 0.0 - share * self.factor, acc: 1.0 - share, ..Score::default() })
     }
 }

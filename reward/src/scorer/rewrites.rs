@@ -1,5 +1,5 @@
-//! The rewriting steps of normal forms: replacement of words, and the regular expressions of `math_dapo` as
-//! scanners that read the text once.
+//! The rewriting steps of normal forms: replacements of words, and the regular expressions of `math_dapo`,
+//! written as scanners that read the text once.
 //!
 //! A property test compares each scanner with its expression. A scanner costs a fraction of a regular
 //! expression with capture groups, and almost nothing on a text without the word that it looks for. All
@@ -18,7 +18,7 @@ pub(super) fn replace(text: &mut String, from: &str, to: &str) -> bool {
     is_there
 }
 
-/// `(.*?)(\$)(.*?)(\$)(.*)` to `$\3$`: of each line, the first formula.
+/// `(.*?)(\$)(.*?)(\$)(.*)` to `$\3$`: keeps only the first formula of each line that has one.
 pub(super) fn keep_first_formulas(text: &mut String) {
     if !text.contains('$') {
         return;
@@ -41,7 +41,7 @@ fn first_formula(line: &str) -> Option<&str> {
     rest.split_once('$').map(|(formula, _)| formula)
 }
 
-/// `(opener)(.*?)(\})` to `\2`: the shortest that closes.
+/// `(opener)(.*?)(\})` to `\2`: removes an opener and the first closing brace behind it on its line.
 pub(super) fn unwrap_shortest(text: &mut String, opener: &str) {
     unwrap(text, opener, |inside| match memchr2(b'}', b'\n', inside) {
         Some(at) if inside[at] == b'}' => Ok(at),
@@ -50,7 +50,7 @@ pub(super) fn unwrap_shortest(text: &mut String, opener: &str) {
     });
 }
 
-/// `(opener)(.*)(\})` to `\2`: the longest that closes.
+/// `(opener)(.*)(\})` to `\2`: removes an opener and the last closing brace behind it on its line.
 pub(super) fn unwrap_longest(text: &mut String, opener: &str) {
     unwrap(text, opener, |inside| {
         let line_end = memchr(b'\n', inside).unwrap_or(inside.len());
@@ -58,8 +58,9 @@ pub(super) fn unwrap_longest(text: &mut String, opener: &str) {
     });
 }
 
-/// `closing` finds the closing brace behind an opener, or else the end of the line, up to which no other
-/// opener can close either: that keeps the whole linear.
+/// Removes openers with their closing braces. `closing` finds the closing brace behind an opener, or returns
+/// the end of the line as an error. No other opener on that line can close either, so the line is skipped and
+/// the time stays linear.
 fn unwrap(text: &mut String, opener: &str, closing: impl Fn(&[u8]) -> Result<usize, usize>) {
     let finder = memmem::Finder::new(opener);
     let mut rewritten = String::new();
@@ -81,7 +82,7 @@ fn unwrap(text: &mut String, opener: &str, closing: impl Fn(&[u8]) -> Result<usi
     replace_unless_whole(text, rewritten, rest.len());
 }
 
-/// What follows a command and has no braces yet.
+/// The arguments of a command that have no braces yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bare {
     /// `([^{])`.
@@ -105,7 +106,7 @@ impl Bare {
     }
 }
 
-/// `command` and its bare arguments as `command{a}` or `command{a}{b}`.
+/// Rewrites `command` and its bare arguments as `command{a}` or `command{a}{b}`.
 pub(super) fn brace_bare(text: &mut String, command: &str, bare: Bare) {
     let finder = memmem::Finder::new(command);
     let mut rewritten = String::new();
@@ -122,7 +123,8 @@ pub(super) fn brace_bare(text: &mut String, command: &str, bare: Bare) {
     replace_unless_whole(text, rewritten, rest.len());
 }
 
-/// Sets `text` to `rewritten` and its own last `rest` bytes; a text that nothing was found in stays as it is.
+/// Sets `text` to `rewritten` followed by the last `rest` bytes of `text`. If `rest` is the whole text,
+/// nothing was found and `text` stays as it is.
 fn replace_unless_whole(text: &mut String, mut rewritten: String, rest: usize) {
     if rest == text.len() {
         return;

@@ -1,11 +1,11 @@
-//! `rubric`: a weighted sum of other scorers, each of which also has a column of its own.
+//! `rubric`: a weighted sum of other scorers, each of which also gets a column of its own.
 //!
 //! The score is the sum of `weight * score` over the parts; weights are not normalised. One part decides
 //! `acc` and `pred`, so form or length do not affect a filter by `acc`. An error of any part is an error of
 //! the rubric.
 //!
 //! # Deliberately absent
-//! A rubric contains no rubrics; multiply their weights out instead.
+//! A rubric cannot contain rubrics; multiply the weights out instead.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -40,9 +40,9 @@ pub struct RubricConfig {
 /// unknown keys.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RubricPart {
-    /// The column.
+    /// The name of the part and of its column.
     pub name: String,
-    /// May be negative.
+    /// The weight, which may be negative.
     pub weight: f64,
     /// The scorer and its options.
     #[serde(flatten)]
@@ -51,9 +51,9 @@ pub struct RubricPart {
 
 /// One part, ready to score.
 pub struct Part {
-    /// The column.
+    /// The name of the part and of its column.
     pub name: Arc<str>,
-    /// May be negative.
+    /// The weight, which may be negative.
     pub weight: f64,
     /// The scorer.
     pub scorer: Arc<dyn Scorer>,

@@ -1,13 +1,13 @@
-//! The scorer of answers that a model searched for, as verl scores rows of the sources `searchR1_*`
-//! (Jin et al. 2025, "Search-R1"): exact match after normalising.
+//! The scorer for rows of the sources `searchR1_*` (Jin et al. 2025, "Search-R1"), in which a model searches
+//! for its answer. As in verl, answers are normalised and must then match exactly.
 //!
 //! The answer is the content of the last `<answer>..</answer>`. It is right when its normal form equals that
 //! of one of the ground truths: lower case, without ASCII punctuation, without the words "a", "an" and "the",
-//! with single spaces. A right answer in a response with more than ten opening or closing tags scores a
-//! quarter.
+//! with single spaces. A right answer scores 0.25 if the response has more than ten opening tags or more than
+//! ten closing tags.
 //!
-//! The ground truth is the JSON `{"target": ..}`, where the target is a text or a list of texts; or such a
-//! list alone; or any other text as it is.
+//! The ground truth is the JSON `{"target": ..}`, where the target is a text or a list of texts; or a JSON
+//! list of texts alone; or any other text, which is taken as it is.
 //!
 //! # Deliberately absent
 //! Python's `\b` next to combining marks is not reproduced: words here consist of the letters and digits of
@@ -21,12 +21,12 @@ use crate::python_text::{is_space, strip};
 
 const OPEN: &str = "<answer>";
 const CLOSE: &str = "</answer>";
-/// Maximum number of tags of either kind that a response may have without a reduced score.
+/// Maximum number of opening tags, and of closing tags, in a response without a reduced score.
 const TAGS_MAX: usize = 10;
 const SCORE_WITH_MANY_TAGS: f64 = 0.25;
 const ARTICLES: &[&str] = &["a", "an", "the"];
 
-/// Scores 1, a quarter or 0; `acc` says whether the answer is right.
+/// Scores 1, 0.25 or 0; `acc` is 1 for a right answer and otherwise 0.
 pub(super) fn score(input: &ScoreInput<'_>) -> Score {
     let Some(answer) = last_answer(input.response) else { return Score::default() };
     let found = normal(answer);

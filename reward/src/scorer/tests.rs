@@ -173,7 +173,8 @@ fn adversarial_latex_takes_linear_time() {
             let score = score_of(scorer.as_ref(), text, text);
             let took = started();
             invariants::score_is_sound(&score).unwrap();
-            // Debug builds on a loaded machine: far above linear time's cost, far below quadratic's.
+            // The limit is far above linear time and far below quadratic time, for debug builds on a loaded
+            // machine.
             assert!(took < Duration::from_secs(4), "{} took {took:?} on {piece:?}", scorer.name());
         }
     }

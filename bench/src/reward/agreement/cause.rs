@@ -1,14 +1,14 @@
 //! The causes of disagreements between `math_equiv` and `math-verify`.
 //!
-//! A rule checks how the answer came from the truth and how `math-verify` read the answer, so that it
-//! explains only the cases that it was written for.
+//! Each rule checks how the answer was made from the truth and how `math-verify` read the two, so it explains
+//! only the cases for which it was written.
 
 use rolldock_reward::scorer::math_equiv::{Reason, Verdict};
 
 use super::pairs::{Kind, Pair};
 use crate::reward::peer::Said;
 
-/// A cause of disagreements, each with one side that is wrong by construction.
+/// A cause of disagreements. In each disagreement one side is wrong by construction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Cause {
     Rounding,
@@ -45,7 +45,7 @@ impl Cause {
     }
 }
 
-/// The cause of a disagreement, if a rule knows it.
+/// The cause of a disagreement; `None` if no rule explains it.
 pub(super) fn of(pair: &Pair, ours: Verdict, theirs: &Said) -> Option<Cause> {
     let both = [&theirs.answer, &theirs.truth];
     let is_float = both.iter().any(|read| read.starts_with("Float "));

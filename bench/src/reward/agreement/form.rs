@@ -1,14 +1,14 @@
-//! The form of an answer, as far as a perturbation of it needs to know it. None of this code comes from the
-//! scorer.
+//! The form of an answer, in as much detail as making other answers from it needs. This code is independent
+//! of the scorer.
 
 /// How an answer is written.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Form {
     /// `-1,234.50`
     Number(Number),
-    /// `\frac{3}{4}`, `\frac34`, with a minus or without.
+    /// `\frac{3}{4}` or `\frac34`, with or without a minus.
     Fraction(Fraction),
-    /// `(1, 2)`, `[1, 2)`: more than one item between brackets of one depth.
+    /// `(1, 2)` or `[1, 2)`: more than one item in one pair of brackets.
     Bracketed { open: char, close: char, items: Vec<String> },
     /// `1, 2`
     List(Vec<String>),
@@ -20,13 +20,13 @@ pub(super) enum Form {
     Other,
 }
 
-/// A decimal number without separators of thousands.
+/// A decimal number; thousands separators are removed.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Number {
     pub(super) is_negative: bool,
-    /// The digits; at least one.
+    /// The digits before the point; at least one.
     pub(super) digits: String,
-    /// Digits after the point.
+    /// The digits after the point.
     pub(super) decimals: String,
 }
 
@@ -48,7 +48,7 @@ impl Number {
             return None;
         }
         let digits = if digits.is_empty() { "0" } else { digits };
-        // `1, 2` and `1,2` are lists; groups of three are thousands.
+        // `1, 2` and `1,2` are lists; commas before groups of three digits separate thousands.
         let mut groups = unsigned.unwrap_or(answer).split('.').next()?.split(',').skip(1);
         let is_thousands =
             groups.all(|group| group.strip_prefix("\\!").map_or(group, str::trim_start).len() == 3);
@@ -75,7 +75,7 @@ impl Number {
         self.signed(self.is_negative)
     }
 
-    /// With `separator` between groups of three digits.
+    /// The number with `separator` between groups of three digits.
     pub(super) fn grouped(&self, separator: &str) -> String {
         let mut written = String::new();
         for (index, digit) in self.digits.chars().enumerate() {
@@ -120,7 +120,7 @@ impl Fraction {
         format!("{}{}/{}", self.sign(), self.top, self.bottom)
     }
 
-    /// The number as a decimal with every digit, if the digits end.
+    /// The number as an exact decimal, if it has one of at most nine places.
     pub(super) fn decimal(&self) -> Option<String> {
         const PLACES_MAX: u32 = 9;
         let scaled = |places| u128::from(self.top) * 10_u128.pow(places);
@@ -141,7 +141,7 @@ impl Fraction {
     }
 }
 
-/// A digit, or digits in braces.
+/// Reads a digit, or digits in braces; returns the number and the rest.
 fn argument(text: &str) -> Option<(u64, &str)> {
     let text = text.trim_start();
     let (digits, rest) = match text.strip_prefix('{') {
@@ -151,7 +151,7 @@ fn argument(text: &str) -> Option<(u64, &str)> {
     Some((digits.parse().ok()?, rest))
 }
 
-/// The parts between commas outside of all brackets and braces.
+/// Splits a text at the commas outside of brackets and braces.
 fn items(inside: &str) -> Vec<String> {
     let (mut depth, mut start, mut parts) = (0_i32, 0, Vec::new());
     for (at, character) in inside.char_indices() {
@@ -201,7 +201,7 @@ impl Form {
         let (open, close) = (bare.chars().next(), bare.chars().last());
         let (Some(open @ ('(' | '[')), Some(close @ (')' | ']'))) = (open, close) else { return Self::Other };
         let inside = items(&bare[1..bare.len() - 1]);
-        // `(1,2) \cup (3,4)` begins and ends with brackets, too.
+        // `(1,2) \cup (3,4)` also begins and ends with brackets.
         if inside.len() < 2 || !inside.iter().all(|item| is_nested(item)) {
             return Self::Other;
         }

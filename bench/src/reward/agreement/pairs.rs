@@ -140,7 +140,7 @@ struct Pairs<'a> {
 impl Pairs<'_> {
     fn add(&mut self, kind: Kind, answer: impl Into<String>) {
         let answer = answer.into();
-        // An answer that equals the truth, such as a reversed palindrome, has no other value.
+        // An answer that equals the truth, such as a reversed palindrome, does not test anything.
         if kind == Kind::Same || answer != self.truth {
             self.pairs.push(Pair { kind, answer, truth: self.truth.to_owned() });
         }
@@ -269,7 +269,7 @@ impl Pairs<'_> {
     }
 }
 
-/// Finds the first plus outside of all brackets and braces, and moves the part before it to the end.
+/// Moves the part before the first plus outside of brackets and braces to the end.
 fn commuted(text: &str) -> Option<String> {
     let is_other = ["=", "<", ">", "\\in", "\\cup", "\\pm", "\\begin"].iter().any(|sign| text.contains(sign));
     let mut depth = 0_i32;
@@ -284,7 +284,7 @@ fn commuted(text: &str) -> Option<String> {
     (!is_other).then(|| format!("{rest} {sign}{first}"))
 }
 
-/// `2\sqrt{3}` as `\sqrt{12}`.
+/// Rewrites `2\sqrt{3}` as `\sqrt{12}`.
 fn root_inside(text: &str) -> Option<String> {
     let (factor, rest) = text.split_once("\\sqrt{")?;
     let radicand: u64 = rest.strip_suffix('}')?.parse().ok()?;
@@ -292,7 +292,8 @@ fn root_inside(text: &str) -> Option<String> {
     Some(format!("\\sqrt{{{}}}", factor.checked_pow(2)?.checked_mul(radicand)?))
 }
 
-/// An interval as an inequality. `(1, 2)` may be a point and `[1, 2]` a list, so they have no inequality.
+/// Writes an interval as an inequality. `(1, 2)` may be a point and `[1, 2]` a list, so they have no
+/// inequality.
 fn inequality(open: char, close: char, first: &str, last: &str) -> Option<String> {
     let above = if open == '[' { "\\le" } else { "<" };
     let below = if close == ']' { "\\le" } else { "<" };
@@ -321,7 +322,7 @@ fn off_by_one_in_last(items: &[String]) -> Option<Vec<String>> {
     Some(before.iter().cloned().chain([off_by_one(last)?]).collect())
 }
 
-/// Adds one to the first whole number in it, or to the last digit of a decimal.
+/// Adds one to the first number in a text; for a decimal, to its last digit.
 fn off_by_one(text: &str) -> Option<String> {
     let start = text.find(|c: char| c.is_ascii_digit())?;
     let is_number = |c: char| c.is_ascii_digit() || c == '.';

@@ -1,4 +1,4 @@
-//! The two tables: how the verdicts compare by kind of pair, and why they differ.
+//! The two tables: the verdicts by kind of pair, and the causes of disagreements.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use comfy_table::{Table, presets};
 use super::Judged;
 use super::cause::Cause;
 
-/// Examples that are printed for a cause.
+/// Number of examples that are printed for a cause.
 const EXAMPLES: usize = 2;
 
 /// The data sets in the order in which they were judged.
@@ -25,7 +25,7 @@ fn markdown(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Str
     table.to_string()
 }
 
-/// Numbers of pairs of each data set, by how the answer was made.
+/// The numbers of pairs of each data set, by how the answer was made.
 pub(super) fn by_kind(judged: &[Judged]) -> String {
     let header = [
         "data set",
@@ -79,7 +79,7 @@ pub(super) fn by_cause(judged: &[Judged]) -> String {
             theirs if ours == 0 => format!("theirs ({theirs})"),
             theirs => format!("ours in {ours}, theirs in {theirs}"),
         };
-        // One of the first and one of the last, so that they have different answers.
+        // The examples are far apart, so that their answers are likely to differ.
         let step = (all.len() / EXAMPLES).max(1);
         let examples = all.iter().step_by(step).take(EXAMPLES);
         let examples = examples.map(|it| format!("`{}` for `{}`", it.pair.answer, it.pair.truth));

@@ -29,8 +29,8 @@ fn names_and_estimators_agree() {
 
 #[test]
 fn whitening_by_hand() {
-    // Less the groups' means: 0.5, -0.5 and 1, -1, 0. Their mean is 0, their squares add up to 2.5 over 5 -
-    // 1.
+    // Without the means of the groups, the rewards are 0.5, -0.5 and 1, -1, 0. Their mean is 0. The sum of
+    // their squares is 2.5, which is divided by 5 - 1.
     let groups: [&[f32]; 2] = [&[1.0, 0.0], &[3.0, 1.0, 2.0]];
     let estimator = Estimator::ReinforcePlusPlusBaseline { epsilon: 0.0 };
     let deviation = 0.625_f64.sqrt();
@@ -43,7 +43,8 @@ fn whitening_by_hand() {
 
 #[test]
 fn whitening_over_tokens_by_hand() {
-    // 0.5 three times and -0.5 once: mean 0.25, squares 3 * 0.0625 + 0.5625 = 0.75 over 4 - 1.
+    // 0.5 counts three times and -0.5 once. The mean is 0.25; the sum of squares 3 * 0.0625 + 0.5625 = 0.75
+    // is divided by 4 - 1.
     let groups: [&[f32]; 1] = [&[1.0, 0.0]];
     let estimator = Estimator::ReinforcePlusPlusBaseline { epsilon: 0.0 };
     assert_eq!(estimator.of_batch_by_tokens(&groups, &[&[3, 1]]), [vec![0.5, -1.5]]);
@@ -71,7 +72,7 @@ fn tokens_of_the_policy_have_the_advantage() {
     assert!(expand(1.0, &[]).is_empty());
 }
 
-/// Rewards in steps of a sixteenth, so that a constant added to them is exact.
+/// Rewards in steps of a sixteenth, so that adding a constant to them is exact.
 fn groups() -> impl Strategy<Value = Vec<Vec<f32>>> {
     let reward = (-32_i8..=32).prop_map(|sixteenths| f32::from(sixteenths) / 16.0);
     prop::collection::vec(prop::collection::vec(reward, 2..12), 1..8)
@@ -120,14 +121,13 @@ proptest! {
         prop_assert!(mean.abs() <= 1e-5, "mean {}", mean);
         let is_flat = groups.iter().all(|rewards| rewards.windows(2).all(|pair| pair[0] == pair[1]));
         let expected = if is_flat { 0.0 } else { 1.0 };
-        // The smallest variance that these rewards can have is 2.5e-5, next to which epsilon is not quite
-        // nothing.
+        // The smallest variance of these rewards is 2.5e-5, so the effect of epsilon is small but not zero.
         prop_assert!((variance.sqrt() - expected).abs() <= 1e-3, "deviation {}", variance.sqrt());
     }
 
     #[test]
     fn equal_lengths_weigh_as_samples_do(groups in groups(), length in 1_000_000_u32..2_000_000) {
-        // Only the unbiased count differs: one sample less against one token less.
+        // Only the unbiased count differs: it is one sample less, or one token less.
         let lengths: Vec<Vec<u32>> = groups.iter().map(|rewards| vec![length; rewards.len()]).collect();
         let lengths: Vec<&[u32]> = lengths.iter().map(Vec::as_slice).collect();
         let samples: usize = groups.iter().map(Vec::len).sum();

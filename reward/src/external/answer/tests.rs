@@ -93,7 +93,7 @@ proptest! {
     #[test]
     fn a_number_is_its_own_score(number in -3e38..3e38_f64) {
         let score = read(&serde_json::to_string(&number).unwrap()).unwrap().score;
-        // The reader of JSON may miss by the last bit, which is far below the 32 bits that trainers keep.
+        // The JSON parser may be wrong in the last bit, which is far below the 32 bits that trainers keep.
         prop_assert!((score - number).abs() <= 2.0 * f64::EPSILON * number.abs(), "{} is not {}", score, number);
     }
 }

@@ -2,14 +2,14 @@
 //!
 //! The program is the last fenced block that is marked as Python (`python`, `py` or `python3`, in any case).
 //! Without such a block it is the last block without a mark, and without any block it is the whole response.
-//! Marked blocks come first because models print the output of their program in unmarked blocks after it. A
-//! fence is a line that begins, after blanks, with at least three back-ticks; a line of at least as many
-//! back-ticks and nothing else closes it. A block that is not closed extends to the end.
+//! Marked blocks take precedence, because models show the output of their program in unmarked blocks after
+//! it. A fence is a line that begins, after blanks, with at least three back-ticks; a line of at least as
+//! many back-ticks and nothing else closes it. A block that is not closed extends to the end.
 
 const TICK: char = '`';
 const TICKS_MIN: usize = 3;
 
-/// The program in a response. Linear in its length.
+/// Finds the program in a response, in time linear in its length.
 pub(super) fn find(response: &str) -> &str {
     let (mut marked, mut unmarked) = (None, None);
     let mut open: Option<Fence<'_>> = None;
@@ -51,8 +51,8 @@ impl<'a> Fence<'a> {
     }
 }
 
-/// The number of back-ticks at the beginning of a line, and the first word after them; `None` for other
-/// lines.
+/// The number of back-ticks at the beginning of a line, and the first word after them; `None` if the line is
+/// not a fence.
 fn fence(line: &str) -> Option<(usize, &str)> {
     let text = line.trim();
     let rest = text.trim_start_matches(TICK);

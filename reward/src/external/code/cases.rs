@@ -2,19 +2,19 @@
 //!
 //! | shape | tests |
 //! |---|---|
-//! | `{"inputs": [..], "outputs": [..]}` | programs: standard input and output, one pair a test |
-//! | the shape above with `"fn_name"` | calls: a list of arguments, or a text of one JSON value a line, and the result |
-//! | `[{"input": .., "output": .., "testtype": ..}, ..]` | either, by `testtype`: `stdin`, or `functional` with `metadata.func_name` |
+//! | `{"inputs": [..], "outputs": [..]}` | programs: standard input and output, one pair per test |
+//! | the shape above with `"fn_name"` | calls: a list of arguments, or a text with one JSON value per line, and the result |
+//! | `[{"input": .., "output": .., "testtype": ..}, ..]` | programs or calls, by `testtype`: `stdin`, or `functional` with `metadata.func_name` |
 //! | `{"functional": ".."}` | one test: Python that runs after the candidate and fails by an exception |
-//! | `["assert ..", ..]` | one test each where all begin with `assert`; else one test of all lines |
+//! | `["assert ..", ..]` | one test each if all begin with `assert`; otherwise one test of all lines |
 //! | text with an `assert` in it | one test |
 //!
-//! A JSON string is parsed once more, because some data sets encode twice. Where the input or output of a
-//! program is a list of texts, these are its lines.
+//! A JSON string is parsed once more, because some data sets encode twice. If the input or output of a
+//! program is a list of texts, the texts are its lines.
 //!
 //! # Deliberately absent
 //! `unittest` and `pytest` are not supported: a test that ends the interpreter cannot be distinguished from a
-//! candidate that does.
+//! candidate that ends it.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -23,7 +23,7 @@ use crate::RewardError;
 
 /// Maximum number of tests of a row.
 pub(super) const CASES_MAX: usize = 1 << 14;
-/// Maximum number of layers of JSON strings.
+/// Maximum number of layers of JSON: a JSON string, and the JSON in it.
 const LAYERS_MAX: usize = 2;
 /// The name of the field in errors.
 const WHAT: &str = "ground_truth";
@@ -43,7 +43,7 @@ pub(super) enum Case {
     Call {
         /// The name of the function.
         name: String,
-        /// A JSON list.
+        /// The arguments as a JSON list.
         arguments: Box<RawValue>,
         /// The expected result.
         expected: Box<RawValue>,
@@ -127,7 +127,7 @@ fn of_list(list: Vec<Box<RawValue>>) -> Result<Vec<Case>, String> {
         let texts = texts.map_err(|error| error.to_string())?;
         return Ok(match texts.iter().all(|text| text.trim_start().starts_with("assert")) {
             true => texts.into_iter().map(Case::Check).collect(),
-            // A single line of these may check nothing, and would pass.
+            // A single line may check nothing, and would then pass as a test.
             false => vec![Case::Check(texts.join("\n"))],
         });
     }
@@ -165,7 +165,7 @@ fn case_of(name: Option<&str>, input: &RawValue, output: Box<RawValue>) -> Resul
     Ok(Case::Call { name: name.to_owned(), arguments, expected: inner.unwrap_or(output) })
 }
 
-/// Reads one JSON value a line.
+/// Reads one JSON value per line; returns them as a JSON list.
 fn arguments_of_lines(text: &str) -> Result<String, String> {
     let mut arguments = Vec::new();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {

@@ -11,37 +11,39 @@ use crate::external::settings::{self, WORKERS_MAX, bytes_of_mb, check_memory, co
 
 /// The largest `processes_max`; the trial of the limit starts that many processes.
 const PROCESSES_MAX: usize = 1024;
-/// The time that a run takes besides its tests: it gets a directory, starts processes and cleans up.
+/// The time that an attempt needs besides its tests: it creates a directory, starts processes and cleans up.
 const ATTEMPT_SPARE: Duration = Duration::from_secs(5);
 
 /// The configuration of the code scorer. Every key has a default, so `code = {}` is enough.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CodeConfig {
-    /// The Python to run.
+    /// The Python interpreter to run.
     pub interpreter: String,
     /// The kind of sandbox.
     pub sandbox: SandboxChoice,
-    /// Candidates at a time.
+    /// Maximum number of candidates that run at a time.
     pub workers: usize,
     /// The time limit of one test, in seconds; it counts from the moment at which the candidate begins.
     pub time_s: f64,
     /// The time limit of all tests of a candidate, in seconds. It must be at least 5 s shorter than
     /// `attempt_s`, or than the deadline where `attempt_s` is 0.
     pub time_all_s: f64,
-    /// The address space of each process, in MiB.
+    /// Maximum address space of each process, in MiB.
     pub memory_mb: u64,
     /// Maximum number of bytes on standard output and standard error together, for each test.
     pub output_bytes_max: usize,
     /// Maximum number of processes and threads at a time.
     pub processes_max: usize,
-    /// Maximum number of bytes of a file; with namespaces also of all files in each writable directory.
+    /// Maximum number of bytes of a file; with namespaces, also of all files together in each writable
+    /// directory.
     pub file_bytes_max: u64,
     /// Absolute paths of further files and directories that candidates can read inside namespaces.
     pub readable: Vec<PathBuf>,
-    /// The parent of candidates' directories; this process's temporary directory when absent.
+    /// The directory in which candidates get their directories; by default this process's temporary
+    /// directory.
     pub directory: Option<PathBuf>,
-    /// Whether the score is the share of tests that pass; otherwise it is 1 where all pass and 0 where not.
+    /// Whether the score is the share of tests that pass; otherwise it is 1 if all tests pass, and else 0.
     pub continuous: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Real processes at every level that works here. Those that do not are skipped with a message, but for the
-//! plain limits, which work everywhere.
+//! Tests with real processes at every level of isolation that works on this host. Other levels are skipped
+//! with a message; plain limits must work everywhere.
 
 mod attacks;
 mod forms;
@@ -18,7 +18,7 @@ use crate::external::test_server::eventually;
 
 const ATTEMPT: Duration = Duration::from_secs(3600);
 
-/// A runner whose candidates' directories are in a directory of its own.
+/// A runner with a directory of its own for the directories of its candidates.
 struct Fixture {
     choice: SandboxChoice,
     runner: CodeRunner,
@@ -26,7 +26,7 @@ struct Fixture {
     folder: TempDir,
 }
 
-/// A Python that every user can run: not one in a user's home.
+/// A Python that every user can run, which excludes one in a user's home.
 fn interpreter() -> &'static str {
     match Path::new("/usr/bin/python3").exists() {
         true => "/usr/bin/python3",
@@ -48,7 +48,7 @@ async fn fixture(
         interpreter: interpreter().into(),
         sandbox: choice,
         directory: Some(folder.path().to_owned()),
-        // Tests run many at a time, on few cores.
+        // Many tests run at the same time, on few cores.
         time_s: 20.0,
         ..CodeConfig::default()
     };
@@ -59,7 +59,7 @@ async fn fixture(
     Ok(Fixture { choice, runner, tracker, folder })
 }
 
-/// One for each level that works here.
+/// One fixture for each level that works on this host.
 async fn fixtures(change: impl Fn(&mut CodeConfig)) -> Vec<Fixture> {
     let mut fixtures = Vec::new();
     for choice in [SandboxChoice::Bubblewrap, SandboxChoice::Namespaces, SandboxChoice::Limits] {
@@ -97,7 +97,7 @@ impl Fixture {
         self.runner.score(&job).await.unwrap_or_else(|error| panic!("{:?}: {error}", self.choice))
     }
 
-    /// Why a candidate got what it got.
+    /// The reason of a candidate's score.
     async fn pred(&self, response: &str, ground_truth: &str) -> String {
         let score = self.score(response, ground_truth).await;
         let pred = score.pred.unwrap();
@@ -105,7 +105,7 @@ impl Fixture {
         pred
     }
 
-    /// Processes that run for this fixture, whatever they have made of themselves.
+    /// All processes that run for this fixture, even if they have changed their group or session.
     fn processes(&self) -> Vec<PathBuf> {
         let folder = self.folder.path().to_str().unwrap();
         let contains = |path: PathBuf| {
@@ -125,7 +125,7 @@ impl Fixture {
         std::fs::read_dir(self.folder.path()).unwrap().flatten().map(|entry| entry.path()).collect()
     }
 
-    /// After a job nothing is left, at once or as soon as the tasks have ended.
+    /// Waits until the job has left no files, processes or permits.
     async fn leaves_nothing(&self) {
         eventually("files go", || self.files().is_empty()).await;
         eventually("processes go", || self.processes().is_empty()).await;

@@ -5,7 +5,7 @@
 //! [`DEPTH_MAX`] are not equal: every level parses its text again, so the depth bounds the work.
 //!
 //! # Deliberately absent
-//! There is no tolerance for fractions, because the field's references have none for functions.
+//! Floats are compared without a tolerance, because the reference implementations have none for functions.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 const DEPTH_MAX: usize = 64;
 
 /// Whether `result` equals `expected`, or the only member of an `expected` list: some data sets wrap results
-/// in one.
+/// in a list.
 pub(super) fn is_expected(result: &RawValue, expected: &RawValue) -> bool {
     if equal(result, expected, 0) {
         return true;

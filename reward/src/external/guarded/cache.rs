@@ -1,8 +1,8 @@
 //! A bounded cache of scores by the content of their jobs.
 //!
-//! Two generations approximate the order of use: new entries and entries that are used go into the young
-//! generation. When it is full it becomes the old generation, and the previous old generation is dropped. So
-//! the cache keeps every entry that was among the last `capacity / 2` used ones, and each operation takes
+//! Two generations approximate the order of use. New entries, and old ones that are used again, go into the
+//! young generation. When it is full it becomes the old generation, and the previous old generation is
+//! dropped. So the cache keeps the last `capacity / 2` entries that were used, and each operation takes
 //! constant time on average.
 
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use tokio::sync::OnceCell;
 
 use crate::Score;
 
-/// An entry. It is empty until a job has a score; equal jobs wait at it until then.
+/// An entry. It is empty until a job has a score; equal jobs wait for it until then.
 pub(super) type Cell = Arc<OnceCell<Score>>;
 
 pub(super) struct Cache {
@@ -33,8 +33,8 @@ impl Cache {
         Self { generation_max: (entries / 2).max(1), generations: Mutex::default() }
     }
 
-    /// The cell for a content hash. A cell that the cache drops while a job fills it still serves its
-    /// holders.
+    /// The cell for a content hash. If the cache drops a cell while a job fills it, jobs that hold the cell
+    /// still get the score.
     pub(super) fn cell(&self, hash: u128) -> Cell {
         let mut generations = self.generations.lock();
         if let Some(cell) = generations.young.get(&hash) {

@@ -1,8 +1,8 @@
 //! A token bucket on tokio's clock.
 //!
-//! The state of the bucket is one number, the instant at which it will be full again (the generic cell rate
-//! algorithm of ATM networks). Waiters stand in a fair queue and only the first of them sleeps, so a waiter
-//! that gives up consumes no token.
+//! The state of the bucket is the instant at which it will be full again (the generic cell rate algorithm of
+//! ATM networks). Waiters form a fair queue, and only the first of them sleeps. A waiter that is cancelled
+//! consumes no token.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until};
 
-/// The bucket holds the tokens of this many seconds, and at least one. Timers have a grain of 1 ms, so a high
-/// rate needs a bucket.
+/// The capacity of the bucket: the tokens of this many seconds, but at least one token. Timers have a
+/// resolution of 1 ms, so high rates need a bucket.
 const BUCKET_S: f64 = 0.1;
 /// The longest interval between tokens: one day.
 const INTERVAL_S_MAX: f64 = 86_400.0;
@@ -20,7 +20,7 @@ const INTERVAL_S_MIN: f64 = 1e-9;
 
 pub(super) struct RateLimit {
     interval: Duration,
-    /// How long the bucket takes to fill, less one token.
+    /// The time in which the bucket fills, less the time for one token.
     tolerance: Duration,
     first: Semaphore,
     full_at: Mutex<Option<Instant>>,

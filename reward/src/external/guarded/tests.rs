@@ -1,4 +1,4 @@
-//! The guard around runners that do as they are told, on a paused clock.
+//! Tests of the guard around scripted runners, on a paused clock.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,7 +9,7 @@ use tokio_util::task::TaskTracker;
 
 use super::*;
 
-/// Answers after a while, with what `say` makes of the number of the call.
+/// Answers after `takes`, with the result of `say` for the number of the call.
 struct Told {
     takes: Duration,
     say: Box<dyn Fn(usize) -> Result<f64, RewardError> + Send + Sync>,
@@ -196,7 +196,7 @@ async fn a_burst_costs_no_job_its_deadline() {
     let scores = all(&guarded(&told, settings.clone()), &different(100)).await;
     assert!(scores.iter().all(|score| *score == Ok(1.0)), "{scores:?}");
     assert_eq!(started.elapsed().as_secs(), 50);
-    // Nor does a rate that is slow for so many.
+    // A rate limit that is slow for this many jobs does not make them fail either.
     let slow = Guard { concurrency: 100, per_second: Some(1.0), ..settings };
     let scores = all(&guarded(&told, slow), &different(20)).await;
     assert!(scores.iter().all(|score| *score == Ok(1.0)), "{scores:?}");
@@ -221,7 +221,7 @@ async fn jobs_that_wait_for_a_scorer_that_answers_none_give_up() {
 
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_hangs_leaves_time_for_the_next() {
-    /// Never answers the first question.
+    /// A runner that never answers its first job.
     struct HangsOnce(AtomicUsize);
     impl RewardRunner for HangsOnce {
         fn score<'a>(&'a self, _job: &'a RewardJob) -> BoxFuture<'a, Result<Score, RewardError>> {

@@ -1,8 +1,8 @@
-//! Sends jobs that arrive at nearly the same time as one request.
+//! Combines jobs that arrive at nearly the same time into one request.
 //!
 //! The first job of a batch starts a timer; the batch is sent when the timer ends or when the batch is full.
-//! A task of its own sends it, because the batch belongs to no single job: when one job is dropped the others
-//! keep their answers, and when all are dropped the request is dropped too.
+//! A separate task sends it, because a batch does not belong to a single job: when one job is dropped, the
+//! others still get their answers, and when all jobs are dropped, the request is dropped too.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +33,7 @@ struct Batcher {
     token: CancellationToken,
 }
 
-/// The batch that jobs join now. While the lock is free it is shorter than `batch_max`.
+/// The batch that new jobs join. Whenever the lock is free, the batch is shorter than `batch_max`.
 #[derive(Default)]
 struct Batch {
     number: u64,

@@ -1,4 +1,4 @@
-//! Servers that fail in every way they can, on real sockets.
+//! Tests with servers that fail in many ways, on real sockets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,7 +29,7 @@ fn single(server: &Server) -> Arc<dyn RewardRunner> {
     runner(server, |_, _| {})
 }
 
-/// Batches of 4 that wait for long, so that only a full one goes out at once.
+/// A runner of batches of 4 that waits long for each batch, so only a full batch is sent at once.
 fn batch(server: &Server) -> Arc<dyn RewardRunner> {
     runner(server, |_, http| (http.batch_max, http.batch_wait_ms) = (Some(4), 300))
 }

@@ -1,4 +1,4 @@
-//! A judge behind a real socket, and the reading of verdicts.
+//! Tests of a judge behind a real socket, and of reading verdicts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -168,7 +168,7 @@ fn long_texts_take_little_time() {
     let verdict = Arc::new(in_range(0.0, 1.0));
     let started = stopwatch();
     for piece in ["[[", "]]", "[[0.5]]", "[[[]"] {
-        // Only that it ends in time counts here, whatever it reads.
+        // Only the time counts here, not the result.
         drop(verdict.read("judge", &piece.repeat(1 << 18)));
     }
     assert!(started() < Duration::from_secs(10), "{:?}", started());

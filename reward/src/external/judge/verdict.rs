@@ -10,8 +10,8 @@ use crate::invariants::is_finite_in_32_bits;
 use crate::python_text::tail;
 use crate::{RewardError, Score};
 
-/// The code points at the end of an answer in which the verdict is looked for. Finding all matches can take
-/// quadratic time, so the text has a bound.
+/// The number of code points at the end of an answer in which the verdict is searched. The text is bounded,
+/// because finding all matches can take quadratic time.
 const TAIL: usize = 8192;
 
 /// Finds the verdict in an answer, and its score.
@@ -30,7 +30,7 @@ enum Worth {
 }
 
 impl Verdict {
-    /// A parser by the keys `pattern`, `words` and `range`.
+    /// Builds a verdict reader from the keys `pattern`, `words` and `range`.
     pub(crate) fn new(config: &JudgeConfig) -> Result<Self, RewardError> {
         let wrong = |key, expected, found: String| RewardError::Misconfigured { key, expected, found };
         let expected = "a regular expression with one group";

@@ -1,4 +1,4 @@
-//! Pools of real processes, scripted in `sh`.
+//! Tests of pools of real processes, which are `sh` scripts.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ struct Fixture {
     folder: tempfile::TempDir,
 }
 
-/// A pool of `sh`, which finds the path of an empty folder in `$0`.
+/// A pool of `sh` processes; `$0` is the path of an empty folder.
 fn pool_with(script: &str, change: impl FnOnce(&mut PoolSpec)) -> Fixture {
     let folder = tempfile::tempdir().unwrap();
     let words = ["sh", "-c", script, folder.path().to_str().unwrap()];
@@ -50,7 +50,7 @@ impl Fixture {
         lines_of(&self.folder.path().join(name))
     }
 
-    /// Waits for every task, and so for every process.
+    /// Drops the pool and waits for all of its tasks, and therefore for all of its processes.
     async fn ends(self) {
         let Self { pool, tracker, folder, .. } = self;
         drop(pool);

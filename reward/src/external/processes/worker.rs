@@ -1,7 +1,7 @@
 //! One worker process.
 //!
-//! A process is killed with its whole group, and always before it is waited for: until then the kernel cannot
-//! reuse its number.
+//! A process is always killed, with its whole group, before it is waited for: until then the kernel cannot
+//! reuse its id.
 
 use std::io::ErrorKind;
 use std::process::{ExitStatus, Stdio};
@@ -24,15 +24,15 @@ use crate::tasks;
 
 /// Maximum number of bytes of an answer line.
 pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
-/// The bytes at the end of standard error that are kept.
+/// How many bytes at the end of standard error are kept.
 const STDERR_BYTES_MAX: usize = 2048;
-/// The last lines of standard error that errors show.
+/// How many of the last lines of standard error an error shows.
 const STDERR_LINES_MAX: usize = 6;
-/// The bytes that are read at a time.
+/// How many bytes of standard error are read at a time.
 const STDERR_CHUNK_BYTES: usize = 4096;
-/// How long a process that has closed its output may take to exit by itself; its exit status is then known.
+/// How long a process that has closed its pipes may take to exit by itself, so that its exit status is known.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
-/// The interval of the checks for that exit.
+/// The interval of the checks whether the process has exited.
 const EXIT_POLL: Duration = Duration::from_millis(5);
 /// How long a killed process is waited for; only a process that hangs in the kernel takes longer.
 const REAP_MAX: Duration = Duration::from_secs(5);
@@ -52,7 +52,7 @@ pub(super) struct Death {
 pub(super) enum Ended {
     /// Its output or its input is closed.
     Died,
-    /// Its line exceeds [`LINE_BYTES_MAX`]; this is the beginning.
+    /// Its answer line exceeds [`LINE_BYTES_MAX`]; the value is the beginning of the line.
     TooLong(Vec<u8>),
 }
 
@@ -62,7 +62,7 @@ pub(super) enum StartError {
     Died(Death),
     /// It was not ready within the time limit of a start.
     Slow(Death),
-    /// No worker can start; later starts would fail alike.
+    /// No worker can start; later starts would fail too.
     Never(String),
 }
 
@@ -184,8 +184,8 @@ impl Worker {
         !has_exited(self.group)
     }
 
-    /// Waits for the end of a worker whose pipes are closed. Cancel-safe: dropping the future drops the
-    /// worker.
+    /// Waits for a worker whose pipes are closed to exit, and kills it if it does not. Cancel-safe: dropping
+    /// the future drops the worker.
     pub(super) async fn death(mut self) -> Death {
         let exited = timeout(EXIT_GRACE, async {
             while !has_exited(self.group) {
@@ -251,8 +251,8 @@ impl Drop for Worker {
     }
 }
 
-/// Keeps the end of standard error. The task is aborted with its worker, because other processes may hold the
-/// pipe.
+/// Keeps the end of standard error. The task is aborted with its worker, because other processes may keep the
+/// pipe open.
 async fn drain(mut stderr: ChildStderr, tail: Tail) {
     let mut chunk = vec![0; STDERR_CHUNK_BYTES];
     while let Ok(count @ 1..) = stderr.read(&mut chunk).await {

@@ -1,4 +1,4 @@
-//! Real Python processes. Skipped with a message where there is no `python3`.
+//! Tests with real Python processes. They are skipped with a message if there is no `python3`.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::external::test_server::{eventually, job};
 use crate::external::{ExternalConfig, RewardJob, RewardRunner};
 use crate::{ErrorClass, RewardError, Score};
 
-/// Does what the response says.
+/// Reward functions that behave as the response says.
 const REWARDS: &str = r#"
 import asyncio, math, os, sys, time
 
@@ -111,7 +111,7 @@ impl Fixture {
         }
     }
 
-    /// The worker's number of calls and its process.
+    /// The number of calls that the worker has answered, and its process id.
     async fn worker(&self) -> (f64, Pid) {
         let score = self.ask("pid").await.unwrap();
         (score.score, Pid::from_raw(score.pred.unwrap().parse().unwrap()).unwrap())
@@ -296,7 +296,7 @@ fn places_come_before_what_is_inherited() {
     assert_eq!(path(&bare, Some("/c")), None, "what is inherited stays as it is");
 }
 
-/// Starts a worker, gives it a job that takes for ever, says the worker's process and waits.
+/// A program that starts a worker, gives it a job that never ends, prints the worker's process id and waits.
 #[cfg(target_os = "linux")]
 const PARENT: &str = r#"
 import json, subprocess, sys, time
@@ -330,7 +330,7 @@ async fn a_busy_worker_does_not_outlive_its_parent() {
     assert!(test_kill_process(worker).is_ok());
     parent.kill().unwrap();
     parent.wait().unwrap();
-    // The process that inherits the worker may take a while to wait for it; the worker must not run.
+    // The process that inherits the worker may reap it late, so a zombie is accepted.
     let stat = format!("/proc/{}/stat", worker.as_raw_nonzero());
     let runs = || std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
     eventually("the worker is gone", || !runs()).await;

@@ -2,11 +2,12 @@
 //!
 //! The command line is a chain of commands that Linux hosts have: `setsid` detaches the terminal, `bwrap` or
 //! `unshare` makes the namespaces, `setpriv` gives up privileges, `prlimit` sets limits, and the last one is
-//! the interpreter. Each command replaces the previous one, or only waits for the next one.
+//! the interpreter. Each command is replaced by the next one, or only waits for it.
 //!
-//! In namespaces a candidate sees the system's directories, its interpreter and the paths that the recipe
-//! names, all read-only; and its program, a private `/proc` and a few devices. It may write to `/work`,
-//! `/tmp` and `/dev/shm`, which live in memory, have a size limit each, and end with the namespace.
+//! In namespaces a candidate sees the system's directories, its interpreter, its program and the paths that
+//! the recipe names, all read-only. It also sees a private `/proc` and a few devices. It may write to
+//! `/work`, `/tmp` and `/dev/shm`. Each of these is in memory, has a size limit and is deleted with the
+//! namespace.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -32,18 +33,18 @@ const USR: &str = "/usr";
 const SYSTEM_FILES: [&str; 3] = ["/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime"];
 /// The working directory of candidates.
 const WORK: &str = "/work";
-/// The second directory that they may write to.
+/// The second directory that candidates may write to.
 const TMP: &str = "/tmp";
 /// Maximum number of open files of a process.
 const FILES_MAX: u32 = 256;
 
-/// What all runs on this host have in common.
+/// The settings that all runs of a sandbox share.
 #[derive(Debug)]
 pub(super) struct Cage {
     pub(super) level: Level,
     /// Whether this process runs as `root`, so that candidates get users of their own.
     pub(super) is_privileged: bool,
-    /// Whether candidates are kept from making user namespaces.
+    /// Whether candidates are prevented from creating user namespaces.
     pub(super) is_locked: bool,
     pub(super) interpreter: Interpreter,
     pub(super) readable: Vec<PathBuf>,
@@ -110,7 +111,7 @@ impl Cage {
             "--die-with-parent --cap-drop ALL",
         ]);
         match self.is_privileged {
-            // The change of users needs these capabilities and then drops them.
+            // `setpriv` needs these capabilities to change the user, and then drops them.
             true => words.split("--cap-add CAP_SETUID --cap-add CAP_SETGID --cap-add CAP_SETPCAP"),
             false => words.split("--unshare-user"),
         }
@@ -152,7 +153,8 @@ impl Cage {
     }
 
     fn namespaces(&self, place: &Place) -> Vec<OsString> {
-        // The shell, which is the first process, dies with `unshare`, and `unshare` dies with this process.
+        // The shell, which is the first process of the namespace, dies with `unshare`, and `unshare` dies
+        // with this process.
         let mut words = Words::of(&["setpriv --pdeathsig KILL unshare"]);
         if !self.is_privileged {
             words.split("--user --map-root-user");
@@ -247,7 +249,7 @@ impl Words {
         words
     }
 
-    /// Appends several words that contain no blanks.
+    /// Splits `line` at white space and appends its words.
     fn split(&mut self, line: &str) {
         self.0.extend(line.split_whitespace().map(OsString::from));
     }

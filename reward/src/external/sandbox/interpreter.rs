@@ -13,21 +13,21 @@ use super::WHAT;
 use crate::RewardError;
 use crate::external::answer::quote;
 
-/// The time limit of the question to the interpreter.
+/// The time limit of the interpreter's answer.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
-/// The question; it is asked with this process's environment, because the name may be a script that chooses
-/// an interpreter.
+/// The program that asks an interpreter for its paths. It runs with this process's environment, because the
+/// name may be a script that chooses an interpreter.
 const QUESTION: &str = "import json, sys; print(json.dumps({'executable': sys.executable, 'prefixes': \
      [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]}))";
-/// The entries below the prefix of an interpreter that it needs.
+/// The entries below its prefix that an interpreter needs.
 const PARTS: [&str; 4] = ["bin", "lib", "lib64", "pyvenv.cfg"];
-/// The directory that every sandbox has.
+/// The directory that is visible in every sandbox.
 const SYSTEM: &str = "/usr";
 
 /// A Python interpreter on this host.
 #[derive(Debug, Clone)]
 pub(super) struct Interpreter {
-    /// Its absolute path.
+    /// The absolute path of the interpreter.
     pub(super) executable: PathBuf,
     /// The paths that it needs besides the system's directories.
     pub(super) parts: BTreeSet<PathBuf>,
@@ -62,7 +62,8 @@ fn parts(answer: &Answer) -> BTreeSet<PathBuf> {
     let real = |path: &Path| std::fs::canonicalize(path).ok();
     let mut prefixes: BTreeSet<PathBuf> = answer.prefixes.iter().cloned().collect();
     prefixes.extend(answer.prefixes.iter().filter_map(|prefix| real(prefix)));
-    // A virtual environment's executable is a link to another Python's, perhaps through further links.
+    // The executable of a virtual environment is a link, perhaps through further links, to the executable of
+    // another Python.
     let mut links = answer.executable.clone();
     for _ in 0..LINKS_MAX {
         prefixes.extend(links.parent().and_then(Path::parent).map(Path::to_owned));
@@ -78,5 +79,5 @@ fn parts(answer: &Answer) -> BTreeSet<PathBuf> {
         .collect()
 }
 
-/// Links from a virtual environment to its Python.
+/// Maximum number of links from a virtual environment to its Python.
 const LINKS_MAX: usize = 8;

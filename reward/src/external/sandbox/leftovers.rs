@@ -1,10 +1,10 @@
-//! Finds and kills what a candidate has left running outside of its process group.
+//! Finds and kills the processes that a candidate has left running outside of its process group.
 //!
-//! The end of a process namespace kills all of its processes. Where there is no such namespace, and as a
-//! second check where there is one, this module recognises a candidate's processes by their user, or, where
-//! the candidate has no user of its own, by a mark in their environment or by their directory. It stops all
-//! of them first and kills them when no new ones appear, because a fork bomb is faster than killing one
-//! process after the other.
+//! The end of a process namespace kills all of its processes. If a candidate has a user of its own, this
+//! module recognises its processes by their user, in a namespace as a second check. If it has neither, they
+//! are recognised by a mark in their environment or by their directory. The module first stops all of these
+//! processes, and kills them when no new ones appear: a fork bomb would start processes faster than they
+//! could be killed one by one.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 
 /// Maximum number of rounds over all processes of the host.
 const ROUNDS_MAX: usize = 100;
-/// The pause after a kill, until the processes are gone.
+/// The pause after a kill, in which the processes end.
 const KILLED_PAUSE: Duration = Duration::from_millis(2);
 
 /// How a candidate's processes are recognised.
@@ -30,7 +30,7 @@ pub(super) enum Mark {
     Environment {
         /// `NAME=value`.
         words: Arc<str>,
-        /// Its path without symbolic links.
+        /// The path of the directory, without symbolic links.
         directory: PathBuf,
     },
 }
@@ -56,7 +56,7 @@ pub(super) async fn kill(mark: &Mark, tracker: &TaskTracker) -> bool {
     let mut stopped: HashSet<Pid> = HashSet::new();
     for _ in 0..ROUNDS_MAX {
         let looking = mark.clone();
-        // A host may have many thousands of processes.
+        // The search is blocking work, because a host may have many thousands of processes.
         let found = tasks::spawn_blocking(tracker, "sandbox search", move || marked(&looking))
             .await
             .unwrap_or_default();
@@ -74,7 +74,7 @@ pub(super) async fn kill(mark: &Mark, tracker: &TaskTracker) -> bool {
     false
 }
 
-/// Processes and threads of a user, as the kernel counts them against its limit.
+/// The number of threads of all processes of a user, which the kernel counts against its limit of processes.
 pub(super) fn tasks_of(user: u32) -> usize {
     processes().filter(|process| process.user == user).map(|process| process.threads).sum()
 }
@@ -108,8 +108,8 @@ fn process(id: Pid) -> Option<Process> {
     })
 }
 
-/// Signals a process if it still carries the mark. The descriptor keeps its number from being reused
-/// meanwhile.
+/// Signals a process if it still carries the mark. The descriptor prevents that the signal reaches a later
+/// process with the same id.
 #[cfg(target_os = "linux")]
 fn send(id: Pid, signal: Signal, mark: &Mark) {
     use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};

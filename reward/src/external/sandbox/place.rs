@@ -1,5 +1,5 @@
-//! What a candidate holds while it runs: its file, its directories, its user and its permit. All are released
-//! when the last clone of its [`Place`] is dropped.
+//! The resources of a candidate while it runs: its file, its directories, its user and its permit. All of
+//! them are released when the last clone of its [`Place`] is dropped.
 
 use std::fs::Permissions;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
@@ -24,7 +24,7 @@ use crate::tasks;
 pub(super) const PROGRAM: &str = "candidate.py";
 /// The directory in which the root of a sandbox is built.
 const ROOT: &str = "root";
-/// All users may enter, none but this process's user may list or write.
+/// All users may enter the directory, but only this process's user may list it or write to it.
 const PASSABLE: u32 = 0o711;
 const READABLE: u32 = 0o644;
 const PRIVATE: u32 = 0o700;
@@ -35,7 +35,7 @@ const REMOVE_MAX: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub(in crate::external) struct Place(Arc<Kept>);
 
-/// What a place holds besides its files.
+/// The resources of a place besides its files.
 pub(super) struct Owner {
     pub(super) user: Option<User>,
     pub(super) turn: OwnedSemaphorePermit,
@@ -45,7 +45,7 @@ pub(super) struct Owner {
 }
 
 struct Kept {
-    /// `None` once it is removed; `owner` likewise.
+    /// The directory, which is `None` only while the place is dropped, like `owner`.
     directory: Option<TempDir>,
     /// The path without symbolic links.
     path: PathBuf,
@@ -83,7 +83,7 @@ impl Place {
         self.0.path.join(ROOT)
     }
 
-    /// The user of the candidate's processes, where it is not this process's user.
+    /// The user of the candidate's processes; `None` if it is this process's user.
     pub(super) fn user(&self) -> Option<u32> {
         self.0.owner.as_ref()?.user.as_ref().map(|user| user.id)
     }
@@ -113,7 +113,7 @@ impl Drop for Kept {
 }
 
 /// Removes a directory with the command `rm`: a candidate can nest directories deeper than a recursion in
-/// this process can follow, and make them unreadable for its own user.
+/// this process can follow. It can also make them unreadable for its own user, which `chmod` undoes.
 async fn remove(directory: TempDir, is_privileged: bool) {
     let path = directory.path().to_owned();
     if !succeeds("rm", &["-rf"], &path).await && !is_privileged {
@@ -123,7 +123,7 @@ async fn remove(directory: TempDir, is_privileged: bool) {
     if path.symlink_metadata().is_ok() {
         tracing::warn!(?path, "a candidate's directory could not be removed");
     }
-    // What could not be removed stays for an operator.
+    // Files that could not be removed are left to an operator.
     let _ = directory.keep();
 }
 

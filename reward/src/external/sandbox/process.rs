@@ -1,9 +1,9 @@
-//! One run of a process: feeds its input, reads its output within limits, and ends it with all that it has
-//! started.
+//! One run of a process: feeds its input, reads its output within limits, and kills it together with the
+//! processes that it has started.
 //!
 //! The process group is always killed before the process is waited for, as in [`super::super::processes`];
-//! after that, only processes with the candidate's mark are killed. Cleaning up is a task of its own, so that
-//! it also finishes when a run is dropped.
+//! after that, only processes with the candidate's mark are killed. A separate task cleans up, so the
+//! clean-up also finishes when a run is dropped.
 
 use std::ffi::OsString;
 use std::io::{self, PipeReader, PipeWriter};
@@ -26,7 +26,7 @@ use super::leftovers::{self, Mark};
 use super::place::Place;
 use crate::tasks;
 
-/// Bytes at the end of standard error that are kept.
+/// How many bytes at the end of standard error are kept.
 const STDERR_BYTES_MAX: usize = 2048;
 /// Bytes that are read at a time.
 const CHUNK_BYTES: usize = 1 << 16;
@@ -36,9 +36,9 @@ const REST_MAX: Duration = Duration::from_millis(300);
 const REAP_MAX: Duration = Duration::from_secs(5);
 /// How long the pipes of a killed sandbox are waited for; they close with its last process.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
-/// Shells and `bwrap` report a process that a signal ended by the exit status `SIGNAL_BASE + signal`.
+/// When a signal ends a process, shells and `bwrap` exit with the status `SIGNAL_BASE + signal`.
 const SIGNAL_BASE: i32 = 128;
-/// The highest signal.
+/// The highest signal number.
 const SIGNAL_MAX: i32 = 64;
 
 /// How a run ended.
@@ -68,9 +68,9 @@ pub(in crate::external) struct Ended {
 /// The time limits of a run.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::external) struct Times {
-    /// Until its first output, which shows that it has started.
+    /// The limit until the first output, which shows that it has started.
     pub(in crate::external) start: Duration,
-    /// From its first output on.
+    /// The limit from the first output on.
     pub(in crate::external) run: Duration,
     /// The latest end of the run.
     pub(in crate::external) end: Instant,
@@ -104,7 +104,7 @@ struct Parts {
 }
 
 impl Run {
-    /// Starts a process in `place`, which it holds until everything is cleaned up.
+    /// Starts a process in `place`. The run holds `place` until everything is cleaned up.
     pub(super) fn start(start: Start<'_>, place: Place, tracker: TaskTracker) -> io::Result<Self> {
         let Some((program, arguments)) = start.words.split_first() else {
             return Err(io::Error::other("the command line has no program"));
@@ -204,7 +204,7 @@ impl Parts {
         }
     }
 
-    /// Waits until no process of a killed or ended run is left.
+    /// Waits for a killed or ended process, kills its remaining processes and waits until its pipes close.
     async fn clean(mut self) {
         drop(timeout(REAP_MAX, self.child.wait()).await);
         if let Some(mark) = &self.mark
@@ -223,7 +223,7 @@ impl Parts {
     }
 }
 
-/// A pipe whose owner is the candidate, because programs open `/dev/stdin` by name.
+/// A pipe whose owner is the candidate, because programs may open `/dev/stdin` by name.
 fn pipe(place: &Place) -> io::Result<(PipeReader, PipeWriter)> {
     let (reader, writer) = io::pipe()?;
     if let Some(user) = place.user() {

@@ -1,14 +1,14 @@
 //! Unused user ids, one for each candidate that a privileged process runs.
 //!
-//! With a user of its own, a candidate's limit of processes counts only its own processes, the files of this
-//! process's user are closed to it, and each of its processes can be recognised on the host.
+//! If a candidate has its own user, its limit of processes counts only its own processes, it cannot access
+//! the files of this process's user, and all of its processes can be recognised on the host.
 
 use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
 
 use parking_lot::Mutex;
 
-/// The range on a host that maps all user ids; it lies above the ids of systems, people and containers.
+/// The range on a host that maps all user ids; it lies above the ids that systems, people and containers use.
 const WIDE: Range = Range { first: 1_879_048_192, count: 1 << 28 };
 /// The range in a container that maps 65,536 user ids.
 const NARROW: Range = Range { first: 62_000, count: 2048 };
@@ -21,8 +21,8 @@ struct Range {
     count: u32,
 }
 
-/// Gives out user ids. An id is never in use twice at a time and is not reused soon, because the kernel still
-/// counts a zombie of its earlier candidate.
+/// Gives out user ids. An id is used once at a time, and is not reused soon, because the kernel may still
+/// count zombies of the candidate that had it before.
 #[derive(Debug, Clone)]
 pub(super) struct Users(Arc<Mutex<State>>);
 
@@ -33,7 +33,7 @@ struct State {
     used: HashSet<u32>,
 }
 
-/// A user id, which is free again when this is dropped.
+/// A user id. It is free again when this value is dropped.
 #[derive(Debug)]
 pub(super) struct User {
     /// The id of the user and of its group.

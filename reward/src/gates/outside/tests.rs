@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use super::*;
 use crate::{GatesConfig, Score};
 
-/// Always says the same, and counts how often.
+/// Always gives the same score, and counts the calls.
 struct Says(f64, AtomicUsize);
 
 impl RewardRunner for Says {
@@ -19,7 +19,7 @@ impl RewardRunner for Says {
     }
 }
 
-/// The gates outside by what they say and whether they yield; they are called by their places.
+/// Outside gates from their scores and whether they yield; their names are their indices.
 fn gates(outside: &[(f64, bool)]) -> (Gates, Vec<Arc<Says>>) {
     let mut gates = Gates::new(&GatesConfig::default()).unwrap();
     let mut runners = Vec::new();

@@ -1,4 +1,5 @@
-//! A compiled schema that checks documents: the subset of JSON Schema 2020-12 in [`SCHEMA_KEYWORDS`].
+//! A compiled schema that checks documents. It supports the keywords of JSON Schema 2020-12 that
+//! [`SCHEMA_KEYWORDS`] lists.
 //!
 //! Numbers are compared as 64-bit floats, so 1 equals 1.0, as the standard requires; integers beyond 2^53
 //! lose their last digits. `multipleOf` is exact for decimals as they are written. Strings are measured in
@@ -6,8 +7,8 @@
 //! `#/` and a JSON pointer.
 //!
 //! # Invariants
-//! - A check takes at most [`SCHEMA_STEPS_MAX`] steps, however branches and references multiply; a document
-//!   that needs more steps does not match.
+//! - A check takes at most [`SCHEMA_STEPS_MAX`] steps, no matter how branches and references multiply; a
+//!   document that needs more steps does not match.
 //! - Depth, size and number of patterns of a schema are bounded.
 
 mod check;
@@ -27,23 +28,25 @@ use crate::RewardError;
 pub const SCHEMA_KEYWORDS: &str = "type, required, properties, patternProperties, additionalProperties, minProperties, maxProperties, items, \
      prefixItems, minItems, maxItems, uniqueItems, enum, const, minimum, maximum, exclusiveMinimum, exclusiveMaximum, \
      multipleOf, minLength, maxLength, pattern, anyOf, oneOf, allOf, not, $ref, $defs, definitions";
-/// Bytes of a schema's text.
+/// Maximum number of bytes of a schema's text.
 pub const SCHEMA_BYTES_MAX: usize = 64 * 1024;
-/// Schemas within schemas, references aside.
+/// Maximum depth of schemas within schemas; references do not count.
 pub const SCHEMA_DEPTH_MAX: usize = 32;
-/// Patterns of a whole schema.
+/// Maximum number of patterns of a schema.
 pub const SCHEMA_PATTERNS_MAX: usize = 32;
-/// Schemas that values of one document are held against, about; long texts count as several.
+/// Approximate maximum of checks of a value against a schema, for one document; a long text counts as
+/// several.
 pub const SCHEMA_STEPS_MAX: usize = 1 << 22;
 
-/// What a document may be.
+/// A compiled schema.
 #[derive(Debug)]
 pub(super) struct Schema {
-    /// The first is the whole; others name each other by their places, so that references can go in circles.
+    /// The first part is the whole schema. Parts refer to each other by index, so references may form
+    /// circles.
     parts: Vec<Part>,
 }
 
-/// A part's place.
+/// The index of a part.
 type Id = usize;
 
 #[derive(Debug)]
@@ -56,7 +59,7 @@ enum Part {
     Keywords(Box<Keywords>),
 }
 
-/// One schema's keywords; what is not there allows everything.
+/// The keywords of one schema; an absent keyword allows everything.
 #[derive(Debug, Default)]
 struct Keywords {
     types: Option<Vec<Type>>,
@@ -101,7 +104,7 @@ enum Bound {
     Below(f64),
 }
 
-/// Both ends included.
+/// A range of counts; both ends are included.
 #[derive(Debug, Default)]
 struct Counts {
     min: Option<u64>,
@@ -116,7 +119,7 @@ impl Counts {
 }
 
 impl Schema {
-    /// An error names the keyword and the reason.
+    /// Compiles a schema; an error names the keyword and the reason.
     pub(super) fn compile(value: &Value) -> Result<Self, RewardError> {
         compile::compile(value)
     }
@@ -170,7 +173,7 @@ impl Bound {
     }
 }
 
-/// The number as it is written.
+/// The exact value of the number as it is written.
 fn decimal(number: &serde_json::Number) -> Option<Ratio<BigInt>> {
     let text = number.to_string();
     let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((&text, "0"));

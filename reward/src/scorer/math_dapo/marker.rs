@@ -1,4 +1,5 @@
-//! The last "Answer:" of a text: `re.findall(r"(?i)Answer\s*:\s*([^\n]+)", text)[-1]` as a scanner.
+//! Finds the text after the last "Answer:", with a scanner that is equivalent to
+//! `re.findall(r"(?i)Answer\s*:\s*([^\n]+)", text)[-1]`.
 //!
 //! The scanner goes from colon to colon, of which a text has few, and reads the text once. A property test
 //! compares it with the expression.
@@ -7,7 +8,7 @@ use memchr::memchr_iter;
 
 use crate::python_text::is_space;
 
-/// The long s, which equals "s" without case, in Python and in Unicode.
+/// The long s, which equals "s" when case is ignored, in Python as in Unicode.
 const LONG_S: &str = "\u{17f}";
 
 /// The text after the last "Answer:", up to the end of its line.
@@ -34,8 +35,8 @@ fn ends_in_answer(before: &str) -> bool {
     end.eq_ignore_ascii_case(b"wer") && start.is_some_and(|start| start.eq_ignore_ascii_case(b"an"))
 }
 
-/// The first line that has text. Where only white space follows, the expression backtracks to the last
-/// character that does not end a line.
+/// The range of the first line with text. If only white space follows, the expression backtracks to the last
+/// character that is not a line break.
 fn line_in(behind: &str) -> Option<std::ops::Range<usize>> {
     let line = behind.trim_start_matches(is_space);
     if line.is_empty() {

@@ -12,7 +12,7 @@ fn what_no_rule_needs_is_left_alone() {
     }
 }
 
-/// The normal form with every rule tried on every text.
+/// The normal form, computed by trying every rule on every text.
 fn slowly(answer: &str) -> String {
     let mut text = answer.rsplit('=').next().unwrap().to_owned();
     for rule in SUBSTITUTIONS.iter().chain(REMOVED) {

@@ -1,8 +1,8 @@
-//! Whether two answers that were read are equal.
+//! Decides whether two parsed answers are equal.
 //!
 //! # Invariants
-//! - Two parts of the answers meet once at most, so that sets within sets cost the product of their sizes and
-//!   no power of it; and all meetings together are on a budget, [`MEETINGS_MAX`].
+//! - Two parts of the answers are compared at most once, so nested sets cost the product of their sizes and
+//!   not a power of it. All comparisons together have a budget, [`MEETINGS_MAX`].
 
 use std::cell::Cell;
 
@@ -16,17 +16,18 @@ use super::{Reason, Verdict};
 /// Two values that are not both exact are equal when they differ by no more than this share of the larger.
 pub const RELATIVE_TOLERANCE: f64 = 1e-10;
 
-/// Points at which both answers must have a value before they can be equal, where they have variables.
+/// Answers with variables are equal only if both have a value at this many sample points or more.
 pub const POINTS_MIN: usize = 5;
 
-/// Difference that rounding noise may explain, in noises.
+/// The largest difference that rounding may explain, as a multiple of the noise of both values.
 const NOISES: f64 = 4.0;
 
-/// Noise above which a value says nothing, relative to the value or to one.
+/// A value with more noise than this is ignored. The bound is relative to the value, or to 1 if the value is
+/// smaller.
 const NOISE_MAX: f64 = 1e-7;
 
-/// How often parts of the answers are compared, where a comparison at sample points counts as so many. Enough
-/// for sets of 360 numbers in any order.
+/// Maximum number of comparisons of parts of two answers; a comparison at sample points counts once per
+/// point. This is enough for sets of 360 numbers in any order.
 const MEETINGS_MAX: usize = 1 << 17;
 
 /// An answer with its values.
@@ -43,7 +44,7 @@ struct Comparison {
     meetings_left: Cell<usize>,
 }
 
-/// Compares by value.
+/// Compares two answers by value.
 pub(super) fn compare(left: &Reading, right: &Reading) -> Verdict {
     let has_variables = left.tree.has_variable_from(0) || right.tree.has_variable_from(0);
     let points = if has_variables { POINTS } else { 1 };
@@ -66,13 +67,13 @@ pub(super) fn compare(left: &Reading, right: &Reading) -> Verdict {
     verdict
 }
 
-/// Whether a tuple of two is an interval, or may be one.
+/// Whether a tuple may be an interval, which is the case if it has two elements.
 fn may_be_interval(items: &[Shape]) -> bool {
     items.len() == 2
 }
 
 impl Comparison {
-    /// Pays for this many comparisons; returns whether as many were left.
+    /// Takes this many comparisons from the budget. Returns false if none is left afterwards.
     fn pay(&self, meetings: usize) -> bool {
         let left = self.meetings_left.get();
         self.meetings_left.set(left.saturating_sub(meetings));
@@ -135,8 +136,8 @@ impl Comparison {
         }
     }
 
-    /// Equations are equal when they give one name the same value, or when their sides' differences are
-    /// multiples.
+    /// Equations are equal if they give the same name the same value, or if the differences of their sides
+    /// are multiples of each other.
     fn equations(&self, left: &Shape, right: &Shape) -> Verdict {
         if let (Shape::Named { name: a, value: one, .. }, Shape::Named { name: b, value: other, .. }) =
             (left, right)
@@ -169,7 +170,7 @@ impl Comparison {
         pairs.find(|verdict| !verdict.is_equal).unwrap_or(Verdict::equal(same))
     }
 
-    /// Each of the one has a partner in the other, whatever the order.
+    /// Whether each element of one list has a partner of its own in the other, in any order.
     fn matched(&self, left: &[Shape], right: &[Shape]) -> Verdict {
         if left.len() != right.len() {
             return Verdict::different(Reason::DifferentSize);
@@ -177,7 +178,7 @@ impl Comparison {
         let mut free: Vec<&Shape> = right.iter().collect();
         for item in left {
             match free.iter().position(|other| self.shapes(item, other).is_equal) {
-                // Elements that equal each other are alike, so the first that fits will do.
+                // Equal elements are interchangeable, so any partner will do.
                 Some(partner) => {
                     free.swap_remove(partner);
                 }
@@ -187,7 +188,7 @@ impl Comparison {
         Verdict::equal(Reason::SameSet)
     }
 
-    /// Each of the one is somewhere in the other, both ways. No pair is compared twice.
+    /// Whether each of the two contains all elements of the other. No pair is compared twice.
     fn contained(&self, left: &[Shape], right: &[Shape]) -> Verdict {
         let pairs = left.len() * right.len();
         if pairs > self.meetings_left.get() {
@@ -213,7 +214,8 @@ impl Comparison {
             return is_same.unwrap_or(Verdict::different(Reason::DifferentUnit));
         }
         let verdict = self.values(left.value, right.value);
-        // A percentage equals the number before its sign, too, but only where the other is none.
+        // A percentage also equals the number before its sign, but only if the other value is not a
+        // percentage.
         let unsigned = match (left.percent, right.percent) {
             (Some(number), None) => self.values(number, right.value),
             (None, Some(number)) => self.values(left.value, number),
@@ -222,7 +224,7 @@ impl Comparison {
         if verdict.is_equal || !unsigned.is_equal { verdict } else { unsigned }
     }
 
-    /// Whether the left value times `ratio` is the right one.
+    /// Whether the left value times `ratio` equals the right value.
     fn scaled(&self, left: NodeId, ratio: &Rational, right: NodeId) -> Verdict {
         if let (Some(Exact::Finite(a)), Some(Exact::Finite(b))) =
             (self.left.exact.get(left), self.right.exact.get(right))
@@ -245,7 +247,8 @@ impl Comparison {
         }
     }
 
-    /// The values of both at the points where both have one; where there are enough of them, only real ones.
+    /// The values of both at the points where both have a value. If enough of them are real, only those are
+    /// returned.
     fn valid_points(&self, left: NodeId, right: NodeId) -> Vec<(Approx, Approx)> {
         let at = |side: &Side, node: NodeId| {
             let start = node * self.points;
@@ -258,7 +261,7 @@ impl Comparison {
         if real.len() >= self.points_min { real } else { valid }
     }
 
-    /// Compares the values at the sample points, with `left` times `ratio`.
+    /// Compares `left` times `ratio` with `right` at the sample points.
     fn approximately(&self, left: NodeId, right: NodeId, ratio: f64) -> Verdict {
         if !self.pay(self.points) {
             return Verdict::different(Reason::UndecidedComparedAsText);
@@ -274,7 +277,7 @@ impl Comparison {
         Verdict::equal(Reason::SameNumericValue)
     }
 
-    /// Whether one is a constant times the other, by a positive constant where `is_positive`.
+    /// Whether one is a constant times the other. With `is_positive`, the constant must be positive.
     fn is_multiple(&self, left: NodeId, right: NodeId, is_positive: bool) -> bool {
         if !self.pay(self.points) {
             return false;

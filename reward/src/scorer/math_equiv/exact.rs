@@ -1,21 +1,21 @@
-//! Exact values: rational arithmetic over big integers, on a budget.
+//! Evaluates expressions exactly: rational arithmetic over big integers, within a budget.
 
 use num_bigint::BigInt;
 use num_traits::{One, Signed, ToPrimitive, Zero};
 
 use super::tree::{Function, Node, NodeId, Rational, Tree};
 
-/// Bits of the numerators and denominators that are kept; larger values are left to numeric evaluation.
+/// Maximum number of bits of a numerator or denominator; larger values are left to numeric evaluation.
 const BITS_MAX: u64 = 4096;
 
-/// Word operations that one answer may cost, about.
+/// Approximate maximum of word operations for one answer.
 const WORK_MAX: u64 = 1 << 22;
 
 const FACTORIAL_MAX: u32 = 300;
 const BINOMIAL_MAX: u32 = 600;
 const ROOT_INDEX_MAX: u32 = 64;
 
-/// What is known of a node without rounding.
+/// The exact value of a node.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Exact {
     Finite(Rational),
@@ -25,7 +25,7 @@ pub(super) enum Exact {
 }
 
 impl Exact {
-    /// The number.
+    /// The value, if it is a finite number.
     pub(super) fn rational(&self) -> Option<&Rational> {
         match self {
             Self::Finite(number) => Some(number),
@@ -49,7 +49,7 @@ pub(super) fn evaluate(tree: &Tree) -> Vec<Exact> {
     evaluation.values
 }
 
-/// Bits of the larger of numerator and denominator.
+/// The number of bits of the numerator or the denominator, whichever is larger.
 fn bits(number: &Rational) -> u64 {
     number.numer().bits().max(number.denom().bits())
 }
@@ -68,7 +68,7 @@ impl Evaluation {
         self.of(node).filter(|number| number.is_integer()).map(Rational::numer)
     }
 
-    /// Pays for an operation whose cost is quadratic in `bits`.
+    /// Takes the cost of an operation, quadratic in `bits`, from the budget; `None` if too little is left.
     fn pay(&mut self, bits: u64) -> Option<()> {
         let words = bits / 64 + 1;
         self.work_left = self.work_left.checked_sub(bits.max(64).saturating_mul(words))?;
@@ -126,7 +126,7 @@ impl Evaluation {
         }
         let count = exponent.numer().abs().to_u32()?;
         let bits_of_power = bits(&rooted).saturating_mul(u64::from(count));
-        // Minus one stays small whatever its exponent; its parity decides.
+        // A power of minus one depends only on the parity of the exponent.
         if rooted == -Rational::one() {
             return Some(if count.is_multiple_of(2) { Rational::one() } else { rooted });
         }
@@ -135,11 +135,11 @@ impl Evaluation {
         }
         self.pay(bits_of_power)?;
         let (top, bottom) = (rooted.numer().pow(count), rooted.denom().pow(count));
-        // Both are prime to each other still.
+        // Both are still coprime.
         Some(if exponent.is_negative() { Rational::new(bottom, top) } else { Rational::new_raw(top, bottom) })
     }
 
-    /// The root where it is rational; odd roots of negative numbers are real.
+    /// The root, if it is rational; odd roots of negative numbers are real.
     fn root(&mut self, radicand: &Rational, index: u32) -> Option<Rational> {
         if !(1..=ROOT_INDEX_MAX).contains(&index) || radicand.is_negative() && index.is_multiple_of(2) {
             return None;

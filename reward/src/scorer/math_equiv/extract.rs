@@ -1,18 +1,18 @@
-//! Where a response and a ground truth have their answer.
+//! Finds the answers in a response and in a ground truth.
 
 use memchr::memmem;
 
 use crate::python_text::is_space;
 use crate::scorer::boxed::{balanced_from, last_boxed_content};
 
-/// How many layers of `$..$`, `\boxed{..}` and the like are taken off an answer.
+/// Maximum number of layers such as `$..$` and `\boxed{..}` that are removed from an answer.
 const LAYERS_MAX: usize = 8;
 
-/// The answer of a response: the first of these that is there.
+/// The answer of a response, which is the first of these that exists:
 ///
-/// 1. What stands in the last `\boxed{..}`, if that one closes.
-/// 2. What follows the last "Answer:", "answer is" or "####": its formula if it has one, else up to the end
-///    of the sentence or line.
+/// 1. The content of the last `\boxed{..}`, if its brace closes.
+/// 2. The text after the last "Answer:", "answer is" or "####": its formula, or without a formula the text up
+///    to the end of the sentence or line.
 /// 3. The last formula in `$..$`, if all dollar signs are in pairs.
 /// 4. The last number on the last line that has any text.
 pub(super) fn extract(response: &str) -> Option<&str> {
@@ -22,8 +22,8 @@ pub(super) fn extract(response: &str) -> Option<&str> {
         .or_else(|| last_number(response))
 }
 
-/// The answer that a ground truth states: what follows the last "####", or stands in the last box, or all of
-/// it.
+/// The answer that a ground truth states: the text after the last "####", or the content of the last box, or
+/// the whole text.
 pub(super) fn truth_of(ground_truth: &str) -> &str {
     match ground_truth.rsplit_once("####") {
         Some((_, answer)) => answer,
@@ -31,7 +31,8 @@ pub(super) fn truth_of(ground_truth: &str) -> &str {
     }
 }
 
-/// An answer without what fences it: white space, dollar signs, boxes, bold type and the full stop.
+/// An answer without its wrapping: white space, dollar signs, other delimiters of formulas, boxes, bold type
+/// and the full stop.
 pub(super) fn unwrapped(answer: &str) -> &str {
     let mut inside = answer;
     for _ in 0..LAYERS_MAX {
@@ -53,7 +54,7 @@ pub(super) fn unwrapped(answer: &str) -> &str {
     inside
 }
 
-/// Behind the last marker, on its line or else on the next one with text.
+/// The answer behind the last marker, on the line of the marker or on the next line with text.
 fn after_marker(response: &str) -> Option<&str> {
     let behind = &response[last_marker(response)?..];
     let line = behind.trim_start_matches(is_space).lines().next()?;
@@ -68,13 +69,13 @@ fn after_marker(response: &str) -> Option<&str> {
     (!plain.is_empty()).then_some(plain)
 }
 
-/// Where the text behind the last "Answer:", "answer is" or "####" starts.
+/// The byte offset of the text behind the last "Answer:", "answer is" or "####".
 fn last_marker(response: &str) -> Option<usize> {
     let lower = response.to_ascii_lowercase();
     let hashes = memmem::rfind(lower.as_bytes(), b"####").map(|at| at + 4);
     let mut last = hashes.unwrap_or(0);
     let mut is_found = hashes.is_some();
-    // Each looks no further than the white space behind it, so that together they pass over the text once.
+    // Each occurrence reads only the white space behind it, so all of them together read the text once.
     for at in memmem::find_iter(lower.as_bytes(), "answer") {
         let behind = lower[at + "answer".len()..].trim_start_matches(|c: char| is_space(c) || c == '*');
         let start = match behind.strip_prefix(':') {
@@ -92,7 +93,8 @@ fn last_marker(response: &str) -> Option<usize> {
     is_found.then_some(last)
 }
 
-/// The last formula between dollar signs; with an odd number of them some are money, and there is none.
+/// The last formula between dollar signs; `None` for an odd number of dollar signs, because some of them are
+/// then money.
 fn last_formula(response: &str) -> Option<&str> {
     let mut fences: Vec<(usize, usize)> = Vec::new();
     for at in memchr::memchr_iter(b'$', response.as_bytes()) {
@@ -123,7 +125,7 @@ fn last_number(response: &str) -> Option<&str> {
     while start > 0 && is_inside(start - 1) {
         start -= 1;
     }
-    // The dash of `3-5` is no sign.
+    // The dash of `3-5` is not a sign.
     if start > 0 && bytes[start - 1] == b'-' && !(start > 1 && is_digit(start - 2)) {
         start -= 1;
     }

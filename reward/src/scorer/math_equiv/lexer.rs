@@ -1,4 +1,5 @@
-//! LaTeX and plain text as tokens of one kind: spacing and style are gone, symbols have one spelling.
+//! Splits LaTeX and plain text into tokens. Style commands are left out, spacing is a flag of the next token,
+//! and each symbol has one spelling.
 
 mod symbols;
 
@@ -8,10 +9,10 @@ use crate::python_text::is_space;
 use crate::scorer::boxed::balanced_from;
 use symbols::{greek, is_style, one_spelling, symbol_of};
 
-/// Digits of the longest number that is read; longer ones are compared as text.
+/// Maximum number of digits of a number; answers with a longer number are compared as text.
 pub(super) const DIGITS_MAX: usize = 1200;
 
-/// Digits of a number's power of ten.
+/// Maximum number of digits of an exponent as in `2e5`.
 const EXPONENT_DIGITS_MAX: usize = 4;
 
 pub(super) const SET_OPEN: char = '⦃';
@@ -19,8 +20,8 @@ pub(super) const SET_CLOSE: char = '⦄';
 /// Ends a row of a matrix.
 pub(super) const ROW: char = '\n';
 
-/// A number as it is written: `digits` with `fraction` of them behind the point, then `repeat` digits for
-/// ever.
+/// A number as it is written. Its last `repeat` digits repeat for ever, and the `fraction` digits before
+/// those stand behind the decimal point.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Numeral {
     pub(super) digits: String,
@@ -30,23 +31,23 @@ pub(super) struct Numeral {
 }
 
 impl Numeral {
-    /// Whether it is written with digits only.
+    /// Whether the number is written with digits only.
     pub(super) fn is_plain_integer(&self) -> bool {
         self.fraction == 0 && self.repeat == 0 && self.exponent == 0
     }
 }
 
-/// What a token is.
+/// The kind of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Kind {
     Number(Numeral),
-    /// Letters side by side, without a backslash.
+    /// Consecutive letters without a backslash.
     Word(String),
-    /// What is left of a word whose first letters were variables.
+    /// The rest of a word whose first letters were read as variables.
     Letters(String),
-    /// A command's name.
+    /// The name of a command.
     Command(String),
-    /// What stands in `\text{}` and its like.
+    /// The content of `\text{}` and similar commands.
     Text(String),
     Symbol(char),
     Begin(String),
@@ -60,13 +61,13 @@ pub(super) struct Token {
     pub(super) is_spaced: bool,
 }
 
-/// How ambiguous spellings are taken.
+/// How ambiguous spellings are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     /// `1,234` is one number, `2e3` is two thousand, and two or three letters alone are a word.
     Usual,
-    /// `1,234` is a list, `2e3` a product with Euler's number, and two or three letters alone a product of
-    /// variables.
+    /// `1,234` is a list, `2e3` is a product with Euler's number, and two or three letters alone are a
+    /// product of variables.
     Literal,
 }
 
@@ -102,11 +103,11 @@ struct Lexer<'a> {
     tokens: Vec<Token>,
     is_ambiguous: bool,
     is_spaced: bool,
-    /// Open brackets in which a comma separates.
+    /// The number of open brackets; inside them a comma separates elements.
     brackets: i32,
-    /// Up to here commas join digits.
+    /// Before this position, commas join digits.
     joined_until: usize,
-    /// Up to here commas separate numbers.
+    /// Before this position, commas separate numbers.
     split_until: usize,
 }
 
@@ -157,10 +158,10 @@ impl<'a> Lexer<'a> {
         Ok(())
     }
 
-    /// A character that is no letter, digit, space or backslash.
+    /// Reads a character that begins no number, word or command.
     fn character(&mut self, next: char) {
         for (spelling, symbol) in [("**", '^'), ("<=", '≤'), (">=", '≥'), ("!=", '≠'), ("==", '=')] {
-            // `5!=120` is a factorial, `x != 5` is not.
+            // `5!=120` has a factorial, `x != 5` has none.
             let is_meant = symbol != '≠' || self.is_spaced;
             if is_meant && self.rest().starts_with(spelling) {
                 self.at += spelling.len();
@@ -183,7 +184,7 @@ impl<'a> Lexer<'a> {
                 self.push(integer(if next == '¾' { "3" } else { "1" }));
                 self.push(integer(if next == '½' { "2" } else { "4" }));
             }
-            // A dollar sign is money only before a number; elsewhere it fences formulas.
+            // A dollar sign is money only before a number; elsewhere it delimits formulas.
             '$' if !self.rest().trim_start().starts_with(|c: char| c.is_ascii_digit() || c == '.') => {
                 self.is_spaced = true;
             }
@@ -241,7 +242,8 @@ impl<'a> Lexer<'a> {
         Ok(())
     }
 
-    /// Text, unless it is a command's name; a number in words before it is told from it.
+    /// Appends `content` as text, or as a word if it is a name. A number word at its start ("million")
+    /// becomes a token of its own.
     fn text(&mut self, content: String, is_name: bool) {
         if is_name {
             return self.push(Kind::Word(content));
@@ -258,7 +260,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// A backslash and one character.
+    /// Reads the character after a backslash that no letter follows.
     fn command_of_symbol(&mut self) -> Result<(), Unparsed> {
         let next = self.rest().chars().next().ok_or(Unparsed)?;
         self.at += next.len_utf8();
@@ -274,7 +276,7 @@ impl<'a> Lexer<'a> {
         Ok(())
     }
 
-    /// What stands in the braces that follow, which are passed over.
+    /// Returns the content of the braces that follow, and moves past them.
     fn argument(&mut self) -> Option<&'a str> {
         let gap = self.rest().len() - self.rest().trim_start_matches(is_space).len();
         let start = self.at + gap;
@@ -322,7 +324,7 @@ impl<'a> Lexer<'a> {
         self.at += length;
     }
 
-    /// `e5` behind a number.
+    /// Reads a power of ten such as `e5` behind a number.
     fn power_of_ten(&mut self, numeral: &mut Numeral) -> Result<(), Unparsed> {
         let Some(behind) = self.rest().strip_prefix(['e', 'E']) else { return Ok(()) };
         let unsigned = behind.strip_prefix(['+', '-']).unwrap_or(behind);
@@ -344,7 +346,7 @@ impl<'a> Lexer<'a> {
         Ok(())
     }
 
-    /// Decides what the commas of the run of digits and commas that starts here do.
+    /// Decides whether commas join or separate digits in the run of digits and commas that starts here.
     fn look_at_commas(&mut self) {
         if self.at < self.split_until {
             return;
@@ -374,7 +376,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Bytes of a separator of thousands, with exactly three digits behind it.
+    /// The length in bytes of a thousands separator, if one with exactly three digits behind it starts here.
     fn separator(&self, first_group: usize) -> Option<usize> {
         let rest = self.rest();
         if !(1..=3).contains(&first_group) {
@@ -396,7 +398,7 @@ impl<'a> Lexer<'a> {
     }
 }
 
-/// The digits of `\overline{3}` at the start of `text`, and the bytes of the whole.
+/// The digits of `\overline{3}` at the start of `text`, and the length of the whole command in bytes.
 fn repeating(text: &str) -> Option<(&str, usize)> {
     let braced = text.strip_prefix("\\overline").or_else(|| text.strip_prefix("\\bar"))?.strip_prefix('{')?;
     let length = digits_at(braced);

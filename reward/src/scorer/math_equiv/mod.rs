@@ -1,42 +1,43 @@
-//! `math_equiv`: compares answers by value, in LaTeX or plain text; every verdict has a [`Reason`], which
-//! becomes the score's `reason`.
+//! `math_equiv`: compares answers in LaTeX or plain text by their values. Every verdict has a [`Reason`],
+//! which becomes the score's `reason`.
 //!
-//! Both answers are parsed into a common form. They are compared exactly where both are rational, and by
-//! seeded numeric evaluation elsewhere. An answer that cannot be parsed is compared as text. Nothing is
-//! rounded: a decimal equals a fraction only if it is that fraction.
+//! Both answers are parsed into a common form. Rational values are compared exactly, and other values by
+//! seeded numeric evaluation. An answer that cannot be parsed is compared as text. Nothing is rounded: a
+//! decimal equals a fraction only if it is that fraction.
 //!
 //! | kind | equal | different |
 //! |---|---|---|
 //! | numbers | `\frac12`, `1/2`, `0.5`, `.50`, `5e-1`, `5\times10^{-1}`; `1\frac12` and `3/2`; `0.\overline{3}` and `1/3` | `1/3` and `0.33` |
-//! | thousands | `1,000`, `1{,}000`, `1\,000`, `1 000`, `1000`; inside brackets and sets a comma separates | `(1,000)` and `1000`; `3{,}14` and `314` |
+//! | thousands | `1,000`, `1{,}000`, `1\,000`, `1 000`, `1000`; inside brackets and sets, a comma separates elements | `(1,000)` and `1000`; `3{,}14` and `314` |
 //! | percent | `50\%`, `50 percent`, `0.5`; also `50` | `50\%` and `0.5\%`; `50\%` and `5` |
-//! | units | `5\text{ cm}`, `5 cm`, `5`; `\$5`, `5 dollars`, `5`; `60 mph`, `60`; `30^\circ` and `30`; units that convert, exactly: `100 cm` and `1\text{ m}`, `50` cents and `\$0.50` | two known units that differ, `5 cm` and `5 m`; a single letter is a unit in `\text{}` only |
-//! | counted things | unknown words behind a number are ignored: `5 apples`, `5` | a word that is a number: `5 million` and `5` |
+//! | units | `5\text{ cm}`, `5 cm`, `5`; `\$5`, `5 dollars`, `5`; `60 mph`, `60`; `30^\circ` and `30`; convertible units are converted exactly: `100 cm` and `1\text{ m}`, `50` cents and `\$0.50` | two known units that differ, `5 cm` and `5 m`; a single letter is a unit only in `\text{}` or after a slash |
+//! | counted things | unknown words after a number are ignored: `5 apples`, `5` | a word that is a number: `5 million` and `5` |
 //! | constants | `\pi`, `e`, `i`; `\sqrt{8}` and `2\sqrt2`; `\sqrt[3]{-8}` and `-2`; `\log` is `\ln`, `\lg` has base 10, `\log_2` has base 2 | `\pi` and `3.14` |
-//! | expressions | the values are compared at every sample point where both are real, and if there are too few of these, at complex ones too; variables are real, of both signs: `(x+1)^2` and `x^2+2x+1`, `\sin^2 x` and `1-\cos^2 x` | `x` and `X`; `x+1` and `x-1`; `\sqrt{x^2}` and `x` |
+//! | expressions | the values are compared at every sample point where both are real; if there are too few such points, the points where they are complex count too; variables are real, of both signs: `(x+1)^2` and `x^2+2x+1`, `\sin^2 x` and `1-\cos^2 x` | `x` and `X`; `x+1` and `x-1`; `\sqrt{x^2}` and `x` |
 //! | `\pm` | `1\pm\sqrt2` and `1+\sqrt2, 1-\sqrt2` | |
 //! | lists | in any order, with each element equally often: `1, 2, 3`, `3, 2 and 1`; a list can also equal a set: `\{1,2,3\}` | `1, 2` and `1, 2, 2` |
 //! | sets | in any order, with any repetitions: `\{1,2\}`, `{2,1}`, `\{1,1,2\}`; `\emptyset` and `\{\}` | `\{1,2\}` and `\{1,2,3\}`; `\{5\}` and `5` |
 //! | tuples | in order: `(1,2,3)`, `[1,2,3]`, `\langle1,2,3\rangle` and a column of a matrix | `(1,2)` and `(2,1)` |
 //! | pairs, intervals | with the same brackets | `(1,2)` and `[1,2]` |
 //! | unions | in any order, part by part | `[1,2]\cup[2,3]` and `[1,3]` |
-//! | inequalities | as intervals: `x>2`, `2<x`, `(2,\infty)`; `1\le x<2` and `[1,2)`; `x\ne0` and its union; inequalities that "or" joins as unions | `x>2` and `y>2` |
-//! | equations | `x=5` and `5`; `f(x)=2x` and `2x`; `\text{Area}=5` and `5`; chains give their last side; two equations by their sides' difference up to a constant: `y=-2x` and `2x+y=0` | `x=5` and `y=5`; `2x=10` and `5` |
-//! | matrices | cell by cell, whatever the brackets | a row and a column |
+//! | inequalities | as intervals: `x>2`, `2<x`, `(2,\infty)`; `1\le x<2` and `[1,2)`; `x\ne0` and its union; inequalities joined by "or" are unions | `x>2` and `y>2` |
+//! | equations | `x=5` and `5`; `f(x)=2x` and `2x`; `\text{Area}=5` and `5`; a chain has the value of its last side; two equations are equal if the differences of their sides are multiples of each other: `y=-2x` and `2x+y=0` | `x=5` and `y=5`; `2x=10` and `5` |
+//! | matrices | cell by cell; the brackets do not matter | a row and a column |
 //! | bases | the same digits and base: `101_2`, `101_{\text{two}}`, `0101_{2}` | `101_2` and `5` or `101` |
 //! | words | case and spaces are ignored: `\text{East}`, `east`; `(A)`, `A`, `\text{(A)}` | `yes` and `no` |
 //!
-//! Some spellings have two meanings, and the usual one is tried first: `1,234` is a number and then a list,
-//! `2e3` is two thousand and then a product, `ab` is a word and then a product. One of the two answers may
-//! take its second meaning; both may where both are words like `ab`. Without multiplication signs, `1/2x` is
-//! half of x. In the argument of a function of angles, degrees are an angle; elsewhere they are a unit.
+//! Some spellings have two meanings, and the usual one is tried first: `1,234` is first a number, then a
+//! list; `2e3` is first two thousand, then a product; `ab` is first a word, then a product. Only one of the
+//! two answers may take its second meaning, unless both are words like `ab`. Without multiplication signs,
+//! `1/2x` is half of x. In the argument of a trigonometric function, degrees are an angle; elsewhere they are
+//! a unit.
 //!
 //! # Invariants
 //! - Any two texts have a verdict, which is deterministic and symmetric; every answer equals itself.
-//! - Time is linear in the texts. Answers over [`ANSWER_BYTES_MAX`] are compared as text. For others,
-//!   constants bound the depth, the nodes and the digits of an answer, the bits of exact values, the work on
-//!   them and the comparisons of elements; beyond a bound the answers are compared as text or numerically. So
-//!   `9^{9^{9^9}}` is never computed.
+//! - Time is linear in the length of the texts. Answers longer than [`ANSWER_BYTES_MAX`] are compared as
+//!   text. For shorter answers, constants bound the depth, the nodes and the digits of an answer, the size of
+//!   exact values and the work on them, and the comparisons of elements. Beyond a bound, answers are compared
+//!   as text or numerically. So `9^{9^{9^9}}` is never computed.
 //!
 //! # Deliberately absent
 //! The scorer does not solve or simplify, merge intervals, compare a rounded value with an exact one, or read
@@ -62,7 +63,7 @@ use crate::RewardError;
 
 pub use compare::{POINTS_MIN, RELATIVE_TOLERANCE};
 
-/// Bytes of the longest answer that is read; longer ones are compared as text.
+/// Maximum number of bytes of an answer that is parsed; longer answers are compared as text.
 pub const ANSWER_BYTES_MAX: usize = 2048;
 
 /// Why two answers are equal or not.
@@ -97,7 +98,7 @@ pub enum Reason {
     DifferentName,
     /// Their kinds differ: a value and a set, words and an interval, and so on.
     DifferentKind,
-    /// Both were parsed but could not be evaluated, and their texts differ.
+    /// Both were parsed but could not be compared within the bounds, and their texts differ.
     UndecidedComparedAsText,
     /// At least one could not be parsed, so their texts were compared.
     UnparsedComparedAsText,
@@ -213,7 +214,7 @@ impl MathEquiv {
         extract::extract(response)
     }
 
-    /// The verdict behind the score.
+    /// The verdict that decides the score.
     pub fn explain(&self, input: &ScoreInput<'_>) -> Verdict {
         Self::verdict(extract::extract(input.response), input.ground_truth)
     }

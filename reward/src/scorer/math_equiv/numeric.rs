@@ -1,7 +1,6 @@
-//! Values in 64-bit floats over the complex numbers, each with a bound of its rounding noise.
+//! Evaluates expressions in complex 64-bit floats. Each value has a bound of its rounding noise.
 //!
-//! Variables take seeded values, the same for the same name in every answer. Odd roots of negative numbers
-//! are real.
+//! Variables have seeded values that depend only on their names. Odd roots of negative numbers are real.
 
 use num_complex::Complex64;
 use num_traits::{ToPrimitive, Zero};
@@ -11,7 +10,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use super::exact::Exact;
 use super::tree::{Function, Node, NodeId, Rational, Tree};
 
-/// Points at which answers with variables are evaluated.
+/// Number of points at which answers with variables are evaluated.
 pub(super) const POINTS: usize = 16;
 
 /// Number of points at which all variables are positive, so that roots and logarithms are defined there.
@@ -20,13 +19,13 @@ const POSITIVE_POINTS: usize = 8;
 /// Seed of the variables' values.
 const SEED: u64 = 0x524f_4c4c_444f_434b;
 
-/// Terms of a binomial coefficient with a variable above.
+/// Maximum lower number of a binomial coefficient that is not exact.
 const BINOMIAL_STEPS_MAX: u32 = 64;
 
-/// Rounding of one operation, relative to its result.
+/// Bound of the rounding of one operation, relative to its result.
 const ROUNDING: f64 = 4.0 * f64::EPSILON;
 
-/// A value and how far rounding may have moved it. A value that is not finite is none.
+/// A value, and how far rounding may have moved it. A value that is not finite means that there is none.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Approx {
     pub(super) value: Complex64,
@@ -36,13 +35,14 @@ pub(super) struct Approx {
 const NOTHING: Approx = Approx { value: Complex64::new(f64::NAN, f64::NAN), noise: 0.0 };
 
 impl Approx {
-    /// `value`, the noise that its operands bring, and the rounding of the operation itself.
+    /// The result of an operation. Its noise is that of the operands (`inherited`) and the rounding of the
+    /// operation.
     fn new(value: Complex64, inherited: f64) -> Self {
         let noise = inherited + value.norm() * ROUNDING;
         if !value.is_finite() || !noise.is_finite() {
             return NOTHING;
         }
-        // A part below the noise is zero, and its sign must not choose the branch of a root.
+        // An imaginary part below the noise counts as zero; its sign must not choose the branch of a root.
         let cleaned = |part: f64| if part.abs() <= noise { 0.0 } else { part };
         Self { value: Complex64::new(value.re, cleaned(value.im)), noise }
     }
@@ -62,18 +62,19 @@ impl Approx {
     }
 }
 
-/// The nearest float; infinite where none is near.
+/// The nearest float; infinite if the number is too large.
 pub(super) fn float(number: &Rational) -> f64 {
-    // Floats reach to 2^1024: longer integers lose bits that do not count.
+    // Floats end at 2^1024. Longer integers lose only bits that do not count.
     let longest = number.numer().bits().max(number.denom().bits());
     let shift = longest.saturating_sub(1000);
     let (top, bottom) = (number.numer().clone() >> shift, number.denom().clone() >> shift);
     top.to_f64().unwrap_or(f64::NAN) / bottom.to_f64().unwrap_or(f64::NAN)
 }
 
-/// The values of a variable at all points: sizes from 0.4 to 2.9, positive at the first [`POSITIVE_POINTS`].
+/// The values of a variable at all points: their sizes are from 0.4 to 2.9, and they are positive at the
+/// first [`POSITIVE_POINTS`].
 fn variable(name: &str) -> [f64; POINTS] {
-    // FNV-1a: the name chooses the stream.
+    // The FNV-1a hash of the name chooses the stream of random numbers.
     let stream = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
@@ -84,7 +85,7 @@ fn variable(name: &str) -> [f64; POINTS] {
         let size = 0.4 + 2.5 * ((draw >> 11) as f64 / (1_u64 << 53) as f64);
         if point >= POSITIVE_POINTS && draw & 1 == 1 { -size } else { size }
     });
-    // No name has positive values only.
+    // Each variable has at least one negative value.
     values[POINTS - 1] = -values[POINTS - 1].abs();
     values
 }
@@ -164,7 +165,7 @@ fn power(base: Approx, exponent: Approx, rational: Option<&Rational>) -> Approx 
     let size = base.value.norm();
     if size <= base.noise || size == 0.0 {
         let is_positive = exponent.is_valid() && exponent.value.re > 0.0 && base.is_valid();
-        // Below a root, noise grows to its own root.
+        // Under a root, the noise of a zero grows to its own root.
         let grown = base.noise.powf(exponent.value.re.min(1.0));
         return if is_positive { Approx::new(Complex64::zero(), grown) } else { NOTHING };
     }
@@ -219,7 +220,7 @@ fn apply(function: Function, x: Approx) -> Approx {
         Function::Abs => smooth(Complex64::from(z.norm()), 1.0),
         Function::Floor => stepped(x, f64::floor),
         Function::Ceil => stepped(x, f64::ceil),
-        // Values without an exact one are no whole numbers.
+        // A value that is not exact is not a whole number.
         Function::Factorial => NOTHING,
     }
 }
@@ -228,7 +229,7 @@ fn within_domain(x: Approx, real: fn(f64) -> f64, complex: fn(Complex64) -> Comp
     if x.is_real() && x.value.re.abs() <= 1.0 { Complex64::from(real(x.value.re)) } else { complex(x.value) }
 }
 
-/// How steep the inverse sine is; at its ends noise grows without bound, and is taken as its root at most.
+/// The slope of the inverse sine. It has no bound at the ends of the domain, so it is limited there.
 fn steepness(z: Complex64) -> f64 {
     let distance = (Complex64::from(1.0) - z * z).norm().sqrt();
     1.0 / distance.max(f64::EPSILON.sqrt())

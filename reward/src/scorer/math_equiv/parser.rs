@@ -1,7 +1,8 @@
-//! Expressions: a recursive descent over tokens, with bounded depth.
+//! Parses expressions by recursive descent over tokens, with bounded depth.
 //!
-//! Products and quotients bind alike and from the left, written out or not (`1/2x` is half of x); a sign
-//! binds weaker than a power; functions without parentheses take the product that follows.
+//! Products and quotients have equal precedence and associate to the left, with or without a multiplication
+//! sign, so `1/2x` is half of x. A sign has lower precedence than a power. A function without parentheses
+//! takes the product that follows.
 
 mod atoms;
 mod mixed;
@@ -12,25 +13,25 @@ use super::tree::{Function, Node, NodeId, Tree, Unparsed};
 use super::words::{self, Meaning};
 use numeral::rational;
 
-/// Depth to which expressions nest.
+/// Maximum depth of nested expressions.
 const DEPTH_MAX: usize = 48;
 
-/// Reads the expression at `at`; stops before `end` or at the first token that does not belong to one.
+/// Reads the expression at `at`; stops before `end` or at the first token that does not belong to it.
 pub(super) struct Parser<'a> {
     pub(super) tokens: &'a mut [Token],
     pub(super) tree: &'a mut Tree,
     pub(super) at: usize,
     pub(super) end: usize,
-    /// `\pm` is a minus.
+    /// Whether `\pm` is read as a minus, and `\mp` as a plus.
     pub(super) is_lower_sign: bool,
-    /// There was a `\pm` or `\mp`.
+    /// Whether a `\pm` or `\mp` was read.
     pub(super) has_signs: bool,
-    /// The last percentage and the number before its sign.
+    /// The value of the last percentage, and the number before its sign.
     pub(super) percent: Option<(NodeId, NodeId)>,
     depth: usize,
-    /// Inside the argument of a function of angles.
+    /// Whether the parser is in the argument of a trigonometric function.
     is_angle: bool,
-    /// Inside `|..|`, where a bar closes.
+    /// Whether the parser is inside `|..|`, where a bar closes.
     is_in_bars: bool,
 }
 
@@ -96,7 +97,7 @@ impl<'a> Parser<'a> {
         node
     }
 
-    /// A sum of terms, or two of them as in `n \choose k`.
+    /// Reads a sum of terms, or two sums as in `n \choose k`.
     pub(super) fn expression(&mut self) -> Result<NodeId, Unparsed> {
         self.nested(|parser| {
             let mut sum = parser.signed(Self::term)?;
@@ -117,7 +118,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Passes over a sign; whether it is a minus.
+    /// Moves past a sign, if there is one, and returns whether it is a minus.
     fn sign(&mut self) -> Option<bool> {
         let is_minus = match self.symbol()? {
             '+' => false,
@@ -131,7 +132,7 @@ impl<'a> Parser<'a> {
         Some(is_minus)
     }
 
-    /// Any signs, and `part`.
+    /// Reads any number of signs and then `part`.
     fn signed(
         &mut self,
         part: impl FnOnce(&mut Self) -> Result<NodeId, Unparsed>,
@@ -197,7 +198,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Whether a factor follows without a sign of multiplication.
+    /// Whether the next token starts a factor, without a multiplication sign.
     fn starts_factor(&self) -> bool {
         match self.kind() {
             Some(Kind::Number(_) | Kind::Letters(_)) => true,
@@ -212,14 +213,14 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// An atom with its powers, factorials and degree signs.
+    /// Reads an atom with its powers, factorials and degree signs.
     fn factor(&mut self) -> Result<NodeId, Unparsed> {
         let mut node = self.atom()?;
         loop {
             match self.symbol() {
                 Some('!') => {
                     self.at += 1;
-                    // A double factorial is no factorial of one.
+                    // A double factorial is not the factorial of a factorial.
                     if self.symbol() == Some('!') {
                         return Err(Unparsed);
                     }
@@ -243,7 +244,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Divides by a hundred and remembers the number.
+    /// Divides a number by a hundred, and keeps both in `percent`.
     pub(super) fn hundredth(&mut self, number: NodeId) -> Result<NodeId, Unparsed> {
         let hundred = self.tree.push_integer(100)?;
         let value = self.tree.push(Node::Quotient(number, hundred))?;
@@ -257,7 +258,7 @@ impl<'a> Parser<'a> {
         length > 0
     }
 
-    /// Tokens of the degree sign there, in braces or not; 0 where there is none.
+    /// The number of tokens of the degree sign at `at`, with or without braces; 0 if there is none.
     fn degree_length_at(&self, at: usize) -> usize {
         let is_symbol = |at: usize, symbol: char| self.kind_at(at) == Some(&Kind::Symbol(symbol));
         if is_symbol(at, '°') {
@@ -267,7 +268,8 @@ impl<'a> Parser<'a> {
         if is_braced { 3 } else { 0 }
     }
 
-    /// Degrees are a unit, except in the argument of a function of angles.
+    /// Turns degrees into radians in the argument of a trigonometric function. Elsewhere degrees are a unit,
+    /// and the number stays as it is.
     fn degrees(&mut self, number: NodeId) -> Result<NodeId, Unparsed> {
         if !self.is_angle {
             return Ok(number);
@@ -291,7 +293,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// An expression in brackets whose opening one is passed.
+    /// Reads an expression and its closing bracket, after the opening one was read.
     fn group(&mut self, close: char) -> Result<NodeId, Unparsed> {
         let is_in_bars = std::mem::replace(&mut self.is_in_bars, close == '|');
         let node = self.expression()?;
@@ -354,7 +356,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Whether the word is a value or makes one, rather than something that stands behind values.
+/// Whether a word is a value or begins one. The other words stand behind values.
 fn is_value(meaning: Meaning) -> bool {
     !matches!(meaning, Meaning::Percent | Meaning::Separator | Meaning::Unit | Meaning::Noun)
 }
@@ -363,7 +365,7 @@ fn is_factor(name: &str) -> bool {
     matches!(name, "frac" | "sqrt" | "binom") || words::classify_command(name).is_some() || is_letter(name)
 }
 
-/// Commands that are variables.
+/// Whether a command is a variable.
 fn is_letter(name: &str) -> bool {
     const LETTERS: &[&str] = &[
         "alpha",

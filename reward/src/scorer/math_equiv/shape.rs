@@ -1,5 +1,5 @@
-//! What kind of answer the tokens are: a value, a tuple, a set, a list, a union, a matrix, a relation or
-//! words.
+//! Decides what kind of answer the tokens are: a value, a tuple, a set, a list, a union, a matrix, a relation
+//! or words.
 
 mod relation;
 mod scalar;
@@ -10,18 +10,18 @@ use super::lexer::{Kind, Mode, ROW, SET_CLOSE, SET_OPEN, Token, tokenize};
 use super::tree::{Node, NodeId, Scalar, Shape, Tree, Units, Unparsed};
 use super::words::{self, Meaning};
 
-/// Depth to which answers nest.
+/// Maximum depth of nested answers.
 const DEPTH_MAX: usize = 12;
 
-/// How often an answer that is one `\text{}` is opened.
+/// Maximum number of times that the content of an answer that is one `\text{}` is read instead.
 const TEXT_DEPTH_MAX: usize = 3;
 
-/// An answer and what its expressions are.
+/// An answer with its expressions.
 #[derive(Debug, Clone)]
 pub(super) struct Reading {
     pub(super) tree: Tree,
     pub(super) shape: Shape,
-    /// The other [`Mode`] may give another answer.
+    /// Whether the other [`Mode`] may give another answer.
     pub(super) is_ambiguous: bool,
 }
 
@@ -51,7 +51,7 @@ pub(super) fn read(text: &str, mode: Mode) -> Result<Reading, Unparsed> {
     Ok(Reading { tree: reader.tree, shape, is_ambiguous: reader.is_ambiguous })
 }
 
-/// An answer with `\pm` as the set of its two meanings.
+/// Joins the two meanings of an answer with `\pm` into a set.
 fn either(upper: Shape, lower: Shape) -> Shape {
     match (upper, lower) {
         (Shape::Set(mut all), Shape::Set(rest)) | (Shape::List(mut all), Shape::List(rest)) => {
@@ -118,8 +118,8 @@ impl Reader {
         ranges.into_iter().map(|range| self.shape(range, depth + 1)).collect()
     }
 
-    /// A list, or ranges of which one holds: a union. Empty items stand between separators that belong
-    /// together, as in `1, 2, and 3`.
+    /// Reads a list, or a union of ranges if "or" joins them. Empty items are skipped; they stand between
+    /// separators that belong together, as in `1, 2, and 3`.
     fn list(&mut self, items: Vec<Range<usize>>, depth: usize) -> Result<Shape, Unparsed> {
         let separators = items[..items.len() - 1].iter().filter_map(|item| self.kind(item.end));
         let words: Vec<String> = separators.filter_map(word_of).collect();
@@ -136,7 +136,7 @@ impl Reader {
         Ok(Shape::List(shapes))
     }
 
-    /// The parts of a range between the tokens outside of all brackets for which `is_split` holds.
+    /// Splits a range at the tokens for which `is_split` holds, except inside brackets.
     fn split(
         &self,
         range: Range<usize>,
@@ -163,7 +163,7 @@ impl Reader {
         Ok(parts)
     }
 
-    /// Where the bracket at `open` is closed, of whatever kind the closing one is.
+    /// The place at which the bracket at `open` is closed, by a closing bracket of any kind.
     fn closing(&self, open: usize, end: usize) -> Option<usize> {
         let mut level = 0;
         (open..end).find(|at| {
@@ -172,7 +172,7 @@ impl Reader {
         })
     }
 
-    /// A tuple, interval, set or matrix that fills the range.
+    /// Reads a tuple, interval, set or matrix that fills the range; `None` if there is none.
     fn bracketed(&mut self, range: Range<usize>, depth: usize) -> Result<Option<Shape>, Unparsed> {
         let last = range.end - 1;
         let opening = self.kind(range.start).cloned();
@@ -286,7 +286,7 @@ fn nesting(kind: &Kind) -> i32 {
     }
 }
 
-/// The letters of a word, in lower case.
+/// A word in lower case, without other characters at its ends; `None` for other tokens.
 fn word_of(kind: &Kind) -> Option<String> {
     match kind {
         Kind::Word(word) | Kind::Text(word) => {
@@ -296,7 +296,7 @@ fn word_of(kind: &Kind) -> Option<String> {
     }
 }
 
-/// Commas, semicolons, "and" and "or".
+/// Whether a token is a comma, a semicolon, "and" or "or".
 fn is_separator(kind: &Kind) -> bool {
     let is_mark = matches!(kind, Kind::Symbol(',' | ';'));
     is_mark || word_of(kind).is_some_and(|word| words::classify(&word) == Meaning::Separator)

@@ -4,7 +4,7 @@ mod properties;
 
 use super::{Reason, equivalent};
 
-/// Every pair is compared both ways, and all that go wrong are listed at once.
+/// Compares every pair in both orders, and lists all wrong verdicts at once.
 fn each_pair(is_equal: bool, pairs: &[(&str, &str)]) {
     let mut wrong = Vec::new();
     for (a, b) in pairs {

@@ -1,11 +1,12 @@
-//! Answers as text: the normal form in which they are compared before they are read, and where they cannot
-//! be.
+//! The normal form of answers as text. Answers are compared in this form before they are parsed, and again if
+//! they cannot be parsed.
 //!
-//! Two answers with the same normal form have the same value: only what never changes a value is taken out.
+//! Answers with equal normal forms have equal values, because only parts that never change a value are
+//! removed.
 
 use crate::python_text::is_space;
 
-/// Takes out spacing, sizes and fonts. Linear in the length of the text.
+/// Removes spacing, sizes and fonts, in time linear in the length of the text.
 pub(super) fn normal(text: &str) -> String {
     let mut normalizer =
         Normalizer { written: String::with_capacity(text.len()), braces: Vec::new(), is_gap: false };
@@ -24,14 +25,14 @@ pub(super) fn normal(text: &str) -> String {
     normalizer.written
 }
 
-/// Whether the byte goes into the normal form as it is, whatever stands beside it.
+/// Whether the byte is copied into the normal form, regardless of its neighbours.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_graphic() && !matches!(byte, b'\\' | b'{' | b'}' | b'~' | b'$')
 }
 
 struct Normalizer {
     written: String,
-    /// Whether each open brace was written.
+    /// For each open brace, whether it was written.
     braces: Vec<bool>,
     is_gap: bool,
 }
@@ -49,11 +50,11 @@ impl Normalizer {
         self.written.push_str(part);
     }
 
-    /// Reads what `rest` starts with, a character that is not plain; returns its bytes.
+    /// Reads the character at the start of `rest`, which is not plain, and returns the number of bytes read.
     fn special(&mut self, next: char, rest: &str) -> usize {
         match next {
             '\\' => return self.command(&rest[1..]) + 1,
-            // A separator of thousands, where it separates some.
+            // A thousands separator is removed.
             '{' if rest.starts_with("{,}") && self.is_before_thousands(&rest[3..]) => return 3,
             '{' => {
                 self.braces.push(true);
@@ -72,15 +73,15 @@ impl Normalizer {
         next.len_utf8()
     }
 
-    /// Whether a digit was written last, and exactly three are to come: the comma of `3{,}14` is no
-    /// separator.
+    /// Whether a digit was written last and exactly three follow. The comma of `3{,}14` does not separate
+    /// thousands.
     fn is_before_thousands(&self, behind: &str) -> bool {
         let digits = behind.bytes().take(4).take_while(u8::is_ascii_digit).count();
         let is_behind_digit = !self.is_gap && self.written.ends_with(|c: char| c.is_ascii_digit());
         is_behind_digit && digits == 3
     }
 
-    /// A command whose backslash is passed; returns its bytes behind that.
+    /// Reads a command after its backslash, and returns the number of bytes read.
     fn command(&mut self, behind: &str) -> usize {
         let length = behind.bytes().take_while(u8::is_ascii_alphabetic).count();
         let name = &behind[..length];
@@ -119,11 +120,11 @@ impl Normalizer {
     }
 }
 
-/// Letters of the longest word that may be a product of variables, whose case counts.
+/// Maximum number of letters of a word that may be a product of variables; the case of these letters counts.
 const VARIABLES_MAX: usize = 3;
 
-/// A normal form without white space, and without regard to the case of what can only be words: `x` and `X`
-/// are two variables, and `\Delta` is not `\delta`.
+/// A normal form without white space and with long words in lower case. The case of variables and commands is
+/// kept: `x` is not `X`, and `\Delta` is not `\delta`.
 pub(super) fn folded_words(normal: &str) -> String {
     let mut folded = String::with_capacity(normal.len());
     let mut rest = normal;
@@ -143,7 +144,7 @@ pub(super) fn folded_words(normal: &str) -> String {
     folded
 }
 
-/// A normal form without regard to case and white space.
+/// A normal form in lower case and without white space.
 pub(super) fn folded(normal: &str) -> String {
     let mut words = normal.to_lowercase();
     words.retain(|c| !is_space(c));

@@ -1,25 +1,24 @@
-//! Expressions as a flat tree: a node's operands stand before it, so that every pass over an expression is a
-//! loop.
+//! Expressions as a flat tree. A node's operands stand before it, so every pass over an expression is a loop.
 
 use std::collections::BTreeMap;
 
 use num_bigint::BigInt;
 use num_rational::Ratio;
 
-/// Nodes of one answer. Every pass costs at most this many steps per sample point.
+/// Maximum number of nodes of one answer. Every pass costs at most this many steps per sample point.
 pub(super) const NODES_MAX: usize = 2048;
 
 /// An exact number.
 pub(super) type Rational = Ratio<BigInt>;
 
-/// A node's place in its tree.
+/// The index of a node in its tree.
 pub(super) type NodeId = usize;
 
-/// The answer is outside of what is understood, or over a bound; it is compared as text.
+/// The answer cannot be parsed or exceeds a bound; it is compared as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Unparsed;
 
-/// What a known function does with its one argument.
+/// A known function of one argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Function {
     Sin,
@@ -43,7 +42,7 @@ pub(super) enum Function {
 }
 
 impl Function {
-    /// The function that `\sin^{-1}` and the like mean.
+    /// The inverse function, as `\sin^{-1}` means it.
     pub(super) fn inverse(self) -> Option<Self> {
         match self {
             Self::Sin => Some(Self::Arcsin),
@@ -53,13 +52,13 @@ impl Function {
         }
     }
 
-    /// Whether degrees in the argument are an angle rather than the unit of a number.
+    /// Whether degrees in the argument are an angle and not a unit.
     pub(super) fn takes_angle(self) -> bool {
         matches!(self, Self::Sin | Self::Cos | Self::Tan | Self::Cot | Self::Sec | Self::Csc)
     }
 }
 
-/// One step of an expression.
+/// A node of an expression.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Node {
     Number(Rational),
@@ -86,7 +85,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// Adds a node whose operands are there already.
+    /// Adds a node whose operands have been added already.
     pub(super) fn push(&mut self, node: Node) -> Result<NodeId, Unparsed> {
         if self.nodes.len() >= NODES_MAX {
             return Err(Unparsed);
@@ -111,13 +110,13 @@ impl Tree {
     }
 }
 
-/// Known units and their powers; unknown words are no units.
+/// Known units and their powers; unknown words are not units.
 pub(super) type Units = BTreeMap<&'static str, i32>;
 
 /// A single value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Scalar {
-    /// The value; of a percentage its hundredth.
+    /// The value; for a percentage, a hundredth of the number before the sign.
     pub(super) value: NodeId,
     /// For a percentage, the number before the sign.
     pub(super) percent: Option<NodeId>,
@@ -125,26 +124,27 @@ pub(super) struct Scalar {
     pub(super) units: Units,
 }
 
-/// What kind of answer it is. Each container holds answers of any kind, to a bounded depth.
+/// The kind of an answer, and its content. Containers hold answers of any kind, to a bounded depth.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Shape {
     Scalar(Scalar),
-    /// A tuple, vector or interval: which of them, only its use tells.
+    /// A tuple, a vector or an interval; the spelling does not tell which.
     Bracketed {
         open: char,
         close: char,
         items: Vec<Shape>,
     },
-    /// Written in set braces, or made of `\pm`: how often an element stands there does not matter.
+    /// Elements in set braces, or the values of an answer with `\pm`. Repetitions do not matter.
     Set(Vec<Shape>),
-    /// Separated by commas, "and" or "or", in any order.
+    /// Elements separated by commas, "and" or "or", in any order.
     List(Vec<Shape>),
     Union(Vec<Shape>),
     Matrix {
         columns: usize,
         cells: Vec<Shape>,
     },
-    /// A value with a name (`x = 5`, `x > 2`), and for an equation of expressions its two sides' difference.
+    /// A value with a name (`x = 5`, `x > 2`), and the difference of the two sides of an equation of
+    /// expressions.
     Named {
         name: String,
         value: Box<Shape>,

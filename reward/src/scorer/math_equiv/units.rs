@@ -1,8 +1,8 @@
-//! What units are worth in each other, exactly.
+//! Converts units exactly.
 //!
-//! Every unit has a dimension, the powers of its bases, and so many of these are one of it. A unit without an
-//! exact worth (a ton is not the same everywhere, degrees of heat have other zeros) is a base of its own,
-//! equal to itself alone.
+//! Every unit has a dimension, which is a product of powers of bases, and an exact size in these bases. A
+//! unit without an exact size is a base of its own and equals only itself: for example, tons differ between
+//! countries, and temperature scales have different zeros.
 
 use std::collections::BTreeMap;
 
@@ -11,24 +11,24 @@ use num_traits::One;
 
 use super::tree::{Rational, Units};
 
-/// Greatest power of a unit that is converted.
+/// Maximum power of a unit in a conversion.
 const POWER_MAX: u32 = 12;
 
-/// What units are made of.
+/// A base of dimensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Base {
     Meter,
     Gram,
     Second,
-    /// A year has twelve; neither is a number of days.
+    /// A month. A year has twelve; neither has a fixed number of days.
     Month,
     Dollar,
     Sterling,
-    /// A unit that nothing converts into.
+    /// A unit that cannot be converted.
     Own(&'static str),
 }
 
-/// A unit's bases with their powers, and how many of these it is: a numerator and a denominator.
+/// The bases of a unit with their powers, and its size in them as a numerator and a denominator.
 type Worth = (&'static [(Base, i32)], i64, i64);
 
 const LENGTH: &[(Base, i32)] = &[(Base::Meter, 1)];
@@ -41,8 +41,8 @@ const CALENDAR: &[(Base, i32)] = &[(Base::Month, 1)];
 const DOLLARS: &[(Base, i32)] = &[(Base::Dollar, 1)];
 const STERLING: &[(Base, i32)] = &[(Base::Sterling, 1)];
 
-/// Yards, pounds and gallons are those of the United States, which have been defined by the metric ones since
-/// 1959.
+/// The dimension and the size of a unit. Yards, pounds and gallons are those of the United States, which have
+/// had metric definitions since 1959.
 fn worth(unit: &str) -> Option<Worth> {
     Some(match unit {
         "millimeter" => (LENGTH, 1, 1_000),
@@ -83,7 +83,7 @@ fn worth(unit: &str) -> Option<Worth> {
     })
 }
 
-/// How many of the right units one of the left ones is; `None` where they measure different things.
+/// The number of right units in one left unit; `None` if their dimensions differ.
 pub(super) fn ratio(left: &Units, right: &Units) -> Option<Rational> {
     let ((left_bases, left_worth), (right_bases, right_worth)) = (in_bases(left)?, in_bases(right)?);
     (left_bases == right_bases).then(|| left_worth / right_worth)

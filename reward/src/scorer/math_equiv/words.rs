@@ -1,8 +1,8 @@
-//! What words mean: functions, constants, multipliers, units, and words that mean nothing.
+//! The meanings of words: functions, constants, multipliers, units, and words without a meaning.
 
 use super::tree::{Function, Units};
 
-/// What an answer may call a letter sequence.
+/// The meaning of a sequence of letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Meaning {
     Pi,
@@ -14,31 +14,31 @@ pub(super) enum Meaning {
     /// The logarithm to base ten.
     Lg,
     Function(Function),
-    /// "million" and the like.
+    /// A number word such as "million".
     Multiplier(i64),
     Percent,
     /// "and" or "or".
     Separator,
-    /// A unit, or a word that only stands beside units.
+    /// A unit, or a word that stands only beside units.
     Unit,
     /// Up to three letters without another meaning: a product of variables.
     Letters,
-    /// Longer than that: the name of a thing that is counted.
+    /// A longer word without another meaning: the name of a counted thing.
     Noun,
 }
 
-/// Letters of the longest product of variables that is written without spaces.
+/// Maximum number of letters of a product of variables without spaces.
 const LETTERS_MAX: usize = 3;
 
 /// Words that stand between units.
 const FILLERS: &[&str] =
     &["per", "of", "the", "in", "square", "sq", "cubic", "squared", "cubed", "unit", "units", "each"];
 
-/// Short words that are answers, and no products of variables.
+/// Short words that are answers and not products of variables.
 const ANSWERS: &[&str] = &["no", "on", "yes", "all", "odd", "one", "two", "six", "ten"];
 
-/// Every unit that is told from others, with its name. Degrees are none, since angles are written with and
-/// without.
+/// The spellings of all units that are distinguished, with their names. Degrees are missing, because angles
+/// are written with and without them.
 const UNITS: &[(&str, &str)] = &[
     ("mm", "millimeter"),
     ("millimeter", "millimeter"),
@@ -117,7 +117,7 @@ const UNITS: &[(&str, &str)] = &[
     ("hertz", "hertz"),
 ];
 
-/// Single letters, which are units only where the answer says that it is text.
+/// Single letters that are units only in text (`\text{}`) or after a slash.
 const LETTER_UNITS: &[(&str, &str)] =
     &[("m", "meter"), ("g", "gram"), ("s", "second"), ("h", "hour"), ("l", "liter")];
 
@@ -127,7 +127,7 @@ fn unit(word: &str) -> Option<&'static str> {
     found(word).or_else(|| word.strip_suffix('s').and_then(found))
 }
 
-/// What the word means.
+/// The meaning of a word.
 pub(super) fn classify(word: &str) -> Meaning {
     if let Some(known) = function(word) {
         return known;
@@ -177,7 +177,7 @@ fn function(word: &str) -> Option<Meaning> {
     })
 }
 
-/// The meaning of a LaTeX command's name where it is that of a word; `\sec` is a secant and no second.
+/// The meaning of a LaTeX command that is also a word; `\sec` is the secant and not a second.
 pub(super) fn classify_command(name: &str) -> Option<Meaning> {
     match name {
         "sec" => Some(Meaning::Function(Function::Sec)),
@@ -196,7 +196,7 @@ pub(super) struct UnitReader {
 }
 
 impl UnitReader {
-    /// The next words; in `\text{}` (`is_text`) a single letter may be a unit.
+    /// Reads the next words. With `is_text`, a single letter may be a unit.
     pub(super) fn read(&mut self, words: &str, is_text: bool) {
         let lower = words.replace('.', "").to_lowercase();
         for part in lower.split_inclusive(|c: char| !c.is_alphanumeric()) {
@@ -228,12 +228,12 @@ impl UnitReader {
         self.is_divisor = false;
     }
 
-    /// What follows is divided by.
+    /// The next unit is a divisor.
     pub(super) fn divide(&mut self) {
         self.is_divisor = true;
     }
 
-    /// The last unit has this power.
+    /// Sets the power of the last unit.
     pub(super) fn raise(&mut self, power: i32) {
         let Some(count) = self.last.and_then(|last| self.units.get_mut(last)) else { return };
         *count = count.signum().saturating_mul(power);

@@ -3,7 +3,7 @@ use regex::Regex;
 
 use super::*;
 
-/// A scanner and the expression that it stands for.
+/// A scanner, and the regular expression and replacement that it implements.
 type Pair = (fn(&mut String), &'static str, &'static str);
 
 const PAIRS: [Pair; 7] = [

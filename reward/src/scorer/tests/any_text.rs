@@ -1,9 +1,9 @@
-//! Whatever a model says gets a sound score, the same one every time, in linear time.
+//! Tests that any text gets a sound score, always the same one, in linear time.
 
 use super::*;
 
-/// Every scorer of form and of plain comparison, and a rubric of all of them; each with a ground truth that
-/// it accepts.
+/// All scorers of form and of plain comparison, and a rubric of all of them, each with a ground truth that it
+/// accepts.
 fn scorers() -> Vec<(Arc<dyn Scorer>, &'static str)> {
     let schema = json!({"type": ["object", "array"], "required": ["a"], "properties": {"a": {"pattern": "^a*$"}},
                         "additionalProperties": {"enum": [[1, 2], {"b": null}]}, "items": {"minLength": 2}});
@@ -36,7 +36,7 @@ fn scorers() -> Vec<(Arc<dyn Scorer>, &'static str)> {
 
 #[test]
 fn adversarial_text_takes_linear_time() {
-    /// Bytes of a text: enough for quadratic time to show.
+    /// Bytes of a text, which are enough to detect quadratic time.
     const BYTES: usize = 1 << 17;
     let nasty = [
         "<think>",
@@ -71,7 +71,8 @@ fn adversarial_text_takes_linear_time() {
                 let score = score_of(scorer.as_ref(), text, truth);
                 let took = started();
                 invariants::score_is_sound(&score).unwrap();
-                // Debug builds on a loaded machine: far above linear time's cost, far below quadratic's.
+                // The limit is far above linear time and far below quadratic time, for debug builds on a
+                // loaded machine.
                 assert!(took < Duration::from_secs(4), "{} took {took:?} on {piece:?}", scorer.name());
             }
         }

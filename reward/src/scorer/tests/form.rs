@@ -1,8 +1,8 @@
-//! Cases of the scorers of form and of plain comparison.
+//! Tests of the scorers of form and of plain comparison.
 
 use super::*;
 
-/// The error of a configuration that can be read but not built.
+/// The error of a configuration that can be deserialised but not built.
 fn refused(config: serde_json::Value) -> String {
     let read = serde_json::from_value::<ScorerConfig>(config).unwrap();
     let error = read.build().err().unwrap_or_else(|| panic!("expected an error, but {read:?} builds"));

@@ -1,7 +1,7 @@
 use super::{CASES_MAX, Case, read};
 use crate::{ErrorClass, RewardError};
 
-/// Cases in a line each, as short as they can be told apart.
+/// Formats each case in one short line.
 fn shown(ground_truth: &str) -> Vec<String> {
     let line = |case: Case| match case {
         Case::Program { input, output } => format!("{input:?} > {output:?}"),

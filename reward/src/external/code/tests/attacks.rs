@@ -1,11 +1,11 @@
-//! Candidates that mean harm.
+//! Tests with hostile candidates.
 
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 
 use super::*;
 
-/// Tests of one whole program that prints nothing.
+/// Unit tests that expect a program to print nothing.
 fn silent() -> String {
     prints("", "")
 }
@@ -29,8 +29,8 @@ async fn a_fork_bomb_is_contained() {
             }
         };
         assert_eq!(score.pred.unwrap(), "timed out at test=1");
-        // With the commands around the candidate; without a user of its own it shares with the tests beside
-        // this one.
+        // The bound includes the commands around the candidate. A candidate without a user of its own shares
+        // its limit with other tests that run at the same time.
         let bound = if fixture.is_caged() || is_root() { 16 + 6 } else { 200 };
         assert!((2..=bound).contains(&most), "{:?} ran {most} processes", fixture.choice);
         fixture.leaves_nothing().await;
@@ -192,7 +192,7 @@ async fn our_environment_is_not_theirs() {
     let names = "import os\nprint(*sorted(name for name in os.environ if not name.startswith(('PYTHON', 'LC_', 'OMP_', 'OPENBLAS_', 'MALLOC_'))))";
     for fixture in fixtures(|_| {}).await {
         let pred = fixture.pred(names, &prints("", "HOME LANG PATH ROLLDOCK_CANDIDATE TMPDIR")).await;
-        // Shells and commands on the way add words of their own.
+        // Shells and commands before the candidate add variables of their own.
         let with_shell =
             fixture.pred(names, &prints("", "HOME LANG OLDPWD PATH PWD ROLLDOCK_CANDIDATE TMPDIR")).await;
         let with_place =

@@ -1,4 +1,4 @@
-//! What the forms of tests mean.
+//! Tests of each form of unit tests.
 
 use super::*;
 use crate::ErrorClass;

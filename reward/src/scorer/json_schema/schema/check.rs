@@ -8,7 +8,7 @@ use super::{Id, Keywords, Part, SCHEMA_STEPS_MAX, decimal};
 
 /// Maximum number of nested checks; a schema that refers to itself would otherwise recurse without end.
 const DEPTH_MAX: usize = 400;
-/// The bytes of text that count as one step.
+/// How many bytes of text count as one step.
 const BYTES_PER_STEP: usize = 16;
 
 /// The check exceeded its budget without a result.
@@ -16,7 +16,7 @@ struct OverBudget;
 
 type Fits = Result<bool, OverBudget>;
 
-/// Whether the value matches the first part; a check over its budget does not match.
+/// Whether the value matches the first part; a value whose check exceeds the budget does not match.
 pub(super) fn fits(parts: &[Part], value: &Value) -> bool {
     Check { parts, steps_left: SCHEMA_STEPS_MAX, depth: 0 }.part(0, value).unwrap_or(false)
 }

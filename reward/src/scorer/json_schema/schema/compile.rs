@@ -27,9 +27,9 @@ pub(super) fn compile(whole: &Value) -> Result<Schema, RewardError> {
 struct Compiler<'a> {
     whole: &'a Value,
     parts: Vec<Part>,
-    /// The parts that references name.
+    /// The parts that references name, by reference.
     places: BTreeMap<String, Id>,
-    /// The parts of these that are not compiled yet.
+    /// The parts in `places` that are not compiled yet.
     left: VecDeque<(Id, &'a Value)>,
     patterns: usize,
 }
@@ -119,7 +119,7 @@ impl<'a> Compiler<'a> {
                 let id = self.reference(reference)?;
                 keywords.all.push(id);
             }
-            // References compile these.
+            // These are compiled when a reference names them.
             "$defs" | "definitions" => drop(object(keyword, argument)?),
             "pattern" => {
                 let text = argument.as_str().ok_or_else(|| expected("a string", keyword, argument))?;

@@ -151,7 +151,7 @@ fn references_name_what_is_in_the_schema() {
 fn a_check_has_a_budget() {
     check(&json!({"$ref": "#"}), &[], &[json!(1)]);
     check(&json!({"not": {"$ref": "#"}}), &[], &[json!(1)]);
-    // Every level asks twice about the next one.
+    // Every level checks the next level twice.
     let twice = json!({"not": {"anyOf": [{"items": {"$ref": "#"}, "minItems": 1}, {"items": {"$ref": "#"}, "maxItems": 1}]}});
     let schema = Schema::compile(&twice).unwrap();
     let deep = (0..100).fold(json!(1), |inner, _| json!([inner]));

@@ -4,7 +4,7 @@ use regex::Regex;
 use super::*;
 use crate::python_text::SPACES;
 
-/// The expression, with Python's idea of white space.
+/// The regular expression, with Python's definition of white space.
 fn expression() -> Regex {
     let ranges = SPACES.iter().map(|(first, last)| format!(r"\x{{{first:X}}}-\x{{{last:X}}}"));
     let space = ranges.collect::<String>();

@@ -1,8 +1,8 @@
-//! Symbols and commands of several spellings, and the one that tokens have.
+//! Maps the spellings of symbols and commands to the one spelling that tokens have.
 
 use super::{ROW, SET_CLOSE, SET_OPEN};
 
-/// Commands that change how their argument looks and nothing else.
+/// Whether a command changes only the look of its argument.
 pub(super) fn is_style(name: &str) -> bool {
     matches!(
         name,
@@ -33,7 +33,7 @@ pub(super) fn is_style(name: &str) -> bool {
     )
 }
 
-/// The symbol that a command writes.
+/// The symbol that a command stands for.
 pub(super) fn symbol_of(name: &str) -> Option<char> {
     Some(match name {
         "cdot" | "times" | "ast" => '*',
@@ -68,7 +68,7 @@ pub(super) fn symbol_of(name: &str) -> Option<char> {
     })
 }
 
-/// The symbol that stands for its look-alikes.
+/// The symbol that replaces symbols of similar looks.
 pub(super) fn one_spelling(symbol: char) -> char {
     match symbol {
         '−' | '–' | '—' => '-',

@@ -1,4 +1,4 @@
-//! The parser's words and commands: variables, fractions, roots, functions.
+//! Parses words and commands: variables, fractions, roots and functions.
 
 use super::super::lexer::{Kind, Numeral};
 use super::super::tree::{Function, Node, NodeId, Unparsed};
@@ -6,7 +6,7 @@ use super::super::words::{self, Meaning};
 use super::{Parser, is_letter};
 
 impl Parser<'_> {
-    /// The current token is `letters`, which lose their first.
+    /// Splits the first letter off `letters`, which is the current token.
     fn split_letter(&mut self, letters: &str) -> Result<String, Unparsed> {
         let first = letters.chars().next().ok_or(Unparsed)?;
         let rest = &letters[first.len_utf8()..];
@@ -27,7 +27,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A variable's subscript and primes belong to its name.
+    /// Reads the rest of a variable; its subscript and primes belong to its name.
     fn variable(&mut self, mut name: String) -> Result<NodeId, Unparsed> {
         if self.accept('_') {
             name.push('_');
@@ -115,7 +115,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A command's argument: in braces, or a single digit, letter or command.
+    /// Reads a command's argument: a group in braces, or a single digit, letter or command.
     fn bare_argument(&mut self) -> Result<NodeId, Unparsed> {
         self.nested(|parser| match parser.kind().ok_or(Unparsed)?.clone() {
             Kind::Number(numeral) if numeral.is_plain_integer() => {
@@ -135,14 +135,14 @@ impl Parser<'_> {
         })
     }
 
-    /// Behind `\sqrt`: perhaps an index in brackets, and an argument.
+    /// Reads an optional index in brackets and an argument, after `\sqrt`.
     fn indexed_root(&mut self) -> Result<NodeId, Unparsed> {
         let index = if self.accept('[') { self.group(']')? } else { self.tree.push_integer(2)? };
         let radicand = if self.symbol() == Some('(') { self.atom()? } else { self.bare_argument()? };
         self.tree.push(Node::Root { index, radicand })
     }
 
-    /// Behind a plain "sqrt" or root sign: the whole atom that follows.
+    /// Reads the whole atom that follows, after a plain "sqrt" or root sign.
     pub(super) fn root(&mut self) -> Result<NodeId, Unparsed> {
         let index = self.tree.push_integer(2)?;
         let radicand = self.nested(Self::atom)?;
@@ -189,7 +189,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A function's argument: a group, or the product that follows up to the next function or bracket.
+    /// Reads a function's argument: a group, or the product that follows up to the next function or bracket.
     fn argument(&mut self, is_angle: bool) -> Result<NodeId, Unparsed> {
         let outer = std::mem::replace(&mut self.is_angle, is_angle);
         let argument = self.nested(Self::argument_in_depth);

@@ -1,12 +1,14 @@
 //! Mixed numbers: `1\frac{1}{2}` and `1 1/2` are sums.
 //!
-//! Whether a fraction belongs to one is seen without reading it, since reading takes tokens apart.
+//! The parser looks ahead to decide whether a fraction belongs to a mixed number, because reading the
+//! fraction would change the tokens.
 
 use super::super::lexer::{Kind, Numeral};
 use super::super::tree::{Node, NodeId, Unparsed};
 use super::Parser;
 
-/// A place within the tokens: a command's arguments may be digits of one number, as in `\frac12`.
+/// A position in the tokens. It may be inside a number, because a command's arguments may be digits of one
+/// number, as in `\frac12`.
 #[derive(Clone, Copy)]
 struct Place {
     at: usize,
@@ -14,8 +16,8 @@ struct Place {
 }
 
 impl Parser<'_> {
-    /// The fraction of a mixed number: of whole numbers, below one, without a power or a factorial of its
-    /// own.
+    /// Reads the fraction of a mixed number, if there is one: a quotient of whole numbers, below 1, without a
+    /// power or a factorial.
     pub(super) fn proper_fraction(&mut self) -> Result<Option<NodeId>, Unparsed> {
         let is_command = matches!(self.kind(), Some(Kind::Command(name)) if name == "frac");
         if is_command {
@@ -71,7 +73,8 @@ impl Parser<'_> {
         Some((digit, behind))
     }
 
-    /// A factorial, or a power that is no sign of degrees: then the fraction is a factor like any other.
+    /// Whether a factorial or a power (but not a degree sign) follows, so that the fraction is an ordinary
+    /// factor.
     fn has_operator_at(&self, at: usize) -> bool {
         match self.kind_at(at) {
             Some(Kind::Symbol('!')) => true,

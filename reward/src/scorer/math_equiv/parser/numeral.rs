@@ -6,10 +6,10 @@ use num_traits::{One, Zero};
 use super::super::lexer::Numeral;
 use super::super::tree::{Rational, Unparsed};
 
-/// Greatest power of ten of a number that is read.
+/// Maximum size of a number's power of ten.
 const TEN_POWER_MAX: i64 = 1200;
 
-/// The number as it is written.
+/// The exact value of a numeral.
 pub(super) fn rational(numeral: &Numeral) -> Result<Rational, Unparsed> {
     let integer = |digits: &str| match digits {
         "" => Ok(BigInt::zero()),

@@ -1,4 +1,4 @@
-//! Equations and inequalities, and the values and intervals that they give.
+//! Reads equations and inequalities, and the values and intervals that they give.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ fn relation_of(kind: &Kind) -> Option<char> {
 }
 
 impl Reader {
-    /// `None` when no relation stands outside of all brackets.
+    /// Reads a relation; `None` if there is none outside of brackets.
     pub(super) fn relation(&mut self, range: Range<usize>, depth: usize) -> Result<Option<Shape>, Unparsed> {
         let sides = self.split(range, |kind| relation_of(kind).is_some())?;
         if sides.len() < 2 {
@@ -60,7 +60,7 @@ impl Reader {
         Ok(Shape::Named { name, value, difference: None })
     }
 
-    /// The expression that fills the range.
+    /// Reads an expression that fills the range.
     fn expression(&mut self, range: Range<usize>) -> Result<NodeId, Unparsed> {
         let mut parser =
             Parser::new(&mut self.tokens, &mut self.tree, range.start, range.end, self.is_lower_sign);
@@ -75,15 +75,16 @@ impl Reader {
         self.tree.push(Node::Sum(left, negated))
     }
 
-    /// A chain of equations gives its last side; what stands between first and last is how it was reached.
+    /// Reads an equation or a chain of equations. A chain has the value of its last side; the sides between
+    /// the first and the last are ignored.
     fn equation(&mut self, sides: &[Range<usize>], depth: usize) -> Result<Shape, Unparsed> {
         let (Some(left), Some(right)) = (sides.first(), sides.last()) else { return Err(Unparsed) };
         let is_name = self.is_name(left.clone());
-        // Before it is read as an expression, which takes its tokens apart.
+        // The name is taken first, because reading an expression changes its tokens.
         let name = self.text_of(left.clone());
         let start = self.tree.nodes().len();
         let Ok(left_value) = self.expression(left.clone()) else {
-            // "Area", `\angle ABC`, `(x, y)`: no expression, so it names the value.
+            // "Area", `\angle ABC`, `(x, y)`: the left side is not an expression, so it names the value.
             let value = Box::new(self.shape(right.clone(), depth + 1)?);
             return Ok(Shape::Named { name, value, difference: None });
         };
@@ -100,7 +101,7 @@ impl Reader {
         Ok(Shape::Equation { difference })
     }
 
-    /// A variable, a few letters, or a letter applied to something: what one calls a value.
+    /// Whether a range names a value: it is a variable, a few letters, or letters applied to something.
     fn is_name(&self, range: Range<usize>) -> bool {
         let is_letters = match self.kind(range.start) {
             Some(Kind::Command(name)) => {
@@ -126,11 +127,11 @@ impl Reader {
         }
         let is_applied =
             self.is_symbol(at, '(') && self.closing(at, range.end).is_some_and(|last| last + 1 == range.end);
-        // `f^{-1}(x)` is a name, `x^2` is none.
+        // `f^{-1}(x)` is a name, `x^2` is not.
         is_letters && (is_applied || at == range.end && !has_power)
     }
 
-    /// The variable's name, where the range is a single one.
+    /// The name of the variable, if the node is a variable.
     fn variable(&self, node: NodeId) -> Option<String> {
         match self.tree.nodes().get(node) {
             Some(Node::Variable(name)) => Some(name.clone()),
@@ -161,7 +162,7 @@ impl Reader {
         Ok(Shape::Inequality { difference, is_strict: matches!(sign, '<' | '>') })
     }
 
-    /// All values of a variable on one side of a bound, or on both.
+    /// All values of a variable on one side of a bound, or on both sides for `≠`.
     fn ray(&mut self, name: String, sign: char, bound: NodeId) -> Result<Shape, Unparsed> {
         let upper = self.infinity()?;
         let lower = self.tree.push(Node::Negate(upper))?;
@@ -175,7 +176,7 @@ impl Reader {
         Ok(Shape::Named { name, value: Box::new(value), difference: None })
     }
 
-    /// A variable between two bounds.
+    /// Reads a variable between two bounds.
     fn between(&mut self, sides: &[Range<usize>], signs: &[char]) -> Result<Shape, Unparsed> {
         let ([first, middle, last], [before, behind]) = (sides, signs) else { return Err(Unparsed) };
         let first_bound = self.expression(first.clone())?;
@@ -194,7 +195,7 @@ impl Reader {
     }
 }
 
-/// The relation from the right to the left.
+/// The relation with its two sides swapped.
 fn mirrored(sign: char) -> char {
     match sign {
         '<' => '>',

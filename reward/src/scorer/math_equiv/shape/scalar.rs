@@ -1,4 +1,4 @@
-//! Single values with their units, numerals of other bases, and words.
+//! Reads single values with their units, numerals of other bases, and words.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::super::tree::{Scalar, Shape, Unparsed};
 use super::super::words::{self, Meaning, UnitReader};
 use super::Reader;
 
-/// Bases by name.
+/// The names of bases.
 const BASES: &[(&str, u32)] = &[
     ("two", 2),
     ("three", 3),
@@ -25,7 +25,7 @@ const BASES: &[(&str, u32)] = &[
     ("sixteen", 16),
 ];
 
-/// The money that a sign stands for.
+/// The currency that a sign stands for.
 fn currency(symbol: char) -> Option<&'static str> {
     match symbol {
         '$' => Some("dollar"),
@@ -37,7 +37,7 @@ fn currency(symbol: char) -> Option<&'static str> {
 }
 
 impl Reader {
-    /// A value with the money sign before it and the units behind it.
+    /// Reads a value with an optional currency sign before it and optional units behind it.
     pub(super) fn scalar(&mut self, range: Range<usize>) -> Result<Shape, Unparsed> {
         let mut start = range.start;
         let is_negative = self.is_symbol(start, '-') && self.money_at(start + 1).is_some();
@@ -83,7 +83,7 @@ impl Reader {
         }
     }
 
-    /// Everything behind a value must be units, or words for what is counted.
+    /// Reads the units behind a value, and skips words for counted things. Other tokens are an error.
     fn units(&self, range: Range<usize>) -> Result<super::Units, Unparsed> {
         let mut reader = UnitReader::default();
         let mut at = range.start;
@@ -125,7 +125,7 @@ impl Reader {
         }
     }
 
-    /// Words without a number: names, directions, "yes". `None` where they may be an expression.
+    /// Reads words without a number, such as names, directions or "yes"; `None` if they may be an expression.
     pub(super) fn words(&mut self, range: Range<usize>) -> Option<Shape> {
         let mut has_long_word = false;
         let mut has_short_word = false;
@@ -162,7 +162,7 @@ impl Reader {
         has_long_word.then(|| Shape::Text(folded(&normal(only_letters))))
     }
 
-    /// Digits with a base below them.
+    /// Reads digits with their base as a subscript; `None` for anything else.
     pub(super) fn based(&self, range: Range<usize>) -> Option<Shape> {
         let bar = range.clone().find(|at| self.is_symbol(*at, '_'))?;
         let base = self.base(bar + 1..range.end)?;

@@ -136,7 +136,7 @@ fn relations() {
     ]);
 }
 
-/// Sets of two within each other, with numbers in the innermost ones: `{{1,2},{3,4}}` of depth 2.
+/// Nested sets of two elements, with numbers in the innermost sets: `{{1,2},{3,4}}` has depth 2.
 fn nested(depth: usize, leaves: &mut impl Iterator<Item = usize>, is_mirrored: bool) -> String {
     if depth == 0 {
         return leaves.next().map_or_else(String::new, |leaf| leaf.to_string());
@@ -147,7 +147,7 @@ fn nested(depth: usize, leaves: &mut impl Iterator<Item = usize>, is_mirrored: b
 
 #[test]
 fn sets_within_sets_take_bounded_time() {
-    // Three more that hold one element, up to the depth that is read.
+    // Three more sets with one element each, which reach the maximum depth.
     let packed = |set: String| format!("\\{{\\{{\\{{{set}\\}}\\}}\\}}");
     let different = |count: usize| packed(nested(8, &mut (0..256).map(|leaf| leaf % count), false));
     let mirrored = |count: usize| packed(nested(8, &mut (0..256).map(|leaf| leaf % count), true));

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use crate::scorer::math_equiv::{ANSWER_BYTES_MAX, equivalent};
 
-/// Pieces of answers, so that random texts are often read.
+/// Pieces of answers, so that many random texts can be parsed.
 const ANSWER: &str = "(\\\\frac|\\\\sqrt|\\\\pm|\\\\left|\\\\text\\{ cm\\}|\\\\pi|\\\\cup|\\\\infty|\\\\begin\\{pmatrix\\}\
                       |\\\\end\\{pmatrix\\}|\\\\\\\\|\\\\log_|\\\\sin|[0-9]{1,4}|[a-z]{1,3}|[-+*/^_=<>(),.!%{}|&\\[\\]$ ]\
                       |\\\\[{}%$ ]|.){0,24}";
@@ -83,7 +83,7 @@ proptest! {
     }
 }
 
-/// Pieces that are repeated up to the longest answer that is read, and to a megabyte.
+/// Pieces that are repeated up to the longest answer that is parsed, and up to a megabyte.
 const NASTY: &[&str] = &[
     "{",
     "}",
@@ -154,8 +154,9 @@ fn hostile_answers_are_bounded() {
                 let started = stopwatch();
                 (equivalent(&text, &other).is_equal, started())
             };
-            // Twenty times what it takes in a debug build on a busy machine; quadratic time takes far more. Other
-            // processes may hold the processor for seconds, so one quick comparison of several is enough.
+            // The limit is twenty times the time of a debug build on a busy machine; quadratic time takes far
+            // more. Other processes may hold the processor for seconds, so one quick comparison of several is
+            // enough.
             let is_quick = |took: Duration| took < Duration::from_millis(2500);
             let (verdict, took) = timed();
             assert_eq!(verdict, equivalent(&other, &text).is_equal);
