@@ -18,8 +18,8 @@ use crate::record::{PayloadRecord, Record};
 use crate::store::{ChunkId, Source, Stray};
 use crate::tasks;
 
-/// Looks at a directory that another process is changing. In a busy queue a segment is often freed between
-/// the reading of the journal and that of the segment, so a few looks are not enough.
+/// The maximum number of looks at a directory that another process changes. A problem that all of them find is
+/// one.
 const ATTEMPTS: usize = 16;
 
 /// Something that is not as it must be.
@@ -80,6 +80,25 @@ pub enum Problem {
         /// Its size.
         bytes: u64,
     },
+}
+
+impl Problem {
+    /// Whether both are about one thing. Other rows of it may have been freed between the looks that found them.
+    fn has_subject_of(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Journal { .. }, Self::Journal { .. }) => true,
+            (Self::JournalEnd { offset, .. }, Self::JournalEnd { offset: of_other, .. }) => {
+                offset == of_other
+            }
+            (Self::Unreadable { chunk, .. }, Self::Unreadable { chunk: of_other, .. })
+            | (Self::OtherPayload { chunk, .. }, Self::OtherPayload { chunk: of_other, .. }) => {
+                chunk == of_other
+            }
+            (Self::Broken { .. }, Self::Broken { .. }) => self == other,
+            (Self::Stray { file, .. }, Self::Stray { file: of_other, .. }) => file == of_other,
+            _ => false,
+        }
+    }
 }
 
 /// What was looked at, and what was found.
@@ -234,10 +253,11 @@ impl TransferQueue {
         if !path.exists() {
             return Err(QueueError::NoQueue { dir: dir.to_owned() });
         }
+        let mut lasting: Option<Vec<Problem>> = None;
         let mut attempt = 1;
         loop {
             let before = read_journal(&path)?;
-            let report = match Self::open_read_only(dir) {
+            let mut report = match Self::open_read_only(dir) {
                 Ok(queue) => queue.look_through()?,
                 Err(error @ (QueueError::Corrupt { .. } | QueueError::UnknownPartition { .. })) => {
                     let problems = vec![Problem::Journal { error: error.to_string() }];
@@ -245,10 +265,20 @@ impl TransferQueue {
                 }
                 Err(error) => return Err(error),
             };
-            // What moved under our eyes may look broken, and is looked at again.
-            if report.is_sound() || attempt == ATTEMPTS || read_journal(&path)? == before {
+            if report.is_sound() || read_journal(&path)? == before {
                 return Ok(report);
             }
+            // The directory changed during the look, and a segment that was freed meanwhile looks like damage. Damage
+            // lasts: only problems that every look finds are reported.
+            if let Some(lasting) = &lasting {
+                report
+                    .problems
+                    .retain(|problem| lasting.iter().any(|earlier| earlier.has_subject_of(problem)));
+            }
+            if report.is_sound() || attempt == ATTEMPTS {
+                return Ok(report);
+            }
+            lasting = Some(report.problems);
             attempt += 1;
         }
     }
