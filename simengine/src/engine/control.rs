@@ -102,8 +102,8 @@ impl Core {
         self.replan(now_ns);
     }
 
-    /// Pauses the engine in this mode and puts it to sleep. With level 0 the engine is only paused, and its
-    /// prefix cache emptied.
+    /// Pauses the engine in this mode and puts it to sleep. With level 0 the engine is only paused. The
+    /// prefix cache is emptied at every level.
     pub(crate) fn sleep(&mut self, level: u8, mode: PauseMode, now_ns: u64) -> oneshot::Receiver<()> {
         let drained = self.pause(mode, now_ns);
         self.pause.sleep_level = level;

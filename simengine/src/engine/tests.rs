@@ -9,7 +9,7 @@ use super::{Admission, Core, block_chain};
 use crate::workload::{Plan, PlanRequest, Workload};
 use crate::{Fault, NoAnswers, ServerConfig, WorkloadConfig, invariants};
 
-/// One call of an engine in a random test.
+/// One action of a random test: a call of the engine, or time that passes.
 #[derive(Debug, Clone)]
 enum Action {
     Submit { prompt: u32, samples: u32, tokens: u32 },
