@@ -19,7 +19,7 @@ pub enum SimError {
         /// Number of samples that wait, are held or run.
         requests: usize,
     },
-    /// The process is gone. An HTTP client would find that its connection is refused.
+    /// The process is gone. HTTP connections to it are refused.
     #[error("server={server} is unreachable")]
     Unreachable {
         /// The server's name.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::answer::hash_tokens;
 
-/// A hasher for keys that need no hashing.
+/// A hasher that uses a `u64` key as its own hash.
 #[derive(Debug, Default)]
 pub(crate) struct HashedKey(u64);
 

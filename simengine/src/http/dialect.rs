@@ -69,7 +69,6 @@ pub(crate) trait Dialect: Send {
         false
     }
 
-    /// Writes the JSON of the event with the usage. Returns false if the request did not ask for
-    /// it.
+    /// Writes the JSON of the event with the usage. Returns false if the request did not ask for it.
     fn put_usage(&self, buffer: &mut Vec<u8>, face: &Face, usage: &str) -> bool;
 }

@@ -83,7 +83,8 @@ impl Sampling {
         }
     }
 
-    /// Cuts the text of a response at the first stop string. Returns the text and this string.
+    /// Cuts the text of a response before its first stop string, or after it if the request wants to keep the
+    /// stop string. Returns the text and this stop string.
     pub(crate) fn cut<'a>(&'a self, mut text: String) -> (String, Option<&'a str>) {
         let first = |stop: &'a String| text.find(stop.as_str()).map(|place| (place, stop.as_str()));
         let Some((place, stop)) = self.stops().iter().filter_map(first).min() else { return (text, None) };
@@ -131,8 +132,8 @@ impl Sampling {
             if !has_stop(tokens.len()) {
                 return None;
             }
-            // A text that has a stop string keeps it when tokens are added. The shortest such length can
-            // therefore be found by bisection.
+            // A text that has a stop string keeps it when tokens are added. The smallest number of tokens
+            // with a stop string can therefore be found by bisection.
             let (mut without, mut with) = (0, tokens.len());
             while with - without > 1 {
                 let middle = without + (with - without) / 2;

@@ -1,4 +1,4 @@
-//! The HTTP face over loopback sockets.
+//! Tests of the HTTP server over loopback sockets.
 
 use std::sync::Arc;
 use std::time::Duration;

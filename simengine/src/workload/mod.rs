@@ -8,10 +8,10 @@
 //! A response that is long enough begins with its identity. When such a response has been cut off, any server
 //! that gets its beginning can recognise the sample and continue it.
 //!
-//! Lengths have a log-normal distribution. The median grows with the prompt's difficulty, and wrong responses
-//! are longer by a factor. The chance that a response is right is `u^k / (u^k + (1 - u)^k)`, where `1 - u` is
-//! the difficulty. Over all prompts, this chance has a uniform distribution for k = 1. For a larger k the
-//! distribution is U-shaped: many prompts are solved nearly always or nearly never.
+//! Lengths have a log-normal distribution. The median grows with the prompt's difficulty, and that of wrong
+//! responses is multiplied by a factor. The chance that a response is right is `u^k / (u^k + (1 - u)^k)`,
+//! where `1 - u` is the difficulty. Over all prompts, this chance has a uniform distribution for k = 1. For a
+//! larger k the distribution is U-shaped: many prompts are solved nearly always or nearly never.
 //!
 //! # Deliberately absent
 //! Text: a stream of hashes draws filler from a list of token ids, at about a nanosecond per token. Sampling
@@ -41,7 +41,7 @@ pub struct LengthConfig {
     pub median_hard: f64,
     /// Standard deviation of the logarithm of the length.
     pub sigma: f64,
-    /// Factor by which the median length of wrong responses is larger.
+    /// The median length of a wrong response is that of a right one times this factor.
     pub wrong_factor: f64,
     /// Length of the shortest response.
     pub min: u32,
@@ -65,7 +65,7 @@ pub struct WorkloadConfig {
     pub eos_id: u32,
     /// Number of token ids in the vocabulary. A prompt with a larger id is refused.
     pub vocab_size: u32,
-    /// The token ids of a response's filler, which is all that comes before the answer.
+    /// The token ids of filler. A response consists of filler up to its answer.
     pub filler_ids: Vec<u32>,
     /// Response lengths.
     pub length: LengthConfig,
@@ -159,7 +159,7 @@ impl Workload {
         }
     }
 
-    /// The chance that a response to a prompt of this difficulty is right.
+    /// The chance that a response to a prompt of this difficulty is right, from 0 to 1.
     pub fn pass_chance(&self, difficulty: f64) -> f64 {
         let solved = (1.0 - difficulty).powf(self.config.pass_sharpness);
         let unsolved = difficulty.powf(self.config.pass_sharpness);

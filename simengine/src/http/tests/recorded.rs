@@ -1,4 +1,4 @@
-//! The bodies, statuses and metrics against the recorded traffic of a real server.
+//! Compares bodies, statuses and metrics with the recorded traffic of a real server.
 
 use std::path::{Path, PathBuf};
 
