@@ -3,7 +3,7 @@
 //!
 //! | call | what it does |
 //! |---|---|
-//! | `GET /v1/fleet` | returns the fleet; with `?wait_ms=N` after a change, at most N ms or a second |
+//! | `GET /v1/fleet` | returns the fleet; `?wait_ms=N` first waits up to N ms for a change (N: up to 1000) |
 //! | `POST /v1/fleet` | adds a server: `{"url": "http://host:port"}`, with an optional `name` and `capacity` |
 //! | `POST /v1/fleet/{name}/drain` | stops sending it requests; `?wait_ms=N` waits for the running ones |
 //! | `POST /v1/fleet/{name}/pause`, `resume` | pauses the server; resumes it |

@@ -12,7 +12,8 @@ use crate::server::ServerId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Priority {
-    /// Further samples of a group that has begun: finishing a group frees more than beginning another.
+    /// Further samples of a group that has begun. They come first, because finishing a group frees more than
+    /// beginning another one.
     Started,
     /// A new group.
     New,
@@ -78,7 +79,8 @@ pub struct BalancerConfig {
     pub cooldown_ms_min: u64,
     /// The longest cooldown, in milliseconds.
     pub cooldown_ms_max: u64,
-    /// Length of a trial in milliseconds. If its request has not ended by then, the next trial may begin.
+    /// Length of a trial in milliseconds. If the request on trial has not ended by then, another trial may
+    /// begin.
     pub trial_ms_max: u64,
     /// Half-life of the load penalty that a 503 or 429 adds to a server, in milliseconds.
     pub penalty_half_life_ms: u64,

@@ -6,7 +6,7 @@
 //! permit that is only dropped counts as a cancelled request.
 //!
 //! # Invariants
-//! The functions of the module [`invariants`] check those that a snapshot of the fleet can show.
+//! The functions of the module [`invariants`] check the invariants that a snapshot can show.
 //! - The places taken on a server exceed its capacity only after the capacity was lowered.
 //! - A permit is returned exactly once: it is an RAII guard. If a request is cancelled while its grant
 //!   arrives, the places are returned, too.

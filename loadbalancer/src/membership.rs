@@ -42,7 +42,7 @@ pub struct NewMember {
     /// The server's name, unique in the fleet; the URL's host and port if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Samples that may run at a time; the fleet's default if absent.
+    /// Maximum number of samples that run at a time; the fleet's default if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<u32>,
 }
@@ -228,8 +228,8 @@ impl Membership {
         Ok(self.balancer.set_paused(self.find(name)?.id, paused)?)
     }
 
-    /// Waits for [`LoadBalancer::changed`], but at most for `limit` or a second, and returns the fleet. The
-    /// limit of a second is for the fleet's other numbers, which change all the time.
+    /// Waits for [`LoadBalancer::changed`], for `limit` but not longer than a second, and returns the fleet.
+    /// The limit of a second is for the fleet's other numbers, which change all the time.
     pub async fn changed(&self, limit: Duration) -> crate::snapshot::FleetSnapshot {
         self.dismiss_departed(|_| false);
         self.balancer.changed(limit.min(LOOK_MAX)).await;

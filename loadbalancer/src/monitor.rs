@@ -48,7 +48,7 @@ pub enum Probe {
     Generate,
 }
 
-/// How often and how the fleet is looked at.
+/// How often the monitor looks at the fleet, and what it looks for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MonitorConfig {
     /// Time between two looks at the fleet.

@@ -50,9 +50,9 @@ pub struct ServerSnapshot {
     pub epoch: Epoch,
     /// Number of places.
     pub capacity: u32,
-    /// Places taken.
+    /// Number of places taken.
     pub in_use: u32,
-    /// Places taken beyond the capacity. There are such places only after the capacity was lowered.
+    /// Number of places taken beyond the capacity. There are such places only after the capacity was lowered.
     pub overhang: u32,
     /// Expected tokens of all permits that have not been returned.
     pub expected_tokens: u64,

@@ -1,5 +1,5 @@
 //! Control of servers that offer only the OpenAI protocol. Such a server counts as alive if it lists its
-//! models or answers that a key is missing.
+//! models, or refuses to do so because of a missing or wrong key.
 
 use futures::FutureExt;
 use futures::future::BoxFuture;

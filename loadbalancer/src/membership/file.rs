@@ -1,4 +1,4 @@
-//! Adds and removes servers so that the fleet matches a file.
+//! Adds the servers that a file lists to the fleet, and removes those that the file no longer lists.
 //!
 //! A server that does not answer while it joins delays neither other servers nor the next look at the file.
 //! The file removes no server that was added by a call.

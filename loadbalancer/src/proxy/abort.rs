@@ -3,8 +3,8 @@
 //!
 //! One task of a proxy sends all aborts over the control connections, where they never wait behind requests
 //! that generate. An abort within 10 ms of its request is usually lost, although the engine answers
-//! "aborted". An abort of an unknown id does no harm. Every abort is therefore sent several times. The client
-//! gets the result of the first time.
+//! "aborted". Every abort is therefore sent several times, which does no harm: engines ignore unknown ids.
+//! The client gets the result of the first time.
 //!
 //! # Invariants
 //! At most [`ASKED_MAX`] clients wait for a batch, and at most [`BATCHES_MAX`] batches of ids are being sent,

@@ -25,7 +25,7 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// Begins a request. A connection has one at a time.
+    /// Begins a request. A connection has one request at a time.
     pub(super) fn start(self: &Rc<Self>, until: Instant) -> Timed {
         self.until.set(Some(until));
         self.is_over.set(false);

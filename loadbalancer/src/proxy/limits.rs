@@ -37,14 +37,14 @@ impl ReplayBudget {
     }
 }
 
-/// Counts the bytes of all requests that are held until a server has them.
+/// Counts the bytes of all requests that the proxy holds.
 #[derive(Debug)]
 pub(super) struct Buffered {
     bytes: AtomicUsize,
     bytes_max: usize,
 }
 
-/// The bytes that one request holds. They are released when this is dropped.
+/// The number of bytes held for one request. Dropping this value releases them.
 #[derive(Debug)]
 pub(super) struct Held<'a> {
     of: &'a Buffered,

@@ -1,4 +1,4 @@
-//! Calls that any server answers alike, such as the list of models. They take no permit and generate nothing.
+//! Calls that all servers answer alike, such as the list of models. They take no permit and generate nothing.
 //! Their outcomes do not show whether a server can generate, so breakers do not count them.
 
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Which requests are passed on, by method and path.
 //!
-//! The lists name the calls that are allowed, because engines have many calls that are not for clients, and
-//! get more with every version. Such calls stop an engine, change its weights or run code in its workers,
-//! mostly without a key. Operators make them on other ports.
+//! Engines have many calls that are not for clients, and every version adds more. Such calls stop an engine,
+//! change its weights or run code in its workers, mostly without a key. Operators make them on other ports.
+//! The lists in this module therefore name the calls that are allowed.
 
 use hyper::Method;
 

@@ -1,4 +1,4 @@
-//! The relay of an engine's answer to the client.
+//! Passes an engine's answer on to the client.
 
 use std::convert::Infallible;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! The proxy in front of scripted engines.
+//! Tests of the proxy in front of scripted engines.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -24,14 +24,14 @@ use crate::control::vllm::VllmControl;
 use crate::server::ServerState;
 use crate::{BalancerConfig, ServerSpec};
 
-/// The requests that an engine has got.
+/// Counts of the requests that an engine has received.
 #[derive(Default)]
 struct Seen {
     requests: AtomicUsize,
     aborts: AtomicUsize,
     gone: AtomicUsize,
     control: AtomicUsize,
-    /// Requests that run until they are aborted, and since when.
+    /// Requests that run until they are aborted, with the times at which they began.
     running: Mutex<HashMap<String, (Instant, CancellationToken)>>,
 }
 

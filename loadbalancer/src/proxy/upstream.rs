@@ -51,7 +51,7 @@ pub(super) fn strip_hop_by_hop(headers: &mut HeaderMap) {
 #[derive(Debug)]
 pub(super) struct Failure {
     reason: String,
-    /// Whether the server cannot have seen any of the request.
+    /// Whether no part of the request can have reached the server.
     pub(super) is_unsent: bool,
     /// Whether this machine caused the failure, and not the server.
     pub(super) is_ours: bool,

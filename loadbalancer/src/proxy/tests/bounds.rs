@@ -1,4 +1,4 @@
-//! The bounds on time and size.
+//! Tests of the proxy's bounds on time and size.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
