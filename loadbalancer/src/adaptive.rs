@@ -1,9 +1,10 @@
-//! A server's capacity, found by trying: a little more as long as the server copes, much less when it does
-//! not (additive increase, multiplicative decrease, as in Chiu and Jain, 1989).
+//! Finds a server's capacity by trying. The capacity rises by a few places as long as the server copes, and
+//! is multiplied by a factor when it does not (additive increase, multiplicative decrease, as in Chiu and
+//! Jain, 1989).
 //!
 //! A vLLM server copes while no request waits to be scheduled, its KV cache has room and it preempts no
-//! sequence. A preempted sequence is computed again from its prompt, so that an overloaded server generates
-//! fewer tokens.
+//! sequence. A preempted sequence is computed again from its prompt, so an overloaded server generates fewer
+//! tokens.
 
 use std::time::Duration;
 
@@ -26,12 +27,12 @@ pub struct AdaptiveConfig {
     pub increase: u32,
     /// Factor on the capacity of a server that does not cope.
     pub decrease: f64,
-    /// Share of the KV cache in use above which a server does not cope.
+    /// Share of the KV cache in use from which on a server does not cope.
     pub kv_usage_max: f64,
-    /// Share of the KV cache in use above which a server gets no more places.
+    /// Share of the KV cache in use from which on a server gets no more places.
     pub kv_usage_high: f64,
-    /// Shortest time between two decreases in milliseconds: running requests have to end before a decrease
-    /// takes effect.
+    /// Shortest time between two decreases, in milliseconds. A decrease takes effect only when running
+    /// requests have ended.
     pub settle_ms: u64,
 }
 
@@ -54,7 +55,7 @@ impl Default for AdaptiveConfig {
 /// capacity only when it is nearly full.
 const NEARLY_FULL: f64 = 0.9;
 
-/// What is remembered of one server between two looks.
+/// The state of one server between two looks.
 #[derive(Debug, Default)]
 pub(crate) struct Adaptive {
     preemptions: Option<u64>,
@@ -79,7 +80,7 @@ impl Adaptive {
                 return capacity;
             }
             self.settled_at = Some(now + Duration::from_millis(config.settle_ms));
-            // The decrease starts from the places that were taken, not from those that were free.
+            // The decrease is computed from the places that are taken. Free places cause no load.
             let from = f64::from(capacity.min(in_use.max(config.min)));
             return ((from * config.decrease) as u32).clamp(config.min, config.max);
         }

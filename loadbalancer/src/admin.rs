@@ -1,10 +1,11 @@
-//! The fleet's members over HTTP, for operators: on a port of its own, protected by a token.
+//! An HTTP interface for operators to list and change the fleet. It has a port of its own and is protected by
+//! a token.
 //!
 //! | call | what it does |
 //! |---|---|
-//! | `GET /v1/fleet` | returns the fleet; with `?wait_ms=N` as soon as it has changed |
+//! | `GET /v1/fleet` | returns the fleet; `?wait_ms=N` first waits up to N ms for a change (N: up to 1000) |
 //! | `POST /v1/fleet` | adds a server: `{"url": "http://host:port"}`, with an optional `name` and `capacity` |
-//! | `POST /v1/fleet/{name}/drain` | sends it no more requests; `?wait_ms=N` waits for the running ones |
+//! | `POST /v1/fleet/{name}/drain` | stops sending it requests; `?wait_ms=N` waits for the running ones |
 //! | `POST /v1/fleet/{name}/pause`, `resume` | pauses the server; resumes it |
 //! | `DELETE /v1/fleet/{name}` | removes the server; its requests start again on other servers |
 //! | `GET /metrics` | returns counters, gauges and histograms in Prometheus' format |
@@ -160,7 +161,7 @@ async fn check_token(State(admin): Shared, request: Request, next: Next) -> Resp
     }
 }
 
-/// Compares in a time that does not depend on where the two differ.
+/// Compares two tokens in a time that does not depend on where they differ.
 fn equal_in_constant_time(left: &[u8], right: &[u8]) -> bool {
     let different = left.iter().zip(right).fold(0, |different, (left, right)| different | (left ^ right));
     left.len() == right.len() && different == 0

@@ -1,8 +1,8 @@
-//! The balancer: it grants permits, takes them back, and knows the state of each server.
+//! The balancer: it grants permits, takes them back, and keeps the state of each server.
 //!
 //! All state is behind one lock. The lock is held while a server is chosen, and never across an await. A
 //! request that has to wait leaves a one-shot sender in an ordered list. Every change that makes room serves
-//! the list before any new request can take the place, so that waiting is fair within a priority and costs no
+//! the list before a new request can take the place. Waiting is therefore fair within a priority and needs no
 //! polling.
 
 mod grant;
@@ -37,8 +37,8 @@ use state::{Decision, State, Waiter, WaiterKey, unknown};
 pub(crate) use grant::Life;
 pub use permit::Permit;
 
-/// A request on the waiting list, as its task holds it. When it is dropped, the request leaves the list, and
-/// a grant that has arrived unseen returns its places.
+/// The handle of a task to its request on the waiting list. When the handle is dropped, the request leaves
+/// the list, and the places of a grant that was not received are returned.
 struct Waiting<'a> {
     shared: &'a Arc<Shared>,
     key: WaiterKey,
@@ -54,7 +54,7 @@ impl Waiting<'_> {
         }
     }
 
-    /// What was decided before the request left the list.
+    /// Takes the request off the list. Returns the decision on it, if one was made before.
     fn last_answer(&mut self) -> Option<Result<Permit, BalancerError>> {
         self.leave_list();
         let decision = self.answer.try_recv().ok()?;
@@ -69,7 +69,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// What a request gets at once.
+/// The immediate result of a request for a permit.
 enum Begun {
     Granted(Grant),
     Waits(oneshot::Receiver<Decision>, WaiterKey),
@@ -137,28 +137,30 @@ impl LoadBalancer {
 
     /// Waits for a permit.
     ///
-    /// Cancel-safe: when the future is dropped, the request leaves the list, and a grant that has arrived
-    /// unseen returns its places.
+    /// Cancel-safe: when the future is dropped, the request leaves the list, and the places of a grant that
+    /// was not received are returned.
     pub async fn acquire(&self, request: PermitRequest) -> Result<Permit, BalancerError> {
         let PermitRequest { weight, priority, deadline, .. } = request;
         let mut waiting = match self.begin(request)? {
             Begun::Granted(grant) => return Ok(Permit::new(&self.shared, grant)),
             Begun::Waits(answer, key) => Waiting { shared: &self.shared, key, answer },
         };
-        // A newcomer of higher priority, or with other exclusions, may fit at once.
+        // The new request may be granted before those that wait: it may have a higher priority or other
+        // exclusions.
         self.shared.update(|_| ());
         match deadline {
             None => self.wait(&mut waiting.answer).await,
             Some(deadline) => match tokio::time::timeout_at(deadline, self.wait(&mut waiting.answer)).await {
                 Ok(outcome) => outcome,
-                // A permit that was granted at the last moment is taken.
+                // The permit may have been granted at the last moment.
                 Err(_) => waiting.last_answer().unwrap_or_else(|| Err(self.too_late(weight))),
             },
         }
         .inspect_err(|_| tracing::debug!(weight, ?priority, "no permit"))
     }
 
-    /// Grants at once where no request waits and there is room: the common case needs no list.
+    /// Grants a permit at once if no request waits and there is room: the common case needs no list.
+    /// Otherwise puts the request on the list.
     fn begin(&self, request: PermitRequest) -> Result<Begun, BalancerError> {
         let PermitRequest { weight, expected_tokens, group, priority, exclude, .. } = request;
         let config = &self.shared.config;
@@ -204,8 +206,9 @@ impl LoadBalancer {
         decision.map(|grant| Permit::new(&self.shared, grant))
     }
 
-    /// Serves the waiting requests when a server opens after a cooldown or a `Retry-After`. One waiting
-    /// request does this for all. Ends only if the semaphore is closed, which does not happen.
+    /// Serves the waiting requests each time a server opens because a cooldown, a trial or a `Retry-After`
+    /// has ended. Every waiting task calls this, and one of them does the work for all; the others wait for
+    /// the semaphore. Ends only if the semaphore is closed, which does not happen.
     async fn keep_time(&self) {
         let Ok(_turn) = self.shared.timekeeper.acquire().await else { return };
         loop {
@@ -239,7 +242,8 @@ impl LoadBalancer {
         BalancerError::Deadline { weight, fleet: parts.join(", ") }
     }
 
-    /// Adds a server. It is active at once, unless weights have been announced that it cannot have yet.
+    /// Adds a server. It is active at once, unless weights have been announced: then it takes no permits
+    /// before it has them. Fails if the fleet has a server of this name.
     pub fn add(&self, spec: ServerSpec) -> Result<ServerId, BalancerError> {
         self.shared.update(|state| {
             if state.servers.iter().any(|server| **server.name() == *spec.name) {
@@ -253,8 +257,8 @@ impl LoadBalancer {
         })
     }
 
-    /// Grants no more permits on a server and waits until its last one is back. Fails if the server is
-    /// resumed before that. Cancel-safe: the server stays draining.
+    /// Stops granting permits on a server and waits until its last permit has been returned. Fails if the
+    /// server is resumed before that. Cancel-safe: the server stays draining.
     pub async fn drain(&self, id: ServerId) -> Result<(), BalancerError> {
         self.set_draining(id)?;
         loop {
@@ -263,7 +267,7 @@ impl LoadBalancer {
             changed.as_mut().enable();
             {
                 let state = self.shared.state.lock();
-                // A server that has left has no requests any more.
+                // A server that has left the fleet is not waited for.
                 let Some(server) = state.index(id).map(|index| &state.servers[index]) else { return Ok(()) };
                 if server.admin != AdminState::Draining {
                     return Err(BalancerError::Resumed { server: server.name().to_string() });
@@ -281,8 +285,8 @@ impl LoadBalancer {
         self.take_out(id).map(drop)
     }
 
-    /// Takes a server out of the fleet, revokes its permits and returns its last life, which its permits
-    /// share for as long as they are out.
+    /// Takes a server out of the fleet and revokes its permits. Returns its last life, to which each of these
+    /// permits holds a reference until it is returned.
     pub(crate) fn take_out(&self, id: ServerId) -> Result<Arc<Life>, BalancerError> {
         self.shared.update(|state| {
             let index = state.index(id).ok_or_else(|| unknown(id))?;
@@ -298,14 +302,14 @@ impl LoadBalancer {
         state.servers.iter().find(|server| **server.name() == *name).map(|server| server.id)
     }
 
-    /// Pauses a server for its operator, or resumes it, which also ends draining. A dead server keeps the
-    /// setting for its next life, and a server on trial stays on trial.
+    /// Pauses a server or resumes it. Resuming also ends draining. A dead server keeps the setting for its
+    /// next life, and a server on trial stays on trial.
     pub fn set_paused(&self, id: ServerId, paused: bool) -> Result<(), BalancerError> {
         let admin = if paused { AdminState::Paused } else { AdminState::Active };
         self.change(id, |server| server.set_admin(admin))
     }
 
-    /// Grants no more permits on a server, in its next life neither.
+    /// Stops granting permits on a server until it is resumed, also if it dies and comes back in between.
     pub fn set_draining(&self, id: ServerId) -> Result<(), BalancerError> {
         self.change(id, |server| server.set_admin(AdminState::Draining))
     }
@@ -320,14 +324,15 @@ impl LoadBalancer {
         })
     }
 
-    /// For fleets whose capacities are found by trying: a server that has fewer places than a waiting request
-    /// needs may be given as many, up to `ceiling`.
+    /// Lets the balancer raise a server's capacity to the weight of a waiting request, up to `ceiling`. This
+    /// is for fleets whose capacities are found by trying.
     pub(crate) fn set_capacity_ceiling(&self, ceiling: u32) {
         self.shared.update(|state| state.capacity_ceiling = ceiling);
     }
 
-    /// Takes note of an engine's load, read while `ours` samples of this balancer's permits were there. The
-    /// samples of other clients count for [`Policy::LeastWork`](crate::Policy::LeastWork).
+    /// Notes an engine's load. `ours` is the number of samples of this balancer's permits when the load was
+    /// read. All other samples on the engine belong to other clients, and count for
+    /// [`Policy::LeastWork`](crate::Policy::LeastWork).
     pub fn observe(&self, id: ServerId, load: &EngineLoad, ours: u32) -> Result<(), BalancerError> {
         self.change(id, |server| server.observe(load, ours))
     }
@@ -347,31 +352,32 @@ impl LoadBalancer {
         drop(waiters);
     }
 
-    /// The fleet now.
+    /// The present state of the fleet.
     pub fn snapshot(&self) -> FleetSnapshot {
         self.shared.state.lock().snapshot()
     }
 
-    /// Capacity of the largest live server; of the largest server at all if none is live.
+    /// Capacity of the largest live server, or of the largest server if none is live, but at most the bound
+    /// on the whole fleet ([`BalancerConfig::capacity_total`]).
     pub fn largest_capacity(&self) -> u32 {
         self.shared.state.lock().largest_capacity(&self.shared.config)
     }
 
-    /// Places over all live servers.
+    /// Number of places of all live servers together.
     pub fn capacity_total(&self) -> u64 {
         let state = self.shared.state.lock();
         state.servers.iter().filter(|server| server.is_live()).map(|server| u64::from(server.capacity)).sum()
     }
 
-    /// An exporter's text without the series of servers that have left the fleet, which would otherwise stand
-    /// there for ever. The series of a server that joins again goes on from its last value.
+    /// Returns an exporter's text without the series of servers that have left the fleet. An exporter keeps
+    /// such series for ever. If a server joins again, its counters continue from their last values.
     pub fn series_of_members(&self, text: &str) -> String {
         let departed = self.shared.state.lock().departed().clone();
         metered::without_series_of(text, &departed)
     }
 
-    /// Completes when a server changes its state or its number of places, joins, leaves, or has finished its
-    /// last request; at the latest after `limit`. Cancel-safe.
+    /// Completes when a server joins, leaves, changes its state or its number of places, or has finished its
+    /// last request while draining or paused; at the latest after `limit`. Cancel-safe.
     pub async fn changed(&self, limit: Duration) {
         let _ = tokio::time::timeout(limit, self.shared.changed.notified()).await;
     }

@@ -8,15 +8,16 @@ use tokio::time::Instant;
 use crate::policy::{AffinityConfig, Policy};
 use crate::server::ServerId;
 
-/// The order in which waiting requests are served.
+/// The priority of a waiting request. The first variant is served first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Priority {
-    /// Further samples of a group that has begun: finishing a group frees more than beginning another.
+    /// Further samples of a group that has begun. They come first, because finishing a group frees more than
+    /// beginning another one.
     Started,
     /// A new group.
     New,
-    /// Samples for validation, which no trainer waits for.
+    /// Samples for validation. No trainer waits for them.
     Validation,
 }
 
@@ -29,9 +30,9 @@ pub struct ServerSpec {
     /// The server's base URL; `None` for a server that is not reached by HTTP.
     #[serde(default)]
     pub url: Option<String>,
-    /// Samples that may run at a time.
+    /// Maximum number of samples that run at a time.
     pub capacity: u32,
-    /// Expected tokens that may be outstanding at a time; no bound if absent.
+    /// Maximum number of expected tokens that are outstanding at a time; unbounded if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_tokens: Option<u32>,
 }
@@ -58,26 +59,28 @@ pub struct BalancerConfig {
     pub seed: u64,
     /// When a group leaves its server, for [`Policy::GroupAffinity`].
     pub affinity: AffinityConfig,
-    /// Samples that may run at a time on all servers together; bounded only by the servers' capacities if
-    /// absent.
+    /// Maximum number of samples that run at a time on all servers together. If absent, only the servers'
+    /// capacities bound it.
     pub capacity_total: Option<u32>,
-    /// Requests that may wait at a time; a further one is refused.
+    /// Maximum number of waiting requests; a further one is refused.
     pub waiting_max: usize,
-    /// Faults in a row that make a server suspect: it gets no requests during a cooldown, and then one on
-    /// trial.
+    /// Number of faults in a row that makes a server suspect. A suspect server gets no requests during a
+    /// cooldown, and then one request on trial.
     pub faults_max: u32,
-    /// Faults among the last [`window`](Self::window) answers that make a server suspect.
+    /// Number of faults among the last [`window`](Self::window) answers that makes a server suspect.
     pub window_faults_max: u32,
-    /// Number of latest answers that [`window_faults_max`](Self::window_faults_max) looks at, at most 64.
+    /// Number of latest answers in which [`window_faults_max`](Self::window_faults_max) counts faults, at
+    /// most 64.
     pub window: u32,
-    /// The longest `Retry-After` that is honoured; a longer one is cut to this many milliseconds.
+    /// The longest `Retry-After` that is honoured, in milliseconds. A longer one is cut to this.
     pub retry_after_ms_max: u64,
-    /// Cooldown of a server that died or became suspect, in milliseconds. It doubles each time until the
-    /// server answers well again.
+    /// First cooldown of a server that died or became suspect, in milliseconds. Each further cooldown is
+    /// twice as long, until the server succeeds outside of a trial.
     pub cooldown_ms_min: u64,
     /// The longest cooldown, in milliseconds.
     pub cooldown_ms_max: u64,
-    /// Length of a trial in milliseconds. If its request has not ended by then, the next trial may begin.
+    /// Length of a trial in milliseconds. If the request on trial has not ended by then, another trial may
+    /// begin.
     pub trial_ms_max: u64,
     /// Half-life of the load penalty that a 503 or 429 adds to a server, in milliseconds.
     pub penalty_half_life_ms: u64,
@@ -108,7 +111,7 @@ impl BalancerConfig {
         Duration::from_millis(self.penalty_half_life_ms.max(1))
     }
 
-    /// The cooldown after this many relapses in a row.
+    /// The cooldown of a server that has relapsed `relapses` times before.
     pub(crate) fn cooldown(&self, relapses: u32) -> Duration {
         let doubled = self.cooldown_ms_min.saturating_mul(1 << relapses.min(32));
         Duration::from_millis(doubled.min(self.cooldown_ms_max))
@@ -128,20 +131,20 @@ impl BalancerConfig {
 pub struct PermitRequest {
     /// Number of samples. The permit is granted for all of them or not at all.
     pub weight: u32,
-    /// Tokens that each sample is expected to take; 0 stands for the mean of the samples so far.
+    /// Tokens that each sample is expected to take; 0 stands for the mean of recent samples.
     pub expected_tokens: u32,
     /// The group that the samples belong to, for [`Policy::GroupAffinity`].
     pub group: Option<u64>,
-    /// Which waiting requests go first.
+    /// Decides which waiting requests are served first.
     pub priority: Priority,
-    /// Servers to avoid while another one may be asked: those that failed this request.
+    /// Servers that have failed this request. They are avoided as long as another server may be asked.
     pub exclude: Vec<ServerId>,
-    /// When the request gives up waiting; never if absent.
+    /// The time at which the request fails if it has no permit; unbounded if absent.
     pub deadline: Option<Instant>,
 }
 
 impl PermitRequest {
-    /// For the samples of a new group, without a deadline.
+    /// A request for `weight` samples of a new group, without a deadline.
     pub fn new(weight: u32) -> Self {
         Self {
             weight,

@@ -1,4 +1,4 @@
-//! Why there is no permit.
+//! Why the balancer refuses a request or a change of the fleet.
 
 /// Errors of the balancer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -19,7 +19,7 @@ pub enum BalancerError {
     /// The waiting list is full.
     #[error("the waiting list is full: waiting_max={waiting_max} requests wait already")]
     QueueFull {
-        /// The bound.
+        /// Maximum number of waiting requests.
         waiting_max: usize,
     },
     /// No places became free before the request's deadline.
@@ -27,13 +27,13 @@ pub enum BalancerError {
     Deadline {
         /// The weight asked for.
         weight: u32,
-        /// Numbers of servers by state, at the deadline.
+        /// The fleet at the deadline: numbers of servers by state, permits out and waiting requests.
         fleet: String,
     },
     /// The fleet has no such server.
     #[error("unknown server={server}")]
     UnknownServer {
-        /// The name or number.
+        /// The server's name or number.
         server: String,
     },
     /// The fleet has a server of this name already.

@@ -1,15 +1,15 @@
 //! Failures of this machine that look like failures of a server.
 //!
-//! A connection that could not even be tried, for want of a descriptor, a port or memory, says nothing about
-//! the server. If such failures counted against servers, a process with too many open files would take its
-//! whole fleet for dead.
+//! If a connection cannot be tried because descriptors, ports or memory have run out, the failure says
+//! nothing about the server. If such failures counted against servers, a process with too many open files
+//! would treat its whole fleet as dead.
 
 use std::error::Error;
 use std::io;
 
 use rustix::io::Errno;
 
-/// Whether `error` or one of its causes is that this process or its machine has run out of a resource.
+/// Whether `error` or one of its causes says that this process or its machine has run out of a resource.
 pub fn is_exhaustion(error: &(dyn Error + 'static)) -> bool {
     const RESOURCES: [Errno; 5] =
         [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL];
@@ -22,7 +22,7 @@ pub fn is_exhaustion(error: &(dyn Error + 'static)) -> bool {
         if let Some(code) = of_io.raw_os_error() {
             return RESOURCES.iter().any(|errno| errno.raw_os_error() == code);
         }
-        // `source` skips the error that this one wraps, so that it has to be taken by `get_ref`.
+        // The `source` of an I/O error skips the error that it wraps; `get_ref` returns that error.
         cause = of_io.get_ref().map(|inner| inner as &(dyn Error + 'static));
     }
     false

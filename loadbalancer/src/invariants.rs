@@ -1,10 +1,10 @@
-//! What must hold of the balancer at every moment. Debug assertions, property tests and simulations call
+//! Conditions that a snapshot of the fleet must fulfil. Debug assertions, property tests and simulations call
 //! these functions.
 
 use crate::server::{Hold, ServerId, ServerState};
 use crate::snapshot::FleetSnapshot;
 
-/// A broken invariant. The message names the numbers.
+/// A broken invariant. The message contains the numbers that break it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("broken invariant: {0}")]
 pub struct Violation(pub String);
@@ -57,7 +57,7 @@ pub fn weights_current(fleet: &FleetSnapshot) -> Result<(), Violation> {
     }
 }
 
-/// No server takes permits while its engine still has to be resumed (`owed`).
+/// No server of `owed` takes permits: the engines of these servers still have to be resumed.
 pub fn owed_are_held(fleet: &FleetSnapshot, owed: &[ServerId]) -> Result<(), Violation> {
     let is_owed = |id: &ServerId| owed.contains(id);
     match fleet.servers.iter().find(|server| is_owed(&server.id) && server.hold != Some(Hold::Updating)) {

@@ -1,32 +1,32 @@
 //! Permits, routing and health for a fleet of inference servers.
 //!
 //! A caller that wants to send a request of n samples [acquires](LoadBalancer::acquire) a [`Permit`] of
-//! weight n. The permit names a server; while the permit lives, the server has n places less. When the caller
-//! drops the permit, its request counts as cancelled; when the caller [finishes](Permit::finish) it, its
-//! [`Outcome`] feeds the server's breaker.
+//! weight n. The permit names a server and takes n of its places until it is dropped. A caller that has an
+//! answer [finishes](Permit::finish) the permit with an [`Outcome`], which the server's breaker counts. A
+//! permit that is only dropped counts as a cancelled request.
 //!
 //! # Invariants
-//! The module [`invariants`] has them as functions.
-//! - The permits out of a server never exceed its capacity, and a permit is returned exactly once, whatever
-//!   happens to its holder: it is an RAII guard, and a grant that arrives at a cancelled request returns its
-//!   places.
+//! The functions of the module [`invariants`] check the invariants that a snapshot can show.
+//! - The places taken on a server exceed its capacity only after the capacity was lowered.
+//! - A permit is returned exactly once: it is an RAII guard. If a request is cancelled while its grant
+//!   arrives, the places are returned, too.
 //! - A server that dies starts a new [epoch](server::Epoch). Permits of the old one are
 //!   [revoked](Permit::revoked), and returning them changes nothing in the new one.
-//! - A permit of weight n is granted whole. The first waiting request that fits nowhere reserves the server
-//!   that is nearest to having room for it: later and lighter requests do not overtake it there, and may use
-//!   all other servers.
-//! - No request waits for what cannot come. A request that no server of the fleet could hold fails at once,
-//!   also when the fleet changes while it waits. Dead servers count, since they may come back.
-//! - A server takes permits only with the weights that were announced last. A server that comes back or joins
-//!   takes its first permit after it has them.
+//! - A permit of weight n is granted for all n samples at once. The first waiting request that fits on no
+//!   server reserves the one that is nearest to having room for it. Requests behind it get no place on this
+//!   server, and may use all others.
+//! - A request that no server of the fleet could hold does not wait: it fails at once, or as soon as a change
+//!   of the fleet makes it too heavy. Dead servers count as servers, since they may come back.
+//! - A server takes permits only if it has the weights that were announced last. This also holds for a server
+//!   that comes back or joins.
 //! - Waiting is bounded in number ([`BalancerConfig::waiting_max`]) and in time
 //!   ([`PermitRequest::deadline`]).
 //!
 //! The module [`update`] gives the fleet new weights; [`proxy`] offers the balancer as a server of its own.
 //!
 //! # Deliberately absent
-//! Apart from the proxy: sending requests (the caller does), retries (the caller owns its attempts), and
-//! tasks of its own: the [`Monitor`] runs where its owner spawns it.
+//! Apart from the proxy, this crate sends no requests and does not retry them: both belong to the caller. It
+//! spawns a task only for weight updates. The owner of the [`Monitor`] spawns the monitor.
 
 mod adaptive;
 pub mod admin;

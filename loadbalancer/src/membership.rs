@@ -16,10 +16,10 @@ use crate::balancer::Life;
 use crate::snapshot::ServerSnapshot;
 use crate::{BalancerError, LoadBalancer, ServerSpec};
 
-/// Longest wait of a client that watches the fleet. Single permits cause no notification, so that it has to
-/// look again.
+/// Longest time that a client waits for a change of the fleet. Single permits cause no notification, so the
+/// client has to read the fleet again after this time.
 const LOOK_MAX: Duration = Duration::from_secs(1);
-/// Time for aborts to be sent, and sent again, after the last permit of a departed server is back.
+/// Time for which aborts can still be sent to a departed server after its last permit has been returned.
 const ABORT_GRACE: Duration = Duration::from_secs(5);
 /// Longest wait for the permits of a departed server.
 const LEAVE_MAX: Duration = Duration::from_secs(60);
@@ -29,7 +29,7 @@ pub trait Enlist: Send + Sync + 'static {
     /// Prepares a server; an error keeps it out of the fleet. Cancel-safe.
     fn enlist<'a>(&'a self, name: &'a str, url: &'a str) -> BoxFuture<'a, Result<(), String>>;
 
-    /// The server has left, and no request runs there that a caller could still abort.
+    /// Cleans up after a server that has left the fleet. From now on callers send it no aborts.
     fn dismiss(&self, name: &str);
 }
 
@@ -42,7 +42,7 @@ pub struct NewMember {
     /// The server's name, unique in the fleet; the URL's host and port if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Samples that may run at a time; the fleet's default if absent.
+    /// Maximum number of samples that run at a time; the fleet's default if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<u32>,
 }
@@ -50,12 +50,12 @@ pub struct NewMember {
 /// Why a change of the fleet was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MembershipError {
-    /// The URL cannot be one of a server.
+    /// The URL is not a base URL of a server.
     #[error("expected a base URL like http://host:port, found url={url}: {reason}")]
     BadUrl {
         /// The URL as given.
         url: String,
-        /// What was expected.
+        /// Why the URL was refused.
         reason: String,
     },
     /// The server cannot be used.
@@ -71,7 +71,7 @@ pub enum MembershipError {
     Balancer(#[from] BalancerError),
 }
 
-/// The name of a server that was given none: "10.0.0.1:8000" for "http://10.0.0.1:8000/".
+/// The default name of a server with this URL: "10.0.0.1:8000" for "http://10.0.0.1:8000/".
 pub fn name_of(url: &str) -> &str {
     url.split_once("://").map_or(url, |(_, rest)| rest).trim_end_matches('/')
 }
@@ -79,7 +79,7 @@ pub fn name_of(url: &str) -> &str {
 /// The canonical form of a base URL: `http://a:1` for `HTTP://a:1/`.
 ///
 /// # Errors
-/// What was expected of a base URL.
+/// Why `url` is not a base URL.
 fn base_of(url: &str) -> Result<String, String> {
     let parsed = url::Url::parse(url).map_err(|error| error.to_string())?;
     if parsed.scheme() != "http" || parsed.host().is_none() {
@@ -96,15 +96,17 @@ fn base_of(url: &str) -> Result<String, String> {
     Ok(base.to_owned())
 }
 
-/// Whether the name can stand in a path, in metrics and in a terminal.
+/// Whether a name can be used in paths, in metrics and in a terminal.
 fn is_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|letter| letter.is_ascii_graphic() && !matches!(letter, '"' | '\\'))
 }
 
-/// A server that has left, and is dismissed when its last request has ended.
+/// A server that has left the fleet. It is dismissed some time after its last request has ended, but at
+/// `until` at the latest.
 struct Leaving {
     name: String,
-    /// Shared with the server's permits, so that the count of its owners tells when the last one is back.
+    /// Each permit of the server has a reference to this life, so the number of references shows whether all
+    /// permits have been returned.
     life: Arc<Life>,
     idle_since: Option<Instant>,
     until: Instant,
@@ -127,7 +129,7 @@ pub struct Membership {
     enlist: Arc<dyn Enlist>,
     capacity: u32,
     capacity_tokens: Option<u32>,
-    /// Checked at every call.
+    /// Servers that have left and have not been dismissed.
     leaving: Arc<Mutex<Vec<Leaving>>>,
 }
 
@@ -143,7 +145,7 @@ impl Membership {
         Self { balancer, enlist, capacity, capacity_tokens: None, leaving: Arc::default() }
     }
 
-    /// Sets the most expected tokens that may be outstanding on a server that joins.
+    /// Sets the maximum number of expected tokens that are outstanding on a server that joins.
     pub fn with_capacity_tokens(self, capacity_tokens: Option<u32>) -> Self {
         Self { capacity_tokens, ..self }
     }
@@ -153,9 +155,9 @@ impl Membership {
         &self.balancer
     }
 
-    /// Adds a server, which gets requests from then on.
+    /// Adds a server to the fleet and returns its state.
     ///
-    /// Cancel-safe: the server has joined or it has not.
+    /// Cancel-safe: when the future is dropped, the server has either joined or not.
     pub async fn add(&self, member: NewMember) -> Result<ServerSnapshot, MembershipError> {
         let NewMember { url, name, capacity } = member;
         let base = base_of(&url).map_err(|reason| MembershipError::BadUrl { url: url.clone(), reason })?;
@@ -187,8 +189,8 @@ impl Membership {
         found.ok_or_else(|| BalancerError::UnknownServer { server: name.to_owned() }.into())
     }
 
-    /// Sends a server no more requests, and waits for its running ones, at most for `wait`. Returns the
-    /// samples that still run.
+    /// Stops sending requests to a server, and waits for its running ones for at most `wait`. Returns the
+    /// number of samples that still run.
     ///
     /// Cancel-safe: the server stays draining.
     pub async fn drain(&self, name: &str, wait: Duration) -> Result<u32, MembershipError> {
@@ -201,8 +203,8 @@ impl Membership {
         Ok(self.find(name)?.in_use)
     }
 
-    /// Takes a server out of the fleet. Its requests are lost and start again on others; they can still be
-    /// aborted there.
+    /// Takes a server out of the fleet and revokes its permits, so that callers send its requests again to
+    /// other servers. For a while callers can still abort the old requests on the server.
     pub fn remove(&self, name: &str) -> Result<(), MembershipError> {
         let life = self.balancer.take_out(self.find(name)?.id)?;
         let is_idle = Arc::strong_count(&life) == 1;
@@ -213,7 +215,7 @@ impl Membership {
         Ok(())
     }
 
-    /// Dismisses departed servers whose time is over, and those that `now` chooses.
+    /// Dismisses the departed servers whose time is over, and those for which `now` returns true.
     fn dismiss_departed(&self, now: impl Fn(&Leaving) -> bool) {
         let (is_now, at) = (now, Instant::now());
         let over: Vec<Leaving> =
@@ -226,17 +228,17 @@ impl Membership {
         Ok(self.balancer.set_paused(self.find(name)?.id, paused)?)
     }
 
-    /// The fleet after a server has changed its state or its number of places, joined, left or finished its
-    /// last request; at the latest after `limit` or a second, since the fleet's numbers change all the time.
+    /// Waits for [`LoadBalancer::changed`], for `limit` but not longer than a second, and returns the fleet.
+    /// The limit of a second is for the fleet's other numbers, which change all the time.
     pub async fn changed(&self, limit: Duration) -> crate::snapshot::FleetSnapshot {
         self.dismiss_departed(|_| false);
         self.balancer.changed(limit.min(LOOK_MAX)).await;
         self.balancer.snapshot()
     }
 
-    /// Keeps the fleet as a file lists it, until `end`: `endpoints = ["http://host:port", ...]`. A server
-    /// that is new in the file joins. A server that has left the file is drained, and removed when its last
-    /// request has ended. A file that cannot be read changes nothing.
+    /// Follows a file with `endpoints = ["http://host:port", ...]` until `end` is cancelled. A server that is
+    /// new in the file joins the fleet. A server that is no longer in the file is drained, and it is removed
+    /// when its last request has ended. A file that cannot be read changes nothing.
     ///
     /// Cancel-safe.
     pub async fn follow(&self, path: PathBuf, end: CancellationToken) {

@@ -89,7 +89,7 @@ impl ServerMetrics {
         self.tokens_wasted.increment(tokens);
     }
 
-    /// Sets the gauges to zero when the server leaves. They would otherwise stand still for ever.
+    /// Sets the gauges to zero when the server leaves. They would otherwise keep their last values for ever.
     pub(crate) fn clear(&self) {
         self.permits_in_use.set(0.0);
         self.permits.set(0.0);
@@ -97,8 +97,8 @@ impl ServerMetrics {
     }
 }
 
-/// An exporter's text without the series of these servers. The facade cannot remove a series, and an exporter
-/// that drops series that stand still would lose the handles of servers that are only idle.
+/// Returns an exporter's text without the series of these servers. The facade cannot remove a series. An
+/// exporter that drops unchanged series is no alternative: it would cut off the handles of idle servers.
 pub(crate) fn without_series_of(text: &str, servers: &BTreeSet<Arc<str>>) -> String {
     const LABEL: &str = "server=\"";
     let is_departed = |line: &str| {
@@ -108,13 +108,13 @@ pub(crate) fn without_series_of(text: &str, servers: &BTreeSet<Arc<str>>) -> Str
     text.split_inclusive('\n').filter(|line| !is_departed(line)).collect()
 }
 
-/// Counts ids that a server was asked to abort. An id counts once, however often it is sent.
+/// Counts `ids` more ids that a server was asked to abort. An id counts once, however often it is sent.
 pub fn aborts_sent(server: &str, ids: u64) {
     counter!("rolldock_aborts_sent_total", "server" => server.to_owned()).increment(ids);
 }
 
-/// Counts ids whose last abort the server has answered. A server answers "aborted" also for ids that it does
-/// not know.
+/// Counts `ids` more ids for which the server has answered the last abort. A server answers "aborted" also
+/// for ids that it does not know.
 pub fn aborts_confirmed(server: &str, ids: u64) {
     counter!("rolldock_aborts_confirmed_total", "server" => server.to_owned()).increment(ids);
 }

@@ -1,14 +1,14 @@
-//! The monitor: it finds servers that have died or stall, and puts servers that have come back on trial.
+//! Finds servers that have died or stalled, and puts servers that have come back on trial.
 //!
-//! An answer that is not streamed has no bytes until it is complete, so that silence on a connection says
-//! nothing. A stall is judged per server: the server owes answers, is not paused, and its count of generated
-//! tokens stands still. A server that got SIGTERM neither answers nor closes its connections: only this rule
-//! and its health find it.
+//! An answer that is not streamed has no bytes until it is complete, so a silent connection does not show
+//! that a server has stalled. Instead, the monitor watches each server's count of generated tokens. A server
+//! stalls if it owes answers, is not paused, and its count does not rise. A server that got SIGTERM neither
+//! answers nor closes its connections; only its count and its health check show that it is lost.
 //!
 //! # Invariants
-//! - Every server is looked at on its own: a silent server delays the verdict on no other.
+//! - A silent server does not delay the verdicts on other servers.
 //! - Observations of one life of a server do not count for the next.
-//! - An engine that reports a pause is not probed, and its lack of progress is no stall.
+//! - An engine that reports a pause is not probed, and its lack of progress does not count as a stall.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -27,36 +27,38 @@ use crate::server::{AdminState, Epoch, Hold, ServerId, ServerState};
 use crate::snapshot::ServerSnapshot;
 use crate::{AdaptiveConfig, LoadBalancer};
 
-/// Servers that are looked at concurrently.
+/// Maximum number of servers that are looked at concurrently.
 const LOOKS_MAX: usize = 128;
-/// Longest look at a server, whatever the deadlines of its calls are.
+/// Time limit of one look at a server, in addition to the deadlines of its calls.
 const LOOK_LIMIT: Duration = Duration::from_secs(30);
-/// Shortest stall. A shorter time may pass between two answers of a healthy server.
+/// Lower limit of [`MonitorConfig::stall`]. A healthy server may need a shorter time between two answers.
 const STALL_MIN: Duration = Duration::from_secs(1);
-/// Failed health checks in a row after which a server is dead. A single failure may be a lost packet.
+/// Number of failed health checks in a row after which a server is dead. A single failure may be a lost
+/// packet.
 const HEALTH_FAILURES_MAX: u32 = 2;
 
 /// How a server has to prove that it is alive.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Probe {
-    /// It answers its health check.
+    /// It has to answer its health check.
     #[default]
     Health,
-    /// It answers its health check; an idle or a dead server also has to generate a token.
+    /// It has to answer its health check. An idle or a dead server also has to generate a token.
     Generate,
 }
 
-/// How often and how the fleet is looked at.
+/// How often the monitor looks at the fleet, and what it looks for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MonitorConfig {
     /// Time between two looks at the fleet.
     pub probe_interval: Duration,
-    /// A server that owes answers and generates no token for so long is dead.
+    /// Time after which a server that owes answers and generates no tokens is declared dead.
     pub stall: Duration,
     /// How a server has to prove that it is alive.
     pub probe: Probe,
-    /// Finds the servers' capacities by trying; they keep the configured ones if absent.
+    /// Bounds and steps for finding the servers' capacities by trying. If absent, the servers keep their
+    /// configured capacities.
     pub adaptive: Option<AdaptiveConfig>,
 }
 
@@ -77,16 +79,17 @@ struct Watched {
     is_looked_at: bool,
     epoch: Option<Epoch>,
     health_failures: u32,
-    /// Count of generated tokens at the last look, and when it was asked for.
+    /// The count of generated tokens at the last look.
     tokens: Option<u64>,
+    /// The time at which that count was asked for.
     asked_at: Option<Instant>,
-    /// Since when the server owes answers while its count stands still.
+    /// The time since which the server has owed answers while its count did not rise.
     still_since: Option<Instant>,
     adaptive: Adaptive,
 }
 
 impl Watched {
-    /// Notes the count; returns the time of the reading since which it has risen, if it has.
+    /// Notes the count. If it has risen since the last reading, returns the time of that reading.
     fn count(&mut self, tokens: u64, asked_at: Instant) -> Option<Instant> {
         let (before, since) = (self.tokens.replace(tokens), self.asked_at.replace(asked_at));
         // A count that falls belongs to a new process.
@@ -100,16 +103,17 @@ struct Look {
     server: ServerSnapshot,
     health: Result<(), ControlError>,
     load: Result<EngineLoad, ControlError>,
-    /// Samples of this balancer that were on the server when its load was asked for, and when that was.
+    /// Number of this balancer's samples on the server when its load was asked for.
     ours: u32,
+    /// The time at which the load was asked for.
     asked_at: Instant,
-    /// Whether the server was asked for a token, and generated it.
+    /// Whether the server was asked for a token and generated it.
     has_proved: bool,
 }
 
 type Looks = FuturesUnordered<BoxFuture<'static, Look>>;
 
-/// Looks at the servers of a fleet and tells the balancer which are dead, stalled or back.
+/// Looks at the servers of a fleet and reports to the balancer which ones are dead, stalled or back.
 pub struct Monitor {
     balancer: LoadBalancer,
     control: Arc<dyn EngineControl>,
@@ -187,7 +191,7 @@ impl Monitor {
         if watched.epoch.replace(server.epoch) != Some(server.epoch) {
             (watched.health_failures, watched.still_since) = (0, None);
         }
-        // A server without the endpoint counts as alive until its requests fail.
+        // A server without a health endpoint counts as alive until its requests fail.
         if let Err(error @ ControlError::Failed { .. }) = health {
             watched.health_failures += 1;
             watched.still_since = None;
@@ -197,7 +201,7 @@ impl Monitor {
             return;
         }
         if matches!(health, Err(ControlError::Unasked { .. })) {
-            // The look says neither that the server is alive nor that it is not.
+            // The server was not asked, so this look shows nothing about it.
             return;
         }
         watched.health_failures = 0;
@@ -230,7 +234,7 @@ impl Monitor {
                 }
                 before == *tokens && *paused != Some(true)
             }
-            // Without the count a stall cannot be told; only the deadline of a sample ends it.
+            // Without the count a stall cannot be noticed. Only the deadlines of samples end it.
             Ok(_) | Err(ControlError::Unsupported { .. } | ControlError::Unasked { .. }) => false,
             Err(ControlError::Failed { .. }) => true,
         };
@@ -302,7 +306,7 @@ async fn ask(
     let is_dead = look.server.state == ServerState::Dead;
     let Some((_, ours)) = balancer.life_and_places(look.server.id) else { return };
     (look.ours, look.asked_at) = (ours, Instant::now());
-    // The load of a dead server only matters for its probe.
+    // The load of a dead server matters only for its probe.
     if !is_dead || probe == Probe::Generate {
         look.load = control.load(target).await;
     }
@@ -312,7 +316,7 @@ async fn ask(
         return;
     }
     match control.probe(target).await {
-        // The health check has to be enough for a server that cannot be probed.
+        // For a server that cannot be probed, the health check has to be enough.
         Err(ControlError::Unsupported { .. }) => {}
         Ok(()) => look.has_proved = true,
         failed => look.health = failed,

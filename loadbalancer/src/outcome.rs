@@ -1,8 +1,8 @@
-//! How a request to a server went.
+//! The outcome of a request to a server.
 
 use std::time::Duration;
 
-/// How a request went, as the server's breaker has to know it.
+/// The outcome of a request, as far as it concerns the server's breaker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// The server answered.
@@ -12,13 +12,13 @@ pub enum Outcome {
     },
     /// The request was wrong. This says nothing about the server.
     ClientError,
-    /// The server answered 503 or 429: it is healthy, and full.
+    /// The server answered 503 or 429: it is healthy but full.
     Backpressure {
-        /// The `Retry-After` that the server asked for.
+        /// The time of the answer's `Retry-After`, if the answer had one.
         retry_after: Option<Duration>,
     },
     /// The server or the connection to it failed.
     Fault,
-    /// The caller gave the request up. This says nothing about the server.
+    /// The caller cancelled the request. This says nothing about the server.
     Cancelled,
 }

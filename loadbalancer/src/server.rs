@@ -1,9 +1,8 @@
-//! The vocabulary of a fleet: how a server and its lives are named, and the states that a server can be in.
+//! The types that name a server, its lives and its states.
 
 use serde::{Deserialize, Serialize};
 
-/// Names a server for as long as the balancer lives. The number of a server that has left is never used
-/// again.
+/// The number of a server in its balancer. The number of a server that has left is never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 pub struct ServerId(pub u32);
 
@@ -20,18 +19,18 @@ pub enum ServerState {
     Active,
     /// The server finishes the requests that it has and takes no more.
     Draining,
-    /// The operator or a weight update has paused the server: it takes no permits until it is resumed, and
-    /// cannot stall.
+    /// The operator or a weight update has paused the server, or the server has older weights than are
+    /// required. It takes no permits until it is resumed or has the weights.
     Paused,
     /// The server is suspect after failures, or has come back after its death. After a cooldown it takes one
-    /// request at a time until one succeeds. Requests that it already has go on.
+    /// request at a time until one succeeds. Requests that are already running on it continue.
     Probing,
     /// The server takes no permits, and the permits of its last life are revoked.
     Dead,
 }
 
 impl ServerState {
-    /// Whether requests may be sent to the server, now or when it is resumed.
+    /// Whether the server is neither draining nor dead: requests may be sent to it, now or later.
     pub fn is_live(self) -> bool {
         matches!(self, Self::Active | Self::Probing | Self::Paused)
     }
@@ -48,7 +47,7 @@ impl ServerState {
     }
 }
 
-/// What the operator wants a server to do. It outlives the server's deaths.
+/// What the operator wants a server to do. A server that dies keeps this setting.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AdminState {
@@ -61,13 +60,13 @@ pub enum AdminState {
     Paused,
 }
 
-/// Why a healthy server takes no permits because of its weights.
+/// How the weights of a server keep it from taking permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hold {
-    /// The server's weights are being changed, or its engine has not been resumed yet: it may generate
-    /// nothing.
+    /// The server's weights are being changed, or its engine has not been resumed yet. The engine may be
+    /// paused and generate nothing.
     Updating,
-    /// The server has older weights than are required. Requests that it already has go on.
+    /// The server has older weights than are required. Requests that are already running on it continue.
     Outdated,
 }

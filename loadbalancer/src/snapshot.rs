@@ -6,26 +6,26 @@ use serde::Serialize;
 
 use crate::server::{AdminState, Epoch, Hold, ServerId, ServerState};
 
-/// Counts of a server's requests by outcome, over the life of the balancer.
+/// Counts of a server's requests by outcome, since the server joined the fleet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Outcomes {
-    /// Requests that were answered.
+    /// Requests that succeeded.
     pub success: u64,
     /// Response tokens of the answers.
     pub tokens: u64,
     /// Estimated tokens that were decoded for cancelled or lost requests.
     pub tokens_wasted: u64,
-    /// Requests that were wrong.
+    /// Requests that were refused because they were wrong.
     pub client_error: u64,
     /// Requests that were refused with 503 or 429.
     pub backpressure: u64,
-    /// Requests that failed by the server's fault.
+    /// Requests that failed because of the server or the connection to it.
     pub fault: u64,
-    /// Requests that their callers gave up.
+    /// Requests that their callers cancelled.
     pub cancelled: u64,
 }
 
-/// One server at that moment.
+/// One server at the moment of the snapshot.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ServerSnapshot {
     /// The server's number.
@@ -38,9 +38,10 @@ pub struct ServerSnapshot {
     pub state: ServerState,
     /// What the operator wants the server to do.
     pub admin_state: AdminState,
-    /// Why the server is dead, suspect or kept out by its weights.
+    /// Why the server is dead, is suspect, or takes no permits because of its weights.
     pub reason: Option<Arc<str>>,
-    /// How its weights keep the server out. Such a server is paused, unless it is draining or dead.
+    /// Set if the server takes no permits because of its weights. The state of such a server is paused,
+    /// unless it is draining or dead.
     pub hold: Option<Hold>,
     /// The weight version that the server was given in this life; `None` for the weights that it was started
     /// with.
@@ -49,35 +50,35 @@ pub struct ServerSnapshot {
     pub epoch: Epoch,
     /// Number of places.
     pub capacity: u32,
-    /// Places taken.
+    /// Number of places taken.
     pub in_use: u32,
-    /// Places taken beyond the capacity, since it was lowered.
+    /// Number of places taken beyond the capacity. There are such places only after the capacity was lowered.
     pub overhang: u32,
-    /// Expected tokens of the permits out.
+    /// Expected tokens of all permits that have not been returned.
     pub expected_tokens: u64,
-    /// Samples of other clients at the last reading of the engine's load.
+    /// Samples of other clients on the engine at the last reading of its load.
     pub foreign: u32,
-    /// Measured tokens a second of one running sample.
+    /// Measured tokens a second of one running sample; `None` before the first measurement.
     pub tokens_per_second: Option<f64>,
-    /// Permits granted so far.
+    /// Number of permits granted so far.
     pub granted_total: u64,
     /// Outcomes of the server's requests.
     pub outcomes: Outcomes,
 }
 
-/// The whole fleet at that moment.
+/// The whole fleet at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FleetSnapshot {
     /// The servers, in order of their numbers.
     pub servers: Vec<ServerSnapshot>,
-    /// Requests that wait for a permit.
+    /// Number of requests that wait for a permit.
     pub waiting: usize,
-    /// The weight version that a server needs to take permits; `None` if any will do.
+    /// The weight version that a server needs to take permits; `None` if a server with any weights may.
     pub weights_required: Option<u64>,
 }
 
 impl FleetSnapshot {
-    /// Places taken over all servers.
+    /// Number of places taken on all servers together.
     pub fn in_use(&self) -> u64 {
         self.servers.iter().map(|server| u64::from(server.in_use)).sum()
     }

@@ -1,14 +1,14 @@
-//! What the simulated model knows about a prompt: a right answer, a wrong one, and the prompt's difficulty.
+//! The data of the simulated model on a prompt: a right answer, a wrong one, and the prompt's difficulty.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Tokens hashed at a time.
+/// Number of tokens that are hashed at a time.
 const HASH_TOKENS: usize = 64;
 
-/// The hash that identifies a prompt: of its token ids, and equal on every machine.
+/// The hash of the token ids of a prompt, which identifies the prompt. It is equal on every machine.
 pub(crate) fn prompt_hash(prompt_ids: &[u32]) -> u64 {
     let mut bytes = [0_u8; HASH_TOKENS * 4];
     let mut hash = prompt_ids.len() as u64;
@@ -18,7 +18,7 @@ pub(crate) fn prompt_hash(prompt_ids: &[u32]) -> u64 {
     hash
 }
 
-/// Hashes at most `buffer.len() / 4` tokens, continuing from the hash `seed` of the tokens before.
+/// Hashes at most `buffer.len() / 4` tokens. `seed` is the hash of the tokens before them.
 pub(crate) fn hash_tokens(tokens: &[u32], seed: u64, buffer: &mut [u8]) -> u64 {
     for (slot, token) in buffer.chunks_exact_mut(4).zip(tokens) {
         slot.copy_from_slice(&token.to_le_bytes());
@@ -30,17 +30,19 @@ pub(crate) fn hash_tokens(tokens: &[u32], seed: u64, buffer: &mut [u8]) -> u64 {
 /// The endings of responses to one prompt, both without the end-of-sequence token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
-    /// Last tokens of a right response, as a rule those of `"\nAnswer: <truth>"`.
+    /// The last tokens of a right response, usually those of `"\nAnswer: <truth>"`.
     pub right_ids: Arc<[u32]>,
-    /// Last tokens of a wrong response, as a rule with another number.
+    /// The last tokens of a wrong response, usually with another number.
     pub wrong_ids: Arc<[u32]>,
-    /// From 0 (always solved) to 1 (never solved). If absent, it is drawn from the prompt's hash.
+    /// The prompt's difficulty, from 0 (always solved) to 1 (never solved). If absent, it is drawn from the
+    /// prompt's hash.
     pub difficulty: Option<f32>,
 }
 
 /// Finds the answer to a prompt by the hash of its token ids.
 pub trait AnswerKey: Send + Sync + 'static {
-    /// The endings; `None` lets responses end in filler and the end-of-sequence token.
+    /// The endings of responses to the prompt. If `None`, responses end in filler and the end-of-sequence
+    /// token.
     fn answer(&self, prompt_hash: u64) -> Option<Answer>;
 }
 
@@ -54,8 +56,8 @@ impl AnswerKey for NoAnswers {
     }
 }
 
-/// An answer key in memory. The program that knows the data set and the tokenizer fills it; it is as large as
-/// the data set.
+/// An answer key in memory. The program that has the data set and the tokenizer fills this table, which has
+/// one entry for each prompt.
 #[derive(Debug, Clone, Default)]
 pub struct AnswerTable {
     answers: HashMap<u64, Answer>,
@@ -67,7 +69,7 @@ impl AnswerTable {
         Self::default()
     }
 
-    /// Adds the answer to the prompt of these tokens; a later answer to the same tokens wins.
+    /// Adds the answer to a prompt, or replaces the answer that the prompt has.
     pub fn insert(&mut self, prompt_ids: &[u32], answer: Answer) {
         self.answers.insert(prompt_hash(prompt_ids), answer);
     }

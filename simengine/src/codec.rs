@@ -18,16 +18,16 @@ const FILLER_IDS_MAX: usize = 4_096;
 
 /// Turns text into token ids and back.
 pub trait Codec: Send + Sync + 'static {
-    /// The ids of a text. Special tokens in the text are recognised, and none is added.
+    /// The ids of a text. Special tokens in the text are recognised; none are added.
     ///
     /// # Errors
-    /// [`SimError::Tokenizer`].
+    /// [`SimError::Tokenizer`] with the library's message.
     fn encode(&self, text: &str) -> Result<Vec<u32>, SimError>;
 
     /// The text of ids, without special tokens. Unknown ids are skipped.
     fn decode(&self, ids: &[u32]) -> String;
 
-    /// The text of one id, which may be a part of a character; empty for an unknown id.
+    /// The text of one id. Empty for an unknown id. An id may stand for a part of a character.
     fn piece(&self, id: u32) -> &str;
 }
 
@@ -53,17 +53,17 @@ impl TextCodec {
         Ok(Self { tokenizer, pieces })
     }
 
-    /// The tokenizer that is built in.
+    /// The built-in tokenizer.
     ///
     /// # Errors
-    /// [`SimError::Tokenizer`], if the embedded file is no tokenizer.
+    /// [`SimError::Tokenizer`] if the embedded file is not a tokenizer.
     pub fn builtin() -> Result<Self, SimError> {
         Self::from_json(BUILTIN)
     }
 
-    /// Ids that can serve as filler, in ascending order: lower-case words with a space before them, so that
-    /// no digit, special token or "Answer:" can arise. If the vocabulary has no such word, all ids but 0
-    /// serve.
+    /// Ids that can serve as filler, in ascending order. They are lower-case words with a space before them,
+    /// so filler contains no digit, special token or "Answer:". If the vocabulary has no such word, all ids
+    /// except for 0 are returned.
     pub fn filler_ids(&self) -> Vec<u32> {
         let is_word = |piece: &str| {
             piece.strip_prefix(' ').is_some_and(|word| {
@@ -85,7 +85,7 @@ impl TextCodec {
         self.tokenizer.token_to_id(token)
     }
 
-    /// Number of ids, special tokens included.
+    /// The largest id plus 1, special tokens included.
     pub fn vocab_size(&self) -> u32 {
         self.pieces.keys().max().map_or(0, |largest| largest + 1)
     }
@@ -106,15 +106,15 @@ impl Codec for TextCodec {
     }
 }
 
-/// An answer key that makes every response end in an answer. Where `inner` has no answer, the response ends
-/// in a number that is drawn from the prompt's hash, and the number is nearly always wrong.
+/// An answer key that makes every response end in an answer. If `inner` has no answer to a prompt, responses
+/// end in a number that is drawn from the prompt's hash. This number is nearly always wrong.
 pub struct GuessingKey {
     inner: Arc<dyn AnswerKey>,
     codec: Arc<dyn Codec>,
 }
 
 impl GuessingKey {
-    /// A key that guesses where `inner` has no answer, in the tokens of `codec`.
+    /// A key that guesses answers that `inner` does not have. `codec` turns a guess into tokens.
     pub fn new(inner: Arc<dyn AnswerKey>, codec: Arc<dyn Codec>) -> Self {
         Self { inner, codec }
     }

@@ -4,12 +4,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::SimError;
 
-/// The configuration of one server. The default is roughly one H100 that serves an 8-billion-parameter model
-/// in bfloat16.
+/// The configuration of one server. The default resembles one H100 that serves a model of 8 billion
+/// parameters in bfloat16.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerConfig {
-    /// Names the server in logs, metrics and errors, and seeds its faults.
+    /// The server's name in logs and errors. It also determines which requests an injected fault hits.
     pub name: String,
     /// The model name that the server reports.
     pub model: String,
@@ -17,13 +17,14 @@ pub struct ServerConfig {
     pub max_model_len: u32,
     /// Maximum number of sequences in one batch.
     pub max_num_seqs: u32,
-    /// Maximum number of prompt tokens computed in one engine step. A longer prompt gets a step of its own.
+    /// Maximum number of prompt tokens computed in one engine step. A longer prompt is computed in a step
+    /// without other prompts.
     pub max_num_batched_tokens: u32,
-    /// KV-cache size, in blocks; must hold one sequence of `max_model_len`.
+    /// KV-cache size, in blocks. It must hold more than `max_model_len` tokens.
     pub kv_blocks: u32,
-    /// Tokens per KV block.
+    /// Number of tokens per KV block.
     pub block_tokens: u32,
-    /// Whether full prompt blocks are shared between sequences and kept when these end.
+    /// Whether sequences share full prompt blocks, which also stay in the cache when the sequences end.
     pub prefix_caching: bool,
     /// Cost of one prompt token that is not cached, in ns.
     pub prefill_ns_per_token: u64,
@@ -33,21 +34,21 @@ pub struct ServerConfig {
     pub decode_ns_per_seq: u64,
     /// Cost of a decode step per token of KV cache that it reads, in ns.
     pub decode_ns_per_kv_token: u64,
-    /// Divides every cost: 2.0 is a server twice as fast.
+    /// Divides every cost: a server with 2.0 is twice as fast.
     pub speed: f64,
-    /// Maximum number of samples that wait, are held or run; a request beyond it is refused with 503. If
-    /// absent, as in vLLM's default, it is 2^20.
+    /// Maximum number of samples that wait, are held or run. A request that would exceed it is refused with
+    /// 503. If absent (vLLM's default), the maximum is 2^20.
     pub queue_max: Option<u32>,
-    /// Real seconds per simulated second; 0.01 runs a hundred times faster than real servers would.
+    /// Real seconds per simulated second. With 0.01 the simulation is a hundred times faster than real time.
     pub time_scale: f64,
-    /// Whether the token-in, token-out endpoints are on.
+    /// Whether the endpoints that take and return token ids (`/inference/v1/...`) are on.
     pub scale_out: bool,
-    /// An abort by id within this many simulated ms of its request is lost, as it usually is on a real
-    /// server.
+    /// Time after its submission in which a request cannot be aborted by id, in simulated ms. On a real
+    /// server such an abort is usually lost.
     pub abort_race_ms: u64,
-    /// Longest time between two flushes of the streams, in simulated ms. One timer serves all of them.
+    /// Longest time between two flushes of the streams, in simulated ms. All streams are flushed together.
     pub stream_interval_ms: u64,
-    /// Bearer token that calls below `/v1` and `/inference` need, if set.
+    /// Bearer token that calls below `/v1` and `/inference` need; none if absent.
     pub api_key: Option<String>,
     /// Largest accepted body of an HTTP request, in bytes.
     pub body_bytes_max: usize,
@@ -88,7 +89,7 @@ impl ServerConfig {
     /// Checks every field.
     ///
     /// # Errors
-    /// [`SimError::Config`] with the first key that no engine could run with.
+    /// [`SimError::Config`] with the first key whose value is invalid.
     pub fn validate(&self) -> Result<(), SimError> {
         let positive = [
             ("max_model_len", self.max_model_len),
@@ -115,8 +116,8 @@ impl ServerConfig {
             return Err(config_error("stream_interval_ms", "must be at least 1"));
         }
         let cache_tokens = u64::from(self.kv_blocks) * u64::from(self.block_tokens);
-        // One token more than the model's length, since a step allocates for the token that it is about to
-        // write.
+        // The cache must hold one token more than the model's length, since a step allocates a place for the
+        // token that it will write.
         if cache_tokens <= u64::from(self.max_model_len) {
             return Err(SimError::Config {
                 key: "kv_blocks",

@@ -11,22 +11,21 @@ pub enum SimError {
         /// The parameter that vLLM names, if any.
         param: Option<&'static str>,
     },
-    /// The number of samples has reached `queue_max`, or [`Fault::Busy503`](crate::Fault::Busy503) is
-    /// injected.
+    /// The request would exceed `queue_max`, or [`Fault::Busy503`](crate::Fault::Busy503) is injected.
     #[error("server={server} is busy with requests={requests}")]
     Busy {
         /// The server's name.
         server: String,
-        /// Samples waiting, held and running.
+        /// Number of samples that wait, are held or run.
         requests: usize,
     },
-    /// The process is gone: an HTTP client would see its connection refused.
+    /// The process is gone. HTTP connections to it are refused.
     #[error("server={server} is unreachable")]
     Unreachable {
         /// The server's name.
         server: String,
     },
-    /// The engine process died during the request, or before the server noticed it.
+    /// The engine died during the request, or was already dead when the request came.
     #[error("the engine of server={server} is dead")]
     EngineDead {
         /// The server's name.
@@ -38,7 +37,7 @@ pub enum SimError {
         /// The server's name.
         server: String,
     },
-    /// The request was completed, and the connection was lost before the answer.
+    /// The connection was lost before the answer: by an injected fault, or because a dead server was healed.
     #[error("server={server} reset the connection")]
     ConnectionReset {
         /// The server's name.
@@ -50,15 +49,15 @@ pub enum SimError {
         /// The server's name.
         server: String,
     },
-    /// A configuration that no engine could run.
+    /// The configuration is invalid.
     #[error("bad configuration: {key} {reason}")]
     Config {
-        /// The key at fault.
+        /// The key with the invalid value.
         key: &'static str,
         /// What was expected.
         reason: String,
     },
-    /// A tokenizer file that cannot be used.
+    /// The tokenizer cannot be used, or cannot encode a text.
     #[error("bad tokenizer: {reason}")]
     Tokenizer {
         /// The library's message.

@@ -5,24 +5,25 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::hash::unit;
 
-/// A fault to inject. Faults of different kinds add up until [`SimServer::heal`](crate::SimServer::heal).
+/// A fault to inject. Faults of different kinds can be in force together. All faults last until
+/// [`SimServer::heal`](crate::SimServer::heal).
 ///
-/// Where a fault has a `share`, the server's name and the request's id decide whether it hits a request, so
-/// that runs with equal ids have equal faults.
+/// If a fault has a `share`, the server's name and the request's id determine whether the fault hits a
+/// request. Runs with equal ids therefore have equal faults.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Fault {
-    /// The engine dies: running requests fail, `/health` answers 503, and after three seconds the port is
-    /// closed.
+    /// The engine dies: running requests fail, `/health` answers 503, and the port is closed after three
+    /// simulated seconds.
     Die,
-    /// Requests are accepted and never answered; `/health` still answers 200.
+    /// Requests are accepted but never answered. `/health` still answers 200.
     Stall,
     /// This share of the requests fails at once with status 500.
     Error500 {
         /// From 0 to 1.
         share: f64,
     },
-    /// This share of the requests runs to its end and then loses the connection.
+    /// This share of the requests runs to its end, but the connection is lost before the answer.
     Reset {
         /// From 0 to 1.
         share: f64,
@@ -34,10 +35,10 @@ pub enum Fault {
     },
     /// Every new request is refused as if the queue were full.
     Busy503,
-    /// The real server's behaviour after SIGTERM: the port is closed, and running requests neither answer nor
-    /// fail.
+    /// The server behaves as the real one does after SIGTERM: the port is closed, and running requests get
+    /// neither an answer nor an error.
     SigTerm,
-    /// This share of the requests has log-probabilities that are not numbers.
+    /// This share of the requests has only token 0, with NaN as log-probability.
     Nan {
         /// From 0 to 1.
         share: f64,
@@ -83,14 +84,14 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// Adds a fault. The caller handles faults that end the process's life.
+    /// Adds a fault. The caller handles the faults that end the process.
     pub(crate) fn add(&mut self, fault: Fault) {
         match fault {
             Fault::Die | Fault::SigTerm => {}
             Fault::Stall => self.stalled = true,
             Fault::Error500 { share } => self.error500_share = share,
             Fault::Reset { share } => self.reset_share = share,
-            // A factor that is no positive number would stop the simulated time.
+            // A factor that is not a positive number would stop the simulated time, so it is ignored.
             Fault::Slow { factor } if factor.is_finite() && factor > 0.0 => self.slow_factor = factor,
             Fault::Slow { .. } => {}
             Fault::Busy503 => self.busy = true,

@@ -1,28 +1,28 @@
-//! What must hold of a server at every moment. Debug builds check it regularly, property tests and
-//! simulations always.
+//! The rules that a server keeps at every moment. Debug builds check them regularly; property tests and
+//! simulations check them, too.
 
-/// The numbers that the rules are checked against.
+/// The numbers that the rules compare.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Census {
-    /// Sequences in the batch or being prefilled.
+    /// Number of sequences in the batch or being prefilled.
     pub running: u64,
     /// Bound of `running`.
     pub running_max: u64,
-    /// Sequences waiting or held.
+    /// Number of sequences that wait or are held.
     pub queued: u64,
-    /// KV blocks in use.
+    /// Number of KV blocks in use.
     pub blocks_used: u64,
-    /// All KV blocks.
+    /// Number of all KV blocks.
     pub blocks_total: u64,
-    /// Sequences admitted so far.
+    /// Number of sequences admitted so far.
     pub admitted: u64,
-    /// Sequences ended so far.
+    /// Number of sequences ended so far.
     pub ended: u64,
-    /// Tokens counted by the metric.
+    /// Number of generated tokens according to the metric.
     pub tokens_counted: u64,
-    /// Tokens of the sequences that ended.
+    /// Number of tokens of the sequences that have ended.
     pub tokens_ended: u64,
-    /// Tokens so far of the sequences that have not ended.
+    /// Number of tokens so far of the sequences that have not ended.
     pub tokens_live: u64,
 }
 

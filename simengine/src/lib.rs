@@ -4,14 +4,14 @@
 //! and [`http::serve`] over loopback sockets with vLLM's endpoints, bodies and quirks.
 //!
 //! The engine batches continuously under a sequence limit and a KV-block budget, shares prompt prefixes and
-//! preempts by recomputation. It computes in integer nanoseconds when the next event happens. Between events
-//! the batch does not change, so that thousands of decode steps are one multiplication. A server has one task
-//! and one timer, and none for a request or a token. The tokens of a sample are a pure function of
-//! (simulation seed, prompt, sample seed); [`Workload`] defines it.
+//! preempts by recomputation. It computes the time of its next event in integer nanoseconds. Between events
+//! the batch does not change, so the cost of thousands of decode steps is computed at once. An engine has one
+//! task and one timer, whatever the number of requests and tokens. The tokens of a sample are a pure function
+//! of (simulation seed, prompt, sample seed); [`Workload`] defines the function.
 //!
 //! # Invariants
-//! The module [`invariants`] checks them: the bounds of batch and cache hold, every admitted sample ends
-//! exactly once, and every token is counted once.
+//! The module [`invariants`] checks that batch and cache keep their bounds, that every admitted sample ends
+//! exactly once, and that every token is counted once.
 //!
 //! # Deliberately absent
 //! Sampling (temperature and similar parameters are checked and ignored), weights (a version is a label),

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 /// Takes all tokens of a response and returns the number of tokens to keep, or `None` for all.
 type Scan = dyn Fn(&[u32]) -> Option<u32> + Send + Sync;
 
-/// Finds where stop strings end a response. The engine knows no text, so that the caller provides this
+/// Finds where stop strings end a response. The engine works with token ids only, so the caller provides this
 /// function.
 #[derive(Clone)]
 pub struct StopScan(Arc<Scan>);
@@ -33,11 +33,11 @@ impl fmt::Debug for StopScan {
 
 /// One request for `n` samples of one prompt.
 ///
-/// Choice `i` is the sample of `seed + i`, as vLLM derives the seeds of a request with `n > 1`: a request for
-/// n samples and n requests for one sample give equal samples.
+/// Choice `i` is the sample of the seed `seed + i`, as in vLLM. One request for n samples therefore gives the
+/// samples that n requests with these seeds give.
 #[derive(Debug, Clone)]
 pub struct SimRequest {
-    /// The id for [`SimServer::abort`](crate::SimServer::abort). Requests may share an id, and are aborted
+    /// The id for [`SimServer::abort`](crate::SimServer::abort). Requests that share an id are aborted
     /// together.
     pub request_id: Arc<str>,
     /// The prompt.
@@ -46,24 +46,24 @@ pub struct SimRequest {
     pub n: u32,
     /// Maximum number of tokens of a sample; bounded only by the model's length if absent.
     pub max_tokens: Option<u32>,
-    /// Fewest tokens of a sample.
+    /// Minimum number of tokens of a sample.
     pub min_tokens: u32,
     /// Seed of choice 0; derived from the request's id if absent.
     pub seed: Option<u64>,
     /// Tokens that end a sample besides the end-of-sequence token.
     pub stop_token_ids: Vec<u32>,
-    /// The effect of the stop strings.
+    /// Finds where the request's stop strings end a sample.
     pub stop_scan: Option<StopScan>,
     /// Whether samples ignore their end and go on to `max_tokens`.
     pub ignore_eos: bool,
-    /// Set if `prompt_ids` ends in the tokens of the one sample asked for, as generated before it was cut
-    /// off.
+    /// Set if the request continues a sample that was cut off. `prompt_ids` then ends in the tokens of the
+    /// sample so far, and `n` is 1.
     pub resumed: Option<Resumed>,
-    /// Whether the server should recognise earlier tokens of the sample at the end of `prompt_ids` by itself,
-    /// for protocols that cannot mark them. A prompt in which it finds none is an ordinary prompt.
+    /// Whether the server searches the end of `prompt_ids` for earlier tokens of a sample, for protocols that
+    /// cannot mark such tokens. A prompt without them is an ordinary prompt.
     pub recognise_resumed: bool,
-    /// Gets the tokens as they are generated. A full channel delays chunks, and never the engine; the
-    /// response has all tokens in any case.
+    /// Receives the tokens as they are generated. A full channel delays chunks but never the engine. The
+    /// response always has all tokens.
     pub stream: Option<mpsc::Sender<SimChunk>>,
 }
 
@@ -87,16 +87,17 @@ impl SimRequest {
     }
 }
 
-/// The state from which a sample that was cut off goes on.
+/// The point from which a sample that was cut off continues.
 ///
-/// The response is then exactly the rest: the sample of this seed and of the prompt without its last `tokens`
-/// tokens, from position `tokens` on. So neither its length nor its correctness depends on how often it was
-/// cut. Limits count the tokens of this request alone, and positions in the response start at 0.
+/// The response is exactly the rest of the sample. The sample is that of this seed and of the prompt without
+/// its last `tokens` tokens, and the rest begins at position `tokens`. Its length and its correctness do not
+/// depend on how often it was cut off. Limits count only the tokens of this request, and positions in the
+/// response start at 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resumed {
     /// Number of tokens at the end of `prompt_ids` that belong to the sample.
     pub tokens: u32,
-    /// Seed with which the sample began.
+    /// The sample's seed.
     pub seed: u64,
 }
 
@@ -137,7 +138,7 @@ impl FinishReason {
     }
 }
 
-/// A run of tokens that one weight version generated: `start..end`.
+/// The consecutive tokens `start..end` of a sample, which one weight version generated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VersionSpan {
     /// The version's label.
@@ -153,15 +154,15 @@ pub struct VersionSpan {
 pub struct SimChoice {
     /// The choice's index in the request; its seed is `seed + index`.
     pub index: u32,
-    /// Token ids, including the token that stopped it.
+    /// Token ids, including the token that stopped the sample.
     pub token_ids: Vec<u32>,
-    /// One natural logarithm per token. NaN and -9999.0 come from injected faults only.
+    /// One log-probability (natural logarithm) per token. Only injected faults cause NaN and -9999.0.
     pub logprobs: Vec<f32>,
     /// Why the sample ended.
     pub finish_reason: FinishReason,
     /// The token of `stop_token_ids` that ended the sample.
     pub stop_token_id: Option<u32>,
-    /// The spans of weight versions, which cover all tokens in order.
+    /// The spans of weight versions, in order. Together they cover all tokens.
     pub version_spans: Vec<VersionSpan>,
 }
 
@@ -170,13 +171,13 @@ pub struct SimChoice {
 pub struct SimResponse {
     /// One choice per sample, in order of their indices.
     pub choices: Vec<SimChoice>,
-    /// Length of the prompt.
+    /// Length of the prompt, in tokens.
     pub prompt_tokens: u32,
-    /// Prompt tokens of the first choice that were in the prefix cache.
+    /// Number of prompt tokens that were in the prefix cache when the request's first sample was scheduled.
     pub cached_tokens: u32,
-    /// Simulated ns from submission to the first choice's first scheduling.
+    /// Simulated ns from submission to the first scheduling of a sample.
     pub queue_ns: u64,
-    /// Simulated ns from submission to the first token of the first choice that had one.
+    /// Simulated ns from submission to the first token of any sample.
     pub first_token_ns: u64,
     /// Simulated ns from submission to the end of the last choice.
     pub total_ns: u64,

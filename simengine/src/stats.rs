@@ -4,10 +4,11 @@
 pub const LATENCY_BOUNDS_S: [f64; 16] =
     [0.01, 0.05, 0.1, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 2560.0];
 
-/// A cumulative histogram over [`LATENCY_BOUNDS_S`].
+/// A histogram with the bounds [`LATENCY_BOUNDS_S`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Histogram {
-    /// Observations for each bound: those at most as large as the bound and larger than the one before.
+    /// Number of observations for each bound: at most as large as this bound, and larger than the previous
+    /// one. The counts are not cumulative.
     pub buckets: [u64; LATENCY_BOUNDS_S.len()],
     /// Number of observations.
     pub count: u64,
@@ -31,44 +32,45 @@ impl Histogram {
 /// healed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SimStats {
-    /// Sequences in the batch.
+    /// Number of sequences in the batch or being prefilled.
     pub running: u32,
-    /// Sequences queued; those held by a pause are not counted, as in vLLM.
+    /// Number of queued sequences. As in vLLM, sequences that a pause holds back are not counted.
     pub waiting: u32,
-    /// Sequences held back by a pause.
+    /// Number of sequences that a pause holds back.
     pub held: u32,
-    /// Blocks in use over all blocks, from 0 to 1.
+    /// Share of the KV blocks that is in use, from 0 to 1.
     pub kv_cache_usage: f64,
-    /// Tokens generated. A token that is recomputed counts once.
+    /// Number of generated tokens. A token that is computed again counts once.
     pub generation_tokens_total: u64,
-    /// Prompt tokens of the sequences scheduled, cached ones included.
+    /// Number of prompt tokens of the scheduled sequences, including cached ones.
     pub prompt_tokens_total: u64,
-    /// Preemptions.
+    /// Number of preemptions.
     pub preemptions_total: u64,
-    /// Prompt tokens looked up in the prefix cache.
+    /// Number of prompt tokens that were looked up in the prefix cache.
     pub prefix_cache_queries_total: u64,
-    /// Prompt tokens found in the prefix cache.
+    /// Number of prompt tokens that were found in the prefix cache.
     pub prefix_cache_hits_total: u64,
-    /// Samples that ended by a stop token or the end-of-sequence token.
+    /// Number of samples that ended at a stop token, a stop string or the end-of-sequence token.
     pub success_stop_total: u64,
-    /// Samples that ended at their token limit.
+    /// Number of samples that ended at their token limit.
     pub success_length_total: u64,
-    /// Samples ended by a pause in the mode `abort`. Aborts by id are not counted, as in vLLM.
+    /// Number of samples of the requests that a pause in the mode `abort` ended. As in vLLM, aborts by id are
+    /// not counted.
     pub success_abort_total: u64,
-    /// Requests refused because the queue was full.
+    /// Number of requests that were refused because the queue was full or because of an injected fault.
     pub rejections_total: u64,
-    /// Samples admitted since the server started.
+    /// Number of admitted samples.
     pub admitted_total: u64,
-    /// Samples that ended, for any reason.
+    /// Number of samples that ended, for any reason.
     pub ended_total: u64,
     /// Simulated time of the reading, in ns since the server started.
     pub now_ns: u64,
     /// 0: awake; 1: weights offloaded; 2: all discarded.
     pub sleep_level: u8,
-    /// From submission to first scheduling.
+    /// Time of each sample from submission to its first scheduling.
     pub queue_time: Histogram,
-    /// From submission to the first token.
+    /// Time of each sample from submission to its first token.
     pub time_to_first_token: Histogram,
-    /// From submission to the end.
+    /// Time of each request from submission to its end.
     pub e2e_latency: Histogram,
 }

@@ -1,6 +1,6 @@
-//! The one place of this crate that starts tasks. Each has a name, which the log says when the task panics.
+//! Starts all tasks of this crate. Each task has a name, which is logged when the task panics.
 //!
-//! Tasks are spawned on the tracker that the crate was handed, so that its owner can wait for them.
+//! The tasks are spawned on the tracker that the crate was given. The owner of the tracker can wait for them.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 
@@ -17,7 +17,7 @@ where
     tracker.spawn(named(name, task))
 }
 
-/// Says which task panicked, and lets the panic go on to the task's owner.
+/// Runs a task. If it panics, logs its name and passes the panic on to the task's owner.
 async fn named<F: Future>(name: &'static str, task: F) -> F::Output {
     match AssertUnwindSafe(task).catch_unwind().await {
         Ok(output) => output,

@@ -1,4 +1,4 @@
-//! One call made to many servers.
+//! Makes one call to many servers.
 
 use std::future::Future;
 
@@ -7,13 +7,15 @@ use futures::stream::{self, StreamExt};
 use super::{ControlError, ServerRef};
 
 /// Makes `call` for every server, `limit` at a time, and returns the results in the order of `servers`. A
-/// failure on one server does not affect the others. Cancel-safe: calls that have not been made are not made.
+/// failure on one server does not affect the others. Cancel-safe: running calls are dropped, and further ones
+/// are not made.
 pub async fn fan_out<'a, T, Call: Future<Output = Result<T, ControlError>> + 'a>(
     servers: &'a [ServerRef],
     limit: usize,
     call: impl Fn(&'a ServerRef) -> Call,
 ) -> Vec<(&'a ServerRef, Result<T, ControlError>)> {
-    // Collected, since a future that holds a closure across an await cannot be sent to another thread.
+    // The calls are collected first, because a future that holds a closure across an await cannot be sent to
+    // another thread.
     let calls: Vec<_> = servers
         .iter()
         .map(|server| {

@@ -1,4 +1,5 @@
-//! The HTTP client of control. It has a connection pool of its own, so that control never waits behind data.
+//! The HTTP client for control calls. It has a connection pool of its own, so control calls never wait behind
+//! requests that generate.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,19 +12,19 @@ use serde_json::{Value, json};
 use super::{ControlError, ServerRef};
 use crate::is_exhaustion;
 
-/// Longest answer, in bytes. The metrics of a busy server with many series stay far below.
+/// Longest answer, in bytes. Even the metrics of a busy server with many series are far shorter.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// Bytes of an error answer that are kept for the error message.
 const ERROR_BYTES_MAX: usize = 300;
 const MODELS: &str = "/v1/models";
 /// The beginning of the error reason of a call that was refused for a missing or wrong key.
 const KEY_REFUSED: &str = "status 401";
-/// The token that a probe sends. Every vocabulary has it.
+/// The token id that a probe sends. Every vocabulary contains it.
 const PROBE_TOKEN: u32 = 1;
-/// Complaints that are remembered. Further ones are not logged.
+/// Maximum number of complaints that are remembered. Further ones are not logged.
 const COMPLAINTS_MAX: usize = 4096;
 
-/// A server's name, and what it lacks.
+/// A server's name, and the subject of a warning about it.
 type Complaint = (Arc<str>, &'static str);
 
 /// A client for control calls.
@@ -31,14 +32,14 @@ type Complaint = (Arc<str>, &'static str);
 pub struct HttpControl {
     client: Client,
     api_key: Option<Arc<str>>,
-    /// The warnings that have been logged, each once for each server.
+    /// The warnings that have been logged. Each one is logged once for each server.
     complaints: Arc<Mutex<HashSet<Complaint>>>,
 }
 
 impl HttpControl {
     /// `deadline` bounds every call; `api_key` is sent as a bearer token.
     pub fn new(deadline: Duration, api_key: Option<Arc<str>>) -> Result<Self, ControlError> {
-        // The engine closes idle connections after 5 s, so that the pool has to drop them earlier.
+        // The engine closes idle connections after 5 s, so the pool has to drop them earlier.
         let client = Client::builder()
             .timeout(deadline)
             .pool_idle_timeout(Duration::from_secs(4))
@@ -52,7 +53,7 @@ impl HttpControl {
         Ok(Self { client, api_key, complaints: Arc::default() })
     }
 
-    /// Whether this is the first complaint about `what` at this server; notes it.
+    /// Notes a complaint about `what` at this server. Returns whether it is the first one.
     pub(super) fn is_first_time(&self, server: &ServerRef, what: &'static str) -> bool {
         let mut complaints = self.complaints.lock();
         complaints.len() < COMPLAINTS_MAX && complaints.insert((Arc::clone(&server.name), what))
@@ -74,7 +75,7 @@ impl HttpControl {
         })
     }
 
-    /// Sends a request. An answer with an error status is an error.
+    /// Sends a request. Fails if the answer has an error status.
     pub(super) async fn send(
         &self,
         server: &ServerRef,
@@ -144,7 +145,8 @@ impl HttpControl {
         self.send(server, what, request).await
     }
 
-    /// Succeeds if the server lists its models. A refusal for a missing key is a sign of life, too.
+    /// Succeeds if the server lists its models. A refusal because of a missing or wrong key counts as
+    /// success, too: it shows that the server is alive.
     pub(super) async fn models(&self, server: &ServerRef) -> Result<(), ControlError> {
         match self.get(server, "models", MODELS).await {
             Err(ControlError::Failed { reason, .. }) if reason.starts_with(KEY_REFUSED) => Ok(()),
@@ -152,8 +154,8 @@ impl HttpControl {
         }
     }
 
-    /// Has the server generate one token with the first model that it lists. A server that refuses the key
-    /// cannot be probed.
+    /// Makes the server generate one token with the first model that it lists. Fails with
+    /// [`ControlError::Unsupported`] if the server refuses the key.
     pub(super) async fn generate_one(&self, server: &ServerRef) -> Result<(), ControlError> {
         match self.try_generating(server).await {
             Err(ControlError::Failed { reason, what, .. }) if reason.starts_with(KEY_REFUSED) => {

@@ -1,6 +1,7 @@
-//! Calls to an engine besides generating: health, load, aborts, pauses, weight updates.
+//! Calls to an engine that do not generate: health, load, aborts, pauses, weight updates.
 //!
-//! Each dialect has a module. Control has connections of its own, so that it never waits behind data.
+//! Each dialect has a module. Control calls have connections of their own, so they never wait behind requests
+//! that generate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,26 +19,26 @@ pub mod vllm;
 pub use fan_out::fan_out;
 pub use http::HttpControl;
 
-/// A server as control addresses it.
+/// The server that a control call goes to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ServerRef {
-    /// Its name in the fleet.
+    /// The server's name in the fleet.
     pub name: Arc<str>,
-    /// Its base URL, if it is reached by HTTP.
+    /// The server's base URL, if it is reached by HTTP.
     pub url: Option<Arc<str>>,
 }
 
 /// The load that an engine reports.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct EngineLoad {
-    /// Sequences being decoded.
+    /// Number of sequences that are being decoded.
     pub running: u64,
-    /// Requests that wait to be scheduled.
+    /// Number of requests that wait to be scheduled.
     pub waiting: u64,
-    /// Tokens generated since the engine's start, if it counts them. The count stands still when the engine
-    /// does.
+    /// Tokens generated since the engine's start, if it counts them. The count does not rise while the engine
+    /// stalls.
     pub generation_tokens_total: Option<u64>,
-    /// Share of the KV cache in use, 0 to 1.
+    /// Share of the KV cache in use, from 0 to 1.
     pub kv_cache_usage: f64,
     /// Preemptions since the engine's start, if it counts them.
     pub preemptions_total: Option<u64>,
@@ -45,15 +46,15 @@ pub struct EngineLoad {
     pub paused: Option<bool>,
 }
 
-/// What becomes of running requests when an engine is paused. New ones wait until it is resumed.
+/// What happens to running requests when an engine is paused. New requests wait until it is resumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PauseMode {
-    /// They end with the tokens that they have.
+    /// Running requests end with the tokens that they have.
     Abort,
-    /// They stand still, and go on when the engine is resumed.
+    /// Running requests stop, and continue when the engine is resumed.
     Keep,
-    /// They finish before the pause begins.
+    /// Running requests finish before the pause begins.
     Wait,
 }
 
@@ -110,15 +111,15 @@ pub trait EngineControl: Send + Sync + 'static {
     /// The server's load.
     fn load<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<EngineLoad, ControlError>>;
 
-    /// Ends the request that was sent with `request_id`, under whatever id the engine keeps it. Aborting a
-    /// request that has ended is no error, since engines do not report that either.
+    /// Aborts the request that was sent with `request_id`, also if the engine has given it another id. It is
+    /// not an error if the request has already ended, because engines do not report this.
     fn abort<'a>(
         &'a self,
         server: &'a ServerRef,
         request_id: &'a str,
     ) -> BoxFuture<'a, Result<(), ControlError>>;
 
-    /// Ends many requests, in one call if the engine takes a list.
+    /// Aborts several requests, in one call if the engine takes a list.
     fn abort_many<'a>(
         &'a self,
         server: &'a ServerRef,
@@ -133,12 +134,12 @@ pub trait EngineControl: Send + Sync + 'static {
         .boxed()
     }
 
-    /// Has the server generate one token, since a server that reports good health may still be unable to.
+    /// Makes the server generate one token. A server that reports good health may be unable to generate.
     fn probe<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
         unsupported(server, "a probe")
     }
 
-    /// Pauses the engine. With [`PauseMode::Wait`] the call takes as long as the running requests.
+    /// Pauses the engine. With [`PauseMode::Wait`] the call returns when the running requests have ended.
     fn pause<'a>(
         &'a self,
         server: &'a ServerRef,
@@ -161,7 +162,7 @@ pub trait EngineControl: Send + Sync + 'static {
         .boxed()
     }
 
-    /// Resumes the engine. It is no error if the engine was not paused.
+    /// Resumes the engine. It is not an error if the engine was not paused.
     fn resume<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
         unsupported(server, "resuming")
     }
@@ -177,17 +178,18 @@ pub trait EngineControl: Send + Sync + 'static {
         unsupported(server, "waking")
     }
 
-    /// Empties the prefix cache, whose blocks belong to the weights that computed them.
+    /// Empties the prefix cache. The blocks of the cache are valid only for the weights that computed them.
     fn reset_prefix_cache<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
         unsupported(server, "resetting the prefix cache")
     }
 
-    /// Empties the prefix cache and computes the blocks of running requests again, with the present weights.
+    /// Empties the prefix cache and makes the engine compute the blocks of running requests again, with the
+    /// present weights.
     fn recompute_running<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
         unsupported(server, "resetting the prefix cache under running requests")
     }
 
-    /// Calls a method of all workers of the server, with arguments by name, and waits until all have
+    /// Calls a method of all workers of the server, with arguments by name, and waits until all calls have
     /// returned.
     fn collective_rpc<'a>(
         &'a self,
@@ -204,8 +206,8 @@ pub trait EngineControl: Send + Sync + 'static {
         unsupported(server, "weight transfer")
     }
 
-    /// Has the server receive the weights that `body` describes. Only the trainer and the engine interpret
-    /// it.
+    /// Makes the server receive the weights that `body` describes. Only the trainer and the engine interpret
+    /// `body`.
     fn update_weights<'a>(
         &'a self,
         server: &'a ServerRef,
@@ -215,8 +217,8 @@ pub trait EngineControl: Send + Sync + 'static {
         unsupported(server, "weight transfer")
     }
 
-    /// Tells the server that all weights have been sent. They are called `version` from now on, or keep their
-    /// name if it is absent.
+    /// Tells the server that all weights have been sent. From now on the weights are named `version`; without
+    /// a version they keep their name.
     fn finish_weight_update<'a>(
         &'a self,
         server: &'a ServerRef,
@@ -231,7 +233,7 @@ pub trait EngineControl: Send + Sync + 'static {
         unsupported(server, "weight versions")
     }
 
-    /// Sets the name of the server's weights. Answers carry it for every token.
+    /// Sets the name of the server's weights. The engine's answers contain the name for every token.
     fn set_weight_version<'a>(
         &'a self,
         server: &'a ServerRef,
@@ -250,7 +252,7 @@ fn unsupported<'a, T: Send + 'a>(
     futures::future::ready(Err(error)).boxed()
 }
 
-/// Pauses before each sending of an abort. An abort that is sent within 10 ms of its request is usually lost,
-/// and the engine answers "aborted" all the same, so that every abort is sent several times.
+/// An abort is sent once after each of these pauses. It is sent several times because an abort within 10 ms
+/// of its request is usually lost, although the engine answers "aborted".
 pub(crate) const ABORT_PAUSES: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(15), Duration::from_millis(60), Duration::from_millis(250)];

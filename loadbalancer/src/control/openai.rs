@@ -1,5 +1,5 @@
-//! Servers of which only the OpenAI protocol is known. Such a server is alive when it lists its models, or
-//! asks for a key first.
+//! Control of servers that offer only the OpenAI protocol. Such a server counts as alive if it lists its
+//! models, or refuses to do so because of a missing or wrong key.
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use super::http::HttpControl;
 use super::{ControlError, EngineControl, EngineLoad, ServerRef, unsupported};
 
-/// Control of servers that speak the OpenAI protocol and offer no other control calls.
+/// Control of servers that offer the OpenAI protocol and no control calls.
 #[derive(Debug, Clone)]
 pub struct OpenAiControl(pub HttpControl);
 
@@ -20,7 +20,7 @@ impl EngineControl for OpenAiControl {
         unsupported(server, "its load")
     }
 
-    /// Not offered: such a server notices an abort when the connection is closed.
+    /// Always fails: such a server aborts a request only when its connection is closed.
     fn abort<'a>(
         &'a self,
         server: &'a ServerRef,

@@ -4,8 +4,8 @@
 //! - `/health` and `/metrics` need no key.
 //! - An abort names the id that the engine gave the request: the client's id with a prefix and, for
 //!   completions, the prompt's index as a suffix.
-//! - The scale-out abort exists only with `--enable-scale-out`, the other one only in development mode. Both
-//!   answer "aborted" for ids that they have never seen.
+//! - There are two abort calls. One exists only with `--enable-scale-out`, the other one only in development
+//!   mode. Both answer "aborted" for ids that they have never seen.
 //! - Calls for pauses and weights exist only in development mode (`VLLM_SERVER_DEV_MODE=1`) and need no key.
 //!   The module `bodies` has their request bodies.
 
@@ -23,17 +23,17 @@ use super::{ControlError, EngineControl, EngineLoad, PauseMode, ServerRef};
 #[derive(Debug, Clone)]
 pub struct VllmControl {
     http: HttpControl,
-    /// For calls that take as long as the running requests, or as loading the weights.
+    /// The client for calls that wait for running requests or for weights to be loaded.
     patient: HttpControl,
 }
 
-/// Deadline of calls in which a pause waits for running requests, or weights are loaded. The caller has a
-/// shorter one.
+/// Deadline of calls that wait for running requests or for weights to be loaded. Callers have shorter
+/// deadlines of their own.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 impl VllmControl {
-    /// `deadline` bounds every call but those that wait for running requests or for weights; `api_key` is
-    /// sent as a bearer token.
+    /// `deadline` bounds every call, except for those that wait for running requests or for weights.
+    /// `api_key` is sent as a bearer token.
     pub fn new(deadline: Duration, api_key: Option<Arc<str>>) -> Result<Self, ControlError> {
         let patient = HttpControl::new(WAIT_MAX, api_key.clone())?;
         Ok(Self { http: HttpControl::new(deadline, api_key)?, patient })
@@ -52,8 +52,8 @@ impl VllmControl {
             .ok_or_else(|| failed(server, "is_paused", "expected is_paused to be true or false"))
     }
 
-    /// Resets the prefix cache. While blocks are in use, the server answers with status 200 and `success:
-    /// false`.
+    /// Resets the prefix cache. Fails if blocks are in use; the server then answers with status 200 and
+    /// `success: false`.
     async fn reset(&self, server: &ServerRef, path: &str) -> Result<(), ControlError> {
         let what = "reset_prefix_cache";
         let answer = self.http.post_for(server, what, path, None).await?;
@@ -80,12 +80,13 @@ impl VllmControl {
     }
 }
 
-/// The first path exists with the scale-out endpoints, the second in development mode.
+/// The paths of the two abort calls. The first one exists with `--enable-scale-out`, the second one in
+/// development mode.
 const ABORT_PATHS: [&str; 2] = ["/inference/v1/abort_requests", "/abort_requests"];
 
-/// All ids under which the engine may keep the request of `id`. The caller may have the engine's own id, the
-/// id in the engine's answer (which lacks the prompt's index), or the id that the request was sent with
-/// (which lacks the prefix). The engine ignores ids that it does not know.
+/// All ids that the engine may have given to the request of `id`. `id` may be the engine's own id, the id in
+/// the engine's answer (which lacks the prompt's index), or the id that the request was sent with (which
+/// lacks the prefix). The engine ignores ids that it does not know.
 fn engine_ids(id: &str) -> Vec<String> {
     let mut ids = vec![id.to_owned()];
     if id.starts_with("cmpl-") {
@@ -243,7 +244,7 @@ mod bodies {
         json!({ "method": method, "kwargs": kwargs })
     }
 
-    /// Ends a weight update and names the weights; without a version they keep their name.
+    /// Ends a weight update and names the weights. Without a version the weights keep their name.
     pub(super) fn finish_weight_update(version: Option<&str>) -> Value {
         match version {
             Some(version) => json!({ "weight_version": version }),
@@ -256,8 +257,8 @@ mod bodies {
     }
 }
 
-/// Reads the load from Prometheus text, summed over the engines of a server (data parallelism has a series
-/// for each).
+/// Reads the load from Prometheus text. With data parallelism a server has several engines, each with its own
+/// series: counts are added up, and the KV cache usage is the mean.
 fn parse_metrics(text: &str) -> EngineLoad {
     let mut load = EngineLoad::default();
     let mut usages = 0_u32;

@@ -1,4 +1,4 @@
-//! The members that a file lists.
+//! Adds the servers that a file lists to the fleet, and removes those that the file no longer lists.
 //!
 //! A server that does not answer while it joins delays neither other servers nor the next look at the file.
 //! The file removes no server that was added by a call.
@@ -18,7 +18,7 @@ use crate::snapshot::ServerSnapshot;
 
 /// Time between two looks at the file.
 const FILE_INTERVAL: Duration = Duration::from_secs(1);
-/// Servers that join concurrently.
+/// Maximum number of servers that join concurrently.
 const JOINS_MAX: usize = 16;
 
 /// The file's content.
@@ -31,13 +31,13 @@ struct FleetFile {
 /// A server's address in canonical form, so that `http://a:1` and `http://a:1/` are equal.
 type Address = String;
 
-/// Addresses, each with its URL as the file has it.
+/// The URLs of the file by address.
 type Endpoints = BTreeMap<Address, String>;
 
 type Joined = Result<ServerId, MembershipError>;
 
 fn address_of(url: &str) -> Address {
-    // A URL that cannot be an address is refused when its server is to join.
+    // An invalid URL is refused later, when its server is to join.
     base_of(url).unwrap_or_else(|_| url.to_owned())
 }
 
@@ -46,13 +46,13 @@ fn endpoints_of(text: &str) -> Result<Endpoints, String> {
     Ok(file.endpoints.into_iter().map(|url| (address_of(&url), url)).collect())
 }
 
-/// What has become of the file's contents so far.
+/// The contents of the file so far, and the servers that are joining because of them.
 #[derive(Default)]
 struct Followed {
     last: Option<Result<Endpoints, String>>,
-    /// The endpoints when the file could last be read.
+    /// The endpoints of the last successful reading.
     endpoints: Endpoints,
-    /// Addresses that the file listed once and does not list any more.
+    /// Addresses that the file listed earlier and no longer lists.
     delisted: BTreeSet<Address>,
     /// Addresses that are joining.
     joining: BTreeSet<Address>,
@@ -122,7 +122,7 @@ impl Followed {
         }
     }
 
-    /// Removes the drained servers that are not listed any more.
+    /// Removes the drained servers that the file no longer lists.
     fn remove_drained(&mut self, members: &Membership) {
         let fleet = members.balancer.snapshot().servers;
         let there: BTreeSet<Address> = fleet.iter().filter_map(address_of_server).collect();
@@ -131,14 +131,14 @@ impl Followed {
             let is_delisted =
                 address_of_server(&server).is_some_and(|address| self.delisted.contains(&address));
             if is_delisted && server.admin_state == AdminState::Draining && server.in_use == 0 {
-                // It may have left since.
+                // The server may have left the fleet in the meantime.
                 let _ = members.remove(&server.name);
             }
         }
     }
 
-    /// Listed servers that are neither in the fleet nor joining. A server that could not join is tried at
-    /// every look.
+    /// Listed servers that are neither in the fleet nor joining. A server that could not join is tried again
+    /// at every look.
     fn missing(&self, members: &Membership) -> VecDeque<(Address, String)> {
         let fleet = members.balancer.snapshot().servers;
         let there: BTreeSet<Address> = fleet.iter().filter_map(address_of_server).collect();
@@ -150,7 +150,7 @@ impl Followed {
     fn note(&mut self, members: &Membership, address: Address, joined: Joined) {
         self.joining.remove(&address);
         match joined {
-            // The file does not list the server any more.
+            // The file no longer lists the server.
             Ok(server) if self.delisted.contains(&address) => drop(members.balancer.set_draining(server)),
             Ok(_) => drop(self.refused.remove(&address)),
             Err(error) if self.refused.insert(address) => {

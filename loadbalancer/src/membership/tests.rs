@@ -41,7 +41,7 @@ fn member(url: &str) -> NewMember {
     NewMember { url: url.to_owned(), name: None, capacity: None }
 }
 
-/// Servers and their states, in order of their joining.
+/// Servers and their states, in the order in which they joined.
 fn names(fleet: &Membership) -> Vec<String> {
     let servers = fleet.balancer().snapshot().servers;
     servers.iter().map(|server| format!("{} {}", server.name, server.state.as_str())).collect()

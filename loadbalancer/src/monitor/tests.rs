@@ -11,7 +11,7 @@ use crate::{BalancerConfig, PermitRequest, ServerSpec};
 #[derive(Default)]
 struct Scripted {
     sick: Mutex<bool>,
-    /// This machine lacks the resources to ask it.
+    /// Whether this machine lacks the resources to ask the server.
     unasked: Mutex<bool>,
     /// Name of the server that never answers.
     silent: Mutex<Option<&'static str>>,
@@ -313,7 +313,7 @@ async fn samples_of_other_clients_are_counted_as_of_the_reading() {
     let (balancer, control, mut monitor) = watched_as(MonitorConfig::default(), &[("a", 64)]);
     let held = balancer.acquire(PermitRequest::new(40)).await.unwrap();
     control.load.lock().running = 40;
-    // Our samples end while the server answers, so that its answer shows the state before.
+    // Our samples end while the server answers, so its answer shows the earlier state.
     *control.meanwhile.lock() = Some(Box::new(move || drop(held)));
     monitor.look().await;
     assert_eq!(balancer.snapshot().servers[0].foreign, 0);
@@ -323,8 +323,8 @@ async fn samples_of_other_clients_are_counted_as_of_the_reading() {
     assert_eq!(balancer.snapshot().servers[0].foreign, 64, "no more than it has places");
 }
 
-/// Load polled at a path that the server does not have made routing random elsewhere: here it goes by our
-/// permits.
+/// Routers that poll the load at a path that the server does not have were seen to route at random. This
+/// balancer then routes by its own permits.
 #[tokio::test]
 async fn a_server_without_metrics_is_routed_to_by_our_permits() {
     let serve = async |router: axum::Router| {

@@ -1,9 +1,9 @@
-//! The samples of a group on one server, as long as that costs other requests little.
+//! Keeps the samples of a group on one server, unless this server is much fuller than the others.
 //!
-//! A cached prefix saves a prompt's prefill, which is not worth a long queue. When the group's server is
-//! loaded far above the others, or nearly full, its samples go to the server with the least load. (Routers
-//! that never leave a server have been seen to feed a saturated engine until its cache evicted the very
-//! prefixes that they came for.)
+//! A cached prefix saves the prefill of a prompt, which is not worth a long queue. If the group's server is
+//! nearly full, or has far more load than the others, the next sample goes to the server with the least load,
+//! which becomes the group's server. (Routers that never changed a group's server have been seen to send
+//! requests to a saturated engine until its cache evicted the group's prefixes.)
 
 use std::collections::{HashMap, VecDeque};
 
@@ -14,10 +14,10 @@ use super::{Ask, Candidate, RoutingPolicy};
 use crate::policy::AffinityConfig;
 use crate::server::ServerId;
 
-/// Groups whose servers are remembered. The oldest are forgotten first.
+/// Maximum number of groups whose servers are remembered. The oldest are forgotten first.
 const GROUPS_MAX: usize = 1 << 16;
 
-/// Sends the samples of a group to the server that got the first of them.
+/// Sends the samples of a group to one server until it is too full.
 #[derive(Debug)]
 pub(super) struct GroupAffinity {
     config: AffinityConfig,
@@ -36,7 +36,7 @@ impl GroupAffinity {
         }
     }
 
-    /// The index of the group's server, if the request fits there and the load is below the thresholds.
+    /// The index of the group's server, if the request fits there and the server is not too full.
     fn server_of(&self, group: u64, ask: &Ask<'_>, servers: &[Candidate]) -> Option<usize> {
         let server_of_group = self.servers_of_groups.get(&group)?;
         let index = servers.binary_search_by_key(server_of_group, |server| server.server).ok()?;
@@ -63,8 +63,8 @@ impl GroupAffinity {
     }
 }
 
-/// The sum of the live servers' loads, and their number. Eight sums run side by side, since each addition to
-/// a single one would wait for the one before.
+/// The sum of the live servers' loads, and their number. The loop keeps eight sums, because each addition to
+/// a single sum would have to wait for the previous one.
 fn loads_of_living(servers: &[Candidate]) -> (f32, f32) {
     let (lanes, rest) = servers.as_chunks::<8>();
     let (mut sums, mut counts) = ([0.0; 8], [0.0; 8]);

@@ -1,4 +1,4 @@
-//! The server with the lowest cost.
+//! The policies that choose the server with the lowest cost.
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -16,17 +16,17 @@ pub(super) enum Cost {
     Speed,
 }
 
-/// Servers whose costs are compared in one block.
+/// Number of servers in one block of the search for the chosen one.
 const BLOCK: usize = 64;
 
 /// Chooses the server with the lowest cost. If several servers have this cost, each of them has an equal
-/// chance. The passes over the array of costs have no branches, so that a fleet of a thousand servers takes
-/// about a microsecond.
+/// chance. The passes over the array of costs have no branches. Choosing among a thousand servers takes about
+/// a microsecond.
 #[derive(Debug)]
 pub(super) struct Least {
     cost: Cost,
-    /// Costs in the last pass, infinite for servers that do not fit. The vector is kept so that its
-    /// allocation is reused.
+    /// The costs of the last choice; infinite for servers that do not fit. The vector is kept to reuse its
+    /// allocation.
     costs: Vec<f32>,
 }
 
@@ -74,7 +74,7 @@ impl Least {
 }
 
 fn least_of(costs: &[f32]) -> f32 {
-    // Eight costs are compared at a time, as many as a vector register holds.
+    // Eight costs, as many as a vector register holds, are compared at a time.
     let (lanes, rest) = costs.as_chunks::<8>();
     let less = |left: f32, right: f32| if right < left { right } else { left };
     let mut least = [f32::INFINITY; 8];

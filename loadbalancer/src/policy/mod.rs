@@ -1,16 +1,17 @@
-//! Policies: which of the servers with room gets the next permit.
+//! Routing policies. A policy decides which of the servers with room gets the next permit.
 //!
 //! | policy | the server that it chooses | when to use it |
 //! |---|---|---|
 //! | [`least_load`](crate::Policy::LeastLoad) | has the smallest share of its places taken | requests belong to no groups |
 //! | [`power_of_two`](crate::Policy::PowerOfTwo) | is the less loaded of two drawn at random | several balancers share a fleet and would all choose one server |
 //! | [`least_work`](crate::Policy::LeastWork) | has the fewest expected tokens outstanding | lengths are known to differ, or other clients use the fleet, too |
-//! | [`group_affinity`](crate::Policy::GroupAffinity) | got the group's first sample, else has the least load | the default: servers cache prefixes |
+//! | [`group_affinity`](crate::Policy::GroupAffinity) | got the group's previous sample, else has the least load | the default: servers cache prefixes |
 //! | [`weighted`](crate::Policy::Weighted) | decodes a further sample fastest | servers differ in speed |
 //! | [`round_robin`](crate::Policy::RoundRobin), [`random`](crate::Policy::Random) | is next in turn; any server | as a baseline |
 //!
-//! `rolldock-bench fleet` measures what this table says. A policy makes one pass over an array with a few
-//! numbers for each server. It draws among equals, so that no server is favoured for its index.
+//! `rolldock-bench fleet` measures these policies. A policy reads an array with a few numbers for each
+//! server. The policies that compare servers draw one of several equal ones at random, so that the index of a
+//! server gives no advantage.
 
 mod affinity;
 mod least;
@@ -27,7 +28,7 @@ use affinity::GroupAffinity;
 use least::{Cost, Least};
 use simple::{PowerOfTwo, Random, RoundRobin};
 
-/// Names a policy. The module's table says when to use which.
+/// The name of a routing policy. The table of this module says when to use which.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
@@ -37,7 +38,8 @@ pub enum Policy {
     PowerOfTwo,
     /// The server with the fewest expected tokens outstanding.
     LeastWork,
-    /// The server that got the group's first sample, else the least loaded one.
+    /// The server that got the group's previous sample. If it is too full, or there is none, the least loaded
+    /// server.
     #[default]
     GroupAffinity,
     /// The server that would decode a further sample fastest.
@@ -65,11 +67,12 @@ impl Policy {
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AffinityConfig {
-    /// Share of its places taken above which a server is too full for further samples of its groups.
+    /// Load above which a server is too full for further samples of its groups. The load is
+    /// [`Candidate::load`].
     pub load_max: f32,
     /// Multiple of the other servers' mean load above which a server is too full.
     pub ratio_max: f32,
-    /// Share of its places taken up to which `ratio_max` does not count.
+    /// Load up to which `ratio_max` does not apply.
     pub load_min: f32,
 }
 
@@ -79,22 +82,23 @@ impl Default for AffinityConfig {
     }
 }
 
-/// What a policy sees of a server.
+/// A server as policies see it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Candidate {
     /// The server.
     pub server: ServerId,
-    /// Samples that the server takes now; 0 while it takes no permits.
+    /// Number of samples for which the server has room; 0 while it takes no permits.
     pub free: u32,
-    /// Expected tokens that the server takes now.
+    /// Number of expected tokens for which the server has room.
     pub free_tokens: u32,
-    /// Samples that the server has.
+    /// Number of samples that the server has.
     pub in_use: u32,
-    /// Share of its places that are taken, plus its load penalty.
+    /// Share of the server's places that are taken, plus its load penalty.
     pub load: f32,
-    /// Expected tokens outstanding, those of other clients included.
+    /// Expected tokens outstanding, those of other clients included. The load penalty raises this number.
     pub work: f32,
-    /// Measured tokens a second of a running sample; the fleet's mean before the first measurement.
+    /// Measured tokens a second of a running sample; the fleet's mean before the first measurement. The load
+    /// penalty lowers this number.
     pub speed: f32,
     /// Whether requests may be sent to the server, now or later. The load of a server that is not live means
     /// nothing.
@@ -115,7 +119,7 @@ pub struct Ask<'a> {
 }
 
 impl Ask<'_> {
-    /// Whether the server has room for the request, and may be chosen.
+    /// Whether the server has room for the request and may be chosen.
     #[inline]
     pub fn fits(&self, candidate: &Candidate) -> bool {
         candidate.free >= self.weight
@@ -124,7 +128,7 @@ impl Ask<'_> {
     }
 }
 
-/// A way to choose a server. The balancer calls it under its lock, so that it must not block.
+/// A way to choose a server. The balancer calls it under its lock, so it must not block.
 pub trait RoutingPolicy: Send + Debug + 'static {
     /// The index of a server that [fits](Ask::fits) the request; `None` if there is none.
     fn pick(&mut self, ask: &Ask<'_>, servers: &[Candidate], rng: &mut ChaCha8Rng) -> Option<usize>;

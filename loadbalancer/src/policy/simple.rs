@@ -1,12 +1,12 @@
-//! Policies that look at few servers.
+//! Policies that look at few servers: in turn, at random, and the better of two.
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
 use super::{Ask, Candidate, RoutingPolicy};
 
-/// Random draws before all servers that fit are listed. In a fleet with room the first draw nearly always
-/// fits.
+/// Number of random draws before all servers that fit are listed. In a fleet with room the first draw nearly
+/// always fits.
 const DRAWS_MAX: usize = 8;
 
 /// Chooses each server in turn.
@@ -28,12 +28,12 @@ impl RoutingPolicy for RoundRobin {
 /// Chooses any server with room.
 #[derive(Debug, Default)]
 pub(super) struct Random {
-    /// Servers that fit, if they had to be listed. Kept to reuse the allocation.
+    /// The servers that fit, if they had to be listed. The vector is kept to reuse its allocation.
     fitting: Vec<usize>,
 }
 
 impl Random {
-    /// Draws a server with room, except for the one of index `but`.
+    /// Draws a server with room, other than the one of index `but`.
     fn draw(
         &mut self,
         ask: &Ask<'_>,
@@ -67,7 +67,7 @@ impl RoutingPolicy for Random {
     }
 }
 
-/// Chooses the less loaded of two servers.
+/// Chooses the less loaded of two servers that are drawn at random.
 #[derive(Debug, Default)]
 pub(super) struct PowerOfTwo {
     random: Random,

@@ -1,4 +1,4 @@
-//! Each policy over a few servers.
+//! Tests of each policy with a few servers.
 
 use rand::SeedableRng;
 

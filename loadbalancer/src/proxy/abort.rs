@@ -1,14 +1,14 @@
-//! Aborts that clients ask for. They go to every server, since the proxy does not know which one has a
-//! request.
+//! Sends the aborts that clients ask for. An abort goes to every server, since the proxy does not know which
+//! one has the request.
 //!
-//! One task of a proxy sends all aborts over the control connections, where they never wait behind data. An
-//! abort within 10 ms of its request is usually lost, and answered "aborted" all the same, while an unknown
-//! id does no harm. So every abort is sent again a few times, after the client has got the result of the
-//! first time.
+//! One task of a proxy sends all aborts over the control connections, where they never wait behind requests
+//! that generate. An abort within 10 ms of its request is usually lost, although the engine answers
+//! "aborted". Every abort is therefore sent several times, which does no harm: engines ignore unknown ids.
+//! The client gets the result of the first time.
 //!
 //! # Invariants
-//! At most [`ASKED_MAX`] clients wait for an answer, and at most [`BATCHES_MAX`] batches of ids are being
-//! sent, each to [`SERVERS_AT_A_TIME`] servers at a time. A further client is refused, and counted.
+//! At most [`ASKED_MAX`] clients wait for a batch, and at most [`BATCHES_MAX`] batches of ids are being sent,
+//! each to [`SERVERS_AT_A_TIME`] servers at a time. Further clients are refused; a metric counts their ids.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,22 +24,22 @@ use crate::control::{ABORT_PAUSES, fan_out};
 use crate::server::ServerState;
 use crate::{ControlError, EngineControl, LoadBalancer, ServerRef};
 
-/// Clients whose aborts have not been sent for the first time.
+/// Maximum number of clients whose aborts are not in a batch yet.
 const ASKED_MAX: usize = 4096;
-/// Batches that are being sent or are about to be sent again.
+/// Maximum number of batches that are being sent or will be sent again.
 const BATCHES_MAX: usize = 32;
-/// Clients whose aborts go out in one batch.
+/// Maximum number of clients whose aborts are sent in one batch.
 const CLIENTS_PER_BATCH_MAX: usize = 1024;
 const SERVERS_AT_A_TIME: usize = 32;
-/// Longest time of one call, so that a silent server does not delay the next sending to the others.
+/// Time limit of one call. A silent server delays the next round of aborts to the others by this at most.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// The result of sending an abort for the first time.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct FirstResult {
-    /// Servers that confirmed it.
+    /// Number of servers that confirmed the abort.
     pub(super) answered: usize,
-    /// Servers that offer no aborts.
+    /// Number of servers that offer no aborts.
     pub(super) unsupported: usize,
 }
 
@@ -49,7 +49,7 @@ struct Asked {
     told: oneshot::Sender<FirstResult>,
 }
 
-/// Takes clients' aborts. Cheap to clone.
+/// Takes the aborts of clients. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Aborts {
     asked: mpsc::Sender<Asked>,
@@ -63,7 +63,8 @@ pub struct Aborter {
     asked: mpsc::Receiver<Asked>,
 }
 
-/// The two ends of aborts. With an `api_key`, which `control` has to send, clients have to send it, too.
+/// Makes the part that takes aborts and the part that sends them. `api_key` is the key that `control` sends
+/// to the servers. If there is one, clients have to send it, too.
 pub fn aborts(
     balancer: LoadBalancer,
     control: Arc<dyn EngineControl>,
@@ -75,7 +76,7 @@ pub fn aborts(
 }
 
 impl Aborts {
-    /// Has `ids` aborted; waits until they have been sent for the first time.
+    /// Passes `ids` to the [`Aborter`], and waits until they have been sent for the first time.
     pub(super) async fn abort(&self, headers: &HeaderMap, ids: Vec<String>) -> Result<FirstResult, Refusal> {
         let sent = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
         if self.authorization.as_ref().is_some_and(|key| sent != Some(key.as_bytes())) {
@@ -93,7 +94,7 @@ impl Aborts {
 }
 
 impl Aborter {
-    /// Sends aborts until `end`. Cancel-safe: aborts that have not been sent are lost.
+    /// Sends aborts until `end`. Cancel-safe: aborts that have not been sent yet are lost.
     pub async fn run(mut self, end: CancellationToken) {
         let mut sending = FuturesUnordered::new();
         loop {

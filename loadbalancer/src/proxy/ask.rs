@@ -1,4 +1,4 @@
-//! What routing needs to know about a request: its samples, its tokens and its group.
+//! Reads from a request what routing needs: its samples, its tokens and its group.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ impl Demand {
     /// refuse it.
     pub(super) fn of(head: &Parts, body: &[u8], counts_tokens: bool) -> Self {
         let group = head.headers.get(GROUP_HEADER).map(|group| xxh3_64(group.as_bytes()));
-        // Nearly every request asks for one sample by leaving `n` out.
+        // Nearly every request leaves `n` out, and so asks for one sample. Its body is not parsed.
         if !counts_tokens && memmem::find(body, b"\"n\"").is_none() && !may_have_prompts(body) {
             return Self { samples: 1, expected_tokens: 0, group };
         }
@@ -49,7 +49,7 @@ impl Demand {
 }
 
 /// Whether the prompt may be a list of prompts: a key `prompt` is followed by a list whose first element is a
-/// string or a list. Most prompts are a text or a list of tokens, and are not parsed.
+/// string or a list. Most prompts are a text or a list of tokens. Their requests are not parsed.
 fn may_have_prompts(body: &[u8]) -> bool {
     const KEY: &[u8] = b"\"prompt\"";
     memmem::find_iter(body, KEY).any(|at| {
@@ -58,8 +58,8 @@ fn may_have_prompts(body: &[u8]) -> bool {
     })
 }
 
-/// The fields that are read from a body. If a key occurs several times, the last value counts, as it does for
-/// the engine.
+/// The fields that are read from a body. If a key occurs several times, the last value counts, as in the
+/// engine.
 #[derive(Default)]
 struct Params {
     n: Option<u32>,
@@ -114,7 +114,8 @@ impl<'de> Deserialize<'de> for Params {
     }
 }
 
-/// A number in each form that engines accept: also in a string, or with a fraction of zero (`3.0`).
+/// A number in one of the forms that engines accept. It may be in a string or have a fraction of zero
+/// (`3.0`).
 struct Count(Option<u32>);
 
 impl<'de> Deserialize<'de> for Count {
@@ -233,7 +234,7 @@ struct AbortBody {
     request_ids: Vec<String>,
 }
 
-/// The ids of the requests to abort; `None` if the body has none: an engine would then abort all requests.
+/// The ids of the requests to abort; `None` if the body has none. An engine would then abort all requests.
 pub(super) fn request_ids(body: &[u8]) -> Option<Vec<String>> {
     let AbortBody { request_ids } = serde_json::from_slice(body).ok()?;
     (!request_ids.is_empty()).then_some(request_ids)

@@ -1,4 +1,4 @@
-//! The body of a request. It is held until a server has it.
+//! Reads the body of a request. The body is held until a server begins to answer.
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
@@ -11,7 +11,8 @@ use super::clock::{Over, Timed};
 use super::limits::Held;
 use super::refusal::Refusal;
 
-/// Reads the whole body, within its bounds of length and time and the bound on the bytes of all requests.
+/// Reads the whole body. Refuses a body that is too long or too slow, or that exceeds the bound on the bytes
+/// of all requests.
 ///
 /// Cancel-safe: the bytes that were read are released.
 pub(super) async fn whole<'a>(
@@ -39,7 +40,7 @@ async fn collect(
     bytes_max: usize,
     mut held: Held<'_>,
 ) -> Result<(Bytes, Held<'_>), Refusal> {
-    // The body nearly always comes in one piece, which is not copied.
+    // A body nearly always comes in one piece. Such a body is not copied.
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
     let mut length = 0;

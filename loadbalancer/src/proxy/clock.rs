@@ -1,8 +1,8 @@
-//! The time limit of a request, watched by one alarm for each connection.
+//! The time limits of requests. Each connection has one alarm that watches them.
 //!
-//! A timer for every request would be set and cancelled a hundred thousand times for each time that one goes
-//! off. Instead, a request notes its time limit. The connection's alarm is set to the earliest limit that it
-//! has seen, and when it goes off it checks whether that limit still stands.
+//! Nearly all requests end before their limit, so a timer for every request would be set and cancelled for
+//! nothing. Instead, a request only stores its limit. The connection's alarm is set to the earliest limit
+//! that it has seen. When the alarm goes off, it compares the time with the present limit.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -13,36 +13,36 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep};
 
-/// The time that the alarm is set to while the connection has no request.
+/// The time for which the alarm is set while the connection has no request.
 const REST: Duration = Duration::from_secs(3600);
 
-/// What a connection's request and its alarm share.
+/// The state that a connection's request and its alarm share.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
-    /// The limit of the request under way; `None` if there is none.
+    /// The limit of the present request; `None` if there is no request.
     until: Cell<Option<Instant>>,
     is_over: Cell<bool>,
 }
 
 impl Clock {
-    /// Begins a request. A connection has one at a time.
+    /// Begins a request. A connection has one request at a time.
     pub(super) fn start(self: &Rc<Self>, until: Instant) -> Timed {
         self.until.set(Some(until));
         self.is_over.set(false);
         Timed { clock: Rc::clone(self) }
     }
 
-    /// Whether the time of the request under way is over.
+    /// Whether the time of the present request is over.
     pub(super) fn is_over(&self) -> bool {
         self.is_over.get()
     }
 }
 
-/// The time of a request was over before the awaited event came.
+/// The error of a wait that lasted until the request's time was over.
 #[derive(Debug)]
 pub(super) struct Over;
 
-/// The time limit of a request that is under way. The request ends when this is dropped.
+/// The time limit of the present request. Dropping this value ends the request.
 #[derive(Debug)]
 pub(super) struct Timed {
     clock: Rc<Clock>,
@@ -58,13 +58,13 @@ impl Timed {
         self.clock.is_over()
     }
 
-    /// Completes when the request's time is over. The alarm is polled by the same task, so that it wakes this
+    /// Completes when the request's time is over. The same task polls the alarm, so the alarm also wakes this
     /// future. Cancel-safe.
     pub(super) fn over(&self) -> impl Future<Output = ()> {
         poll_fn(|_| if self.is_over() { Poll::Ready(()) } else { Poll::Pending })
     }
 
-    /// The result of `future`, if it comes in time. As cancel-safe as `future`.
+    /// The result of `future`, or [`Over`] if the request's time is over first. As cancel-safe as `future`.
     pub(super) async fn bound<T>(&self, future: impl Future<Output = T>) -> Result<T, Over> {
         tokio::select! {
             biased;
@@ -92,7 +92,7 @@ impl Alarm {
         Self { sleep: Box::pin(tokio::time::sleep(REST)), clock: Rc::clone(clock) }
     }
 
-    /// Ready when the request's time is over. The request notices it when it is polled next.
+    /// Ready when the request's time is over. The request notices this when it is polled next.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
             if let Some(until) = self.clock.until.get()

@@ -1,4 +1,4 @@
-//! Forwarding of a request to the server that its permit names.
+//! Forwards a request to the server that its permit names.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use crate::server::{ServerId, ServerState};
 use crate::{BalancerError, Permit, PermitRequest};
 
 impl Worker {
-    /// Sends a request to the server that a permit names, and to another one as long as no server can have
-    /// begun with it.
+    /// Sends a request to the server that a permit names. If the server cannot have begun with the request,
+    /// it is sent again with a new permit.
     ///
     /// Cancel-safe: the connection to the engine is closed, and the permit is returned.
     pub(super) async fn forward(
@@ -53,7 +53,7 @@ impl Worker {
                 sent = self.upstreams.send(&permit, &head, &bytes) => sent,
                 () = permit.revoked() => Err(Failure::lost("the server was lost")),
                 () = timed.over() => {
-                    // The dropped sending has closed the connection, so that the engine stops.
+                    // The future that sends has been dropped, which closes the connection: the engine stops.
                     permit.finish(Outcome::Fault);
                     return Err(self.late("answer"));
                 }
@@ -75,7 +75,8 @@ impl Worker {
                     permit.finish(outcome);
                 }
                 Err(failure) if failure.is_ours => {
-                    // The permit is returned without a verdict. Another server could not be reached either.
+                    // The permit is returned without a verdict on the server. Another server could not be
+                    // reached either.
                     metrics::counter!("rolldock_proxy_exhausted_total").increment(1);
                     return Err(Refusal::overloaded(failure.to_string()));
                 }
@@ -93,8 +94,9 @@ impl Worker {
         }
     }
 
-    /// Whether a request that no server has begun with may be sent once more: another server has to take
-    /// requests, and the budget of replays must allow it.
+    /// Whether a request that no server has begun with may be sent once more: another server has to be
+    /// active, and the limit of attempts and the budget of replays must allow it. Takes the replay from the
+    /// budget.
     fn may_replay(&self, failed_on: &[ServerId]) -> bool {
         if failed_on.len() >= self.shared.config.attempts_max as usize {
             return false;
@@ -139,7 +141,7 @@ impl Worker {
                 ..PermitRequest::new(weight)
             };
             match balancer.acquire(request).await {
-                // The largest server has lost places since.
+                // The largest server has lost places in the meantime.
                 Err(BalancerError::TooHeavy { largest, .. }) if (1..weight).contains(&largest) => {
                     weight = largest
                 }

@@ -2,14 +2,15 @@
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// Price of a replay. Every request earns a tenth of it.
+/// Price of a replay. Every request earns a tenth of this price.
 const REPLAY: u32 = 10;
 const EARNED: u32 = 1;
-/// Replays that are allowed in a row before requests have earned further ones.
+/// Maximum number of replays that the budget can pay for. The budget begins full.
 const BURST: u32 = 100;
 
-/// The budget for requests that are sent again: a tenth of all requests and a few, so that replays do not
-/// triple the load of a fleet in trouble (a token bucket, as in Google's SRE book, "Handling Overload").
+/// The budget for replays, which are requests that are sent again: a tenth of all requests, plus [`BURST`].
+/// It keeps replays from tripling the load of a fleet in trouble (a token bucket, as in Google's SRE book,
+/// "Handling Overload").
 #[derive(Debug)]
 pub(super) struct ReplayBudget(AtomicU32);
 
@@ -20,15 +21,15 @@ impl Default for ReplayBudget {
 }
 
 impl ReplayBudget {
-    /// Credits the budget for a request that came in.
+    /// Adds the share of a new request to the budget.
     pub(super) fn earn(&self) {
-        // The budget is nearly always full. Then no thread writes the cache line that all of them read.
+        // The budget is nearly always full. No thread then writes the cache line that all threads read.
         if self.0.load(Ordering::Relaxed) < BURST * REPLAY {
             self.0.fetch_add(EARNED, Ordering::Relaxed);
         }
     }
 
-    /// Whether one more request may be sent again; pays for it.
+    /// Takes the price of a replay from the budget. Returns false if the budget is too low.
     pub(super) fn spend(&self) -> bool {
         let spent =
             self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(REPLAY));
@@ -36,14 +37,14 @@ impl ReplayBudget {
     }
 }
 
-/// Counts the bytes of all requests that are held until a server has them.
+/// Counts the bytes of all requests that the proxy holds.
 #[derive(Debug)]
 pub(super) struct Buffered {
     bytes: AtomicUsize,
     bytes_max: usize,
 }
 
-/// The bytes that one request holds. They are released when this is dropped.
+/// The number of bytes held for one request. Dropping this value releases them.
 #[derive(Debug)]
 pub(super) struct Held<'a> {
     of: &'a Buffered,
@@ -61,7 +62,7 @@ impl Buffered {
 }
 
 impl Held<'_> {
-    /// Counts this many more bytes; says whether the bound still holds.
+    /// Counts `bytes` more bytes. Returns whether the bound still holds.
     pub(super) fn grow(&mut self, bytes: usize) -> bool {
         let before = self.of.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.bytes += bytes;

@@ -1,5 +1,5 @@
-//! Calls that any server answers alike, such as the list of models. They take no permit and generate nothing.
-//! Their outcomes do not show whether a server can generate, so that no breaker counts them.
+//! Calls that all servers answer alike, such as the list of models. They take no permit and generate nothing.
+//! Their outcomes do not show whether a server can generate, so breakers do not count them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,14 +20,14 @@ use super::upstream::{self, Failure};
 use super::{Worker, body};
 use crate::server::ServerState;
 
-/// Longest time for a server to turn text into tokens or back; then another server is asked.
+/// Longest time for a server to turn text into tokens or back. After this time another server is asked.
 const RENDER_MAX: Duration = Duration::from_secs(30);
-/// Servers that are asked, one after the other.
+/// Maximum number of servers that are asked, one after the other.
 const SERVERS_MAX: usize = 5;
 
 impl Worker {
     /// Asks one server after the other until one answers without a server error. If all fail, returns the
-    /// last such answer.
+    /// last answer with a server error, or a refusal if there is no answer.
     ///
     /// Cancel-safe: the connection is closed.
     pub(super) async fn ask_any_server(
@@ -40,7 +40,7 @@ impl Worker {
         let (bytes, held) = if head.method == Method::POST {
             body::whole(incoming, shared, timed).await?
         } else {
-            // No body is passed on, and an engine would wait for one of this length.
+            // No body is passed on. With this header an engine would wait for one.
             head.headers.remove(CONTENT_LENGTH);
             (Bytes::new(), shared.buffered.hold())
         };
@@ -48,7 +48,7 @@ impl Worker {
         let mut reason = "the fleet has no live server".to_owned();
         let mut failed = None;
         for url in self.in_turn().into_iter().take(SERVERS_MAX) {
-            // The loop ends by itself, so that each attempt gets new time.
+            // Each attempt gets a new limit, because the number of attempts is bounded.
             timed.until(tokio::time::Instant::now() + 2 * limit);
             match tokio::time::timeout(limit, self.ask_one(&url, &head, &bytes)).await {
                 Ok(Ok(answer)) if answer.status().is_server_error() => failed = Some(answer),
@@ -73,7 +73,7 @@ impl Worker {
         Ok(Response::from_parts(head, Reply::Whole(Some(bytes))))
     }
 
-    /// The addresses of the live servers, active ones first, beginning at a different one every time.
+    /// The addresses of the live servers, active ones first. Each call begins at a pseudo-random server.
     fn in_turn(&self) -> Vec<Arc<str>> {
         let mut servers = self.shared.balancer.snapshot().servers;
         servers.retain(|server| server.state.is_live() && server.url.is_some());
@@ -82,7 +82,7 @@ impl Worker {
             let first = xxh3_64(&turn.to_le_bytes()) % servers.len() as u64;
             servers.rotate_left(first as usize);
         }
-        // The order among equals stays.
+        // The sort is stable: servers in equal states keep their order.
         servers.sort_by_key(|server| match server.state {
             ServerState::Active => 0,
             ServerState::Probing => 1,

@@ -1,31 +1,31 @@
-//! The balancer as a server of its own, which clients use like a single engine.
+//! The balancer as a server of its own. Clients use it like a single engine.
 //!
 //! ```text
 //!   client ---> serve ---> permit of a server ---> its connection ---> engine
 //!          <--- the engine's answer, byte for byte, as it comes <-----
 //! ```
 //!
-//! Each thread has a runtime and connections of its own, and drives both sides of a request in one task, so
-//! that an answer wakes one task only. Bodies are forwarded unchanged. The proxy reads from a request only
-//! how many samples it asks for.
+//! Each thread has a runtime and connections of its own. One task drives both sides of a request, so an
+//! answer wakes only one task. Bodies are forwarded unchanged. The proxy reads only what routing needs from a
+//! request: its group, its number of samples and its token limit.
 //!
 //! # Invariants
 //! - A permit is held for as long as the engine works: until the last byte has been passed on, or the client
 //!   is gone. When a client goes away, the proxy closes the connection to the engine, which then stops.
-//! - Every request has a deadline ([`ProxyConfig::request_timeout`]), and every answer that stands still is
-//!   cut off ([`ProxyConfig::idle_timeout`]). Reading a body and writing to a client that does not read are
-//!   bounded, too.
-//! - A request is sent again only while no server can have begun with it: it was not sent, or was refused
-//!   with 503 or 429. It is sent at most [`ProxyConfig::attempts_max`] times and never twice to one server,
-//!   and replays are at most a tenth of all requests.
-//! - A connection that this machine has no resources for is refused to the client, and says nothing about a
-//!   server.
-//! - An engine's answer to a wrong request is passed on, and says nothing about the engine.
+//! - Every request has a deadline ([`ProxyConfig::request_timeout`]), and an answer that makes no progress is
+//!   cut off ([`ProxyConfig::idle_timeout`]). The times to read a body, and to write to a client that does
+//!   not read, are bounded, too.
+//! - A request is sent again only if no server can have begun with it: it was not sent, or it was refused
+//!   with 503 or 429. It is sent at most [`ProxyConfig::attempts_max`] times, each time to another server if
+//!   one may be asked. Replays are at most a tenth of all requests, plus a fixed number.
+//! - If this machine lacks the resources for a connection, the client's request is refused. The failure does
+//!   not count against the server.
+//! - An engine's answer to a wrong request is passed on and does not count against the engine.
 //! - Only the calls that clients need are passed on (`paths`): a client cannot stop an engine or change its
 //!   weights.
-//! - An abort is sent to every server, several times, since the proxy does not know which one has the
-//!   request.
-//! - The bytes of all held requests together are bounded.
+//! - An abort is sent several times to every server that is not dead, since the proxy does not know which
+//!   server has the request.
+//! - The bytes of all requests that the proxy holds are bounded together.
 //!
 //! # Deliberately absent
 //! TLS and users: a gateway in front of the private network handles both.
@@ -82,26 +82,28 @@ pub use abort::{Aborter, Aborts, aborts};
 pub struct ProxyConfig {
     /// Longest body of a request, in bytes.
     pub body_bytes_max: usize,
-    /// Bytes of all requests that may be held at a time, until servers have them.
+    /// Maximum number of bytes of all requests that are held at a time. A request is held until a server
+    /// begins to answer it.
     pub buffered_bytes_max: usize,
-    /// Maximum number of servers that a request is sent to, one after the other, as long as no server can
-    /// have begun with it.
+    /// Maximum number of times that a request is sent. It is sent again only if no server can have begun with
+    /// it.
     pub attempts_max: u32,
-    /// Longest wait of a request for a permit.
+    /// Longest time that a request waits for a permit.
     pub permit_wait: Duration,
     /// Longest time to connect to a server.
     pub connect: Duration,
     /// Longest time to receive the body of a request.
     pub body_timeout: Duration,
-    /// Longest time for a server to answer a read (a `GET`); then another server is asked.
+    /// Longest time for a server to answer a read (a `GET`). After this time another server is asked.
     pub read_timeout: Duration,
-    /// Longest time of a request in all, from its head to the last byte of its answer.
+    /// Longest total time of a request, from its head to the last byte of its answer.
     pub request_timeout: Duration,
-    /// Longest time without a byte of an answer that has begun, from the engine or to the client.
+    /// Longest time in which a begun answer makes no progress: no byte comes from the engine, or the client
+    /// takes none.
     pub idle_timeout: Duration,
     /// Longest time for running requests to finish when the proxy ends.
     pub drain: Duration,
-    /// Whether the token limits of requests are read, for policies that count expected tokens.
+    /// Whether the proxy reads the token limits of requests, for policies that count expected tokens.
     pub counts_tokens: bool,
     /// Renders the answer of `/metrics`.
     pub metrics: Option<RenderMetrics>,
@@ -141,12 +143,12 @@ impl Default for ProxyConfig {
 
 /// Longest time for a client to send the head of a request.
 const HEAD_MAX: Duration = Duration::from_secs(60);
-/// Silence of a client after which the kernel probes its connection.
+/// Time without data from a client after which the kernel probes its connection.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// Pause after an error of the listener. As a rule descriptors have run out, and other connections have to
-/// close first.
+/// Pause after an error of the listener. Usually file descriptors have run out, and other connections have
+/// to close first.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Shortest time between two log lines about such errors, which come in their hundreds.
+/// Shortest time between two log lines about errors of the listener, which come in large numbers.
 const ACCEPT_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What the threads of a proxy share.
@@ -155,7 +157,7 @@ struct Shared {
     config: ProxyConfig,
     replays: ReplayBudget,
     buffered: Buffered,
-    /// Number of reads so far. Each read begins at another server.
+    /// Number of reads so far. It determines the server at which a read begins.
     looks: AtomicU64,
 }
 
@@ -179,8 +181,9 @@ impl Proxy {
         Self { shared: Arc::new(Shared { balancer, config, replays, buffered, looks }) }
     }
 
-    /// Passes requests on until `end`, then finishes the running ones. Has to be called inside a `LocalSet`
-    /// or a runtime of the thread's own, since its tasks stay on the thread.
+    /// Passes requests on until `end`. Then finishes the running ones, for at most [`ProxyConfig::drain`].
+    /// Has to be called inside a `LocalSet` or a runtime of the thread's own, since its tasks stay on the
+    /// thread.
     ///
     /// Not cancel-safe: running requests are dropped with the future.
     pub async fn serve(self, listener: TcpListener, end: CancellationToken) {
@@ -195,7 +198,7 @@ impl Proxy {
             let accepted = tokio::select! {
                 biased;
                 () = end.cancelled() => break,
-                // Frees connections that have ended.
+                // Frees the tasks of connections that have ended.
                 Some(_) = connections.join_next() => continue,
                 _ = sweeps.tick() => {
                     worker.upstreams.sweep();
@@ -224,8 +227,9 @@ impl Proxy {
     }
 }
 
-/// Has the kernel end a connection whose client reads nothing for so long, even the rest of an answer in the
-/// kernel's buffers, and a connection whose client is gone without closing it.
+/// Makes the kernel end two kinds of connections: those whose client has acknowledged no data for `patience`,
+/// even if only the kernel still holds the rest of an answer, and those whose client has disappeared without
+/// closing them.
 ///
 /// Errors are ignored: without these options such connections only last longer.
 fn attend(stream: &TcpStream, patience: Duration) {
@@ -253,7 +257,7 @@ async fn converse(worker: Rc<Worker>, stream: TcpStream, end: CancellationToken)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     {
-        // The error of a client that went away is ignored.
+        // An error only means that the client has gone away.
         let mut in_time = poll_fn(|context| poll_in_time(connection.as_mut(), &mut alarm, &clock, context));
         tokio::select! {
             biased;
@@ -265,8 +269,8 @@ async fn converse(worker: Rc<Worker>, stream: TcpStream, end: CancellationToken)
     poll_fn(|context| poll_in_time(connection.as_mut(), &mut alarm, &clock, context)).await;
 }
 
-/// Drives a connection until it ends, or until the time of its request is over and the client does not read
-/// the refusal.
+/// Drives a connection until it ends. If the time of its request is over and the client does not read the
+/// refusal, completes as well.
 fn poll_in_time<Connection: Future>(
     mut connection: std::pin::Pin<&mut Connection>,
     alarm: &mut Alarm,
@@ -297,13 +301,13 @@ impl Worker {
             Route::Health => Ok(self.health()),
             Route::Metrics => self.metrics(),
             Route::Refused => Err(Refusal::control(path)),
-            // The answer of an engine for an unknown path.
+            // An engine gives this answer for an unknown path.
             Route::Unknown => Ok(say(StatusCode::NOT_FOUND, &json!({ "detail": "Not Found" }))),
         };
         answered.unwrap_or_else(Refusal::into_response)
     }
 
-    /// Answers 200 as long as one server is live.
+    /// Answers 200 if at least one server is live, else 503.
     fn health(&self) -> Response<Reply> {
         let fleet = self.shared.balancer.snapshot();
         let live = fleet.servers.iter().filter(|server| server.state.is_live()).count();
@@ -320,8 +324,8 @@ impl Worker {
         Ok(response)
     }
 
-    /// Sends an abort to every server: the proxy does not know which one has the requests, and servers ignore
-    /// unknown ids.
+    /// Sends an abort to every server, since the proxy does not know which one has the requests. Servers
+    /// ignore unknown ids.
     async fn abort(&self, request: Request<Incoming>, timed: &Timed) -> Result<Response<Reply>, Refusal> {
         let shared = &self.shared;
         let (head, incoming) = request.into_parts();
@@ -346,7 +350,7 @@ impl Worker {
         };
         let status = match (told.answered, told.unsupported) {
             (0, 0) => StatusCode::BAD_GATEWAY,
-            // On such servers only a closed connection ends a request.
+            // On servers that offer no aborts, only a closed connection ends a request.
             (0, _) => StatusCode::NOT_IMPLEMENTED,
             _ => StatusCode::OK,
         };

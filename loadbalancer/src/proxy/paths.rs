@@ -1,32 +1,32 @@
 //! Which requests are passed on, by method and path.
 //!
-//! The list names the calls that may pass. Engines have many calls that stop them, change their weights or
-//! run code in their workers, mostly without a key, and more with every version. Those are for operators, on
-//! other ports.
+//! Engines have many calls that are not for clients, and every version adds more. Such calls stop an engine,
+//! change its weights or run code in its workers, mostly without a key. Operators make them on other ports.
+//! The lists in this module therefore name the calls that are allowed.
 
 use hyper::Method;
 
-/// What answers a request.
+/// Who answers a request, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Route {
     /// The proxy, about its health.
     Health,
     /// The proxy, with its metrics.
     Metrics,
-    /// All servers are told.
+    /// The proxy, which sends an abort to all servers.
     Abort,
     /// Any server, without a permit: the call generates nothing, and all servers answer alike.
     AnyServer,
     /// The server that a permit names.
     Permit,
-    /// Refused: the call is for operators.
+    /// The proxy, with a refusal: the call is for operators.
     Refused,
-    /// Not found: there is nothing to read at this path.
+    /// The proxy, with "not found": a client cannot read this path.
     Unknown,
 }
 
-/// Paths that are passed on besides everything below `/v1/` and the rendering calls. Clients also use rewards
-/// and embeddings.
+/// Paths that are passed on, in addition to the paths below `/v1/` and the rendering calls. Clients also ask
+/// for rewards and embeddings.
 const PASSED: [&str; 10] = [
     "/inference/v1/generate",
     "/tokenize",
@@ -62,7 +62,7 @@ pub(super) fn route(method: &Method, path: &str) -> Route {
 }
 
 fn is_passed(path: &str) -> bool {
-    // A gateway in front of an engine may resolve dots, so that the engine would see another path.
+    // A gateway in front of an engine may resolve dots; the engine would then see another path.
     let is_plain = !path.contains("..") && !path.contains("%2e") && !path.contains("%2E");
     let is_clients = path.starts_with("/v1/") && !CONTROL.contains(&path.trim_end_matches('/'));
     is_plain && (is_clients || PASSED.contains(&path) || renders(path))

@@ -1,4 +1,4 @@
-//! Answers of the proxy itself.
+//! Answers that the proxy gives itself.
 
 use bytes::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};

@@ -1,4 +1,4 @@
-//! The relay of an engine's answer to the client.
+//! Passes an engine's answer on to the client.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -27,7 +27,7 @@ pub(super) enum Reply {
     Relayed(Box<Relayed>),
 }
 
-/// The error of an answer that began and does not end.
+/// The error of an answer that is cut off after its beginning.
 #[derive(Debug)]
 pub(super) struct CutOff {
     reason: String,
@@ -55,11 +55,11 @@ impl From<Infallible> for CutOff {
     }
 }
 
-/// What is read from an answer as it passes.
+/// What the proxy reads from an answer while it passes the answer on.
 enum Reading {
     /// The number of tokens of a good answer.
     Tokens(TokenCount),
-    /// The message of an error for which the engine may be to blame.
+    /// The message of an error that the engine may have caused.
     Error(NanMessage),
     Nothing,
 }
@@ -101,7 +101,7 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// Starts the idle time again: bytes have come, or are about to.
+    /// Starts the idle time again, since bytes have come or are about to come.
     fn renew(&self) {
         self.timed.until((Instant::now() + self.idle).min(self.deadline));
     }
@@ -119,13 +119,13 @@ impl Patience {
     }
 }
 
-/// An answer on its way. It holds the permit for as long as the engine works; if it is dropped before the
-/// end, it closes the connection to the engine.
+/// An answer that is being passed on. It holds the permit for as long as the engine works. If this value is
+/// dropped before the end of the answer, the connection to the engine is closed.
 pub(super) struct Relayed {
     body: Incoming,
     wire: Option<Wire>,
     permit: Option<Permit>,
-    /// Created when the body has to be waited for.
+    /// Created when the proxy first has to wait for the body.
     revoked: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     /// The outcome that the head of the answer shows.
     outcome: Outcome,
@@ -135,7 +135,7 @@ pub(super) struct Relayed {
 }
 
 impl Relayed {
-    /// The answer to the client, made of the engine's head and the body to come.
+    /// The answer to the client: the engine's head, and its body as it comes.
     pub(super) fn response(
         answer: upstream::Begun,
         permit: Permit,
@@ -152,7 +152,7 @@ impl Relayed {
         Response::from_parts(head, Reply::Relayed(Box::new(relayed)))
     }
 
-    /// The last byte has been passed on: frees the connection and the permit.
+    /// Frees the connection and the permit after the last byte has been passed on.
     fn end(&mut self, context: &mut Context<'_>) {
         let Some(permit) = self.permit.take() else { return };
         if let Some(mut wire) = self.wire.take()
@@ -165,7 +165,7 @@ impl Relayed {
     }
 
     fn poll_body(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
-        // Twice: the bytes that the first turn reads are often available in the second.
+        // Polls twice: the first poll often reads bytes that the second one needs.
         for _ in 0..2 {
             if let Some(wire) = &mut self.wire {
                 wire.drive(context);
@@ -201,7 +201,7 @@ impl Relayed {
                 if let Some(permit) = self.permit.take() {
                     permit.finish(if error.is_fault { Outcome::Fault } else { Outcome::Cancelled });
                 }
-                // Closing the connection tells the engine.
+                // This closes the connection, and the engine stops.
                 self.wire = None;
             }
             None => self.end(context),

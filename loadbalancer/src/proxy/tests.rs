@@ -1,4 +1,4 @@
-//! The proxy in front of scripted engines.
+//! Tests of the proxy in front of scripted engines.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -24,21 +24,21 @@ use crate::control::vllm::VllmControl;
 use crate::server::ServerState;
 use crate::{BalancerConfig, ServerSpec};
 
-/// The requests that an engine has got.
+/// Counts of the requests that an engine has received.
 #[derive(Default)]
 struct Seen {
     requests: AtomicUsize,
     aborts: AtomicUsize,
     gone: AtomicUsize,
     control: AtomicUsize,
-    /// Requests that run until they are aborted, and since when.
+    /// Requests that run until they are aborted, with the times at which they began.
     running: Mutex<HashMap<String, (Instant, CancellationToken)>>,
 }
 
 /// Longest time of a test, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Time in which an engine does not know a request yet, so that an abort of it is lost.
+/// Time in which an engine does not know a new request yet. An abort within this time is lost.
 const ABORT_RACE: Duration = Duration::from_millis(40);
 
 struct Gone(Arc<Seen>);
@@ -261,7 +261,7 @@ async fn a_client_that_goes_away_ends_the_engines_work_and_returns_the_permit() 
             tokio::time::timeout(Duration::from_millis(100), proxy.ask(json!({ "say": "hang", "n": 3 })));
         assert!(asking.await.is_err());
         until(|| engine.seen.gone.load(Ordering::Relaxed) == 1 && proxy.in_use() == 0).await;
-        // In the middle of an answer, too.
+        // The client goes away in the middle of an answer, too.
         let mut stream = proxy.ask(json!({ "say": "stall" })).await;
         assert!(stream.chunk().await.unwrap().is_some());
         assert_eq!(proxy.in_use(), 1);
@@ -283,7 +283,7 @@ async fn an_abort_is_not_lost_in_the_proxy() {
         let aborting = async {
             let is_there = |engine: &Engine| engine.seen.running.lock().contains_key("cmpl-a-0");
             until(|| engines.iter().any(is_there)).await;
-            // Sent too early for the engine, and by the id that the engine told the client.
+            // The abort comes too early for the engine, and it has the id that the engine gave the client.
             proxy.post("/abort_requests", "{\"request_ids\":[\"cmpl-a\",\"b\"]}").await
         };
         let (ended, told) = tokio::join!(asking, aborting);

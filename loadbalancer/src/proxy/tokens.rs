@@ -1,15 +1,14 @@
-//! What the proxy reads from answers that it forwards: the number of tokens, and whether the engine is to
-//! blame for an error. The bytes are searched and not parsed, and only the seam between two pieces is kept.
+//! Reads from forwarded answers the number of tokens, and whether the engine has caused an error. The bytes
+//! are searched and not parsed. Only the end of the last piece is kept, for matches that span two pieces.
 
 use memchr::memmem;
 
-/// The key before the number of tokens. Quotes inside a text are escaped, so that the key occurs nowhere
-/// else.
+/// The key before the number of tokens. It cannot occur inside a text, where quotes are escaped.
 const KEY: &[u8] = b"\"completion_tokens\":";
-/// The beginning of an event of a stream. There is about one for each token; the last event of a stream holds
-/// no object.
+/// The beginning of an event of a stream. A stream has about one event for each token. Its last event has no
+/// object and does not match.
 const EVENT: &[u8] = b"data: {";
-/// Number of bytes that are kept of a piece; the key, a space and a number together take fewer.
+/// Number of bytes that are kept of a piece. The key, a space and a number together are shorter.
 const SEAM: usize = 48;
 
 /// Counts the tokens of an answer that the proxy forwards.
@@ -36,13 +35,13 @@ impl TokenCount {
         self.events += memmem::find_iter(bytes, EVENT).count() as u64;
     }
 
-    /// The number that the engine reports, else the number of events.
+    /// The number that the engine reports, or the number of events if it reports none.
     pub(super) fn total(&self) -> u64 {
         self.reported.unwrap_or(self.events)
     }
 }
 
-/// vLLM's message where logits are not finite: a 400 for which the engine is to blame.
+/// vLLM's message if logits are not finite. The engine has caused this error, although its status is 400.
 const NAN_MESSAGE: &[u8] = b"Out of range float values are not JSON compliant";
 
 /// Looks for [`NAN_MESSAGE`] in an answer that the proxy forwards.

@@ -22,14 +22,14 @@ use tokio::time::Instant;
 
 use crate::{Permit, is_exhaustion};
 
-/// Longest idle time of a connection. Engines close theirs after 5 s.
+/// Longest idle time of a connection. Engines close idle connections after 5 s.
 const IDLE_MAX: Duration = Duration::from_secs(4);
 /// Time between two sweeps of the idle connections.
 pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-/// Idle connections that a thread keeps for a server.
+/// Maximum number of idle connections that a thread keeps for a server.
 const IDLE_CONNECTIONS_MAX: usize = 1024;
 
-/// Headers that concern one connection and not the message.
+/// Headers that concern a single connection and must not be passed on.
 const HOP_BY_HOP: [HeaderName; 7] = [
     header::CONNECTION,
     header::PROXY_AUTHENTICATE,
@@ -51,9 +51,9 @@ pub(super) fn strip_hop_by_hop(headers: &mut HeaderMap) {
 #[derive(Debug)]
 pub(super) struct Failure {
     reason: String,
-    /// Whether the server cannot have seen any of the request.
+    /// Whether no part of the request can have reached the server.
     pub(super) is_unsent: bool,
-    /// Whether this machine is to blame and not the server.
+    /// Whether this machine caused the failure, and not the server.
     pub(super) is_ours: bool,
 }
 
@@ -79,7 +79,7 @@ impl fmt::Display for Failure {
 
 type Connection = http1::Connection<TokioIo<TcpStream>, Full<Bytes>>;
 
-/// A connection, and its sender.
+/// A connection to a server, with the handle that sends requests on it.
 pub(super) struct Wire {
     sender: SendRequest<Full<Bytes>>,
     /// `None` once the connection has ended.
@@ -129,7 +129,7 @@ impl Wire {
         let mut response = std::pin::pin!(self.sender.send_request(request));
         let connection = &mut self.connection;
         poll_fn(|context| {
-            // Twice: the bytes that the first turn reads are often available in the second.
+            // Polls twice: the first poll often reads bytes that the second one needs.
             for _ in 0..2 {
                 if let Some(driven) = connection
                     && driven.as_mut().poll(context).is_ready()
@@ -155,7 +155,7 @@ impl Wire {
     }
 }
 
-/// An answer of which only the head has come.
+/// An answer whose head has arrived.
 pub(super) struct Begun {
     pub(super) head: response::Parts,
     pub(super) body: Incoming,
@@ -195,7 +195,7 @@ impl Upstreams {
         }
     }
 
-    /// Drops connections that have been idle for too long, which engines have closed or are about to. To be
+    /// Drops connections that have been idle for too long: engines have closed them or will soon do so. To be
     /// called every [`SWEEP_INTERVAL`].
     pub(super) fn sweep(&self) {
         let now = Instant::now();
@@ -253,7 +253,7 @@ impl Upstreams {
                     let (head, body) = response.into_parts();
                     return Ok(Begun { head, body, wire });
                 }
-                // The server closed the connection between two requests.
+                // The server had closed the idle connection; another one is tried.
                 Err(failure) if failure.is_unsent && was_used => {}
                 Err(failure) => return Err(failure),
             }
@@ -274,7 +274,7 @@ impl Target {
             .strip_prefix("http://")
             .map(|rest| rest.split_at(rest.find('/').unwrap_or(rest.len())))
             .ok_or_else(|| Failure::unsent("expected http://HOST:PORT"))?;
-        // The colons of an IPv6 address stand in brackets.
+        // The colons of an IPv6 address are inside its brackets.
         let has_port = base.rfind(':') > base.rfind(']');
         let authority = if has_port { base.to_owned() } else { format!("{base}:80") };
         let asked = head.uri.path_and_query().map_or("/", |path| path.as_str());

@@ -1,7 +1,7 @@
-//! The batch: sequences that decode together, and when the next of them ends or needs a block.
+//! The batch: the sequences that decode together, and the times at which they end or need a block.
 //!
-//! Time is the count of the engine's steps. Every member gets one token per step, so that the number of its
-//! tokens is the difference of two counts, and no work is done for a single token.
+//! Time is counted in steps of the engine. Every member gets one token per step, so the number of its tokens
+//! is the difference of two step counts. No work is done for a single token.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,19 +15,20 @@ struct Member {
 /// The tokens of a sequence that has left the batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Departure {
-    /// Tokens decoded since it joined.
+    /// Number of tokens decoded since the sequence joined the batch.
     pub(crate) decoded: u64,
-    /// Its tokens in the cache.
+    /// Number of the sequence's tokens in the cache.
     pub(crate) kv_tokens: u64,
 }
 
-/// The running sequences, by their number (which is their order of arrival).
+/// The running sequences by number. The numbers are in order of arrival.
 #[derive(Debug)]
 pub(crate) struct Batch {
     step: u64,
     members: BTreeMap<u64, Member>,
     finishes: BTreeSet<(u64, u64)>,
-    /// Members that need a block at steps of each residue modulo the block size.
+    /// For each residue modulo the block size, the number of members that need a block at steps of this
+    /// residue.
     block_phases: Vec<u64>,
     kv_tokens: u64,
 }
@@ -51,12 +52,12 @@ impl Batch {
         self.members.is_empty()
     }
 
-    /// Tokens in the cache over all members.
+    /// Number of tokens in the cache of all members together.
     pub(crate) fn kv_tokens(&self) -> u64 {
         self.kv_tokens
     }
 
-    /// Adds a sequence that has `kv_tokens` and ends after `remaining` more steps.
+    /// Adds a sequence that has `kv_tokens` tokens in the cache and ends after `remaining` more steps.
     pub(crate) fn join(&mut self, number: u64, kv_tokens: u64, remaining: u64) {
         let member =
             Member { joined_at: self.step, kv_tokens_joined: kv_tokens, finishes_at: self.step + remaining };
@@ -67,7 +68,7 @@ impl Batch {
         self.kv_tokens += kv_tokens;
     }
 
-    /// Takes a sequence out; `None` if it is no member.
+    /// Takes a sequence out of the batch. `None` if it is not a member.
     pub(crate) fn leave(&mut self, number: u64) -> Option<Departure> {
         let member = self.members.remove(&number)?;
         let phase = self.phase_of(&member);
@@ -79,25 +80,25 @@ impl Batch {
         Some(departure)
     }
 
-    /// Tokens that a member has decoded since it joined.
+    /// Number of tokens that a member has decoded since it joined. `None` if the sequence is not a member.
     pub(crate) fn decoded(&self, number: u64) -> Option<u64> {
         self.members.get(&number).map(|member| self.step - member.joined_at)
     }
 
-    /// Lets every member decode `steps` tokens. The caller has allocated the blocks.
+    /// Makes every member decode `steps` tokens. The caller must have allocated the blocks.
     pub(crate) fn advance(&mut self, steps: u64) {
         self.step += steps;
         self.kv_tokens += steps * self.len();
     }
 
-    /// Blocks that the next `steps` steps need.
+    /// Number of blocks that the next `steps` steps need.
     pub(crate) fn blocks_needed(&self, steps: u64) -> u64 {
         let period = self.block_phases.len() as u64;
         let partial: u64 = (0..steps % period).map(|ahead| self.phase_count(ahead)).sum();
         (steps / period) * self.len() + partial
     }
 
-    /// The most of `limit` steps that `blocks` blocks are enough for.
+    /// The largest number of steps, at most `limit`, for which `blocks` blocks are enough.
     pub(crate) fn steps_within(&self, blocks: u64, limit: u64) -> u64 {
         if self.is_empty() {
             return limit;
@@ -120,7 +121,7 @@ impl Batch {
         steps.min(limit)
     }
 
-    /// Steps until the first member ends.
+    /// Number of steps until the next member ends. `None` if the batch is empty.
     pub(crate) fn steps_to_finish(&self) -> Option<u64> {
         self.finishes.first().map(|(finishes_at, _)| finishes_at - self.step)
     }
@@ -130,7 +131,7 @@ impl Batch {
         self.finishes.first().filter(|(finishes_at, _)| *finishes_at <= self.step).map(|(_, number)| *number)
     }
 
-    /// The member that arrived last: the first to be preempted.
+    /// The member that arrived last, which is preempted first.
     pub(crate) fn latest(&self) -> Option<u64> {
         self.members.last_key_value().map(|(number, _)| *number)
     }
@@ -145,7 +146,7 @@ impl Batch {
         self.block_phases[((self.step + ahead) % period) as usize]
     }
 
-    /// The residue of the steps at whose start the member's last block is full.
+    /// The residue of the steps at which the member needs a block, because its last block is full.
     fn phase_of(&self, member: &Member) -> usize {
         let period = self.block_phases.len() as u64;
         let behind = member.kv_tokens_joined % period;

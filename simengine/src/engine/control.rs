@@ -1,4 +1,5 @@
-//! Control of an engine: pause and resume, weight versions, sleep, and the death of its process.
+//! Control of an engine: pause and resume, sleep, weight versions, the prefix cache, and the death of its
+//! process.
 
 use std::sync::Arc;
 
@@ -20,11 +21,11 @@ const DEATH_MS: u64 = 3_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PauseMode {
-    /// They end at once with the tokens that they have.
+    /// Running and waiting requests end at once with the tokens that they have.
     Abort,
-    /// They run to their end, and the pause call waits for that.
+    /// The requests run to their end, and the pause call waits for this.
     Wait,
-    /// They stand still and go on at the resume.
+    /// The requests stop, and continue when the engine is resumed.
     Keep,
 }
 
@@ -37,7 +38,7 @@ pub(crate) enum Life {
     Stopped,
 }
 
-/// The pause in force.
+/// The present pause, if there is one.
 #[derive(Debug, Default)]
 pub(crate) struct PauseState {
     pub(crate) mode: Option<PauseMode>,
@@ -91,7 +92,7 @@ impl Core {
         drained
     }
 
-    /// Queues the held requests and lets running ones go on. Does nothing if the engine is not paused.
+    /// Queues the held requests and lets running ones continue. Does nothing if the engine is not paused.
     pub(crate) fn resume(&mut self, now_ns: u64) {
         self.settle(now_ns);
         self.pause.mode = None;
@@ -101,7 +102,8 @@ impl Core {
         self.replan(now_ns);
     }
 
-    /// Puts the engine to sleep, which pauses it in this mode. Level 0 only pauses it.
+    /// Pauses the engine in this mode and puts it to sleep. With level 0 the engine is only paused. The
+    /// prefix cache is emptied at every level.
     pub(crate) fn sleep(&mut self, level: u8, mode: PauseMode, now_ns: u64) -> oneshot::Receiver<()> {
         let drained = self.pause(mode, now_ns);
         self.pause.sleep_level = level;
@@ -109,13 +111,13 @@ impl Core {
         drained
     }
 
-    /// Wakes up and resumes.
+    /// Wakes the engine up and resumes it.
     pub(crate) fn wake(&mut self, now_ns: u64) {
         self.pause.sleep_level = 0;
         self.resume(now_ns);
     }
 
-    /// Attributes all tokens from now on to `version`.
+    /// Attributes all tokens that are generated from now on to `version`.
     pub(crate) fn update_version(&mut self, version: Arc<str>, now_ns: u64) {
         self.settle(now_ns);
         let former = std::mem::replace(&mut self.version, version);
@@ -131,8 +133,8 @@ impl Core {
         }
     }
 
-    /// Empties the prefix cache; with `recompute`, running sequences give up their blocks, too. Returns false
-    /// if blocks are still held.
+    /// Empties the prefix cache. With `recompute`, running sequences are preempted first, which frees their
+    /// blocks. Returns false if sequences still hold blocks of the cache.
     pub(crate) fn reset_prefix_cache(&mut self, recompute: bool, now_ns: u64) -> bool {
         self.settle(now_ns);
         if recompute {
@@ -145,21 +147,21 @@ impl Core {
         success
     }
 
-    /// The engine dies, and all its requests fail.
+    /// Makes the engine die. All its requests fail.
     pub(super) fn die(&mut self, now_ns: u64) {
         self.life = Life::EngineDead { gone_at_ns: now_ns + DEATH_MS * NS_PER_MS };
         self.fail_all(|server| SimError::EngineDead { server });
     }
 
-    /// Stops for good.
+    /// Stops the engine for ever. All its requests fail.
     pub(crate) fn stop(&mut self) {
         self.life = Life::Stopped;
         self.fail_all(|server| SimError::Stopped { server });
         self.tell_drain_waiters();
     }
 
-    /// Ends every fault. A server that was dead or gone begins a new life: its counters, its cache and its
-    /// weight version are those of a fresh process, and the connections of its remaining requests are reset.
+    /// Ends every fault. A server that was dead or gone starts again: its counters, its cache and its weight
+    /// version are those of a new process, and the connections of its remaining requests are reset.
     pub(crate) fn heal(&mut self, now_ns: u64) {
         self.settle(now_ns);
         self.faults = Faults::default();
@@ -180,7 +182,7 @@ impl Core {
         self.replan(now_ns);
     }
 
-    /// Ends the process of a dead engine when its time has come.
+    /// Ends the process of a dead engine some time after the death.
     pub(super) fn pass_death(&mut self, now_ns: u64) {
         if let Life::EngineDead { gone_at_ns } = self.life
             && now_ns >= gone_at_ns
@@ -189,8 +191,8 @@ impl Core {
         }
     }
 
-    /// Stops or restarts the engine's time, as pause, faults and life require. The caller has called `settle`
-    /// before.
+    /// Stops or restarts the engine's time, depending on the pause, the faults and the life. The caller must
+    /// have called `settle`.
     pub(super) fn refreeze(&mut self, now_ns: u64) {
         let keeps = matches!(self.pause.mode, Some(PauseMode::Keep | PauseMode::Abort));
         let frozen = keeps || self.faults.stalled || self.life != Life::Serving;
@@ -204,8 +206,8 @@ impl Core {
         }
     }
 
-    /// Shifts the present activity by the time that the engine stood still. The caller calls `replan` after
-    /// this.
+    /// Shifts the present activity by the time for which the engine was stopped. The caller must then call
+    /// `replan`.
     fn thaw(&mut self, still_ns: u64) {
         self.clock_ns += still_ns;
         if let Activity::Mixed { end_ns } = &mut self.activity {
@@ -222,7 +224,7 @@ impl Core {
         }
     }
 
-    /// Notifies callers that wait for a pause when no request is left that the pause does not hold.
+    /// Notifies callers that wait for a pause, if only held requests are left or the pause does not wait.
     pub(super) fn notice_drained(&mut self) {
         let is_done = match self.pause.mode {
             Some(PauseMode::Wait) => self.sequences.len() == self.held.len(),
@@ -235,7 +237,7 @@ impl Core {
 
     fn tell_drain_waiters(&mut self) {
         for waiter in self.pause.drain_waiters.drain(..) {
-            // The caller may have gone; the pause stands all the same.
+            // The caller may have gone. The engine stays paused.
             let _ = waiter.send(());
         }
     }

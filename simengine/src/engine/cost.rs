@@ -1,4 +1,4 @@
-//! The cost of an engine step, in integer picoseconds so that speeds divide without drift.
+//! The cost of an engine step. Costs are integer picoseconds, so dividing them by a speed loses little.
 
 use crate::ServerConfig;
 
@@ -14,7 +14,7 @@ pub(crate) struct StepCost {
 }
 
 impl StepCost {
-    /// `slow_factor` multiplies every cost, as `speed` divides it.
+    /// The costs of a server. The configured `speed` divides every cost, and `slow_factor` multiplies it.
     pub(crate) fn new(config: &ServerConfig, slow_factor: f64) -> Self {
         let scale = slow_factor / config.speed;
         let scaled = |cost_ns: u64| (cost_ns as f64 * 1e3 * scale).round() as u128;
@@ -26,21 +26,22 @@ impl StepCost {
         }
     }
 
-    /// A step that decodes one token for each of `seqs` sequences and computes `prefill_tokens`, in ns.
+    /// The cost in ns of a step that decodes one token for each of `seqs` sequences and prefills
+    /// `prefill_tokens` tokens.
     pub(crate) fn step_ns(&self, seqs: u64, kv_tokens: u64, prefill_tokens: u64) -> u64 {
         let prefill_ps = self.prefill_ps_per_token * u128::from(prefill_tokens);
         to_ns(prefill_ps + self.first_step_ps(seqs, kv_tokens))
     }
 
-    /// `steps` pure decode steps in a row, in ns. Each step adds a token per sequence to the cache, so that
-    /// the costs are an arithmetic series.
+    /// The cost in ns of `steps` successive decode steps. Each step adds a token per sequence to the cache,
+    /// so the costs of the steps are an arithmetic series.
     pub(crate) fn run_ns(&self, seqs: u64, kv_tokens: u64, steps: u64) -> u64 {
         let pairs = u128::from(steps) * u128::from(steps.saturating_sub(1)) / 2;
         let growth_ps = self.ps_per_kv_token * u128::from(seqs) * pairs;
         to_ns(u128::from(steps) * self.first_step_ps(seqs, kv_tokens) + growth_ps)
     }
 
-    /// The most of `limit` decode steps that end within `span_ns`.
+    /// The largest number of decode steps, at most `limit`, that end within `span_ns`.
     pub(crate) fn steps_within(&self, seqs: u64, kv_tokens: u64, span_ns: u64, limit: u64) -> u64 {
         let mut done = 0;
         let mut beyond = limit + 1;

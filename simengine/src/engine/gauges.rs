@@ -5,7 +5,7 @@ use crate::invariants::Census;
 use crate::stats::SimStats;
 
 impl Core {
-    /// Counts sequences, blocks and tokens from scratch, for the invariants.
+    /// Counts sequences, blocks and tokens, for the check of the invariants.
     pub(crate) fn census(&self) -> Census {
         let live = self.sequences.iter().map(|(number, sequence)| self.tokens_of(*number, sequence));
         Census {
@@ -22,7 +22,7 @@ impl Core {
         }
     }
 
-    /// The statistics as of `now_ns`, including the whole steps of the run in progress.
+    /// The statistics at `now_ns`. They include the steps of the present run that have ended.
     pub(crate) fn stats(&mut self, now_ns: u64) -> SimStats {
         self.settle(now_ns);
         let running = self.batch.len() + self.prefilling.len() as u64;

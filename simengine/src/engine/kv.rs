@@ -1,8 +1,9 @@
 //! The KV-block budget and the prefix cache.
 //!
-//! A full block of a prompt is identified by the hash of all tokens up to its end. Every sequence that starts
-//! with these tokens shares it, and it stays in the cache after the last such sequence until its space is
-//! needed (least recently used first). All other blocks belong to one sequence and are only counted.
+//! A full block of a prompt is identified by the hash of all tokens up to its end. All sequences that start
+//! with these tokens share the block. When the last of them has ended, the block stays in the cache until its
+//! space is needed; the least recently used block is evicted first. All other blocks belong to one sequence
+//! and are only counted.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -10,7 +11,7 @@ use std::sync::Arc;
 
 use crate::answer::hash_tokens;
 
-/// A hasher for keys that are hashes already.
+/// A hasher that uses a `u64` key as its own hash.
 #[derive(Debug, Default)]
 pub(crate) struct HashedKey(u64);
 
@@ -31,11 +32,12 @@ impl Hasher for HashedKey {
 #[derive(Debug, Clone, Copy, Default)]
 struct SharedBlock {
     references: u32,
-    /// When the block was last released. It tells a valid entry of `idle` from an outdated one.
+    /// The time at which the block was last released, as a count. An entry of `idle` with another stamp is
+    /// outdated.
     idle_stamp: u64,
 }
 
-/// Blocks of one server.
+/// The KV blocks of one server.
 #[derive(Debug)]
 pub(crate) struct KvCache {
     total: u64,
@@ -64,22 +66,22 @@ impl KvCache {
         self.total
     }
 
-    /// Blocks that some sequence holds.
+    /// Number of blocks that sequences hold.
     pub(crate) fn used(&self) -> u64 {
         self.private + self.referenced
     }
 
-    /// Blocks that can be allocated, also by eviction.
+    /// Number of blocks that can be allocated, if necessary by eviction.
     pub(crate) fn available(&self) -> u64 {
         self.total.saturating_sub(self.used())
     }
 
-    /// Blocks at the head of `chain` that are in the cache.
+    /// Number of blocks at the head of `chain` that are in the cache.
     pub(crate) fn hits(&self, chain: &[u64]) -> u64 {
         chain.iter().take_while(|hash| self.shared.contains_key(hash)).count() as u64
     }
 
-    /// Blocks that [`KvCache::acquire`] of `chain` would take from [`KvCache::available`].
+    /// Number by which [`KvCache::acquire`] of `chain` would lower [`KvCache::available`].
     pub(crate) fn demand(&self, chain: &[u64]) -> u64 {
         let is_taken = |hash: &&u64| self.shared.get(hash).is_some_and(|block| block.references > 0);
         (chain.len() - chain.iter().filter(is_taken).count()) as u64
@@ -105,8 +107,8 @@ impl KvCache {
     /// Releases the blocks that [`KvCache::acquire`] and [`KvCache::grow`] took for one sequence.
     pub(crate) fn release(&mut self, chain: &[u64], private: u64) {
         self.private -= private;
-        // The last block is released first: a chain is of no use without its head, so that its tail should be
-        // evicted first.
+        // The last block is released first, so that the tail of a chain is evicted before its head. A chain
+        // without its head is useless.
         for hash in chain.iter().rev() {
             let Some(block) = self.shared.get_mut(hash) else { continue };
             block.references -= 1;
@@ -128,7 +130,7 @@ impl KvCache {
         while self.used() + self.idle_count > self.total && self.evict_one() {}
     }
 
-    /// Drops every block that no sequence holds. Returns false if sequences hold some.
+    /// Drops every shared block that no sequence holds. Returns false if sequences still hold shared blocks.
     pub(crate) fn reset_prefixes(&mut self) -> bool {
         self.shared.retain(|_, block| block.references > 0);
         self.idle.clear();
@@ -147,7 +149,7 @@ impl KvCache {
         false
     }
 
-    /// Bounds the queue of idle blocks to twice the size of the cache.
+    /// Drops outdated entries from the queue of idle blocks if it is longer than twice the size of the cache.
     fn forget_outdated(&mut self) {
         if (self.idle.len() as u64) <= 2 * self.total {
             return;
@@ -162,7 +164,7 @@ impl KvCache {
     }
 }
 
-/// The hashes of a prompt's full blocks, each of all tokens up to the block's end.
+/// The hashes of a prompt's full blocks. Each hash covers all tokens up to the end of its block.
 pub(crate) fn block_chain(prompt_ids: &[u32], block_tokens: u32) -> Arc<[u64]> {
     let block_length = block_tokens as usize;
     let mut buffer = vec![0_u8; block_length * 4];

@@ -1,12 +1,13 @@
 //! The engine: the behaviour of a server as a function of simulated time.
 //!
 //! [`Core`] is a state machine without clock, task or socket. Its owner calls it with the simulated time
-//! `now_ns`, which never goes back. [`Core::advance`] processes all events up to then, each at its exact
+//! `now_ns`, which never decreases. [`Core::advance`] processes all events up to this time, each at its exact
 //! nanosecond. Between two events the batch does not change.
 //!
-//! The engine is in one of three activities: *idle*; a *mixed* step, which computes prompts and decodes a
-//! token for the whole batch; or a *run* of pure decode steps up to the next event. A request that arrives in
-//! the middle of a run is scheduled at the end of the step in progress, as in the real scheduler.
+//! The engine has one of three activities. It is *idle*; or it computes a *mixed* step, which computes
+//! prompts and decodes a token for the whole batch; or it computes a *run* of pure decode steps up to the
+//! next event. A request that arrives in the middle of a run is scheduled at the end of the present step, as
+//! in the real scheduler.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
@@ -51,7 +52,7 @@ pub(crate) struct Core {
     config: ServerConfig,
     cost: StepCost,
     version: Arc<str>,
-    /// Start of the present activity, which is always a boundary between two steps.
+    /// The start of the present activity. It is always a boundary between two steps.
     clock_ns: u64,
     activity: Activity,
     batch: Batch,
@@ -69,7 +70,7 @@ pub(crate) struct Core {
     life: Life,
     faults: Faults,
     frozen_since_ns: Option<u64>,
-    /// The time that the owner's timer is set for; `None` if it is not set.
+    /// The time for which the owner's timer is set; `None` if it is not set.
     armed_ns: Option<u64>,
     stats: SimStats,
     tokens_ended: u64,
@@ -107,7 +108,7 @@ impl Core {
         }
     }
 
-    /// Takes a request and returns the number by which it can be cancelled.
+    /// Admits a request and returns the number by which it can be cancelled.
     pub(crate) fn submit(&mut self, admission: Admission, now_ns: u64) -> Result<u64, SimError> {
         self.advance(now_ns);
         self.refuse(&admission)?;
@@ -162,7 +163,7 @@ impl Core {
         Ok(number)
     }
 
-    /// Ends a request whose caller has gone, without a response.
+    /// Ends a request without a response, since its caller has gone.
     pub(crate) fn cancel(&mut self, number: u64, now_ns: u64) {
         self.settle(now_ns);
         self.drop_request(number);
@@ -170,7 +171,7 @@ impl Core {
     }
 
     /// Ends the requests of this id with the tokens that they have. Requests younger than `abort_race_ms` are
-    /// missed.
+    /// not aborted.
     pub(crate) fn abort(&mut self, request_id: &Arc<str>, now_ns: u64) {
         let numbers: Vec<u64> = self.numbers_of(request_id).collect();
         self.abort_numbers(&numbers, now_ns);
@@ -188,20 +189,20 @@ impl Core {
         self.numbers_by_id.range(first..=last).map(|(_, number)| *number)
     }
 
-    /// Aborts all requests; returns how many there were.
+    /// Aborts all requests as [`Core::abort`] does. Returns the number of requests on the engine.
     pub(crate) fn abort_all(&mut self, now_ns: u64) -> usize {
         let numbers: Vec<u64> = self.requests.keys().copied().collect();
         self.abort_numbers(&numbers, now_ns);
         numbers.len()
     }
 
-    /// Notes the time that the owner's timer is now set for.
+    /// Notes the time for which the owner's timer is now set.
     pub(crate) fn armed_for(&mut self, event_ns: Option<u64>) {
         self.armed_ns = event_ns;
     }
 
-    /// Whether the next event comes before the timer. Returns true once for an event, since the owner then
-    /// sets its timer.
+    /// Whether the next event comes before the owner's timer. If it does, the engine assumes that the owner
+    /// now sets its timer to the event.
     pub(crate) fn rearm_if_nearer(&mut self) -> bool {
         let Some(event_ns) = self.next_event_ns() else { return false };
         let is_nearer = self.armed_ns.is_none_or(|armed_ns| event_ns < armed_ns);
@@ -226,7 +227,7 @@ impl Core {
         self.replan(now_ns);
     }
 
-    /// Refuses a request that cannot be taken.
+    /// Returns an error if the request cannot be admitted.
     fn refuse(&mut self, admission: &Admission) -> Result<(), SimError> {
         let server = self.config.name.clone();
         match self.life {
@@ -247,13 +248,14 @@ impl Core {
         Ok(())
     }
 
-    /// Tokens that a sequence has at the last step boundary.
+    /// Number of tokens that a sequence had at the last step boundary.
     fn tokens_of(&self, number: u64, sequence: &Sequence) -> u32 {
         let decoded = self.batch.decoded(number).unwrap_or(0);
         sequence.tokens_joined + u32::try_from(decoded).unwrap_or(u32::MAX)
     }
 
-    /// Takes a sequence off the engine, whatever its status, and frees its blocks.
+    /// Takes a sequence of any status off the engine and frees its blocks. Returns it and its number of
+    /// tokens.
     fn take_out(&mut self, number: u64) -> Option<(Sequence, u32)> {
         let sequence = self.sequences.remove(&number)?;
         let tokens = self.tokens_of(number, &sequence);
@@ -287,7 +289,7 @@ impl Core {
         kv_tokens.div_ceil(u64::from(self.config.block_tokens)) - sequence.chain.len() as u64
     }
 
-    /// Ends one sequence, and its request with the last of them.
+    /// Ends a sequence. If it is the last one of its request, answers the request.
     fn end_sequence(&mut self, number: u64, finish_reason: FinishReason) {
         let streams = self.streaming.contains(&number);
         let Some((mut sequence, tokens)) = self.take_out(number) else { return };
@@ -332,7 +334,7 @@ impl Core {
                 spoil: request.spoil,
             })
         };
-        // Sending fails if the caller has gone; it is then about to cancel.
+        // Sending fails if the caller has gone. The caller then cancels the request.
         let _ = request.reply.send(outcome);
         self.notice_drained();
     }
@@ -349,7 +351,7 @@ impl Core {
             self.take_out(sequence);
         }
         let request = self.requests.remove(&number)?;
-        // Samples that had ended before were counted when they did.
+        // Samples that ended earlier have already been counted.
         self.numbers_by_id.remove(&(Arc::clone(&request.request_id), number));
         self.notice_drained();
         Some(request)
@@ -360,8 +362,8 @@ impl Core {
         number..number + samples
     }
 
-    /// Sends the tokens that a stream has not got yet. If the channel is full, they go with the next chunk or
-    /// the response.
+    /// Sends the tokens that have not been sent to the request's stream yet. If the channel is full, they are
+    /// sent with the next chunk or the response.
     fn send_chunk(&self, sequence: &mut Sequence, tokens: u32) {
         let Some(request) = self.requests.get(&sequence.request) else { return };
         let Some(stream) = &request.stream else { return };

@@ -3,8 +3,7 @@
 use super::{Activity, Core, Life, NS_PER_MS, Status};
 use crate::invariants;
 
-/// Number of events between two checks of the invariants in debug builds. A check is a pass over all
-/// sequences.
+/// Number of events between two checks of the invariants in debug builds. A check visits all sequences.
 const CENSUS_EVERY: u64 = 64;
 
 impl Core {
@@ -30,7 +29,7 @@ impl Core {
         }
     }
 
-    /// Time of the next event if no call comes before it; `None` if there is none.
+    /// The time of the next event, unless a call changes it. `None` if no event is due.
     pub(crate) fn next_event_ns(&self) -> Option<u64> {
         if let Life::EngineDead { gone_at_ns } = self.life {
             return Some(gone_at_ns);
@@ -42,8 +41,8 @@ impl Core {
         Some(if self.streaming.is_empty() { step_end_ns } else { step_end_ns.min(self.flush_at_ns) })
     }
 
-    /// Advances, and then counts the whole steps of the run in progress, so that all counts are as of
-    /// `now_ns`.
+    /// Advances the engine, and then counts the steps of the present run that have ended. All counts are then
+    /// those of `now_ns`.
     pub(super) fn settle(&mut self, now_ns: u64) {
         self.advance(now_ns);
         if self.frozen_since_ns.is_some() {
@@ -51,7 +50,7 @@ impl Core {
         }
         let Activity::Run { steps } = self.activity else { return };
         let done = self.steps_by(now_ns, steps);
-        // The end of the last step is an event, which `advance` has processed.
+        // The end of the run's last step is an event, which only `advance` processes.
         let done = done.min(steps - 1);
         if done == 0 {
             return;
@@ -61,8 +60,8 @@ impl Core {
         self.activity = Activity::Run { steps: steps - done };
     }
 
-    /// Makes a new plan after a call has changed the batch, the queues or the costs. The caller has called
-    /// `settle` before.
+    /// Adapts the present activity after a call has changed the batch, the queues or the costs. The caller
+    /// must have called `settle`.
     pub(super) fn replan(&mut self, now_ns: u64) {
         if self.frozen_since_ns.is_some() {
             return;
@@ -70,7 +69,7 @@ impl Core {
         match self.activity {
             Activity::Mixed { .. } => {}
             Activity::Run { .. } if !self.batch.is_empty() => {
-                // Free places are filled when the step in progress ends.
+                // Free places are filled at the end of the present step.
                 let limit = if self.waiting.is_empty() { u64::MAX } else { 1 };
                 self.activity = Activity::Run { steps: self.run_length(limit) };
             }
@@ -82,7 +81,7 @@ impl Core {
         self.advance(now_ns);
     }
 
-    /// Schedules an arrival: at once if the engine is idle, else at the end of the step in progress.
+    /// Schedules a new request: at once if the engine is idle, else at the end of the present step.
     pub(super) fn notice_arrival(&mut self, now_ns: u64) {
         if self.frozen_since_ns.is_some() {
             return;
@@ -102,8 +101,8 @@ impl Core {
     /// Decides the next activity, at a boundary between two steps.
     pub(super) fn schedule(&mut self) {
         let preempted = self.preempt_for_next_step();
-        // As in vLLM: a sequence that was just preempted must not be admitted again with the blocks that it
-        // has freed.
+        // As in vLLM, nothing is admitted after a preemption. Otherwise the preempted sequence could get back
+        // the blocks that it has just freed.
         let prefill_tokens = if preempted { 0 } else { self.admit() };
         self.activity = if !self.prefilling.is_empty() {
             let step_ns = self.cost.step_ns(self.batch.len(), self.batch.kv_tokens(), prefill_tokens);
@@ -116,14 +115,14 @@ impl Core {
         };
     }
 
-    /// Puts a running sequence back into the queue. All its tokens will be computed again.
+    /// Puts a running sequence back into the queue. The engine will compute all its tokens again.
     pub(super) fn preempt(&mut self, number: u64) {
         let Some(mut sequence) = self.sequences.remove(&number) else { return };
         sequence.tokens_joined = self.tokens_of(number, &sequence);
         self.leave_batch(number, &sequence);
         sequence.status = Status::Waiting;
         self.sequences.insert(number, sequence);
-        // The queue is in order of arrival, so that the sequence stands before all that have never run.
+        // The queue is in order of arrival, so this puts the sequence before all later ones.
         self.waiting.insert(number);
         self.stats.preemptions_total += 1;
     }
@@ -160,7 +159,7 @@ impl Core {
         self.decode(1);
         for number in std::mem::take(&mut self.prefilling) {
             let Some(sequence) = self.sequences.get_mut(&number) else { continue };
-            // The last position of the prompt yields the first token.
+            // The computation of the last prompt token yields the next token of the sample.
             sequence.tokens_joined += 1;
             sequence.status = Status::Running;
             let kv_tokens = u64::from(sequence.prompt_tokens) + u64::from(sequence.tokens_joined);
@@ -202,8 +201,8 @@ impl Core {
         preempted
     }
 
-    /// Moves sequences from the head of the queue into the next step while places, tokens and blocks last.
-    /// Returns the number of prompt tokens that the step computes.
+    /// Moves sequences from the head of the queue into the next step, as long as there are places, tokens and
+    /// blocks for them. Returns the number of tokens that the step prefills.
     fn admit(&mut self) -> u64 {
         let budget = u64::from(self.config.max_num_batched_tokens);
         let places = u64::from(self.config.max_num_seqs);
@@ -214,7 +213,7 @@ impl Core {
             let Some(sequence) = self.sequences.get(&number) else { break };
             let block_tokens = u64::from(self.config.block_tokens);
             let length = u64::from(sequence.prompt_tokens) + u64::from(sequence.tokens_joined);
-            // The last token is always computed, since its output is the next token.
+            // The last token is always computed, since its output is the sample's next token.
             let cached_blocks = self.kv.hits(&sequence.chain).min(length.saturating_sub(1) / block_tokens);
             let uncached = length - cached_blocks * block_tokens;
             if prefill_tokens + uncached > budget && !self.prefilling.is_empty() {

@@ -9,7 +9,7 @@ use super::{Admission, Core, block_chain};
 use crate::workload::{Plan, PlanRequest, Workload};
 use crate::{Fault, NoAnswers, ServerConfig, WorkloadConfig, invariants};
 
-/// One thing that happens to an engine.
+/// One action of a random test: a call of the engine, or time that passes.
 #[derive(Debug, Clone)]
 enum Action {
     Submit { prompt: u32, samples: u32, tokens: u32 },
@@ -42,7 +42,7 @@ fn actions() -> impl Strategy<Value = Action> {
     ]
 }
 
-/// So small that samples queue, prefixes are evicted and sequences preempted.
+/// A server that is so small that samples queue, prefixes are evicted and sequences are preempted.
 fn tight() -> ServerConfig {
     ServerConfig {
         max_num_seqs: 5,
@@ -130,13 +130,13 @@ proptest! {
         }
         driver.core.heal(driver.now_ns);
         driver.core.resume(driver.now_ns);
-        // More than all of it takes one sequence at a time.
+        // All requests end within this time, even if samples run one after the other.
         driver.now_ns += 3_600_000_000_000;
         driver.core.advance(driver.now_ns);
         let census = driver.core.census();
         prop_assert_eq!((census.running, census.queued, census.blocks_used), (0, 0, 0));
         for (number, samples, tokens, mut outcome) in driver.submitted {
-            // A sender that was dropped is a request that was cancelled.
+            // The sender was dropped if the request was cancelled.
             let Ok(Ok(completion)) = outcome.try_recv() else { continue };
             prop_assert_eq!(completion.endings.len(), samples as usize, "request {}", number);
             for ending in completion.endings {

@@ -22,7 +22,7 @@ pub(crate) struct Message {
     content: Option<Content>,
 }
 
-/// A text, or a list of parts of which only those with text count.
+/// A text, or a list of parts. Parts without text are ignored.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
 enum Content {
@@ -56,7 +56,8 @@ struct ChatDialect {
     prompt_ids: Arc<[u32]>,
 }
 
-/// The prompt of a conversation, up to the beginning of the assistant's turn.
+/// The prompt of a conversation. With `add_generation_prompt` it ends in the beginning of the assistant's
+/// turn.
 pub(crate) fn render(messages: &[Message], add_generation_prompt: bool) -> String {
     let mut text = String::new();
     for message in messages {

@@ -1,5 +1,4 @@
-//! The parts that the three dialects of generation share: running the prompts of one HTTP request, and its
-//! usage.
+//! The parts that the three dialects share: running the prompts of one HTTP request, and writing its usage.
 
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use super::params::Sampling;
 use crate::request::{SimChunk, SimResponse};
 use crate::{SimError, SimServer};
 
-/// Chunks that wait between the engine and one socket.
+/// Maximum number of chunks that wait between the engine and one socket.
 const CHUNKS_MAX: usize = 256;
 
 /// The engine's part of one HTTP request.
@@ -23,7 +22,8 @@ pub(crate) struct Job {
     pub(crate) samples: u32,
 }
 
-/// Prepares a job that runs every prompt under an engine id of its own. Dropping the job cancels all of them.
+/// Prepares a job that runs every prompt as a request with an id of its own. Dropping the job cancels all of
+/// these requests.
 pub(crate) fn prepare(
     face: &Face,
     prompts: Vec<(Arc<str>, Arc<[u32]>)>,
@@ -47,7 +47,7 @@ pub(crate) fn prepare(
     Job { future: future.boxed(), chunks, request_ids, samples: sampling.samples() }
 }
 
-/// The usage object of a whole answer.
+/// Writes the usage object of an answer in one piece.
 pub(crate) fn put_usage(buffer: &mut Vec<u8>, responses: &[SimResponse], created_cache_tokens: &str) {
     let prompt: u64 = responses.iter().map(|response| u64::from(response.prompt_tokens)).sum();
     let cached: u64 = responses.iter().map(|response| u64::from(response.cached_tokens)).sum();
@@ -61,7 +61,7 @@ pub(crate) fn put_usage(buffer: &mut Vec<u8>, responses: &[SimResponse], created
     );
 }
 
-/// Tokens of all choices.
+/// Number of tokens of all choices.
 pub(crate) fn completion_tokens(responses: &[SimResponse]) -> u64 {
     responses.iter().flat_map(|response| &response.choices).map(|choice| choice.token_ids.len() as u64).sum()
 }

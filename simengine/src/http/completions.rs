@@ -1,4 +1,4 @@
-//! `/v1/completions`: text, ids, or lists of either.
+//! `/v1/completions`. A prompt is a text or a list of token ids, and a request may have a list of prompts.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use super::params::{Sampling, StreamOptions, check_logprobs, check_model, parse}
 use super::reply::{Handled, Refusal};
 use crate::request::{FinishReason, SimChoice, SimResponse};
 
-/// The fingerprint in every answer. The real server's names its build, and this one names the simulation.
+/// The fingerprint in every answer. It names the simulation; that of a real server names its build.
 pub(crate) const FINGERPRINT: &str = "rolldock-simengine";
 
-/// Maximum number of prompts of one request.
+/// Maximum number of prompts in one request.
 const PROMPTS_MAX: usize = 1_024;
 
-/// The ids of every prompt of a request.
+/// The token ids of every prompt of a request.
 type Prompts = Vec<Arc<[u32]>>;
 
 #[derive(Debug, Deserialize)]
@@ -80,12 +80,13 @@ pub(crate) async fn handle(face: &Arc<Face>, header_id: Option<String>, body: &[
     answer(face, job, sampling, dialect, streams).await
 }
 
-/// Refuses prompts and limits that exceed the model's length together, as vLLM does in the OpenAI dialects.
+/// Refuses a request whose prompt and token limit together exceed the model's length, as vLLM does in the
+/// OpenAI dialects.
 pub(crate) fn check_room(face: &Face, prompt_ids: &[u32], sampling: &Sampling) -> Result<(), Refusal> {
     let longest = u64::from(face.server.config().max_model_len);
     let prompt = prompt_ids.len() as u64;
     let asked = sampling.max_tokens.or(sampling.max_completion_tokens).map_or(0, u64::from);
-    // The engine's rules have messages of their own for the other cases.
+    // The engine's rules refuse the other cases with messages of their own.
     if prompt >= longest || asked > longest || prompt + asked <= longest {
         return Ok(());
     }

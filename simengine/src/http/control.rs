@@ -1,4 +1,5 @@
-//! The endpoints that do not generate: identity, tokenizing, and those of vLLM's development mode.
+//! The endpoints that do not generate: health, version, models, metrics, tokenizing, aborts, and the
+//! endpoints of vLLM's development mode.
 
 use hyper::{Response, StatusCode};
 use serde::Deserialize;
@@ -15,7 +16,7 @@ const VLLM_VERSION: &str = "0.32.0";
 
 type Answer = Result<Response<Body>, Refusal>;
 
-/// `/health`: empty, 503 when the engine is dead.
+/// `/health`: answers without a body. The status is 503 when the engine is dead.
 pub(crate) fn health(face: &Face) -> Response<Body> {
     let mut response = empty_response();
     if face.server.phase() != Phase::Serving {
@@ -69,7 +70,7 @@ struct TokenizeParams {
     return_token_strs: Option<bool>,
 }
 
-/// `/tokenize`, of a prompt or a conversation.
+/// `/tokenize`: the token ids of a prompt or a conversation.
 pub(crate) fn tokenize(face: &Face, body: &[u8]) -> Answer {
     let params: TokenizeParams = parse(body)?;
     check_model(face, params.model.as_deref())?;
@@ -107,7 +108,7 @@ struct AbortParams {
     request_ids: Option<Vec<String>>,
 }
 
-/// `/abort_requests`: aborts these ids, or all requests. Unknown ids count as aborted.
+/// `/abort_requests`: aborts the given ids, or all requests if none are given. Unknown ids count as aborted.
 pub(crate) fn abort(face: &Face, body: &[u8]) -> Answer {
     let aborted = abort_ids(face, body)?;
     Ok(ok(&json!({ "status": "aborted", "aborted": aborted })))
@@ -131,7 +132,7 @@ fn abort_ids(face: &Face, body: &[u8]) -> Result<usize, Refusal> {
     })
 }
 
-/// `/pause?mode=`. Cancel-safe: the pause stands if the client goes.
+/// `/pause?mode=`. Cancel-safe: the engine stays paused if the client goes away.
 pub(crate) async fn pause(face: &Face, query: &str) -> Answer {
     face.server.pause(mode(query)?).await;
     Ok(ok(&json!({ "status": "paused" })))
@@ -148,7 +149,7 @@ pub(crate) fn is_paused(face: &Face) -> Response<Body> {
     ok(&json!({ "is_paused": face.server.is_paused() }))
 }
 
-/// `/sleep?level=&mode=`. Cancel-safe: the sleep stands if the client goes.
+/// `/sleep?level=&mode=`. Cancel-safe: the engine stays asleep if the client goes away.
 pub(crate) async fn sleep(face: &Face, query: &str) -> Answer {
     let level = match value_of(query, "level") {
         None => 1,
@@ -222,7 +223,7 @@ fn mode(query: &str) -> Result<PauseMode, Refusal> {
     }
 }
 
-/// The value of a key in a query. Escapes are not decoded, since these endpoints have none.
+/// The value of a key in a query. Escapes are not decoded, since no valid value has any.
 fn value_of<'a>(query: &'a str, key: &str) -> Option<&'a str> {
     let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     pairs.find(|(name, _)| *name == key).map(|(_, value)| value)

@@ -1,24 +1,24 @@
-//! The trait of the three dialects: how the tokens of a response are written as JSON.
+//! The trait of the three dialects, which write the tokens of a response as JSON.
 
 use super::Face;
 use super::json::put;
 use super::params::Sampling;
 use crate::request::{SimChoice, SimResponse};
 
-/// A run of tokens of one choice.
+/// Consecutive tokens of one choice.
 pub(crate) struct Piece<'a> {
     /// The choice's index in the answer.
     pub(crate) index: u32,
     pub(crate) token_ids: &'a [u32],
     pub(crate) logprobs: &'a [f32],
-    /// The choice, if these are its last tokens.
+    /// The choice, if these tokens are its last ones.
     pub(crate) finish: Option<&'a SimChoice>,
     pub(crate) stop: Option<&'a str>,
-    /// Whether these are its first tokens.
+    /// Whether these tokens are the choice's first ones.
     pub(crate) is_first: bool,
-    /// Bytes of text before these tokens.
+    /// Number of bytes of text before these tokens.
     pub(crate) text_offset: usize,
-    /// Tokens up to the end of these.
+    /// Number of the choice's tokens up to the end of these.
     pub(crate) tokens_so_far: usize,
 }
 
@@ -37,7 +37,7 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// Writes the values of `finish_reason` and `stop_reason`, with the latter's key between them.
+    /// Writes the value of `finish_reason`, then the key and the value of `stop_reason`.
     pub(crate) fn put_finish(&self, buffer: &mut Vec<u8>) {
         match self.finish {
             None => put!(buffer, "null,\"stop_reason\":null"),
@@ -58,17 +58,17 @@ pub(crate) trait Dialect: Send {
     /// Returns the JSON of an answer in one piece.
     fn whole(&self, face: &Face, sampling: &Sampling, responses: &[SimResponse]) -> Vec<u8>;
 
-    /// Whether a NaN among the log-probabilities makes an answer an error, as in vLLM's JSON encoder.
+    /// Whether an answer with NaN as a log-probability is an error, as it is for vLLM's JSON encoder.
     fn refuses_nan(&self) -> bool;
 
     /// Writes the JSON of one event of a stream.
     fn put_piece(&self, buffer: &mut Vec<u8>, face: &Face, piece: &Piece<'_>);
 
-    /// Writes the first event of a choice, if the dialect has one; says whether it has.
+    /// Writes the first event of a choice. Returns false if the dialect has no such event.
     fn put_opening(&self, _buffer: &mut Vec<u8>, _face: &Face, _index: u32) -> bool {
         false
     }
 
-    /// Writes the JSON of the closing usage event; false if the request did not ask for it.
+    /// Writes the JSON of the event with the usage. Returns false if the request did not ask for it.
     fn put_usage(&self, buffer: &mut Vec<u8>, face: &Face, usage: &str) -> bool;
 }

@@ -1,10 +1,11 @@
-//! `/metrics` in Prometheus text, under vLLM's names and labels.
+//! Writes `/metrics` as Prometheus text, with vLLM's names and labels.
 
 use std::fmt::Write;
 
 use crate::stats::{Histogram, LATENCY_BOUNDS_S, SimStats};
 
-/// Renders one reading. Metrics of vLLM that the simulation does not have are left out.
+/// Renders one reading of the statistics. The text lacks those metrics of vLLM that the simulation does not
+/// have.
 pub(crate) fn render(model: &str, stats: &SimStats) -> String {
     let mut page = Page { text: String::with_capacity(8 * 1024), model: escape(model) };
     page.gauges(stats);

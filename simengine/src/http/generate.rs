@@ -1,4 +1,4 @@
-//! `/inference/v1/generate`: token ids in, token ids out, with the weight version of every token.
+//! `/inference/v1/generate`: takes and returns token ids, with the weight version of every token.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ struct GenerateParams {
     output_mode: Option<String>,
 }
 
-/// The one key of the sampling parameters that the dialects write differently.
+/// The only key of the sampling parameters that is not the same in all dialects.
 #[derive(Debug, Deserialize)]
 struct LogprobsParams {
     sampling_params: LogprobsCount,
@@ -63,7 +63,7 @@ pub(crate) async fn handle(face: &Arc<Face>, header_id: Option<String>, body: &[
     let id = format!("generate-tokens-{suffix}");
     let prompt_ids: Arc<[u32]> = params.token_ids.into();
     let mut sampling = params.sampling_params;
-    // This endpoint lowers a limit that does not fit, while the other dialects refuse it.
+    // This endpoint lowers a limit that is too large. The other dialects refuse such a limit.
     let longest = face.server.config().max_model_len;
     sampling.max_tokens = sampling.max_tokens.map(|asked| asked.min(longest));
     let streams = params.stream.unwrap_or(false);
@@ -135,7 +135,7 @@ impl TokenDialect {
     }
 }
 
-/// Writes the sampled token a second time in `top_logprobs`, as the real server does.
+/// Writes the log-probabilities of tokens. As on the real server, `top_logprobs` repeats the sampled token.
 fn put_token_logprobs(buffer: &mut Vec<u8>, piece: &Piece<'_>) {
     put!(buffer, "{{\"content\":[");
     let mut entry = Vec::with_capacity(64);

@@ -11,8 +11,8 @@ use super::params::Sampling;
 use super::reply::{Handled, Refusal, bytes_response, engine_error};
 use super::stream::stream_response;
 
-/// Runs a job and answers its request. Cancel-safe: when the future or the body that it returns is dropped,
-/// the engine drops the request.
+/// Runs a job and answers its request. Cancel-safe: when the future or the returned body is dropped, the
+/// engine drops the request.
 pub(crate) async fn answer<D: Dialect + 'static>(
     face: &Arc<Face>,
     job: Job,

@@ -1,5 +1,5 @@
-//! JSON that is written piece by piece into a byte buffer. A long response has tens of thousands of numbers,
-//! and building a tree of them would cost more than the simulation.
+//! Writes JSON piece by piece into a byte buffer. A long response has tens of thousands of numbers. Building
+//! a tree of them would cost more than the simulation.
 
 /// Writes formatted text. Writing to a `Vec` does not fail.
 macro_rules! put {
@@ -10,13 +10,14 @@ macro_rules! put {
 }
 pub(crate) use put;
 
-/// A JSON string, quoted and escaped.
+/// Writes a JSON string, quoted and escaped.
 pub(crate) fn put_string(buffer: &mut Vec<u8>, text: &str) {
     // Serialising a string and writing to a `Vec` do not fail.
     let _ = serde_json::to_writer(buffer, text);
 }
 
-/// A JSON number, as Python prints the f64 of an f32. A value that is not finite becomes vLLM's marker.
+/// Writes a JSON number with the digits that Python prints for the value as a 64-bit float. A value that is
+/// not finite becomes vLLM's marker -9999.0.
 pub(crate) fn put_logprob(buffer: &mut Vec<u8>, logprob: f32) {
     if logprob.is_finite() {
         put!(buffer, "{:?}", f64::from(logprob));
@@ -25,12 +26,12 @@ pub(crate) fn put_logprob(buffer: &mut Vec<u8>, logprob: f32) {
     }
 }
 
-/// A JSON list of ids.
+/// Writes a JSON list of ids.
 pub(crate) fn put_ids(buffer: &mut Vec<u8>, ids: &[u32]) {
     put_list(buffer, ids, |list, id| put!(list, "{id}"));
 }
 
-/// A JSON list.
+/// Writes a JSON list.
 pub(crate) fn put_list<T>(buffer: &mut Vec<u8>, items: &[T], mut put_item: impl FnMut(&mut Vec<u8>, &T)) {
     buffer.push(b'[');
     for (place, item) in items.iter().enumerate() {

@@ -1,18 +1,18 @@
 //! The server over HTTP/1.1, with vLLM's endpoints, statuses, bodies and quirks.
 //!
-//! The server behaves like the real one at the socket, too: it closes an idle connection after
-//! [`KEEP_ALIVE_S`], drops the requests of a client that goes away, refuses connections when it is dead or
-//! terminated, and performs an injected reset as a TCP reset. Bodies with tokens are written straight into a
-//! byte buffer.
+//! The server also behaves like the real one at the socket. It closes an idle connection after
+//! [`KEEP_ALIVE_S`], drops the requests of a client that goes away, and refuses connections when it is dead
+//! or terminated. An injected reset is a TCP reset. Bodies with tokens are written directly into a byte
+//! buffer.
 //!
-//! The protocol cannot mark that a prompt ends in earlier tokens of a sample that was cut off. The server
-//! recognises such a sample by its first dozen tokens and continues it exactly where it was cut, whichever
-//! server began it. It does not recognise a sample that was cut within these tokens, or that is requested
-//! together with others.
+//! When a sample has been cut off, a client sends its tokens at the end of a prompt, which the protocol
+//! cannot mark. The server recognises such a sample by its first dozen tokens and continues it exactly where
+//! it was cut, even if another server began it. The server does not recognise a sample that was cut within
+//! these tokens, or that is requested together with others.
 //!
 //! # Deliberately absent
-//! TLS, HTTP/2, the endpoints of tasks other than generation, and vLLM's checks of sampling parameters that
-//! trainers do not get wrong.
+//! TLS, HTTP/2, endpoints for tasks other than generation, and those of vLLM's checks of sampling parameters
+//! that trainers do not fail.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -50,12 +50,12 @@ mod stream;
 /// Idle time in seconds after which a connection is closed: uvicorn's default under vLLM.
 pub const KEEP_ALIVE_S: u64 = 5;
 
-/// Pause before listening again after a failure to accept or to bind.
+/// Pause in ms before the next attempt after a failure to accept or to bind.
 const RETRY_MS: u64 = 50;
 
 pub(crate) type Body = UnsyncBoxBody<Bytes, reply::Reset>;
 
-/// What the handlers of a server share.
+/// The state that the handlers of a server share.
 pub(crate) struct Face {
     pub(crate) server: SimServer,
     pub(crate) codec: Arc<dyn Codec>,
@@ -65,7 +65,7 @@ pub(crate) struct Face {
 }
 
 impl Face {
-    /// The wall clock, counted on from `started_unix_s`.
+    /// The present time in seconds since 1970, computed from `started_unix_s`.
     pub(crate) fn unix_s(&self) -> u64 {
         self.started_unix_s + self.started.elapsed().as_secs()
     }
@@ -77,10 +77,10 @@ impl Face {
     }
 }
 
-/// Serves `server` at `listener` until `cancel`; returns the address at once.
+/// Starts to serve `server` at `listener` until `cancel`, and returns the address at once.
 ///
-/// `started_unix_s` is the wall clock now, for the `created` fields. While the simulated process is dead the
-/// listener is closed; it is bound again at the same address when the server is healed.
+/// `started_unix_s` is the present time in seconds since 1970, for the `created` fields. While the simulated
+/// process is gone, the listener is closed. When the server is healed, the same address is bound again.
 ///
 /// # Errors
 /// [`SimError::Listen`] if the listener has no address.
@@ -102,7 +102,7 @@ pub fn serve(
     Ok(addr)
 }
 
-/// Accepts while the simulated process lives.
+/// Accepts connections while the simulated process exists.
 async fn listen(
     face: Arc<Face>,
     first: TcpListener,
@@ -135,7 +135,7 @@ async fn listen(
                 Ok((stream, _)) => {
                     tasks::spawn(&tracker, "simulated connection", converse(Arc::clone(&face), stream, cancel.clone()));
                 }
-                // As a rule descriptors have run out, and other connections have to close first.
+                // Usually file descriptors have run out, and other connections have to close first.
                 Err(_) => tokio::time::sleep(Duration::from_millis(RETRY_MS)).await,
             },
         }
@@ -153,7 +153,7 @@ async fn converse(face: Arc<Face>, stream: TcpStream, cancel: CancellationToken)
     });
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        // Counts from the end of one answer to the head of the next request, so that it is also the
+        // This time runs from the end of one answer to the head of the next request, so it also limits the
         // keep-alive.
         .header_read_timeout(Duration::from_secs(KEEP_ALIVE_S))
         .serve_connection(TokioIo::new(stream), service);
@@ -162,7 +162,7 @@ async fn converse(face: Arc<Face>, stream: TcpStream, cancel: CancellationToken)
         () = cancel.cancelled() => return,
         ended = &mut connection => ended,
     };
-    // A handler that gives its connection up wants the client to see a reset and not an end of file.
+    // A handler failed on purpose: the client has to get a reset and not an end of file.
     if ended.is_err_and(|error| error.is_user()) {
         let socket = connection.into_parts().io.into_inner();
         let _ = socket.set_zero_linger();

@@ -53,7 +53,7 @@ impl Sampling {
         self.n.unwrap_or(1)
     }
 
-    /// Rules that the engine does not check because it does not sample.
+    /// Checks the rules that the engine does not check, because it does not sample.
     pub(crate) fn check(&self) -> Result<(), Refusal> {
         if let Some(temperature) = self.temperature
             && temperature < 0.0
@@ -83,7 +83,8 @@ impl Sampling {
         }
     }
 
-    /// The text of a response, without the stop string that ended it, and that string.
+    /// Cuts the text of a response before its first stop string, or after it if the request wants to keep the
+    /// stop string. Returns the text and this stop string.
     pub(crate) fn cut<'a>(&'a self, mut text: String) -> (String, Option<&'a str>) {
         let first = |stop: &'a String| text.find(stop.as_str()).map(|place| (place, stop.as_str()));
         let Some((place, stop)) = self.stops().iter().filter_map(first).min() else { return (text, None) };
@@ -106,7 +107,7 @@ impl Sampling {
             n: self.samples(),
             max_tokens: self.max_tokens.or(self.max_completion_tokens),
             min_tokens: self.min_tokens.unwrap_or(0),
-            // The bits of a negative seed are taken as an unsigned number.
+            // A negative seed becomes the unsigned number with the same bits.
             seed: self.seed.map(i64::cast_unsigned),
             stop_token_ids: self.stop_token_ids.clone().unwrap_or_default(),
             stop_scan: self.stop_scan(face),
@@ -131,8 +132,8 @@ impl Sampling {
             if !has_stop(tokens.len()) {
                 return None;
             }
-            // A stop string stays when tokens are added, so that the first length that has one can be found
-            // by bisection.
+            // A text that has a stop string keeps it when tokens are added. The smallest number of tokens
+            // with a stop string can therefore be found by bisection.
             let (mut without, mut with) = (0, tokens.len());
             while with - without > 1 {
                 let middle = without + (with - without) / 2;
@@ -143,7 +144,7 @@ impl Sampling {
     }
 }
 
-/// Reads a JSON body; fails with vLLM's message.
+/// Reads a JSON body. Errors have vLLM's messages.
 pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
     serde_json::from_slice(body).map_err(|error| {
         use serde_json::error::Category;
@@ -160,7 +161,7 @@ pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
     })
 }
 
-/// Checks a number of alternatives per token.
+/// Checks the number of alternatives per token that a request asks for.
 pub(crate) fn check_logprobs(face: &Face, logprobs: Option<i64>) -> Result<(), Refusal> {
     let Some(asked) = logprobs else { return Ok(()) };
     // -1 asks for the whole vocabulary.

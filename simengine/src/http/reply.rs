@@ -1,4 +1,4 @@
-//! Answers without tokens: statuses, error bodies, small JSON.
+//! Answers without tokens: empty ones, errors and small JSON.
 
 use std::convert::Infallible;
 
@@ -13,7 +13,7 @@ use crate::SimError;
 /// The result of a handler: an answer, or a connection that has to be reset.
 pub(crate) type Handled = Result<Response<Body>, Reset>;
 
-/// The connection has to be reset.
+/// The error of a handler whose connection has to be reset.
 #[derive(Debug, thiserror::Error)]
 #[error("the connection has to be reset")]
 pub(crate) struct Reset;
@@ -28,12 +28,13 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// The request breaks a rule of the engine.
+    /// A refusal because the request breaks a rule of the engine.
     pub(crate) fn bad_request(param: Option<&str>, message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "BadRequestError", param, message)
     }
 
-    /// The web framework did not understand the request: status 400, as for a broken rule, with another type.
+    /// A refusal because the web framework did not understand the request. As for a broken rule, the status
+    /// is 400, but the error's type differs.
     pub(crate) fn unreadable(param: Option<&str>, message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "Bad Request", param, message)
     }
@@ -47,7 +48,7 @@ impl Refusal {
         Self { status, kind, param: param.map(str::to_owned), message: message.into() }
     }
 
-    /// The answer.
+    /// The refusal as an HTTP answer.
     pub(crate) fn response(self) -> Response<Body> {
         let error = json!({
             "message": self.message,
@@ -107,7 +108,7 @@ pub(crate) fn bytes_response(
     response
 }
 
-/// 200 without a body.
+/// An answer with status 200 and an empty body.
 pub(crate) fn empty_response() -> Response<Body> {
     Response::new(full(Vec::new()))
 }

@@ -1,4 +1,4 @@
-//! From a request to its handler, with the checks of the web framework: paths, methods, keys, ids.
+//! Finds the handler of a request, and makes the checks of the web framework: paths, methods, keys, ids.
 
 use std::sync::Arc;
 
@@ -43,10 +43,10 @@ const ROUTES: [(&str, Method); 25] = [
     ("/is_scaling_elastic_ep", Method::POST),
 ];
 
-/// Answers one request, or has its connection reset.
+/// Answers one request. An error means that the connection has to be reset.
 ///
-/// Cancel-safe: when the future is dropped, as happens when the client goes away, the engine drops the
-/// request.
+/// Cancel-safe: when the future is dropped, for example because the client has gone away, the engine drops
+/// the request.
 pub(crate) async fn respond(face: &Arc<Face>, request: Request<Incoming>) -> Result<Response<Body>, Reset> {
     if face.server.phase() == Phase::Gone {
         return Err(Reset);
@@ -132,12 +132,13 @@ async fn call_other(face: &Face, path: &str, query: &str, body: &Bytes) -> Resul
         "/is_scaling_elastic_ep" => {
             Ok(json_response(StatusCode::OK, &json!({ "is_scaling_elastic_ep": false })))
         }
-        // Resets of caches that only multi-modal models have.
+        // The remaining endpoints reset caches that only multi-modal models have.
         _ => Ok(super::reply::empty_response()),
     }
 }
 
-/// Keys guard the API only: health, metrics and the development endpoints are open, as in vLLM.
+/// Whether a request may be answered. As in vLLM, only calls below `/v1` and `/inference` need the key.
+/// Health, metrics and the development endpoints do not.
 fn is_authorised(face: &Face, path: &str, headers: &HeaderMap) -> bool {
     let Some(key) = &face.server.config().api_key else { return true };
     if !path.starts_with("/v1") && !path.starts_with("/inference") {

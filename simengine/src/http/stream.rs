@@ -1,7 +1,7 @@
-//! Server-sent events: one per token, as the real server sends them while it keeps up with its engine.
+//! Server-sent events. There is one event per token, as on a real server that keeps up with its engine.
 //!
-//! The last token of each choice is kept back until further tokens come or the choice has ended, because only
-//! the last event has the reason of the end.
+//! The latest token of each choice is kept back until further tokens come or the choice has ended, because
+//! only the last event of a choice contains the finish reason.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::reply::{Handled, Reset, engine_error};
 use super::{Body, Face};
 use crate::request::{SimChoice, SimChunk, SimResponse};
 
-/// What a stream has sent of one choice.
+/// The part of one choice that a stream has sent.
 #[derive(Debug, Clone, Default)]
 struct SentSoFar {
     sent: usize,
@@ -37,9 +37,9 @@ struct Streaming {
     ready: VecDeque<Bytes>,
 }
 
-/// Starts the job. An error before the first token is an ordinary answer.
+/// Starts the job and answers with a stream. If the job fails at once, answers with an ordinary error.
 ///
-/// Cancel-safe: when the future or the body that it returns is dropped, the engine drops the request.
+/// Cancel-safe: when the future or the returned body is dropped, the engine drops the request.
 pub(crate) async fn stream_response(
     face: Arc<Face>,
     mut job: Job,
@@ -71,7 +71,7 @@ pub(crate) async fn stream_response(
 }
 
 impl Streaming {
-    /// The next bytes; `None` at the end. Not cancel-safe: a call that was dropped may have lost events.
+    /// The next bytes; `None` at the end. Not cancel-safe: if the future is dropped, events may be lost.
     async fn next(&mut self) -> Option<Result<Bytes, Reset>> {
         if !self.opened {
             self.opened = true;
@@ -99,7 +99,7 @@ impl Streaming {
                     let events = self.ending(&responses);
                     self.ready.push_back(events.into());
                 }
-                // The status of a stream has been sent already, so that the connection is reset.
+                // The status of a stream has already been sent, so the connection is reset.
                 Err(_) => return Some(Err(Reset)),
             }
         }
@@ -207,7 +207,7 @@ fn put_event(buffer: &mut Vec<u8>, event: &[u8]) {
     buffer.extend_from_slice(b"\n\n");
 }
 
-/// The usage object of a stream, which is shorter than that of a whole answer.
+/// The usage object of a stream. It has fewer keys than that of an answer in one piece.
 fn usage(responses: &[SimResponse]) -> String {
     let prompt: u64 = responses.iter().map(|response| u64::from(response.prompt_tokens)).sum();
     let cached: u64 = responses.iter().map(|response| u64::from(response.cached_tokens)).sum();

@@ -1,4 +1,4 @@
-//! The HTTP face over loopback sockets.
+//! Tests of the HTTP server over loopback sockets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ struct Fixture {
     _cancel: tokio_util::sync::DropGuard,
 }
 
-/// A server as small as the one that the captures were taken from, a thousand times as fast.
+/// A server as small as the one that was recorded, but a thousand times as fast.
 fn small() -> ServerConfig {
     ServerConfig {
         model: "tiny-qwen3".to_owned(),
@@ -65,7 +65,7 @@ impl Fixture {
         (response.status().as_u16(), response.text().await.unwrap())
     }
 
-    /// Waits until the engine is empty; the tests' own time limit is the runner's.
+    /// Waits until the engine is empty. There is no time limit besides that of the test runner.
     async fn until_idle(&self) {
         loop {
             let stats = self.server.stats();
@@ -243,7 +243,7 @@ async fn a_dead_server_refuses_connections_until_it_is_healed() {
     let fixture = start(small()).await;
     assert_eq!(fixture.get("/health").await.0, 200);
     fixture.server.inject(Fault::Die);
-    // Three simulated seconds are three milliseconds here.
+    // The port is closed after three simulated seconds, which are three milliseconds here.
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(reqwest::get(format!("{}/health", fixture.base)).await.is_err());
     fixture.server.heal();

@@ -6,11 +6,11 @@ use tokio::time::Instant;
 
 const PARTS: u128 = 1_000_000;
 
-/// Counts the simulated ns since its start.
+/// Counts the simulated nanoseconds since the clock's start.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SimClock {
     origin: Instant,
-    /// Millionths of real time per simulated time, so that conversions are exact.
+    /// Real time per simulated time, in millionths. As an integer it makes conversions exact.
     scale_parts: u128,
 }
 
@@ -28,7 +28,7 @@ impl SimClock {
     /// The first instant at which [`SimClock::now_ns`] has reached `sim_ns`.
     pub(crate) fn instant_of(&self, sim_ns: u64) -> Instant {
         let real_ns = (u128::from(sim_ns) * self.scale_parts).div_ceil(PARTS);
-        // A century: beyond it an instant may not be representable.
+        // The limit is a century. A later instant may not be representable.
         let longest_ns = 3_155_760_000_000_000_000_u128;
         let wait_ns = u64::try_from(real_ns.min(longest_ns)).unwrap_or(u64::MAX);
         self.origin + Duration::from_nanos(wait_ns)

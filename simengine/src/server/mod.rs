@@ -1,12 +1,12 @@
-//! A simulated server in process: the engine, its clock and the task that follows it.
+//! A simulated server in process: an engine, its clock and a task that advances it.
 //!
-//! One task per server sleeps until the engine's next event. Every call locks the engine for a moment,
-//! advances it to the present time first, and wakes the task only if the next event has moved to an earlier
+//! One task per server sleeps until the engine's next event. Every call locks the engine for a moment and
+//! advances it to the present time first. It wakes the task only if the next event has moved to an earlier
 //! time. The lock is never held across an await.
 //!
 //! The time is that of `tokio`: on a paused clock the simulation runs as fast as its events can be computed.
-//! Timers have a grain of a millisecond, so that a response may arrive up to a millisecond late. The engine's
-//! own time is exact, so that such errors do not add up.
+//! Timers have a resolution of a millisecond, so a response may arrive up to a millisecond late. These errors
+//! do not add up, because the engine's own time is exact.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ pub enum Phase {
 
 struct Inner {
     core: Mutex<Core>,
-    /// Notified when the next event has moved to an earlier time than the task sleeps for.
+    /// Notified when the next event has moved to a time before the end of the task's sleep.
     nearer: Notify,
     phase: watch::Sender<Phase>,
     clock: SimClock,
@@ -93,12 +93,13 @@ impl std::fmt::Debug for SimServer {
 }
 
 impl SimServer {
-    /// Starts the server's task on `tracker`; it ends, and fails every request, when `cancel` is cancelled.
+    /// Starts the server's task on `tracker`. When `cancel` is cancelled, the task ends and every request
+    /// fails with [`SimError::Stopped`].
     ///
     /// Must be called within a `tokio` runtime.
     ///
     /// # Errors
-    /// [`SimError::Config`].
+    /// [`SimError::Config`] if the configuration is invalid.
     pub fn start(
         config: ServerConfig,
         workload: Arc<Workload>,
@@ -133,8 +134,8 @@ impl SimServer {
 
     /// Runs one request to its end.
     ///
-    /// Cancel-safe: when the future is dropped, the engine drops the request at once, as for a closed
-    /// connection.
+    /// Cancel-safe: when the future is dropped, the engine drops the request at once, as it does when a
+    /// connection is closed.
     ///
     /// # Errors
     /// Every [`SimError`] except for `Config`, `Tokenizer` and `Listen`.
@@ -164,9 +165,9 @@ impl SimServer {
         Ok(samples::respond(completion, prompt_tokens))
     }
 
-    /// Ends the requests of these ids with [`FinishReason::Abort`](crate::request::FinishReason::Abort) and
-    /// the tokens that they have. As on the real server, unknown ids are ignored, and requests younger than
-    /// `abort_race_ms` are missed.
+    /// Ends the requests of these ids. They get the tokens that they have, and
+    /// [`FinishReason::Abort`](crate::request::FinishReason::Abort). As on the real server, unknown ids are
+    /// ignored, and requests younger than `abort_race_ms` are not aborted.
     pub fn abort<Id: AsRef<str>>(&self, request_ids: &[Id]) {
         self.with_core(|core, now_ns| {
             for request_id in request_ids {
@@ -180,15 +181,15 @@ impl SimServer {
         self.with_core(|core, now_ns| core.is_known(&Arc::from(request_id), now_ns))
     }
 
-    /// Aborts every request as [`SimServer::abort`] does; returns how many there were.
+    /// Aborts every request as [`SimServer::abort`] does. Returns the number of requests on the server.
     pub fn abort_all(&self) -> usize {
         self.with_core(|core, now_ns| core.abort_all(now_ns))
     }
 
-    /// Pauses the engine. With [`PauseMode::Wait`] returns when the running requests have ended, else at
-    /// once.
+    /// Pauses the engine. With [`PauseMode::Wait`] it returns when the running requests have ended, with the
+    /// other modes at once.
     ///
-    /// Cancel-safe: the pause stands if the future is dropped.
+    /// Cancel-safe: the engine stays paused if the future is dropped.
     pub async fn pause(&self, mode: PauseMode) {
         let drained = self.with_core(|core, now_ns| core.pause(mode, now_ns));
         // An error means that the server has stopped.
@@ -200,34 +201,34 @@ impl SimServer {
         self.with_core(Core::resume);
     }
 
-    /// Whether a pause is in force.
+    /// Whether the engine is paused.
     pub fn is_paused(&self) -> bool {
         self.with_core(|core, _| core.is_paused())
     }
 
-    /// Sets the weight version of the tokens from now on.
+    /// Sets the weight version of the tokens that are generated from now on.
     pub fn update_weight_version(&self, version: impl Into<Arc<str>>) {
         let label = version.into();
         self.with_core(|core, now_ns| core.update_version(label, now_ns));
     }
 
-    /// The weight version of the tokens generated now: `default` until it is set.
+    /// The present weight version: `default` until it is set.
     pub fn weight_version(&self) -> Arc<str> {
         self.with_core(|core, _| core.version())
     }
 
-    /// Empties the prefix cache; with `recompute`, the blocks of running requests are computed again. Returns
-    /// false if blocks are still held.
+    /// Empties the prefix cache. With `recompute`, the blocks of running requests are computed again. Returns
+    /// false if requests still hold blocks of the cache.
     pub fn reset_prefix_cache(&self, recompute: bool) -> bool {
         self.with_core(|core, now_ns| core.reset_prefix_cache(recompute, now_ns))
     }
 
     /// Pauses the engine in this mode and puts it to sleep.
     ///
-    /// Cancel-safe: the sleep stands if the future is dropped.
+    /// Cancel-safe: the engine stays asleep if the future is dropped.
     pub async fn sleep(&self, level: u8, mode: PauseMode) {
         let drained = self.with_core(|core, now_ns| core.sleep(level, mode, now_ns));
-        // As in `pause`.
+        // An error means that the server has stopped.
         let _ = drained.await;
     }
 
@@ -241,7 +242,7 @@ impl SimServer {
         self.with_core(|core, _| core.sleep_level() > 0)
     }
 
-    /// The statistics as of now.
+    /// The present statistics.
     pub fn stats(&self) -> SimStats {
         self.with_core(Core::stats)
     }
@@ -268,12 +269,12 @@ impl SimServer {
         self.with_core(|core, _| phase_of(core.life()))
     }
 
-    /// A receiver of the changes of [`SimServer::phase`].
+    /// A receiver that is notified when [`SimServer::phase`] changes.
     pub fn phase_changes(&self) -> watch::Receiver<Phase> {
         self.inner.phase.subscribe()
     }
 
-    /// The server's task: follows the engine's events until `cancel`.
+    /// The server's task: advances the engine at each of its events until `cancel` is cancelled.
     async fn follow(self, cancel: CancellationToken) {
         loop {
             let (wake_at, life) = {
@@ -301,8 +302,8 @@ impl SimServer {
         self.publish(Phase::Gone);
     }
 
-    /// Calls the engine at the present time, and wakes the server's task if the next event comes before its
-    /// timer.
+    /// Calls the engine at the present time. Wakes the server's task if the next event now comes before the
+    /// task's timer.
     fn with_core<T>(&self, call: impl FnOnce(&mut Core, u64) -> T) -> T {
         let (result, is_nearer, life) = {
             let mut core = self.inner.core.lock();
@@ -326,7 +327,7 @@ impl SimServer {
     }
 }
 
-/// Cancels a request on the engine if its caller goes away.
+/// Cancels a request on the engine when the future of its caller is dropped.
 struct Presence<'a> {
     server: &'a SimServer,
     number: Option<u64>,

@@ -6,7 +6,7 @@ use crate::{ServerConfig, SimError};
 /// Maximum number of samples of one request (vLLM's `VLLM_MAX_N_SEQUENCES`).
 const SAMPLES_MAX: u32 = 16_384;
 
-/// Checks a request and returns how many tokens its samples may have.
+/// Checks a request and returns the maximum number of tokens of its samples.
 pub(crate) fn check(request: &SimRequest, config: &ServerConfig, vocab_size: u32) -> Result<u32, SimError> {
     let prompt_tokens = u32::try_from(request.prompt_ids.len()).unwrap_or(u32::MAX);
     let longest = config.max_model_len;
@@ -53,7 +53,7 @@ pub(crate) fn check(request: &SimRequest, config: &ServerConfig, vocab_size: u32
     Ok(max_tokens)
 }
 
-/// The prompt that the sample began with, and the tokens that were generated since.
+/// The prompt with which the sample began, and the tokens that have been generated for it.
 pub(crate) fn split_resumed(request: &SimRequest) -> Result<(&[u32], &[u32]), SimError> {
     let said = request.resumed.map_or(0, |resumed| resumed.tokens) as usize;
     let prompt_tokens = request.prompt_ids.len();
@@ -68,9 +68,9 @@ pub(crate) fn split_resumed(request: &SimRequest) -> Result<(&[u32], &[u32]), Si
     Ok(request.prompt_ids.split_at(prompt_tokens - said))
 }
 
-/// The error for a resumed sample whose tokens are not its own. A real model would take such a prompt and
-/// generate other tokens. Here it can only be a mistake of the caller, which would falsify what the
-/// simulation measures.
+/// The error for a resumed sample if the given tokens are not its first ones, or if nothing is left of it. A
+/// real model would accept such a prompt and generate other tokens. Here it is always a mistake of the
+/// caller, and would falsify the results of the simulation.
 pub(crate) fn not_its_own() -> SimError {
     let message = "the resumed tokens are not the first ones of this sample, or are all of it".to_owned();
     SimError::bad_request(None, message)

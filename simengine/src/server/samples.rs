@@ -1,4 +1,4 @@
-//! From a request to the plans of its samples, and from their endings to the response.
+//! Makes the plans of a request's samples, and the response when the samples have ended.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::workload::{Plan, PlanRequest, Workload};
 
 use super::rules;
 
-/// The plan of each sample of a request; for a sample that is resumed, the plan of its rest.
+/// The plan of each sample of a request. For a sample that is resumed, this is the plan of its rest.
 pub(super) fn plans(
     workload: &Arc<Workload>,
     key: &dyn AnswerKey,
@@ -24,8 +24,8 @@ pub(super) fn plans(
     let (prompt_ids, said) = rules::split_resumed(request)?;
     let hash = prompt_hash(prompt_ids);
     let answer = key.answer(hash);
-    // Without a seed the real server draws one at random. The request's id stands in for it here, since it
-    // differs between requests just as well.
+    // Without a seed the real server draws one at random. Here the seed is made from the request's id, which
+    // also differs between requests.
     let unseeded = || mix(prompt_hash(&request.request_id.bytes().map(u32::from).collect::<Vec<_>>()));
     let first_seed = request.resumed.map(|resumed| resumed.seed).or(request.seed);
     let seed = first_seed.unwrap_or_else(unseeded);
@@ -38,7 +38,8 @@ pub(super) fn plans(
     plans.collect()
 }
 
-/// The plan of a sample's rest, if the prompt ends in a beginning of a sample that names it.
+/// The plan of a sample's rest, if the prompt ends in the beginning of a sample and the signature in it
+/// identifies the sample.
 fn recognised(
     workload: &Arc<Workload>,
     key: &dyn AnswerKey,
@@ -55,7 +56,7 @@ fn recognised(
     Plan::new(workload, draw, answer.as_ref(), limits_of(request, said, max_tokens)).after(said)
 }
 
-/// The limits of the whole sample, of which the request asks for the tokens after `said`.
+/// The limits of the whole sample. The request asks for the tokens after `said`.
 fn limits_of<'a>(request: &'a SimRequest, said: &[u32], max_tokens: u32) -> PlanRequest<'a> {
     let said_tokens = u32::try_from(said.len()).unwrap_or(u32::MAX);
     let asked_min = Some(request.min_tokens).filter(|min_tokens| *min_tokens > 0);
@@ -68,7 +69,7 @@ fn limits_of<'a>(request: &'a SimRequest, said: &[u32], max_tokens: u32) -> Plan
     }
 }
 
-/// Generates the tokens of a response. The task of the request does this, outside the engine's lock.
+/// Generates the tokens of a response. The request's own task calls this, outside the engine's lock.
 pub(super) fn respond(completion: Completion, prompt_tokens: u32) -> SimResponse {
     let spoil = completion.spoil;
     let choice = |ending: Ending| {

@@ -1,20 +1,21 @@
 //! The simulated model: its samples are a pure function of their identity.
 //!
 //! A sample is identified by (simulation seed, prompt, sample seed). Its length, its correctness, its tokens
-//! and its log-probabilities follow from that identity alone, and never from the server, the time, the batch
-//! or the order of arrival. So the effect of a scheduler on the data can be measured exactly.
+//! and its log-probabilities depend only on this identity and the prompt's answer. They do not depend on the
+//! server, the time, the batch or the order of arrival. The effect of a scheduler on the data can therefore
+//! be measured exactly.
 //!
-//! A response that is long enough begins with its identity, so that a server that is given the beginning of a
-//! response which was cut off can recognise the sample and continue it.
+//! A response that is long enough begins with its identity. When such a response has been cut off, any server
+//! that gets its beginning can recognise the sample and continue it.
 //!
-//! Lengths are log-normal, with a median that grows with the prompt's difficulty and once more for wrong
-//! responses. The chance that a response is right is `u^k / (u^k + (1 - u)^k)`, where `1 - u` is the
-//! difficulty: uniform over prompts for k = 1, U-shaped above it, so that many prompts are solved always or
-//! never.
+//! Lengths have a log-normal distribution. The median grows with the prompt's difficulty, and that of wrong
+//! responses is multiplied by a factor. The chance that a response is right is `u^k / (u^k + (1 - u)^k)`,
+//! where `1 - u` is the difficulty. Over all prompts, this chance has a uniform distribution for k = 1. For a
+//! larger k the distribution is U-shaped: many prompts are solved nearly always or nearly never.
 //!
 //! # Deliberately absent
-//! Text: filler is drawn from a list of token ids by a stream of hashes, at about a nanosecond per token.
-//! Sampling parameters do not change the tokens.
+//! Text: a stream of hashes draws filler from a list of token ids, at about a nanosecond per token. Sampling
+//! parameters do not change the tokens.
 
 use std::f64::consts::TAU;
 
@@ -40,11 +41,11 @@ pub struct LengthConfig {
     pub median_hard: f64,
     /// Standard deviation of the logarithm of the length.
     pub sigma: f64,
-    /// Factor on the median length of wrong responses.
+    /// The median length of a wrong response is that of a right one times this factor.
     pub wrong_factor: f64,
-    /// Shortest response.
+    /// Length of the shortest response.
     pub min: u32,
-    /// Longest response.
+    /// Length of the longest response.
     pub max: u32,
 }
 
@@ -64,7 +65,7 @@ pub struct WorkloadConfig {
     pub eos_id: u32,
     /// Number of token ids in the vocabulary. A prompt with a larger id is refused.
     pub vocab_size: u32,
-    /// Token ids that responses consist of before their answer; not empty.
+    /// The token ids of filler. A response consists of filler up to its answer.
     pub filler_ids: Vec<u32>,
     /// Response lengths.
     pub length: LengthConfig,
@@ -88,7 +89,8 @@ impl Default for WorkloadConfig {
 /// The random draws for one sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Draw {
-    /// Tokens of the sample when no limit cuts it, with its answer and the end-of-sequence token.
+    /// Length of the sample in tokens when no limit cuts it, including its answer and the end-of-sequence
+    /// token.
     pub length: u32,
     /// Whether the sample ends in the right answer.
     pub correct: bool,
@@ -103,7 +105,8 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// A model of this configuration. An empty list of filler stands for the end-of-sequence token.
+    /// A model of this configuration. If the list of filler is empty, the end-of-sequence token is the
+    /// filler.
     pub fn new(mut config: WorkloadConfig) -> Self {
         if config.filler_ids.is_empty() {
             config.filler_ids.push(config.eos_id);
@@ -112,8 +115,8 @@ impl Workload {
         Self { config, signatures }
     }
 
-    /// Where the last response of this model begins in these tokens, and its sample's identity; `None` if no
-    /// response is long enough to be recognised.
+    /// The position at which the last response of this model begins in these tokens, and the identity of its
+    /// sample. `None` if the tokens contain no response that is long enough to be recognised.
     pub(crate) fn recognise(&self, token_ids: &[u32]) -> Option<(usize, u64)> {
         self.signatures.as_ref()?.find(token_ids)
     }
@@ -123,16 +126,16 @@ impl Workload {
         &self.config
     }
 
-    /// Draws the sample of `seed`. For choice `i` of a request, that is the request's seed plus `i`.
+    /// Draws the sample of `seed`. The seed of choice `i` of a request is the request's seed plus `i`.
     ///
-    /// A request's `max_tokens` cuts the sample after that: it is then `min(length, max_tokens)` tokens long,
-    /// and has no answer where `length > max_tokens`.
+    /// The draw does not depend on a request's limits. With `max_tokens` the sample has
+    /// `min(length, max_tokens)` tokens, and its answer is cut off if `length > max_tokens`.
     pub fn draw(&self, prompt_ids: &[u32], seed: u64, key: &dyn AnswerKey) -> Draw {
         let hash = prompt_hash(prompt_ids);
         self.draw_hashed(hash, seed, key.answer(hash).as_ref())
     }
 
-    /// Like [`Workload::draw`], for a caller that has the prompt's hash and answer.
+    /// Like [`Workload::draw`], for a caller that already has the prompt's hash and answer.
     pub fn draw_hashed(&self, prompt_hash: u64, seed: u64, answer: Option<&Answer>) -> Draw {
         let identity = mix(mix(self.config.seed ^ mix(prompt_hash)) ^ seed);
         self.draw_identified(identity, prompt_hash, answer)
@@ -148,7 +151,7 @@ impl Workload {
         Draw { length: length.max(shortest), correct, identity }
     }
 
-    /// From 0 (always solved) to 1 (never solved).
+    /// The difficulty of a prompt, from 0 (always solved) to 1 (never solved).
     pub fn difficulty(&self, prompt_hash: u64, answer: Option<&Answer>) -> f64 {
         match answer.and_then(|known| known.difficulty) {
             Some(difficulty) if difficulty.is_finite() => f64::from(difficulty).clamp(0.0, 1.0),
@@ -156,7 +159,7 @@ impl Workload {
         }
     }
 
-    /// The chance that a response to a prompt of this difficulty is right.
+    /// The chance that a response to a prompt of this difficulty is right, from 0 to 1.
     pub fn pass_chance(&self, difficulty: f64) -> f64 {
         let solved = (1.0 - difficulty).powf(self.config.pass_sharpness);
         let unsolved = difficulty.powf(self.config.pass_sharpness);
@@ -167,12 +170,12 @@ impl Workload {
         let config = &self.config.length;
         let right_median = config.median_easy * (config.median_hard / config.median_easy).powf(difficulty);
         let median = if correct { right_median } else { right_median * config.wrong_factor };
-        // Box-Muller; 1 - u keeps the logarithm finite.
+        // The Box-Muller transform. `1 - u` is never 0, which keeps the logarithm finite.
         let radius = (-2.0 * (1.0 - unit(mix(identity ^ 0xA1))).ln()).sqrt();
         let normal = radius * (TAU * unit(mix(identity ^ 0xA2))).cos();
         let length = (median * (config.sigma * normal).exp()).round();
         let longest = f64::from(config.max.max(config.min));
-        // In range by the clamp, so that the cast cannot cut.
+        // The clamped value is in the range of the cast.
         length.clamp(f64::from(config.min), longest) as u32
     }
 }

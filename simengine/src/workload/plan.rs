@@ -1,4 +1,4 @@
-//! The plan of a sample: where it ends, why, and its tokens on demand.
+//! The plan of a sample: its end, the reason of the end, and its tokens on demand.
 
 use std::sync::Arc;
 
@@ -21,19 +21,19 @@ pub(crate) struct PlanRequest<'a> {
     pub(crate) stop_scan: Option<&'a StopScan>,
 }
 
-/// The plan of one sample. Tokens are generated when they are needed, so that a running sample costs only its
-/// plan.
+/// The plan of one sample. Tokens are generated when they are needed; until then a sample needs only the
+/// memory of its plan.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     workload: Arc<Workload>,
     identity: u64,
     ending: Option<Arc<[u32]>>,
-    /// Length with ending and end-of-sequence token, without the limits; `None` if the sample never ends by
-    /// itself.
+    /// Length with ending and end-of-sequence token, but without the limits. `None` if the sample never ends
+    /// by itself.
     natural: Option<u32>,
-    /// Tokens of the sample that earlier requests have got.
+    /// Number of tokens of the sample that were generated for earlier requests.
     said: u32,
-    /// Tokens that are left for this request.
+    /// Number of tokens that are left for this request.
     pub(crate) total: u32,
     pub(crate) finish_reason: FinishReason,
     pub(crate) stop_token_id: Option<u32>,
@@ -65,8 +65,8 @@ impl Plan {
         plan
     }
 
-    /// The rest of the sample after its first tokens `said`; `None` if the sample does not begin so, or
-    /// nothing is left.
+    /// The rest of the sample after its first tokens `said`. `None` if the sample does not begin with these
+    /// tokens, or if nothing is left.
     pub(crate) fn after(mut self, said: &[u32]) -> Option<Self> {
         let tokens = u32::try_from(said.len()).ok()?;
         if tokens >= self.total || self.token_ids(0, tokens) != said {
@@ -95,8 +95,8 @@ impl Plan {
         };
         let last_natural = self.finish_reason == FinishReason::Stop && end >= tokens.len();
         let last_token = tokens.get(end - 1).copied();
-        // To vLLM the model's own end-of-sequence token is no stop token, even if the request lists it as
-        // one.
+        // vLLM does not report the model's own end-of-sequence token as a stop token, even if the request
+        // lists it as one.
         if last_natural && last_token == Some(self.workload.config().eos_id) {
             return;
         }
@@ -139,7 +139,8 @@ impl Plan {
         tokens
     }
 
-    /// Log-probabilities of tokens `start..end` of the rest: negative, mostly near zero, deterministic.
+    /// Log-probabilities of tokens `start..end` of the rest. They are negative, mostly near zero, and
+    /// deterministic.
     pub(crate) fn logprobs(&self, start: u32, end: u32) -> Vec<f32> {
         let mut logprobs = Vec::with_capacity(end.saturating_sub(start) as usize);
         let (first, past) = (start + self.said, end + self.said);
@@ -155,7 +156,7 @@ impl Plan {
         logprobs
     }
 
-    /// Tokens and log-probabilities, after the corruption by an injected fault.
+    /// Tokens and log-probabilities of `start..end`, corrupted by the injected fault if there is one.
     pub(crate) fn outputs(&self, start: u32, end: u32, spoil: Option<Spoil>) -> (Vec<u32>, Vec<f32>) {
         let length = end.saturating_sub(start) as usize;
         match spoil {

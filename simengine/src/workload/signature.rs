@@ -1,28 +1,28 @@
 //! Signatures: the first tokens of a response, which identify its sample.
 //!
 //! A sample that was cut off comes back over HTTP as an ordinary prompt: the protocol does not mark the
-//! tokens that belong to the sample. So a response begins with its identity and a check sum, spelled in
-//! filler. If a prompt ends in such a beginning, the server continues that sample. Any server can do so,
-//! since none has to remember the sample.
+//! tokens that belong to the sample. A response therefore begins with its identity and a checksum, encoded in
+//! filler tokens. If a prompt ends in the beginning of a response, the server continues that sample. Any
+//! server can do so, since no server has to remember the sample.
 //!
 //! # Deliberately absent
-//! Samples that were cut within their signature (a dozen tokens), or too short to have one, are not
-//! recognised: they are drawn as new responses.
+//! A sample is not recognised if it was cut within its signature (a dozen tokens), or if it is too short to
+//! have one. The server then draws a new response.
 
 use std::collections::HashMap;
 
 use crate::hash::mix;
 
-/// Bits of a signature: an identity and its check sum.
+/// Number of bits of a signature: an identity and its checksum.
 const IDENTITY_BITS: u32 = 64;
 const CHECK_BITS: u32 = 32;
 
-/// Fewest bits per token. With a smaller filler vocabulary a signature would be too long.
+/// Minimum number of bits per token. With a smaller filler vocabulary a signature would be too long.
 const BITS_MIN: u32 = 6;
-/// Maximum number of bits per token. Of a larger filler vocabulary only the first ids are used.
+/// Maximum number of bits per token. If the filler vocabulary is larger, only its first ids are used.
 const BITS_MAX: u32 = 16;
 
-/// Spells identities in filler.
+/// Encodes identities in filler tokens, and finds them.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Signatures {
     seed: u64,
@@ -32,7 +32,7 @@ pub(crate) struct Signatures {
 }
 
 impl Signatures {
-    /// `None` if the filler is too small, or has an id twice.
+    /// `None` if the list of filler ids is too short or contains an id twice.
     pub(crate) fn new(seed: u64, filler_ids: &[u32]) -> Option<Self> {
         let bits = filler_ids.len().checked_ilog2()?.min(BITS_MAX);
         let digits: HashMap<u32, u16> =
@@ -44,20 +44,20 @@ impl Signatures {
         Some(Self { seed, bits, tokens, digits })
     }
 
-    /// Tokens of a signature.
+    /// Number of tokens of a signature.
     pub(crate) fn tokens(&self) -> u32 {
         self.tokens
     }
 
-    /// Index in the filler of token `position` of an identity's signature.
+    /// The token at `position` of an identity's signature, as an index into the list of filler ids.
     pub(crate) fn digit(&self, identity: u64, position: u32) -> usize {
         let spelled = (u128::from(identity) << CHECK_BITS) | u128::from(self.check(identity));
         let below = self.bits * (self.tokens - 1).saturating_sub(position);
-        // Masked, so that the cast cannot cut.
+        // The masked value is in the range of the cast.
         ((spelled >> below) & self.mask(1)) as usize
     }
 
-    /// The last signature in these tokens: where it begins, and its sample's identity.
+    /// The position of the last signature in these tokens, and the identity of its sample.
     pub(crate) fn find(&self, token_ids: &[u32]) -> Option<(usize, u64)> {
         let (mut spelled, mut run, mut found) = (0_u128, 0, None);
         for (position, token) in token_ids.iter().enumerate() {

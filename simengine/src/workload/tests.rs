@@ -66,7 +66,7 @@ fn pass_chances_are_u_shaped_and_hard_prompts_long() {
         let bin = if difficulty < 0.5 { &mut easy_length } else { &mut hard_length };
         *bin = (bin.0 + length, bin.1 + 1);
     }
-    // Bins of the same total width: 0.2 each.
+    // Both ranges have a total width of 0.2.
     assert!(extreme > 3 * middle, "{extreme} and {middle} of {prompts}");
     assert!(hard_length.0 / hard_length.1 > easy_length.0 / easy_length.1 * 3 / 2);
 }
@@ -144,7 +144,7 @@ proptest! {
         prop_assert_eq!(rest.finish_reason, plan.finish_reason);
         let left = (tokens[cut..].to_vec(), logprobs[cut..].to_vec());
         prop_assert_eq!(rest.outputs(0, rest.total, None), left);
-        // Nothing is left, or it is not what was said.
+        // There is no rest if nothing is left, or if the tokens are not those of the sample.
         prop_assert!(plan.clone().after(&tokens).is_none());
         let mut other = tokens[..=cut.min(tokens.len() - 1)].to_vec();
         other[cut / 2] ^= 1;
@@ -161,7 +161,7 @@ proptest! {
         let ends = PlanRequest { max_tokens: 60, ignore_eos: true, ..ENDS };
         let tokens = Plan::new(&workload, draw, None, ends).token_ids(0, 60);
         let longer = [&prompt[..], &tokens[..cut]].concat();
-        // 96 bits of ten each.
+        // A signature has 96 bits, and each token encodes ten of them.
         let expected = (cut >= 10).then_some((prompt.len(), draw.identity));
         prop_assert_eq!(workload.recognise(&longer), expected);
     }

@@ -9,7 +9,7 @@ use crate::control::openai::OpenAiControl;
 use crate::control::vllm::VllmControl;
 use crate::{ControlError, EngineControl};
 
-/// A server that requires a key for every call, as one behind a gateway does.
+/// A server that requires a key for every call, like a server behind a gateway.
 async fn locked() -> (ServerRef, AbortOnDropHandle<()>) {
     let answer = |headers: HeaderMap| async move {
         match headers.get("authorization").and_then(|key| key.to_str().ok()) {

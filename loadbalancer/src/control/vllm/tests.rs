@@ -44,7 +44,7 @@ fn garbage_is_no_load() {
 
 type Heard = Arc<Mutex<Vec<(String, Value)>>>;
 
-/// Logs the calls that it gets, and answers as vLLM 0.32 does.
+/// Records a call and answers as vLLM 0.32 does.
 async fn hear(State(heard): State<Heard>, uri: Uri, body: Bytes) -> (StatusCode, Json<Value>) {
     let path = uri.path_and_query().unwrap().to_string();
     heard.lock().push((path.clone(), serde_json::from_slice(&body).unwrap_or_default()));
@@ -111,8 +111,7 @@ async fn answers_about_weights_and_the_cache_are_understood() {
     end.cancel();
 }
 
-/// The recorded description of a real server names every path that is used here, and every field that is
-/// sent.
+/// The recorded OpenAPI description of a real server contains every path and field that this module uses.
 #[test]
 fn a_real_server_has_these_endpoints_and_fields() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/vllm/captures/openapi_scaleout.json");

@@ -1,4 +1,4 @@
-//! The bounds on time and size.
+//! Tests of the proxy's bounds on time and size.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -109,10 +109,10 @@ async fn a_client_that_does_not_read_holds_no_connection_for_ever_either() {
     };
     before(&[&engine.url], config, async |proxy| {
         let mut client = TcpStream::connect(proxy.url.strip_prefix("http://").unwrap()).await.unwrap();
-        // More than the kernel buffers for both sides.
+        // The answers are longer than the kernel's buffers on both sides.
         let asks = "GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n".repeat(32);
         client.write_all(asks.as_bytes()).await.unwrap();
-        // The system tells a client that it is let go when it says something.
+        // A write of the client fails when the proxy has closed the connection.
         until(|| client.try_write(b"x").is_err_and(|error| error.kind() != std::io::ErrorKind::WouldBlock))
             .await;
     })

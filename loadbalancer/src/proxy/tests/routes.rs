@@ -1,4 +1,4 @@
-//! Which server gets which call, and how often.
+//! Tests of which server gets which call, and how often.
 
 use tokio::io::AsyncReadExt;
 

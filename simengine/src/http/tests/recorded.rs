@@ -1,4 +1,4 @@
-//! The bodies, statuses and metrics against the recorded traffic of a real server.
+//! Compares bodies, statuses and metrics with the recorded traffic of a real server.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,8 @@ fn capture(folder: &Path, name: &str) -> Value {
     serde_json::from_slice(&std::fs::read(folder.join(name)).unwrap()).unwrap()
 }
 
-/// Where two documents differ in keys or types. A null matches everything: the real server leaves much empty.
+/// Finds the places at which two documents differ in keys or types. A null matches everything, because the
+/// real server leaves many values empty.
 fn shape_differences(ours: &Value, theirs: &Value, at: &str, found: &mut Vec<String>) {
     match (ours, theirs) {
         (Value::Null, _) | (_, Value::Null) => {}
@@ -100,7 +101,7 @@ async fn answers_have_the_recorded_keys_in_the_recorded_order() {
         shape_differences(&body, &recorded["response"]["body"], name, &mut differences);
         assert!(differences.is_empty(), "{differences:#?}");
         for key in ["id", "request_id"] {
-            // Where the client chose the id it is the very same; else it has the same prefix.
+            // If the client chose the id, both ids are equal. Otherwise they have the same prefix.
             if let (Some(ours), Some(theirs)) =
                 (body[key].as_str(), recorded["response"]["body"][key].as_str())
             {
@@ -114,7 +115,7 @@ async fn answers_have_the_recorded_keys_in_the_recorded_order() {
 #[tokio::test]
 async fn errors_are_the_recorded_ones_to_the_letter() {
     let Some(folder) = captures() else { return };
-    // The recorded model's vocabulary: it shows in one of the messages.
+    // One of the messages contains the size of the recorded model's vocabulary.
     let tracker = TaskTracker::new();
     let cancel = CancellationToken::new();
     let codec: Arc<dyn Codec> = Arc::new(TextCodec::builtin().unwrap());
@@ -197,7 +198,7 @@ async fn streamed_events_have_the_recorded_keys() {
         let mut differences = Vec::new();
         shape_differences(&ours[0], &theirs[0], name, &mut differences);
         shape_differences(&ours[1], &theirs[1], name, &mut differences);
-        // The events before the usage are the last of a choice.
+        // The event before the usage is the last one of a choice.
         shape_differences(&ours[ours.len() - 2], &theirs[theirs.len() - 2], name, &mut differences);
         assert!(differences.is_empty(), "{differences:#?}");
         assert!(ours[ours.len() - 1]["usage"]["completion_tokens"].is_u64());
