@@ -13,7 +13,7 @@ pub(super) const POLICIES: &[Word] = &[
     ("least_load", "The server with the smallest share of its permits out"),
     ("power_of_two", "The less loaded of two servers at random"),
     ("least_work", "The server with the fewest expected tokens outstanding"),
-    ("group_affinity", "The server that the group's first sample went to, else least load"),
+    ("group_affinity", "The server that the group's previous sample went to, else least load"),
     ("weighted", "The server on which a further sample is decoded fastest"),
     ("round_robin", "All servers in turn"),
     ("random", "Any server"),
