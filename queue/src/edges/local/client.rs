@@ -209,7 +209,7 @@ impl Queue for LocalQueue {
             let deadline = wait.map(|wait| Instant::now() + wait);
             let rows = ipc::one(&ipc::put_with_labels(&put)?)?;
             // The token makes a repetition harmless.
-            let token = put.token.unwrap_or_else(|| format!("{:032x}", rand::random::<u128>()));
+            let token = put.token.unwrap_or_else(ipc::fresh_token);
             let query = PutQuery {
                 group: put.group,
                 group_size: Some(put.group_size),
