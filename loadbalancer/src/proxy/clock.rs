@@ -58,8 +58,8 @@ impl Timed {
         self.clock.is_over()
     }
 
-    /// Completes when the request's time is over. The same task polls the alarm, so the alarm also wakes this
-    /// future. Cancel-safe.
+    /// Completes when the request's time is over. Only the task that polls the alarm may poll this future,
+    /// because the alarm alone wakes it. Cancel-safe.
     pub(super) fn over(&self) -> impl Future<Output = ()> {
         poll_fn(|_| if self.is_over() { Poll::Ready(()) } else { Poll::Pending })
     }

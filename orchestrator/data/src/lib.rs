@@ -7,8 +7,8 @@
 //! # Invariants
 //! - A prompt's [`PromptUid`] depends only on the contents of its row and on the number of equal rows before
 //!   it.
-//! - The same files, seed and position give the same prompts. No code here reads the clock or a source of
-//!   randomness.
+//! - Files, seed and position alone decide which prompts are drawn. This crate reads neither a clock nor a
+//!   source of randomness.
 //! - Every epoch goes through every row exactly once.
 //! - Ground truths stay strings on the way from the file to the scorer.
 //! - Memory grows by at most 20 bytes a row while prompts are drawn (offset, identity, order), and by about

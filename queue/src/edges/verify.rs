@@ -18,8 +18,8 @@ use crate::record::{PayloadRecord, Record};
 use crate::store::{ChunkId, Source, Stray};
 use crate::tasks;
 
-/// The maximum number of looks at a directory that another process changes. A problem that all of them find is
-/// one.
+/// The maximum number of looks at a directory that another process changes. A problem that all of them find
+/// is one.
 const ATTEMPTS: usize = 16;
 
 /// Something that is not as it must be.
@@ -83,7 +83,8 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// Whether both are about one thing. Other rows of it may have been freed between the looks that found them.
+    /// Whether both are about the same journal, chunk or file. Their counts may differ, because rows may be freed
+    /// between two looks.
     fn has_subject_of(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Journal { .. }, Self::Journal { .. }) => true,
@@ -268,8 +269,8 @@ impl TransferQueue {
             if report.is_sound() || read_journal(&path)? == before {
                 return Ok(report);
             }
-            // The directory changed during the look, and a segment that was freed meanwhile looks like damage. Damage
-            // lasts: only problems that every look finds are reported.
+            // The directory changed during the look, and a segment that was freed meanwhile looks like
+            // damage. Damage lasts: only problems that every look finds are reported.
             if let Some(lasting) = &lasting {
                 report
                     .problems

@@ -10,13 +10,13 @@
 //! 1. [`put`](Store::put) stores chunks and returns the result for each. The result is [`Stored::Held`] if
 //!    the chunk is lost when the process ends, and [`Stored::Noted`] if a [`Note`] finds the chunk again.
 //! 2. The queue writes the note with the record of the put, and calls [`keep`](Store::keep) once both are
-//!    durable. If the put fails before that, the queue calls [`free`](Store::free) instead. If the process dies
-//!    before that, the store gets no call.
+//!    durable. If the put fails before that, the queue calls [`free`](Store::free) instead. If the process
+//!    dies before that, the store gets no call.
 //! 3. [`get`](Store::get) reads kept chunks, and [`free`](Store::free) frees them.
-//! 4. When the queue is opened again, it calls [`keep`](Store::keep) with the written note for each chunk in
-//!    the journal, and [`free`](Store::free) for each chunk that a later record has freed. Then it calls
-//!    [`opened`](Store::opened). Any other chunk of this queue in the store was never acknowledged or is already
-//!    freed, so the store can delete it.
+//! 4. When the queue is opened again, it calls [`keep`](Store::keep) with the written note for each chunk
+//!    in the journal, and [`free`](Store::free) for each chunk that a later record has freed. Then it calls
+//!    [`opened`](Store::opened). Any other chunk of this queue in the store was never acknowledged or is
+//!    already freed, so the store can delete it.
 //!
 //! The other calls have defaults. A store in this process implements [`resident`](Store::resident); the queue
 //! then compacts and joins its chunks. A store that can free single rows implements [`thin`](Store::thin). A
