@@ -77,9 +77,11 @@ impl Core {
         self.pause.drain_waiters.push(done);
         self.pause.mode = Some(mode);
         if mode == PauseMode::Abort {
-            let numbers: Vec<u64> = self.requests.keys().copied().collect();
-            for number in numbers {
-                self.stats.success_abort_total += self.sequences_of(number).count() as u64;
+            // Samples that ended earlier count under the reason of their own end.
+            let running: Vec<(u64, u32)> =
+                self.requests.iter().map(|(number, request)| (*number, request.live)).collect();
+            for (number, live) in running {
+                self.stats.success_abort_total += u64::from(live);
                 self.end_request(number, FinishReason::Abort);
             }
         }

@@ -241,6 +241,23 @@ async fn a_pause_that_aborts_gives_partial_samples() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pause_that_aborts_counts_only_samples_that_had_not_ended() {
+    let fixture = start();
+    let prompt: Vec<u32> = (1..100).collect();
+    let running = fixture.spawn(SimRequest { n: 4, ..SimRequest::new("n", prompt, 40) });
+    while fixture.server.stats().ended_total == 0 {
+        pass_ms(1).await;
+        assert!(!running.is_finished(), "expected a sample that ends before the others");
+    }
+    fixture.server.pause(PauseMode::Abort).await;
+    running.await.unwrap().unwrap();
+    let stats = fixture.server.stats();
+    assert!(stats.success_abort_total < 4);
+    assert_eq!(stats.success_stop_total + stats.success_length_total + stats.success_abort_total, 4);
+    fixture.check();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pause_that_waits_drains_first() {
     let fixture = start();
     let running = fixture.spawn(request("a", 1, 500));
