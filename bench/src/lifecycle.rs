@@ -1,10 +1,11 @@
 //! `lifecycle`: the whole life of a batch in virtual time. There are a simulated fleet, the rollout in each
 //! mode, a queue, and a trainer that takes batches, trains for a while and announces versions.
 //!
-//! Training takes half as long as a synchronous rollout. The saturation bound of a step is its number of
-//! tokens, filtered groups included, divided by the measured rate at which the fleet decodes when there is
-//! always another prompt. The trainer claims batches from the queue, and the staleness that the queue reports
-//! is compared with the bound at every claim.
+//! Training takes half as long as a synchronous rollout. The saturation bound is the mean number of response
+//! tokens of a step, those of filtered groups included, divided by the fleet's rate of generation. This rate
+//! is measured in a run in which the fleet never waits for a prompt or for the trainer. The trainer claims
+//! batches from the queue, and the staleness of the claimed groups is compared with the plan's
+//! `max_staleness`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -3,14 +3,14 @@
 /// Errors of the balancer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BalancerError {
-    /// No server could ever hold the request.
+    /// No server of the fleet could hold the request, even without any other request.
     #[error(
         "expected a weight of at most {largest}, the capacity of the largest server, found weight={weight}"
     )]
     TooHeavy {
         /// The weight asked for.
         weight: u32,
-        /// The largest capacity in the fleet.
+        /// The weight of the heaviest request that a server of the fleet can hold.
         largest: u32,
     },
     /// The request asks for no samples.
@@ -22,12 +22,13 @@ pub enum BalancerError {
         /// Maximum number of waiting requests.
         waiting_max: usize,
     },
-    /// No places became free before the request's deadline.
+    /// No server had enough free places before the request's deadline.
     #[error("no permit of weight={weight} before the deadline; fleet: {fleet}")]
     Deadline {
         /// The weight asked for.
         weight: u32,
-        /// The fleet at the deadline: numbers of servers by state, permits out and waiting requests.
+        /// The fleet at the deadline: the numbers of servers by state, of granted permits and of waiting
+        /// requests.
         fleet: String,
     },
     /// The fleet has no such server.
@@ -42,7 +43,7 @@ pub enum BalancerError {
         /// The name.
         server: String,
     },
-    /// The server was resumed while a caller waited for it to drain.
+    /// The server was resumed or paused while a caller waited for it to drain.
     #[error("server={server} is not draining any more")]
     Resumed {
         /// The name.

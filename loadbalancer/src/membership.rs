@@ -24,12 +24,12 @@ const ABORT_GRACE: Duration = Duration::from_secs(5);
 /// Longest wait for the permits of a departed server.
 const LEAVE_MAX: Duration = Duration::from_secs(60);
 
-/// Prepares a server before it gets requests, and cleans up after its last one.
+/// Prepares a server before it joins the fleet, and forgets it after it has left.
 pub trait Enlist: Send + Sync + 'static {
     /// Prepares a server; an error keeps it out of the fleet. Cancel-safe.
     fn enlist<'a>(&'a self, name: &'a str, url: &'a str) -> BoxFuture<'a, Result<(), String>>;
 
-    /// Cleans up after a server that has left the fleet. From now on callers send it no aborts.
+    /// Forgets a server that has left the fleet. From now on, requests that it still runs cannot be aborted.
     fn dismiss(&self, name: &str);
 }
 

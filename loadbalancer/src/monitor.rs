@@ -31,7 +31,8 @@ use crate::{AdaptiveConfig, LoadBalancer};
 const LOOKS_MAX: usize = 128;
 /// Time limit of one look at a server, in addition to the deadlines of its calls.
 const LOOK_LIMIT: Duration = Duration::from_secs(30);
-/// Lower limit of [`MonitorConfig::stall`]. A healthy server may need a shorter time between two answers.
+/// Lower limit of [`MonitorConfig::stall`]. For shorter times, a healthy server's count of generated tokens
+/// may stay the same.
 const STALL_MIN: Duration = Duration::from_secs(1);
 /// Number of failed health checks in a row after which a server is dead. A single failure may be a lost
 /// packet.

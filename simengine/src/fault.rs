@@ -9,7 +9,7 @@ use crate::hash::unit;
 /// [`SimServer::heal`](crate::SimServer::heal).
 ///
 /// If a fault has a `share`, the server's name and the request's id determine whether the fault hits a
-/// request. Runs with equal ids therefore have equal faults.
+/// request. So runs with the same server names and request ids have the same faults.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Fault {
@@ -38,12 +38,13 @@ pub enum Fault {
     /// The server behaves as the real one does after SIGTERM: the port is closed, and running requests get
     /// neither an answer nor an error.
     SigTerm,
-    /// This share of the requests has only token 0, with NaN as log-probability.
+    /// The answers to this share of the requests contain only token 0, with NaN as log-probability.
     Nan {
         /// From 0 to 1.
         share: f64,
     },
-    /// This share of the requests has only token 0, with the marker -9999.0 as log-probability.
+    /// The answers to this share of the requests contain only token 0, with the marker -9999.0 as
+    /// log-probability.
     Poison {
         /// From 0 to 1.
         share: f64,
@@ -91,7 +92,7 @@ impl Faults {
             Fault::Stall => self.stalled = true,
             Fault::Error500 { share } => self.error500_share = share,
             Fault::Reset { share } => self.reset_share = share,
-            // A factor that is not a positive number would stop the simulated time, so it is ignored.
+            // A factor that is not positive and finite would stop the simulated time, so it is ignored.
             Fault::Slow { factor } if factor.is_finite() && factor > 0.0 => self.slow_factor = factor,
             Fault::Slow { .. } => {}
             Fault::Busy503 => self.busy = true,

@@ -1,4 +1,5 @@
-//! Policies that look at few servers: in turn, at random, and the better of two.
+//! Policies that do not compare all servers. They choose each in turn, any at random, or the less loaded of
+//! two.
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -9,7 +10,7 @@ use super::{Ask, Candidate, RoutingPolicy};
 /// always fits.
 const DRAWS_MAX: usize = 8;
 
-/// Chooses each server in turn.
+/// Chooses each server in turn, and skips those without room.
 #[derive(Debug, Default)]
 pub(super) struct RoundRobin {
     next: usize,
@@ -25,7 +26,7 @@ impl RoutingPolicy for RoundRobin {
     }
 }
 
-/// Chooses any server with room.
+/// Chooses a server with room at random.
 #[derive(Debug, Default)]
 pub(super) struct Random {
     /// The servers that fit, if they had to be listed. The vector is kept to reuse its allocation.

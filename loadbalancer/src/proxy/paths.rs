@@ -1,8 +1,8 @@
 //! Which requests are passed on, by method and path.
 //!
 //! Engines have many calls that are not for clients, and every version adds more. Such calls stop an engine,
-//! change its weights or run code in its workers, mostly without a key. Operators make them on other ports.
-//! The lists in this module therefore name the calls that are allowed.
+//! change its weights or run code in its workers, mostly without a key. Operators do not make them through
+//! this port. The lists in this module therefore name the calls that are allowed.
 
 use hyper::Method;
 
@@ -19,7 +19,7 @@ pub(super) enum Route {
     AnyServer,
     /// The server that a permit names.
     Permit,
-    /// The proxy, with a refusal: the call is for operators.
+    /// The proxy, with a refusal: clients may not make this call.
     Refused,
     /// The proxy, with "not found": a client cannot read this path.
     Unknown,

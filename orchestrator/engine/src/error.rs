@@ -1,13 +1,13 @@
-//! What can go wrong between the core and a server, and what may be done about it.
+//! The errors of requests to a server, and what a caller may do about them.
 
 use std::time::Duration;
 
 /// What a caller may do about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorClass {
-    /// Safe to send the same request again: it cannot have been admitted.
+    /// The same request may be sent again, since the server cannot have admitted it.
     Retryable,
-    /// The server is full; try elsewhere or later.
+    /// The server is full. Another server may have room, or this one later.
     Backpressure,
     /// The request itself is wrong; no server will take it.
     Client,
@@ -29,7 +29,7 @@ pub enum Admission {
 /// Errors of an [`Engine`](super::Engine).
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// No connection, or it was closed before the request was written.
+    /// There was no connection, or it was closed before the request was written.
     #[error("cannot reach server={server}: {reason}")]
     Unreachable {
         /// The server's name.
@@ -37,7 +37,7 @@ pub enum EngineError {
         /// The operating system's or the client's words.
         reason: String,
     },
-    /// 503 or 429, or this machine has no room for another connection.
+    /// The server answered 503 or 429, or this machine has no room for another connection.
     #[error("server={server} is busy: {reason}")]
     Busy {
         /// The server's name.
@@ -47,7 +47,8 @@ pub enum EngineError {
         /// The engine's words.
         reason: String,
     },
-    /// A 4xx: the request is at fault.
+    /// The server answered with a status other than 429 that is neither a success nor a 5xx: the request or
+    /// the API key is wrong.
     #[error("server={server} refused the request with status={status}: {reason}")]
     Refused {
         /// The server's name.
@@ -57,7 +58,8 @@ pub enum EngineError {
         /// The engine's words.
         reason: String,
     },
-    /// A 5xx, a reset, or an end of the stream in the middle.
+    /// The server answered with a 5xx other than 503, or the connection was lost before the end of the
+    /// answer.
     #[error("server={server} failed: {reason}")]
     Failed {
         /// The server's name.
@@ -81,13 +83,14 @@ pub enum EngineError {
         /// Tokens that were generated.
         tokens: u64,
     },
-    /// The recipe names a server this engine does not have.
+    /// The engine has no server of this name, or no longer has it.
     #[error("unknown server={server}")]
     UnknownServer {
         /// The name.
         server: String,
     },
-    /// A server whose facts do not fit the recipe, as the probe has found at the start.
+    /// The server cannot be used: its address or the API key is invalid, or the probe found that the server
+    /// does not fit the recipe.
     #[error("server={server} does not fit the recipe: {reason}")]
     Unfit {
         /// The server's name.

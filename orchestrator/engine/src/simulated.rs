@@ -1,8 +1,8 @@
-//! A simulated fleet in the same process: no sockets, and on a paused clock no real time.
+//! A simulated fleet in the same process. It opens no sockets, and on a paused clock it takes no real time.
 //!
 //! Like a real server, a [`SimulatedEngine`] has two sides: it generates for the rollout core, and it answers
 //! the control calls of the load balancer. Its answers pass the same checks as those of real servers, so an
-//! injected fault takes the path that the real one would take.
+//! injected fault takes the same path through the code as a real one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use super::{Engine, EngineError, GenerateRequest, Generation, PartialOutput, Res
 
 mod partial;
 
-/// The pauses after each abort of an interrupt, before it is sent again: the simulation, too, loses aborts
-/// that come too early.
+/// An interrupt repeats its abort after these pauses while the server still has the request, because a
+/// simulated server also ignores aborts that come too early.
 const INTERRUPT_PAUSES: [Duration; 4] = [
     Duration::from_millis(1),
     Duration::from_millis(15),
@@ -28,8 +28,8 @@ const INTERRUPT_PAUSES: [Duration; 4] = [
     Duration::from_millis(250),
 ];
 
-/// The most chunks of a streamed request that wait to be taken. Tokens that find no room stay in the engine,
-/// and leave with the next chunk.
+/// Maximum number of chunks of a streamed request that wait to be received. Tokens for which there is no room
+/// stay in the engine, and leave with the next chunk.
 const CHUNKS_MAX: usize = 16;
 
 /// Simulated servers by the names of their configurations.
@@ -45,7 +45,7 @@ impl std::fmt::Debug for SimulatedEngine {
 }
 
 impl SimulatedEngine {
-    /// An engine of these servers. Of two servers with one name the later counts.
+    /// An engine of these servers. If two servers have the same name, the later one is used.
     pub fn new(servers: impl IntoIterator<Item = SimServer>) -> Self {
         let by_name = servers.into_iter().map(|server| (server.config().name.clone(), server)).collect();
         Self { servers: Arc::new(by_name) }
@@ -107,7 +107,7 @@ impl SimulatedEngine {
     }
 }
 
-/// The error that the client of a real server would have returned.
+/// The error that the client of a real server would return.
 fn engine_error(name: &str, error: &SimError) -> EngineError {
     let server = name.to_owned();
     let reason = error.to_string();

@@ -5,7 +5,7 @@
 //! step.
 //!
 //! ```text
-//!   data ---> AgentLoopManager ---> accepted groups ---> queue <--- consumer (a trainer's stand-in, if asked for)
+//!   data ---> AgentLoopManager ---> accepted groups ---> queue <--- consumer (in a trainer's place; optional)
 //!                  |  ^
 //!               engine (HTTP or simulated), permits, monitor
 //! ```
@@ -126,7 +126,8 @@ impl Run {
             lines.push(format!("queue: served at http://{listen} until all rows are taken"));
         } else if self.recipe.queue.consumer.is_none() && self.recipe.run.steps.is_none() {
             lines.push(format!(
-                "note: no consumer takes rows while it runs, so the queue (queue.capacity_rows={}) is full after {} steps",
+                "note: no consumer takes rows while it runs, so the queue (queue.capacity_rows={}) is full after \
+                 {} steps",
                 self.recipe.queue.capacity_rows,
                 self.recipe.queue.capacity_rows / step_rows.max(1)
             ));
@@ -164,9 +165,14 @@ impl Run {
 fn policy_plan(recipe: &Recipe) -> String {
     let policy = &recipe.policy;
     if !recipe.is_announced_to() {
-        let note = "; note: no trainer announces versions (policy.listen, policy.watch, queue.consumer.announces), so \
-                    the version stays 0";
-        return format!("{}{}", policy.mode, if policy.mode == PolicyMode::Sync { "" } else { note });
+        if policy.mode == PolicyMode::Sync {
+            return policy.mode.to_string();
+        }
+        return format!(
+            "{}; note: no trainer announces versions (policy.listen, policy.watch, queue.consumer.announces), so the \
+             version stays {}",
+            policy.mode, policy.first_version
+        );
     }
     let listen = policy.listen.as_ref().map(|listen| format!("at http://{listen}"));
     let watch = policy.watch.as_ref().map(|watch| format!("in {}", watch.display()));

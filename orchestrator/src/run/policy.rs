@@ -29,8 +29,9 @@ pub(super) struct RunPolicy {
 }
 
 impl RunPolicy {
-    /// Frees servers that an earlier life of the run left paused, has them brought to the version that it
-    /// announced `last`, and listens for announcements. Returns `None` if versions cannot be announced.
+    /// Resumes servers that an earlier life of the run left paused, and listens for announcements. `last` is
+    /// the earlier life's last announcement, and the servers are brought to its version. Returns `None` if
+    /// versions cannot be announced.
     pub(super) async fn open(
         run: &Run,
         control: RolloutControl,
@@ -49,7 +50,8 @@ impl RunPolicy {
         let served = control.policy_version();
         let state = match last.filter(|last| last.version >= served) {
             Some(last) => {
-                // The servers had this version, but the earlier life ended before the run took it over.
+                // If the ledger has the announcement but not yet the run's new version, the earlier life ended
+                // between the two records. The servers had the version before both.
                 if last.version > served {
                     follower.publish(&last).await;
                 }

@@ -140,11 +140,13 @@ impl RunQueue {
         until_taken(&self.partition, at, interrupted).await;
     }
 
-    /// Takes and acks groups in a trainer's place until the end of puts, and returns their number.
+    /// Takes and acks groups in a trainer's place until the end of puts or until `end` is cancelled. Returns
+    /// the number of groups that it acked.
     ///
     /// If the consumer trains, it takes whole batches, except for the last one. If it announces versions, it
-    /// acks a batch only after the version that came from the batch has reached the servers. So a run that
-    /// was ended in between trains on the batch once more, and does not wait for the version in vain.
+    /// acks a batch only when the servers have the version that came from the batch. If the run ends before
+    /// that, its next life takes the batch again, trains on it again and announces the version. Otherwise the
+    /// next life would wait for a version that is never announced.
     pub(super) async fn consume(
         self,
         consumer: Consumer,

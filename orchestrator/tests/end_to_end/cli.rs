@@ -91,6 +91,8 @@ fn the_plan_shows_where_policy_versions_are_announced() {
     };
     let silent = plan(&["policy.mode=fully_async"]);
     assert!(silent.contains("policy: fully_async; note: no trainer announces versions"), "{silent}");
+    let later = plan(&["policy.mode=fully_async", "policy.first_version=3"]);
+    assert!(later.contains("so the version stays 3"), "{later}");
     assert!(!plan(&[]).contains("note: no trainer announces"), "a synchronous run needs no announcements");
     let heard =
         plan(&["policy.mode=one_step_off", "policy.listen=127.0.0.1:7401", "policy.watch=checkpoints"]);

@@ -1,4 +1,4 @@
-//! The storage unit's side: a served queue that announces itself to its controller.
+//! A storage unit: a served queue that announces itself to its controller.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -19,7 +19,7 @@ const PERIOD: Duration = Duration::from_millis(500);
 /// The most blobs that one request asks about; blobs that have waited longest come first.
 const ASK_MAX: usize = 1 << 16;
 
-/// The file in a unit's directory that has the unit's name.
+/// The file in a unit's directory that contains the unit's name.
 const IDENTITY: &str = "unit-id";
 
 /// The controller of a unit, and the address at which the unit is reached.
@@ -40,8 +40,8 @@ impl UnitConfig {
     }
 }
 
-/// The unit's name. With a directory it is made once and read from there afterwards; a unit that keeps its
-/// rows in memory gets a new name each time.
+/// The unit's name. A unit with a directory draws its name once and reads it from there afterwards. A unit
+/// that keeps its rows in memory gets a new name at each start.
 fn identity(dir: Option<&Path>) -> Result<String, QueueError> {
     let fresh = format!("{:016x}", rand::random::<u64>());
     let Some(dir) = dir else { return Ok(fresh) };
@@ -56,11 +56,11 @@ fn identity(dir: Option<&Path>) -> Result<String, QueueError> {
     }
 }
 
-/// Makes `queue` a storage unit until `end`; the caller serves it at the config's address. `dir` is the
-/// directory of its rows, if it keeps them on disk.
+/// Makes `queue` a storage unit until `end` is cancelled. The caller serves the queue at the config's
+/// address. `dir` is the directory of the rows, if the queue keeps them on disk.
 ///
-/// Cancel-safe: the unit no longer announces itself, so the controller asks whether it is there, and takes it
-/// for dead if it does not answer.
+/// Cancel-safe: a dropped call ends the announcements and the removal of orphans. The controller then probes
+/// the unit, and declares it dead if it does not answer.
 pub async fn run_unit(
     queue: &TransferQueue,
     dir: Option<&Path>,
@@ -68,7 +68,8 @@ pub async fn run_unit(
     end: &CancellationToken,
 ) -> Result<(), QueueError> {
     if dir.is_none() {
-        // So a handle of an earlier process at this address names no row of this one.
+        // A random floor makes it improbable that a handle of an earlier process at this address names a row
+        // of this process.
         queue.inner.generation_floor.fetch_max(rand::random::<u32>() >> 1, Ordering::Relaxed);
     }
     queue.declare(blobs_spec()).await?;
@@ -96,8 +97,8 @@ pub async fn run_unit(
     }
 }
 
-/// The time since which each blob has waited to be asked about. A blob that the controller knows starts to
-/// wait again, because a controller that dies forgets which blobs it wanted to have cleared.
+/// The time since which each blob has waited for the next question about it. A blob that the controller knows
+/// is asked about again later, because a controller that dies forgets which blobs it still had to clear.
 #[derive(Default)]
 struct Orphans {
     since: HashMap<String, Instant>,

@@ -56,7 +56,10 @@ impl Partition {
         };
         self.record(record, apply).await?;
         for ClosedGroup { group, samples, samples_whole, rows } in &closing {
-            tracing::warn!(partition = %self.shared.name, %group, samples, samples_whole, rows, ?unfinished, "a group was not whole in time");
+            tracing::warn!(
+                partition = %self.shared.name, %group, samples, samples_whole, rows, ?unfinished,
+                "a group was not whole in time"
+            );
         }
         Ok(closing)
     }

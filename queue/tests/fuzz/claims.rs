@@ -1,4 +1,5 @@
-//! Streams that claim to have more content than they have.
+//! Streams that claim to have more content than they have, values that are nested deeply, and requests with
+//! the largest numbers.
 
 use std::sync::Arc;
 
@@ -13,7 +14,8 @@ fn column(name: &str, column: ArrayRef) -> RecordBatch {
     RecordBatch::try_from_iter_with_nullable([(name, column, true)]).unwrap()
 }
 
-/// Streams with huge numbers of rows without bytes, and streams with values or types that are nested deeply.
+/// Streams whose rows take no bytes but are more than the partition holds, and streams with values or types
+/// that are nested deeply.
 fn claims() -> Vec<(&'static str, Vec<u8>)> {
     let mut nested: ArrayRef = Arc::new(Int64Array::from(vec![1]));
     for _ in 0..200 {
@@ -26,8 +28,8 @@ fn claims() -> Vec<(&'static str, Vec<u8>)> {
     let nulls = |rows: usize| stream_of(&column("nothing", Arc::new(NullArray::new(rows))));
     vec![
         ("a trillion rows", nulls(1 << 40)),
-        ("as many as there are numbers", nulls(i64::MAX as usize)),
-        ("a few more than fit", nulls(65)),
+        ("the largest number of rows", nulls(i64::MAX as usize)),
+        ("one row more than fits", nulls(65)),
         ("tags that are too deep", stream_of(&tagged)),
         ("a type that is too deep", stream_of(&column("nested", nested))),
     ]

@@ -6,7 +6,7 @@ use crate::RewardError;
 
 /// Maximum number of processes of a pool.
 pub(super) const WORKERS_MAX: usize = 1024;
-/// The longest limit of a job or of a start: one week.
+/// The longest time limit: one week.
 const SECONDS_MAX: f64 = 604_800.0;
 const MEBIBYTE: u64 = 1 << 20;
 
@@ -43,8 +43,8 @@ pub(super) fn count(key: &'static str, value: usize, most: usize) -> Result<usiz
     if (1..=most).contains(&value) {
         return Ok(value);
     }
-    let found = format!("{value} (the most is {most})");
-    Err(RewardError::Misconfigured { key, expected: "a number of at least 1", found })
+    let found = format!("{value} (the maximum is {most})");
+    Err(RewardError::Misconfigured { key, expected: "a number from 1 to the maximum", found })
 }
 
 /// The value of the environment variable `name`; `None` if the recipe names no variable. A variable that is
@@ -65,7 +65,7 @@ pub(super) fn api_key(key: &'static str, name: Option<&str>) -> Result<Option<St
 pub(super) fn check_memory(key: &'static str, memory_mb: Option<u64>) -> Result<(), RewardError> {
     let Some(memory_mb) = memory_mb else { return Ok(()) };
     if memory_mb == 0 || !cfg!(target_os = "linux") {
-        let expected = "MiB above 0, and Linux";
+        let expected = "MiB above 0, on Linux";
         return Err(RewardError::Misconfigured { key, expected, found: memory_mb.to_string() });
     }
     Ok(())

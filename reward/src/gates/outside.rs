@@ -34,7 +34,7 @@ pub struct GateRow {
     pub data_source: Arc<str>,
     /// The prompt that the model was given.
     pub prompt: Arc<str>,
-    /// The row's other fields.
+    /// The row's `extra_info`, or all its other fields if it has none.
     pub row: Value,
 }
 

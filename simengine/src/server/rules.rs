@@ -1,4 +1,5 @@
-//! The rules for requests, with vLLM's error messages.
+//! The rules for requests. The error messages are those of vLLM, except for resumed samples, which vLLM does
+//! not have.
 
 use crate::request::SimRequest;
 use crate::{ServerConfig, SimError};
@@ -69,8 +70,8 @@ pub(crate) fn split_resumed(request: &SimRequest) -> Result<(&[u32], &[u32]), Si
 }
 
 /// The error for a resumed sample if the given tokens are not its first ones, or if nothing is left of it. A
-/// real model would accept such a prompt and generate other tokens. Here it is always a mistake of the
-/// caller, and would falsify the results of the simulation.
+/// real model would accept such a prompt and generate other tokens. Here such a prompt is always a mistake of
+/// the caller, and its tokens would falsify the results of the simulation.
 pub(crate) fn not_its_own() -> SimError {
     let message = "the resumed tokens are not the first ones of this sample, or are all of it".to_owned();
     SimError::bad_request(None, message)

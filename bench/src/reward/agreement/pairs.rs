@@ -1,9 +1,10 @@
-//! Pairs of an answer and a truth whose right verdict is known by construction: the answer is the truth
-//! itself, another spelling of it, or another value.
+//! Pairs of an answer and a truth. The answer is made from the truth, so the right verdict is known: the
+//! answer is the truth itself, another spelling of it, or another value.
 
 use super::form::{Form, Fraction, Number};
 
-/// How the answer was made from the truth.
+/// How the answer was made from the truth. The kinds before [`Kind::OffByOne`] keep the value of the truth,
+/// and the others change it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Same,
@@ -106,7 +107,7 @@ pub(super) struct Pair {
     pub(super) truth: String,
 }
 
-/// All pairs that can be made from a truth.
+/// All pairs that can be made from a truth. Percentages and units have a truth of their own, made from it.
 pub(super) fn pairs_of(truth: &str) -> Vec<Pair> {
     let mut pairs = Pairs { truth, pairs: Vec::new() };
     pairs.add(Kind::Same, truth);
@@ -184,7 +185,7 @@ impl Pairs<'_> {
     fn integer(&mut self, number: &Number) {
         let plain = number.plain();
         if let Some(more) = off_by_one(&plain) {
-            // For a negative number this subtracts one.
+            // `off_by_one` makes -6 of -5, so that 1 has to be added.
             self.add(Kind::Sum, format!("{more} {} 1", if number.is_negative { "+" } else { "-" }));
         }
         if !number.is_negative && number.digits.len() < 3 {
@@ -269,7 +270,8 @@ impl Pairs<'_> {
     }
 }
 
-/// Moves the part before the first plus outside of brackets and braces to the end.
+/// Moves the first term to the end of a sum: the part before the first plus sign. A plus sign in parentheses,
+/// brackets or braces does not count.
 fn commuted(text: &str) -> Option<String> {
     let is_other = ["=", "<", ">", "\\in", "\\cup", "\\pm", "\\begin"].iter().any(|sign| text.contains(sign));
     let mut depth = 0_i32;

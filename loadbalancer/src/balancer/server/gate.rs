@@ -1,9 +1,9 @@
-//! What keeps a server out of rotation because of its weights, apart from its other states.
+//! The gate keeps a server out of rotation while its weights are outdated or being updated.
 //!
 //! The gate is separate from the operator's state. So the end of a weight update does not undo an operator's
 //! pause, and the end of a pause does not let in a server whose weights are outdated. A new life begins with
-//! the weights that the server's process was started with: weights that an earlier life has loaded do not
-//! count, from the moment in which the new life could take its first permit.
+//! the weights that the server's process was started with. Therefore the gate forgets the weights of the
+//! earlier life before the new life can take a permit.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::server::Hold;
 /// The gate of one server: it is closed while the server may not take permits because of its weights.
 #[derive(Debug, Clone, Default)]
 pub(in crate::balancer) struct Gate {
-    /// The weight version that the server needs; `None` while any will do.
+    /// The weight version that the server needs; `None` if it may have any.
     pub(in crate::balancer) required: Option<u64>,
     /// The weight version that the server was given in this life; `None` for the weights that it was started
     /// with.
@@ -30,7 +30,7 @@ impl Gate {
         (self.weights < self.required).then_some(Hold::Outdated)
     }
 
-    /// Called when a new life begins, because that has the weights of a fresh process.
+    /// Called when a new life begins, because a new life has the weights of a new process.
     pub(in crate::balancer) fn forget_weights(&mut self) {
         self.weights = None;
     }
@@ -38,7 +38,7 @@ impl Gate {
     /// Why the gate is closed, in words for the operator; `None` while it is open.
     pub(in crate::balancer) fn description(&self) -> Option<Arc<str>> {
         let awaited = match (self.hold()?, self.required) {
-            (Hold::Updating, None) => "its weights are updated".to_owned(),
+            (Hold::Updating, None) => "its weights are being updated".to_owned(),
             (Hold::Updating, Some(version)) if self.weights >= Some(version) => {
                 format!("weights version={version}, not resumed yet")
             }

@@ -1,11 +1,12 @@
 //! Requests, written straight into a byte buffer.
 //!
-//! Every sampling parameter that matters to the recipe or the algorithm is written out, even if its value is
-//! neutral: a server that was started with the model's own generation config would fill in missing ones.
+//! Every sampling parameter of the dialect that matters to the recipe or the algorithm is written out, even
+//! if its value is neutral. A server that was started with the model's own generation config would fill in
+//! missing ones.
 //!
 //! # Deliberately absent
-//! JSON of a prompt that the requests of its group share. Writing 1,024 ids takes some three microseconds,
-//! less than looking the JSON up would cost, and the bytes are dropped as soon as they are sent.
+//! The requests of a group do not share the JSON of their prompt. Writing 1,024 ids takes about three
+//! microseconds, which is less than a look-up would take, and the bytes are dropped as soon as they are sent.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -20,7 +21,7 @@ const SEED_MASK: u64 = (1 << 62) - 1;
 /// Room for everything but the prompt.
 const FIXED_BYTES: usize = 512;
 
-/// Decimal digits of a token id and its comma.
+/// Room for a token id of up to six digits and its comma.
 const BYTES_PER_TOKEN: usize = 7;
 
 /// The body of `request` in a server's dialect.
@@ -62,7 +63,7 @@ pub(super) fn write_request(dialect: Dialect, model: &str, request: &GenerateReq
     body.bytes.into()
 }
 
-/// A body being written.
+/// A body that is being written.
 struct Body {
     bytes: Vec<u8>,
 }
@@ -95,8 +96,8 @@ impl Body {
         self.bytes.push(b']');
     }
 
-    /// Writes the members of both dialects that are not about sampling. Without `stream` an answer comes
-    /// whole.
+    /// Writes `stream` and `cache_salt`, if the request has them. Without `stream`, the answer comes in one
+    /// piece.
     fn reply(&mut self, request: &GenerateRequest) {
         if request.stream {
             self.member("stream", |body| body.json(&true));

@@ -11,8 +11,8 @@ use crate::rollout::{Group, OnStale, OnStop, invariants};
 use rolldock_ledger::KeptGroup;
 
 impl Board {
-    /// Starts a step that ends with a cut. Held groups get their next dispatch at once; those beyond the
-    /// staleness bound end `stale`.
+    /// Starts a step that ends with a cut. Held groups get their next dispatch at once. Under `drop` and
+    /// `requeue`, the dispatches of groups beyond the staleness bound end `stale`.
     pub(crate) fn begin_step(&mut self, step: u64, target: usize) {
         self.flow_until = None;
         self.begin(step, target);
@@ -54,8 +54,8 @@ impl Board {
         self.decide();
     }
 
-    /// Sends back all groups at once that have become too old for this step. If each were sent back only when
-    /// its turn comes, they would be generated one after the other.
+    /// Under `drop` and `requeue`, ends all valid groups at once that have become too old for this step. If
+    /// each were sent back only when its turn comes, they would be generated one after the other.
     fn send_back_stale(&mut self) {
         let rule = self.config.staleness;
         if !matches!(rule.on_stale, OnStale::Drop | OnStale::Requeue) {
@@ -94,7 +94,7 @@ impl Board {
         self.dispatches.begin_step(step, self.target as u64, self.policy_version);
     }
 
-    /// Accepts what can be accepted and stops the step at its target.
+    /// Decides the groups whose turn has come, until the step reaches its target.
     pub(super) fn decide(&mut self) {
         while !self.stopped && self.accepted_count < self.target {
             let Some(number) = self.next_decidable() else { return };
@@ -112,7 +112,8 @@ impl Board {
         self.config.staleness.claim_version(self.step, self.policy_version)
     }
 
-    /// Decides a group whose turn has come: it is accepted, unless it will be too old for the recipe.
+    /// Decides a group whose turn has come. It is accepted, unless it is beyond the staleness bound and
+    /// `on_stale` drops it or sends it back.
     fn settle(&mut self, mut group: Group) {
         let rule = self.config.staleness;
         let claim_version = self.claim_version();
@@ -133,7 +134,7 @@ impl Board {
     }
 
     fn send_back(&mut self, group: Group) {
-        // The draw is replayed with newer weights: a fresh draw would prefer short answers.
+        // The next dispatch repeats the seeds with newer weights. Fresh seeds would favour short answers.
         let first_attempt = attempts_used(&group);
         let Group { dispatch, number, prompt, returns, .. } = group;
         if returns >= RETURNS_MAX {
@@ -178,8 +179,8 @@ impl Board {
         }
     }
 
-    /// Ends a step that has [finished](Self::is_finished). If it would be short, it accepts groups that were
-    /// set aside.
+    /// Stops a step that has [finished](Self::is_finished). If it has too few groups, it accepts groups that
+    /// were set aside.
     pub(crate) fn finish(&mut self) {
         while !self.stopped && self.accepted_count < self.target {
             let Some((_, group)) = self.set_aside.pop_first() else { break };

@@ -6,7 +6,7 @@
 //! | the shape above with `"fn_name"` | calls: a list of arguments, or a text with one JSON value per line, and the result |
 //! | `[{"input": .., "output": .., "testtype": ..}, ..]` | programs or calls, by `testtype`: `stdin`, or `functional` with `metadata.func_name` |
 //! | `{"functional": ".."}` | one test: Python that runs after the candidate and fails by an exception |
-//! | `["assert ..", ..]` | one test each if all begin with `assert`; otherwise one test of all lines |
+//! | `["assert ..", ..]` | one test for each text if all texts begin with `assert`; otherwise one test of all texts |
 //! | text with an `assert` in it | one test |
 //!
 //! A JSON string is parsed once more, because some data sets encode twice. If the input or output of a
@@ -27,7 +27,9 @@ pub(super) const CASES_MAX: usize = 1 << 14;
 const LAYERS_MAX: usize = 2;
 /// The name of the field in errors.
 const WHAT: &str = "ground_truth";
-const SHAPES: &str = "expected unit tests: {\"inputs\", \"outputs\"}, {\"functional\"}, a list of {\"input\", \"output\"}, or assertions";
+/// The error for a text of another shape.
+const SHAPES: &str = "expected unit tests: {\"inputs\", \"outputs\"}, {\"functional\"}, \
+                      a list of {\"input\", \"output\"}, or assertions";
 
 /// One test.
 #[derive(Debug)]
@@ -73,7 +75,8 @@ struct Metadata {
     func_name: Option<String>,
 }
 
-/// Reads the tests of a row; there is at least one. An error lists the expected shapes.
+/// Reads the tests of a row, of which there is at least one. If the row has another shape, the error lists
+/// the expected shapes.
 pub(super) fn read(ground_truth: &str) -> Result<Vec<Case>, RewardError> {
     let cases = read_layer(ground_truth, LAYERS_MAX).map_err(|reason| wrong(ground_truth, reason))?;
     match cases.len() {
@@ -127,7 +130,7 @@ fn of_list(list: Vec<Box<RawValue>>) -> Result<Vec<Case>, String> {
         let texts = texts.map_err(|error| error.to_string())?;
         return Ok(match texts.iter().all(|text| text.trim_start().starts_with("assert")) {
             true => texts.into_iter().map(Case::Check).collect(),
-            // A single line may check nothing, and would then pass as a test.
+            // A text without an assertion checks nothing. As a test of its own it would always pass.
             false => vec![Case::Check(texts.join("\n"))],
         });
     }
@@ -177,7 +180,7 @@ fn arguments_of_lines(text: &str) -> Result<String, String> {
     Ok(format!("[{}]", arguments.join(",")))
 }
 
-/// The text of a JSON string, of a list of lines, or of a number.
+/// The text of a JSON string or number. The items of a list become lines.
 fn text_of(value: &RawValue) -> Result<String, String> {
     let text = value.get();
     let wrong = || format!("expected a text, found {:?}", super::excerpt(text));

@@ -25,7 +25,7 @@ pub(crate) struct Verdict {
 enum Worth {
     /// The scores of words in lower case.
     Words(BTreeMap<String, f64>),
-    /// Numbers from the first to the second; scores are scaled to 0..1.
+    /// The smallest and the largest number of a verdict. Scores are scaled from this range to 0..1.
     Range(f64, f64),
 }
 
@@ -49,7 +49,7 @@ impl Verdict {
                 if let Some((word, score)) = words.iter().find(|(_, score)| !is_finite_in_32_bits(**score)) {
                     return Err(wrong(
                         "judge.words",
-                        "finite scores of 32 bits",
+                        "scores that are finite in 32 bits",
                         format!("{word:?} = {score}"),
                     ));
                 }
@@ -61,7 +61,7 @@ impl Verdict {
             (None, Some([least, most])) => {
                 return Err(wrong(
                     "judge.range",
-                    "[least, most] with least below most",
+                    "[least, most] with least below most and a finite difference",
                     format!("[{least}, {most}]"),
                 ));
             }
@@ -71,7 +71,7 @@ impl Verdict {
         Ok(Self { pattern, worth })
     }
 
-    /// Reads the score of an answer; an error quotes the end, where the verdict should be.
+    /// Reads the score of an answer. An error quotes the end of the answer, where the verdict should be.
     pub(crate) fn read(&self, what: &str, text: &str) -> Result<Score, RewardError> {
         let nonsense = |reason: String| RewardError::Nonsense {
             what: what.to_owned(),

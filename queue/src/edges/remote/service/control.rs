@@ -1,4 +1,5 @@
-//! Calls about a partition other than putting and taking rows.
+//! Calls about one partition: its counts, reading and finding rows, tags, a task's reset, versions, and the
+//! ends of samples and groups.
 
 use std::sync::Arc;
 
