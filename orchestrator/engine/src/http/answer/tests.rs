@@ -77,7 +77,7 @@ fn prompt_of(recorded: &Value, body: &Value) -> Vec<u32> {
 
 #[test]
 fn recorded_answers_are_read_as_a_tree_reads_them() {
-    // The last two were to be aborted and came to their end all the same.
+    // An abort was sent for the last two, but it came after their end.
     let whole = [
         ("completions_tokens_n4.json", 4),
         ("completions_stop_token_id.json", 1),

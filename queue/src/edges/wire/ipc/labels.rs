@@ -1,4 +1,5 @@
-//! What rows are called, as columns beside their own: handles, groups, versions, keys and tags.
+//! The labels of rows: handles, groups, versions, keys and tags. On the wire they are columns beside the rows'
+//! own.
 
 use std::sync::Arc;
 
@@ -19,13 +20,14 @@ pub(crate) const HANDLE: &str = "_handle";
 pub(crate) const GROUP: &str = "_group";
 /// The column with the oldest policy version of a row's group.
 pub(crate) const POLICY_VERSION: &str = "_policy_version";
-/// The column with a row's key; null where it has none. Absent from a take none of whose rows has one.
+/// The column with a row's key, which is null if the row has none. If no row of a take has a key, the take does
+/// not have this column.
 pub(crate) const KEY: &str = "_key";
-/// The column with a row's tags as JSON text; null where it has none. Absent from a take none of whose rows
-/// has any.
+/// The column with a row's tags as JSON text, which is null if the row has none. If no row of a take has tags,
+/// the take does not have this column.
 pub(crate) const TAGS: &str = "_tags";
 
-/// The metadata of a put's schema with the owner's record.
+/// The key of the owner's record in the metadata of a put's schema.
 pub(crate) const RECORD: &str = "rolldock.record";
 
 fn number(handle: RowHandle) -> u64 {
@@ -36,7 +38,7 @@ fn handle(number: u64) -> RowHandle {
     RowHandle { slot: number as u32, generation: (number >> 32) as u32 }
 }
 
-/// The batch in `schema`, with what each row is called.
+/// The batch with the columns of `schema`, after the columns with the labels of its rows.
 pub(crate) fn labelled(
     batch: &RecordBatch,
     schema: &SchemaRef,
@@ -49,7 +51,7 @@ pub(crate) fn labelled(
     Ok(RecordBatch::try_new(labelled_schema(schema, lease), columns)?)
 }
 
-/// The labels of all rows of a lease, as a batch of their own.
+/// A batch that has only the labels of all rows of a lease.
 pub(crate) fn labels(lease: &Lease) -> Result<RecordBatch, QueueError> {
     let columns = label_columns(lease, 0..lease.rows().len());
     Ok(RecordBatch::try_new(labelled_schema(&Schema::empty(), lease), columns)?)
@@ -103,7 +105,7 @@ fn parse_tags(texts: Vec<Option<String>>) -> Result<Vec<Value>, QueueError> {
     texts.into_iter().map(parse).collect()
 }
 
-/// Adds a put's keys and tags to its rows, as the columns that the wire has for them.
+/// Adds columns with the keys and tags of a put to its rows.
 pub(crate) fn with_labels(
     batch: &RecordBatch,
     keys: &[String],
@@ -145,7 +147,8 @@ pub(crate) fn put_with_labels(put: &Put) -> Result<Vec<RecordBatch>, QueueError>
     labelled.collect()
 }
 
-/// A put's rows with all that goes with them: its record is in the schema, where it may be of any length.
+/// A put's rows with their keys and tags, and with the put's record in the metadata of the schema, where it may
+/// have any length.
 pub(crate) fn put_with_record(put: &Put) -> Result<Vec<RecordBatch>, QueueError> {
     let labelled = put_with_labels(put)?;
     let Some(record) = &put.record else { return Ok(labelled) };
@@ -182,7 +185,7 @@ pub(crate) fn split_tags(mut batch: RecordBatch) -> Result<(Vec<Value>, RecordBa
     Ok((tags, batch))
 }
 
-/// Applies a splitting to every batch and gathers what it takes out.
+/// Applies `split` to every batch. Returns all that it took out, and the rest of the batches.
 pub(crate) fn split_all<T>(
     batches: Vec<RecordBatch>,
     split: impl Fn(RecordBatch) -> Result<(Vec<T>, RecordBatch), QueueError>,
@@ -207,7 +210,7 @@ pub(crate) fn split_handles(mut batch: RecordBatch) -> Result<(Vec<RowHandle>, R
     Ok((handles, batch))
 }
 
-/// A taken batch and what its rows are.
+/// A taken batch without its labels, and the labels.
 pub(crate) struct Labelled {
     pub(crate) rows: Vec<RowHandle>,
     pub(crate) labels: Labels,
