@@ -90,7 +90,9 @@ impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         let (status, code) = match &self.0 {
             MembershipError::BadUrl { .. } => (StatusCode::BAD_REQUEST, "bad_url"),
-            MembershipError::Unfit { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "unfit"),
+            MembershipError::Unfit { .. } | MembershipError::Absent { .. } => {
+                (StatusCode::UNPROCESSABLE_ENTITY, "unfit")
+            }
             MembershipError::Balancer(BalancerError::UnknownServer { .. }) => {
                 (StatusCode::NOT_FOUND, "unknown_server")
             }

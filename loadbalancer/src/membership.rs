@@ -1,6 +1,8 @@
 //! The members of a running fleet: servers join and leave by calls, or by a file that is read repeatedly.
+//! Servers that did not answer when the fleet was opened join when they do.
 
 mod file;
+mod late;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,10 +26,21 @@ const ABORT_GRACE: Duration = Duration::from_secs(5);
 /// Longest wait for the permits of a departed server.
 const LEAVE_MAX: Duration = Duration::from_secs(60);
 
+/// Why a server was not prepared.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EnlistError {
+    /// The server answers, and cannot be used as it is.
+    #[error("{0}")]
+    Unfit(String),
+    /// The server does not answer, or fails. It may be usable later.
+    #[error("{0}")]
+    Absent(String),
+}
+
 /// Prepares a server before it joins the fleet, and forgets it after it has left.
 pub trait Enlist: Send + Sync + 'static {
     /// Prepares a server; an error keeps it out of the fleet. Cancel-safe.
-    fn enlist<'a>(&'a self, name: &'a str, url: &'a str) -> BoxFuture<'a, Result<(), String>>;
+    fn enlist<'a>(&'a self, name: &'a str, url: &'a str) -> BoxFuture<'a, Result<(), EnlistError>>;
 
     /// Forgets a server that has left the fleet. From now on, requests that it still runs cannot be aborted.
     fn dismiss(&self, name: &str);
@@ -64,6 +77,14 @@ pub enum MembershipError {
         /// The server's name.
         server: String,
         /// Why it cannot be used.
+        reason: String,
+    },
+    /// The server does not answer, or fails.
+    #[error("server={server} cannot join now: {reason}")]
+    Absent {
+        /// The server's name.
+        server: String,
+        /// What happened.
         reason: String,
     },
     /// The balancer refused the change.
@@ -165,16 +186,19 @@ impl Membership {
         if self.balancer.find(&name).is_some() {
             return Err(BalancerError::DuplicateServer { server: name }.into());
         }
-        let unfit = |reason| MembershipError::Unfit { server: name.clone(), reason };
+        let unfit = |reason: &str| MembershipError::Unfit { server: name.clone(), reason: reason.to_owned() };
         if !is_name(&name) {
-            return Err(unfit("expected a name of visible ASCII letters, without quotes".to_owned()));
+            return Err(unfit("expected a name of visible ASCII letters, without quotes"));
         }
         let capacity = capacity.unwrap_or(self.capacity);
         if capacity == 0 {
-            return Err(unfit("expected a capacity above 0".to_owned()));
+            return Err(unfit("expected a capacity above 0"));
         }
         self.dismiss_departed(|leaving| leaving.name == name);
-        self.enlist.enlist(&name, &base).await.map_err(unfit)?;
+        self.enlist.enlist(&name, &base).await.map_err(|error| match error {
+            EnlistError::Unfit(reason) => unfit(&reason),
+            EnlistError::Absent(reason) => MembershipError::Absent { server: name.clone(), reason },
+        })?;
         let spec = ServerSpec {
             capacity_tokens: self.capacity_tokens,
             ..ServerSpec::new(name.clone(), base, capacity)
@@ -243,6 +267,14 @@ impl Membership {
     /// Cancel-safe.
     pub async fn follow(&self, path: PathBuf, end: CancellationToken) {
         file::follow(self, &path, &end).await;
+    }
+
+    /// Lets servers join that did not answer when the fleet was opened: asks each of them until it has joined, or
+    /// until `end` is cancelled. A server that answers and cannot be used stays out, with a warning, until it can.
+    ///
+    /// Cancel-safe.
+    pub async fn admit(&self, absent: Vec<NewMember>, end: CancellationToken) {
+        late::admit(self, absent, &end).await;
     }
 }
 

@@ -9,6 +9,9 @@
 //! - A silent server does not delay the verdicts on other servers.
 //! - Observations of one life of a server do not count for the next.
 //! - An engine that reports a pause is not probed, and its lack of progress does not count as a stall.
+//! - What was late in this process is held against no server. The time limits of looks count only the time in
+//!   which this process was on time, and so does the time of a stall: answers may have come that no task has
+//!   read.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -25,7 +28,7 @@ use crate::adaptive::Adaptive;
 use crate::control::{ControlError, EngineControl, EngineLoad, ServerRef};
 use crate::server::{AdminState, Epoch, Hold, ServerId, ServerState};
 use crate::snapshot::ServerSnapshot;
-use crate::{AdaptiveConfig, LoadBalancer};
+use crate::{AdaptiveConfig, LoadBalancer, within};
 
 /// Maximum number of servers that are looked at concurrently.
 const LOOKS_MAX: usize = 128;
@@ -143,6 +146,7 @@ impl Monitor {
                 () = end.cancelled() => return,
                 Some(look) = looks.next() => self.judge(&look),
                 () = tokio::time::sleep_until(next) => {
+                    self.excuse(next.elapsed());
                     next = Instant::now() + interval;
                     self.take_turns(&mut queue);
                 }
@@ -160,6 +164,14 @@ impl Monitor {
         while let Some(look) = looks.next().await {
             self.judge(&look);
             self.begin(&mut looks, &mut queue);
+        }
+    }
+
+    /// Does not count the time for which this process was late as time in which a server stood still.
+    fn excuse(&mut self, late: Duration) {
+        let now = Instant::now();
+        for since in self.watched.values_mut().filter_map(|watched| watched.still_since.as_mut()) {
+            *since = (*since + late).min(now);
         }
     }
 
@@ -286,7 +298,7 @@ async fn look_at(
         server,
     };
     let asking = ask(&mut look, &balancer, control.as_ref(), &target, probe);
-    if tokio::time::timeout(LOOK_LIMIT, asking).await.is_err() {
+    if within(LOOK_LIMIT, asking).await.is_err() {
         let reason = format!("no answer within {} s", LOOK_LIMIT.as_secs());
         look.health = Err(ControlError::Failed { server: name, what: "health", reason });
     }

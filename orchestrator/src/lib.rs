@@ -18,7 +18,7 @@
 //! let set = ["run.steps=1", "rollout.train_batch_size=2", "fleet.simulated.time_scale=0.01"];
 //! let options = LoadOptions { set: set.map(str::to_owned).to_vec(), endpoints: Vec::new() };
 //! let recipe = Recipe::load(Path::new("../recipes/quickstart.toml"), &options)?;
-//! let run = Run::prepare(recipe, folder.path().join("run"), Scope::new()).await?;
+//! let run = Run::prepare(recipe, folder.path().join("run"), None, Scope::new()).await?;
 //! let summary = run.execute(&Progress::new(false)).await?;
 //! assert_eq!((summary.steps, summary.totals.accepted), (1, 2));
 //! # Ok(())

@@ -5,13 +5,13 @@ use futures::future::BoxFuture;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::*;
-use crate::membership::Enlist;
+use crate::membership::{Enlist, EnlistError};
 use crate::{BalancerConfig, LoadBalancer};
 
 struct AnyServer;
 
 impl Enlist for AnyServer {
-    fn enlist<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<(), String>> {
+    fn enlist<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<(), EnlistError>> {
         async { Ok(()) }.boxed()
     }
 

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reqwest::{Client, RequestBuilder, Response, StatusCode};
+use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::{ControlError, ServerRef};
-use crate::is_exhaustion;
+use crate::{is_exhaustion, within};
 
 /// Longest answer, in bytes. Even the metrics of a busy server with many series are far shorter.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
@@ -31,26 +31,25 @@ type Complaint = (Arc<str>, &'static str);
 #[derive(Debug, Clone)]
 pub struct HttpControl {
     client: Client,
+    deadline: Duration,
     api_key: Option<Arc<str>>,
     /// The warnings that have been logged. Each one is logged once for each server.
     complaints: Arc<Mutex<HashSet<Complaint>>>,
 }
 
 impl HttpControl {
-    /// `deadline` bounds every call; `api_key` is sent as a bearer token.
+    /// `deadline` bounds every call; `api_key` is sent as a bearer token. The time for which this process was
+    /// late does not count.
     pub fn new(deadline: Duration, api_key: Option<Arc<str>>) -> Result<Self, ControlError> {
         // The engine closes idle connections after 5 s, so the pool has to drop them earlier.
-        let client = Client::builder()
-            .timeout(deadline)
-            .pool_idle_timeout(Duration::from_secs(4))
-            .no_proxy()
-            .build()
-            .map_err(|error| ControlError::Failed {
+        let client = Client::builder().pool_idle_timeout(Duration::from_secs(4)).no_proxy().build().map_err(
+            |error| ControlError::Failed {
                 server: "client".into(),
                 what: "start",
                 reason: error.to_string(),
-            })?;
-        Ok(Self { client, api_key, complaints: Arc::default() })
+            },
+        )?;
+        Ok(Self { client, deadline, api_key, complaints: Arc::default() })
     }
 
     /// Notes a complaint about `what` at this server. Returns whether it is the first one.
@@ -60,9 +59,9 @@ impl HttpControl {
     }
 
     /// A request to a path of a server.
-    pub(super) fn request(
+    fn request(
         &self,
-        method: reqwest::Method,
+        method: Method,
         server: &ServerRef,
         path: &str,
     ) -> Result<RequestBuilder, ControlError> {
@@ -75,14 +74,44 @@ impl HttpControl {
         })
     }
 
-    /// Sends a request. Fails if the answer has an error status.
-    pub(super) async fn send(
+    /// The result of a call, if it comes within the deadline.
+    async fn timed<T>(
+        &self,
+        server: &ServerRef,
+        what: &'static str,
+        call: impl Future<Output = Result<T, ControlError>>,
+    ) -> Result<T, ControlError> {
+        within(self.deadline, call).await.unwrap_or_else(|_overdue| {
+            Err(failed(server, what, &format!("no answer within {} s", self.deadline.as_secs_f64())))
+        })
+    }
+
+    /// Sends a request that changes nothing on the server. A server closes a connection that stays silent for a
+    /// few seconds, which may happen before a busy process comes back to it: then the request is sent again,
+    /// once. Fails if the answer has an error status.
+    async fn ask(
         &self,
         server: &ServerRef,
         what: &'static str,
         request: RequestBuilder,
     ) -> Result<Response, ControlError> {
-        let response = request.send().await.map_err(|error| unanswered(server, what, &error))?;
+        let again = request.try_clone();
+        match (request.send().await, again) {
+            (Err(error), Some(again)) if error.is_request() && !error.is_connect() => {
+                self.accept(server, what, again.send().await).await
+            }
+            (answered, _) => self.accept(server, what, answered).await,
+        }
+    }
+
+    /// The answer to a request. Fails if there is none, or if it has an error status.
+    async fn accept(
+        &self,
+        server: &ServerRef,
+        what: &'static str,
+        answered: reqwest::Result<Response>,
+    ) -> Result<Response, ControlError> {
+        let response = answered.map_err(|error| unanswered(server, what, &error))?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
@@ -103,9 +132,9 @@ impl HttpControl {
         what: &'static str,
         path: &str,
     ) -> Result<Vec<u8>, ControlError> {
-        let request = self.request(reqwest::Method::GET, server, path)?;
-        let response = self.send(server, what, request).await?;
-        whole(server, what, response).await
+        let request = self.request(Method::GET, server, path)?;
+        let call = async { whole(server, what, self.ask(server, what, request).await?).await };
+        self.timed(server, what, call).await
     }
 
     pub(super) async fn post(
@@ -115,7 +144,7 @@ impl HttpControl {
         path: &str,
         body: Option<&Value>,
     ) -> Result<(), ControlError> {
-        self.send_to(server, what, path, body).await.map(drop)
+        self.timed(server, what, self.send_to(server, what, path, body)).await.map(drop)
     }
 
     /// Posts and returns the body of the answer.
@@ -126,8 +155,8 @@ impl HttpControl {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Vec<u8>, ControlError> {
-        let response = self.send_to(server, what, path, body).await?;
-        whole(server, what, response).await
+        let call = async { whole(server, what, self.send_to(server, what, path, body).await?).await };
+        self.timed(server, what, call).await
     }
 
     async fn send_to(
@@ -137,12 +166,12 @@ impl HttpControl {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Response, ControlError> {
-        let request = self.request(reqwest::Method::POST, server, path)?;
+        let request = self.request(Method::POST, server, path)?;
         let request = match body {
             Some(body) => request.json(body),
             None => request,
         };
-        self.send(server, what, request).await
+        self.accept(server, what, request.send().await).await
     }
 
     /// Succeeds if the server lists its models. A refusal because of a missing or wrong key counts as
@@ -173,7 +202,8 @@ impl HttpControl {
             .as_str()
             .ok_or_else(|| failed(server, what, "expected a list of models, found none"))?;
         let body = json!({ "model": model, "prompt": [PROBE_TOKEN], "max_tokens": 1 });
-        self.post(server, what, "/v1/completions", Some(&body)).await
+        let request = self.request(Method::POST, server, "/v1/completions")?.json(&body);
+        self.timed(server, what, self.ask(server, what, request)).await.map(drop)
     }
 }
 

@@ -13,9 +13,19 @@ struct Door {
 }
 
 impl Enlist for Door {
-    fn enlist<'a>(&'a self, _: &'a str, url: &'a str) -> BoxFuture<'a, Result<(), String>> {
-        let fit = if url.contains("unfit") { Err("it serves another model".to_owned()) } else { Ok(()) };
-        self.asked.lock().push(url.to_owned());
+    fn enlist<'a>(&'a self, _: &'a str, url: &'a str) -> BoxFuture<'a, Result<(), EnlistError>> {
+        let times = {
+            let mut asked = self.asked.lock();
+            asked.push(url.to_owned());
+            asked.iter().filter(|asked| *asked == url).count()
+        };
+        let fit = if url.contains("unfit") {
+            Err(EnlistError::Unfit("it serves another model".to_owned()))
+        } else if url.contains("late") && times < 3 {
+            Err(EnlistError::Absent("it is busy".to_owned()))
+        } else {
+            Ok(())
+        };
         let is_silent = url.contains("silent");
         async move {
             if is_silent {
@@ -147,6 +157,28 @@ async fn a_departed_server_can_still_be_told_to_abort() {
     tokio::time::advance(2 * LEAVE_MAX).await;
     look().await;
     assert_eq!(door.dismissed.lock().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn servers_that_answer_late_join_and_those_that_do_not_fit_stay_out() {
+    let (fleet, door) = membership();
+    let absent = ["http://unfit:1", "http://silent:1", "http://late:1", "http://late:2"].map(member).to_vec();
+    let end = CancellationToken::new();
+    let testing = async {
+        let early = fleet.add(member("http://late:2")).await.unwrap_err();
+        assert!(matches!(early, MembershipError::Absent { .. }), "{early}");
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert!(names(&fleet).is_empty());
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert_eq!(names(&fleet), ["late:2 active", "late:1 active"]);
+        fleet.remove("late:1").unwrap();
+        tokio::time::sleep(Duration::from_secs(100)).await;
+        assert_eq!(names(&fleet), ["late:2 active"], "an operator has removed the other one");
+        let asked = door.asked.lock().iter().filter(|url| url.contains("unfit")).count();
+        assert!((20..=25).contains(&asked), "it is asked {asked} times, ever more rarely");
+        end.cancel();
+    };
+    tokio::join!(fleet.admit(absent, end.clone()), testing);
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,6 +8,8 @@ use crate::outcome::Outcome;
 use crate::policy::Policy;
 use crate::{BalancerConfig, PermitRequest, ServerSpec};
 
+mod late;
+
 #[derive(Default)]
 struct Scripted {
     sick: Mutex<bool>,

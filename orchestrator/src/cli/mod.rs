@@ -17,6 +17,7 @@ mod simengine;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -88,6 +89,19 @@ pub fn raise_open_files_limit() {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(pub String);
+
+/// The largest time that an option accepts, about four months.
+const SECONDS_MAX: Duration = Duration::from_secs(10_000_000);
+
+/// Parses the seconds of `option`, which must be above 0.
+fn seconds(option: &str, seconds: f64) -> Result<Duration, UsageError> {
+    let duration = Duration::try_from_secs_f64(seconds).ok();
+    let is_sound = |duration: &Duration| !duration.is_zero() && *duration <= SECONDS_MAX;
+    duration.filter(is_sound).ok_or_else(|| {
+        let max = SECONDS_MAX.as_secs();
+        UsageError(format!("{option}: expected seconds, more than 0 and at most {max}, found {seconds}"))
+    })
+}
 
 fn install_logs(cli: &Cli, progress: &Progress) {
     let filter = EnvFilter::try_from_env("ROLLDOCK_LOG").unwrap_or_else(|_| EnvFilter::new("info"));

@@ -8,15 +8,15 @@ use futures::future::BoxFuture;
 use rolldock_loadbalancer::admin::AdminConfig;
 use rolldock_loadbalancer::control::openai::OpenAiControl;
 use rolldock_loadbalancer::control::vllm::VllmControl;
-use rolldock_loadbalancer::membership::{Enlist, Membership, NewMember};
+use rolldock_loadbalancer::membership::{Enlist, EnlistError, Membership, NewMember};
 use rolldock_loadbalancer::proxy::{Proxy, ProxyConfig, aborts};
 use rolldock_loadbalancer::{
     AdaptiveConfig, BalancerConfig, EngineControl, HttpControl, LoadBalancer, Monitor, MonitorConfig, Policy,
 };
 use tokio_util::sync::CancellationToken;
 
-use super::UsageError;
 use super::args::{EngineDialect, ProxyArgs};
+use super::{UsageError, seconds};
 use crate::report::say;
 use crate::run::{Endings, ServingThreads, keep_metrics, of_members, serve_fleet, threads_default};
 use crate::scope::Scope;
@@ -26,14 +26,11 @@ const CONTROL_DEADLINE: Duration = Duration::from_secs(5);
 /// Maximum time for running requests to finish after Ctrl-C or SIGTERM. A second signal cuts them off.
 const DRAIN: Duration = Duration::from_secs(600);
 
-/// The largest time that an option accepts, about four months.
-const SECONDS_MAX: Duration = Duration::from_secs(10_000_000);
-
 /// Lets every listed server join. A server that does not answer yet is probed until it does.
 struct AnyServer;
 
 impl Enlist for AnyServer {
-    fn enlist<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<(), String>> {
+    fn enlist<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<(), EnlistError>> {
         async { Ok(()) }.boxed()
     }
 
@@ -55,16 +52,6 @@ fn loads(words: &str, engine: EngineDialect) -> Result<(u32, Option<AdaptiveConf
         Ok(loads) if loads > 0 => Ok((loads, None)),
         _ => Err(UsageError(format!("--max-loads: expected a number above 0, or auto, found {words:?}"))),
     }
-}
-
-/// Parses the seconds of `option`, which must be above 0.
-fn seconds(option: &str, seconds: f64) -> Result<Duration, UsageError> {
-    let duration = Duration::try_from_secs_f64(seconds).ok();
-    let is_sound = |duration: &Duration| !duration.is_zero() && *duration <= SECONDS_MAX;
-    duration.filter(is_sound).ok_or_else(|| {
-        let max = SECONDS_MAX.as_secs();
-        UsageError(format!("{option}: expected seconds, more than 0 and at most {max}, found {seconds}"))
-    })
 }
 
 fn proxy_config(args: &ProxyArgs) -> Result<ProxyConfig, UsageError> {

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::UsageError;
 use super::args::RunArgs;
+use super::{UsageError, seconds};
 use crate::recipe::{LoadOptions, Recipe, Verdict, changes};
 use crate::report::{Progress, say};
 use crate::run::{RECIPE_FILE, Run, default_out, queue_folder};
@@ -18,6 +18,7 @@ pub(super) async fn run(args: RunArgs, progress: &Progress) -> anyhow::Result<()
     if let Some(steps) = args.steps {
         set.push(format!("run.steps={steps}"));
     }
+    let servers_wait = args.wait_for_servers.map(|wait| seconds("--wait-for-servers", wait)).transpose()?;
     let file = recipe_file(args.recipe, args.resume.as_deref())?;
     let recipe = Recipe::load(&file, &LoadOptions { set, endpoints: args.endpoints })?;
     let asked = args.resume.clone().or(args.out).or(recipe.run.out.clone());
@@ -30,7 +31,7 @@ pub(super) async fn run(args: RunArgs, progress: &Progress) -> anyhow::Result<()
         check_changes(&out, &recipe)?;
     }
     let recipe_text = recipe.to_toml()?;
-    let run = Run::prepare(recipe, out, Scope::new()).await?;
+    let run = Run::prepare(recipe, out, servers_wait, Scope::new()).await?;
     if args.dry_run {
         say(&format!("{recipe_text}\n{}\ndry run: nothing was written", run.describe()));
         return Ok(());

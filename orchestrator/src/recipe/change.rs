@@ -150,6 +150,7 @@ const VERDICTS: &[(&[&str], Verdict)] = &[
     (
         &[
             "fleet.endpoints",
+            "fleet.servers_min",
             "fleet.max_loads_per_server",
             "fleet.policy",
             "fleet.api_key",

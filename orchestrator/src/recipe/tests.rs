@@ -286,6 +286,8 @@ fn one_of_several_endpoints_is_pointed_at() {
 fn what_can_never_work_is_refused_by_key() {
     for (sets, key) in [
         (&["rollout.request=group", "rollout.samples_per_prompt=300"][..], "fleet.max_loads_per_server"),
+        (&["fleet.servers_min=0"], "fleet.servers_min"),
+        (&["fleet.servers_min=3"], "fleet.servers_min"),
         (&["fleet.max_loads_per_server=some"], "fleet.max_loads_per_server"),
         (&["fleet.max_tokens_per_server=0"], "fleet.max_tokens_per_server"),
         (&["filter.gates=[{gate=\"min_samples\",samples=999}]"], "filter.gates"),
@@ -382,6 +384,7 @@ fn limits_are_refused_only_beyond_their_edge() {
         &["queue.capacity_rows=4", "queue.consumer={task=\"train\",take_groups=1}"],
         &["rollout.train_batch_size=16"],
         &["limits.waiting_max=512"],
+        &["fleet.servers_min=2"],
         &["rollout.request=group", "fleet.max_loads_per_server=4"],
         &["rollout.sampling.temperature=0", "filter.enable=false"],
         &["reward.overlong={buffer_length=129,penalty_factor=0.0}"],

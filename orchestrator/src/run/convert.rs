@@ -11,6 +11,7 @@ use rolldock_loadbalancer::{BalancerConfig, MonitorConfig, Priority};
 use rolldock_queue::Stale;
 use rolldock_reward::{Advantage, Estimator, Gates, Shaping};
 
+use super::await_servers::Terms;
 use crate::data::{CodecConfig, DatasetConfig, TemplateChoice};
 use crate::engine::http::HttpConfig;
 use crate::policy::{PolicyTerms, SourcesConfig};
@@ -219,6 +220,18 @@ pub(super) fn http_config(recipe: &Recipe) -> HttpConfig {
         connect_max: seconds(recipe.timeouts.connect),
         probe_max: seconds(recipe.timeouts.stall),
         body_bytes_max: usize::try_from(recipe.limits.body_bytes_max).unwrap_or(usize::MAX),
+    }
+}
+
+/// How many servers a run needs to start, and how long they are asked: for `wait`, or else for the recipe's
+/// time-outs.
+pub(super) fn server_terms(recipe: &Recipe, wait: Option<Duration>) -> Terms {
+    let grace = seconds(recipe.timeouts.connect);
+    Terms {
+        enough: recipe.fleet.servers_min,
+        grace,
+        unreachable_max: wait.unwrap_or(grace),
+        asked_max: wait.unwrap_or(seconds(recipe.timeouts.stall)),
     }
 }
 

@@ -148,7 +148,7 @@ impl Serving {
         let monitor = Monitor::new(balancer, control, convert::monitor_config(recipe));
         let monitoring = services.spawn("server monitor", monitor.run(services.token().clone()));
         let members = match &run.fleet.members {
-            Some(members) => members::open(members, recipe, services).await?,
+            Some(members) => members::open(members, &run.fleet.absent, recipe, services).await?,
             None => Vec::new(),
         };
         let (partition, writer) = (queue.partition(), ledger.writer.clone());

@@ -7,17 +7,18 @@ use anyhow::Context;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use rolldock_loadbalancer::control::vllm::VllmControl;
-use rolldock_loadbalancer::membership::{Enlist, Membership, name_of};
+use rolldock_loadbalancer::membership::{Enlist, EnlistError, Membership, NewMember, name_of};
 use rolldock_loadbalancer::{EngineControl, LoadBalancer, ServerSpec};
 use rolldock_simengine::{Codec, SimServer, http};
 
+use super::await_servers::{Endpoint, Found, await_servers};
 use super::clock::unix_seconds;
 use super::convert;
 use super::simulated::{GrowingKey, open_sim_codec, simulated_workload, start_servers};
 use crate::data::{PromptSource, TextCodec};
-use crate::engine::Engine;
-use crate::engine::http::{Encode, HttpEngine};
+use crate::engine::http::{Encode, HttpEngine, ServerFacts};
 use crate::engine::simulated::SimulatedEngine;
+use crate::engine::{Engine, EngineError, ErrorClass};
 use crate::recipe::{Recipe, Simulated, Transport};
 use crate::scope::Scope;
 
@@ -32,22 +33,34 @@ pub(super) struct Fleet {
     pub(super) balancer: LoadBalancer,
     /// The membership, by which servers join and leave; absent where the servers are in this process.
     pub(super) members: Option<Membership>,
+    /// Servers of the recipe that have not answered yet. They join when they do.
+    pub(super) absent: Vec<NewMember>,
     pub(super) description: String,
     /// The simulated model's answers; filled as prompts are drawn.
     pub(super) key: Option<GrowingKey>,
 }
 
 impl Fleet {
-    pub(super) async fn open(recipe: &Recipe, codec: &Arc<TextCodec>, scope: &Scope) -> anyhow::Result<Self> {
+    /// Opens the fleet with the servers that answer. Those that do not are asked for `servers_wait`, or else for
+    /// the recipe's time-outs.
+    pub(super) async fn open(
+        recipe: &Recipe,
+        servers_wait: Option<Duration>,
+        codec: &Arc<TextCodec>,
+        scope: &Scope,
+    ) -> anyhow::Result<Self> {
         match &recipe.fleet.simulated {
             Some(simulated) => Self::simulated(recipe, simulated, codec, scope).await,
-            None => Self::of_endpoints(recipe, &recipe.fleet.endpoints, codec, scope, None).await,
+            None => {
+                Self::of_endpoints(recipe, &recipe.fleet.endpoints, servers_wait, codec, scope, None).await
+            }
         }
     }
 
     async fn of_endpoints(
         recipe: &Recipe,
         endpoints: &[String],
+        servers_wait: Option<Duration>,
         codec: &Arc<TextCodec>,
         scope: &Scope,
         key: Option<GrowingKey>,
@@ -56,40 +69,37 @@ impl Fleet {
         // An unencodable text has no ids, which the engine reports as a bad answer.
         let encode: Encode = Arc::new(move |text: &str| encoder.encode(text).unwrap_or_default());
         let engine = HttpEngine::new(convert::http_config(recipe), Some(encode), scope.clone())?;
-        let named: Vec<(String, String)> =
-            endpoints.iter().map(|url| (name_of(url).to_owned(), url.clone())).collect();
-        let facts = engine.add_all(&named).await?;
+        let room = recipe.data.max_prompt_length + recipe.rollout.max_response_length as usize;
+        let probed = Probed { engine: Arc::new(engine), room };
+        let named = |url: &String| Endpoint { name: name_of(url).to_owned(), url: url.clone() };
+        let endpoints = endpoints.iter().map(named).collect();
+        let terms = convert::server_terms(recipe, servers_wait);
+        let ask = |server: Endpoint| {
+            let probed = &probed;
+            async move { probed.add(&server.name, &server.url).await }
+        };
+        let Found { ready, absent } = await_servers(endpoints, &terms, ask).await?;
         let capacity = convert::permits_per_server(recipe);
         let capacity_tokens = recipe.fleet.max_tokens_per_server;
-        let mut specs = Vec::new();
-        let mut words = Vec::new();
-        for ((name, url), facts) in named.into_iter().zip(&facts) {
-            let room = recipe.data.max_prompt_length + recipe.rollout.max_response_length as usize;
-            if let Some(longest) = facts.max_model_len.filter(|longest| (*longest as usize) < room) {
-                tracing::warn!(
-                    server = %name,
-                    max_model_len = longest,
-                    "the longest prompt and response together have {room} tokens; the server refuses longer ones than its own limit"
-                );
-            }
-            words.push(format!(
-                "{name} ({}, max_model_len {})",
-                facts.dialect.as_str(),
-                or_unknown(facts.max_model_len)
-            ));
-            specs.push(ServerSpec { capacity_tokens, ..ServerSpec::new(name, url, capacity) });
-        }
-        let api_key = recipe.fleet.api_key.as_deref().map(Arc::from);
-        let engine = Arc::new(engine);
+        let description = described(&ready, &absent, capacity);
+        let spec = |(server, _): (Endpoint, ServerFacts)| ServerSpec {
+            capacity_tokens,
+            ..ServerSpec::new(server.name, server.url, capacity)
+        };
+        let specs = ready.into_iter().map(spec).collect();
         let balancer = LoadBalancer::new(convert::balancer_config(recipe), specs)?;
-        let members = Membership::new(balancer.clone(), Arc::new(Probed(Arc::clone(&engine))), capacity)
+        let api_key = recipe.fleet.api_key.as_deref().map(Arc::from);
+        let engine = Arc::clone(&probed.engine);
+        let members = Membership::new(balancer.clone(), Arc::new(probed), capacity)
             .with_capacity_tokens(capacity_tokens);
+        let late = |Endpoint { name, url }| NewMember { url, name: Some(name), capacity: None };
         Ok(Self {
             engine,
             control: Arc::new(VllmControl::new(CONTROL_DEADLINE, api_key)?),
             balancer,
             members: Some(members),
-            description: format!("{}, {capacity} permits each", words.join(", ")),
+            absent: absent.into_iter().map(late).collect(),
+            description,
             key,
         })
     }
@@ -117,7 +127,7 @@ impl Fleet {
                     http::serve(server, codec, listener, started_s, scope.tracker(), scope.token().clone())?;
                 endpoints.push(format!("http://{addr}"));
             }
-            return Self::of_endpoints(recipe, &endpoints, codec, scope, Some(key)).await;
+            return Self::of_endpoints(recipe, &endpoints, None, codec, scope, Some(key)).await;
         }
         let capacity = convert::permits_per_server(recipe);
         let spec = |server: &SimServer| ServerSpec {
@@ -131,6 +141,7 @@ impl Fleet {
             control: Arc::new(engine),
             balancer: LoadBalancer::new(convert::balancer_config(recipe), specs)?,
             members: None,
+            absent: Vec::new(),
             description: format!(
                 "{} simulated servers in this process, {capacity} permits each, {} real seconds per simulated second",
                 simulated.servers, simulated.time_scale
@@ -153,18 +164,55 @@ impl Fleet {
 }
 
 /// Lets a server join when a probe has found out which dialect it speaks.
-struct Probed(Arc<HttpEngine>);
+struct Probed {
+    engine: Arc<HttpEngine>,
+    /// Tokens of the longest prompt and response together.
+    room: usize,
+}
 
-impl Enlist for Probed {
-    fn enlist<'a>(&'a self, name: &'a str, url: &'a str) -> BoxFuture<'a, Result<(), String>> {
-        async move { self.0.add(name, url).await.map(drop).map_err(|error| error.to_string()) }.boxed()
-    }
-
-    fn dismiss(&self, name: &str) {
-        self.0.remove(name);
+impl Probed {
+    /// Probes a server and adds it to the engine. Cancel-safe.
+    async fn add(&self, name: &str, url: &str) -> Result<ServerFacts, EngineError> {
+        let facts = self.engine.add(name, url).await?;
+        if let Some(longest) = facts.max_model_len.filter(|longest| (*longest as usize) < self.room) {
+            let room = self.room;
+            tracing::warn!(
+                server = name,
+                max_model_len = longest,
+                "the longest prompt and response together have {room} tokens; the server refuses longer ones than its own limit"
+            );
+        }
+        Ok(facts)
     }
 }
 
-fn or_unknown(tokens: Option<u32>) -> String {
-    tokens.map_or("unknown".to_owned(), |tokens| tokens.to_string())
+impl Enlist for Probed {
+    fn enlist<'a>(&'a self, name: &'a str, url: &'a str) -> BoxFuture<'a, Result<(), EnlistError>> {
+        async move {
+            self.add(name, url).await.map(drop).map_err(|error| match error.class() {
+                ErrorClass::Client => EnlistError::Unfit(error.to_string()),
+                _ => EnlistError::Absent(error.to_string()),
+            })
+        }
+        .boxed()
+    }
+
+    fn dismiss(&self, name: &str) {
+        self.engine.remove(name);
+    }
+}
+
+/// The fleet in words.
+fn described(ready: &[(Endpoint, ServerFacts)], absent: &[Endpoint], capacity: u32) -> String {
+    let found = |(server, facts): &(Endpoint, ServerFacts)| {
+        let longest = facts.max_model_len.map_or("unknown".to_owned(), |tokens| tokens.to_string());
+        format!("{} ({}, max_model_len {longest})", server.name, facts.dialect.as_str())
+    };
+    let found: Vec<String> = ready.iter().map(found).collect();
+    let mut words = format!("{}, {capacity} permits each", found.join(", "));
+    if !absent.is_empty() {
+        let absent: Vec<&str> = absent.iter().map(|server| server.name.as_str()).collect();
+        words.push_str(&format!("; not answering yet: {}", absent.join(", ")));
+    }
+    words
 }

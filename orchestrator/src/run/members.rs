@@ -1,11 +1,11 @@
-//! Servers that join and leave while the fleet is used: through the admin address, or through the fleet's
-//! file.
+//! Servers that join and leave while the fleet is used: through the admin address, through the fleet's file, or
+//! because they did not answer when the run started.
 
 use std::net::SocketAddr;
 
 use anyhow::Context;
 use rolldock_loadbalancer::admin::{AdminConfig, serve_admin};
-use rolldock_loadbalancer::membership::Membership;
+use rolldock_loadbalancer::membership::{Membership, NewMember};
 use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -34,14 +34,19 @@ pub async fn serve_fleet(
     Ok((bound, handle))
 }
 
-/// Opens the admin address and follows the fleet's file, if the recipe asks for them. Both end with the scope
-/// or their handles.
+/// Opens the admin address and follows the fleet's file, if the recipe asks for them, and lets the servers join
+/// that were `absent` at the start. All of this ends with the scope or the handles.
 pub(super) async fn open(
     members: &Membership,
+    absent: &[NewMember],
     recipe: &Recipe,
     scope: &Scope,
 ) -> anyhow::Result<Vec<AbortOnDropHandle<()>>> {
     let mut handles = Vec::new();
+    if !absent.is_empty() {
+        let (members, absent, end) = (members.clone(), absent.to_vec(), scope.token().clone());
+        handles.push(scope.spawn("late servers", async move { members.admit(absent, end).await }));
+    }
     if let Some(file) = recipe.fleet.file.clone() {
         let (members, end) = (members.clone(), scope.token().clone());
         handles.push(scope.spawn("fleet file", async move { members.follow(file, end).await }));

@@ -10,6 +10,7 @@
 //!               engine (HTTP or simulated), permits, monitor
 //! ```
 
+mod await_servers;
 mod awake;
 mod clock;
 mod convert;
@@ -31,6 +32,7 @@ mod threads;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 
@@ -69,15 +71,21 @@ pub struct Run {
 }
 
 impl Run {
-    /// Opens data, tokenizer and fleet. Nothing is written.
-    pub async fn prepare(recipe: Recipe, out: PathBuf, scope: Scope) -> anyhow::Result<Self> {
+    /// Opens data, tokenizer and fleet. Nothing is written. Servers that do not answer are asked for `servers_wait`,
+    /// or else for the recipe's time-outs.
+    pub async fn prepare(
+        recipe: Recipe,
+        out: PathBuf,
+        servers_wait: Option<Duration>,
+        scope: Scope,
+    ) -> anyhow::Result<Self> {
         let opening = recipe.clone();
         let opened = scope
             .spawn_blocking("data set", move || open_data(&opening))
             .await
             .context("cannot open the data")??;
         let (codec, train, validation) = opened;
-        let fleet = Fleet::open(&recipe, &codec, &scope).await?;
+        let fleet = Fleet::open(&recipe, servers_wait, &codec, &scope).await?;
         let reward = Reward::open(&recipe, &codec, &scope)?;
         Ok(Self { recipe, out, codec, train, validation, fleet, reward, scope })
     }

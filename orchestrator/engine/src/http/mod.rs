@@ -26,6 +26,7 @@ use http::header::HeaderValue;
 use http::{Method, StatusCode};
 use parking_lot::RwLock;
 use rolldock_loadbalancer::control::vllm::VllmControl;
+use rolldock_loadbalancer::within;
 use rolldock_scope::Scope;
 
 use crate::{Engine, EngineError, FinishReason, GenerateRequest, Generation, Progress, SampleOutput};
@@ -70,8 +71,8 @@ pub struct HttpConfig {
     pub api_key: Option<String>,
     /// Longest wait for a connection, name resolution included.
     pub connect_max: Duration,
-    /// Longest probe of a server. It has to be longer than a busy server takes for the one token that the
-    /// probe asks for.
+    /// Longest probe of a server, without the time for which this process was late. It has to be longer than a
+    /// busy server takes for the one token that the probe asks for.
     pub probe_max: Duration,
     /// Maximum number of bytes of an answer. With log-probabilities a token takes up to 160 bytes.
     pub body_bytes_max: usize,
@@ -136,20 +137,17 @@ impl HttpEngine {
     /// Cancel-safe: the server is added at the end or not at all.
     ///
     /// # Errors
-    /// [`EngineError::Unreachable`] or [`EngineError::Unfit`] with the address and the cause, or what the
-    /// server answered to the probe.
+    /// Of the class [`ErrorClass::Client`](crate::ErrorClass::Client) if the server answers and cannot serve the
+    /// recipe as it is: another model, another tokenizer, a key that it refuses. Every other error may pass: the
+    /// server is asked again.
     pub async fn add(&self, name: &str, url: &str) -> Result<ServerFacts, EngineError> {
         let server = Server::new(name, url)?;
-        let probing = probe::probe(&self.transport, &server, &self.config.model);
-        let facts = tokio::time::timeout(self.config.probe_max, probing).await.map_err(|_elapsed| {
+        let facts = within(self.config.probe_max, self.probe(&server)).await.map_err(|_overdue| {
             let seconds = self.config.probe_max.as_secs_f64();
-            server.unfit(server.at_url(&format!("no answer to the probe within {seconds} s; is it paused?")))
+            server.failed(server.at_url(&format!("no answer to the probe within {seconds} s; is it paused?")))
         })??;
         if facts.dialect == Dialect::TextOnly {
             self.admit_text_only(&server)?;
-        }
-        if let Some(encode) = &self.encode {
-            probe::check_tokenizer(&self.transport, &server, &self.config.model, encode).await?;
         }
         tracing::info!(
             server = name,
@@ -162,6 +160,15 @@ impl HttpEngine {
         let aborter = Arc::new(Aborter::new(&target, self.control.clone()));
         let member = Arc::new(Member { target, aborter });
         self.members.write().insert(name.into(), member);
+        Ok(facts)
+    }
+
+    /// Finds out what a server is, and that it serves the recipe. Cancel-safe.
+    async fn probe(&self, server: &Server) -> Result<ServerFacts, EngineError> {
+        let facts = probe::probe(&self.transport, server, &self.config.model).await?;
+        if let Some(encode) = &self.encode {
+            probe::check_tokenizer(&self.transport, server, &self.config.model, encode).await?;
+        }
         Ok(facts)
     }
 

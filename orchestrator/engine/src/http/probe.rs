@@ -3,7 +3,8 @@
 //! The probe asks three questions, cheapest first. Does the server serve the recipe's model? Does it have the
 //! endpoint that takes and returns tokens? If not, do its completions at least come with token ids? A wrong
 //! server is an error here, with what was found and what was expected, and not a thousand failed samples
-//! later.
+//! later. Only an answer that shows that the server is wrong makes it unfit: one that is busy (503), fails, or
+//! loses the connection may be asked again.
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
@@ -88,8 +89,11 @@ async fn find_model(transport: &Transport, server: &Server, model: &str) -> Resu
         return Err(refusal(server, response).await);
     }
     let body = collect_body(server, response, PROBE_BODY_BYTES_MAX).await?;
-    let models: ModelList = serde_json::from_slice(&body)
-        .map_err(|error| server.unfit(server.at_url(&format!("/v1/models is no list of models: {error}"))))?;
+    let models: ModelList = serde_json::from_slice(&body).map_err(|error| {
+        let reason = server.at_url(&format!("/v1/models is no list of models: {error}"));
+        // A list that ends too early was cut off.
+        if error.is_eof() { server.failed(reason) } else { server.unfit(reason) }
+    })?;
     if let Some(card) = models.data.iter().find(|card| card.id == model) {
         return Ok(card.max_model_len);
     }
@@ -147,7 +151,16 @@ async fn completions_dialect(
         Err(AnswerError::NoTokens { .. } | AnswerError::Logprobs { .. }) => {
             check_text(transport, server, model).await
         }
-        Err(error) => Err(server.unfit(server.at_url(&format!("/v1/completions: {error}")))),
+        Err(error) => Err(not_sound(server, &error)),
+    }
+}
+
+/// The error for an answer to the question for one token.
+fn not_sound(server: &Server, error: &AnswerError) -> EngineError {
+    let reason = server.at_url(&format!("/v1/completions: {error}"));
+    match error {
+        AnswerError::Engine { .. } | AnswerError::Cut { .. } => server.failed(reason),
+        _ => server.unfit(reason),
     }
 }
 
@@ -157,13 +170,14 @@ struct Tokenized {
 }
 
 /// Checks that the tokenizers of the server and of the recipe make the same ids of the same text. A server
-/// that cannot be asked passes. Without this check, ids of another vocabulary would be sampled from, scored
-/// and trained on without any sign of it.
+/// that does not offer the call passes. Without this check, ids of another vocabulary would be sampled from,
+/// scored and trained on without any sign of it.
 ///
 /// Cancel-safe: it changes nothing on the server.
 ///
 /// # Errors
-/// [`EngineError::Unfit`] with both lists of ids.
+/// [`EngineError::Unfit`] with both lists of ids. A server that is busy has not been checked, and its refusal is
+/// returned.
 pub(super) async fn check_tokenizer(
     transport: &Transport,
     server: &Server,
@@ -173,8 +187,14 @@ pub(super) async fn check_tokenizer(
     let question =
         serde_json::json!({ "model": model, "prompt": TOKENIZER_PROBE, "add_special_tokens": false });
     let response = post(transport, server, "/tokenize", question.to_string()).await?;
-    if response.status() != StatusCode::OK {
-        return Ok(());
+    match response.status() {
+        StatusCode::OK => {}
+        StatusCode::SERVICE_UNAVAILABLE
+        | StatusCode::TOO_MANY_REQUESTS
+        | StatusCode::BAD_GATEWAY
+        | StatusCode::GATEWAY_TIMEOUT => return Err(refusal(server, response).await),
+        // A server without a tokenizer may even answer 500.
+        _ => return Ok(()),
     }
     let body = collect_body(server, response, PROBE_BODY_BYTES_MAX).await?;
     let Ok(Tokenized { tokens: theirs }) = serde_json::from_slice(&body) else { return Ok(()) };
@@ -198,7 +218,7 @@ async fn check_text(transport: &Transport, server: &Server, model: &str) -> Resu
     let body = collect_body(server, response, PROBE_BODY_BYTES_MAX).await?;
     match read_probe(&body, Content::Text) {
         Ok(_) => Ok(Dialect::TextOnly),
-        Err(error) => Err(server.unfit(server.at_url(&format!("/v1/completions: {error}")))),
+        Err(error) => Err(not_sound(server, &error)),
     }
 }
 

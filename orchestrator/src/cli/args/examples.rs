@@ -14,6 +14,7 @@ pub(super) const ROLLDOCK: &str = examples!(
 pub(super) const RUN: &str = examples!(
     "rolldock run recipes/quickstart.toml --steps 2",
     "rolldock run recipes/dapo_qwen3_8b.toml --endpoint http://10.0.0.1:8000 --dry-run",
+    "rolldock run recipes/dapo_qwen3_8b.toml --wait-for-servers 600   servers may still be loading their model",
     "rolldock run --resume runs/quickstart            go on after an interruption",
 );
 

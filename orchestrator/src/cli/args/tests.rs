@@ -9,10 +9,11 @@ fn the_command_line_is_sound() {
 
 #[test]
 fn run_takes_repeated_options() {
-    let line =
-        "rolldock run r.toml --endpoint http://a:1 --endpoint http://b:2 --set a.b=1 --steps 3 --dry-run";
+    let line = "rolldock run r.toml --endpoint http://a:1 --endpoint http://b:2 --set a.b=1 --steps 3 --dry-run \
+         --wait-for-servers 2.5";
     let Command::Run(args) = Cli::try_parse_from(line.split(' ')).unwrap().command else { panic!("run") };
     assert_eq!((args.endpoints.len(), args.set.len(), args.steps, args.dry_run), (2, 1, Some(3), true));
+    assert_eq!(args.wait_for_servers, Some(2.5));
 }
 
 #[test]

@@ -18,6 +18,8 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
         "expected either `endpoints` or `[fleet.simulated]`, found both".to_owned()
     });
     check_endpoints(&fleet.endpoints, checks);
+    let servers = fleet.simulated.as_ref().map_or(fleet.endpoints.len(), |simulated| simulated.servers);
+    counted(fleet.servers_min, servers.max(1), "fleet.servers_min", checks);
     match &fleet.max_loads_per_server {
         MaxLoads::Fixed(loads) => check_permits(*loads, "fleet.max_loads_per_server", recipe, checks),
         MaxLoads::Named(name) if name == "auto" => {

@@ -88,6 +88,9 @@ pub struct Fleet {
     /// Base URLs of OpenAI-compatible servers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<String>,
+    /// Number of servers that have to answer before the run starts. The others join when they answer.
+    #[serde(default = "default_servers_min")]
+    pub servers_min: usize,
     /// Maximum number of samples that run on one server at a time: its permits.
     #[serde(default)]
     pub max_loads_per_server: MaxLoads,
@@ -193,6 +196,10 @@ fn default_prompt_length() -> usize {
 
 fn default_seed() -> u64 {
     42
+}
+
+fn default_servers_min() -> usize {
+    1
 }
 
 fn default_probe_interval() -> f64 {

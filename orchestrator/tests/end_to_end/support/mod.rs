@@ -209,15 +209,21 @@ impl Drop for Running {
     }
 }
 
-/// A process of `rolldock simengine` on a free port.
+/// A process of `rolldock simengine`.
 pub(crate) struct Simengine {
     pub(crate) url: String,
     _process: Running,
 }
 
 impl Simengine {
+    /// Starts a server on a free port.
     pub(crate) fn start(flags: &[&str]) -> Self {
-        let process = Rolldock::new(&["simengine", "--ports", "0"]);
+        Self::at(0, flags)
+    }
+
+    /// Starts a server on a port.
+    pub(crate) fn at(port: u16, flags: &[&str]) -> Self {
+        let process = Rolldock::new(&["simengine", "--ports", &port.to_string()]);
         let process = flags.iter().fold(process, Rolldock::arg).start();
         wait_for("simulated server", || process.stdout_so_far().contains(" serves "));
         let line = process.stdout_so_far();
