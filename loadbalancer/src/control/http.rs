@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::{ControlError, ServerRef};
+use super::{ControlError, ServerRef, excerpt};
 use crate::{is_exhaustion, within};
 
 /// Longest answer, in bytes. Even the metrics of a busy server with many series are far shorter.
@@ -245,10 +245,7 @@ pub(crate) async fn error_text(mut response: Response) -> String {
             break;
         }
     }
-    match String::from_utf8_lossy(&bytes).trim() {
-        "" => String::new(),
-        text => format!(": {text}"),
-    }
+    if bytes.is_empty() { String::new() } else { format!(": {}", excerpt(&bytes)) }
 }
 
 /// The root cause, which reqwest's own message leaves out.

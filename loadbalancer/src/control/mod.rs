@@ -11,11 +11,13 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+mod excerpt;
 mod fan_out;
 pub(crate) mod http;
 pub mod openai;
 pub mod vllm;
 
+pub use excerpt::excerpt;
 pub use fan_out::fan_out;
 pub use http::HttpControl;
 

@@ -28,12 +28,12 @@ impl fmt::Display for RowPlace {
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     /// A file is missing or cannot be read.
-    #[error("cannot read file={}: {source}", file.display())]
+    #[error("cannot read file={}: {reason}", file.display())]
     Read {
         /// The file.
         file: PathBuf,
         /// The operating system's error.
-        source: io::Error,
+        reason: io::Error,
     },
     /// A file does not have the format of its extension, or its extension is unknown.
     #[error("file={} is not a data set: {reason}", file.display())]
@@ -79,12 +79,12 @@ pub enum DataError {
         rows_max: u64,
     },
     /// The temporary file for the rows cannot be written or read.
-    #[error("cannot keep the rows in a temporary file below {}: {source}", folder.display())]
+    #[error("cannot keep the rows in a temporary file below {}: {reason}", folder.display())]
     Spool {
         /// The folder of temporary files.
         folder: PathBuf,
         /// The operating system's error; often the disk is full.
-        source: io::Error,
+        reason: io::Error,
     },
     /// This machine does not have the tokenizer.
     #[error("no tokenizer={name}: {reason}")]

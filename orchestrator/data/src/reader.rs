@@ -79,7 +79,7 @@ pub(super) fn for_each_row(
             return Err(DataError::Format { file: file.to_owned(), reason });
         }
     };
-    let opened = File::open(file).map_err(|source| DataError::Read { file: file.to_owned(), source })?;
+    let opened = File::open(file).map_err(|reason| DataError::Read { file: file.to_owned(), reason })?;
     match format {
         Format::Jsonl => for_each_line(file, opened, visit),
         Format::Parquet => for_each_parquet_row(file, opened, visit),
@@ -100,7 +100,7 @@ fn for_each_line(
         let length = (&mut reader)
             .take(ROW_BYTES_MAX + 1)
             .read_until(b'\n', &mut line)
-            .map_err(|source| DataError::Read { file: file.to_owned(), source })?;
+            .map_err(|reason| DataError::Read { file: file.to_owned(), reason })?;
         if length == 0 {
             return Ok(());
         }

@@ -104,6 +104,6 @@ pub(super) struct IdentifiedRows {
     pub(super) uids: Box<[PromptUid]>,
 }
 
-fn spool_error(source: io::Error) -> DataError {
-    DataError::Spool { folder: env::temp_dir(), source }
+fn spool_error(reason: io::Error) -> DataError {
+    DataError::Spool { folder: env::temp_dir(), reason }
 }

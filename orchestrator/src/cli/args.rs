@@ -98,7 +98,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Ends after this many steps
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub steps: Option<u64>,
     /// The directory of the run's ledger, queue and recipe; a run that is in it continues
     /// [default: runs/<recipe's name>]

@@ -3,15 +3,16 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use comfy_table::Table;
 use reqwest::{Client, Method, Response};
 use rolldock_loadbalancer::admin::Drained;
 use rolldock_loadbalancer::membership::NewMember;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::UsageError;
 use super::args::{FleetArgs, FleetCommand};
-use crate::report::say;
+use crate::report::{new_table, say};
 use crate::run::Endings;
 
 /// Maximum wait of one call for a change of the watched fleet.
@@ -54,7 +55,7 @@ impl Admin {
         if let Some(body) = body {
             request = request.json(body);
         }
-        let answer = request.send().await.with_context(|| format!("expected an answer at {}", self.base))?;
+        let answer = request.send().await.map_err(|error| self.unanswered(error))?;
         if answer.status().is_success() {
             return Ok(answer);
         }
@@ -68,14 +69,45 @@ impl Admin {
         }
     }
 
+    /// The error of a call without a sound answer. It has the root cause alone, because the library's messages
+    /// repeat the URL.
+    fn unanswered(&self, error: reqwest::Error) -> anyhow::Error {
+        let is_foreign = error.is_decode();
+        let error = anyhow::Error::from(error);
+        let cause = error.root_cause();
+        if is_foreign {
+            let base = &self.base;
+            return anyhow::anyhow!(
+                "{base} answers something else: is it the admin address of a run or a proxy? ({cause})"
+            );
+        }
+        anyhow::anyhow!("expected an answer at {}: {cause}", self.base)
+    }
+
+    /// Calls, and reads the answer.
+    async fn read<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&NewMember>,
+        wait: Duration,
+    ) -> anyhow::Result<T> {
+        let answer = self.call(method, path, body, wait).await?;
+        answer.json().await.map_err(|error| self.unanswered(error))
+    }
+
     async fn fleet(&self, wait: Duration) -> anyhow::Result<Value> {
         let path = format!("?wait_ms={}", wait.as_millis());
-        Ok(self.call(Method::GET, &path, None, wait).await?.json().await?)
+        self.read(Method::GET, &path, None, wait).await
     }
 }
 
 pub(super) async fn run(args: FleetArgs) -> anyhow::Result<()> {
     let FleetArgs { admin, token, command } = args;
+    if url::Url::parse(&admin).is_err() {
+        let words = format!("--admin: expected a URL like http://127.0.0.1:7500, found {admin}");
+        return Err(UsageError(words).into());
+    }
     let base = admin.trim_end_matches('/').to_owned();
     let admin = Admin { client: Client::builder().no_proxy().build()?, base, token };
     let of = |name: &str, what: &str| format!("/{}{what}", in_path(name));
@@ -83,14 +115,13 @@ pub(super) async fn run(args: FleetArgs) -> anyhow::Result<()> {
         FleetCommand::Add { url, name, capacity } => {
             let member = NewMember { url, name, capacity };
             // Servers are probed before they join.
-            let joined = admin.call(Method::POST, "", Some(&member), ANSWER_MAX).await?;
-            let joined: Value = joined.json().await?;
+            let joined: Value = admin.read(Method::POST, "", Some(&member), ANSWER_MAX).await?;
             say(&format!("{} joins with {} permits", text(&joined["name"]), joined["capacity"]));
         }
         FleetCommand::Drain { name, wait } => {
             let wait = Duration::try_from_secs_f64(wait).context("--wait: expected seconds")?;
             let path = of(&name, &format!("/drain?wait_ms={}", wait.as_millis()));
-            let Drained { in_use } = admin.call(Method::POST, &path, None, wait).await?.json().await?;
+            let Drained { in_use } = admin.read(Method::POST, &path, None, wait).await?;
             anyhow::ensure!(in_use == 0, "{name} still has {in_use} samples; it stays draining");
             say(&format!("{name} is drained"));
         }
@@ -129,7 +160,7 @@ async fn watch(admin: &Admin) -> anyhow::Result<()> {
     let mut endings = Endings::listen()?;
     tokio::select! {
         biased;
-        () = endings.asked() => Ok(()),
+        _ = endings.asked() => Ok(()),
         ended = watching => ended,
     }
 }
@@ -144,9 +175,7 @@ fn text(value: &Value) -> String {
 }
 
 fn table(fleet: &Value) -> String {
-    let mut table = Table::new();
-    table.load_style(comfy_table::presets::UTF8_BORDERS_ONLY);
-    table.set_header([
+    let mut table = new_table([
         "server",
         "state",
         "running",
@@ -178,4 +207,29 @@ fn table(fleet: &Value) -> String {
         table.add_row(row);
     }
     format!("{table}\nwaiting for a permit: {}", fleet["waiting"])
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::table;
+
+    #[test]
+    fn the_fleet_fits_eighty_columns() {
+        let server = |name: &str| {
+            json!({
+                "name": name, "state": "dead", "reason": "health: no connection within connect=5 s",
+                "in_use": 256, "capacity": 256, "epoch": 12, "tokens_per_second": 123.4,
+                "outcomes": { "success": 1_000_000, "fault": 1_000, "backpressure": 1_000 },
+            })
+        };
+        let fleet =
+            json!({ "servers": [server("10.200.100.100:8000"), server("10.0.0.2:8000")], "waiting": 3 });
+        let table = table(&fleet);
+        for line in table.lines() {
+            assert!(line.chars().count() <= 80, "{line}\n{table}");
+        }
+        assert!(table.contains("10.200.100.100:8000") && table.contains("1000000"), "{table}");
+    }
 }

@@ -1,7 +1,7 @@
 //! The command line: arguments, and one module for each command.
 //!
-//! Exit codes: 0 for success, 1 for a failure, 2 for wrong usage (options or recipe), 130 after a second
-//! interrupt.
+//! Exit codes: 0 for success, 1 for a failure, 2 for wrong usage (options or recipe), 130 if Ctrl-C cut a run
+//! off at once, 143 after SIGTERM or SIGHUP.
 
 mod args;
 mod consume;
@@ -9,25 +9,29 @@ mod file;
 mod fleet;
 mod generate;
 mod history;
+mod logs;
 mod proxy;
 mod queue;
 mod reward;
 mod run;
 mod simengine;
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::runtime::Builder;
-use tracing_subscriber::EnvFilter;
 
 pub use args::{Cli, Command, LogFormat};
 
 use crate::recipe::RecipeError;
-use crate::report::Progress;
+use crate::report::{Progress, RUN_LOG_ONLY, say_error};
+use crate::run::{EndedEarly, Unfinished};
+
+/// How long the process waits for work that cannot be cancelled, such as a read of data that is not needed
+/// any more.
+const BLOCKING_LIMIT: Duration = Duration::from_secs(1);
 
 /// Parses the command line and runs the command.
 pub fn main() -> ExitCode {
@@ -38,9 +42,13 @@ pub fn main() -> ExitCode {
         _ => Builder::new_multi_thread().enable_all().build(),
     };
     match runtime {
-        Ok(runtime) => runtime.block_on(run_command(cli)),
+        Ok(runtime) => {
+            let code = runtime.block_on(run_command(cli));
+            runtime.shutdown_timeout(BLOCKING_LIMIT);
+            code
+        }
         Err(error) => {
-            eprintln!("error: cannot start: {error}");
+            say_error(&format!("error: cannot start: {error}"));
             ExitCode::FAILURE
         }
     }
@@ -50,31 +58,42 @@ async fn run_command(cli: Cli) -> ExitCode {
     raise_open_files_limit();
     let is_run = matches!(cli.command, Command::Run(_));
     let progress = Progress::new(is_run && !cli.no_progress && cli.log_format == LogFormat::Text);
-    install_logs(&cli, &progress);
+    if let Err(error) = logs::install(cli.log_format, &progress, is_run) {
+        return fail(&error.into());
+    }
+    let done = |()| ExitCode::SUCCESS;
     let outcome = match cli.command {
         Command::Run(args) => run::run(args, &progress).await,
-        Command::Simengine(args) => simengine::serve(args).await,
-        Command::Proxy(args) => proxy::run(args).await,
-        Command::Fleet(args) => fleet::run(args).await,
-        Command::Queue(args) => queue::run(args).await,
-        Command::Ledger(args) => history::run(args).await,
-        Command::Reward(args) => reward::run(args).await,
-        Command::Consume(args) => consume::run(args).await,
+        Command::Simengine(args) => simengine::serve(args).await.map(done),
+        Command::Proxy(args) => proxy::run(args).await.map(done),
+        Command::Fleet(args) => fleet::run(args).await.map(done),
+        Command::Queue(args) => queue::run(args).await.map(done),
+        Command::Ledger(args) => history::run(args).await.map(done),
+        Command::Reward(args) => reward::run(args).await.map(done),
+        Command::Consume(args) => consume::run(args).await.map(done),
         Command::Completions(args) => {
             generate::completions(&args);
-            Ok(())
+            Ok(ExitCode::SUCCESS)
         }
-        Command::Man(args) => generate::man(&args),
+        Command::Man(args) => generate::man(&args).map(done),
     };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            let usage =
-                error.downcast_ref::<RecipeError>().is_some() || error.downcast_ref::<UsageError>().is_some();
-            ExitCode::from(if usage { 2 } else { 1 })
-        }
+    outcome.unwrap_or_else(|error| fail(&error))
+}
+
+/// Prints the error and, if a run can go on, the command for it. Returns the exit code.
+fn fail(error: &anyhow::Error) -> ExitCode {
+    say_error(&format!("error: {error:#}"));
+    tracing::error!(target: RUN_LOG_ONLY, "the run failed: {error:#}");
+    let unfinished = error.downcast_ref::<Unfinished>();
+    if let Some(Unfinished { command, .. }) = unfinished {
+        say_error(&format!("go on with: {command}"));
     }
+    let cause = unfinished.map_or(error, |unfinished| &unfinished.cause);
+    if let Some(EndedEarly(ending)) = cause.downcast_ref() {
+        return ExitCode::from(ending.exit_code());
+    }
+    let usage = cause.is::<RecipeError>() || cause.is::<UsageError>();
+    ExitCode::from(if usage { 2 } else { 1 })
 }
 
 /// Raises the limit of open files to the maximum that the system allows. Every running request has its own
@@ -101,16 +120,4 @@ fn seconds(option: &str, seconds: f64) -> Result<Duration, UsageError> {
         let max = SECONDS_MAX.as_secs();
         UsageError(format!("{option}: expected seconds, more than 0 and at most {max}, found {seconds}"))
     })
-}
-
-fn install_logs(cli: &Cli, progress: &Progress) {
-    let filter = EnvFilter::try_from_env("ROLLDOCK_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let writer = progress.log_writer();
-    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_target(false).with_ansi(colours);
-    // This fails only in a test that runs two commands in one process. The first subscriber stays.
-    let _ = match cli.log_format {
-        LogFormat::Text => logs.with_writer(move || writer.clone()).try_init(),
-        LogFormat::Json => logs.json().with_writer(move || writer.clone()).try_init(),
-    };
 }

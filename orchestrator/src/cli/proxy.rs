@@ -138,6 +138,6 @@ async fn pass_on(args: &ProxyArgs, balancer: &LoadBalancer, config: ProxyConfig)
     tokio::select! {
         biased;
         finished = threads.ended(2 * DRAIN) => finished,
-        () = endings.asked() => Ok(()),
+        _ = endings.asked() => Ok(()),
     }
 }

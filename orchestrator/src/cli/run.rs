@@ -1,26 +1,28 @@
 //! `rolldock run`
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use super::args::RunArgs;
 use super::{UsageError, seconds};
-use crate::recipe::{LoadOptions, Recipe, Verdict, changes};
-use crate::report::{Progress, say};
-use crate::run::{RECIPE_FILE, Run, default_out, queue_folder};
+use crate::recipe::{LoadOptions, Recipe, RecipeError, Verdict, changes};
+use crate::report::{Progress, RUN_LOG_ONLY, say};
+use crate::run::{Ending, RECIPE_FILE, Run, Unfinished, default_out, is_free, queue_folder, resume_command};
 use crate::scope::Scope;
 use rolldock_ledger::ledger_file;
 
 /// Maximum number of directories for runs of one recipe. A further run is an error until some are removed.
 const OUTS_MAX: u32 = 10_000;
 
-pub(super) async fn run(args: RunArgs, progress: &Progress) -> anyhow::Result<()> {
+pub(super) async fn run(args: RunArgs, progress: &Progress) -> anyhow::Result<ExitCode> {
     let mut set = args.set;
     if let Some(steps) = args.steps {
         set.push(format!("run.steps={steps}"));
     }
     let servers_wait = args.wait_for_servers.map(|wait| seconds("--wait-for-servers", wait)).transpose()?;
     let file = recipe_file(args.recipe, args.resume.as_deref())?;
-    let recipe = Recipe::load(&file, &LoadOptions { set, endpoints: args.endpoints })?;
+    let loaded = Recipe::load(&file, &LoadOptions { set, endpoints: args.endpoints });
+    let recipe = loaded.map_err(|error| with_out(error, args.out.clone(), &file))?;
     let asked = args.resume.clone().or(args.out).or(recipe.run.out.clone());
     let out = choose_out(asked, &file)?;
     if args.resume.is_some() && !is_run(&out) {
@@ -31,15 +33,23 @@ pub(super) async fn run(args: RunArgs, progress: &Progress) -> anyhow::Result<()
         check_changes(&out, &recipe)?;
     }
     let recipe_text = recipe.to_toml()?;
-    let run = Run::prepare(recipe, out, servers_wait, Scope::new()).await?;
+    let command = is_run(&out).then(|| resume_command(&out, &recipe));
+    let run = Run::prepare(recipe, out, servers_wait, Scope::new()).await.map_err(|cause| match command {
+        Some(command) if !args.dry_run => Unfinished { cause, command }.into(),
+        _ => cause,
+    })?;
     if args.dry_run {
         say(&format!("{recipe_text}\n{}\ndry run: nothing was written", run.describe()));
-        return Ok(());
+        return Ok(ExitCode::SUCCESS);
     }
     say(&run.describe());
     let summary = run.execute(progress).await?;
     say(&summary.to_string());
-    Ok(())
+    tracing::info!(target: RUN_LOG_ONLY, "{summary}");
+    Ok(match summary.ended_by {
+        Some(Ending::Terminate) => ExitCode::from(Ending::Terminate.exit_code()),
+        Some(Ending::Interrupt) | None => ExitCode::SUCCESS,
+    })
 }
 
 /// The named recipe, or else the recipe in the directory of the resumed run.
@@ -53,6 +63,14 @@ fn recipe_file(named: Option<PathBuf>, resume: Option<&Path>) -> anyhow::Result<
         return Err(UsageError(words).into());
     }
     Ok(file)
+}
+
+/// The error of a recipe, and what is wrong with the directory that was named beside it.
+fn with_out(error: RecipeError, out: Option<PathBuf>, recipe: &Path) -> anyhow::Error {
+    match out.map(|out| choose_out(Some(out), recipe)) {
+        Some(Err(wrong)) => UsageError(format!("{error}\n\n{wrong}")).into(),
+        _ => error.into(),
+    }
 }
 
 fn is_run(out: &Path) -> bool {
@@ -90,24 +108,26 @@ fn check_changes(out: &Path, recipe: &Recipe) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The directory of the run. A named directory must have a run with a ledger, or no run. Without a name it is
+/// The directory of the run. A named directory must have a run with a ledger, or be free. Without a name it is
 /// the first free one of the default directory and its numbered variants.
 fn choose_out(asked: Option<PathBuf>, recipe: &Path) -> anyhow::Result<PathBuf> {
-    let holds_run = |out: &Path| out.join(RECIPE_FILE).exists() || queue_folder(out).exists();
-    if let Some(out) = asked {
-        if holds_run(&out) && !is_run(&out) {
-            let words = format!(
-                "{} holds a run without a ledger, which cannot go on; expected a new or empty directory for --out",
-                out.display()
-            );
-            return Err(UsageError(words).into());
-        }
+    let Some(out) = asked else {
+        let first = default_out(recipe);
+        let numbered = (2..OUTS_MAX).map(|number| PathBuf::from(format!("{}-{number}", first.display())));
+        let free = std::iter::once(first.clone()).chain(numbered).find(|out| is_free(out));
+        let taken = || UsageError(format!("{} and its numbered neighbours are all taken", first.display()));
+        return Ok(free.ok_or_else(taken)?);
+    };
+    if is_run(&out) || is_free(&out) {
         return Ok(out);
     }
-    let first = default_out(recipe);
-    let numbered = (2..OUTS_MAX).map(|number| PathBuf::from(format!("{}-{number}", first.display())));
-    let free = std::iter::once(first.clone()).chain(numbered).find(|out| !holds_run(out));
-    free.ok_or_else(|| {
-        UsageError(format!("{} and its numbered neighbours are all taken", first.display())).into()
-    })
+    let found = if !out.is_dir() {
+        "is not a directory"
+    } else if out.join(RECIPE_FILE).exists() || queue_folder(&out).exists() {
+        "holds a run without a ledger, which cannot go on"
+    } else {
+        "is not empty and holds no run"
+    };
+    let words = format!("{} {found}; expected a new or empty directory for --out", out.display());
+    Err(UsageError(words).into())
 }

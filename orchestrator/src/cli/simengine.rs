@@ -1,5 +1,6 @@
 //! `rolldock simengine`
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,10 +46,10 @@ pub(super) async fn serve(args: SimengineArgs) -> anyhow::Result<()> {
             scope.tracker(),
             scope.token().clone(),
         )?;
-        let addr = (args.host, *port);
-        let listener = tokio::net::TcpListener::bind(addr)
+        let address = SocketAddr::new(args.host, *port);
+        let listener = tokio::net::TcpListener::bind(address)
             .await
-            .with_context(|| format!("cannot listen at {addr:?}"))?;
+            .with_context(|| format!("cannot listen at {address}"))?;
         let started = unix_seconds();
         let bound = http::serve(
             server,

@@ -15,7 +15,7 @@ mod reward;
 mod rollout;
 
 use super::layers::Layers;
-use super::{Files, Recipe, RecipeError};
+use super::{Complaint, Files, Recipe};
 use crate::engine::SamplingParams;
 use crate::rollout::{Launch, RequestShape};
 
@@ -32,7 +32,7 @@ const SECONDS_MAX: f64 = 1e7;
 
 struct Checks<'a> {
     layers: &'a Layers,
-    complaints: Vec<super::Complaint>,
+    complaints: Vec<Complaint>,
 }
 
 impl Checks<'_> {
@@ -45,7 +45,7 @@ impl Checks<'_> {
 }
 
 /// Runs all checks and returns all complaints.
-pub(super) fn check(recipe: &Recipe, layers: &Layers) -> Result<(), RecipeError> {
+pub(super) fn check(recipe: &Recipe, layers: &Layers) -> Vec<Complaint> {
     let mut checks = Checks { layers, complaints: Vec::new() };
     fleet::check(recipe, &mut checks);
     check_rollout(recipe, &mut checks);
@@ -58,7 +58,7 @@ pub(super) fn check(recipe: &Recipe, layers: &Layers) -> Result<(), RecipeError>
     check_limits(recipe, &mut checks);
     policy::check(recipe, &mut checks);
     queue::check(recipe, &mut checks);
-    if checks.complaints.is_empty() { Ok(()) } else { Err(RecipeError::Wrong(checks.complaints)) }
+    checks.complaints
 }
 
 fn counted(value: usize, max: usize, key: &str, checks: &mut Checks<'_>) {

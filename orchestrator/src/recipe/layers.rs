@@ -1,7 +1,8 @@
 //! The layers of a recipe, with the place of each value.
 //!
 //! Each layer keeps its text, its values and the spans of its keys. The values of all layers are merged and
-//! read by serde once. A mistake in a key is then shown in the strongest layer that sets the key.
+//! read by serde. A mistake in a key is then shown in the strongest layer that sets the key. serde stops at the
+//! first mistake, so the value is left out and the rest is read again, until all mistakes are known.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -10,12 +11,16 @@ use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 use toml_edit::{Document, Item};
 
+use super::messages::{HUGE, in_plain_words, is_huge, quoted_after, with_suggestion};
 use super::{Complaint, LoadOptions, RecipeError};
 
 /// Maximum number of bases in a chain. A longer chain is a mistake.
 const BASES_MAX: usize = 16;
 /// Maximum bytes of a recipe. A larger file is something else, for example a data set.
 const RECIPE_BYTES_MAX: u64 = 1 << 20;
+
+/// Maximum number of wrong values that one error lists.
+const COMPLAINTS_MAX: usize = 32;
 
 /// One text that sets keys: a file or an option.
 struct Layer {
@@ -30,15 +35,54 @@ struct Layer {
 /// All layers, weakest first.
 pub(super) struct Layers {
     layers: Vec<Layer>,
-    name: String,
+    path: PathBuf,
+    /// Options that are no layers.
+    wrong: Vec<Complaint>,
+}
+
+/// The values of all layers, as far as they can be read.
+pub(super) struct Resolved<T> {
+    /// The values without those that are wrong. `None` if a required one is missing.
+    pub(super) value: Option<T>,
+    pub(super) complaints: Vec<Complaint>,
+    /// The keys whose values are wrong.
+    left_out: Vec<Vec<String>>,
+}
+
+impl<T> Resolved<T> {
+    /// Adds complaints about the values that could be read. They were checked beside the defaults of those
+    /// that are left out, which the messages then say.
+    pub(super) fn add(&mut self, further: Vec<Complaint>) {
+        let beside_defaults = !self.complaints.is_empty();
+        for mut complaint in further {
+            if self.left_out.iter().any(|key| is_within(&complaint.key, key)) {
+                continue;
+            }
+            if beside_defaults {
+                complaint.message.push_str(" (checked without the values above)");
+            }
+            self.complaints.push(complaint);
+        }
+    }
+}
+
+/// Whether the dotted key `key` is `table` or a key in it.
+fn is_within(key: &str, table: &[String]) -> bool {
+    let rest = key.strip_prefix(&table.join("."));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 impl Layers {
     pub(super) fn read(path: &Path, options: &LoadOptions) -> Result<Self, RecipeError> {
         let mut layers = read_chain(path)?;
         layers.reverse();
+        let mut wrong = Vec::new();
         for set in &options.set {
-            layers.push(Layer::option(set)?);
+            match Layer::option(set) {
+                Ok(layer) => layers.push(layer),
+                Err(RecipeError::Wrong(complaints)) => wrong.extend(complaints),
+                Err(other) => return Err(other),
+            }
         }
         if !options.endpoints.is_empty() {
             let endpoints = Value::from(options.endpoints.clone());
@@ -50,7 +94,7 @@ impl Layers {
             let text = format!("fleet.endpoints = {endpoints}");
             layers.push(Layer::parse("--endpoint".to_owned(), None, text)?);
         }
-        Ok(Self { layers, name: path.display().to_string() })
+        Ok(Self { layers, path: path.to_owned(), wrong })
     }
 
     /// The folder of the file that sets the used value of `key`; `None` if the command line or no layer sets
@@ -65,21 +109,50 @@ impl Layers {
     }
 
     /// Merges the layers and deserialises the result.
-    pub(super) fn resolve<T: DeserializeOwned>(&self) -> Result<T, RecipeError> {
+    ///
+    /// # Errors
+    /// [`RecipeError::Unreadable`] for a recipe without any key.
+    pub(super) fn resolve<T: DeserializeOwned>(&self) -> Result<Resolved<T>, RecipeError> {
+        let mut files = self.layers.iter().filter(|layer| layer.folder.is_some());
+        let is_empty = files.all(|layer| layer.values.is_empty());
         let mut merged = Table::new();
         for layer in &self.layers {
             merge(&mut merged, &layer.values);
         }
-        serde_path_to_error::deserialize(Value::Table(merged)).map_err(|error| {
-            let mut key: Vec<String> = error.path().iter().filter_map(segment).collect();
-            let message = in_plain_words(error.into_inner().message().trim());
-            if let Some(unknown) = quoted_after(&message, "unknown field `")
-                && key.last() != Some(&unknown)
-            {
-                key.push(unknown);
+        let mut resolved = Resolved { value: None, complaints: self.wrong.clone(), left_out: Vec::new() };
+        while resolved.complaints.len() < COMPLAINTS_MAX {
+            let error = match serde_path_to_error::deserialize(Value::Table(merged.clone())) {
+                Ok(value) => {
+                    resolved.value = Some(value);
+                    break;
+                }
+                Err(error) => error,
+            };
+            if is_empty {
+                let reason = "it is empty; expected the tables [model], [data], [fleet] and [rollout]";
+                return Err(RecipeError::Unreadable { path: self.path.clone(), reason: reason.to_owned() });
             }
-            RecipeError::Wrong(vec![self.complain(&key, with_suggestion(&message))])
-        })
+            let table: Vec<String> = error.path().iter().filter_map(segment).collect();
+            let mut message = in_plain_words(error.into_inner().message().trim());
+            let missing = quoted_after(&message, "missing field `");
+            let named = missing.clone().or_else(|| quoted_after(&message, "unknown field `"));
+            let mut key = table.clone();
+            key.extend(named.filter(|named| table.last() != Some(named)));
+            // A value that was left out is missing only for that reason.
+            if missing.is_none() || !resolved.left_out.contains(&key) {
+                if let Some(name) = missing.as_ref().filter(|_| table.is_empty()) {
+                    message = format!("missing table [{name}]");
+                }
+                let place = if missing.is_some() && !table.is_empty() { &table } else { &key };
+                resolved.complaints.push(self.complain(place, with_suggestion(&message)));
+            }
+            let wrong = if missing.is_some() { table } else { key };
+            if !remove(&mut merged, &wrong) {
+                break;
+            }
+            resolved.left_out.push(wrong);
+        }
+        Ok(resolved)
     }
 
     /// A complaint about `key`, at its place in the strongest layer that sets it.
@@ -95,7 +168,7 @@ impl Layers {
             }
         }
         Complaint {
-            source: self.name.clone(),
+            source: self.path.display().to_string(),
             line: None,
             column: 1,
             text: String::new(),
@@ -190,6 +263,9 @@ impl Layer {
         if key.trim() == "base" {
             return Err(wrong("a base can only be named in a file"));
         }
+        if is_huge(value.trim()) {
+            return Err(wrong(HUGE));
+        }
         let as_toml = format!("{} = {}", key.trim(), value.trim());
         if Document::parse(as_toml.clone()).is_ok() {
             return Self::parse(source, None, as_toml);
@@ -201,6 +277,8 @@ impl Layer {
     fn parse(source: String, folder: Option<PathBuf>, text: String) -> Result<Self, RecipeError> {
         let wrong = |span: Option<std::ops::Range<usize>>, message: &str| {
             let (line, column, line_text) = place(&text, span.as_ref().map_or(0, |span| span.start));
+            let message =
+                if span.and_then(|span| text.get(span)).is_some_and(is_huge) { HUGE } else { message };
             RecipeError::Wrong(vec![Complaint {
                 source: source.clone(),
                 line: Some(line),
@@ -288,46 +366,12 @@ fn merge(into: &mut Table, from: &Table) {
     }
 }
 
-fn quoted_after(message: &str, start: &str) -> Option<String> {
-    let rest = message.split_once(start)?.1;
-    Some(rest.split_once('`')?.0.to_owned())
-}
-
-/// Adds to the message the most similar one of the names that serde lists.
-fn with_suggestion(message: &str) -> String {
-    let Some((head, expected)) = message.split_once("expected ") else { return message.to_owned() };
-    let Some(wrong) = quoted_after(head, "`") else { return message.to_owned() };
-    let names = expected.split('`').skip(1).step_by(2);
-    let nearest = names.map(|name| (distance(&wrong, name), name)).min();
-    match nearest {
-        Some((steps, name)) if steps <= 1 + wrong.len() / 4 => format!("{message}; did you mean `{name}`?"),
-        _ => message.to_owned(),
+/// Removes the value of `key`, or the list that it is in. Returns `false` if there is none.
+fn remove(table: &mut Table, key: &[String]) -> bool {
+    let Some((first, rest)) = key.split_first() else { return false };
+    match table.get_mut(first) {
+        Some(Value::Table(inner)) if !rest.is_empty() => remove(inner, rest),
+        Some(_) => table.remove(first).is_some(),
+        None => false,
     }
-}
-
-/// The Levenshtein distance.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in b.chars().enumerate() {
-            let substituted = diagonal + usize::from(from != to);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[row.len() - 1]
-}
-
-/// Replaces names of Rust types in a parser's message with plain words.
-fn in_plain_words(message: &str) -> String {
-    let Some((found, expected)) = message.rsplit_once("expected ") else { return message.to_owned() };
-    let words = match expected {
-        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, 0 or more",
-        "i32" | "i64" => "a whole number",
-        "f32" | "f64" => "a number",
-        other => other,
-    };
-    format!("{found}expected {words}")
 }

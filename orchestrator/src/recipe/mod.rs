@@ -20,6 +20,7 @@ mod checks;
 mod choices;
 mod error;
 mod layers;
+mod messages;
 mod sections;
 
 use std::path::{Path, PathBuf};
@@ -48,14 +49,20 @@ impl Recipe {
     /// Reads, merges and checks a recipe.
     ///
     /// # Errors
-    /// [`RecipeError::Unreadable`] if `path` itself cannot be read. Otherwise [`RecipeError::Wrong`] with all
-    /// mistakes that were found, each with its place.
+    /// [`RecipeError::Unreadable`] if `path` itself cannot be read or has no key. Otherwise
+    /// [`RecipeError::Wrong`] with all mistakes that were found, each with its place.
     pub fn load(path: &Path, options: &LoadOptions) -> Result<Self, RecipeError> {
         let layers = Layers::read(path, options)?;
-        let mut recipe: Self = layers.resolve()?;
-        recipe.find_files(path, &layers);
-        checks::check(&recipe, &layers)?;
-        Ok(recipe)
+        let mut resolved = layers.resolve::<Self>()?;
+        if let Some(recipe) = &mut resolved.value {
+            recipe.find_files(path, &layers);
+            let further = checks::check(recipe, &layers);
+            resolved.add(further);
+        }
+        match resolved.value {
+            Some(recipe) if resolved.complaints.is_empty() => Ok(recipe),
+            _ => Err(RecipeError::Wrong(resolved.complaints)),
+        }
     }
 
     /// The resolved recipe as TOML, with defaults and without secrets. Except for the secrets, it loads as
@@ -65,6 +72,17 @@ impl Recipe {
     /// If TOML cannot represent a value: a path that is not UTF-8, or an integer above `i64::MAX`.
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
         toml::to_string_pretty(self)
+    }
+
+    /// The keys of the secrets that the recipe has. The text of [`Recipe::to_toml`] does not have them.
+    pub fn secrets(&self) -> Vec<&'static str> {
+        let secrets = [
+            ("fleet.api_key", &self.fleet.api_key),
+            ("fleet.admin_token", &self.fleet.admin_token),
+            ("policy.token", &self.policy.token),
+            ("queue.token", &self.queue.token),
+        ];
+        secrets.into_iter().filter(|(_, secret)| secret.is_some()).map(|(key, _)| key).collect()
     }
 
     fn find_files(&mut self, recipe: &Path, layers: &Layers) {

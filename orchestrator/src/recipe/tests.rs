@@ -1,4 +1,5 @@
 mod any_text;
+mod mistakes;
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,13 +1,32 @@
-//! Output for people: a live line while a step runs, and a table when it ends.
+//! Output for people: a live line while a step runs, a table when it ends, and the log of the run.
 
+mod line;
 mod progress;
+mod run_log;
 mod table;
 
+use comfy_table::{ContentArrangement, Row, Table, presets};
+
 pub use progress::{LogWriter, Progress};
+pub use run_log::{RUN_LOG_ONLY, RunLog};
 pub use table::{step_table, validation_line};
+
+/// An empty table that wraps its cells to fit 80 columns, in a terminal and in a file alike.
+pub fn new_table(header: impl Into<Row>) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_BORDERS_ONLY);
+    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(line::WIDTH).set_header(header);
+    table
+}
 
 /// Prints a text on standard output. A closed standard output is not an error.
 pub fn say(text: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+/// Prints a text on standard error. A closed standard error, such as a terminal that is gone, is no error.
+pub fn say_error(text: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "{text}");
 }

@@ -1,107 +1,168 @@
-//! The live line. It is drawn on standard error, and only on a terminal. Logs are printed above it.
+//! The live line. It is drawn on standard error, and only on a terminal. Everything else is printed above it.
 
-use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use parking_lot::Mutex;
+use rolldock_dispatch::Totals;
 use tokio_util::sync::CancellationToken;
 
+use super::line::{LiveLine, Stderr, Terminal};
+use super::run_log::RunLog;
 use crate::rollout::{Counts, Hold, Phase, RolloutView};
 
 /// The time between two updates of the line.
 const REDRAW: Duration = Duration::from_millis(250);
+/// The columns of the bar between its brackets.
+const BAR_MIN: usize = 4;
+const BAR_MAX: usize = 28;
 
-/// A handle of the terminal's last line, which clones share.
-#[derive(Clone, Debug)]
+/// A handle of the terminal's last line and of the run's log, which clones share.
+#[derive(Clone)]
 pub struct Progress {
-    bars: MultiProgress,
-    /// The file to which logs are also written, once a run has a directory.
-    log: Arc<Mutex<Option<File>>>,
+    line: Arc<LiveLine>,
+    log: RunLog,
 }
 
 impl Progress {
-    /// Creates a display. With `visible = false` it draws nothing.
+    /// Creates a display. With `visible = false`, or without a terminal, it draws nothing.
     pub fn new(visible: bool) -> Self {
-        let target = if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        Self { bars: MultiProgress::with_draw_target(target), log: Arc::default() }
+        let is_drawn = visible && io::stderr().is_terminal();
+        let terminal = is_drawn.then(|| -> Box<dyn Terminal> { Box::new(Stderr) });
+        Self { line: Arc::new(LiveLine::new(terminal)), log: RunLog::new() }
     }
 
     /// Shows a step until `done` is cancelled. Cancel-safe.
     pub async fn follow(&self, step: u64, view: RolloutView, done: CancellationToken) {
-        let bar = self.bars.add(ProgressBar::new(0));
-        // The template is a constant. If it had an error, the default style would be used.
-        if let Ok(style) = ProgressStyle::with_template("{prefix} [{bar:28}] {pos}/{len} valid  {msg}") {
-            bar.set_style(style.progress_chars("=> "));
-        }
         let started_at = tokio::time::Instant::now();
         loop {
-            let counts = view.counts();
-            let totals = view.totals();
-            let costs = view.costs();
             let waits = view.waits();
             let seconds = started_at.elapsed().as_secs_f64().max(1e-3);
-            bar.set_prefix(format!("step {}", view.step().max(step)));
-            bar.set_length(counts.target as u64);
-            bar.set_position(counts.valid as u64);
-            bar.set_message(format!(
-                "{} groups running ({} samples on engines, {} waiting), {:.0} tokens/s, {} filtered, {} cancelled",
-                counts.running,
-                waits.count(Phase::Engine),
-                waits.count(Phase::Permit),
-                costs.tokens as f64 / seconds,
-                totals.filtered,
-                totals.cancelled + totals.requeued,
-            ) + hold_words(counts));
+            let figures = Figures {
+                step: view.step().max(step),
+                counts: view.counts(),
+                totals: view.totals(),
+                on_engines: waits.count(Phase::Engine),
+                waiting: waits.count(Phase::Permit),
+                tokens_per_s: view.costs().tokens as f64 / seconds,
+            };
+            self.line.show(|room| figures.line(room));
             tokio::select! {
                 biased;
                 () = done.cancelled() => break,
                 () = tokio::time::sleep(REDRAW) => {}
             }
         }
-        bar.finish_and_clear();
+        self.line.clear();
     }
 
-    /// Also appends all later logs to `file`. It keeps the logs of earlier lives of the run. Blocks.
+    /// Prints a text on standard output, above the line.
+    pub fn say(&self, text: &str) {
+        self.line.above(|| super::say(text));
+    }
+
+    /// Appends to `file` what was logged since the process began, and all later logs. It keeps the logs of
+    /// earlier lives of the run. Blocks.
     pub fn keep_log(&self, file: &Path) -> io::Result<()> {
-        *self.log.lock() = Some(OpenOptions::new().create(true).append(true).open(file)?);
-        Ok(())
+        self.log.keep(file)
     }
 
-    /// A writer for logs, which are printed above the live line.
+    /// A writer for logs, which are printed on standard error, above the line.
     pub fn log_writer(&self) -> LogWriter {
-        LogWriter { bars: self.bars.clone(), log: Arc::clone(&self.log) }
+        LogWriter { line: Arc::clone(&self.line) }
+    }
+
+    /// A writer for the log of the run.
+    pub fn run_log(&self) -> RunLog {
+        self.log.clone()
     }
 }
 
-/// The reason why no new groups are sent out, or an empty text.
-fn hold_words(counts: Counts) -> &'static str {
-    match counts.hold {
-        None => "",
-        Some(Hold::Trainer) => "; held back: the trainer's next version is awaited",
-        Some(Hold::Queue) => "; held back: the queue has no room for what is accepted",
+/// What the line shows.
+struct Figures {
+    step: u64,
+    counts: Counts,
+    totals: Totals,
+    on_engines: usize,
+    waiting: usize,
+    tokens_per_s: f64,
+}
+
+impl Figures {
+    /// The line, in at most `room` columns. Parts that do not fit are left out, the last ones first.
+    fn line(&self, room: usize) -> String {
+        let head = format!("step {} ", self.step);
+        let mut text = String::new();
+        for part in self.parts() {
+            let comma = if text.is_empty() { "" } else { ", " };
+            if head.len() + text.len() + comma.len() + part.len() > room {
+                break;
+            }
+            text = format!("{text}{comma}{part}");
+        }
+        let bar = self.bar(room.saturating_sub(head.len() + text.len()));
+        format!("{head}{bar}{text}").chars().take(room).collect()
+    }
+
+    /// The most important first. A count that is 0 in a good run is absent then.
+    fn parts(&self) -> Vec<String> {
+        let Self { counts, totals, .. } = self;
+        let cancelled = totals.cancelled + totals.requeued;
+        let unless_none = |count: u64, word: &str| (count > 0).then(|| format!("{count} {word}"));
+        let parts = [
+            Some(format!("{}/{} valid", counts.valid, counts.target)),
+            hold_words(counts).map(str::to_owned),
+            unless_none(totals.failed, "failed"),
+            Some(format!("{} groups", counts.running)),
+            Some(format!("{} on engines", self.on_engines)),
+            Some(format!("{} waiting", self.waiting)),
+            Some(format!("{:.0} tokens/s", self.tokens_per_s)),
+            unless_none(totals.filtered, "filtered"),
+            unless_none(cancelled, "cancelled"),
+        ];
+        parts.into_iter().flatten().collect()
+    }
+
+    /// A bar of at most `room` columns; empty if that is too narrow.
+    fn bar(&self, room: usize) -> String {
+        let cells = room.saturating_sub("[] ".len()).min(BAR_MAX);
+        if cells < BAR_MIN {
+            return String::new();
+        }
+        let Counts { valid, target, .. } = self.counts;
+        let filled = (cells * valid.min(target)).checked_div(target).unwrap_or(0);
+        let head = if filled > 0 && filled < cells { ">" } else { "" };
+        let bar = format!("{}{head}", "=".repeat(filled));
+        format!("[{bar:cells$}] ")
+    }
+}
+
+/// The reason why no new groups are sent out.
+fn hold_words(counts: &Counts) -> Option<&'static str> {
+    match counts.hold? {
+        Hold::Trainer => Some("held back by the trainer"),
+        Hold::Queue => Some("held back by the full queue"),
     }
 }
 
 /// Writes to standard error above the live line.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct LogWriter {
-    bars: MultiProgress,
-    log: Arc<Mutex<Option<File>>>,
+    line: Arc<LiveLine>,
 }
 
-impl io::Write for LogWriter {
+impl Write for LogWriter {
+    /// Never fails: a terminal that is gone must not suppress the run's log.
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-        // An error of the file, for example a full disk, must not suppress logs on the terminal.
-        let _ = self.log.lock().as_mut().map(|log| log.write_all(text));
-        self.bars.suspend(|| io::stderr().write_all(text))?;
+        let _ = self.line.above(|| io::stderr().write_all(text));
         Ok(text.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        io::stderr().flush()
+        Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use comfy_table::{Table, presets};
 use rolldock_dispatch::StepEnd;
 
+use super::new_table;
 use crate::rollout::StepMetrics;
 
 /// Maximum number of servers that are listed one by one. A larger fleet is summarised.
@@ -45,9 +45,7 @@ fn ending(end: StepEnd) -> &'static str {
 
 /// Formats the results of a step as a table for a terminal.
 pub fn step_table(metrics: &StepMetrics) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_BORDERS_ONLY);
-    table.set_header(vec![format!("step {}", metrics.step), ending(metrics.end).to_owned()]);
+    let mut table = new_table(vec![format!("step {}", metrics.step), ending(metrics.end).to_owned()]);
     let always = [
         ("time", time(metrics)),
         ("groups", groups(metrics)),
@@ -205,20 +203,4 @@ pub fn validation_line(step: u64, samples_per_prompt: u32, accs: &[Vec<f32>]) ->
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{grouped, validation_line};
-
-    #[test]
-    fn digits_are_grouped_by_three() {
-        assert_eq!(grouped(0), "0");
-        assert_eq!(grouped(999), "999");
-        assert_eq!(grouped(1000), "1,000");
-        assert_eq!(grouped(1_234_567), "1,234,567");
-    }
-
-    #[test]
-    fn validation_counts_samples_and_prompts() {
-        let line = validation_line(10, 2, &[vec![1.0, 0.0], vec![0.0, 0.0]]);
-        assert_eq!(line, "validation after step 10: 2 prompts, mean@2 0.250, best@2 0.500");
-    }
-}
+mod tests;

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -10,18 +10,20 @@ use rolldock_loadbalancer::Monitor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::directory::StartingDirectory;
+use super::going_on::{Unfinished, resume_command};
 use super::journalling::RunJournal;
 use super::policy::{RunPolicy, last_announcement};
 use super::queue::RunQueue;
-use super::signals::Endings;
+use super::signals::{Ending, Endings};
 use super::steps::{Collected, Steps};
 use super::summary::Summary;
 use super::{Run, convert, members};
 use crate::policy::Announcement;
-use crate::report::{Progress, say};
+use crate::report::{Progress, say, say_error};
 use crate::rollout::{AgentLoopManager, PromptFeed};
 use crate::scope::Scope;
-use rolldock_ledger::Resumption;
+use rolldock_ledger::{LedgerError, Resumption};
 
 /// The resolved recipe, inside a run's directory.
 pub const RECIPE_FILE: &str = "recipe.toml";
@@ -33,40 +35,41 @@ const LOG_FILE: &str = "run.log";
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Collects all steps of a run. When this returns, the accepted groups are in the queue, except for groups
-/// that found no room in it after an interruption.
-pub(super) async fn execute(run: Run, progress: &Progress) -> anyhow::Result<Summary> {
-    let (queue, ledger, resumption) = open_records(&run, progress).await?;
+/// that found no room in it after an interruption. An error of a run that can go on is [`Unfinished`].
+pub(super) async fn execute(mut run: Run, progress: &Progress) -> anyhow::Result<Summary> {
     let services = run.scope.child();
     let steps_scope = run.scope.child();
-    let interrupted = steps_scope.token().clone();
-    let _interrupt =
-        services.spawn("interrupt", interrupt(steps_scope.token().clone(), services.token().clone()));
-    let last = resumption.as_ref().map(last_announcement).transpose()?.flatten();
-    queue.allow_earlier(resumption.as_ref())?;
-    let (manager, prompts) = open_rollout(&run, &ledger, resumption, &steps_scope, &services).await?;
-    let mut serving = Serving::open(&run, &queue, &ledger, &manager, last, &services).await?;
-    let steps = Steps {
-        run: &run,
-        queue: &queue,
-        ledger: &ledger,
-        policy: serving.policy.as_ref(),
-        progress,
-        manager,
-        advantage: convert::estimator(run.recipe.reward.advantage),
-        prompts,
-        scope: steps_scope,
+    let command = resume_command(&run.out, &run.recipe);
+    let ended_by = Arc::new(OnceLock::new());
+    let interrupt = Interrupt { ended_by: Arc::clone(&ended_by), command: command.clone() };
+    let _interrupt = run.endings.take().map(|endings| {
+        services.spawn(
+            "interrupt",
+            interrupt.watch(endings, steps_scope.token().clone(), services.token().clone()),
+        )
+    });
+    let mut directory = StartingDirectory::make(&run.out)?;
+    let (records, resumption) = Records::open(&run, progress, &mut directory).await?;
+    let is_new = resumption.is_none();
+    let unfinished = |cause| anyhow::Error::new(Unfinished { cause, command: command.clone() });
+    let started = match start(&run, &records, resumption, &steps_scope, &services).await {
+        Ok(started) => started,
+        Err(error) => {
+            // The files are closed before the directory is removed. The error of the start is the one to show.
+            let _ = records.close(&run, &services).await;
+            return Err(if is_new { error } else { unfinished(error) });
+        }
     };
-    let outcome = steps.collect().await;
-    queue.end_of_puts();
-    let consumed_groups = serving.until_taken(&queue, outcome.is_ok(), &interrupted).await?;
-    services.close(CLOSE_LIMIT).await;
-    ledger.close().await?;
-    let rows_left = queue.close().await?;
-    run.scope.close(CLOSE_LIMIT).await;
-    let Collected { steps, interrupted, totals, gates, drawn } = outcome?;
+    directory.keep();
+    let collected = collect(&run, progress, &records, started, steps_scope, &services).await;
+    let (collected, consumed_groups, rows_left) = collected.map_err(unfinished)?;
+    let Collected { steps, interrupted, totals, gates, drawn } = collected;
+    let ended_by = ended_by.get().copied();
     Ok(Summary {
         steps,
         interrupted,
+        ended_by,
+        resume_command: ended_by.map(|_| command),
         totals,
         gates,
         drawn,
@@ -77,19 +80,96 @@ pub(super) async fn execute(run: Run, progress: &Progress) -> anyhow::Result<Sum
     })
 }
 
-/// Opens everything that the run writes: its directory with its ledger, its recipe, its log and its queue.
-async fn open_records(
+/// What the run writes, besides its recipe and its log.
+struct Records {
+    queue: RunQueue,
+    ledger: RunJournal,
+}
+
+impl Records {
+    /// Opens the ledger, the log and the queue in the run's directory.
+    async fn open(
+        run: &Run,
+        progress: &Progress,
+        directory: &mut StartingDirectory,
+    ) -> anyhow::Result<(Self, Option<Resumption>)> {
+        let opened = RunJournal::open(&run.out, &run.recipe).await.inspect_err(|error| {
+            if matches!(error.downcast_ref(), Some(LedgerError::InUse { .. })) {
+                directory.keep();
+            }
+        })?;
+        let log = run.out.join(LOG_FILE);
+        progress.keep_log(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        let queue = RunQueue::open(&run.out, &run.recipe).await?;
+        let (ledger, resumption) = RunJournal::begin(opened, run.id(), queue.partition()).await?;
+        Ok((Self { queue, ledger }, resumption))
+    }
+
+    /// Ends the services, closes everything, and returns the number of rows that are left in the queue.
+    async fn close(&self, run: &Run, services: &Scope) -> anyhow::Result<u64> {
+        services.close(CLOSE_LIMIT).await;
+        self.ledger.close().await?;
+        let rows_left = self.queue.close().await?;
+        run.scope.close(CLOSE_LIMIT).await;
+        Ok(rows_left)
+    }
+}
+
+/// What collects the steps, and what works beside it.
+struct Started {
+    manager: AgentLoopManager,
+    prompts: PromptFeed,
+    serving: Serving,
+}
+
+/// Opens everything that has to work before the first dispatch. If that succeeds, the recipe becomes that of the
+/// run; a run that cannot go on with a changed recipe keeps the one it had.
+async fn start(
+    run: &Run,
+    records: &Records,
+    resumption: Option<Resumption>,
+    steps: &Scope,
+    services: &Scope,
+) -> anyhow::Result<Started> {
+    let Records { queue, ledger } = records;
+    steps.token().run_until_cancelled(run.reward.check()).await.unwrap_or(Ok(()))?;
+    let last = resumption.as_ref().map(last_announcement).transpose()?.flatten();
+    queue.allow_earlier(resumption.as_ref())?;
+    let (manager, prompts) = open_rollout(run, ledger, resumption, steps, services).await?;
+    let serving = Serving::open(run, queue, ledger, &manager, last, services).await?;
+    write_whole(&run.out.join(RECIPE_FILE), &run.recipe.to_toml()?)?;
+    Ok(Started { manager, prompts, serving })
+}
+
+/// Collects the steps, waits for consumers, and closes everything. Returns what was collected, the number of
+/// groups that the embedded consumer took, and the number of rows that are left in the queue.
+async fn collect(
     run: &Run,
     progress: &Progress,
-) -> anyhow::Result<(RunQueue, RunJournal, Option<Resumption>)> {
-    std::fs::create_dir_all(&run.out).with_context(|| format!("cannot create {}", run.out.display()))?;
-    let opened = RunJournal::open(&run.out, &run.recipe).await?;
-    write_whole(&run.out.join(RECIPE_FILE), &run.recipe.to_toml()?)?;
-    let log = run.out.join(LOG_FILE);
-    progress.keep_log(&log).with_context(|| format!("cannot write {}", log.display()))?;
-    let queue = RunQueue::open(&run.out, &run.recipe).await?;
-    let (ledger, resumption) = RunJournal::begin(opened, run.id(), queue.partition()).await?;
-    Ok((queue, ledger, resumption))
+    records: &Records,
+    started: Started,
+    scope: Scope,
+    services: &Scope,
+) -> anyhow::Result<(Collected, u64, u64)> {
+    let interrupted = scope.token().clone();
+    let Records { queue, ledger } = records;
+    let Started { manager, prompts, mut serving } = started;
+    let steps = Steps {
+        run,
+        queue,
+        ledger,
+        policy: serving.policy.as_ref(),
+        progress,
+        manager,
+        advantage: convert::estimator(run.recipe.reward.advantage),
+        prompts,
+        scope,
+    };
+    let outcome = steps.collect().await;
+    queue.end_of_puts();
+    let consumed_groups = serving.until_taken(queue, outcome.is_ok(), &interrupted).await?;
+    let rows_left = records.close(run, services).await?;
+    Ok((outcome?, consumed_groups, rows_left))
 }
 
 /// The rollout and its prompts, from the place in the data where an earlier life of the run left them.
@@ -211,20 +291,26 @@ async fn after_steps(policy: Option<&RunPolicy>) {
     }
 }
 
-/// The first Ctrl-C or SIGTERM cuts the step off, and everything accepted is kept. A second one ends the
-/// process at once.
-async fn interrupt(steps: CancellationToken, end: CancellationToken) {
-    let mut endings = match Endings::listen() {
-        Ok(endings) => endings,
-        Err(error) => return tracing::warn!(%error, "the run cannot be asked to end"),
-    };
-    if end.run_until_cancelled(endings.asked()).await.is_none() {
-        return;
-    }
-    tracing::warn!("interrupted: cancelling what runs on the engines; press Ctrl-C again to end at once");
-    steps.cancel();
-    if end.run_until_cancelled(endings.asked()).await.is_some() {
+/// Ends a run that is asked to end.
+struct Interrupt {
+    /// The first request to end.
+    ended_by: Arc<OnceLock<Ending>>,
+    /// The command with which the run goes on.
+    command: String,
+}
+
+impl Interrupt {
+    /// The first signal cuts the step off, and everything accepted is kept. A second one ends the process at
+    /// once. Ends when `end` is cancelled.
+    async fn watch(self, mut endings: Endings, steps: CancellationToken, end: CancellationToken) {
+        let Some(first) = end.run_until_cancelled(endings.asked()).await else { return };
+        // No other task sets it.
+        let _ = self.ended_by.set(first);
+        tracing::warn!("interrupted: cancelling what runs on the engines; press Ctrl-C again to end at once");
+        steps.cancel();
+        let Some(second) = end.run_until_cancelled(endings.asked()).await else { return };
+        say_error(&format!("ended at once; go on with: {}", self.command));
         #[expect(clippy::disallowed_methods, reason = "the user asked twice; the journal is made for this")]
-        std::process::exit(130);
+        std::process::exit(second.exit_code().into());
     }
 }

@@ -14,12 +14,15 @@ mod await_servers;
 mod awake;
 mod clock;
 mod convert;
+mod directory;
 mod execute;
 mod fleet;
+mod going_on;
 mod journalling;
 mod members;
 mod metrics;
 mod policy;
+mod ports;
 mod puts;
 mod queue;
 mod reward;
@@ -45,12 +48,14 @@ use crate::scope::Scope;
 
 pub use clock::unix_seconds;
 pub use convert::default_out;
+pub use directory::is_free;
 pub use execute::RECIPE_FILE;
+pub use going_on::{EndedEarly, Unfinished, resume_command};
 pub use members::serve_fleet;
 pub use metrics::{keep_metrics, of_members};
 pub use queue::{QUEUE_FOLDER, queue_folder};
 pub use serve::{serve_queue, serve_queue_locally, serve_queue_on_threads};
-pub use signals::Endings;
+pub use signals::{Ending, Endings};
 pub use simulated::{GrowingKey, open_sim_codec, simulated_workload};
 pub use summary::Summary;
 pub use threads::{ServingThreads, threads_default};
@@ -68,12 +73,33 @@ pub struct Run {
     fleet: Fleet,
     reward: Reward,
     scope: Scope,
+    /// The signals since the preparation began. Executing the run takes them.
+    endings: Option<Endings>,
 }
 
 impl Run {
-    /// Opens data, tokenizer and fleet. Nothing is written. Servers that do not answer are asked for `servers_wait`,
-    /// or else for the recipe's time-outs.
+    /// Opens data, tokenizer and fleet, and checks that the addresses of the recipe are free. Nothing is written.
+    /// Servers that do not answer are asked for `servers_wait`, or else for the recipe's time-outs.
+    ///
+    /// # Errors
+    /// [`EndedEarly`] if a signal asks the process to end meanwhile, and the errors of what is opened.
     pub async fn prepare(
+        recipe: Recipe,
+        out: PathBuf,
+        servers_wait: Option<Duration>,
+        scope: Scope,
+    ) -> anyhow::Result<Self> {
+        let mut endings = Endings::listen()?;
+        let mut run = tokio::select! {
+            biased;
+            ending = endings.asked() => return Err(EndedEarly(ending).into()),
+            opened = Self::open(recipe, out, servers_wait, scope) => opened?,
+        };
+        run.endings = Some(endings);
+        Ok(run)
+    }
+
+    async fn open(
         recipe: Recipe,
         out: PathBuf,
         servers_wait: Option<Duration>,
@@ -83,11 +109,15 @@ impl Run {
         let opened = scope
             .spawn_blocking("data set", move || open_data(&opening))
             .await
-            .context("cannot open the data")??;
-        let (codec, train, validation) = opened;
+            .context("cannot open the data")?;
+        let (codec, train, validation) = match (opened, ports::check(&recipe)) {
+            (Ok(opened), Ok(())) => opened,
+            (Err(error), Ok(())) | (Ok(_), Err(error)) => return Err(error),
+            (Err(data), Err(ports)) => anyhow::bail!("{data:#}; and {ports:#}"),
+        };
         let fleet = Fleet::open(&recipe, servers_wait, &codec, &scope).await?;
         let reward = Reward::open(&recipe, &codec, &scope)?;
-        Ok(Self { recipe, out, codec, train, validation, fleet, reward, scope })
+        Ok(Self { recipe, out, codec, train, validation, fleet, reward, scope, endings: None })
     }
 
     /// What the run will do, in words.

@@ -15,7 +15,7 @@ use super::{Run, convert};
 use crate::data::{Dataset, DrawCounts};
 use crate::policy::PolicyMode;
 use crate::recipe::{OnShort, Validation};
-use crate::report::{Progress, say, step_table, validation_line};
+use crate::report::{Progress, step_table, validation_line};
 use crate::rollout::{AgentLoopManager, PromptFeed, StepMetrics};
 use crate::scope::Scope;
 
@@ -46,8 +46,6 @@ impl<'a> Steps<'a> {
     /// Collects all steps. Meanwhile the watchdog looks for silence, and ends the steps if the recipe asks
     /// for that.
     pub(super) async fn collect(mut self) -> anyhow::Result<Collected> {
-        let checked = self.scope.token().clone();
-        checked.run_until_cancelled(self.run.reward.check()).await.unwrap_or(Ok(()))?;
         let recipe = &self.run.recipe;
         let silence = convert::seconds(recipe.timeouts.silence);
         let watchdog = self.manager.control().watchdog(silence, recipe.run.on_silence);
@@ -123,7 +121,7 @@ impl<'a> Steps<'a> {
         let (metrics, ()) = worked?;
         let metrics = metrics?;
         self.manager.check()?;
-        say(&step_table(&metrics));
+        self.progress.say(&step_table(&metrics));
         Ok(metrics)
     }
 
@@ -140,9 +138,9 @@ impl<'a> Steps<'a> {
         let puts = self.puts();
         let done = CancellationToken::new();
         let following = self.progress.follow(first, self.manager.view(), done.clone());
-        let measured = Measured { run: self.run, scope: self.scope.clone() };
+        let measured = Measured { run: self.run, progress: self.progress, scope: self.scope.clone() };
         let ended = async |metrics: Box<StepMetrics>| {
-            say(&step_table(&metrics));
+            self.progress.say(&step_table(&metrics));
             measured.validate_after(metrics.step).await
         };
         let working = async {
@@ -155,7 +153,7 @@ impl<'a> Steps<'a> {
         let (metrics, ()) = worked?;
         let metrics = metrics?;
         self.manager.check()?;
-        say(&step_table(&metrics));
+        self.progress.say(&step_table(&metrics));
         if metrics.end != StepEnd::Interrupted {
             self.judge(&metrics)?;
             self.validate_after(metrics.step).await?;
@@ -192,13 +190,16 @@ impl<'a> Steps<'a> {
     }
 
     async fn validate_after(&self, step: u64) -> anyhow::Result<()> {
-        Measured { run: self.run, scope: self.scope.clone() }.validate_after(step).await
+        Measured { run: self.run, progress: self.progress, scope: self.scope.clone() }
+            .validate_after(step)
+            .await
     }
 }
 
 /// What a validation needs.
 struct Measured<'a> {
     run: &'a Run,
+    progress: &'a Progress,
     scope: Scope,
 }
 
@@ -227,7 +228,7 @@ impl Measured<'_> {
             .iter()
             .map(|group| group.samples.iter().map(|sample| sample.acc).collect())
             .collect();
-        say(&validation_line(step, validation.samples_per_prompt, &accs));
+        self.progress.say(&validation_line(step, validation.samples_per_prompt, &accs));
         Ok(())
     }
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use rolldock_dispatch::Totals;
 use rolldock_reward::GateCounts;
 
+use super::signals::Ending;
 use crate::data::DrawCounts;
 
 /// What a run did.
@@ -13,8 +14,13 @@ use crate::data::DrawCounts;
 pub struct Summary {
     /// Steps that ended, the interrupted one included.
     pub steps: u64,
-    /// Whether the run was interrupted, by Ctrl-C or SIGTERM.
+    /// Whether a signal cut the last step off.
     pub interrupted: bool,
+    /// The signal that ended the run, if one did. It may have come after the last step, while the queue was
+    /// served.
+    pub ended_by: Option<Ending>,
+    /// The command that resumes the run, if a signal ended it.
+    pub resume_command: Option<String>,
     /// Dispatches of the run by fate.
     pub totals: Totals,
     /// The counts of each gate of the filter.
@@ -74,6 +80,9 @@ impl fmt::Display for Summary {
         )?;
         if self.rows_left > 0 {
             write!(f, "\ntake them with: rolldock consume {} --task {}", self.out.display(), self.task)?;
+        }
+        if let Some(command) = &self.resume_command {
+            write!(f, "\ngo on with: {command}")?;
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Tests of the command line: exit codes, messages, and the files that a command leaves.
 
 use std::fs;
+use std::net::TcpListener;
 use std::path::Path;
 
 use tempfile::TempDir;
@@ -94,10 +95,9 @@ fn the_plan_shows_where_policy_versions_are_announced() {
     let later = plan(&["policy.mode=fully_async", "policy.first_version=3"]);
     assert!(later.contains("so the version stays 3"), "{later}");
     assert!(!plan(&[]).contains("note: no trainer announces"), "a synchronous run needs no announcements");
-    let heard =
-        plan(&["policy.mode=one_step_off", "policy.listen=127.0.0.1:7401", "policy.watch=checkpoints"]);
+    let heard = plan(&["policy.mode=one_step_off", "policy.listen=127.0.0.1:0", "policy.watch=checkpoints"]);
     let expected = "policy: one_step_off, at most 1 versions behind, paced; versions are announced at \
-                    http://127.0.0.1:7401 and in checkpoints; servers are updated by none, pause keep";
+                    http://127.0.0.1:0 and in checkpoints; servers are updated by none, pause keep";
     assert!(heard.contains(expected), "{heard}");
 }
 
@@ -158,6 +158,10 @@ fn bad_usage_is_told_apart_from_failure() {
     let refused =
         Rolldock::new(&["run", "--set", "rollout.wrokers=3"]).arg(recipe("quickstart.toml")).fails(2);
     assert!(refused.stderr.contains("--set") && refused.stderr.contains("wrokers"), "{}", refused.stderr);
+    let both = Rolldock::new(&["run", "--set", "rollout.wrokers=3", "--out"]).arg(dir.path());
+    let refused = both.arg(recipe("quickstart.toml")).fails(2);
+    assert!(refused.stderr.contains("wrokers"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("is not empty and holds no run"), "{}", refused.stderr);
     Rolldock::new(&["run"]).fails(2);
     Rolldock::new(&["queue", "export", "--format", "parquet"]).arg(dir.path()).fails(2);
 }
@@ -181,6 +185,54 @@ fn a_directory_that_holds_a_run_goes_on_with_it() {
     fs::remove_file(out.join("ledger.log")).unwrap();
     let refused = small_run(&out, "3").fails(2);
     assert!(refused.stderr.contains("holds a run without a ledger"), "{}", refused.stderr);
+}
+
+#[test]
+fn a_directory_with_something_else_in_it_is_no_place_for_a_run() {
+    let dir = TempDir::new().unwrap();
+    fs::write(dir.path().join("notes.txt"), "mine").unwrap();
+    for (out, words) in [("", "is not empty and holds no run"), ("notes.txt", "is not a directory")] {
+        let refused = small_run(&dir.path().join(out), "1").fails(2);
+        assert!(refused.stderr.contains(words), "{}", refused.stderr);
+        assert!(refused.stderr.contains("expected a new or empty directory"), "{}", refused.stderr);
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing was written");
+}
+
+#[test]
+fn a_start_that_fails_leaves_no_directory_behind() {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("runs/first");
+    let failed = small_run(&out, "1").set("reward.command=[\"/no/such/program\"]").fails(1);
+    assert!(failed.stderr.contains("the reward cannot be used"), "{}", failed.stderr);
+    assert!(!failed.stderr.contains("go on with"), "{}", failed.stderr);
+    assert!(!dir.path().join("runs").exists());
+    // A run that was there stays, and its command is named.
+    small_run(&out, "1").succeeds();
+    let failed = small_run(&out, "2").set("reward.command=[\"/no/such/program\"]").fails(1);
+    assert!(failed.stderr.contains("go on with: rolldock run --resume "), "{}", failed.stderr);
+    assert!(out.join("ledger.log").exists() && out.join("queue").exists());
+    let kept = fs::read_to_string(out.join("recipe.toml")).unwrap();
+    assert!(!kept.contains("/no/such/program"), "the recipe with which the run works is kept");
+}
+
+#[test]
+fn ports_that_are_in_use_are_found_before_anything_is_written() {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("run");
+    let holders = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let [queue, policy] = holders.each_ref().map(|holder| holder.local_addr().unwrap());
+    for dry in [true, false] {
+        let run = small_run(&out, "1").set(&format!("queue.listen={queue}"));
+        let run = run.set(&format!("policy.listen={policy}"));
+        let failed = if dry { run.arg("--dry-run") } else { run }.fails(1);
+        for words in
+            [format!("queue.listen={queue}: Address already in use"), format!("policy.listen={policy}: ")]
+        {
+            assert!(failed.stderr.contains(&words), "{words} in {}", failed.stderr);
+        }
+        assert!(!out.exists());
+    }
 }
 
 #[test]

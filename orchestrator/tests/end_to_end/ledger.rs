@@ -78,6 +78,9 @@ fn totals_steps_and_conservation_of_a_run_at_work() {
     assert!(words.contains("next: dispatch 7, number 7, data at epoch 0 row 107"), "{words}");
     assert!(words.contains("goes on") && words.contains("conservation holds"), "{words}");
     assert!(words.contains("queue: cannot be read"), "there is none: {words}");
+    let table: Vec<&str> = words.lines().filter(|line| line.starts_with(['\u{2502}', '\u{250c}'])).collect();
+    assert!(table.len() > 2 && table.iter().all(|line| line.chars().count() <= 80), "{words}");
+    assert!(!table[1].contains("stale"), "no dispatch was stale: {words}");
 }
 
 #[test]

@@ -293,7 +293,8 @@ fn what_cannot_be_a_proxy_is_refused_in_words() {
     let placeless = Rolldock::new(&["fleet", "add", "http://h:1", "--capacity", "0"]).fails(2).stderr;
     assert!(placeless.contains("--capacity"), "{placeless}");
     let unreachable = Rolldock::new(&["fleet", "list", "--admin", "http://127.0.0.1:9"]).fails(1).stderr;
-    assert!(unreachable.contains("expected an answer at http://127.0.0.1:9"), "{unreachable}");
+    assert!(unreachable.contains("expected an answer at http://127.0.0.1:9: Connection"), "{unreachable}");
+    assert_eq!(unreachable.matches("127.0.0.1:9").count(), 1, "{unreachable}");
 }
 
 #[test]

@@ -1,8 +1,12 @@
 //! Tests of runs that end by a signal.
 
+use std::net::TcpListener;
+use std::path::Path;
+
+use rolldock::ledger::LedgerState;
 use tempfile::TempDir;
 
-use crate::support::{Rolldock, Running, recipe, wait_for};
+use crate::support::{Rolldock, Simengine, recipe, wait_for};
 
 /// Settings for small and slow steps: a run of 1000 steps does not end during the test.
 const SETTINGS: [&str; 8] = [
@@ -16,29 +20,96 @@ const SETTINGS: [&str; 8] = [
     "queue.capacity_rows=32",
 ];
 
-/// SIGTERM and Ctrl-C have the same effect: the run ends in order and can be resumed.
+fn run(out: &Path, steps: &str) -> Rolldock {
+    let run = Rolldock::new(&["run", "--steps", steps, "--out"]).arg(out).arg(recipe("quickstart.toml"));
+    SETTINGS.iter().fold(run, |run, set| run.set(set))
+}
+
+/// The arguments of the command that `printed` names, with which the run goes on.
+fn resume_arguments(printed: &str) -> Vec<&str> {
+    let command = printed.lines().find_map(|line| line.split_once("go on with: rolldock "));
+    command.unwrap_or_else(|| panic!("no command in {printed}")).1.split(' ').collect()
+}
+
+/// The number before `words` in `text`.
+fn number_before(words: &str, text: &str) -> u64 {
+    let before = text.split_once(words).unwrap_or_else(|| panic!("no {words:?} in {text}")).0;
+    before.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
 #[test]
 fn a_run_that_is_asked_to_end_ends_in_order_and_can_go_on() {
-    for (name, ask) in [("SIGTERM", Running::terminate as fn(&Running)), ("Ctrl-C", Running::interrupt)] {
+    for (signal, code) in [("TERM", 143), ("HUP", 143), ("INT", 0)] {
         let dir = TempDir::new().unwrap();
         let out = dir.path().join("run");
-        let run = |steps: &str| {
-            let run =
-                Rolldock::new(&["run", "--steps", steps, "--out"]).arg(&out).arg(recipe("quickstart.toml"));
-            SETTINGS.iter().fold(run, |run, set| run.set(set))
-        };
-        let running = run("1000").start();
+        let running = run(&out, "1000").start();
         wait_for("a step", || running.stdout_so_far().contains("target reached"));
-        ask(&running);
+        running.signal(signal);
         let ended = running.wait();
-        assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
-        assert!(ended.stderr.contains("cancelling what runs on the engines"), "{name}: {}", ended.stderr);
+        assert_eq!(ended.code, Some(code), "{signal}: {}", ended.stderr);
+        assert!(ended.stderr.contains("cancelling what runs on the engines"), "{signal}: {}", ended.stderr);
         let said = ended.stdout.lines().find(|line| line.contains("interrupted after")).unwrap_or_default();
-        assert!(said.contains(" groups accepted"), "{name}: {}", ended.stdout);
-        let steps = said.split("interrupted after ").nth(1).unwrap().split(' ').next().unwrap();
-        // The resumed run has already done all of its steps.
-        let on = run(steps).succeeds();
-        assert!(on.stdout.contains("the run goes on: "), "{name}: {}", on.stdout);
-        assert!(on.stdout.contains(&format!("done: {steps} steps; ")), "{name}: {}", on.stdout);
+        assert!(said.contains(" groups accepted"), "{signal}: {}", ended.stdout);
+        let steps = number_before(" steps;", said).to_string();
+        // The resumed run has already done all of its steps, and the prompts that were cut off come back.
+        let resume = Rolldock::new(&resume_arguments(&ended.stdout)).arg("--steps").arg(steps.clone());
+        let on = resume.succeeds();
+        let back = number_before(" prompts to be issued again", &on.stdout);
+        let cut_off = number_before(" requeued,", said) + number_before(" held,", said);
+        assert!(back > 0 && cut_off > 0, "{signal}: {said}\n{}", on.stdout);
+        assert!(on.stdout.contains(&format!("done: {steps} steps; ")), "{signal}: {}", on.stdout);
+        assert!(!on.stdout.contains("go on with"), "{signal}: nothing is left to do: {}", on.stdout);
     }
+}
+
+#[test]
+fn a_run_that_fails_names_the_command_that_resumes_it() {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("a run");
+    let sets = ["run.on_short=error", "rollout.gen_batch_size=4", "rollout.max_gen_batches=1"];
+    let run = sets.iter().fold(run(&out, "50"), |run, set| run.set(set)).set("fleet.api_key=hush");
+    let failed = run.fails(1);
+    assert!(failed.stderr.contains("(run.on_short = \"error\")"), "{}", failed.stderr);
+    let command = format!("go on with: rolldock run --resume '{}' --set fleet.api_key=...\n", out.display());
+    assert!(failed.stderr.ends_with(&command), "{command} in {}", failed.stderr);
+    assert!(!failed.stderr.contains("hush"), "{}", failed.stderr);
+}
+
+#[test]
+fn a_signal_before_the_run_began_ends_it_at_once_and_leaves_nothing() {
+    // A server that takes connections and answers nothing, so that the run waits for its probe.
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", server.local_addr().unwrap());
+    for (signal, code) in [("INT", 130), ("HUP", 143)] {
+        let dir = TempDir::new().unwrap();
+        let out = dir.path().join("run");
+        let running = run(&out, "1").arg("--endpoint").arg(&url).start();
+        let _connection = server.accept().unwrap();
+        running.signal(signal);
+        let ended = running.wait();
+        assert_eq!(ended.code, Some(code), "{signal}: {}", ended.stderr);
+        assert!(ended.stderr.contains("before the run began"), "{signal}: {}", ended.stderr);
+        assert!(!out.exists(), "{signal}");
+    }
+}
+
+/// A run whose server hangs cannot end in order, because it waits for the tokens of its requests.
+#[test]
+fn a_second_signal_ends_a_run_at_once_and_names_the_command() {
+    let server = Simengine::start(&["--time-scale", "20"]);
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("run");
+    let sets = ["rollout.on_stop=carry", "rollout.carry.grace=100", "timeouts.drain=200"];
+    let run = sets.iter().fold(run(&out, "1"), |run, set| run.set(set));
+    let running = run.arg("--endpoint").arg(&server.url).start();
+    wait_for("the first dispatch", || {
+        LedgerState::read(&out).is_ok_and(|(state, _)| state.totals().in_flight > 0)
+    });
+    server.stop();
+    running.signal("INT");
+    wait_for("the first signal", || running.stderr_so_far().contains("interrupted: "));
+    running.signal("TERM");
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(143), "{}", ended.stderr);
+    assert_eq!(resume_arguments(&ended.stderr), ["run", "--resume", out.to_str().unwrap()]);
 }

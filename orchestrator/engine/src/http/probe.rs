@@ -8,6 +8,7 @@
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
+use rolldock_loadbalancer::control::excerpt;
 use serde::Deserialize;
 
 use super::Encode;
@@ -15,7 +16,7 @@ use super::answer::{AnswerReader, CheckedAnswer};
 use super::choice::{AnswerError, Content, Expected};
 use super::facts::{Dialect, ServerFacts};
 use super::server::Server;
-use super::transport::{Reply, Transport, collect_body, refusal};
+use super::transport::{Reply, Transport, collect_body, error_words, refusal};
 use crate::EngineError;
 
 /// Maximum number of bytes of an answer to the probe.
@@ -85,14 +86,23 @@ async fn post(
 /// The length limit of `model`, if the server serves it.
 async fn find_model(transport: &Transport, server: &Server, model: &str) -> Result<Option<u32>, EngineError> {
     let response = get(transport, server, "/v1/models").await?;
-    if response.status() != StatusCode::OK {
+    let status = response.status();
+    let is_absent = matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED);
+    if status != StatusCode::OK && !is_absent {
         return Err(refusal(server, response).await);
     }
     let body = collect_body(server, response, PROBE_BODY_BYTES_MAX).await?;
-    let models: ModelList = serde_json::from_slice(&body).map_err(|error| {
-        let reason = server.at_url(&format!("/v1/models is no list of models: {error}"));
+    let is_other = |found: &str| {
+        let words = format!("expected a list of models at /v1/models, found {found}; is it a vLLM server?");
+        server.unfit(server.at_url(&words))
+    };
+    if is_absent {
+        return Err(is_other(&format!("status={}: {}", status.as_u16(), error_words(&body))));
+    }
+    let models: ModelList = serde_json::from_slice(&body).map_err(|error| match error.is_eof() {
         // A list that ends too early was cut off.
-        if error.is_eof() { server.failed(reason) } else { server.unfit(reason) }
+        true => server.failed(server.at_url(&format!("the list of models at /v1/models is cut off: {error}"))),
+        false => is_other(&excerpt(&body)),
     })?;
     if let Some(card) = models.data.iter().find(|card| card.id == model) {
         return Ok(card.max_model_len);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use http::Uri;
 use rolldock_loadbalancer::ServerRef;
+use rolldock_loadbalancer::membership::name_of;
 
 use super::facts::{Dialect, ServerFacts};
 use crate::EngineError;
@@ -46,8 +47,12 @@ impl Server {
         ServerRef { name: Arc::clone(&self.name), url: Some(Arc::clone(&self.url)) }
     }
 
-    /// `reason` with the address, for errors that a person has to act on.
+    /// `reason` with the address, for errors that a person has to act on. A server that is named by its address
+    /// needs none.
     pub(super) fn at_url(&self, reason: &str) -> String {
+        if name_of(&self.url) == &*self.name {
+            return reason.to_owned();
+        }
         format!("url={}: {reason}", self.url)
     }
 

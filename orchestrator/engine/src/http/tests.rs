@@ -293,6 +293,8 @@ async fn a_server_without_a_listener_is_unreachable_and_never_admits() {
     let error = engine.add("s", &url).await.unwrap_err();
     assert_eq!((error.class(), error.admission()), (ErrorClass::Retryable, Admission::Never));
     assert!(error.to_string().contains(&url), "{error}");
+    let named = engine.add(&address.to_string(), &url).await.unwrap_err().to_string();
+    assert_eq!(named.matches(&address.to_string()).count(), 1, "the address is said once: {named}");
     assert!(engine.facts("s").is_none());
     let unknown = engine.generate("s", request("r-1")).await.unwrap_err();
     assert!(matches!(unknown, EngineError::UnknownServer { .. }));
@@ -320,7 +322,12 @@ async fn a_server_that_does_not_fit_is_told_apart_at_the_probe() {
     let models = r#"{"data":[{"id":"other"},{"id":"third"}]}"#;
     let cases = [
         (vec![status(200, models)], "serves models=[\"other\", \"third\"]"),
-        (vec![status(200, "<html>")], "no list of models"),
+        (
+            vec![status(200, "<html><title>Welcome</title><body>a long page</body></html>")],
+            "expected a list of models at /v1/models, found an HTML page, \"Welcome\"; is it a vLLM server?",
+        ),
+        (vec![status(404, "<html>nothing</html>")], "found status=404: an HTML page; is it a vLLM server?"),
+        (vec![status(200, r#"{"models":[]}"#)], r#"found {"models":[]}; is it"#),
         (vec![status(401, r#"{"error":"Unauthorized"}"#)], "api key"),
     ];
     for (scripts, words) in cases {
@@ -329,6 +336,7 @@ async fn a_server_that_does_not_fit_is_told_apart_at_the_probe() {
         scripts.into_iter().for_each(|script| server.push(script));
         let error = engine(&scope, |_| {}).add("s", &server.url).await.unwrap_err();
         assert!(error.to_string().contains(words), "{error}");
+        assert!(!error.to_string().contains("a long page"), "{error}");
         assert_eq!(error.class(), ErrorClass::Client);
     }
     let scope = Scope::new();

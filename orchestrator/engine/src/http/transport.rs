@@ -17,6 +17,7 @@ use bytes::Bytes;
 use http::header::HeaderValue;
 use http::{Method, StatusCode, Uri};
 use parking_lot::Mutex;
+use rolldock_loadbalancer::control::excerpt;
 use rolldock_loadbalancer::is_exhaustion;
 use rolldock_scope::Scope;
 use tokio::time::Instant;
@@ -303,7 +304,8 @@ pub(super) async fn refusal(server: &Server, reply: Reply) -> EngineError {
     }
 }
 
-/// The message in the body of an error, which may have any of the engines' shapes.
+/// The message in the body of an error, which may have any of the engines' shapes. Of any other text it is the
+/// first line, and of a page the title.
 pub(super) fn error_words(body: &[u8]) -> String {
     let parsed: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     let message = parsed.as_ref().and_then(|value| {
@@ -311,11 +313,7 @@ pub(super) fn error_words(body: &[u8]) -> String {
         let nested = error.and_then(|error| error.get("message"));
         nested.or(error).or(value.get("detail")).and_then(serde_json::Value::as_str)
     });
-    let words = match message {
-        Some(message) => message.to_owned(),
-        None if body.is_empty() => "no words".to_owned(),
-        None => String::from_utf8_lossy(body).into_owned(),
-    };
+    let words = message.map_or_else(|| excerpt(body), str::to_owned);
     words.chars().take(REASON_CHARS_MAX).collect()
 }
 

@@ -1,11 +1,11 @@
 //! The answer as text for people.
 
-use comfy_table::{Table, presets};
 use rolldock_dispatch::{Fate, StepEnd, Totals};
 
 use super::Question;
 use super::json::words_of;
 use super::queue::QueueSide;
+use crate::report::new_table;
 use rolldock_ledger::{DispatchHistory, History, LedgerError, LedgerState, Next, QueuedPrompt, StepState};
 
 /// Maximum number of steps that are listed. JSON has all of them.
@@ -124,43 +124,32 @@ fn queue_lines(state: &LedgerState, queue: &QueueSide) -> Vec<String> {
     lines
 }
 
+/// The dispatches with one fate.
+type Count = fn(&Totals) -> u64;
+
+/// The steps as a table. A fate that no dispatch has is left out.
 fn steps_table(state: &LedgerState) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_BORDERS_ONLY);
-    table.set_header([
-        "step",
-        "target",
-        "accepted",
-        "filtered",
-        "stale",
-        "cancelled",
-        "requeued",
-        "carried",
-        "held",
-        "failed",
-        "in flight",
-        "version",
-        "end",
-    ]);
     let left_out = state.steps().len().saturating_sub(STEPS_LISTED_MAX);
-    for (number, step) in state.steps().iter().skip(left_out) {
-        let totals = &step.totals;
-        let counts = [
-            *number,
-            step.target,
-            totals.accepted,
-            totals.filtered,
-            totals.stale,
-            totals.cancelled,
-            totals.requeued,
-            totals.carried,
-            totals.held,
-            totals.failed,
-            totals.in_flight,
-            step.policy_version,
-        ];
-        let cells = counts.iter().map(u64::to_string).chain([ending(step.end).to_owned()]);
-        table.add_row(cells.collect::<Vec<String>>());
+    let listed: Vec<(&u64, &StepState)> = state.steps().iter().skip(left_out).collect();
+    let fates: [(&str, Count); 9] = [
+        ("accepted", |totals| totals.accepted),
+        ("filtered", |totals| totals.filtered),
+        ("stale", |totals| totals.stale),
+        ("cancelled", |totals| totals.cancelled),
+        ("requeued", |totals| totals.requeued),
+        ("carried", |totals| totals.carried),
+        ("held", |totals| totals.held),
+        ("failed", |totals| totals.failed),
+        ("in flight", |totals| totals.in_flight),
+    ];
+    let occurs = |count: Count| listed.iter().any(|(_, step)| count(&step.totals) > 0);
+    let fates: Vec<_> = fates.into_iter().filter(|(_, count)| occurs(*count)).collect();
+    let names = fates.iter().map(|(name, _)| *name);
+    let mut table = new_table(["step", "target"].into_iter().chain(names).chain(["version", "end"]));
+    for (number, step) in &listed {
+        let counts = fates.iter().map(|(_, count)| count(&step.totals));
+        let cells = [**number, step.target].into_iter().chain(counts).chain([step.policy_version]);
+        table.add_row(cells.map(|cell| cell.to_string()).chain([ending(step.end).to_owned()]));
     }
     if left_out > 0 {
         return format!("{left_out} earlier steps are left out here; --json has them\n{table}");
@@ -188,9 +177,8 @@ fn prompt(what: &str, history: &History) -> Vec<String> {
         first.dispatch.prompt_uid,
         first.dispatch.row
     )];
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_BORDERS_ONLY);
-    table.set_header(["dispatch", "number", "parent", "visit", "step", "version", "attempt", "fate"]);
+    let mut table =
+        new_table(["dispatch", "number", "parent", "visit", "step", "version", "attempt", "fate"]);
     for history in &history.dispatches {
         let dispatch = &history.dispatch;
         table.add_row([

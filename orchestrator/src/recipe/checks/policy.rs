@@ -26,7 +26,10 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
         || format!("expected 1 to {STALENESS_MAX}, found {}", policy.steps_per_version),
     );
     checks.require(policy.listen.is_none() || policy.address().is_some(), "policy.listen", || {
-        format!("expected an address and a port, for example \"127.0.0.1:7401\", found {:?}", policy.listen)
+        format!(
+            "expected an address and a port, for example \"127.0.0.1:7401\", found {:?}",
+            policy.listen.as_deref().unwrap_or_default()
+        )
     });
     checks.require(policy.token.as_ref().is_none_or(|token| !token.is_empty()), "policy.token", || {
         "expected a token that cannot be guessed".to_owned()

@@ -13,7 +13,10 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     checks.require(repeated.is_none(), "queue.tasks", || "a task is listed twice".to_owned());
     checks.require(!queue.partition.is_empty(), "queue.partition", || "expected a name".to_owned());
     checks.require(queue.listen.is_none() || queue.address().is_some(), "queue.listen", || {
-        format!("expected an address and a port, for example \"127.0.0.1:7070\", found {:?}", queue.listen)
+        format!(
+            "expected an address and a port, for example \"127.0.0.1:7070\", found {:?}",
+            queue.listen.as_deref().unwrap_or_default()
+        )
     });
     checks.require(queue.token.as_ref().is_none_or(|token| !token.is_empty()), "queue.token", || {
         "expected a token that cannot be guessed".to_owned()

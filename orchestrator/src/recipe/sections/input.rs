@@ -56,7 +56,7 @@ pub struct Data {
 
 /// One file or several.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
-#[serde(untagged, expecting = "a file name or a list of file names")]
+#[serde(untagged, expecting = "expected a file name or a list of file names")]
 pub enum Files {
     /// One file.
     One(PathBuf),
@@ -134,7 +134,7 @@ pub struct Fleet {
 
 /// `fleet.max_loads_per_server`: a number, or "auto".
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
-#[serde(untagged, expecting = "a number of samples, or \"auto\"")]
+#[serde(untagged, expecting = "expected a number of samples, or \"auto\"")]
 pub enum MaxLoads {
     /// A fixed number of samples.
     Fixed(u32),

@@ -170,14 +170,18 @@ impl Running {
 
     /// Sends SIGINT, as Ctrl-C does.
     pub(crate) fn interrupt(&self) {
-        let sent = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status().unwrap();
-        assert!(sent.success());
+        self.signal("INT");
     }
 
     /// Sends SIGTERM, as a supervisor does.
     pub(crate) fn terminate(&self) {
-        let sent = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
-        assert!(sent.success());
+        self.signal("TERM");
+    }
+
+    /// Sends the signal with this name, such as "HUP".
+    pub(crate) fn signal(&self, name: &str) {
+        let (signal, process) = (format!("-{name}"), self.child.id().to_string());
+        assert!(Command::new("kill").args([signal, process]).status().unwrap().success());
     }
 
     /// Sends SIGKILL, as the out-of-memory killer does.
@@ -212,7 +216,7 @@ impl Drop for Running {
 /// A process of `rolldock simengine`.
 pub(crate) struct Simengine {
     pub(crate) url: String,
-    _process: Running,
+    process: Running,
 }
 
 impl Simengine {
@@ -228,6 +232,11 @@ impl Simengine {
         wait_for("simulated server", || process.stdout_so_far().contains(" serves "));
         let line = process.stdout_so_far();
         let url = line.split(' ').next().unwrap().to_owned();
-        Self { url, _process: process }
+        Self { url, process }
+    }
+
+    /// Stops the process, so that the server takes connections and answers nothing.
+    pub(crate) fn stop(&self) {
+        self.process.signal("STOP");
     }
 }

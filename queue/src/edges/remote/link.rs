@@ -331,7 +331,7 @@ impl Link {
         }
         let body = answer.bytes().await?;
         serde_json::from_slice(&body).map_err(|error| {
-            self.unreachable(format!("expected the answer of a queue, found other JSON: {error}"))
+            self.unreachable(format!("expected the answer of a queue, found something else: {error}"))
         })
     }
 
@@ -346,7 +346,7 @@ impl Link {
     pub(super) async fn json<T: DeserializeOwned>(&self, call: Call) -> Result<T, QueueError> {
         let body = self.send(call).await?.bytes().await?;
         serde_json::from_slice(&body).map_err(|error| {
-            self.unreachable(format!("expected the answer of a queue, found other JSON: {error}"))
+            self.unreachable(format!("expected the answer of a queue, found something else: {error}"))
         })
     }
 

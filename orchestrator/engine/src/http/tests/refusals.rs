@@ -37,9 +37,9 @@ async fn each_status_becomes_its_kind_of_error() {
         assert_eq!((refused.class(), refused.admission()), (ErrorClass::Client, Admission::Never));
     }
     for code in [500, 502, 504] {
-        let failed = error_of(code, "", "<html>oops").await;
+        let failed = error_of(code, "", "<html><title>oops</title><body>a long page").await;
         assert_eq!((failed.class(), failed.admission()), (ErrorClass::Fault, Admission::Possible));
-        assert!(failed.to_string().contains("oops"), "{failed}");
+        assert!(failed.to_string().ends_with("an HTML page, \"oops\""), "{failed}");
     }
 }
 

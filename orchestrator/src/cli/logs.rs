@@ -1,0 +1,152 @@
+//! Where logs go: to standard error, in colours or as JSON, and to the log of a run as plain text.
+
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
+
+use tracing::Subscriber;
+use tracing_subscriber::filter::{Directive, LevelFilter, filter_fn};
+use tracing_subscriber::fmt::layer;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, registry};
+
+use super::{LogFormat, UsageError};
+use crate::report::{Progress, RUN_LOG_ONLY, RunLog};
+
+/// The environment variable with the filter of logs.
+const FILTER: &str = "ROLLDOCK_LOG";
+
+/// Installs the subscriber of this process. `is_run` says whether there will be the log of a run.
+///
+/// # Errors
+/// If the filter in `ROLLDOCK_LOG` is wrong.
+pub(super) fn install(format: LogFormat, progress: &Progress, is_run: bool) -> Result<(), UsageError> {
+    let filter = filter(std::env::var_os(FILTER))?;
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let writer = progress.log_writer();
+    let log = is_run.then(|| progress.run_log());
+    // This fails only in a test that runs two commands in one process. The first subscriber stays.
+    let _ = subscriber(filter, format, colours, move || writer.clone(), log).try_init();
+    Ok(())
+}
+
+/// Reads the filter. Directives that the parser takes for the target of some other library are errors too: a
+/// level with a wrong letter would silence everything.
+fn filter(text: Option<OsString>) -> Result<EnvFilter, UsageError> {
+    let text = text.filter(|text| !text.is_empty()).unwrap_or_else(|| "info".into());
+    let wrong = |directive: &str| {
+        let levels = "off, error, warn, info, debug, trace";
+        UsageError(format!(
+            "{FILTER}={}: expected one of {levels}, or TARGET=LEVEL, in a list with commas; found {directive}",
+            text.display()
+        ))
+    };
+    let words = text.to_str().ok_or_else(|| wrong("bytes that are not UTF-8"))?;
+    for directive in words.split(',').map(str::trim) {
+        let is_level = directive.parse::<LevelFilter>().is_ok();
+        let is_ours = directive.starts_with("rolldock");
+        let names_a_span = directive.contains(['[', '{', '}', ']']);
+        let is_sound = is_level || is_ours || directive.contains('=');
+        if !names_a_span && !(is_sound && directive.parse::<Directive>().is_ok()) {
+            return Err(wrong(directive));
+        }
+    }
+    EnvFilter::builder().parse(words).map_err(|_| wrong(words))
+}
+
+fn subscriber<W: Write + 'static>(
+    filter: EnvFilter,
+    format: LogFormat,
+    colours: bool,
+    terminal: impl Fn() -> W + Send + Sync + 'static,
+    log: Option<RunLog>,
+) -> impl Subscriber + Send + Sync {
+    let terminal = match format {
+        LogFormat::Text => layer().with_target(false).with_ansi(colours).with_writer(terminal).boxed(),
+        LogFormat::Json => layer().with_target(false).json().with_writer(terminal).boxed(),
+    };
+    let log = log.map(|log| layer().with_target(false).with_ansi(false).with_writer(move || log.clone()));
+    registry()
+        .with(filter)
+        .with(terminal.with_filter(filter_fn(|event| event.target() != RUN_LOG_ONLY)))
+        .with(log)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Screen(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Screen {
+        fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().extend_from_slice(text);
+            Ok(text.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_filter_that_is_none_is_refused() {
+        for sound in
+            ["debug", "warn,rolldock_loadbalancer=info", "rolldock_queue", "off", "", "info,hyper=trace"]
+        {
+            assert!(filter(Some(sound.into())).is_ok(), "{sound}");
+        }
+        assert!(filter(None).is_ok());
+        for (wrong, words) in [
+            (
+                "infoo",
+                "ROLLDOCK_LOG=infoo: expected one of off, error, warn, info, debug, trace, or TARGET=LEVEL",
+            ),
+            ("warn,rolldock=loud", "in a list with commas; found rolldock=loud"),
+            ("info;debug", "found info;debug"),
+        ] {
+            let error = filter(Some(wrong.into())).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_log_of_a_run_is_plain_text_from_the_first_line() {
+        for format in [LogFormat::Text, LogFormat::Json] {
+            let dir = TempDir::new().unwrap();
+            let file = dir.path().join("run.log");
+            std::fs::write(&file, "an earlier life\n").unwrap();
+            let (progress, screen) = (Progress::new(false), Screen::default());
+            let (drawn, filter) = (screen.clone(), EnvFilter::new("info"));
+            let log = Some(progress.run_log());
+            let subscriber = subscriber(filter, format, true, move || drawn.clone(), log);
+            tracing::subscriber::with_default(subscriber, || {
+                tracing::info!(server = "a", "before there is a directory");
+                progress.keep_log(&file).unwrap();
+                tracing::warn!(words = "\u{1b}[31mred", error = %"\u{1b}[2J", "an answer: \u{1b}[1mbold");
+                tracing::error!(target: RUN_LOG_ONLY, "the last words");
+                tracing::debug!("is filtered");
+            });
+            let log = std::fs::read_to_string(&file).unwrap();
+            let screen = String::from_utf8(screen.0.lock().clone()).unwrap();
+            assert!(log.starts_with("an earlier life\n"), "{log}");
+            let expected =
+                ["INFO before there is a directory server=\"a\"", "WARN an answer: ", "ERROR the last words"];
+            let lines: Vec<&str> = log.lines().skip(1).collect();
+            assert_eq!(lines.len(), expected.len(), "{log}");
+            for (line, words) in lines.iter().zip(expected) {
+                assert!(line.contains(words), "{words} in {log}");
+            }
+            assert!(!log.contains('\u{1b}'), "{log:?}");
+            assert!(screen.contains("before there is a directory"), "{screen}");
+            assert!(!screen.contains("last words"), "{screen}");
+            assert_eq!(screen.contains("\u{1b}["), format == LogFormat::Text, "colours: {screen:?}");
+        }
+    }
+}

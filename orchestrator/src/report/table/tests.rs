@@ -1,0 +1,71 @@
+use std::collections::BTreeMap;
+
+use rolldock_dispatch::Totals;
+
+use super::*;
+use crate::rollout::{Counts, EarlyStop, LengthBias, ServerLoad, StepCosts};
+
+#[test]
+fn digits_are_grouped_by_three() {
+    assert_eq!(grouped(0), "0");
+    assert_eq!(grouped(999), "999");
+    assert_eq!(grouped(1000), "1,000");
+    assert_eq!(grouped(1_234_567), "1,234,567");
+}
+
+#[test]
+fn validation_counts_samples_and_prompts() {
+    let line = validation_line(10, 2, &[vec![1.0, 0.0], vec![0.0, 0.0]]);
+    assert_eq!(line, "validation after step 10: 2 prompts, mean@2 0.250, best@2 0.500");
+}
+
+/// A step of the published size on a fleet of two servers, in which something happened of everything.
+fn large_step() -> StepMetrics {
+    let load = ServerLoad { samples: 8192, tokens: 33_554_432, cancelled: 1024, failures: 16 };
+    let servers =
+        [("10.200.100.100:8000".into(), load.clone()), ("gateway/models/qwen3-8b-base".into(), load)];
+    let costs = StepCosts {
+        samples: 16_384,
+        tokens: 67_108_864,
+        tokens_accepted: 40_000_000,
+        tokens_filtered: 27_108_864,
+        samples_cancelled: 4096,
+        tokens_cancelled: 1_234_567,
+        servers: servers.into(),
+        ..StepCosts::default()
+    };
+    StepMetrics {
+        step: 1000,
+        end: StepEnd::OutOfBatches,
+        elapsed: Duration::from_secs(4000),
+        counts: Counts {
+            target: 512,
+            accepted: 500,
+            valid: 500,
+            running: 0,
+            not_put: 0,
+            hold: None,
+            queued: 0,
+            batches_opened: 20,
+        },
+        totals: Totals { dispatched: 20_480, accepted: 500, failed: 1024, ..Totals::default() },
+        costs,
+        length_bias: Some(LengthBias { accepted: 4096.0, dispatched: 4096.5 }),
+        policy_version: 1000,
+        ages: (0..12).map(|age| (age, 100)).collect::<BTreeMap<u64, u64>>(),
+        guarded: Some(EarlyStop::Off),
+    }
+}
+
+#[test]
+fn a_table_fits_eighty_columns_and_splits_no_word() {
+    let table = step_table(&large_step());
+    for line in table.lines() {
+        assert!(line.chars().count() <= 80, "{line}\n{table}");
+    }
+    for words in
+        ["(rollout.max_gen_batches)", "10.200.100.100:8000:", "gateway/models/qwen3-8b-base:", "40,000,000"]
+    {
+        assert!(table.contains(words), "{words} in\n{table}");
+    }
+}

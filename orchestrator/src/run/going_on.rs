@@ -1,0 +1,49 @@
+//! The command with which a run goes on, and errors that come with it.
+
+use std::path::Path;
+
+use crate::recipe::Recipe;
+
+/// The command that resumes the run in `out`. It names each secret of `recipe`, because the run's directory
+/// does not have them.
+pub fn resume_command(out: &Path, recipe: &Recipe) -> String {
+    let secrets: String = recipe.secrets().iter().map(|key| format!(" --set {key}=...")).collect();
+    format!("rolldock run --resume {}{secrets}", shell_word(&out.to_string_lossy()))
+}
+
+/// `text` as one word of a POSIX shell.
+fn shell_word(text: &str) -> String {
+    let is_plain = |letter: char| letter.is_alphanumeric() || "/._-+@%:,=".contains(letter);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// The error of a run that can go on. Its text is that of the cause alone.
+#[derive(Debug, thiserror::Error)]
+#[error("{cause:#}")]
+pub struct Unfinished {
+    /// What ended the run.
+    pub cause: anyhow::Error,
+    /// The command that resumes it.
+    pub command: String,
+}
+
+/// The process was asked to end while the data and the servers were being opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{0} before the run began")]
+pub struct EndedEarly(pub super::Ending);
+
+#[cfg(test)]
+mod tests {
+    use super::shell_word;
+
+    #[test]
+    fn a_directory_is_one_word_of_a_shell() {
+        assert_eq!(shell_word("runs/quickstart-2"), "runs/quickstart-2");
+        assert_eq!(shell_word("my runs/$one"), "'my runs/$one'");
+        assert_eq!(shell_word("it's"), r"'it'\''s'");
+        assert_eq!(shell_word(""), "''");
+    }
+}
