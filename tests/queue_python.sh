@@ -32,5 +32,6 @@ if "$python/bin/python" queue/examples/consume.py "$url" wrong; then
     echo "a wrong token was accepted"
     exit 1
 fi
+"$python/bin/python" queue/examples/client.py "$url" secret
 kill $server
 wait $server

@@ -123,6 +123,6 @@ pub trait Queue: Send + Sync + std::fmt::Debug {
     /// Returns the names of the partitions, in order.
     fn names(&self) -> BoxFuture<'_, Result<Vec<String>, QueueError>>;
 
-    /// Describes the queue for people, in O(rows).
+    /// Describes the queue for people.
     fn inspect(&self) -> BoxFuture<'_, Result<QueueInspection, QueueError>>;
 }

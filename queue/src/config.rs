@@ -1,6 +1,6 @@
 //! The configuration of a queue and the declarations of its partitions.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -219,6 +219,18 @@ impl PartitionSpec {
         }
     }
 
+    /// Checks the declaration of a new partition. Partitions from earlier versions need not pass this check.
+    pub(crate) fn check_new(&self) -> Result<(), QueueError> {
+        // Clients and proxies resolve such names as parts of a path.
+        if [".", ".."].contains(&self.name.as_str()) {
+            let reason =
+                format!("expected another name for a partition than . and .., found {:?}", self.name);
+            return Err(QueueError::BadRequest { reason });
+        }
+        check_distinct(&self.columns)?;
+        self.check()
+    }
+
     /// Checks that the declaration is valid.
     pub(crate) fn check(&self) -> Result<(), QueueError> {
         let is_sound = !self.name.is_empty()
@@ -232,12 +244,7 @@ impl PartitionSpec {
                     .to_owned(),
             });
         }
-        match self.columns.iter().find(|column| is_deeper(&column.dtype, DTYPE_DEPTH_MAX)) {
-            None => Ok(()),
-            Some(ColumnSpec { name, .. }) => Err(QueueError::BadRequest {
-                reason: format!("expected a type of depth_max={DTYPE_DEPTH_MAX} for column={name}"),
-            }),
-        }
+        check_depths(&self.columns)
     }
 
     pub(crate) fn capacity_kib(&self) -> Option<u32> {
@@ -246,6 +253,28 @@ impl PartitionSpec {
 
     pub(crate) fn lease(&self) -> Duration {
         Duration::from_millis(self.lease_ms)
+    }
+}
+
+/// Refuses types that are nested too deeply.
+pub(crate) fn check_depths(columns: &[ColumnSpec]) -> Result<(), QueueError> {
+    match columns.iter().find(|column| is_deeper(&column.dtype, DTYPE_DEPTH_MAX)) {
+        None => Ok(()),
+        Some(ColumnSpec { name, .. }) => Err(QueueError::BadRequest {
+            reason: format!("expected a type of depth_max={DTYPE_DEPTH_MAX} for column={name}"),
+        }),
+    }
+}
+
+/// Refuses columns of which two have one name.
+pub(crate) fn check_distinct(columns: &[ColumnSpec]) -> Result<(), QueueError> {
+    let mut names = HashSet::with_capacity(columns.len());
+    match columns.iter().find(|column| !names.insert(column.name.as_str())) {
+        None => Ok(()),
+        Some(ColumnSpec { name, .. }) => {
+            let reason = format!("expected columns with different names, found column={name} twice");
+            Err(QueueError::BadRequest { reason })
+        }
     }
 }
 

@@ -243,9 +243,9 @@ pub enum QueueError {
         generation: u32,
     },
     /// The lease has expired, or was acked or nacked before.
-    #[error("lease={lease} is not held any more")]
+    #[error("lease={lease:016x} is not held any more")]
     LeaseGone {
-        /// The number of the lease.
+        /// The number of the lease. The message has its name.
         lease: u64,
     },
     /// The partition or the queue is closed and takes no more changes.

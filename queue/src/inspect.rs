@@ -29,6 +29,10 @@ pub struct TaskCounts {
 pub struct LeaseInspection {
     /// The number of the lease.
     pub lease: u64,
+    /// The name of the lease: its number as 16 hexadecimal digits. Messages and logs have this name, and the
+    /// header `rolldock-lease` begins with it. Empty from servers of earlier versions.
+    #[serde(default)]
+    pub name: String,
     /// The task.
     pub task: String,
     /// The names that the holders gave themselves ([`Take::holder`](crate::Take::holder)). Empty if they gave
@@ -71,7 +75,9 @@ pub struct PartitionInspection {
 pub struct QueueInspection {
     /// The partitions, in order of their names.
     pub partitions: Vec<PartitionInspection>,
-    /// The bytes of live payload in the queue's own store.
+    /// The bytes of the payload of existing rows in the queue's own store: as Arrow arrays in memory, or as
+    /// Arrow streams in the segment files of a directory. Rows that were freed count until less than half of
+    /// the rows that were stored together exist, or until the queue is opened again.
     pub payload_bytes: u64,
     /// The storage units, in order of their names.
     #[serde(default)]

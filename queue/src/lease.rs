@@ -8,6 +8,12 @@ use serde_json::Value;
 use crate::error::QueueError;
 use crate::row::RowHandle;
 
+/// The name of a lease in URLs, messages, inspections and logs: its number as 16 hexadecimal digits. In URLs
+/// the number of the member follows, after a hyphen.
+pub(crate) fn lease_name(id: u64) -> String {
+    format!("{id:016x}")
+}
+
 /// The side of a lease that ends or renews it, in this process or on a server.
 ///
 /// Each call is cancel-safe: it takes effect completely or not at all.

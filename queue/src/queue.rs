@@ -3,6 +3,7 @@
 mod as_queue;
 mod capture;
 mod claims;
+mod on_put;
 mod opening;
 
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ use crate::plane::Plane;
 use crate::record::{Dispositions, Record};
 use crate::units::Units;
 
-pub(crate) use capture::{Captured, Scrutiny};
+pub(crate) use capture::Captured;
 pub(crate) use claims::{Claim, Claims};
 
 pub(crate) type Partitions = Arc<Mutex<BTreeMap<String, Partition>>>;
@@ -43,11 +44,6 @@ pub(crate) struct Inner {
     _lock: Option<DirLock>,
 }
 
-/// A put creates no partition if the queue has this many already.
-const MADE_ON_PUT_MAX: usize = 1024;
-/// The maximum length of the name of a partition that a put creates, in bytes.
-const MADE_NAME_BYTES_MAX: usize = 256;
-
 /// A queue; see the crate documentation. Clones refer to the same queue.
 #[derive(Clone)]
 pub struct TransferQueue {
@@ -66,7 +62,7 @@ impl std::fmt::Debug for TransferQueue {
 impl TransferQueue {
     /// Declares a partition. If it exists with an equal declaration, returns the existing one.
     pub async fn declare(&self, spec: PartitionSpec) -> Result<Partition, QueueError> {
-        spec.check()?;
+        spec.check_new()?;
         let find = || self.inner.partitions.lock().get(&spec.name).cloned();
         let claim = match self.inner.claims.declare(&spec.name, find)? {
             Ok(found) => return found.declared_as(&spec),
@@ -121,47 +117,12 @@ impl TransferQueue {
         found.ok_or_else(|| QueueError::UnknownPartition { name: name.to_owned() })
     }
 
-    /// Returns the partition for a put. If it does not exist, it is created as
-    /// [`put_spec`](crate::QueueConfig::put_spec) declares.
-    ///
-    /// Cancel-safe: a dropped call takes effect completely or not at all.
-    pub async fn partition_for_put(&self, name: &str) -> Result<Partition, QueueError> {
-        let (unknown, spec) = match (self.partition(name), &self.inner.put_spec) {
-            (Err(unknown @ QueueError::UnknownPartition { .. }), Some(spec)) => (unknown, spec),
-            (found, _) => return found,
-        };
-        if self.inner.log.is_read_only() {
-            return Err(unknown);
-        }
-        let is_name = !name.is_empty()
-            && name.len() <= MADE_NAME_BYTES_MAX
-            && !name.starts_with('_')
-            && !name.chars().any(|letter| letter.is_control() || letter == '/');
-        if !is_name {
-            let reason = format!(
-                "expected a name of at most {MADE_NAME_BYTES_MAX} bytes without a leading _, slashes and control \
-                 characters for a partition that a put makes, found {name:?}"
-            );
-            return Err(QueueError::BadRequest { reason });
-        }
-        if self.inner.partitions.lock().len() >= MADE_ON_PUT_MAX {
-            let reason =
-                format!("puts make at most partitions_max={MADE_ON_PUT_MAX}; declare partition={name}");
-            return Err(QueueError::BadRequest { reason });
-        }
-        match self.declare(PartitionSpec { name: name.to_owned(), ..spec.clone() }).await {
-            // Another call has declared it in the meantime.
-            Err(QueueError::DeclaredOtherwise { .. }) => self.partition(name),
-            outcome => outcome,
-        }
-    }
-
     /// All partitions, in order of their names.
     pub fn partitions(&self) -> Vec<Partition> {
         self.inner.partitions.lock().values().cloned().collect()
     }
 
-    /// Describes the queue for people, in O(rows).
+    /// Describes the queue for people. The cost does not depend on the number of rows.
     pub fn inspect(&self) -> QueueInspection {
         QueueInspection {
             partitions: self.partitions().iter().map(Partition::inspect).collect(),

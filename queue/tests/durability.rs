@@ -3,14 +3,16 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::fs;
+use std::io::Seek;
 use std::path::Path;
 use std::sync::Arc;
 
 use arrow_array::builder::{ListBuilder, UInt32Builder};
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int32Type;
-use arrow_array::{Array, Int32Array, RecordBatch};
+use arrow_array::{Array, Int32Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rolldock_queue::{
     Durability, ExportFormat, PartitionSpec, Put, QueueConfig, QueueError, Take, TransferQueue, invariants,
 };
@@ -309,4 +311,48 @@ async fn exports_hold_every_row() {
     let mut file = Vec::new();
     assert_eq!(partition.export(ExportFormat::Parquet, &mut file).await.unwrap(), 3);
     assert!(file.starts_with(b"PAR1") && file.ends_with(b"PAR1"));
+}
+
+/// The columns of an exported Parquet file.
+async fn exported_columns(queue: &TransferQueue) -> Vec<String> {
+    let mut file = Vec::new();
+    assert_eq!(queue.partition("p").unwrap().export(ExportFormat::Parquet, &mut file).await.unwrap(), 0);
+    let reader = ParquetRecordBatchReaderBuilder::try_new(bytes::Bytes::from(file)).unwrap();
+    reader.schema().fields().iter().map(|field| field.name().clone()).collect()
+}
+
+#[tokio::test]
+async fn an_empty_partition_keeps_its_columns_and_exports_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let queue = open(dir.path());
+    let partition = queue.declare(spec(10)).await.unwrap();
+    let rows = partition.put(Put::group("g", batch(0, 2)), None).await.unwrap();
+    let reward = Arc::new(Int32Array::from(vec![1, 2]));
+    partition
+        .write_columns(&rows, RecordBatch::try_from_iter([("reward", reward as _)]).unwrap())
+        .await
+        .unwrap();
+    partition.clear_all().await.unwrap();
+    let columns = ["id", "reward", "tokens"];
+    assert_eq!(exported_columns(&queue).await, columns);
+    let mut snapshot = tempfile::tempfile().unwrap();
+    queue.snapshot(None, snapshot.try_clone().unwrap()).await.unwrap();
+    queue.close();
+    drop((partition, queue));
+    assert_eq!(exported_columns(&TransferQueue::open_read_only(dir.path()).unwrap()).await, columns);
+    // At each opening the journal is longer than it may be, so it is rewritten.
+    for _ in 0..2 {
+        let config = QueueConfig { journal_bytes: 1, ..QueueConfig::default() };
+        let queue = open_with(dir.path(), config);
+        assert_eq!(exported_columns(&queue).await, columns);
+        queue.partition("p").unwrap().announce(1).await.unwrap();
+        queue.close();
+    }
+    let restored = TransferQueue::open(QueueConfig::default()).unwrap();
+    snapshot.rewind().unwrap();
+    restored.restore(snapshot).await.unwrap();
+    assert_eq!(exported_columns(&restored).await, columns);
+    let text = RecordBatch::try_from_iter([("id", Arc::new(StringArray::from(vec!["x"])) as _)]).unwrap();
+    let refused = restored.partition("p").unwrap().put(Put::group("g", text), None).await;
+    assert!(matches!(refused, Err(QueueError::WrongType { .. })), "{refused:?}");
 }

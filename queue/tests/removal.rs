@@ -5,7 +5,7 @@ mod support;
 
 use std::time::Duration;
 
-use rolldock_queue::{PartitionSpec, Put, QueueError, Take};
+use rolldock_queue::{PartitionSpec, Put, QueueError, Take, TransferQueue};
 use support::{furnish, in_memory, on_disk, rows, spec};
 use tokio::time::Instant;
 
@@ -70,4 +70,21 @@ async fn puts_that_race_with_a_removal_never_land_in_a_later_partition() {
     queue.close();
     drop(queue);
     assert_eq!(on_disk(dir.path()).partition("train").unwrap().stats().rows, 0);
+}
+
+#[tokio::test]
+async fn the_payload_of_a_directory_is_that_of_its_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let queue = on_disk(dir.path());
+    let partition = queue.declare(PartitionSpec::new("train", ["train"], 4096)).await.unwrap();
+    partition.put(Put::group("a", rows(0, 1_000, 16)), None).await.unwrap();
+    let all = queue.inspect().payload_bytes;
+    assert!((64_000..160_000).contains(&all), "payload_bytes={all}");
+    partition.take(&Take::rows("train", 900)).await.unwrap().unwrap().ack().await.unwrap();
+    let tenth = all / 10..all / 10 + 1_000;
+    assert!(tenth.contains(&queue.inspect().payload_bytes), "{} of {all}", queue.inspect().payload_bytes);
+    let read_only = TransferQueue::open_read_only(dir.path()).unwrap();
+    assert!(tenth.contains(&read_only.inspect().payload_bytes), "{}", read_only.inspect().payload_bytes);
+    partition.clear_all().await.unwrap();
+    assert_eq!(queue.inspect().payload_bytes, 0);
 }

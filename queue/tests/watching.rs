@@ -108,3 +108,62 @@ async fn leases_say_who_holds_what_and_for_how_long() {
     let long = Take::groups("train", 1).held_by("x".repeat(257));
     assert!(matches!(partition.take(&long).await, Err(QueueError::BadRequest { .. })));
 }
+
+/// A change of the partition, as a trainer sees it that waits for groups and does not take.
+async fn next_change(partition: &Partition) -> rolldock_queue::PartitionStats {
+    let revision = partition.stats().revision;
+    partition.stats_after(revision, Instant::now() + Duration::from_secs(60)).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_ends_at_its_time_although_no_client_takes() {
+    let partition = partition(8).await;
+    put(&partition, "a", 2).await;
+    put(&partition, "b", 2).await;
+    for renewals in 0..2_u64 {
+        let lease = partition.take(&Take::groups("train", 1)).await.unwrap().unwrap();
+        let taken = Instant::now();
+        let watching = next_change(&partition);
+        let renewing = async {
+            for _ in 0..renewals {
+                tokio::time::sleep(Duration::from_secs(7)).await;
+                lease.renew().await.unwrap();
+            }
+        };
+        let (seen, ()) = tokio::join!(watching, renewing);
+        let expected = Duration::from_secs(10 + 7 * renewals);
+        assert!(taken.elapsed().abs_diff(expected) < Duration::from_millis(10), "{:?}", taken.elapsed());
+        assert_eq!((seen.leases, seen.tasks[0].ready_groups, seen.tasks[0].leased_rows), (0, 2, 0));
+        assert!(matches!(lease.ack().await, Err(QueueError::LeaseGone { .. })));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watcher_hears_of_a_lease_that_was_granted_while_it_waited() {
+    let partition = partition(8).await;
+    put(&partition, "a", 2).await;
+    let (start, watching) = (Instant::now(), next_change(&partition));
+    let taking = async {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        partition.take(&Take::groups("train", 1)).await.unwrap().unwrap()
+    };
+    let (seen, _expired) = tokio::join!(watching, taking);
+    assert_eq!(seen.tasks[0].ready_groups, 1);
+    assert!(
+        start.elapsed().abs_diff(Duration::from_secs(13)) < Duration::from_millis(10),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn counts_hold_no_lease_that_has_expired() {
+    let partition = partition(8).await;
+    put(&partition, "a", 2).await;
+    let _expired = partition.take(&Take::groups("train", 1)).await.unwrap().unwrap();
+    assert_eq!((partition.stats().leases, partition.ready_rows("train").unwrap()), (1, 0));
+    tokio::time::advance(Duration::from_secs(11)).await;
+    assert_eq!(partition.ready_groups("train").unwrap(), 1);
+    assert_eq!(partition.ready_rows("train").unwrap(), 2);
+    assert_eq!((partition.stats().leases, partition.stats().tasks[0].leased_rows), (0, 0));
+}

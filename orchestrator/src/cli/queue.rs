@@ -168,7 +168,7 @@ fn describe(queue: &QueueInspection) -> String {
             let left_s = lease.expires_in_ms as f64 / 1000.0;
             lines.push(format!(
                 "  lease {}: {holders} has {} rows for {}, {left_s:.1} s left",
-                lease.lease, lease.rows, lease.task
+                lease.name, lease.rows, lease.task
             ));
         }
         for column in &partition.columns {

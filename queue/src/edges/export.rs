@@ -3,7 +3,9 @@
 //! An export is made a group at a time, so that it can be sent while it is made and needs memory for one
 //! group.
 
+use std::collections::VecDeque;
 use std::io::Write;
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
@@ -87,10 +89,14 @@ impl Writer {
     }
 }
 
-/// All rows that were there when it began and still are, oldest group first.
+/// All rows that were there when it began and still are, oldest group first. Rows that come later to an
+/// incomplete group are exported too, if the group has not been read yet.
 pub(crate) struct Export {
     partition: Partition,
-    groups: std::vec::IntoIter<Vec<RowHandle>>,
+    /// The groups whose rows are not fetched yet.
+    left: Range<u64>,
+    /// The rows of the next groups.
+    groups: VecDeque<Vec<RowHandle>>,
     schema: SchemaRef,
     writer: Option<Writer>,
     made: Made,
@@ -99,8 +105,11 @@ pub(crate) struct Export {
 
 impl std::fmt::Debug for Export {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let groups_left = self.groups.len();
-        formatter.debug_struct("Export").field("rows", &self.rows).field("groups_left", &groups_left).finish()
+        formatter
+            .debug_struct("Export")
+            .field("rows", &self.rows)
+            .field("left", &self.left)
+            .finish_non_exhaustive()
     }
 }
 
@@ -109,7 +118,7 @@ impl Export {
     /// export is of no use.
     pub(crate) async fn next_piece(&mut self) -> Result<Option<Bytes>, QueueError> {
         while self.writer.is_some() {
-            match (self.groups.next(), &mut self.writer) {
+            match (self.next_group(), &mut self.writer) {
                 (Some(group), Some(writer)) => {
                     for batch in self.partition.read_rows(group).await? {
                         self.rows += batch.num_rows();
@@ -124,6 +133,14 @@ impl Export {
             }
         }
         Ok(None)
+    }
+
+    /// The rows of the next group.
+    fn next_group(&mut self) -> Option<Vec<RowHandle>> {
+        while self.groups.is_empty() && !self.left.is_empty() {
+            self.groups.extend(self.partition.next_rows(&mut self.left));
+        }
+        self.groups.pop_front()
     }
 
     /// Rows that were written so far.
@@ -141,15 +158,10 @@ impl Partition {
 
     /// All existing rows, to be written somewhere.
     pub(crate) fn begin_export(&self, format: ExportFormat) -> Result<Export, QueueError> {
-        let groups: Vec<Vec<RowHandle>> = {
-            let table = self.shared.table.lock();
-            let groups = table.groups.values().filter(|group| !group.rows.is_empty());
-            groups.map(|group| group.rows.clone()).collect()
-        };
         let (schema, made) = (self.export_schema(), Made::default());
         let writer = Some(Writer::new(format, &schema, made.clone())?);
-        let partition = self.clone();
-        Ok(Export { partition, groups: groups.into_iter(), schema, writer, made, rows: 0 })
+        let (partition, left, groups) = (self.clone(), self.all_groups(), VecDeque::new());
+        Ok(Export { partition, left, groups, schema, writer, made, rows: 0 })
     }
 
     /// Writes all existing rows, oldest group first, one group in memory at a time; returns their

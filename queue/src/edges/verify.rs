@@ -4,6 +4,10 @@
 //! go on, in this process or in another one. A journal whose last write is not whole is none the worse for
 //! it: that is what a process leaves that is writing, or was killed.
 
+mod counted;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
@@ -13,10 +17,11 @@ use crate::error::QueueError;
 use crate::invariants::Violation;
 use crate::journal::{Tail, journal_path, look_behind, read_frames};
 use crate::put::columns_of;
-use crate::queue::{Captured, Scrutiny, TransferQueue};
+use crate::queue::{Captured, TransferQueue};
 use crate::record::{PayloadRecord, Record};
 use crate::store::{ChunkId, Source, Stray};
 use crate::tasks;
+use counted::Counted;
 
 /// The maximum number of looks at a directory that another process changes. A problem that all of them find
 /// is one.
@@ -127,16 +132,17 @@ impl VerifyReport {
 
     fn look_at(&mut self, mut partition: Captured) {
         let (mut records, mut chunks) = (Vec::new(), HashMap::new());
+        let mut counted = Counted::new(&partition.partition.spec().tasks);
         while let Some((read, pinned)) = partition.records.read() {
+            counted.add(&read);
             records.extend(read);
             chunks.extend(pinned);
         }
         self.partitions += 1;
-        let broken = |violation: &Violation| Problem::Broken {
-            partition: partition.name.clone(),
-            violation: violation.clone(),
-        };
-        self.problems.extend(partition.violations.iter().map(broken));
+        let violations =
+            partition.partition.violations().into_iter().chain(counted.differ(&partition.totals));
+        let broken = |violation| Problem::Broken { partition: partition.name.clone(), violation };
+        self.problems.extend(violations.map(broken));
         // Rows of many puts may lie in one chunk, which is read once.
         let mut by_chunk: BTreeMap<ChunkId, Vec<&PayloadRecord>> = BTreeMap::new();
         for record in &records {
@@ -291,7 +297,7 @@ impl TransferQueue {
         if let Some(dir) = &self.inner.dir {
             report.look_at_journal(&journal_path(dir))?;
         }
-        for captured in self.capture(None, Scrutiny::Full)? {
+        for captured in self.capture(None)? {
             report.look_at(captured);
         }
         // What was on its way then may have found its rows, or its end.

@@ -29,6 +29,11 @@ pub(super) struct Reservation {
 }
 
 impl Reservation {
+    /// The columns that are new with the put.
+    pub(super) fn new_columns(&self) -> &[ColumnSpec] {
+        self.claim.as_ref().map_or(&[], Claim::columns)
+    }
+
     /// Makes the rows visible. Returns an error if their group was given up in the meantime.
     pub(super) fn publish(mut self, put: PutRecord, sizes: Option<&ChunkSizes>) -> Result<(), QueueError> {
         let claim = self.claim.take();

@@ -128,10 +128,13 @@ impl Partition {
         let task = table.task(&take.task)?;
         self.check_columns_of(&table, take)?;
         let now = Instant::now();
-        let next_expiry = table.expire(now);
+        let ended = table.expire(now);
         let attempt = self.attempt(&mut table, task, take, sampler, now);
         // Rows of expired leases that this take does not take may serve other takes.
-        table.wake();
+        match ended {
+            0 => table.wake(),
+            _ => self.shared.tell(&mut table),
+        }
         if let Some((lease, rows)) = attempt? {
             if let Some(holder) = &take.holder {
                 table.name_holder(lease, holder);
@@ -143,9 +146,7 @@ impl Partition {
         if over || take.deadline.is_none() {
             return Ok(Attempt::Nothing);
         }
-        // No lease that is granted after this moment expires before the end of `term`.
-        let term = now + table.spec.lease();
-        let next_expiry = next_expiry.map_or(term, |expiry| expiry.min(term));
+        let next_expiry = table.next_expiry_from(now);
         let need = if sampler.is_some() { Need::Look } else { Need::of(take) };
         let waiter = Waiter::new(&self.shared, table.waiters(task), task, need);
         Ok(Attempt::Waiting { waiter, next_expiry })

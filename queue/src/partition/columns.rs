@@ -191,7 +191,8 @@ impl Partition {
             written.push(Written { chunk: piece.payload.chunk, record, payload });
             published.push(piece);
         }
-        self.write(written, move |durable| durable.map(|()| reservation.publish(&published))).await
+        let types = reservation.new.clone();
+        self.write(types, written, move |durable| durable.map(|()| reservation.publish(&published))).await
     }
 
     /// The groups of rows, as runs: the name of each group, and its number of consecutive rows.

@@ -6,64 +6,70 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::Partition;
+use super::{Partition, Table};
 use crate::error::QueueError;
 use crate::put::check_depth;
 use crate::record::Record;
 use crate::row::RowHandle;
 use crate::stats::{KeyedRow, PartitionStats};
 
-impl Partition {
-    /// Returns counts of the partition. They are cheap to read.
-    pub fn stats(&self) -> PartitionStats {
-        let table = self.shared.table.lock();
+impl Table {
+    fn stats(&self) -> PartitionStats {
         PartitionStats {
-            rows: table.rows_live,
-            rows_reserved: table.rows_reserved(),
-            capacity_rows: table.spec.capacity_rows,
-            payload_bytes: u64::from(table.kib_live) * 1024,
-            capacity_bytes: table.spec.capacity_bytes,
-            groups: table.groups.len(),
-            leases: table.lease_count(),
-            ended: table.closed,
-            dispositions: table.dispositions,
-            tasks: table.task_stats(),
-            columns: table.column_rows(),
-            policy_version: table.policy_version,
-            revision: table.revision,
+            rows: self.rows_live,
+            rows_reserved: self.rows_reserved(),
+            capacity_rows: self.spec.capacity_rows,
+            payload_bytes: u64::from(self.kib_live) * 1024,
+            capacity_bytes: self.spec.capacity_bytes,
+            groups: self.groups.len(),
+            leases: self.lease_count(),
+            ended: self.closed,
+            dispositions: self.dispositions,
+            tasks: self.task_stats(),
+            columns: self.column_rows(),
+            policy_version: self.policy_version,
+            revision: self.revision,
             fates: Vec::new(),
             fates_missed: false,
         }
     }
+}
+
+impl Partition {
+    /// Returns counts of the partition. They are cheap to read.
+    pub fn stats(&self) -> PartitionStats {
+        self.shared.after_expiry(|table, _| table.stats())
+    }
 
     /// The number of rows that are ready for a task.
     pub fn ready_rows(&self, task: &str) -> Result<usize, QueueError> {
-        let table = self.shared.table.lock();
-        Ok(table.ready_row_count(table.task(task)?))
+        self.shared.after_expiry(|table, _| Ok(table.ready_row_count(table.task(task)?)))
     }
 
     /// The number of complete groups that are ready for a task.
     pub fn ready_groups(&self, task: &str) -> Result<usize, QueueError> {
-        let table = self.shared.table.lock();
-        Ok(table.ready_group_count(table.task(task)?))
+        self.shared.after_expiry(|table, _| Ok(table.ready_group_count(table.task(task)?)))
     }
 
     /// Returns the counts when the partition's [`revision`](PartitionStats::revision) exceeds `revision`, at
     /// the latest at `deadline`. They include the [fates](PartitionStats::fates) since `revision`. Several
-    /// fast changes may be reported together. Cancel-safe.
+    /// fast changes may be reported together. A lease that expires is a change. Cancel-safe.
     pub async fn stats_after(&self, revision: u64, deadline: Instant) -> PartitionStats {
         loop {
             let changed = self.shared.changed.notified();
             tokio::pin!(changed);
             // Registered before the table is read, so that no change between the two is missed.
             changed.as_mut().enable();
-            let mut stats = self.stats();
-            if stats.revision > revision || tokio::time::timeout_at(deadline, changed).await.is_err() {
+            let look = |table: &mut Table, now| (table.stats(), table.next_expiry_from(now), now);
+            let (mut stats, next_expiry, now) = self.shared.after_expiry(look);
+            if stats.revision > revision || now >= deadline {
                 (stats.fates, stats.fates_missed) = self.shared.table.lock().fates.after(revision);
                 // A fate may have been noted after the counts were read. The next call returns it.
                 stats.fates.retain(|fate| fate.revision <= stats.revision);
                 return stats;
             }
+            // The table is read again, whether it has changed or the time is over.
+            let _ = tokio::time::timeout_at(next_expiry.min(deadline), changed).await;
         }
     }
 
@@ -184,7 +190,7 @@ impl Partition {
     pub(super) async fn apply<T: Send + 'static>(
         &self,
         record: Record,
-        change: impl FnOnce(&mut super::Table) -> T + Send + 'static,
+        change: impl FnOnce(&mut Table) -> T + Send + 'static,
     ) -> Result<T, QueueError> {
         let shared = Arc::clone(&self.shared);
         let publish = move |durable: Result<(), QueueError>| {

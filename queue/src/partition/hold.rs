@@ -5,7 +5,6 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 
 use super::table::BeginAck;
 use super::{Partition, in_records};
@@ -120,12 +119,7 @@ impl Partition {
             tokio::pin!(settled);
             // Registered before the table is read, so that no change between the two is missed.
             settled.as_mut().enable();
-            let begun = {
-                let mut table = self.shared.table.lock();
-                table.expire(Instant::now());
-                table.begin_ack(id, member)?
-            };
-            match begun {
+            match self.shared.after_expiry(|table, _| table.begin_ack(id, member))? {
                 BeginAck::Done | BeginAck::Counted => return Ok(()),
                 BeginAck::UnderWay => settled.await,
                 BeginAck::Begun { task, rows } => return self.commit_ack(id, task, rows).await,
@@ -194,10 +188,9 @@ impl Partition {
 
     /// Extends a lease by a full term from now.
     pub(crate) fn renew_lease(&self, id: u64) -> Result<(), QueueError> {
-        let mut table = self.shared.table.lock();
-        let now = Instant::now();
-        table.expire(now);
-        let term = table.spec.lease();
-        table.renew(id, now + term)
+        self.shared.after_expiry(|table, now| {
+            let term = table.spec.lease();
+            table.renew(id, now + term)
+        })
     }
 }

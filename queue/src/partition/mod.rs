@@ -2,10 +2,12 @@
 
 mod admission;
 mod balance;
+mod check;
 mod claim;
 mod columns;
 mod control;
 mod cut;
+mod expiry;
 mod hold;
 mod moving;
 mod put;
@@ -23,7 +25,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
 use crate::config::{Durability, PartitionSpec};
 use crate::error::QueueError;
@@ -33,6 +34,7 @@ use crate::journal::{Body, Entry, Facts, Log, Notes, Payload};
 use crate::plane::Plane;
 use crate::record::{Freed, Record};
 use crate::row::{RECORD_ROWS_MAX, RowHandle, Runs};
+use crate::stats::TaskStats;
 use crate::store::{ChunkId, Note};
 
 pub(crate) use columns::PlacedColumns;
@@ -42,7 +44,7 @@ pub(crate) use read::PlacedPart;
 pub(crate) use replay::Replay;
 use room::FreeRoom;
 use table::{Admission, Chosen, Claim, Released, Size};
-pub(crate) use table::{Table, lease_records};
+pub(crate) use table::{Table, Totals, lease_records};
 
 /// Makes the records of an entry, once the store has returned the notes of its payload.
 type Recorder = Box<dyn FnOnce(&[Note]) -> Vec<Record> + Send>;
@@ -322,29 +324,27 @@ impl Partition {
         self.record_all(records, apply).await
     }
 
-    /// Describes the partition for people, in O(rows).
+    /// Describes the partition for people. Its cost does not depend on the number of rows.
     pub fn inspect(&self) -> PartitionInspection {
-        let mut table = self.shared.table.lock();
-        table.expire(Instant::now());
-        let tasks = table
-            .spec
-            .tasks
-            .iter()
-            .enumerate()
-            .map(|(index, task)| {
-                let [incomplete, ready, leased, acked, away] = table.counts(index);
-                TaskCounts { task: task.name.clone(), incomplete, ready, leased, acked, away }
-            })
-            .collect();
-        PartitionInspection {
-            name: self.shared.name.clone(),
-            rows: table.rows_live,
-            groups: table.groups.len(),
-            capacity_rows: table.spec.capacity_rows,
-            columns: table.columns().values().cloned().collect(),
-            tasks,
-            dispositions: table.dispositions,
-            leases: table.held_leases(Instant::now()),
-        }
+        self.shared.after_expiry(|table, now| {
+            let counts = |task: TaskStats| TaskCounts {
+                task: task.task,
+                incomplete: task.incomplete_rows,
+                ready: task.ready_rows,
+                leased: task.leased_rows,
+                acked: task.acked_rows,
+                away: task.away_rows,
+            };
+            PartitionInspection {
+                name: self.shared.name.clone(),
+                rows: table.rows_live,
+                groups: table.groups.len(),
+                capacity_rows: table.spec.capacity_rows,
+                columns: table.columns().values().cloned().collect(),
+                tasks: table.task_stats().into_iter().map(counts).collect(),
+                dispositions: table.dispositions,
+                leases: table.held_leases(now),
+            }
+        })
     }
 }

@@ -204,7 +204,7 @@ impl Partition {
         let publish = move |durable: Result<(), QueueError>| {
             durable.map(|()| shared.finish_move(from_ref(&moving.what), to, note.as_ref(), 0))
         };
-        self.write(vec![Written { chunk: to, record, payload }], publish).await?;
+        self.write(Vec::new(), vec![Written { chunk: to, record, payload }], publish).await?;
         Ok(true)
     }
 }

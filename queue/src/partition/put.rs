@@ -9,7 +9,7 @@ use super::write::Written;
 use crate::config::ColumnSpec;
 use crate::error::QueueError;
 use crate::put::{Put, columns_of, labels, lengths_of};
-use crate::record::{PayloadRecord, PutRecord, Record};
+use crate::record::{Label, PayloadRecord, PutRecord, Record};
 use crate::row::RowHandle;
 use crate::store::{Chunk, Note, Stored, payload_bytes};
 
@@ -30,18 +30,40 @@ impl Partition {
     /// Cancel-safe: a dropped call takes effect completely or not at all. A put with a token can be repeated,
     /// even while the first one is in progress.
     pub async fn put(&self, put: Put, deadline: Option<Instant>) -> Result<Vec<RowHandle>, QueueError> {
+        let incoming = self.incoming(&put)?;
+        self.put_incoming(put, incoming, deadline).await
+    }
+
+    /// Checks whether the partition, as it is now, would accept a put. Changes nothing.
+    pub(crate) fn check_put(&self, mut put: Put) -> Result<(), QueueError> {
+        let incoming = self.incoming(&put)?;
+        self.labels_of(&mut put, &incoming)?;
+        self.shared.table.lock().admit(&put, incoming.rows, &incoming.columns)?;
+        Chunk::new(put.batches).map(drop)
+    }
+
+    /// Computes the properties of a put that admission checks.
+    fn incoming(&self, put: &Put) -> Result<Incoming, QueueError> {
         // Check first: a batch without payload may claim any number of rows, and later steps cost time for
         // each row.
         self.shared.table.lock().check_rows(put.rows())?;
         self.check_row_bytes(&put.batches)?;
-        let incoming = Incoming {
+        Ok(Incoming {
             columns: put.batches.first().map_or_else(Vec::new, |batch| columns_of(batch.schema_ref())),
             rows: put.rows(),
             kib: self.kib_of(&put.batches)?,
             lengths: self.lengths(&put.batches)?,
             note: None,
-        };
-        self.put_incoming(put, incoming, deadline).await
+        })
+    }
+
+    /// Sets the size of a put's group, and returns the keys and tags of its rows.
+    fn labels_of(&self, put: &mut Put, incoming: &Incoming) -> Result<Vec<Label>, QueueError> {
+        if incoming.rows == 0 || incoming.columns.is_empty() {
+            return Err(QueueError::Empty);
+        }
+        put.group_size = self.group_size(put, incoming.rows)?;
+        labels(put, incoming.rows)
     }
 
     /// Puts rows whose payload a client has stored directly. Cancel-safe, like [`put`](Self::put).
@@ -70,11 +92,7 @@ impl Partition {
         incoming: Incoming,
         deadline: Option<Instant>,
     ) -> Result<Vec<RowHandle>, QueueError> {
-        if incoming.rows == 0 || incoming.columns.is_empty() {
-            return Err(QueueError::Empty);
-        }
-        put.group_size = self.group_size(&put, incoming.rows)?;
-        let labels = labels(&put, incoming.rows)?;
+        let labels = self.labels_of(&mut put, &incoming)?;
         let (reservation, handles) = match self.admit(&put, &incoming, deadline).await? {
             Admitted::Known(rows) => return Ok(rows),
             Admitted::Reserved(reservation, handles) => (reservation, handles),
@@ -112,10 +130,11 @@ impl Partition {
         };
         let record = Record::Put(put.clone());
         let written = vec![Written { chunk, record, payload }];
+        let types = reservation.new_columns().to_vec();
         let publish = move |durable: Result<(), QueueError>| {
             durable.and_then(|()| reservation.publish(put, sizes.as_ref()))
         };
-        self.write(written, publish).await?;
+        self.write(types, written, publish).await?;
         Ok(handles)
     }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashSet};
 use tokio::time::Instant;
 
 use super::Shared;
-use super::table::{ACK_ROWS, Move, SLICE_ROWS, Slice, Table, ack_records, declaration, rest, weight};
+use super::table::{ACK_ROWS, Move, Slice, Table, ack_records, declaration, rest};
 use crate::error::QueueError;
 use crate::journal::Sink;
 use crate::plane::Plane;
@@ -88,6 +88,7 @@ impl Replay {
                     (table, generation_floor)
                 });
             }
+            Record::Types { partition, columns } => self.table(&partition)?.learn_columns(&columns),
             Record::Put(put) => {
                 if !put.rows.is_empty() {
                     self.keep(&put.payload)?;
@@ -205,22 +206,12 @@ impl Shared {
         sink: &mut Sink<'_>,
     ) -> Result<(), QueueError> {
         sink.push(&declaration(&self.table.lock()))?;
-        let mut next = 0;
-        loop {
+        let mut left = 0..u64::MAX;
+        while !left.is_empty() {
             let slice = {
                 let table = self.table.lock();
-                let (mut groups, mut rows) = (Vec::new(), 0);
-                for (id, group) in table.groups.range(next..) {
-                    next = *id + 1;
-                    rows += weight(group);
-                    groups.push(group);
-                    if rows >= SLICE_ROWS {
-                        break;
-                    }
-                }
-                if groups.is_empty() {
-                    break;
-                }
+                let groups: Vec<_> =
+                    table.next_groups(&mut left).into_iter().map(|(_, group)| group).collect();
                 Slice::of(&table, &groups, locate)
             };
             slice.into_records().try_for_each(|record| sink.push(&record))?;

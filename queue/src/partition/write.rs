@@ -3,7 +3,9 @@
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
+use super::table::types_record;
 use super::{Partition, Recorder, Shared, Table};
+use crate::config::ColumnSpec;
 use crate::error::QueueError;
 use crate::journal::Payload;
 use crate::record::Record;
@@ -58,17 +60,19 @@ impl Partition {
         stored.into_iter().next().ok_or_else(none)
     }
 
-    /// Commits records with payload. `apply` runs when they are durable or have failed, even if the caller
-    /// was cancelled.
+    /// Commits records with payload, and the types of columns that are new with them. `apply` runs when they
+    /// are durable or have failed, even if the caller was cancelled.
     pub(super) async fn write(
         &self,
+        types: Vec<ColumnSpec>,
         parts: Vec<Written>,
         apply: impl FnOnce(Result<(), QueueError>) -> Result<(), QueueError> + Send + 'static,
     ) -> Result<(), QueueError> {
         let plane = self.shared.plane.clone();
         let (reply, outcome) = oneshot::channel();
         let chunks: SmallVec<[ChunkId; 1]> = parts.iter().map(|part| part.chunk).collect();
-        let (mut payload, mut records) = (Payload::new(), Vec::with_capacity(parts.len()));
+        let (mut payload, mut records) = (Payload::new(), Vec::with_capacity(parts.len() + 1));
+        records.extend(types_record(&self.shared.name, types).map(|record| (record, false)));
         for Written { chunk, record, payload: encoded } in parts {
             records.push((record, encoded.is_some()));
             payload.extend(encoded.map(|encoded| (chunk, encoded)));

@@ -32,7 +32,7 @@ impl Queue for TransferQueue {
         wait: Option<Duration>,
     ) -> BoxFuture<'a, Result<Vec<RowHandle>, QueueError>> {
         let deadline = wait.map(|wait| Instant::now() + wait);
-        async move { self.partition_for_put(partition).await?.put(put, deadline).await }.boxed()
+        self.put_into(partition, put, deadline).boxed()
     }
 
     fn write_columns<'a>(

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use super::TransferQueue;
 use crate::config::ColumnSpec;
 use crate::error::QueueError;
-use crate::invariants::Violation;
-use crate::partition::{CutReader, Partition, Table};
+use crate::partition::{CutReader, Partition, Table, Totals};
 
 /// The contents of one partition.
 #[derive(Debug)]
@@ -15,24 +14,14 @@ pub(crate) struct Captured {
     /// The records that restore the partition, starting with its declaration.
     pub(crate) records: CutReader,
     pub(crate) columns: BTreeMap<String, ColumnSpec>,
-    /// The invariants that its table violates.
-    pub(crate) violations: Vec<Violation>,
-}
-
-/// Whether the tables are checked. A check takes time under their locks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Scrutiny {
-    None,
-    Full,
+    /// The counts that its table keeps.
+    pub(crate) totals: Totals,
+    pub(crate) partition: Partition,
 }
 
 impl TransferQueue {
     /// Captures `partition`, or all partitions, at one moment.
-    pub(crate) fn capture(
-        &self,
-        partition: Option<&str>,
-        scrutiny: Scrutiny,
-    ) -> Result<Vec<Captured>, QueueError> {
+    pub(crate) fn capture(&self, partition: Option<&str>) -> Result<Vec<Captured>, QueueError> {
         let partitions = self.inner.partitions.lock();
         let chosen: Vec<&Partition> = match partition {
             None => partitions.values().collect(),
@@ -44,16 +33,17 @@ impl TransferQueue {
         // All tables are locked together, in the order of their names, so that the contents are of one
         // moment.
         let tables: Vec<_> = chosen.iter().map(|one| (one, one.shared.table.lock())).collect();
-        Ok(tables.into_iter().map(|(one, mut table)| Captured::of(one, &mut table, scrutiny)).collect())
+        Ok(tables.into_iter().map(|(one, mut table)| Captured::of(one, &mut table)).collect())
     }
 }
 
 impl Captured {
-    fn of(partition: &Partition, table: &mut Table, scrutiny: Scrutiny) -> Self {
+    fn of(partition: &Partition, table: &mut Table) -> Self {
         Self {
             name: table.spec.name.clone(),
             columns: table.columns().clone(),
-            violations: if scrutiny == Scrutiny::Full { table.violations() } else { Vec::new() },
+            totals: table.totals(),
+            partition: partition.clone(),
             records: CutReader::begin(partition, table),
         }
     }

@@ -8,7 +8,7 @@ mod payload;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::PartitionSpec;
+use crate::config::{ColumnSpec, PartitionSpec};
 use crate::row::{RowHandle, Runs, runs};
 use crate::store::{ChunkId, Note};
 
@@ -30,6 +30,8 @@ pub(crate) enum Record {
         #[serde(default)]
         dispositions: Dispositions,
     },
+    /// Columns got their types, from their first put.
+    Types { partition: String, columns: Vec<ColumnSpec> },
     /// Rows were put.
     Put(PutRecord),
     /// Rows got more columns.

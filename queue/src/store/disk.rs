@@ -78,7 +78,8 @@ struct Index {
     segments: BTreeMap<u64, Segment>,
     /// Segments that are worth emptying.
     sparse: BTreeSet<u64>,
-    bytes: u64,
+    /// The bytes of rows that are still needed, in all chunks.
+    live_bytes: u64,
     /// False while the journal is replayed: a later record may refer to a segment that still looks empty.
     deletes: bool,
 }
@@ -120,7 +121,7 @@ impl DiskStore {
         if index.chunks.insert(chunk, Held { location, live_bytes: location.length }).is_some() {
             return Ok(());
         }
-        index.bytes += location.length;
+        index.live_bytes += location.length;
         let segment = index.segments.entry(location.segment).or_default();
         segment.live_bytes += location.length;
         segment.chunks.insert(chunk);
@@ -303,7 +304,7 @@ impl Store for Arc<DiskStore> {
             // lock.
             let mut index = self.index.lock();
             let Some(Held { location, live_bytes }) = index.chunks.remove(chunk) else { continue };
-            index.bytes -= location.length;
+            index.live_bytes -= live_bytes;
             if let Some(left) = index.segments.get_mut(&location.segment) {
                 left.chunks.remove(chunk);
                 left.live_bytes -= live_bytes;
@@ -314,7 +315,7 @@ impl Store for Arc<DiskStore> {
     }
 
     fn bytes(&self) -> u64 {
-        self.index.lock().bytes
+        self.index.lock().live_bytes
     }
     fn keep(&self, chunk: ChunkId, note: &Note) -> Result<Reach, QueueError> {
         self.insert(chunk, || note.content().map(|location| *location))?;
@@ -340,6 +341,7 @@ impl Store for Arc<DiskStore> {
         if let Some(segment) = index.segments.get_mut(&segment) {
             segment.live_bytes -= less;
         }
+        index.live_bytes -= less;
         index.look_at(segment);
     }
 

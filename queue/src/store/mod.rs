@@ -255,8 +255,9 @@ pub trait Store: Send + Sync + 'static {
     /// the background.
     fn free(&self, chunks: &[ChunkId]);
 
-    /// The bytes of payload that this process holds for live chunks, in memory or on disk. Payload on other
-    /// machines counts as 0.
+    /// The bytes of payload of the rows that exist, in memory or on disk. A store may also count rows of a
+    /// chunk that were freed, until less than half of the chunk is needed. Payload on other machines counts as
+    /// 0.
     fn bytes(&self) -> u64;
 
     /// Makes a chunk part of the queue, after the record with its note became durable or was read back.

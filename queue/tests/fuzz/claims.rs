@@ -8,7 +8,7 @@ use arrow_buffer::OffsetBuffer;
 use arrow_schema::Field;
 use rolldock_queue::{PartitionSpec, QueueConfig, TransferQueue};
 
-use super::{batch, framed, pass_over_arrows_panics, say, served, served_here, stream_of};
+use super::{assert_no_panic, batch, count_panics, framed, say, served, served_here, stream_of};
 
 fn column(name: &str, column: ArrayRef) -> RecordBatch {
     RecordBatch::try_from_iter_with_nullable([(name, column, true)]).unwrap()
@@ -37,7 +37,7 @@ fn claims() -> Vec<(&'static str, Vec<u8>)> {
 
 #[tokio::test]
 async fn claims_that_no_bytes_stand_behind_are_refused() {
-    pass_over_arrows_panics();
+    count_panics();
     let queue = TransferQueue::open(QueueConfig::default()).unwrap();
     let counting = PartitionSpec {
         capacity_bytes: Some(1 << 20),
@@ -115,6 +115,7 @@ async fn claims_that_no_bytes_stand_behind_are_refused() {
             assert_eq!(answer.await.unwrap().status(), 200);
         }
     }
+    assert_no_panic();
     assert!(!here.is_finished() && !there.is_finished());
     for partition in queue.partitions() {
         rolldock_queue::invariants::rows_accounted(&partition.inspect()).unwrap();

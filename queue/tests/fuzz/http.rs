@@ -3,11 +3,11 @@
 use rand::RngExt;
 use rolldock_queue::{PartitionSpec, QueueConfig, Take, TransferQueue};
 
-use super::{Damage, batch, pass_over_arrows_panics, served};
+use super::{Damage, assert_no_panic, batch, count_panics, served};
 
 #[tokio::test]
 async fn damaged_requests_are_refused_and_the_server_lives() {
-    pass_over_arrows_panics();
+    count_panics();
     let queue = TransferQueue::open(QueueConfig::default()).unwrap();
     let (url, served) = served(queue.clone()).await;
     let client = reqwest::Client::new();
@@ -42,6 +42,7 @@ async fn damaged_requests_are_refused_and_the_server_lives() {
             assert!(words["error"]["code"].is_string() && status != 500, "{path}: {status} {words}");
         }
     }
+    assert_no_panic();
     assert!(!served.is_finished());
     // Damaged bytes may still be valid rows, and reading these rows must be safe.
     for partition in queue.partitions() {

@@ -3,7 +3,7 @@
 use rand::RngExt;
 use rolldock_queue::{QueueConfig, TransferQueue};
 
-use super::{Damage, batch, fill, framed, pass_over_arrows_panics, say, served_here, stream_of};
+use super::{Damage, assert_no_panic, batch, count_panics, fill, framed, say, served_here, stream_of};
 
 /// Valid calls of a local client, each with the bytes that follow it.
 fn asks(rows: &[u8]) -> Vec<(String, Vec<u8>)> {
@@ -36,7 +36,7 @@ fn asks(rows: &[u8]) -> Vec<(String, Vec<u8>)> {
 
 #[tokio::test]
 async fn damaged_words_end_their_own_connection_and_the_server_lives() {
-    pass_over_arrows_panics();
+    count_panics();
     let queue = TransferQueue::open(QueueConfig::default()).unwrap();
     fill(&queue).await;
     let dir = tempfile::tempdir().unwrap();
@@ -62,6 +62,7 @@ async fn damaged_words_end_their_own_connection_and_the_server_lives() {
         }
         say(&socket, &bytes).await;
     }
+    assert_no_panic();
     assert!(!served.is_finished());
     let said = say(&socket, &framed(r#"{"Call":{"id":1,"ask":"Inspect"}}"#, &[])).await;
     assert!(said.contains("payload_bytes"), "{said}");

@@ -74,6 +74,11 @@ fn put_cases() -> Vec<Case> {
             let batch = RecordBatch::try_from_iter([("_group", ids(0, 1).column(0).clone())]).unwrap();
             attempt_put(queue, "p", Put::group("new", batch))
         }),
+        ("two columns of one name", "bad_request", |queue, _| {
+            let id = || ("id", ids(0, 1).column(0).clone());
+            let batch = RecordBatch::try_from_iter([id(), id()]).unwrap();
+            attempt_put(queue, "p", Put::group("new", batch))
+        }),
         ("half of the keys", "bad_request", |queue, _| {
             attempt_put(queue, "p", Put { keys: vec!["a".to_owned()], ..Put::group("new", ids(0, 2)) })
         }),
@@ -108,6 +113,22 @@ fn other_cases() -> Vec<Case> {
         }),
         ("declared otherwise", "declared_otherwise", |queue, _| {
             queue.declare(PartitionSpec::new("p", ["train"], 99))
+        }),
+        ("a partition with the name of a folder", "bad_request", |queue, _| {
+            queue.declare(PartitionSpec::new(".", ["train"], 9))
+        }),
+        ("a partition with the name of the folder above", "bad_request", |queue, _| {
+            queue.declare(PartitionSpec::new("..", ["train"], 9))
+        }),
+        ("a declaration of two columns of one name", "bad_request", |queue, _| {
+            let column = rolldock_queue::ColumnSpec::new("id", arrow_schema::DataType::Int64);
+            let columns = vec![column.clone(), column];
+            queue.declare(PartitionSpec { columns, ..PartitionSpec::new("twice", ["train"], 9) })
+        }),
+        ("two written columns of one name", "bad_request", |queue, there| {
+            let more = || ("more", ids(0, 1).column(0).clone());
+            let batch = RecordBatch::try_from_iter([more(), more()]).unwrap();
+            async move { queue.write_columns("p", &[there], batch).await }.boxed()
         }),
         ("no such task", "unknown_task", |queue, _| attempt_take(queue, Take::groups("missing", 1))),
         ("no such column", "unknown_column", |queue, _| {

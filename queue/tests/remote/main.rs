@@ -4,6 +4,7 @@
 
 mod away;
 mod files;
+mod load;
 mod requests;
 #[path = "../support/mod.rs"]
 mod support;

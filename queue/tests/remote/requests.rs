@@ -1,7 +1,9 @@
 //! HTTP requests in detail: error codes, tokens, paths and lengths.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use arrow_array::{ArrayRef, NullArray, RecordBatch, StringArray};
 use rolldock_queue::{Put, Queue, QueueError, RemoteConfig, RemoteQueue, RowHandle, ServiceConfig, Take};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -49,6 +51,55 @@ async fn bad_requests_have_codes_and_change_nothing() {
     broken.shutdown().await.unwrap();
     broken.read_to_end(&mut Vec::new()).await.unwrap();
     assert_eq!(served.queue.partition("train").unwrap().stats().rows, 0);
+}
+
+fn stream_of(batch: &RecordBatch) -> Vec<u8> {
+    let mut writer = arrow_ipc::writer::StreamWriter::try_new(Vec::new(), &batch.schema()).unwrap();
+    writer.write(batch).unwrap();
+    writer.into_inner().unwrap()
+}
+
+fn with_keys(keys: &[&str]) -> RecordBatch {
+    let keys: ArrayRef = Arc::new(StringArray::from_iter_values(keys));
+    RecordBatch::try_from_iter([("_key", Arc::clone(&keys)), ("word", keys)]).unwrap()
+}
+
+#[tokio::test]
+async fn a_refused_first_put_makes_no_partition() {
+    let config = ServiceConfig { body_bytes_max: 10_000, ..ServiceConfig::default() };
+    let served = served(config).await;
+    let raw = reqwest::Client::new();
+    let rows = stream_of(&batch(0, 2));
+    let nulls: ArrayRef = Arc::new(NullArray::new(70_000));
+    let cases = [
+        ("group=a", vec![7; 100], "bad_request"),
+        ("group=a", Vec::new(), "empty"),
+        ("group=a", rows[..rows.len() / 2].to_vec(), "bad_request"),
+        ("group=a", vec![0; 10_001], "body_too_large"),
+        ("group=a", stream_of(&batch(0, 0)), "empty"),
+        ("group=a", stream_of(&RecordBatch::try_from_iter([("n", nulls)]).unwrap()), "too_large"),
+        ("group=a", stream_of(&with_keys(&["k", "k"])), "key_exists"),
+        ("group=a&group_size=1", rows.clone(), "group_overflow"),
+        ("", rows.clone(), "bad_request"),
+    ];
+    for (query, body, code) in cases {
+        let url = format!("http://{}/v1/partitions/train/rows?{query}", served.address);
+        let words: serde_json::Value = raw.post(url).body(body).send().await.unwrap().json().await.unwrap();
+        assert_eq!(words["error"]["code"], code, "{words}");
+        assert!(served.queue.partitions().is_empty(), "{code} made a partition");
+    }
+    let mut cut = TcpStream::connect(served.address).await.unwrap();
+    let head =
+        "POST /v1/partitions/train/rows?group=a HTTP/1.1\r\nhost: q\r\ncontent-length: 5000\r\n\r\nabc";
+    cut.write_all(head.as_bytes()).await.unwrap();
+    cut.shutdown().await.unwrap();
+    cut.read_to_end(&mut Vec::new()).await.unwrap();
+    let deep = (0..100).fold(serde_json::Value::Null, |inner, _| serde_json::json!([inner]));
+    let deep = Put { tags: vec![deep], ..Put::group("a", batch(0, 1)) };
+    assert!(Queue::put(&served.queue, "train", deep, None).await.is_err());
+    assert!(served.queue.partitions().is_empty());
+    served.client().declare(spec()).await.unwrap();
+    served.client().put("train", Put::group("a", batch(0, 2)), soon()).await.unwrap();
 }
 
 #[tokio::test]

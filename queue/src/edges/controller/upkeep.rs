@@ -1,5 +1,5 @@
-//! The upkeep of storage units, beside puts and takes: silent units are asked whether they live, freed rows
-//! are cleared, and drained units are emptied.
+//! The upkeep of a served queue, beside puts and takes: expired leases end, silent storage units are asked
+//! whether they live, freed rows are cleared, and drained units are emptied.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +8,7 @@ use futures::future::join_all;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::partition::Partition;
 use crate::queue::TransferQueue;
 use crate::units::UnitClient;
 
@@ -20,9 +21,10 @@ const CLEAR_MAX: usize = 4096;
 const MOVED_MAX: usize = 64;
 
 impl TransferQueue {
-    /// Looks after the storage units until `end`. Cancel-safe.
+    /// Looks after leases and storage units until `end`. Cancel-safe.
     pub(crate) async fn keep_up(&self, end: &CancellationToken) {
         while end.run_until_cancelled(tokio::time::sleep(PERIOD)).await.is_some() {
+            self.partitions().iter().for_each(Partition::end_expired_leases);
             let doubtful = self.units().take_doubtful(Instant::now());
             let asking =
                 doubtful.into_iter().map(|(unit, client)| async move { (is_there(client).await, unit) });

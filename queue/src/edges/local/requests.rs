@@ -233,11 +233,10 @@ impl Service {
     async fn rows(
         &self,
         desk: &Desk,
-        partition: &Partition,
+        rows_max: usize,
         place: RowsPlace,
         tail: Bytes,
     ) -> Result<RecordBatch, QueueError> {
-        let rows_max = partition.capacity_rows();
         let (loan, length) = match place {
             // The rows get an allocation of their own, in which they stay once they are put.
             RowsPlace::Tail => {
@@ -269,14 +268,14 @@ impl Service {
         rows: RowsPlace,
         tail: Bytes,
     ) -> Result<Reply, QueueError> {
-        let partition = self.queue.partition_for_put(partition).await?;
-        let batch = self.rows(desk, &partition, rows, tail).await?;
+        let rows_max = self.queue.rows_max_of_put(partition)?;
+        let batch = self.rows(desk, rows_max, rows, tail).await?;
         let (keys, batch) = ipc::split_keys(batch)?;
         let (tags, batch) = ipc::split_tags(batch)?;
         ipc::check_names(&batch)?;
         let deadline = Instant::now() + Duration::from_millis(query.wait_ms);
         let put = Put { keys, tags, ..query.into_put(vec![batch], None) };
-        let handles = self.until_end(partition.put(put, Some(deadline))).await?;
+        let handles = self.until_end(self.queue.put_into(partition, put, Some(deadline))).await?;
         settle(desk, rows);
         Reply::of(&PutAnswer { rows: handles })
     }
@@ -290,7 +289,8 @@ impl Service {
         token: String,
     ) -> Result<Reply, QueueError> {
         let partition = self.queue.partition(partition)?;
-        let (handles, batch) = ipc::split_handles(self.rows(desk, &partition, rows, tail).await?)?;
+        let batch = self.rows(desk, partition.capacity_rows(), rows, tail).await?;
+        let (handles, batch) = ipc::split_handles(batch)?;
         ipc::check_names(&batch)?;
         partition.write_columns_once(&handles, vec![batch], Some(token)).await?;
         settle(desk, rows);

@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io::Read;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -12,13 +11,14 @@ use arrow_buffer::Buffer;
 use super::read::{Frame, Reader};
 use super::{SnapshotCounts, Stretch};
 use crate::config::{ColumnSpec, Durability};
+use crate::edges::wire::ipc::decode_batches;
 use crate::error::QueueError;
 use crate::journal::{Entry, Facts, Journal, Log, Notes, Payload};
 use crate::partition::{Partition, Replay, Table};
 use crate::put::columns_of;
 use crate::queue::{Claim, TransferQueue};
 use crate::record::{PayloadRecord, Record};
-use crate::store::{Chunk, ChunkId, Encoded, NewChunk, Note, Stored, decode};
+use crate::store::{Chunk, ChunkId, Encoded, NewChunk, Note, Stored};
 use crate::tasks;
 
 /// Bytes of payload on their way to the disk beyond which no more is sent.
@@ -198,7 +198,8 @@ impl<'a> Restoration<'a> {
     /// Keeps the next payload, before any record has claimed its rows.
     fn keep_payload(&mut self, stretch: Stretch, reader: &mut Reader<'_>) -> Result<Arrival, QueueError> {
         let bytes = Buffer::from_vec(reader.payload(stretch)?);
-        let rows = decode_untrusted(bytes.clone()).map_err(|reason| reader.bad(reason))?;
+        let rows = decode_batches(bytes.clone(), usize::MAX).and_then(Chunk::new);
+        let rows = rows.map_err(|reason| reader.bad(reason))?;
         let chunk = ChunkId(self.queue.inner.next_chunk.fetch_add(1, Ordering::Relaxed));
         self.chunks.push(chunk);
         let mut arrival = Arrival {
@@ -328,11 +329,4 @@ fn send(journal: &Journal, entry: Entry) {
     if let Err(entry) = journal.send(entry) {
         (entry.done)(Err(QueueError::Closed { partition: "of a snapshot".to_owned() }));
     }
-}
-
-/// Decodes rows that may come from elsewhere. Arrow's reader trusts a stream's lengths, and panics when one
-/// points outside of its bytes.
-fn decode_untrusted(bytes: Buffer) -> Result<Chunk, QueueError> {
-    let panicked = |_| QueueError::Arrow { reason: "payload: expected lengths within its bytes".to_owned() };
-    catch_unwind(AssertUnwindSafe(|| decode(bytes))).map_err(panicked)?
 }

@@ -9,7 +9,7 @@ use super::pack::Filling;
 use super::{Line, MAGIC, SnapshotCounts};
 use crate::error::QueueError;
 use crate::partition::CutReader;
-use crate::queue::{Captured, Scrutiny, TransferQueue};
+use crate::queue::{Captured, TransferQueue};
 use crate::record::Record;
 use crate::store::{ChunkId, Loader, Source};
 use crate::tasks;
@@ -124,8 +124,7 @@ impl TransferQueue {
         }
         let queue = self.clone();
         let partition = partition.map(str::to_owned);
-        let capturing =
-            tasks::blocking("snapshot", move || queue.capture(partition.as_deref(), Scrutiny::None));
+        let capturing = tasks::blocking("snapshot", move || queue.capture(partition.as_deref()));
         let captured = capturing.await.map_err(|error| QueueError::Arrow { reason: error.to_string() })??;
         Ok(Snapshot::of(self.clone(), captured))
     }

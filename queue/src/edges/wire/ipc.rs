@@ -1,18 +1,19 @@
 //! Rows as Arrow IPC streams.
 
+mod check;
+mod decoder;
 mod labels;
+mod messages;
 mod recycled;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use arrow_array::{Array, RecordBatch};
 use arrow_buffer::Buffer;
-use arrow_ipc::reader::StreamDecoder;
 use arrow_ipc::writer::{StreamEncoder, StreamWriter};
 use arrow_schema::{Schema, SchemaRef};
 use arrow_select::concat::concat_batches;
@@ -22,12 +23,12 @@ use crate::QueueError;
 use crate::batches::{common_schema, conformed};
 use crate::store::gathered;
 
+pub(crate) use decoder::{Decoder, decode_batches};
 pub(crate) use labels::{
     Labelled, check_name, check_names, labelled, labelled_schema, labels, put_with_labels, put_with_record,
     split_all, split_handles, split_keys, split_labels, split_record, split_tags, with_handles,
 };
 pub(crate) use recycled::Blocks;
-use recycled::Gather;
 
 fn bad(reason: impl ToString) -> QueueError {
     QueueError::BadRequest { reason: reason.to_string() }
@@ -156,87 +157,8 @@ impl Pieces {
     }
 }
 
-/// Reads the batches of a stream as its bytes arrive.
-pub(crate) struct Decoder {
-    stream: StreamDecoder,
-    rows: usize,
-    rows_max: usize,
-    gather: Option<Gather>,
-}
-
-impl Decoder {
-    pub(crate) fn new() -> Self {
-        Self { stream: StreamDecoder::new(), rows: 0, rows_max: usize::MAX, gather: None }
-    }
-
-    /// A decoder whose batches lie in blocks of memory that are reused when the batches are dropped.
-    pub(crate) fn into_blocks(blocks: &Arc<Blocks>) -> Self {
-        Self { gather: Some(Gather::new(Arc::clone(blocks))), ..Self::new() }
-    }
-
-    /// Refuses streams with more than `rows_max` rows.
-    pub(crate) fn rows_max(self, rows_max: usize) -> Self {
-        Self { rows_max, ..self }
-    }
-
-    /// Passes to `take` each batch that these bytes complete.
-    pub(crate) fn feed(
-        &mut self,
-        bytes: impl Into<Buffer>,
-        mut take: impl FnMut(RecordBatch) -> Result<(), QueueError>,
-    ) -> Result<(), QueueError> {
-        let mut buffer: Buffer = bytes.into();
-        let Some(mut gather) = self.gather.take() else { return self.decode(buffer, &mut take) };
-        while !buffer.is_empty()
-            && let Some(message) = gather.next(&mut buffer)?
-        {
-            self.decode(message, &mut take)?;
-        }
-        self.gather = Some(gather);
-        Ok(())
-    }
-
-    fn decode(
-        &mut self,
-        mut buffer: Buffer,
-        take: &mut impl FnMut(RecordBatch) -> Result<(), QueueError>,
-    ) -> Result<(), QueueError> {
-        loop {
-            // The reader trusts the lengths in a stream, and panics when one points outside of the buffer.
-            let read = catch_unwind(AssertUnwindSafe(|| self.stream.decode(&mut buffer)));
-            let read = read.map_err(|_| bad("arrow stream: expected lengths within its bytes"))?;
-            let Some(batch) = read.map_err(broken)? else { return Ok(()) };
-            self.rows = self.rows.saturating_add(batch.num_rows());
-            if self.rows > self.rows_max {
-                return Err(QueueError::TooLarge { rows: self.rows, capacity: self.rows_max });
-            }
-            take(batch)?;
-        }
-    }
-
-    /// Ends the stream; an error if it is not whole.
-    pub(crate) fn finish(mut self) -> Result<(), QueueError> {
-        if self.gather.is_some_and(|gather| !gather.is_even()) {
-            return Err(bad("arrow stream: expected a whole message at its end"));
-        }
-        self.stream.finish().map_err(broken)
-    }
-}
-
 fn broken(error: arrow_schema::ArrowError) -> QueueError {
     bad(format!("arrow stream: {error}"))
-}
-
-/// The batches of one stream. Their buffers are slices of the body.
-pub(crate) fn decode_batches(body: Buffer, rows_max: usize) -> Result<Vec<RecordBatch>, QueueError> {
-    let mut decoder = Decoder::new().rows_max(rows_max);
-    let mut batches = Vec::new();
-    decoder.feed(body, |batch| {
-        batches.push(batch);
-        Ok(())
-    })?;
-    decoder.finish()?;
-    Ok(batches)
 }
 
 /// An estimate of the encoded size of a batch. A buffer of this capacity need not grow, which would copy it.

@@ -13,7 +13,6 @@ use serde_json::json;
 use super::*;
 use crate::partition::Replay;
 use crate::partition::table::Group;
-use crate::queue::Scrutiny;
 use crate::{
     PartitionSpec, Put, QueueConfig, QueueError, RowHandle, SamplePart, Take, TransferQueue, Unfinished,
 };
@@ -119,7 +118,7 @@ impl World {
     }
 
     fn begin(&self) -> CutReader {
-        self.queue.capture(None, Scrutiny::None).unwrap().remove(0).records
+        self.queue.capture(None).unwrap().remove(0).records
     }
 }
 

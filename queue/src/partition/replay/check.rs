@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 
 use super::Replay;
-use crate::config::ColumnSpec;
+use crate::config::{ColumnSpec, check_depths};
 use crate::error::QueueError;
 use crate::partition::table::{GENERATION_MAX, SLOTS_AT_REST, SLOTS_MAX, Table};
 use crate::record::{PutRecord, Record};
@@ -25,6 +25,10 @@ impl Replay {
                     return Err(unsound(format!("a declaration of partition={}", spec.name)));
                 }
                 Ok(())
+            }
+            Record::Types { partition, columns } => {
+                check_depths(columns)?;
+                self.table(partition)?.check_columns(columns)
             }
             Record::Put(put) => self.table(&put.partition)?.check_put(put),
             Record::Columns { partition, rows, payload, .. } => {

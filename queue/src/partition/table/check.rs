@@ -1,23 +1,32 @@
 //! The invariants of a table: of each part, and between parts.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
 
-use super::{Group, Progress, Table};
+use super::{Group, Progress, RowHandle, Table};
 use crate::invariants::{self, Violation};
+use crate::stats::TaskStats;
 use crate::store::ChunkId;
 
+/// The counts that a table keeps of its rows, at one moment.
+#[derive(Debug)]
+pub(crate) struct Totals {
+    pub(crate) rows: usize,
+    /// The number of rows that have each column.
+    pub(crate) columns: BTreeMap<String, usize>,
+    /// The tasks, in order of their declaration.
+    pub(crate) tasks: Vec<TaskStats>,
+}
+
 impl Table {
+    pub(crate) fn totals(&self) -> Totals {
+        Totals { rows: self.rows_live, columns: self.column_rows(), tasks: self.task_stats() }
+    }
+
     /// Returns all violated invariants, in O(rows).
     pub(crate) fn violations(&self) -> Vec<Violation> {
-        let rows = self.rows_live + self.puts.rows();
         let mut checks = vec![
-            invariants::within_capacity(rows, self.spec.capacity_rows),
             self.slots.check(self.rows_live, self.puts.rows()),
-            self.puts.check(),
-            self.leases.check(),
-            self.shares.check(),
-            self.tokens.check(),
-            self.records.check(),
             self.check_keys_of_rows(),
             self.check_columns_of_rows(),
             self.check_samples_of_groups(),
@@ -26,7 +35,72 @@ impl Table {
         ];
         checks.extend((0..self.spec.tasks.len()).map(|task| self.check_task(task)));
         checks.extend(self.groups.values().map(|group| self.check_group_sound(group)));
+        checks.into_iter().filter_map(Result::err).chain(self.violations_beside_rows()).collect()
+    }
+
+    /// Returns the violated invariants of everything but rows and groups.
+    pub(crate) fn violations_beside_rows(&self) -> Vec<Violation> {
+        let rows = self.rows_live + self.puts.rows();
+        let checks = [
+            invariants::within_capacity(rows, self.spec.capacity_rows),
+            self.puts.check(),
+            self.leases.check(),
+            self.shares.check(),
+            self.tokens.check(),
+            self.records.check(),
+        ];
         checks.into_iter().filter_map(Result::err).collect()
+    }
+
+    /// Returns the violated invariants of the [next groups](Self::next_groups) of a range and of their rows.
+    /// Counts of all rows are not compared.
+    pub(crate) fn violations_of_groups(&self, range: &mut Range<u64>) -> Vec<Violation> {
+        let groups = self.next_groups(range).into_iter();
+        groups.filter_map(|(id, group)| self.check_group_found(id, group).err()).collect()
+    }
+
+    fn check_group_found(&self, id: u64, group: &Group) -> Result<(), Violation> {
+        self.check_group_sound(group)?;
+        for (task, index) in self.ready.iter().enumerate() {
+            let name = &self.spec.tasks[task].name;
+            let is_ready =
+                |row: &&RowHandle| self.row(**row).is_ok_and(|row| row.progress[task] == Progress::Ready);
+            let ready = group.rows.iter().filter(is_ready).count();
+            let what = format!("ready rows of group={} for task={name}", group.key);
+            invariants::counts_agree(&what, ready, group.ready[task])?;
+            if group.is_ready(task) != index.groups.contains(id) {
+                let group = &group.key;
+                return Err(Violation(format!("group={group} is wrong among the ready ones of task={name}")));
+            }
+        }
+        group.rows.iter().try_for_each(|row| self.check_row(*row, id))
+    }
+
+    /// Checks that a row is found by its key, and that its chunks, its leases and its group are known.
+    fn check_row(&self, handle: RowHandle, group: u64) -> Result<(), Violation> {
+        let Ok(row) = self.row(handle) else { return Ok(()) };
+        let slot = handle.slot;
+        if row.group != group {
+            return Err(Violation(format!("slot={slot} is among the rows of another group than its own")));
+        }
+        let key = row.label.as_ref().and_then(|label| label.key.as_ref());
+        if let Some(key) = key.filter(|key| self.keys.get(key) != Some(handle)) {
+            return Err(Violation(format!("key={key} does not lead to its row slot={slot}")));
+        }
+        if let Some(part) = row.parts.iter().find(|part| !self.needs(part.chunk)) {
+            return Err(Violation(format!("slot={slot} lies in chunk={}, which is not known", part.chunk.0)));
+        }
+        for (task, progress) in row.progress.iter().enumerate() {
+            if let Progress::Leased(id) = progress
+                && self.leases.get(*id).is_none_or(|lease| lease.task != task)
+            {
+                let task = &self.spec.tasks[task].name;
+                return Err(Violation(format!(
+                    "slot={slot} has lease={id:016x} of task={task}, which is not held"
+                )));
+            }
+        }
+        Ok(())
     }
 
     fn check_keys_of_rows(&self) -> Result<(), Violation> {
@@ -89,7 +163,7 @@ impl Table {
             {
                 let (task, slot) = (&self.spec.tasks[task].name, handle.slot);
                 return Err(Violation(format!(
-                    "slot={slot} is not among the rows of lease={id} of task={task}"
+                    "slot={slot} is not among the rows of lease={id:016x} of task={task}"
                 )));
             }
         }

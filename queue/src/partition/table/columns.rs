@@ -8,14 +8,26 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use super::{RowHandle, Table};
-use crate::config::{ColumnSpec, PartitionSpec};
+use crate::config::{ColumnSpec, PartitionSpec, check_distinct};
 use crate::error::QueueError;
 use crate::invariants::{self, Violation};
+use crate::put::check_depth;
 use crate::recent::Recent;
+use crate::record::Record;
 use crate::store::ChunkId;
 
 /// The maximum number of columns of a partition.
 const COLUMNS_MAX: usize = 4096;
+
+/// Makes the record of the types of columns. Types that are nested too deeply to be read back are left out: they
+/// are learned from the payload. Returns `None` if no type is left.
+pub(in crate::partition) fn types_record(partition: &str, columns: Vec<ColumnSpec>) -> Option<Record> {
+    let is_shallow = |column: &ColumnSpec| {
+        serde_json::to_value(column).is_ok_and(|json| check_depth("types", &json).is_ok())
+    };
+    let columns: Vec<ColumnSpec> = columns.into_iter().filter(is_shallow).collect();
+    (!columns.is_empty()).then(|| Record::Types { partition: partition.to_owned(), columns })
+}
 
 /// The columns of a table.
 #[derive(Debug)]
@@ -146,6 +158,12 @@ impl Table {
         &self.columns.known
     }
 
+    /// The columns that the declaration does not name.
+    pub(crate) fn undeclared_columns(&self) -> Vec<ColumnSpec> {
+        let is_declared = |column: &ColumnSpec| self.spec.columns.iter().any(|one| one.name == column.name);
+        self.columns.known.values().filter(|column| !is_declared(column)).cloned().collect()
+    }
+
     /// The number of rows that have each column.
     pub(crate) fn column_rows(&self) -> BTreeMap<String, usize> {
         self.columns.rows.clone()
@@ -188,6 +206,7 @@ impl Table {
         rows: &[RowHandle],
         columns: &[ColumnSpec],
     ) -> Result<Vec<ColumnSpec>, QueueError> {
+        check_distinct(columns)?;
         self.check_columns(columns)?;
         let mut claimed = HashSet::with_capacity(rows.len() * columns.len());
         for handle in rows {

@@ -54,6 +54,10 @@ impl GroupIndex {
         self.oldest.len()
     }
 
+    pub(super) fn contains(&self, id: u64) -> bool {
+        self.oldest.contains(&id)
+    }
+
     pub(super) fn oldest(&self) -> impl Iterator<Item = u64> + '_ {
         self.oldest.iter().copied()
     }

@@ -232,11 +232,11 @@ impl Leases {
         invariants::counts_agree("expiries of leases", self.expiries.len(), self.held.len())?;
         for (id, lease) in self.iter() {
             if !self.expiries.contains(&(lease.expires, id)) {
-                return Err(Violation(format!("lease={id} never expires")));
+                return Err(Violation(format!("lease={id:016x} never expires")));
             }
             if lease.acked.len() >= lease.members as usize {
                 return Err(Violation(format!(
-                    "lease={id} is held though all members={} acked",
+                    "lease={id:016x} is held though all members={} acked",
                     lease.members
                 )));
             }

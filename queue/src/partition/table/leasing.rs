@@ -6,6 +6,7 @@ use super::leases::{BeginAck, HeldLease};
 use super::{Progress, RowHandle, Table};
 use crate::error::QueueError;
 use crate::inspect::LeaseInspection;
+use crate::lease::lease_name;
 
 impl Table {
     /// Leases ready rows. Returns the number of the lease.
@@ -52,6 +53,7 @@ impl Table {
     pub(crate) fn held_leases(&self, now: Instant) -> Vec<LeaseInspection> {
         let inspect = |(id, lease): (u64, &HeldLease)| LeaseInspection {
             lease: id,
+            name: lease_name(id),
             task: self.spec.tasks[lease.task].name.clone(),
             holders: lease.holders.clone(),
             rows: lease.rows.len(),
@@ -130,18 +132,26 @@ impl Table {
         lease.rows.iter().for_each(|row| self.set(*row, lease.task, Progress::Ready));
     }
 
-    /// Gives back the rows of expired leases. Returns the time of the next expiry.
-    pub(crate) fn expire(&mut self, now: Instant) -> Option<Instant> {
-        while let Some((expires, id)) = self.leases.next_expiry() {
-            if expires > now {
-                return Some(expires);
-            }
-            if let Ok(lease) = self.leases.end(id) {
-                tracing::warn!(partition = %self.spec.name, lease = id, rows = lease.rows.len(), "a lease expired; its rows are given again");
-                self.give_back(&lease);
-            }
+    /// Ends the leases that have expired, and gives their rows back. Returns the number of these leases.
+    pub(crate) fn expire(&mut self, now: Instant) -> usize {
+        let mut ended = 0;
+        while let Some((expires, id)) = self.leases.next_expiry()
+            && expires <= now
+            && let Ok(lease) = self.leases.end(id)
+        {
+            tracing::warn!(partition = %self.spec.name, lease = lease_name(id), rows = lease.rows.len(), "a lease expired; its rows are given again");
+            self.give_back(&lease);
+            ended += 1;
         }
-        None
+        ended
+    }
+
+    /// The latest time at which a call that waits for a change must look again, because a lease may have
+    /// expired by then.
+    pub(crate) fn next_expiry_from(&self, now: Instant) -> Instant {
+        // No lease that is granted after this moment expires before the end of `term`.
+        let term = now + self.spec.lease();
+        self.leases.next_expiry().map_or(term, |(expiry, _)| expiry.min(term))
     }
 
     /// Begins the ack of a lease. Its rows are consumed when the ack is durable.

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 
+use super::columns::types_record;
 use super::{Group, Part, Progress, Table};
 use crate::record::{Label, PayloadRecord, PutRecord, Record};
 use crate::row::RowHandle;
@@ -199,6 +200,7 @@ pub(in crate::partition) fn rest(table: &Table) -> Vec<Record> {
     let partition = table.spec.name.clone();
     let policy_version = table.policy_version;
     let mut records = vec![Record::Version { partition: partition.clone(), policy_version }];
+    records.extend(types_record(&partition, table.undeclared_columns()));
     if table.ended {
         records.push(Record::End { partition: partition.clone() });
     }

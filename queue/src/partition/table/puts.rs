@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use super::{Admission, Claim, Freed, Group, Part, Progress, Released, Row, RowHandle, Table};
-use crate::config::ColumnSpec;
+use crate::config::{ColumnSpec, check_distinct};
 use crate::error::QueueError;
 use crate::put::Put;
 use crate::record::{PayloadRecord, PutRecord};
@@ -91,6 +91,7 @@ impl Table {
         }
         self.check_rows(rows)?;
         self.check_record(put.record.as_ref().map_or(0, String::len))?;
+        check_distinct(columns)?;
         self.check_columns(columns)?;
         self.check_keys(&put.keys)?;
         self.check_sample(put)?;

@@ -81,7 +81,7 @@ impl Shares {
                 return Err(Violation(format!("{team:?} has ranks={ranks}, next={}", waiting.next)));
             }
             if let Some(twice) = waiting.ranks.iter().flatten().find(|lease| !seen.insert(**lease)) {
-                return Err(Violation(format!("lease={twice} waits twice, also for {team:?}")));
+                return Err(Violation(format!("lease={twice:016x} waits twice, also for {team:?}")));
             }
         }
         Ok(())

@@ -6,6 +6,7 @@ use std::collections::HashSet;
 
 use tokio::time::Instant;
 
+use super::live::SLICE_ROWS;
 use super::*;
 use crate::Take;
 use crate::put::{Put, columns_of};
@@ -279,4 +280,26 @@ fn few_long_rows_make_a_chunk_sparse_when_they_go_and_short_ones_when_much_is_ke
     table.size_chunk(ChunkId(8), &sizes([40 << 20; 4]));
     assert_eq!(table.remove(&rows[..1], Freed::Cleared).sparse, [], "three quarters are needed");
     assert_eq!(table.remove(&rows[1..2], Freed::Cleared).sparse, [ChunkId(8)], "half of much");
+}
+
+/// Takes wait while a slice is read, so a slice must not grow with the table.
+#[test]
+fn no_slice_has_more_rows_than_a_slice_and_its_last_group() {
+    let mut table = table();
+    let groups = 8;
+    for group in 0..groups {
+        let rows = 1 + group % 3;
+        publish(&mut table, &put(&group.to_string(), rows as i64, rows), group as u64);
+    }
+    let (mut range, mut seen) = (0..table.next_group(), Vec::new());
+    while !range.is_empty() {
+        let mut checked = range.clone();
+        let slice = table.next_groups(&mut range);
+        let rows: usize = slice.iter().map(|(_, group)| group.rows.len()).sum();
+        assert!(rows < SLICE_ROWS + 3, "rows={rows}");
+        seen.extend(slice.into_iter().map(|(id, _)| id));
+        assert_eq!(table.violations_of_groups(&mut checked), []);
+        assert_eq!(checked, range, "the check takes the same slices");
+    }
+    assert_eq!(seen, (0..groups as u64).collect::<Vec<_>>());
 }

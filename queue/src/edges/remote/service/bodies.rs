@@ -8,8 +8,8 @@ use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 
 use super::{Service, bad};
+use crate::QueueError;
 use crate::edges::wire::ipc;
-use crate::{Partition, QueueError};
 
 /// A body that is read up to a limit.
 struct Bounded {
@@ -49,15 +49,15 @@ pub(super) async fn json_of<T: DeserializeOwned>(service: &Service, body: Body) 
 }
 
 /// The rows of a body, decoded as they arrive, so that a large put is never in memory twice. More rows than
-/// fit into the partition are refused before any work is done per row, because a column of nulls may claim
-/// any number of rows.
+/// `rows_max` are refused before any work is done per row, because a column of nulls may claim any number of
+/// rows.
 pub(super) async fn rows_of(
     service: &Service,
     body: Body,
-    partition: &Partition,
+    rows_max: usize,
 ) -> Result<Vec<RecordBatch>, QueueError> {
     let mut body = Bounded::new(service, body)?;
-    let mut decoder = ipc::Decoder::new().rows_max(partition.capacity_rows());
+    let mut decoder = ipc::Decoder::new().rows_max(rows_max);
     let mut batches = Vec::new();
     while let Some(bytes) = body.next().await? {
         // A body that came at once is a slice of the connection's buffer: without a copy the rows would keep

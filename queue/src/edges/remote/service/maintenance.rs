@@ -14,6 +14,7 @@ use axum::response::Response;
 use axum::routing::{delete, get, post};
 use futures::stream;
 use http_body_util::BodyExt;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::{Answer, Path, Query, Service, Shared, done, json};
@@ -137,7 +138,12 @@ async fn export(
 ) -> Answer {
     let begun = service.queue.partition(&partition)?.begin_export(query.format)?;
     let pieces = stream::try_unfold(begun, async |mut export: Export| {
-        let bytes = export.next_piece().await?;
+        // Encoding takes long: Parquet makes a piece of all rows. It must not delay other clients.
+        let runtime = Handle::current();
+        let writing = tasks::blocking("export", move || {
+            runtime.block_on(export.next_piece()).map(|bytes| (bytes, export))
+        });
+        let (bytes, export) = writing.await.map_err(lost)??;
         Ok::<_, QueueError>(bytes.map(|bytes| (bytes, export)))
     });
     let content_type = match query.format {

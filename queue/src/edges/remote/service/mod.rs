@@ -27,6 +27,7 @@ use crate::edges::wire::{
     self, ARROW_STREAM, ClearBody, Cleared, ColumnsQuery, ENDED, ErrorBody, FRESH_FROM, LEASE, NamesAnswer,
     PlacedAnswer, PutAnswer, PutQuery, TakeBody,
 };
+use crate::lease::lease_name;
 use crate::units::UnitClient;
 use crate::{PartitionSpec, Put, QueueError, RemoteQueue, TransferQueue};
 use bodies::{json_of, rows_of};
@@ -191,8 +192,8 @@ async fn put(
     Query(query): Query<PutQuery>,
     body: Body,
 ) -> Answer {
-    let partition = service.queue.partition_for_put(&partition).await?;
-    let mut batches = rows_of(&service, body, &partition).await?;
+    let rows_max = service.queue.rows_max_of_put(&partition)?;
+    let mut batches = rows_of(&service, body, rows_max).await?;
     let record = ipc::split_record(&mut batches)?;
     let (keys, batches) = ipc::split_all(batches, ipc::split_keys)?;
     let (tags, batches) = ipc::split_all(batches, ipc::split_tags)?;
@@ -200,7 +201,7 @@ async fn put(
     let wait_ms = query.wait_ms;
     let put = Put { keys, tags, ..query.into_put(batches, record) };
     let deadline = Instant::now() + std::time::Duration::from_millis(wait_ms);
-    let rows = until_end(&service, partition.put(put, Some(deadline))).await?;
+    let rows = until_end(&service, service.queue.put_into(&partition, put, Some(deadline))).await?;
     Ok(json(&PutAnswer { rows }))
 }
 
@@ -211,7 +212,8 @@ async fn write_columns(
     body: Body,
 ) -> Answer {
     let partition = service.queue.partition(&partition)?;
-    let (rows, batches) = ipc::split_all(rows_of(&service, body, &partition).await?, ipc::split_handles)?;
+    let batches = rows_of(&service, body, partition.capacity_rows()).await?;
+    let (rows, batches) = ipc::split_all(batches, ipc::split_handles)?;
     batches.iter().try_for_each(ipc::check_names)?;
     partition.write_columns_once(&rows, batches, query.token).await?;
     done()
@@ -229,7 +231,7 @@ async fn take(State(service): Shared, Path(partition): Path<String>, body: Body)
         let ended = if take.deadline.is_some() { "true" } else { "false" };
         return Ok((StatusCode::NO_CONTENT, [(ENDED, ended)]).into_response());
     };
-    let name = lease_name(lease.id(), take.share.map_or(0, |share| share.member));
+    let name = held_name(lease.id(), take.share.map_or(0, |share| share.member));
     let fresh_from = lease.fresh_from();
     let places = if placed { partition.places(lease.rows(), take.columns.as_deref())? } else { None };
     let mut response = match stretches(service.queue.units(), places)? {
@@ -272,8 +274,8 @@ async fn until_end<T>(
     service.end.run_until_cancelled(waiting).await.unwrap_or(Err(QueueError::Stopping))
 }
 
-fn lease_name(id: u64, member: u32) -> String {
-    format!("{id:016x}-{member}")
+fn held_name(id: u64, member: u32) -> String {
+    format!("{}-{member}", lease_name(id))
 }
 
 /// The number of a lease, and the member that holds it.

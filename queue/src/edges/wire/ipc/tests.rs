@@ -1,6 +1,8 @@
 //! Streams that are cut or damaged.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod hostile;
+
 use arrow_array::types::Int32Type;
 use arrow_array::{ArrayRef, Float32Array, ListArray, StringArray};
 use proptest::prelude::*;

@@ -1,0 +1,105 @@
+//! The rows of a captured partition, counted from its records and compared with the counts that its table kept
+//! at that moment. Records are read in slices, so no lock is held for all rows.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use crate::TaskSpec;
+use crate::invariants::{self, Violation};
+use crate::partition::Totals;
+use crate::record::{PayloadRecord, Record};
+use crate::row::RowHandle;
+
+/// A task, and the counts of its rows.
+#[derive(Debug)]
+struct Task {
+    name: String,
+    /// The columns without which a row is incomplete.
+    columns: BTreeSet<String>,
+    incomplete: usize,
+    acked: usize,
+}
+
+/// The counts of rows in records.
+#[derive(Debug)]
+pub(super) struct Counted {
+    rows: usize,
+    columns: BTreeMap<String, usize>,
+    tasks: Vec<Task>,
+}
+
+/// The rows that a record gives columns to, and these columns.
+fn columns_of(record: &Record) -> Option<(&[RowHandle], &PayloadRecord)> {
+    match record {
+        Record::Put(put) => Some((&put.rows, &put.payload)),
+        Record::Columns { rows, payload, .. } => Some((rows, payload)),
+        _ => None,
+    }
+}
+
+impl Counted {
+    pub(super) fn new(tasks: &[TaskSpec]) -> Self {
+        let task = |task: &TaskSpec| Task {
+            name: task.name.clone(),
+            columns: task.columns.iter().cloned().collect(),
+            incomplete: 0,
+            acked: 0,
+        };
+        Self { rows: 0, columns: BTreeMap::new(), tasks: tasks.iter().map(task).collect() }
+    }
+
+    /// Adds the records of some groups. All records of a group must come together.
+    pub(super) fn add(&mut self, records: &[Record]) {
+        for record in records {
+            if let Record::Put(put) = record {
+                self.rows += put.rows.len();
+            }
+            if let Some((rows, payload)) = columns_of(record) {
+                for column in &payload.columns {
+                    *self.columns.entry(column.clone()).or_default() += rows.len();
+                }
+            }
+            if let Record::Ack { task, rows, .. } = record
+                && let Some(task) = self.tasks.iter_mut().find(|known| known.name == *task)
+            {
+                task.acked += rows.len();
+            }
+        }
+        for task in self.tasks.iter_mut().filter(|task| !task.columns.is_empty()) {
+            let mut there: HashMap<RowHandle, usize> = HashMap::new();
+            for (rows, payload) in records.iter().filter_map(columns_of) {
+                let needed = payload.columns.iter().filter(|column| task.columns.contains(*column)).count();
+                rows.iter().for_each(|row| *there.entry(*row).or_default() += needed);
+            }
+            task.incomplete += there.values().filter(|count| **count < task.columns.len()).count();
+        }
+    }
+
+    /// The counts that differ from those that the table kept.
+    pub(super) fn differ(&self, kept: &Totals) -> Vec<Violation> {
+        let mut checks = vec![invariants::counts_agree("rows", self.rows, kept.rows)];
+        let names: BTreeSet<&String> = self.columns.keys().chain(kept.columns.keys()).collect();
+        for name in names {
+            let [counted, kept] = [&self.columns, &kept.columns].map(|of| of.get(name).copied().unwrap_or(0));
+            checks.push(invariants::counts_agree(&format!("rows with column={name}"), counted, kept));
+        }
+        for (task, kept) in self.tasks.iter().zip(&kept.tasks) {
+            let name = &task.name;
+            let others = (self.rows - task.incomplete).checked_sub(task.acked).unwrap_or_default();
+            let kept_others = kept.ready_rows + kept.leased_rows + kept.away_rows;
+            checks.extend([
+                invariants::counts_agree(
+                    &format!("incomplete rows of task={name}"),
+                    task.incomplete,
+                    kept.incomplete_rows,
+                ),
+                invariants::counts_agree(&format!("acked rows of task={name}"), task.acked, kept.acked_rows),
+                invariants::counts_agree(
+                    &format!("ready, leased and away rows of task={name}"),
+                    others,
+                    kept_others,
+                ),
+            ]);
+        }
+        checks.into_iter().filter_map(Result::err).collect()
+    }
+}
